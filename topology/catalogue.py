@@ -1,0 +1,38 @@
+"""The hardware that ships with the project. Nothing else here touches a packaged file."""
+
+from functools import cache
+from importlib.resources import files
+
+from topology.devices import Device, load_devices
+from topology.errors import unknown
+from topology.hardware import Hardware, load_hardware
+
+
+@cache
+def devices() -> dict[str, Device]:
+    """Read `data/devices.toml`, once."""
+    return load_devices(_read("devices.toml"))
+
+
+@cache
+def hardware_names() -> dict[str, Hardware]:
+    """Read `data/hardware.toml`, once."""
+    return load_hardware(_read("hardware.toml"), devices())
+
+
+def hardware(name: str) -> Hardware:
+    """Look up a catalogue name, or say which names are near.
+
+    Raises
+    ------
+    InputError
+        If there is no hardware of that name.
+    """
+    known = hardware_names()
+    if name.lower() not in known:
+        raise unknown("hardware", name, known)
+    return known[name.lower()]
+
+
+def _read(name: str) -> str:
+    return files("topology").joinpath("data", name).read_text(encoding="utf-8")

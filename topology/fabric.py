@@ -1,0 +1,47 @@
+"""What one group of ranks talks over: the summary of a machine that a collective is priced on.
+
+A catalogue node or a topology graph is reduced to this; the cost models see no graph.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from topology.devices import Architecture
+from topology.units import BytesPerSecond
+
+LinkKind = Literal["nvswitch", "nvlink", "pcie"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How nodes of a group reach each other.
+
+    `bandwidth` is per node and direction, over all its NICs; `kind` names the transport.
+    """
+
+    kind: Literal["infiniband", "roce", "efa", "slingshot", "ethernet", "nvlink"]
+    bandwidth: BytesPerSecond
+    nics: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Links inside one group of `ranks` GPUs, spread evenly over `nodes` nodes.
+
+    link : ``nvswitch`` (any pair at full speed), ``nvlink`` (direct links), ``pcie``.
+    bandwidth : bytes per second and direction that one GPU can put on its links, nominal.
+    multicast : the switch can reduce and replicate (NVLink SHARP).
+    peer_to_peer : GPUs may read each other's memory; otherwise copies go through the host.
+    crosses_sockets : some traffic between ranks passes the link between CPU sockets.
+    """
+
+    architecture: Architecture
+    ranks: int
+    nodes: int = 1
+    link: LinkKind
+    bandwidth: BytesPerSecond
+    multicast: bool = False
+    peer_to_peer: bool = True
+    crosses_sockets: bool = False
+    pcie_generation: int = 0
+    network: Network | None = None

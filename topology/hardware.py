@@ -1,0 +1,125 @@
+"""A hardware name: a device and the node it usually comes in."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast, get_args
+
+from topology.devices import Device
+from topology.errors import CatalogueError, TopologyError
+from topology.fabric import Fabric, LinkKind, Network
+from topology.sourced import Sourced, read_sourced
+from topology.units import BytesPerSecond
+
+_KEYS: Final = {
+    "kind", "source", "device", "gpus", "domain", "link", "link_bandwidth", "multicast",
+    "peer_to_peer", "sockets", "pcie_generation", "nics", "nic_bandwidth", "network",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A device and its node.
+
+    gpus : GPUs in one host. domain : GPUs that share NVLink, over hosts where that exists.
+    link_bandwidth : bytes per second and direction of one GPU on `link`.
+    """
+
+    name: str
+    device: Device
+    gpus: int
+    domain: int
+    link: LinkKind
+    link_bandwidth: Sourced
+    multicast: bool
+    peer_to_peer: bool
+    sockets: int
+    pcie_generation: int
+    nics: int
+    nic_bandwidth: Sourced
+    network: str
+
+    def fabric(self, ranks: int, nodes: int = 1) -> Fabric:
+        """The links of a group of `ranks` GPUs spread evenly over `nodes` hosts.
+
+        Raises
+        ------
+        TopologyError
+            If the group does not fit the hosts.
+        """
+        hosts = max(nodes, -(-ranks // self.gpus))
+        islands = 1 if self.gpus < ranks <= self.domain and nodes == 1 else hosts
+        if ranks > self.gpus * hosts or ranks % islands:
+            raise TopologyError(
+                f"{ranks} GPUs of {self.name} over {hosts} nodes: "
+                f"expected a multiple of {islands} and at most {self.gpus} a node"
+            )
+        local = ranks // islands
+        bridged = local <= self.domain
+        return Fabric(
+            architecture=self.device.architecture,
+            ranks=ranks,
+            nodes=islands,
+            link=self.link if bridged else "pcie",
+            bandwidth=BytesPerSecond(
+                self.link_bandwidth.value if bridged else pcie_bandwidth(self.pcie_generation)
+            ),
+            multicast=self.multicast and local > 2,
+            peer_to_peer=self.peer_to_peer,
+            crosses_sockets=local > max(1, self.gpus // self.sockets),
+            pcie_generation=self.pcie_generation,
+            network=self._network() if islands > 1 else None,
+        )
+
+    def _network(self) -> Network:
+        return Network(
+            kind=self.network,  # type: ignore[arg-type]  # checked when the catalogue was read
+            bandwidth=BytesPerSecond(self.nic_bandwidth.value * self.nics),
+            nics=self.nics,
+        )
+
+
+def pcie_bandwidth(generation: int, lanes: int = 16) -> float:
+    """Bytes per second and direction of a PCIe link after its 128b/130b line code.
+
+    >>> pcie_bandwidth(4) / 1e9
+    31.5
+    """
+    return 31.5e9 * 2.0 ** (generation - 4) * lanes / 16
+
+
+def load_hardware(text: str, devices: Mapping[str, Device]) -> dict[str, Hardware]:
+    """Read the node catalogue from TOML `text`; its `device` names are looked up in `devices`."""
+    return {name: _hardware(name, row, devices) for name, row in tomllib.loads(text).items()}
+
+
+def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device]) -> Hardware:
+    if row.keys() != _KEYS:
+        raise CatalogueError(f"{name}: expected {sorted(_KEYS)}, got {sorted(row)}")
+    if row["device"] not in devices:
+        raise CatalogueError(f"{name}: no device {row['device']!r}")
+    if row["link"] not in get_args(LinkKind):
+        raise CatalogueError(f"{name}: unknown link {row['link']!r}")
+    if row["network"] not in ("infiniband", "roce", "efa", "slingshot", "ethernet"):
+        raise CatalogueError(f"{name}: unknown network {row['network']!r}")
+    return Hardware(
+        name=name,
+        device=devices[str(row["device"])],
+        gpus=_count(row["gpus"]),
+        domain=_count(row["domain"]),
+        link=cast(LinkKind, row["link"]),
+        link_bandwidth=read_sourced(f"{name}.link_bandwidth", row["link_bandwidth"], "B/s", row),
+        multicast=bool(row["multicast"]),
+        peer_to_peer=bool(row["peer_to_peer"]),
+        sockets=_count(row["sockets"]),
+        pcie_generation=_count(row["pcie_generation"]),
+        nics=_count(row["nics"]),
+        nic_bandwidth=read_sourced(f"{name}.nic_bandwidth", row["nic_bandwidth"], "B/s", row),
+        network=str(row["network"]),
+    )
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CatalogueError(f"expected a positive whole number, got {value!r}")
+    return value

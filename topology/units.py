@@ -1,0 +1,120 @@
+"""Every quantity in the code is a plain number in SI units; these names say which.
+
+Text such as ``"3.35 TB/s"`` or ``"64KiB"`` is read once, at the edge.
+"""
+
+import math
+import re
+from typing import Final, NewType
+
+from topology.errors import InputError
+
+Seconds = NewType("Seconds", float)
+Bytes = NewType("Bytes", float)
+BytesPerSecond = NewType("BytesPerSecond", float)
+FlopPerSecond = NewType("FlopPerSecond", float)
+
+KIB: Final = 2**10
+MIB: Final = 2**20
+GIB: Final = 2**30
+
+_PREFIXES: Final = {
+    "": 1.0,
+    "p": 1e-12,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+    "Ti": 2.0**40,
+}
+_NUMBER: Final = r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)"
+
+
+def parse(text: str, unit: str) -> float:
+    """Read a quantity written in `unit`, allowing an SI or binary prefix.
+
+    Parameters
+    ----------
+    text : a number, an optional prefix and `unit`, with or without a space.
+    unit : what the number is of: ``"B"``, ``"B/s"``, ``"FLOP/s"``, ``"s"``, ``"Hz"``, ``"1"`` ...
+
+    Raises
+    ------
+    InputError
+        If `text` is anything else.
+
+    Examples
+    --------
+    >>> parse("3.35 TB/s", "B/s")
+    3350000000000.0
+    >>> parse("80GiB", "B") == 80 * 2**30
+    True
+    >>> parse("132", "1")
+    132.0
+    >>> parse("400 Gbit/s", "B/s")
+    Traceback (most recent call last):
+    topology.errors.InputError: '400 Gbit/s' is not a quantity in B/s
+    """
+    suffix = "" if unit == "1" else re.escape(unit)
+    match = re.fullmatch(rf"{_NUMBER}\s*([a-zA-Z]{{0,2}}?){suffix}", text.strip())
+    if match is None or match[2] not in _PREFIXES or (unit == "1" and match[2]):
+        raise InputError(f"{text!r} is not a quantity in {unit}")
+    value = float(match[1]) * _PREFIXES[match[2]]
+    if not math.isfinite(value):
+        raise InputError(f"{text!r} is not a finite quantity in {unit}")
+    return value
+
+
+def parse_bytes(text: str) -> Bytes:
+    """Read a message or memory size; a bare number counts bytes, ``K M G`` without B are binary.
+
+    nccl-tests reads ``-b 8M`` as 8 * 2**20 bytes, and so do we; ``8MB`` stays decimal.
+
+    >>> parse_bytes("8M") == parse_bytes("8MiB") == 8388608
+    True
+    >>> parse_bytes("8MB")
+    8000000.0
+    >>> parse_bytes("512")
+    512.0
+    """
+    match = re.fullmatch(rf"{_NUMBER}\s*([KMGT]?)", text.strip())
+    if match is None:
+        return Bytes(parse(text, "B"))
+    prefix = f"{match[2]}i" if match[2] else ""
+    return Bytes(parse(f"{match[1]} {prefix}B", "B"))
+
+
+def format_bytes(value: float) -> str:
+    """Write a size with a binary prefix, three digits.
+
+    >>> format_bytes(80 * 2**30), format_bytes(1536), format_bytes(12)
+    ('80 GiB', '1.5 KiB', '12 B')
+    """
+    for name, size in (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(value) >= size:
+            return f"{_digits(value / size)} {name}"
+    return f"{_digits(value)} B"
+
+
+def format_seconds(value: float) -> str:
+    """Write a time with the unit a person would choose, three digits.
+
+    >>> format_seconds(37.8), format_seconds(0.00123), format_seconds(2.5e-6)
+    ('37.8 s', '1.23 ms', '2.5 us')
+    """
+    for name, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= size:
+            return f"{_digits(value / size)} {name}"
+    return f"{_digits(value * 1e9)} ns"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
