@@ -1,4 +1,7 @@
-"""One accelerator, as its vendor describes it. How much of a peak is reached is a Profile's matter."""
+"""One accelerator, as its vendor describes it.
+
+How much of a peak is reached is a matter of profiles, not of this catalogue.
+"""
 
 import tomllib
 from collections.abc import Mapping

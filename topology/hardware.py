@@ -40,7 +40,7 @@ class Hardware:
     network: str
 
     def fabric(self, ranks: int, nodes: int = 1) -> Fabric:
-        """The links of a group of `ranks` GPUs spread evenly over `nodes` hosts.
+        """Describe the links of a group of `ranks` GPUs spread evenly over `nodes` hosts.
 
         Raises
         ------
