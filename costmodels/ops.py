@@ -1,0 +1,473 @@
+"""The vocabulary between strategies, which emit operations, and whoever prices or runs them.
+
+Operations are what *one rank* does, in issue order. They name tensors; an operation depends on the
+last one that wrote each tensor it reads, and runs on a stream: ``compute`` or ``comm``.
+
+Sizes may be numpy arrays (a sweep over requests that share one plan): every property here is
+arithmetic that broadcasts.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Size = int | NDArray[np.int64]
+Real = float | NDArray[np.floating]
+StreamName = Literal["compute", "comm"]
+
+
+def ceil_div(total: Size, parts: Size) -> Size:
+    """Whole numbers, rounded up; arrays broadcast.
+
+    >>> ceil_div(10, 4)
+    3
+    """
+    return -(-total // parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value on one rank: its name, its shape there and bytes an element.
+
+    Activations are ``[batch, rows, features]``; rows are tokens.
+    """
+
+    name: str
+    shape: tuple[Size, ...]
+    itemsize: float = 2
+
+    @property
+    def elements(self) -> Real:
+        count: Real = 1.0
+        for size in self.shape:
+            count = count * size
+        return count
+
+    @property
+    def bytes(self) -> Real:
+        return self.elements * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of one stream that a rank holds: its chunk of `tokens`, cut over the sequence `axes`.
+
+    The stream is padded at its end to `grain` equal chunks, the finest cut of the plan; a rank
+    holds `grain` / `parts` neighbouring ones, in the order of its indices along `axes`, outermost
+    first. With `zigzag` the outermost axis, of degree p, cuts the padded stream into 2 p pieces
+    and index i holds pieces i and 2 p - 1 - i, so that causal work is even; inner axes cut what
+    it holds. No axes: the whole stream, without padding. `start` is its first token's position.
+
+    >>> Span("text", 10, (("ring", 2), ("ulysses", 2)), 4).rows
+    3
+    >>> Span("text", 10, (("ring", 2),), 4).rows  # two chunks of three
+    6
+    >>> Span("text", 10).rows
+    10
+    """
+
+    stream: str
+    tokens: Size
+    axes: tuple[tuple[str, int], ...] = ()
+    grain: int = 1
+    zigzag: bool = False
+    start: Size = 0
+
+    @property
+    def parts(self) -> int:
+        parts = 1
+        for _, degree in self.axes:
+            parts *= degree
+        return parts
+
+    @property
+    def rows(self) -> Size:
+        """Rows on one rank, padding included."""
+        if not self.axes:
+            return self.tokens
+        return self.padded // self.parts
+
+    @property
+    def padded(self) -> Size:
+        """Rows of the whole stream with its padding."""
+        grain = 2 * self.grain if self.zigzag else self.grain
+        return ceil_div(self.tokens, grain) * grain
+
+    def within(self, axis: str) -> "Span":
+        """Return the span left when the ranks along `axis` have put their rows together."""
+        kept = tuple(pair for pair in self.axes if pair[0] != axis)
+        zigzag = self.zigzag and bool(kept)
+        return Span(self.stream, self.tokens, kept, self.grain, zigzag, self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Features of a weight that are cut in whole units: `units` heads of `size`, or FFN columns.
+
+    Cut over `degree` ranks, each holds `units` / `degree` of them; when there are fewer units than
+    ranks (grouped keys and values) a unit is repeated on neighbouring ranks.
+    """
+
+    units: int
+    size: int = 1
+
+    def local(self, degree: int) -> int:
+        """Features on one of `degree` ranks.
+
+        >>> Part(8, 128).local(4), Part(2, 128).local(8)
+        (256, 128)
+        """
+        return max(1, self.units // degree) * self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """A matrix ``[rows, columns]``, of which one rank holds the share that `split` says.
+
+    `experts` such matrices stand in a stack when there is more than one. `layered`: the matrix is
+    a different one at every turn of the enclosing loop over layers.
+    """
+
+    name: str
+    rows: tuple[Part, ...]
+    columns: tuple[Part, ...]
+    split: Literal["none", "rows", "columns"] = "none"
+    degree: int = 1
+    experts: int = 1
+    layered: bool = True
+    itemsize: float = 2
+
+    @property
+    def local_rows(self) -> int:
+        degree = self.degree if self.split == "rows" else 1
+        return sum(part.local(degree) for part in self.rows)
+
+    @property
+    def local_columns(self) -> int:
+        degree = self.degree if self.split == "columns" else 1
+        return sum(part.local(degree) for part in self.columns)
+
+    @property
+    def bytes(self) -> float:
+        return self.itemsize * self.experts * self.local_rows * self.local_columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """``out[batch, rows, n] = x[batch, rows, k] weight[k, n]``.
+
+    With `route` each row goes to the experts it names: out is ``[batch, rows, active, n]``.
+    """
+
+    x: Tensor
+    weight: Weight
+    out: Tensor
+    route: Tensor | None = None
+    stream: StreamName = "compute"
+
+    @property
+    def m(self) -> Real:
+        """Rows of the product, over all experts."""
+        return self.out.elements / self.weight.local_columns
+
+    @property
+    def flop(self) -> Real:
+        return 2.0 * self.out.elements * self.weight.local_rows
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (self.x,) if self.route is None else (self.x, self.route)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return (self.out,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Fused attention of q over k and v: ``[batch, rows, heads * size]`` each.
+
+    spans : where the rows stand in their streams; keys that are padding are masked, and a causal
+    query sees keys at its own position and before. `turn` names a ring axis and how many steps
+    the keys have travelled: they are those of the rank `turn[1]` before this one.
+    pairs : share of query-key pairs that is computed (1/2 where causal work is even).
+    log_sum_exp : present when the result is to be merged with another part.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    heads: int
+    key_value_heads: int
+    size: int
+    query_spans: tuple[Span, ...]
+    key_spans: tuple[Span, ...]
+    causal: bool = False
+    turn: tuple[str, int] | None = None
+    window: int = 0
+    pairs: float = 1.0
+    log_sum_exp: Tensor | None = None
+    stream: StreamName = "compute"
+
+    @property
+    def queries(self) -> Size:
+        return self.q.shape[1]
+
+    @property
+    def keys(self) -> Size:
+        return self.k.shape[1]
+
+    @property
+    def flop(self) -> Real:
+        """Scores, then values: 4 batch heads queries keys size, times the share computed."""
+        work = 4.0 * self.heads * self.size * self.pairs
+        return work * self.q.shape[0] * self.queries * self.keys
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (self.q, self.k, self.v)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return (self.out,) if self.log_sum_exp is None else (self.out, self.log_sum_exp)
+
+
+Function = Literal[
+    "norm",  # rms norm of x
+    "modulated_norm",  # norm of x, scaled and shifted by a conditioning row
+    "head_norm",  # rms norm of every head
+    "rotary",  # per-head norm of q and k, rotary embedding by position; v as it is
+    "gelu",
+    "relu2",
+    "silu_gated",  # silu(first half) * second half
+    "residual",  # x + y
+    "gated_residual",  # x + gate * y
+    "merge",  # online-softmax merge of two attention parts
+    "route",  # top experts and their weights
+    "combine",  # weighted sum over experts
+    "guidance",  # unconditional + scale * (conditional - unconditional)
+    "step",  # one step of the sampler
+    "cast",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointwise:
+    """Work a row at a time, bound by memory traffic: `function` of `inputs` gives `outputs`.
+
+    spans : positions of the rows, for rotary embedding. heads, size : of q and k, likewise.
+    place : which of a conditioning row's vectors are used.
+    """
+
+    function: Function
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    spans: tuple[Span, ...] = ()
+    heads: tuple[int, int] = (0, 0)
+    size: int = 0
+    place: int = 0
+    stream: StreamName = "compute"
+
+    @property
+    def traffic(self) -> Real:
+        """Bytes read and written once."""
+        total: Real = 0.0
+        for tensor in (*self.inputs, *self.outputs):
+            total = total + tensor.bytes
+        return total
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return self.inputs
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return self.outputs
+
+
+Move = Literal[
+    "split_features",  # [b, r, f0 + f1 + ..] -> views
+    "concat_features",
+    "concat_rows",
+    "split_rows",  # views
+    "shard",  # whole streams -> this rank's rows, padded
+    "heads",  # [b, r, f] -> the features of this rank's heads
+    "pack_heads",  # row blocks -> [parts, b, r, f / parts]: heads cut over ranks
+    "unpack_rows",  # [parts, b, r, f] -> [b, rows of whole streams, f], padding dropped
+    "pack_rows",  # the way back
+    "unpack_heads",  # [parts, b, r, f] -> [b, r, parts * f], by part
+    "stack",  # [b, r, f] -> [1, b, r, f]
+    "store",  # keep a tensor of this layer and forward for later
+    "load",  # what was stored
+    "append",  # what was stored with new rows behind it; keeps the result
+    "collect",  # the forwards' predictions of one step, [forwards, ..]
+    "last",  # the row here that stands last in the stream
+    "latest",  # [parts, b, 1, f] -> the one of them that stands last
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rearrange:
+    """Move data without computing. A `view` costs nothing; anything else is read and written.
+
+    axis, degree : the ranks among which rows or heads are cut. parts : features that are cut
+    separately (q, k, v). spans : the rows, before and after.
+    """
+
+    move: Move
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    axis: str = ""
+    degree: int = 1
+    parts: tuple[Part, ...] = ()
+    spans: tuple[Span, ...] = ()
+    view: bool = False
+    stream: StreamName = "compute"
+
+    @property
+    def traffic(self) -> Real:
+        total: Real = 0.0
+        if not self.view:
+            for tensor in (*self.inputs, *self.outputs):
+                total = total + tensor.bytes
+        return total
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return self.inputs
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return self.outputs
+
+
+CollectiveKind = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather",
+    "scatter",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """A collective among the `degree` ranks along `axis`, on dimension 0, as NCCL has it.
+
+    all_reduce keeps the shape; all_gather ``[1, ..] -> [degree, ..]``; reduce_scatter the way
+    back; all_to_all ``[degree, ..]`` both before and after.
+    """
+
+    kind: CollectiveKind
+    x: Tensor
+    out: Tensor
+    axis: str
+    degree: int
+    root: int = 0
+    stream: StreamName = "compute"
+
+    @property
+    def message_bytes(self) -> Real:
+        """What nccl-tests prints as size: the larger of the two buffers of one rank."""
+        return np.maximum(self.x.bytes, self.out.bytes)
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return (self.out,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendReceive:
+    """Send x to the rank `offset` further along `axis` while its like arrives in out.
+
+    In a pipeline (`ends`) nothing leaves the last rank and nothing reaches the first.
+    """
+
+    x: Tensor
+    out: Tensor
+    axis: str
+    degree: int
+    offset: int = 1
+    ends: bool = False
+    stream: StreamName = "comm"
+
+    @property
+    def message_bytes(self) -> Real:
+        return self.x.bytes
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return (self.out,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolve:
+    """Convolutions of a VAE, known by their total work and traffic alone; priced, never run."""
+
+    name: str
+    flop: Real
+    traffic: Real
+    stream: StreamName = "compute"
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return ()
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return ()
+
+
+Op = Matmul | Attention | Pointwise | Rearrange | Collective | SendReceive | Convolve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """`count` turns of `body`; a body may hold loops.
+
+    layers : each turn has its own weights. first : number of the first turn.
+    """
+
+    name: str
+    count: Size
+    body: tuple["Op | Loop", ...]
+    layers: bool = False
+    first: int = 0
+
+    def walk(self) -> Iterator[Op]:
+        """Every operation once, inner loops entered once."""
+        for item in self.body:
+            if isinstance(item, Loop):
+                yield from item.walk()
+            else:
+                yield item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What one rank does for one request: stages in order.
+
+    axes : the plan's, outermost first; rank = mixed-radix number of the indices along them.
+    inputs : whole tensors that every rank is given. output : what every rank ends with.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    stages: tuple[Loop, ...]
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+
+    @property
+    def ranks(self) -> int:
+        ranks = 1
+        for _, degree in self.axes:
+            ranks *= degree
+        return ranks

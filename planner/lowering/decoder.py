@@ -1,0 +1,114 @@
+"""A language model for one rank: the prefill of a prompt, and decode steps over a cache."""
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+
+from costmodels.ops import Loop, Part, Rearrange, SendReceive, Size, Span, Tensor, Weight
+from planner.lowering.blocks import block, state_name
+from planner.lowering.diffusion import Stage
+from planner.lowering.emit import Emits, collective, matmul, move, pointwise
+from planner.lowering.scene import Scene
+from planner.strategies import pipeline, tensor
+
+
+def inputs(scene: Scene) -> tuple[Tensor, ...]:
+    """Embedded prompt and embedded next token, ``[batch, tokens, hidden]``; whole on every rank."""
+    stream, hidden = scene.model.streams[0].name, scene.model.main.hidden
+    batch, tokens = scene.share.batch, scene.workload.length(stream)
+    prompt = Tensor(f"input.{stream}", (batch, tokens, hidden))
+    return prompt, Tensor(f"next.{stream}", (batch, 1, hidden))
+
+
+def prefill(scene: Scene, stage: Stage, index: int) -> Loop:
+    """Run the prompt through the layers, keep its keys and values, and predict a token."""
+    keeps = bool(np.any(np.asarray(scene.workload.output_tokens) > 0))
+    storing = replace(scene, memory="store") if keeps else scene
+    span = scene.spans[scene.model.streams[0].name]
+    body = tuple(_forward(storing, stage, index, (inputs(scene)[0], span)))
+    return Loop(name="prefill", count=1, body=body)
+
+
+def decode(scene: Scene, stage: Stage, index: int, length: Size) -> Loop:
+    """Generate `output_tokens` tokens, one a step, over a cache of `length` tokens."""
+    span = Span(scene.model.streams[0].name, 1, start=length)
+    appending = replace(scene, memory="append", spans={span.stream: span})
+    body = tuple(_forward(appending, stage, index, (inputs(scene)[1], span)))
+    return Loop(name="decode", count=scene.workload.output_tokens, body=body)
+
+
+def mean_length(scene: Scene) -> Size:
+    """Tokens in the cache at the middle of the output."""
+    prompt = scene.workload.length(scene.model.streams[0].name)
+    extra = np.maximum(np.asarray(scene.workload.output_tokens) - 1, 0) // 2
+    return prompt + (int(extra) if extra.ndim == 0 else extra)
+
+
+def _forward(scene: Scene, stage: Stage, index: int, given: tuple[Tensor, Span]) -> Emits[None]:
+    """One forward through all stages of the pipeline, and the next token's scores."""
+    share = scene.share
+    whole, span = given
+    x = Tensor(state_name((span.stream,)), (share.batch, span.rows, whole.shape[2]))
+    turn = tuple(_layers(scene, stage, (whole, span, x), first=index == 0))
+    if share.stages == 1:
+        yield from turn
+    else:
+        hand_on = SendReceive(
+            x=x, out=x, axis=pipeline.AXIS, degree=share.stages, ends=True, stream="compute"
+        )
+        yield Loop(name="forward", count=share.stages - 1, body=(*turn, hand_on))
+        yield Loop(name="forward", count=1, body=turn, first=share.stages - 1)
+    if index == share.stages - 1:
+        yield from _scores(scene, x, span)
+
+
+def _layers(
+    scene: Scene, stage: Stage, given: tuple[Tensor, Span, Tensor], *, first: bool
+) -> Emits[None]:
+    whole, span, x = given
+    if first:
+        if span.axes:
+            here = replace(whole, name="here", shape=x.shape)
+            whole = yield from move(
+                "shard", [whole], here, axis="", degree=span.parts, spans=(span,)
+            )
+        yield from pointwise("cast", (whole,), x.name)
+    for layer, number in stage:
+        body = tuple(block(scene, layer, {layer.towers[0].streams: x}))
+        yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=number)
+
+
+def _scores(scene: Scene, x: Tensor, span: Span) -> Emits[None]:
+    """Project the last token to the vocabulary, cut over the ranks that share a layer."""
+    batch, hidden, degree = scene.share.batch, scene.model.main.hidden, scene.share.tensor
+    last = Tensor("last", (batch, 1, hidden))
+    yield Rearrange(move="last", inputs=(x,), outputs=(last,), spans=(span,))
+    for axis, parts in reversed(span.axes):
+        stacked = replace(last, name=f"last.{axis}", shape=(1, *last.shape))
+        yield from move("stack", [last], stacked, axis=axis, degree=parts, view=True)
+        several = yield from collective("all_gather", stacked, axis, parts, f"last.{axis}.all")
+        yield from move("latest", [several], last, axis=axis, degree=parts, spans=(span,))
+        span = span.within(axis)
+    h = yield from pointwise("norm", (last,), "final")
+    vocabulary = ceil(scene.model.vocabulary / degree) * degree
+    head = Weight(
+        name="head",
+        rows=(Part(hidden),),
+        columns=(Part(vocabulary),),
+        split="columns",
+        degree=degree,
+        layered=False,
+    )
+    scores = yield from matmul(h, head, "scores")
+    if degree > 1:
+        stacked = Tensor("scores.stacked", (1, *scores.shape))
+        yield from move("stack", [scores], stacked, axis=tensor.AXIS, degree=degree, view=True)
+        every = yield from collective("all_gather", stacked, tensor.AXIS, degree, "scores.all")
+        out = Tensor("output", (batch, 1, vocabulary))
+        columns = head.columns
+        yield from move(
+            "unpack_heads", [every], out, axis=tensor.AXIS, degree=degree, parts=columns
+        )
+    else:
+        yield from pointwise("cast", (scores,), "output")

@@ -1,0 +1,260 @@
+"""What a model is made of: towers of weights over streams of tokens.
+
+A *stream* is a sequence of tokens with one hidden width (``image``, ``text``, ``video`` ...).
+A *tower* is one set of block weights; it is applied to the tokens of one stream, or of several
+streams laid end to end. Which streams a tower's queries look at is `Tower.keys`: towers of a block
+with equal `keys` and `causal` are attended in one kernel ("joint attention").
+
+============================  =====================================================
+FLUX, SD3, Qwen-Image double  two towers, each with keys (text, image)
+FLUX single                   one tower over (text, image), `parallel` attention and FFN
+Wan, LTX, PixArt              one tower with keys (video), and a `Cross` to text
+Cosmos 3                      tower text: keys (text), causal; tower video: keys (text, video)
+Llama, Qwen                   one tower, keys (tokens), causal
+============================  =====================================================
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["gelu", "silu", "relu2"]
+Kind = Literal["diffusion", "decoder", "encoder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Attention heads: `query` and `key_value` counts of `size` features each."""
+
+    query: int
+    key_value: int
+    size: int
+
+    @property
+    def query_width(self) -> int:
+        return self.query * self.size
+
+    @property
+    def key_value_width(self) -> int:
+        return self.key_value * self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention: low-rank queries and one shared compressed key-value row."""
+
+    query_rank: int
+    key_value_rank: int
+    content_size: int  # features a head without position
+    rotary_size: int  # features a head with position
+    value_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ffn:
+    """Feed-forward: two matrices of `width` inner features, or three if `gated`.
+
+    With `experts` > 0 each token passes `active` routed experts of `width` and one dense
+    expert of `shared` inner features (0: none).
+    """
+
+    width: int
+    gated: bool
+    activation: Activation = "gelu"
+    experts: int = 0
+    active: int = 0
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modulation:
+    """Adaptive norm: a matrix from `inputs` to `outputs` features on one row a sample and block.
+
+    `rank` > 0 puts a bottleneck of that width between them. `copies` such maps stand side by side.
+    """
+
+    inputs: int
+    outputs: int
+    rank: int = 0
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cross:
+    """Cross attention to another stream of `width` features.
+
+    `context` may be the tower's own stream (SD3.5-medium's second self attention) or one that
+    changes from layer to layer (LTX-2's audio): only a static stream's keys are known beforehand.
+    `added` marks a second context that shares the query and output projections of the one
+    before it (Wan's image context).
+    """
+
+    context: str
+    width: int
+    heads: Heads
+    added: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tower:
+    """One set of block weights and the streams it is applied to.
+
+    parallel : attention and FFN read the same normed input, their projections fused (FLUX single).
+    window : keys a query sees, 0 for all. mixer : what stands in place of softmax attention;
+    a "linear" one has `heads.query` value heads and `heads.key_value` key heads, "none" is a FFN
+    alone. gate : the attention output is gated by a projection as wide as the queries.
+    ends : attention output and FFN are left out (SD3's last text tower).
+    extra : parameters of a layer in biases, norms, tables and small convolutions.
+    """
+
+    streams: tuple[str, ...]
+    hidden: int
+    heads: Heads
+    keys: tuple[str, ...]
+    causal: bool = False
+    ffn: Ffn | None = None
+    modulation: Modulation | None = None
+    cross: tuple[Cross, ...] = ()
+    parallel: bool = False
+    ends: bool = False
+    qk_norm: bool = True
+    window: int = 0
+    latent: LatentAttention | None = None
+    mixer: Literal["attention", "linear", "none"] = "attention"
+    gate: bool = False
+    extra: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """`count` layers of the same towers.
+
+    prelude : runs before the layers proper and is not counted among them (token refiners).
+    """
+
+    name: str
+    count: int
+    towers: tuple[Tower, ...]
+    prelude: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A sequence of tokens.
+
+    tokens : usual length; 0 where it follows from height, width and frames.
+    per_frame : tokens a video frame, for sound that lasts as long as the video.
+    static : the same at every step and layer, read through cross attention only.
+    pads : engines that split it over ranks pad it to a multiple of the group; others refuse.
+    multiple : the model itself pads it to a multiple of this many tokens.
+    """
+
+    name: str
+    tokens: int = 0
+    per_frame: float = 0.0
+    static: bool = False
+    pads: bool = False
+    multiple: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """From pixels to tokens: VAE strides, then patches, rounded up.
+
+    One token covers `spatial` * `patch_height` pixels down, `spatial` * `patch_width` across
+    and `temporal` * `patch_frames` frames; the first frame stands alone (`1 + (F - 1) / temporal`).
+    rounds : the pipeline rounds odd sizes up to whole tokens; others refuse them.
+    """
+
+    spatial: int
+    temporal: int
+    channels: int
+    patch_frames: int = 1
+    patch_height: int = 2
+    patch_width: int = 2
+    rounds: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vae:
+    """The decoder from latents to pixels.
+
+    flop_per_pixel : of one pixel of one frame. peak_bytes_per_pixel : activations at the widest
+    point, per pixel of one frame, times the `frames_at_once` that are decoded together (0: all).
+    parallel : engines exist that split the decode over GPUs.
+    """
+
+    name: str
+    parameters: int
+    flop_per_pixel: float
+    peak_bytes_per_pixel: float
+    frames_at_once: int = 0
+    tile: int = 0  # pixels a side when tiled; 0 where nobody tiles it
+    parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """A text (or image) encoder run once a prompt over `tokens`."""
+
+    name: str
+    parameters: int
+    layers: int
+    hidden: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """The request assumed when none is made. passes : forwards a step (2 with CFG)."""
+
+    height: int = 0
+    width: int = 0
+    frames: int = 1
+    steps: int = 1
+    passes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model as its configuration describes it.
+
+    transformers : sets of weights that take turns over the steps (Wan 2.2 A14B has two).
+    outer_parameters : weights outside the blocks (embeddings, heads, time projections).
+    reuses : streams whose tower does not depend on the step, so that its keys and values may be
+    computed once (Cosmos 3's text tower).
+    vetoes : head counts of other towers that a tensor-parallel degree must divide too.
+    group : weight quantisation group along the input features, 0 for none.
+    assumed : what the configuration did not say and was taken from the class's usual values.
+    """
+
+    name: str
+    family: str
+    kind: Kind
+    source: str
+    blocks: tuple[Block, ...]
+    streams: tuple[Stream, ...]
+    defaults: Defaults = Defaults()
+    latent: Latent | None = None
+    vae: Vae | None = None
+    encoders: tuple[Encoder, ...] = ()
+    input_features: int = 0
+    output_features: int = 0
+    vocabulary: int = 0
+    tied_embeddings: bool = False
+    context: int = 0
+    outer_parameters: int = 0
+    transformers: int = 1
+    reuses: tuple[str, ...] = ()
+    vetoes: tuple[int, ...] = ()
+    group: int = 0
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> Tower:
+        """The tower that does most of the work: widest FFN and hidden over the last block."""
+        towers = [tower for block in self.blocks for tower in block.towers]
+        return max(reversed(towers), key=lambda tower: tower.hidden)
+
+    @property
+    def layers(self) -> int:
+        return sum(block.count for block in self.blocks if not block.prelude)

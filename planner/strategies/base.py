@@ -1,0 +1,114 @@
+"""What strategies have in common: the share of one rank, and one attention to be split.
+
+A strategy says which degrees are legal and how it divides the work of one rank. Those that split
+the sequence also say how the ranks meet in attention. None knows a bandwidth or a second.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from costmodels.ops import Part, Size, Span, Tensor
+from planner.lowering.emit import Emits
+from planner.models.architecture import Model
+from planner.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one rank does of a request.
+
+    batch, passes : samples, and forwards a step. tensor : ranks that share every layer.
+    sequence : axes that cut the tokens, outermost first. stages : ranks in the pipeline.
+    """
+
+    batch: Size
+    passes: int
+    tensor: int = 1
+    sequence: tuple[tuple[str, int], ...] = ()
+    stages: int = 1
+    guidance: int = 1
+    replicas: int = 1
+
+    @property
+    def grain(self) -> int:
+        """Ranks that the tokens are cut over."""
+        grain = 1
+        for _, degree in self.sequence:
+            grain *= degree
+        return grain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Rows that take part in an attention: their features are queries, keys, values in order.
+
+    asks, answers : whether queries, and whether keys and values, are among the features.
+    """
+
+    spans: tuple[Span, ...]
+    tensor: Tensor
+    asks: bool = True
+    answers: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """One attention as a rank sees it before any exchange: heads here, and the rows here."""
+
+    name: str
+    entries: tuple[Entry, ...]
+    heads: int
+    key_value_heads: int
+    size: int
+    causal: bool = False
+    window: int = 0
+
+    @property
+    def query(self) -> Part:
+        return Part(self.heads, self.size)
+
+    @property
+    def key_value(self) -> Part:
+        return Part(self.key_value_heads, self.size)
+
+    def parts(self, entry: Entry) -> tuple[Part, ...]:
+        """Feature parts of an entry: q, k, v, as far as it has them."""
+        query = (self.query,) if entry.asks else ()
+        return (*query, self.key_value, self.key_value) if entry.answers else query
+
+
+Attend = Callable[[Meeting], Emits[list[Tensor]]]
+"""Emit an attention; one result tensor for every entry that asks, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a strategy is asked to judge: the request, and the whole plan it is part of."""
+
+    model: Model
+    workload: Workload
+    share: Share
+
+
+class Strategy(Protocol):
+    """A way to split a request."""
+
+    @property
+    def name(self) -> str: ...
+
+    def divide(self, share: Share, degree: int) -> Share:
+        """Return the share of one of `degree` ranks."""
+        ...
+
+    def objections(self, case: Case, degree: int) -> Iterator[str]:
+        """Yield what stands against `degree`, one clause each; nothing where it is legal."""
+        ...
+
+
+class SequenceStrategy(Strategy, Protocol):
+    """A way to split the sequence, and to let the ranks meet in attention."""
+
+    def attend(self, meeting: Meeting, degree: int, inner: Attend) -> Emits[list[Tensor]]:
+        """Emit the exchange around `inner`, which sees this axis no more."""
+        ...

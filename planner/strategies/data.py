@@ -1,0 +1,28 @@
+"""Data parallelism: samples of a batch, or whole requests, run on replicas that never meet."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.strategies.base import Case, Share
+
+AXIS = "dp"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Share out the batch; with a batch of one each replica serves a request of its own."""
+
+    name: str = AXIS
+
+    def divide(self, share: Share, degree: int) -> Share:
+        single = bool(np.all(np.asarray(share.batch) == 1))
+        batch = share.batch if single else share.batch // degree
+        return replace(share, replicas=degree, batch=batch)
+
+    def objections(self, case: Case, degree: int) -> Iterator[str]:
+        """Object to a batch above one that does not divide."""
+        batch = np.asarray(case.workload.batch)
+        if np.any((batch > 1) & (batch % degree != 0)):
+            yield f"a batch of {case.workload.batch} does not divide by dp{degree}"

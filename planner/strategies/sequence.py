@@ -1,0 +1,59 @@
+"""Which streams are cut over the ranks of a sequence, and which every rank holds whole."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from costmodels.ops import Size, Span
+from planner.models.architecture import Model, Stream
+from planner.strategies.base import Case, Entry, Share
+
+
+def is_cut(entry: Entry, axis: str) -> bool:
+    """Whether the rows of an entry are cut along `axis`."""
+    return any(axis in dict(span.axes) for span in entry.spans)
+
+
+def is_causal(model: Model) -> bool:
+    """Whether the cut streams attend causally, so that a zigzag order evens the work."""
+    return any(
+        tower.causal and not set(tower.streams) <= set(model.reuses)
+        for block in model.blocks
+        for tower in block.towers
+    )
+
+
+def span_of(model: Model, stream: Stream, tokens: Size, share: Share) -> Span:
+    """How a rank holds a stream.
+
+    Latent tokens are cut. A text of fixed length is cut where its tokens divide evenly (or its
+    model pads it), and is whole on every rank otherwise, as engines keep it.
+    """
+    whole = stream.static or stream.name in model.reuses
+    uneven = bool(np.any(np.asarray(tokens) % share.grain))
+    if whole or (stream.tokens and uneven and not stream.pads) or share.grain == 1:
+        return Span(stream.name, tokens)
+    ringed = share.sequence[0][0] != "ulysses"
+    return Span(
+        stream.name, tokens, share.sequence, share.grain, zigzag=ringed and is_causal(model)
+    )
+
+
+def sequence_objections(case: Case, degree: int, axis: str) -> Iterator[str]:
+    """Reasons that hold for every way to cut a sequence; given once, for the outermost axis."""
+    if case.share.sequence[0] != (axis, degree):
+        return
+    grain = case.share.grain
+    if case.model.kind == "decoder" and np.any(np.asarray(case.workload.output_tokens) > 0):
+        yield f"a decode step has one token a sample, which {axis}{degree} cannot cut"
+    for stream in case.model.streams:
+        tokens = case.workload.length(stream.name)
+        if stream.tokens or stream.pads or stream.static:
+            continue
+        if np.any(np.asarray(tokens) % grain):
+            left = f"{tokens % grain} left"
+            yield f"{tokens} {stream.name} tokens do not divide by {grain} ranks ({left})"
+    for block in case.model.blocks:
+        if any(tower.window and is_causal(case.model) for tower in block.towers):
+            yield "sliding-window attention over a cut sequence is not modelled"
+            return

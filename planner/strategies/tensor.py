@@ -1,0 +1,81 @@
+"""Tensor parallelism: every layer's matrices are cut, heads and FFN columns over the ranks.
+
+The projections into heads and FFN are cut by columns, those back by rows; the partial sums are
+added by an all-reduce after each [1]_.
+
+References
+----------
+.. [1] Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+   Parallelism", 2019, arXiv:1909.08053
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from costmodels.ops import Tensor
+from planner.lowering.emit import Emits, collective
+from planner.models.architecture import Model, Tower
+from planner.strategies.base import Case, Share
+
+AXIS = "tp"
+VOCABULARY_PADDING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParallel:
+    """Cut every layer's weights."""
+
+    name: str = AXIS
+
+    def divide(self, share: Share, degree: int) -> Share:
+        return replace(share, tensor=degree)
+
+    def objections(self, case: Case, degree: int) -> Iterator[str]:
+        """Object to uneven heads, FFN widths, quantisation groups and vocabularies."""
+        seen: set[str] = set()
+        for reason in _model_objections(case, degree):
+            if reason not in seen:
+                seen.add(reason)
+                yield reason
+
+
+def reduce(x: Tensor, share: Share, name: str) -> Emits[Tensor]:
+    """Add up the partial sums of a row-cut product."""
+    result = yield from collective("all_reduce", x, AXIS, share.tensor, name)
+    return result
+
+
+def _model_objections(case: Case, degree: int) -> Iterator[str]:
+    model = case.model
+    for block in model.blocks:
+        for tower in block.towers:
+            yield from _tower_objections(tower, model, degree, repeat=case.workload.kv_repeat)
+    for heads in model.vetoes:
+        if heads % degree:
+            yield f"another tower's {heads} heads do not divide by tp{degree}"
+    padded = ceil(model.vocabulary / VOCABULARY_PADDING) * VOCABULARY_PADDING
+    if model.tied_embeddings and padded % degree:
+        yield (
+            f"the vocabulary of {model.vocabulary}, shared by embedding and head and padded to "
+            f"{padded}, does not divide by tp{degree}"
+        )
+
+
+def _tower_objections(tower: Tower, model: Model, degree: int, *, repeat: bool) -> Iterator[str]:
+    for heads in (tower.heads, *(cross.heads for cross in tower.cross)):
+        if heads.query % degree:
+            yield f"{heads.query} heads do not divide by tp{degree}"
+        elif heads.key_value % degree and degree % heads.key_value:
+            yield f"{heads.key_value} key-value heads neither divide by tp{degree} nor divide it"
+        elif heads.key_value < degree and not repeat:
+            yield f"{heads.key_value} key-value heads for tp{degree}, and they are not repeated"
+    ffn = tower.ffn
+    for width in () if ffn is None else (ffn.width, ffn.shared):
+        if width % degree:
+            yield f"the FFN width {width} does not divide by tp{degree}"
+        elif model.group and width % (degree * model.group):
+            yield (
+                f"the FFN width {width} over tp{degree} is not a multiple of the "
+                f"quantisation group {model.group}"
+            )

@@ -1,0 +1,170 @@
+"""DeepSpeed Ulysses: tokens are cut outside attention, heads inside; two all-to-alls change over.
+
+Each rank sends (p - 1) / p of its queries, keys and values, and the same share of the result
+back [1]_. The message carries q, k and v of all cut streams packed.
+
+References
+----------
+.. [1] Jacobs et al., "DeepSpeed Ulysses: System Optimizations for Enabling Training of Extreme
+   Long Sequence Transformer Models", 2023, arXiv:2309.14509
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.ops import Tensor
+from planner.lowering.emit import Emits, collective, move, split_rows, total_rows
+from planner.strategies.base import Attend, Case, Entry, Meeting, Share
+from planner.strategies.sequence import is_cut, sequence_objections
+
+AXIS = "ulysses"
+
+
+@dataclass(frozen=True, slots=True)
+class Ulysses:
+    """Cut the sequence; exchange for a cut of the heads around attention."""
+
+    name: str = AXIS
+
+    def divide(self, share: Share, degree: int) -> Share:
+        return replace(share, sequence=(*share.sequence, (AXIS, degree)))
+
+    def objections(self, case: Case, degree: int) -> Iterator[str]:
+        """Object to uneven tokens, heads or key-value heads."""
+        yield from sequence_objections(case, degree, AXIS)
+        tensor = case.share.tensor
+        for query, key_value in sorted(set(_head_counts(case))):
+            if query % (degree * tensor):
+                yield f"{query} heads do not divide by ulysses{degree}" + _times(tensor)
+            elif key_value % (degree * tensor):
+                yield (
+                    f"{key_value} key-value heads do not divide by ulysses{degree}"
+                    f"{_times(tensor)} and Ulysses does not repeat them"
+                )
+
+    def attend(self, meeting: Meeting, degree: int, inner: Attend) -> Emits[list[Tensor]]:
+        """Emit the change to heads, `inner`, and the change back."""
+        here = [entry for entry in meeting.entries if is_cut(entry, AXIS)]
+        whole = [entry for entry in meeting.entries if not is_cut(entry, AXIS)]
+        gathered = yield from _to_heads(meeting, here, degree)
+        local = yield from _own_heads(meeting, whole, degree)
+        results = yield from inner(
+            replace(
+                meeting,
+                entries=(*gathered, *local),
+                heads=meeting.heads // degree,
+                key_value_heads=meeting.key_value_heads // degree,
+            )
+        )
+        asking = [entry for entry in here if entry.asks]
+        back = yield from _to_rows(meeting, asking, results[:1] if asking else [], degree)
+        rest = results[1:] if asking else results
+        full = yield from _all_heads(meeting, rest, degree)
+        pieces = {True: iter(back), False: iter(full)}
+        return [next(pieces[is_cut(entry, AXIS)]) for entry in meeting.entries if entry.asks]
+
+
+def _head_counts(case: Case) -> Iterator[tuple[int, int]]:
+    for block in case.model.blocks:
+        for tower in block.towers:
+            if any(cut_stream not in case.model.reuses for cut_stream in tower.streams):
+                yield tower.heads.query, tower.heads.key_value
+
+
+def _times(tensor: int) -> str:
+    return f" x tp{tensor}" if tensor > 1 else ""
+
+
+def _to_heads(meeting: Meeting, here: Sequence[Entry], degree: int) -> Emits[list[Entry]]:
+    """Collect all rows of the cut streams, for this rank's heads."""
+    if not here:
+        return []
+    kinds = [
+        [entry for entry in here if (entry.asks, entry.answers) == kind]
+        for kind in ((True, True), (True, False), (False, True))
+    ]
+    assert not (kinds[0] and kinds[1]), "cut rows that only ask beside rows that do both"
+    entries = []
+    for number, kind in enumerate(kinds):
+        if kind:
+            entry = yield from _exchange_heads(meeting, kind, degree, f"{meeting.name}.a2a{number}")
+            entries.append(entry)
+    return entries
+
+
+def _exchange_heads(
+    meeting: Meeting, entries: Sequence[Entry], degree: int, name: str
+) -> Emits[Entry]:
+    first = entries[0]
+    parts = meeting.parts(first)
+    spans = tuple(span for entry in entries for span in entry.spans)
+    batch, width = first.tensor.shape[0], sum(part.local(degree) for part in parts)
+    packed = Tensor(
+        f"{name}.packed", (degree, batch, total_rows(spans), width), first.tensor.itemsize
+    )
+    yield from move(
+        "pack_heads",
+        [entry.tensor for entry in entries],
+        packed,
+        axis=AXIS,
+        degree=degree,
+        parts=parts,
+    )
+    received = yield from collective("all_to_all", packed, AXIS, degree, f"{name}.received")
+    joined = tuple(span.within(AXIS) for span in spans)
+    rows = Tensor(f"{name}.rows", (batch, total_rows(joined), width), packed.itemsize)
+    yield from move("unpack_rows", [received], rows, axis=AXIS, degree=degree, spans=spans)
+    return Entry(spans=joined, tensor=rows, asks=first.asks, answers=first.answers)
+
+
+def _own_heads(meeting: Meeting, whole: Sequence[Entry], degree: int) -> Emits[list[Entry]]:
+    """Take this rank's heads of rows that every rank has."""
+    entries = []
+    for number, entry in enumerate(whole):
+        parts = meeting.parts(entry)
+        width = sum(part.local(degree) for part in parts)
+        out = Tensor(
+            f"{meeting.name}.own{number}", (*entry.tensor.shape[:2], width), entry.tensor.itemsize
+        )
+        yield from move(
+            "heads", [entry.tensor], out, axis=AXIS, degree=degree, parts=parts, view=True
+        )
+        entries.append(replace(entry, tensor=out))
+    return entries
+
+
+def _to_rows(
+    meeting: Meeting, asking: Sequence[Entry], results: Sequence[Tensor], degree: int
+) -> Emits[list[Tensor]]:
+    """Give this rank its rows again, with all heads."""
+    if not asking:
+        return []
+    spans = tuple(span for entry in asking for span in entry.spans)
+    (result,), name = results, f"{meeting.name}.back"
+    batch, width = result.shape[0], meeting.query.local(degree)
+    packed = Tensor(f"{name}.packed", (degree, batch, total_rows(spans), width), result.itemsize)
+    yield from move("pack_rows", [result], packed, axis=AXIS, degree=degree, spans=spans)
+    received = yield from collective("all_to_all", packed, AXIS, degree, f"{name}.received")
+    out = Tensor(name, (batch, total_rows(spans), width * degree), result.itemsize)
+    yield from move(
+        "unpack_heads", [received], out, axis=AXIS, degree=degree, parts=(meeting.query,)
+    )
+    rows = [entry.tensor.shape[1] for entry in asking]
+    pieces = yield from split_rows(out, rows, [f"{name}{n}" for n in range(len(asking))])
+    return pieces
+
+
+def _all_heads(meeting: Meeting, results: Sequence[Tensor], degree: int) -> Emits[list[Tensor]]:
+    """Gather the heads that others computed, of rows that every rank has."""
+    full = []
+    for number, result in enumerate(results):
+        name = f"{meeting.name}.whole{number}"
+        stacked = Tensor(f"{name}.mine", (1, *result.shape), result.itemsize)
+        yield from move("stack", [result], stacked, axis=AXIS, degree=degree, view=True)
+        gathered = yield from collective("all_gather", stacked, AXIS, degree, f"{name}.gathered")
+        out = Tensor(name, (*result.shape[:2], meeting.query.units * meeting.size), result.itemsize)
+        yield from move(
+            "unpack_heads", [gathered], out, axis=AXIS, degree=degree, parts=(meeting.query,)
+        )
+        full.append(out)
+    return full

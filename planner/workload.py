@@ -1,0 +1,35 @@
+"""What is asked of a model, in tokens: the request after sizes became sequence lengths."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodels.ops import Size
+from topology.devices import Precision
+
+TextTower = Literal["once", "every_step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Lengths and counts of one request; numbers, or arrays for a sweep.
+
+    tokens : length of every stream. steps : denoising steps. passes : forwards a step.
+    output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
+    text_tower : whether a tower that does not depend on the step is run once or every step.
+    kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
+    """
+
+    tokens: tuple[tuple[str, Size], ...]
+    batch: Size = 1
+    steps: Size = 1
+    passes: int = 1
+    output_tokens: Size = 0
+    pixels: Size = 0
+    frames: Size = 1
+    precision: Precision = "bf16"
+    text_tower: TextTower = "once"
+    kv_repeat: bool = True
+
+    def length(self, stream: str) -> Size:
+        """Tokens of a stream."""
+        return dict(self.tokens)[stream]

@@ -1,0 +1,225 @@
+"""Small models of every family, for running programs on numbers."""
+
+from planner.models.architecture import (
+    Block,
+    Cross,
+    Ffn,
+    Heads,
+    Model,
+    Modulation,
+    Stream,
+    Tower,
+)
+from planner.workload import Workload
+
+HEADS = Heads(query=4, key_value=4, size=4)
+GROUPED = Heads(query=8, key_value=4, size=4)
+HIDDEN = 16
+
+
+def _model(name, blocks, streams, **more):
+    return Model(
+        name=name,
+        family=name,
+        kind=more.pop("kind", "diffusion"),
+        source="made up for tests",
+        blocks=tuple(blocks),
+        streams=tuple(streams),
+        input_features=6,
+        output_features=6,
+        **more,
+    )
+
+
+def _tower(*streams, keys, **more):
+    defaults = {
+        "hidden": HIDDEN,
+        "heads": HEADS,
+        "ffn": Ffn(width=32, gated=False),
+        "modulation": Modulation(inputs=8, outputs=6 * HIDDEN),
+    }
+    return Tower(streams=streams, keys=keys, **{**defaults, **more})
+
+
+BOTH = ("text", "image")
+TEXT = Stream(name="text", tokens=8)
+IMAGE = Stream(name="image")
+VIDEO = Stream(name="video")
+
+flux = _model(
+    "flux",
+    [
+        Block(name="double", count=2, towers=(_tower("text", keys=BOTH), _tower("image", keys=BOTH))),
+        Block(
+            name="single",
+            count=2,
+            towers=(
+                _tower(
+                    *BOTH,
+                    keys=BOTH,
+                    parallel=True,
+                    modulation=Modulation(inputs=8, outputs=3 * HIDDEN),
+                ),
+            ),
+        ),
+    ],
+    [TEXT, IMAGE],
+)
+asymmetric = _model(
+    "asymmetric",
+    [
+        Block(
+            name="joint",
+            count=2,
+            towers=(
+                _tower("text", keys=BOTH, hidden=8, modulation=None, ffn=Ffn(width=16, gated=True)),
+                _tower("image", keys=BOTH, ffn=Ffn(width=16, gated=True)),
+            ),
+        ),
+        Block(
+            name="last",
+            count=1,
+            towers=(
+                _tower("text", keys=BOTH, hidden=8, modulation=None, ffn=None, ends=True),
+                _tower("image", keys=BOTH, modulation=Modulation(inputs=8, outputs=64, rank=2)),
+            ),
+        ),
+    ],
+    [TEXT, IMAGE],
+)
+wan = _model(
+    "wan",
+    [
+        Block(
+            name="block",
+            count=2,
+            towers=(
+                _tower(
+                    "video",
+                    keys=("video",),
+                    cross=(
+                        Cross(context="text", width=12, heads=HEADS),
+                        Cross(context="picture", width=10, heads=HEADS, added=True),
+                    ),
+                    modulation=None,
+                ),
+            ),
+        )
+    ],
+    [Stream(name="text", tokens=5, static=True), Stream(name="picture", tokens=3, static=True), VIDEO],
+)
+cosmos3 = _model(
+    "cosmos3",
+    [
+        Block(
+            name="layer",
+            count=3,
+            towers=(
+                _tower(
+                    "text",
+                    keys=("text",),
+                    causal=True,
+                    heads=GROUPED,
+                    modulation=None,
+                    ffn=Ffn(width=32, gated=True),
+                ),
+                _tower(
+                    "video",
+                    keys=("text", "video"),
+                    heads=GROUPED,
+                    modulation=None,
+                    ffn=Ffn(width=32, gated=True),
+                ),
+            ),
+        )
+    ],
+    [Stream(name="text", tokens=7), Stream(name="video", pads=True)],
+    reuses=("text",),
+)
+refined = _model(
+    "refined",
+    [
+        Block(name="noise", count=1, towers=(_tower("image", keys=("image",)),)),
+        Block(name="context", count=1, towers=(_tower("text", keys=("text",), modulation=None),)),
+        Block(name="main", count=2, towers=(_tower(*BOTH, keys=BOTH),)),
+    ],
+    [TEXT, IMAGE],
+)
+experts = _model(
+    "experts",
+    [
+        Block(
+            name="double",
+            count=2,
+            towers=(
+                _tower("text", keys=BOTH),
+                _tower(
+                    "image",
+                    keys=BOTH,
+                    ffn=Ffn(width=8, gated=True, experts=4, active=2, shared=16),
+                ),
+            ),
+        )
+    ],
+    [TEXT, IMAGE],
+)
+sound = _model(
+    "sound",
+    [
+        Block(
+            name="block",
+            count=2,
+            towers=(
+                _tower(
+                    "video",
+                    keys=("video",),
+                    cross=(Cross(context="sound", width=HIDDEN, heads=HEADS),),
+                ),
+                _tower(
+                    "sound",
+                    keys=("sound",),
+                    cross=(Cross(context="video", width=HIDDEN, heads=HEADS),),
+                ),
+            ),
+        )
+    ],
+    [VIDEO, Stream(name="sound", pads=True)],
+)
+llama = _model(
+    "llama",
+    [
+        Block(
+            name="layer",
+            count=3,
+            towers=(
+                _tower(
+                    "tokens",
+                    keys=("tokens",),
+                    causal=True,
+                    heads=GROUPED,
+                    modulation=None,
+                    ffn=Ffn(width=32, gated=True),
+                ),
+            ),
+        )
+    ],
+    [Stream(name="tokens", pads=True)],
+    kind="decoder",
+    vocabulary=24,
+)
+DIFFUSION = (flux, asymmetric, wan, cosmos3, refined, experts, sound)
+
+
+def workload(model, **changes):
+    """A request of a few tokens: uneven where the model pads."""
+    uneven = any(stream.pads for stream in model.streams)
+    lengths = {"text": 8, "image": 24, "video": 22 if uneven else 24, "sound": 10, "picture": 3}
+    lengths |= {"tokens": 22}
+    if model.name == "cosmos3":
+        lengths["text"] = 7
+    if model.name == "sound":
+        lengths["video"] = 24
+    if model.name == "wan":
+        lengths["text"] = 5
+    tokens = tuple((stream.name, lengths[stream.name]) for stream in model.streams)
+    return Workload(**{"tokens": tokens, "steps": 2, "passes": 2, **changes})

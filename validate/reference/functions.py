@@ -1,0 +1,238 @@
+"""What each operation means, in 64-bit numpy. Slow, plain and the judge of everything else."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from costmodels.ops import Attention, Matmul, Pointwise, Rearrange, Span
+from costmodels.rows import positions
+from validate.reference.weights import Array, own_features
+
+EPSILON = 1e-12
+GUIDANCE = 3.0
+STEP = 0.1
+
+
+def matmul(op: Matmul, x: Array, weight: Array, route: Array | None) -> Array:
+    """``x @ weight``; with a route, each row by the experts it names."""
+    if route is None:
+        return np.asarray(x @ weight)
+    if weight.ndim == 2:
+        weight = weight[None]
+    rows = x if x.ndim == 4 else np.repeat(x[:, :, None], route.shape[-1], axis=2)
+    return np.einsum("brak,brakn->bran", rows, weight[route.astype(int)])
+
+
+def attention(
+    op: Attention, q: Array, k: Array, v: Array, index: Mapping[str, int]
+) -> tuple[Array, Array]:
+    """Softmax attention with masks by position; the result and the log-sum-exp."""
+    batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
+    repeat = op.heads // op.key_value_heads
+    heads = q.reshape(batch, queries, op.heads, op.size)
+    key = np.repeat(k.reshape(batch, keys, op.key_value_heads, op.size), repeat, axis=2)
+    value = np.repeat(v.reshape(batch, keys, op.key_value_heads, op.size), repeat, axis=2)
+    scores = np.einsum("bqhd,bkhd->bhqk", heads, key) / np.sqrt(op.size)
+    scores = np.where(_visible(op, index), scores, -np.inf)
+    top = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), -1 / EPSILON)
+    weights = np.exp(scores - top)
+    total = weights.sum(axis=-1, keepdims=True)
+    out = np.einsum("bhqk,bkhd->bqhd", weights / np.maximum(total, EPSILON), value)
+    with np.errstate(divide="ignore"):
+        log_sum_exp = (top + np.log(total))[..., 0].transpose(0, 2, 1)
+    return out.reshape(q.shape), log_sum_exp
+
+
+def _visible(op: Attention, index: Mapping[str, int]) -> Array:
+    there = dict(index)
+    if op.turn is not None:
+        axis, step = op.turn
+        degree = next(d for s in op.key_spans for a, d in s.axes if a == axis)
+        there[axis] = (index[axis] - step) % degree
+    queries = np.concatenate([positions(span, index) for span in op.query_spans])
+    keys = np.concatenate([positions(span, there) for span in op.key_spans])
+    visible = np.broadcast_to(keys >= 0, (len(queries), len(keys)))
+    if op.causal:
+        visible = visible & (keys[None] <= queries[:, None])
+    if op.window:
+        visible = visible & (keys[None] > queries[:, None] - op.window)
+    return visible
+
+
+def pointwise(op: Pointwise, inputs: Sequence[Array], index: Mapping[str, int]) -> list[Array]:
+    """Evaluate a row-wise function."""
+    match op.function:
+        case "norm":
+            return [_norm(inputs[0])]
+        case "modulated_norm":
+            shift, scale, _ = _vectors(inputs[0], inputs[1], op.place)
+            return [_norm(inputs[0]) * (1 + scale) + shift]
+        case "residual":
+            return [inputs[0] + inputs[1]]
+        case "gated_residual":
+            _, _, gate = _vectors(inputs[0], inputs[2], op.place)
+            return [inputs[0] + gate * inputs[1]]
+        case "gelu":
+            return [inputs[0] / (1 + np.exp(-1.702 * inputs[0]))]
+        case "relu2":
+            return [np.maximum(inputs[0], 0) ** 2]
+        case "silu_gated":
+            gate, up = np.split(inputs[0], 2, axis=-1)
+            return [gate / (1 + np.exp(-gate)) * up]
+        case "head_norm":
+            return [
+                _norm(inputs[0].reshape(*inputs[0].shape[:2], -1, op.size)).reshape(inputs[0].shape)
+            ]
+        case "rotary":
+            return [_rotary(op, inputs[0], index)]
+        case "merge":
+            return _merge(op, *inputs)
+        case "route":
+            return _route(op, inputs[0])
+        case "combine":
+            return [np.einsum("bran,bra->brn", *inputs)]
+        case "guidance":
+            return [_guidance(inputs[0])]
+        case "step":
+            width = min(inputs[0].shape[-1], inputs[1].shape[-1])
+            out = inputs[0].copy()
+            out[..., :width] += STEP * inputs[1][..., :width]
+            return [out]
+        case "cast":
+            return [inputs[0]]
+
+
+def _norm(x: Array) -> Array:
+    return np.asarray(x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPSILON))
+
+
+def _vectors(x: Array, row: Array, place: int) -> tuple[Array, Array, Array]:
+    """Shift, scale and gate from a conditioning row, wherever it has that many vectors."""
+    width = x.shape[-1]
+    count = row.shape[-1] // width
+    vectors = [row[..., i * width : (i + 1) * width] for i in range(count)]
+    shift, scale, gate = (vectors[(3 * place + i) % count] for i in range(3))
+    return shift, scale, gate
+
+
+def _rotary(op: Pointwise, x: Array, index: Mapping[str, int]) -> Array:
+    """Norm every head of q and k, and turn its halves by an angle that grows with position."""
+    query, key = op.heads
+    rows = x.reshape(*x.shape[:2], -1, op.size)
+    both, value = rows[:, :, : query + key], rows[:, :, query + key :]
+    places = np.concatenate([positions(span, index) + len(span.stream) / 7 for span in op.spans])
+    half = op.size // 2
+    angle = places[:, None] * 0.01 ** (np.arange(half) / half)
+    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    normed = _norm(both)
+    low, high = normed[..., :half], normed[..., half:]
+    turned = np.concatenate([low * cos - high * sin, low * sin + high * cos], axis=-1)
+    return np.concatenate([turned, value], axis=2).reshape(x.shape)
+
+
+def _merge(
+    op: Pointwise, left: Array, left_sum: Array, right: Array, right_sum: Array
+) -> list[Array]:
+    total = np.logaddexp(left_sum, right_sum)
+    safe = np.where(np.isfinite(total), total, 0.0)
+    shape = (*left.shape[:2], op.heads[0], op.size)
+    weights = [np.exp(part - safe)[..., None] for part in (left_sum, right_sum)]
+    out = left.reshape(shape) * weights[0] + right.reshape(shape) * weights[1]
+    return [out.reshape(left.shape), total]
+
+
+def _route(op: Pointwise, scores: Array) -> list[Array]:
+    active = int(op.outputs[0].shape[-1])
+    chosen = np.argsort(-scores, axis=-1, kind="stable")[..., :active]
+    top = np.take_along_axis(scores, chosen, axis=-1)
+    gates = np.exp(top - top.max(axis=-1, keepdims=True))
+    return [chosen.astype(float), gates / gates.sum(axis=-1, keepdims=True)]
+
+
+def _guidance(predictions: Array) -> Array:
+    if len(predictions) == 1:
+        return predictions[0]
+    return np.asarray(predictions[1] + GUIDANCE * (predictions[0] - predictions[1]))
+
+
+def rearrange(op: Rearrange, inputs: Sequence[Array], index: Mapping[str, int]) -> list[Array]:
+    """Move data; `index` is this rank's place along every axis."""
+    first = inputs[0]
+    match op.move:
+        case "split_features":
+            cuts = np.cumsum([int(out.shape[-1]) for out in op.outputs])[:-1]
+            return list(np.split(first, cuts, axis=-1))
+        case "concat_features":
+            return [np.concatenate(inputs, axis=-1)]
+        case "concat_rows" | "append":
+            return [np.concatenate(inputs, axis=1)]
+        case "split_rows":
+            cuts = np.cumsum([int(out.shape[1]) for out in op.outputs])[:-1]
+            return list(np.split(first, cuts, axis=1))
+        case "shard":
+            return [_take(first, positions(op.spans[0], index))]
+        case "heads":
+            return [first[..., own_features(op.parts, op.degree, index[op.axis])]]
+        case "pack_heads":
+            rows = np.concatenate(inputs, axis=1)
+            chosen = [own_features(op.parts, op.degree, rank) for rank in range(op.degree)]
+            return [np.stack([rows[..., features] for features in chosen])]
+        case "unpack_heads":
+            return [_unpack_heads(op, first)]
+        case "unpack_rows":
+            return [_unpack_rows(op, first, index)]
+        case "pack_rows":
+            return [_pack_rows(op, first, index)]
+        case "stack":
+            return [first[None]]
+        case "last":
+            place = int(np.argmax(positions(op.spans[0], index)))
+            return [first[:, place : place + 1]]
+        case "latest":
+            tops = [
+                positions(op.spans[0], {**index, op.axis: rank}).max() for rank in range(op.degree)
+            ]
+            return [first[int(np.argmax(tops))]]
+        case "store" | "load" | "collect":
+            raise AssertionError(f"{op.move} is the runner's")
+
+
+def _take(x: Array, rows: Array) -> Array:
+    """Rows of x by position, zeros where there is none."""
+    return np.where((rows >= 0)[None, :, None], x[:, np.maximum(rows, 0)], 0.0)
+
+
+def _unpack_heads(op: Rearrange, x: Array) -> Array:
+    width = sum(part.units * part.size for part in op.parts)
+    out = np.zeros((*x.shape[1:-1], width))
+    for rank in range(op.degree):
+        out[..., own_features(op.parts, op.degree, rank)] = x[rank]
+    return out
+
+
+def _places(spans: Sequence[Span], axis: str, index: Mapping[str, int], degree: int) -> list[Array]:
+    """Where the rows of each rank along `axis` stand among the rows after they are joined."""
+    joined = [span.within(axis) for span in spans]
+    starts = np.cumsum([0, *[int(span.rows) for span in joined]])
+    places = []
+    for rank in range(degree):
+        pieces = []
+        for span, whole, start in zip(spans, joined, starts, strict=False):
+            target = positions(whole, index)
+            rows = positions(span, {**index, axis: rank})
+            where = {position: place for place, position in enumerate(target) if position >= 0}
+            pieces.append(np.array([start + where[p] if p >= 0 else -1 for p in rows], dtype=int))
+        places.append(np.concatenate(pieces))
+    return places
+
+
+def _unpack_rows(op: Rearrange, x: Array, index: Mapping[str, int]) -> Array:
+    out = np.zeros(tuple(int(size) for size in op.outputs[0].shape))
+    for rank, rows in enumerate(_places(op.spans, op.axis, index, op.degree)):
+        out[:, rows[rows >= 0]] = x[rank][:, rows >= 0]
+    return out
+
+
+def _pack_rows(op: Rearrange, x: Array, index: Mapping[str, int]) -> Array:
+    places = _places(op.spans, op.axis, index, op.degree)
+    return np.stack([_take(x, rows) for rows in places])

@@ -1,0 +1,55 @@
+"""Made-up weights and inputs, the same wherever they are asked for by name."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.ops import Part, Weight
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Random numbers by name; `seed` makes another model of the same shape."""
+
+    seed: int = 0
+
+    def array(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Return standard normal numbers that depend on the seed, name and shape alone."""
+        digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
+        return np.random.default_rng(int.from_bytes(digest)).standard_normal(shape)
+
+    def weight(self, weight: Weight, layer: int, index: Mapping[str, int]) -> Array:
+        """Return one rank's share of a weight, ``[experts,] rows, columns``."""
+        rows = sum(part.units * part.size for part in weight.rows)
+        columns = sum(part.units * part.size for part in weight.columns)
+        name = f"{weight.name}@{layer}" if weight.layered else weight.name
+        full = self.array(name, (weight.experts, rows, columns)) / np.sqrt(rows)
+        rank = index.get("tp", 0)
+        if weight.split == "rows":
+            full = full[:, own_features(weight.rows, weight.degree, rank)]
+        if weight.split == "columns":
+            full = full[:, :, own_features(weight.columns, weight.degree, rank)]
+        return full if weight.experts > 1 else full[0]
+
+
+def own_features(parts: tuple[Part, ...], degree: int, rank: int) -> NDArray[np.int64]:
+    """Features of one of `degree` ranks, part by part; a unit is repeated where there are fewer.
+
+    >>> own_features((Part(4, 1), Part(1, 2)), 2, 1)
+    array([2, 3, 4, 5])
+    """
+    chosen, start = [], 0
+    for part in parts:
+        units = np.arange(part.units * part.size).reshape(part.units, part.size)
+        if part.units >= degree:
+            mine = units.reshape(degree, -1)[rank]
+        else:
+            mine = units[rank * part.units // degree]
+        chosen.append(start + mine)
+        start += part.units * part.size
+    return np.concatenate(chosen)
