@@ -39,23 +39,46 @@ class Hardware:
     nic_bandwidth: Sourced
     network: str
 
-    def fabric(self, ranks: int, nodes: int = 1) -> Fabric:
-        """Describe the links of a group of `ranks` GPUs spread evenly over `nodes` hosts.
+    def island(self, ranks: int, nodes: int = 0) -> int:
+        """GPUs of a job of `ranks` that reach each other without a network.
+
+        Parameters
+        ----------
+        nodes : hosts that the job is spread over evenly; 0 for as few as hold it.
 
         Raises
         ------
         TopologyError
-            If the group does not fit the hosts.
+            If the job does not fit the hosts, or not evenly.
         """
-        hosts = max(nodes, -(-ranks // self.gpus))
-        islands = 1 if self.gpus < ranks <= self.domain and nodes == 1 else hosts
-        if ranks > self.gpus * hosts or ranks % islands:
+        if not nodes and ranks <= self.domain:
+            return ranks
+        size = self.domain if not nodes and self.domain > self.gpus else self.gpus
+        hosts = nodes or -(-ranks // size)
+        if ranks % hosts or ranks // hosts > size:
             raise TopologyError(
                 f"{ranks} GPUs of {self.name} over {hosts} nodes: "
-                f"expected a multiple of {islands} and at most {self.gpus} a node"
+                f"got {ranks / hosts:g} a node, wanted a whole number up to {size}"
             )
-        local = ranks // islands
-        bridged = local <= self.domain
+        return ranks // hosts
+
+    def fabric(self, ranks: int, nodes: int = 0) -> Fabric:
+        """Describe the links of one group of `ranks` GPUs, alone on as few hosts as hold it."""
+        return self.group(ranks, stride=1, island=self.island(ranks, nodes))
+
+    def group(self, ranks: int, stride: int, island: int) -> Fabric:
+        """Describe the links of a group whose members are `stride` ranks apart.
+
+        Groups between them run at the same time, so that they share the network of a host.
+
+        Parameters
+        ----------
+        island : ranks of the whole job on one host (see `island`).
+        """
+        local = ranks if ranks * stride <= island else max(1, island // stride)
+        islands = ranks // local
+        span = local * stride
+        bridged = span <= self.domain
         return Fabric(
             architecture=self.device.architecture,
             ranks=ranks,
@@ -66,16 +89,16 @@ class Hardware:
             ),
             multicast=self.multicast and local > 2,
             peer_to_peer=self.peer_to_peer,
-            crosses_sockets=local > max(1, self.gpus // self.sockets),
+            crosses_sockets=span > max(1, self.gpus // self.sockets),
             pcie_generation=self.pcie_generation,
-            network=self._network() if islands > 1 else None,
+            network=self._network(min(stride, island)) if islands > 1 else None,
         )
 
-    def _network(self) -> Network:
+    def _network(self, sharing: int) -> Network:
         return Network(
             kind=self.network,  # type: ignore[arg-type]  # checked when the catalogue was read
-            bandwidth=BytesPerSecond(self.nic_bandwidth.value * self.nics),
-            nics=self.nics,
+            bandwidth=BytesPerSecond(self.nic_bandwidth.value * self.nics / sharing),
+            nics=max(1, self.nics // sharing),
         )
 
 

@@ -34,6 +34,13 @@ def lower(model: Model, workload: Workload, plan: Plan, place: int | None = None
     return Program(axes=plan.axes, stages=loops, inputs=given, output=output)
 
 
+def decode_step(model: Model, workload: Workload, plan: Plan) -> Loop:
+    """One step of a decoder over a cache as long as the prompt."""
+    scene = make_scene(model, workload, plan)
+    stage, index = _stage(scene, None)
+    return decoder.decode(scene, stage, index, workload.length(model.streams[0].name))
+
+
 def _decoder(scene: Scene, stage: Stage, index: int) -> tuple[Loop, ...]:
     length = decoder.mean_length(scene)
     return (

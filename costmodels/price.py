@@ -1,0 +1,185 @@
+"""Price one operation. The only place that knows which model prices which operation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+import numpy as np
+
+from costmodels.collectives import basis as collective_basis
+from costmodels.collectives import collective_time
+from costmodels.estimate import Basis
+from costmodels.kernels import (
+    attention_basis,
+    attention_time,
+    matmul_basis,
+    matmul_time,
+    pointwise_basis,
+    pointwise_time,
+)
+from costmodels.ops import (
+    Attention,
+    Collective,
+    Convolve,
+    Matmul,
+    Op,
+    Pointwise,
+    Real,
+    Rearrange,
+    SendReceive,
+    ceil_div,
+)
+from costmodels.runtime import Runtime
+from topology.devices import Device, Precision
+from topology.errors import UncalibratedError
+from topology.fabric import Fabric
+
+Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "convolution"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a program runs on: one rank's device, the links along every axis, and the runtime.
+
+    algorithm : of collectives; ``auto`` is NCCL's choice.
+    """
+
+    device: Device
+    fabrics: Mapping[str, Fabric]
+    runtime: Runtime
+    precision: Precision
+    algorithm: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Time of one operation on the device, and what the host does for it.
+
+    seconds : on its stream. kernels, calls : launches and collective calls by the host.
+    """
+
+    kind: Class
+    seconds: Real
+    kernels: int = 0
+    calls: int = 0
+    basis: Basis = Basis.CALIBRATED
+
+
+def price(op: Op, target: Target) -> Priced:
+    """Time `op` on `target`; sizes may be arrays, and so is the time then.
+
+    Raises
+    ------
+    UncalibratedError
+        If the device has no units for the precision.
+    """
+    match op:
+        case Matmul():
+            return _matmul(op, target)
+        case Attention():
+            return _attention(op, target)
+        case Pointwise():
+            return _pointwise(op, target)
+        case Rearrange():
+            return _rearrange(op, target)
+        case Collective() | SendReceive():
+            return _communication(op, target)
+        case Convolve():
+            return _convolve(op, target)
+        case _:
+            assert_never(op)
+
+
+def _matmul(op: Matmul, target: Target) -> Priced:
+    m, n, k = op.m, op.weight.local_columns, op.weight.local_rows
+    batch: Real = 1
+    if op.weight.experts > 1:
+        batch = np.minimum(m, op.weight.experts)
+        m = np.ceil(m / batch)
+    precision = target.precision if op.weight.layered else _plain(target)
+    return Priced(
+        kind="gemm",
+        seconds=matmul_time(m, n, k, target.device, precision=precision, batch=batch),
+        kernels=1,
+        basis=matmul_basis(target.device, precision),
+    )
+
+
+def _plain(target: Target) -> Precision:
+    """16-bit type of layers that are not quantised."""
+    return "bf16" if target.device.peak("bf16") is not None else "fp16"
+
+
+def _attention(op: Attention, target: Target) -> Priced:
+    precision = _plain(target)
+    whole = op.causal and op.pairs == 1.0 and op.turn is None
+    square = whole and bool(np.all(np.equal(op.queries, op.keys)))
+    keys = np.minimum(op.keys, op.window + op.queries - 1) if op.window else op.keys
+    seconds = attention_time(
+        op.heads,
+        op.queries,
+        keys if op.window or op.pairs == 1.0 else ceil_div(keys, round(1 / op.pairs)),
+        op.size,
+        target.device,
+        batch=op.q.shape[0],
+        kv_heads=op.key_value_heads,
+        causal=square,
+        precision=precision,
+        kernel=target.runtime.attention_kernel(target.device.architecture),
+    )
+    return Priced(
+        kind="attention",
+        seconds=seconds,
+        kernels=1,
+        basis=attention_basis(target.device, precision),
+    )
+
+
+def _pointwise(op: Pointwise, target: Target) -> Priced:
+    fusion = target.runtime.fusion(op.function)
+    return Priced(
+        kind="pointwise",
+        seconds=fusion.kernels
+        * pointwise_time(op.traffic * fusion.traffic / fusion.kernels, target.device),
+        kernels=fusion.kernels,
+        basis=pointwise_basis(target.device),
+    )
+
+
+def _rearrange(op: Rearrange, target: Target) -> Priced:
+    if op.view:
+        return Priced(kind="layout", seconds=0.0)
+    return Priced(
+        kind="layout",
+        seconds=pointwise_time(op.traffic, target.device),
+        kernels=1,
+        basis=pointwise_basis(target.device),
+    )
+
+
+def _communication(op: Collective | SendReceive, target: Target) -> Priced:
+    kind = op.kind if isinstance(op, Collective) else "send_recv"
+    fabric = target.fabrics[op.axis]
+    return Priced(
+        kind="communication",
+        seconds=collective_time(
+            kind, op.message_bytes, fabric, algorithm=target.algorithm, launch="graph"
+        ),
+        calls=1,
+        basis=collective_basis(kind, float(np.max(op.message_bytes)), fabric),
+    )
+
+
+def _convolve(op: Convolve, target: Target) -> Priced:
+    device = target.device
+    peak = device.peak(_plain(target))
+    if peak is None:
+        raise UncalibratedError(f"{device.name} has no 16-bit tensor peak")
+    rate = peak.value * target.runtime.convolution.value
+    memory = np.asarray(op.traffic) / device.memory_bandwidth.value
+    return Priced(
+        kind="convolution",
+        seconds=np.maximum(np.asarray(op.flop) / rate, memory),
+        kernels=1,
+        basis=Basis.ASSUMED,
+    )

@@ -1,0 +1,76 @@
+"""What runs a program: how it launches kernels, what it fuses, which attention it calls."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+from topology.devices import Architecture
+from topology.errors import CatalogueError
+from topology.sourced import Sourced, read_sourced
+
+_UNITS: Final = {"host_kernel": "s", "host_collective": "s", "memory": "B", "convolution": "1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusion:
+    """What a row-wise function costs: `traffic` over the bytes of its inputs and outputs."""
+
+    traffic: float
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A way to run a program.
+
+    launch : ``graph`` replays captured kernels; ``stream`` issues each from the host.
+    host_kernel, host_collective : seconds of host time to issue one. memory : bytes it takes.
+    convolution : share of the tensor peak that VAE convolutions reach.
+    """
+
+    name: str
+    launch: Literal["graph", "stream"]
+    text_tower: Literal["once", "every_step"]
+    host_kernel: Sourced
+    host_collective: Sourced
+    memory: Sourced
+    convolution: Sourced
+    attention: tuple[tuple[Architecture, str], ...]
+    functions: tuple[tuple[str, Fusion], ...]
+
+    def fusion(self, function: str) -> Fusion:
+        """Cost of a row-wise function."""
+        known = dict(self.functions)
+        return known.get(function, known["default"])
+
+    def attention_kernel(self, architecture: Architecture) -> str:
+        """Attention kernel on an architecture."""
+        return dict(self.attention).get(architecture, "auto")
+
+
+def load_runtimes(text: str) -> dict[str, Runtime]:
+    """Read runtimes from TOML `text`; the caller does the file I/O."""
+    return {name: _runtime(name, row) for name, row in tomllib.loads(text).items()}
+
+
+def _runtime(name: str, row: Mapping[str, object]) -> Runtime:
+    wanted = {"launch", "text_tower", "attention", "functions", *_UNITS}
+    if row.keys() != wanted:
+        raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
+    attention = cast("Mapping[str, str]", row["attention"])
+    functions = cast("Mapping[str, Mapping[str, float]]", row["functions"])
+    numbers = {
+        key: read_sourced(f"{name}.{key}", row[key], unit, row) for key, unit in _UNITS.items()
+    }
+    return Runtime(
+        name=name,
+        launch=cast(Literal["graph", "stream"], row["launch"]),
+        text_tower=cast(Literal["once", "every_step"], row["text_tower"]),
+        attention=tuple((cast(Architecture, key), kernel) for key, kernel in attention.items()),
+        functions=tuple(
+            (key, Fusion(traffic=float(entry["traffic"]), kernels=int(entry["kernels"])))
+            for key, entry in functions.items()
+        ),
+        **numbers,
+    )

@@ -1,0 +1,157 @@
+"""Time of a whole program: what runs after what on two streams, and what that leaves exposed.
+
+A body's operations are issued in order, each on its stream, and start when their inputs and their
+stream are free. Loops inside a body are barriers. A collective that runs beside compute hides only
+part of itself, because it takes multiprocessors and power away from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodels.estimate import Basis
+from costmodels.ops import Loop, Op, Real, Size, Tensor
+from costmodels.overlap import hidden_share
+from costmodels.price import Class, Priced, Target, price
+
+ZERO: Mapping[Class, Real] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Time of a piece of a program. Costs add, and multiply by a count.
+
+    classes : busy seconds by class of operation, `communication` in full.
+    exposed, hidden : communication that adds to the time, and that runs beside compute.
+    host : seconds the host takes to issue it all.
+    """
+
+    classes: Mapping[Class, Real] = field(default_factory=dict)
+    exposed: Real = 0.0
+    hidden: Real = 0.0
+    host: Real = 0.0
+    basis: Mapping[Class, Basis] = field(default_factory=dict)
+
+    @property
+    def compute(self) -> Real:
+        """Busy seconds of everything but communication."""
+        total: Real = 0.0
+        for kind, seconds in self.classes.items():
+            if kind != "communication":
+                total = total + seconds
+        return total
+
+    @property
+    def device(self) -> Real:
+        """Seconds on the device, were the host infinitely fast."""
+        return self.compute + self.exposed
+
+    @property
+    def launch(self) -> Real:
+        """Seconds that the device waits for the host, which runs ahead where it can."""
+        return np.maximum(self.host - self.device, 0.0)
+
+    @property
+    def time(self) -> Real:
+        """Seconds in all."""
+        return np.maximum(self.host, self.device)
+
+    def __add__(self, other: "Cost") -> "Cost":
+        kinds = {**self.classes, **other.classes}
+        known = {**self.basis, **other.basis}
+        return Cost(
+            classes={k: self.classes.get(k, 0.0) + other.classes.get(k, 0.0) for k in kinds},
+            exposed=self.exposed + other.exposed,
+            hidden=self.hidden + other.hidden,
+            host=self.host + other.host,
+            basis={
+                k: max(self.basis.get(k, Basis.MEASURED), other.basis.get(k, Basis.MEASURED))
+                for k in known
+            },
+        )
+
+    def times(self, count: Size) -> "Cost":
+        """Return the cost of `count` turns."""
+        return Cost(
+            classes={kind: seconds * count for kind, seconds in self.classes.items()},
+            exposed=self.exposed * count,
+            hidden=self.hidden * count,
+            host=self.host * count,
+            basis=self.basis,
+        )
+
+
+def cost(loop: Loop, target: Target) -> Cost:
+    """Price all turns of a loop on `target`."""
+    total = _straight([item for item in loop.body if not isinstance(item, Loop)], target)
+    for item in loop.body:
+        if isinstance(item, Loop):
+            total = total + cost(item, target)
+    return total.times(loop.count)
+
+
+def _straight(ops: list[Op], target: Target) -> Cost:
+    """Price operations between barriers."""
+    priced = [(op, price(op, target)) for op in ops]
+    classes: dict[Class, Real] = {}
+    basis: dict[Class, Basis] = {}
+    for op, one in priced:
+        if one.kernels or one.calls:
+            classes[one.kind] = classes.get(one.kind, 0.0) + one.seconds
+            basis[one.kind] = max(basis.get(one.kind, Basis.MEASURED), one.basis)
+        del op
+    exposed, hidden = _overlap(priced, classes, target)
+    return Cost(
+        classes=classes,
+        exposed=exposed,
+        hidden=hidden,
+        host=_host(priced, target),
+        basis=basis,
+    )
+
+
+def _host(priced: list[tuple[Op, Priced]], target: Target) -> Real:
+    kernels = sum(one.kernels for _, one in priced)
+    calls = sum(one.calls for _, one in priced)
+    runtime = target.runtime
+    return kernels * runtime.host_kernel.value + calls * runtime.host_collective.value
+
+
+def _overlap(
+    priced: list[tuple[Op, Priced]], classes: Mapping[Class, Real], target: Target
+) -> tuple[Real, Real]:
+    """Communication that adds to the time, and communication that does not."""
+    communication = classes.get("communication", 0.0)
+    if all(op.stream == "compute" for op, _ in priced):
+        return communication, 0.0
+    compute: Real = 0.0
+    for kind, seconds in classes.items():
+        if kind != "communication":
+            compute = compute + seconds
+    finish = makespan(priced)
+    beside = np.maximum(compute + communication - finish, 0.0)
+    share = hidden_share("send_recv", target.device.architecture)
+    hidden = beside * share
+    return np.maximum(finish - compute, 0.0) + beside - hidden, hidden
+
+
+def makespan(priced: list[tuple[Op, Priced]]) -> Real:
+    """Finish time of operations issued in this order on their streams."""
+    free: dict[str, Real] = {}
+    ready: dict[str, Real] = {}
+    last: Real = 0.0
+    for op, one in priced:
+        start: Real = free.get(op.stream, 0.0)
+        for tensor in op.reads:
+            start = np.maximum(start, _ready(ready, tensor))
+        end = start + one.seconds
+        free[op.stream] = end
+        for tensor in op.writes:
+            ready[tensor.name] = end
+        last = np.maximum(last, end)
+    return last
+
+
+def _ready(ready: Mapping[str, Real], tensor: Tensor) -> Real:
+    return ready.get(tensor.name, 0.0)

@@ -1,0 +1,168 @@
+"""The Python face of the planner: what `planner.estimate` and its like do.
+
+Every result has ``to_dict()``, equal to what the command prints with ``--format json``.
+"""
+
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.outcome import PlanEstimate
+from planner.request import LARGEST, Request, whole_number
+from planner.search import Recommendation, find, question_of, single_plan
+from topology.catalogue import hardware as find_hardware
+from topology.errors import InputError
+
+Number = float | NDArray[np.float64]
+
+_COUNTS: Final = frozenset(LARGEST) - {"top"}
+
+
+def request_of(model: str, gpus: int, asked: dict[str, object]) -> Request:
+    """Build a request from keywords; numbers may be any kind that is whole.
+
+    Raises
+    ------
+    InputError
+        If a keyword is unknown or a value cannot be right.
+    """
+    known = set(Request.__dataclass_fields__)
+    for name in asked:
+        if name not in known:
+            raise InputError(
+                f"unknown argument {name!r}: expected one of {', '.join(sorted(known))}"
+            )
+    fields = {
+        name: whole_number(name, value) if name in _COUNTS and value is not None else value
+        for name, value in {**asked, "gpus": gpus}.items()
+    }
+    if not isinstance(model, str):
+        raise InputError(f"model: got {model!r:.40}, wanted a name or the path of a config.json")
+    return Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
+
+
+def estimate(model: str, gpus: int = 1, plan: str | None = None, **asked: object) -> PlanEstimate:
+    """Estimate one plan in full.
+
+    Parameters
+    ----------
+    model : a catalogue name, or the path of a config.json or a diffusers folder.
+    plan : such as ``cfg2.ulysses4``; may be left out on one GPU.
+    **asked : ``hardware``, ``height``, ``width``, ``frames``, ``steps``, ``batch``, ``runtime``,
+        ``precision``, ``nodes``, ``input_tokens``, ``output_tokens`` ... as in `Request`.
+
+    Raises
+    ------
+    InputError
+        If a name or a number cannot be right, or the plan cannot run (`IllegalPlanError`).
+    """
+    question = question_of(request_of(model, gpus, asked))
+    return single_plan(question, plan)
+
+
+def recommend(model: str, gpus: int = 1, **asked: object) -> Recommendation:
+    """Rank all plans; arguments as for `estimate`.
+
+    Raises
+    ------
+    InputError
+        If a name or a number cannot be right.
+    """
+    return find(question_of(request_of(model, gpus, asked)))
+
+
+def collective(
+    op: str, message_bytes: Number, gpus: int, hardware: str = "h100-sxm", **asked: object
+) -> Number:
+    """Return the seconds of a collective, for a number or an array of message sizes.
+
+    Parameters
+    ----------
+    op : ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``,
+        ``reduce``, ``gather``, ``scatter`` or ``send_recv``.
+    message_bytes : what nccl-tests prints as size: the larger buffer of one rank.
+    **asked : ``nodes``, ``algorithm``, ``launch`` (``graph`` or ``stream``).
+    """
+    from costmodels.collectives import collective_time  # noqa: PLC0415
+
+    nodes = whole_number("nodes", asked.pop("nodes", 1))
+    _refuse(asked, {"algorithm", "launch"})
+    sizes = _checked("message_bytes", message_bytes)
+    ranks = whole_number("gpus", gpus)
+    if not 1 <= ranks <= LARGEST["gpus"]:
+        raise InputError(f"gpus: got {ranks}, wanted a whole number from 1 to {LARGEST['gpus']}")
+    found = find_hardware(hardware)
+    island = found.island(ranks, nodes if nodes > 1 else 0)
+    fabric = found.group(ranks, stride=1, island=island)
+    return collective_time(op, sizes, fabric, **asked)  # type: ignore[arg-type]  # names are checked
+
+
+def matmul(
+    m: Number, n: Number, k: Number, hardware: str = "h100-sxm", precision: str = "bf16"
+) -> Number:
+    """Return the seconds of ``[m, k] x [k, n]`` on one GPU, for numbers or arrays."""
+    from costmodels.kernels import matmul_time  # noqa: PLC0415
+
+    sizes = [_checked(name, value) for name, value in (("m", m), ("n", n), ("k", k))]
+    device = find_hardware(hardware).device
+    _check_precision(hardware, precision)
+    return matmul_time(*sizes, device, precision=precision)  # type: ignore[arg-type]
+
+
+def attention(  # noqa: PLR0913  # the contract's signature
+    heads: Number,
+    queries: Number,
+    keys: Number,
+    head_dim: Number,
+    hardware: str = "h100-sxm",
+    *,
+    batch: Number = 1,
+    kv_heads: Number | None = None,
+    causal: bool = False,
+    precision: str = "bf16",
+    kernel: str = "auto",
+) -> Number:
+    """Return the seconds of one fused attention on one GPU, for numbers or arrays."""
+    from costmodels.kernels import attention_time  # noqa: PLC0415
+
+    named = {"heads": heads, "queries": queries, "keys": keys, "head_dim": head_dim}
+    sizes = [_checked(name, value) for name, value in named.items()]
+    _check_precision(hardware, precision)
+    return attention_time(
+        *sizes,
+        find_hardware(hardware).device,
+        batch=_checked("batch", batch),
+        kv_heads=None if kv_heads is None else _checked("kv_heads", kv_heads),
+        causal=causal,
+        precision=precision,  # type: ignore[arg-type]  # checked above
+        kernel=kernel,
+    )
+
+
+def _check_precision(hardware: str, precision: str) -> None:
+    device = find_hardware(hardware).device
+    if device.peak(precision) is None:
+        can = ", ".join(name for name, _ in device.peaks)
+        raise InputError(
+            f"{device.name} has no tensor cores for {precision}: expected one of {can}"
+        )
+
+
+def _refuse(asked: dict[str, object], known: set[str]) -> None:
+    extra = sorted(set(asked) - known)
+    if extra:
+        raise InputError(
+            f"unknown argument {extra[0]!r}: expected one of {', '.join(sorted(known))}"
+        )
+
+
+def _checked(name: str, value: Number) -> Number:
+    """Return sizes that are positive and finite, with their shape."""
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: got {value!r:.40}, wanted a number or an array") from None
+    if array.size and not (np.all(np.isfinite(array)) and np.all(array >= 0)):
+        raise InputError(f"{name}: got {value!r:.40}, wanted numbers that are positive and finite")
+    return float(array) if array.ndim == 0 else cast("NDArray[np.float64]", array)

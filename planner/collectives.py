@@ -1,0 +1,158 @@
+"""A table of collectives as nccl-tests prints one: size, time, algorithm and bus bandwidth."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from costmodels.collectives import basis, choose, collective_time
+from topology.catalogue import hardware as find_hardware
+from topology.errors import InputError
+from topology.fabric import Fabric
+from topology.units import format_bytes, format_seconds, parse_bytes
+
+LARGEST: Final = 2**44
+BAR: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One message size: seconds, and bandwidths as nccl-tests defines them."""
+
+    message_bytes: float
+    time_s: float
+    algorithm_bandwidth_bytes_per_s: float
+    bus_bandwidth_bytes_per_s: float
+    algorithm: str
+    protocol: str
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTable:
+    """Times of one collective over a range of sizes."""
+
+    op: str
+    hardware: str
+    gpus: int
+    rows: tuple[Row, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "op": self.op,
+            "hardware": self.hardware,
+            "gpus": self.gpus,
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    def cells(self) -> Iterator[list[str]]:
+        """Yield the cells of each row as text."""
+        for row in self.rows:
+            yield [
+                format_bytes(row.message_bytes),
+                format_seconds(row.time_s),
+                f"{row.algorithm_bandwidth_bytes_per_s / 1e9:.2f}",
+                f"{row.bus_bandwidth_bytes_per_s / 1e9:.2f}",
+                row.algorithm,
+                row.protocol,
+                row.basis,
+            ]
+
+    def markdown(self) -> str:
+        """Write the table for a document."""
+        from planner.report import markdown  # noqa: PLC0415  # rich is slow to import
+
+        return markdown(HEADERS, self.cells())
+
+    def text(self) -> str:
+        """Write the table for a terminal, with a bar of the bus bandwidth."""
+        top = max(row.bus_bandwidth_bytes_per_s for row in self.rows)
+        lines = [f"{self.op} on {self.gpus} x {self.hardware}", _line([*HEADERS, "bus bandwidth"])]
+        for row, cells in zip(self.rows, self.cells(), strict=True):
+            bar = "█" * round(BAR * row.bus_bandwidth_bytes_per_s / top) if top else ""
+            lines.append(_line([*cells, bar]).rstrip())
+        return "\n".join(lines)
+
+
+HEADERS: Final = ["size", "time", "algbw GB/s", "busbw GB/s", "algorithm", "protocol", "basis"]
+
+
+def _line(cells: list[str]) -> str:
+    widths = (10, 10, 11, 11, 11, 9, 11)
+    padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False)]
+    return "  ".join([*padded, *cells[len(widths) :]])
+
+
+def sizes_of(text: str) -> list[float]:
+    """Read one size, or a range ``low:high`` that doubles.
+
+    Raises
+    ------
+    InputError
+        If a size does not parse, is not positive, or the range is empty.
+
+    Examples
+    --------
+    >>> sizes_of("1KiB:4KiB")
+    [1024.0, 2048.0, 4096.0]
+    """
+    low, colon, high = text.partition(":")
+    first = parse_bytes(low)
+    last = parse_bytes(high) if colon else first
+    if not 1 <= first <= last <= LARGEST:
+        raise InputError(f"bytes: got {text[:40]!r}, wanted low:high with 1 B <= low <= high")
+    sizes = [float(first)]
+    while sizes[-1] * 2 <= last:
+        sizes.append(sizes[-1] * 2)
+    return sizes
+
+
+def table(  # noqa: PLR0913  # what nccl-tests is told
+    op: str,
+    sizes: str,
+    *,
+    gpus: int,
+    hardware: str = "h100-sxm",
+    nodes: int = 0,
+    algorithm: str = "auto",
+    launch: str = "graph",
+) -> CollectiveTable:
+    """Price a collective over a range of sizes.
+
+    Raises
+    ------
+    InputError
+        If a name, a number or a size cannot be right.
+    """
+    if not 2 <= gpus <= 4096:
+        raise InputError(f"gpus: got {gpus}, wanted a whole number from 2 to 4096")
+    found = find_hardware(hardware)
+    fabric = found.group(gpus, stride=1, island=found.island(gpus, nodes))
+    rows = [_row(op, size, fabric, algorithm, launch) for size in sizes_of(sizes)]
+    return CollectiveTable(op=op, hardware=found.name, gpus=gpus, rows=tuple(rows))
+
+
+def _row(op: str, size: float, fabric: Fabric, algorithm: str, launch: str) -> Row:
+    seconds = float(collective_time(op, size, fabric, algorithm=algorithm, launch=launch))
+    chosen, protocol = choose(op, size, fabric, algorithm=algorithm)
+    rate = size / seconds
+    return Row(
+        message_bytes=size,
+        time_s=seconds,
+        algorithm_bandwidth_bytes_per_s=rate,
+        bus_bandwidth_bytes_per_s=rate * bus_factor(op, fabric.ranks),
+        algorithm=chosen,
+        protocol=protocol,
+        basis=basis(op, size, fabric, algorithm=algorithm).name.lower(),
+    )
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+
+    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if op == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if op in ("broadcast", "reduce", "send_recv") else (ranks - 1) / ranks

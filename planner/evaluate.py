@@ -1,0 +1,176 @@
+"""Price one plan in full: time by stage and by class of work, memory by part."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from typing import Final
+
+import numpy as np
+
+from costmodels import memory
+from costmodels.catalogue import communicator_bytes
+from costmodels.estimate import Basis
+from costmodels.ops import Loop, Program
+from costmodels.timeline import Cost, cost
+from planner.lowering.lower import decode_step, lower
+from planner.lowering.scene import WEIGHT_BYTES
+from planner.models.architecture import Model
+from planner.models.tokens import lengths
+from planner.outcome import PlanEstimate
+from planner.plan import Plan
+from planner.request import Request
+from planner.site import Site
+from planner.workload import Workload
+
+INPUT_TOKENS: Final = 2048
+OUTPUT_TOKENS: Final = 128
+HEADROOM: Final = 0.03
+"""Share of a GPU's memory that a plan leaves free: fragmentation, the display, the driver."""
+
+
+def workload_of(model: Model, request: Request, site: Site) -> Workload:
+    """Turn sizes into sequence lengths, with the model's usual ones where none were asked for."""
+    usual = model.defaults
+    tower = request.text_tower or site.runtime.text_tower
+    if model.kind == "decoder":
+        prompt = request.input_tokens or INPUT_TOKENS
+        output = OUTPUT_TOKENS if request.output_tokens is None else request.output_tokens
+        return Workload(
+            tokens=tuple((stream.name, prompt) for stream in model.streams),
+            batch=request.batch,
+            output_tokens=output,
+            precision=request.precision,
+            kv_repeat=request.kv_repeat,
+        )
+    height, width = request.height or usual.height, request.width or usual.width
+    frames = request.frames or usual.frames
+    found = lengths(model, height, width, frames, request.text_tokens)
+    return Workload(
+        tokens=tuple(found.items()),
+        batch=request.batch,
+        steps=request.steps or usual.steps,
+        passes=usual.passes,
+        pixels=height * width * frames,
+        frames=frames,
+        precision=request.precision,
+        text_tower=tower,
+        kv_repeat=request.kv_repeat,
+    )
+
+
+def evaluate(
+    model: Model, workload: Workload, plan: Plan, site: Site, *, offload: bool = False
+) -> PlanEstimate:
+    """Price a legal plan; whether it fits is the caller's to judge."""
+    program = lower(model, workload, plan)
+    target = site.target(plan, workload.precision)
+    costs = {stage.name: cost(stage, target) for stage in program.stages}
+    if "text_tower" in costs:
+        costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
+    total = reduce(add, costs.values(), Cost())
+    latency = sum(float(part.time) for part in costs.values())
+    parts, peak, stage = memory_of(model, workload, program, site, offload=offload)
+    return PlanEstimate(
+        model=model.name,
+        hardware=site.hardware.name,
+        gpus=plan.gpus,
+        plan=plan,
+        runtime=site.runtime.name,
+        precision=workload.precision,
+        latency_s=latency,
+        step_s=_step(model, workload, plan, site, costs),
+        stages_s={name: float(part.time) for name, part in costs.items()},
+        breakdown_s=_breakdown(costs),
+        communication_hidden_s=float(total.hidden),
+        memory_bytes=peak,
+        memory_parts_bytes=parts,
+        peak_stage=stage,
+        throughput_per_s=_throughput(workload, plan, latency),
+        known=_known(total),
+    )
+
+
+def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
+    parts: dict[str, float] = {}
+    for one in costs.values():
+        for kind, seconds in one.classes.items():
+            if kind != "communication":
+                parts[kind] = parts.get(kind, 0.0) + float(seconds)
+    exposed = sum(float(one.exposed) for one in costs.values())
+    launch = sum(float(one.launch) for one in costs.values())
+    always = {"gemm": 0.0, "attention": 0.0, "pointwise": 0.0}
+    return {**always, **parts, "communication_exposed": exposed, "launch": launch}
+
+
+def _known(total: Cost) -> dict[str, Basis]:
+    known = {str(kind): basis for kind, basis in total.basis.items()}
+    if "communication" in known:
+        known["communication_exposed"] = known.pop("communication")
+    return known
+
+
+def _step(
+    model: Model, workload: Workload, plan: Plan, site: Site, costs: Mapping[str, Cost]
+) -> float:
+    """One denoising step with all its forwards, or one decode step at the prompt's length."""
+    if model.kind == "diffusion":
+        return float(costs["denoise"].time) / float(np.max(workload.steps))
+    if any(name in dict(plan.axes) for name in ("ring", "allgather_kv", "ulysses")):
+        return float(costs["prefill"].time)
+    once = replace(workload, output_tokens=1)
+    target = site.target(plan, workload.precision)
+    return float(cost(decode_step(model, once, plan), target).time)
+
+
+def _throughput(workload: Workload, plan: Plan, latency: float) -> float:
+    """Results a second: the batch, or one request on every replica."""
+    batch = float(np.max(workload.batch))
+    results = batch if batch > 1 else float(plan.degree("dp"))
+    return results / latency if latency else 0.0
+
+
+def memory_of(
+    model: Model, workload: Workload, program: Program, site: Site, *, offload: bool
+) -> tuple[dict[str, float], float, str]:
+    """Bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
+    running = [s for s in program.stages if s.name not in ("text_encode", "vae_decode")]
+    itemsize = WEIGHT_BYTES["bf16"]
+    encoders = 0.0 if offload else sum(e.parameters for e in model.encoders) * itemsize
+    vae = model.vae.parameters * itemsize if model.vae else 0.0
+    blocks = memory.weights(running) * model.transformers
+    parts = {
+        "transformer_weights": blocks + model.outer_parameters * itemsize,
+        "other_weights": encoders + vae,
+        "activations": max(float(np.max(memory.activations(stage))) for stage in running),
+        "kv": float(np.max(memory.caches(running))),
+        "buffers": memory.messages(running) * communicator_bytes(),
+        "runtime": site.runtime.memory.value,
+    }
+    peaks = {
+        _main(running): sum(parts.values()),
+        "vae_decode": sum(parts.values()) - parts["activations"] + _decode_bytes(model, workload),
+    }
+    parts["vae_decode"] = _decode_bytes(model, workload)
+    stage = max(peaks, key=lambda name: peaks[name])
+    return parts, peaks[stage], stage
+
+
+def _main(running: list[Loop]) -> str:
+    return running[-1].name
+
+
+def _decode_bytes(model: Model, workload: Workload) -> float:
+    """Activations of the VAE at its widest: a tile or the frame, of the frames decoded at once."""
+    vae = model.vae
+    if vae is None:
+        return 0.0
+    frames = float(np.max(workload.frames))
+    together = min(frames, vae.frames_at_once) if vae.frames_at_once else frames
+    area = float(np.max(workload.pixels)) / frames
+    return vae.peak_bytes_per_pixel * area * together * float(np.max(workload.batch))
+
+
+def room(site: Site) -> float:
+    """Bytes of a GPU that a plan may use."""
+    return site.hardware.device.memory.value * (1 - HEADROOM)

@@ -1,0 +1,157 @@
+"""Why the first plan wins, what would change the order, and when fewer GPUs do."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from planner.evaluate import room
+from planner.outcome import WORDS, PlanEstimate
+from planner.plan import Plan
+from planner.search import TIE, Question, Recommendation, judge, price
+from topology.units import format_bytes, format_seconds
+
+SLOWER: Final = 4.0
+"""A link would have to be this many times off before its order is not worth a line."""
+
+
+def advice(question: Question, answer: Recommendation) -> Iterator[str]:
+    """Yield sentences about a recommendation, the most useful first."""
+    if not answer.plans:
+        yield from _nothing(question)
+        return
+    first = answer.plans[0]
+    rivals = [one for one in answer.plans[1:] if one.gpus == first.gpus]
+    if rivals:
+        yield _why(first, rivals[0])
+        yield from _sensitivity(first, rivals)
+    yield from _fewer(first, answer)
+    yield from _decode(question, first)
+
+
+def _nothing(question: Question) -> Iterator[str]:
+    yield f"no plan of {question.request.gpus} GPUs can run; {would_fit(question, Plan())}"
+
+
+def difference(first: PlanEstimate, second: PlanEstimate) -> tuple[float, float]:
+    """Return how much slower the second plan is, and how well that difference is known.
+
+    Parts that the two share cancel, and so do their errors.
+
+    Returns
+    -------
+    seconds, and half the interval around them
+    """
+    names = first.breakdown_s.keys() | second.breakdown_s.keys()
+    apart = {n: second.breakdown_s.get(n, 0.0) - first.breakdown_s.get(n, 0.0) for n in names}
+    return second.latency_s - first.latency_s, second.half_width_of(apart)
+
+
+def too_close(first: PlanEstimate, second: PlanEstimate) -> bool:
+    """Whether the difference of two plans lies within what is known of it."""
+    seconds, half = difference(first, second)
+    return abs(seconds) <= half
+
+
+def _why(first: PlanEstimate, second: PlanEstimate) -> str:
+    gain = second.latency_s / first.latency_s - 1
+    names = first.breakdown_s.keys() | second.breakdown_s.keys()
+    apart = {n: second.breakdown_s.get(n, 0.0) - first.breakdown_s.get(n, 0.0) for n in names}
+    name = max(apart, key=lambda part: apart[part])
+    here, there = first.breakdown_s.get(name, 0.0), second.breakdown_s.get(name, 0.0)
+    because = (
+        f"less time in {WORDS.get(name, name)} ({format_seconds(here)} against "
+        f"{format_seconds(there)})"
+    )
+    if too_close(first, second):
+        return (
+            f"{first.plan} and {second.plan} are too close to call: {100 * gain:.1f} % apart, "
+            f"less than the model can tell; measure both"
+        )
+    return f"{first.plan} is {100 * gain:.1f} % faster than {second.plan}: {because}"
+
+
+def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[str]:
+    """At what factor on communication or attention another plan would come first."""
+    flips = []
+    for name, word in (("communication_exposed", "communication"), ("attention", "attention")):
+        for rival in rivals:
+            factor = _break_even(first, rival, name)
+            if factor is not None and 1 / SLOWER < factor < SLOWER:
+                flips.append((abs(factor - 1), factor, word, rival))
+    if not flips:
+        yield (f"the order holds if communication or attention are off by up to {SLOWER:g} times")
+        return
+    _, factor, word, rival = min(flips, key=lambda flip: flip[0])
+    how = f"{factor:.2g} times slower" if factor > 1 else f"{1 / factor:.2g} times faster"
+    yield f"{rival.plan} would come first if {word} were {how} than modelled"
+
+
+def _break_even(first: PlanEstimate, rival: PlanEstimate, name: str) -> float | None:
+    """Factor on one part at which two plans take the same time; None where there is none."""
+    part = rival.breakdown_s.get(name, 0.0) - first.breakdown_s.get(name, 0.0)
+    rest = rival.latency_s - first.latency_s - part
+    if part == 0 or -rest / part <= 0:
+        return None
+    return -rest / part
+
+
+def _fewer(first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
+    """When fewer GPUs are as fast, or much cheaper."""
+    smaller = [one for one in answer.scaling if one.gpus < first.gpus]
+    enough = [one for one in smaller if one.latency_s <= first.latency_s * (1 + TIE)]
+    if enough:
+        one = min(enough, key=lambda found: found.gpus)
+        yield (
+            f"use {one.gpus} GPU{'s' if one.gpus > 1 else ''}: {one.plan} takes "
+            f"{format_seconds(one.latency_s)}, and {first.gpus} gain less than {100 * TIE:.0f} %"
+        )
+        return
+    if smaller:
+        half = max(smaller, key=lambda found: found.gpus)
+        gain = half.latency_s / first.latency_s
+        work = first.gpus * first.latency_s / (half.gpus * half.latency_s)
+        yield (
+            f"{first.gpus} GPUs are {gain:.2f} times as fast as {half.gpus} ({half.plan}, "
+            f"{format_seconds(half.latency_s)}) and take {100 * (work - 1):+.0f} % GPU-seconds "
+            f"a result"
+        )
+
+
+def _decode(question: Question, first: PlanEstimate) -> Iterator[str]:
+    """Offer a parallel VAE decode, where engines have one and it would show."""
+    vae = question.model.vae
+    share = first.stages_s.get("vae_decode", 0.0) / first.latency_s
+    if vae is None or not vae.parallel or first.gpus == 1 or first.plan.vae > 1 or share < TIE:
+        return
+    wide = price(question, replace(first.plan, vae=first.gpus))
+    if wide.latency_s < first.latency_s:
+        yield (
+            f"the VAE decode on one GPU is {100 * share:.0f} % of the time; split over all "
+            f"({wide.plan}) the whole takes {format_seconds(wide.latency_s)}"
+        )
+
+
+def would_fit(question: Question, plan: Plan) -> str:
+    """Say what would make a plan fit: another precision, offload, fewer frames, more GPUs."""
+    ways = []
+    for precision in ("fp8", "nvfp4"):
+        if question.site.hardware.device.peak(precision) is not None:
+            smaller = replace(question.workload, precision=precision)
+            if _fits(replace(question, workload=smaller), plan):
+                ways.append(f"--precision {precision}")
+                break
+    lighter = replace(question, request=replace(question.request, offload=True))
+    if _fits(lighter, plan):
+        ways.append("--offload (text encoders leave the GPU)")
+    for gpus in (2, 4, 8, 16, 32, 64):
+        split = Plan((("tp", gpus),))
+        if gpus > plan.gpus and _fits(question, split):
+            ways.append(f"{split} on {gpus} GPUs")
+            break
+    usable = format_bytes(room(question.site))
+    return f"would fit: {', '.join(ways)}" if ways else f"nothing tried fits {usable} a GPU"
+
+
+def _fits(question: Question, plan: Plan) -> bool:
+    outcome = judge(question, plan, plan.gpus)
+    return isinstance(outcome, PlanEstimate)

@@ -1,0 +1,125 @@
+"""What became of a plan: an estimate, or a reason why not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+from costmodels.estimate import Basis
+from planner.plan import Plan
+
+UNCERTAINTY: Final = {
+    Basis.MEASURED: 0.03,
+    Basis.CALIBRATED: 0.08,
+    Basis.DATASHEET: 0.2,
+    Basis.ASSUMED: 0.35,
+}
+"""Relative half-width of an interval that holds about two times in three, by how a part is known.
+
+Calibrated: the median error of the fitted kernel and collective models on figures they were not
+fitted to; datasheet: that of carrying a fit to another GPU; assumed: a guess.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEstimate:
+    """One plan in full; SI units. The parts of `breakdown_s` add up to the latency."""
+
+    model: str
+    hardware: str
+    gpus: int
+    plan: Plan
+    runtime: str
+    precision: str
+    latency_s: float
+    step_s: float
+    stages_s: Mapping[str, float]
+    breakdown_s: Mapping[str, float]
+    communication_hidden_s: float
+    memory_bytes: float
+    memory_parts_bytes: Mapping[str, float]
+    peak_stage: str
+    throughput_per_s: float
+    known: Mapping[str, Basis]
+
+    @property
+    def basis(self) -> Basis:
+        """How well the time is known: the weakest of the parts that make up most of it."""
+        heavy = [
+            self.known.get(name, Basis.MEASURED)
+            for name, seconds in self.breakdown_s.items()
+            if seconds >= 0.05 * self.latency_s
+        ]
+        return max(heavy, default=Basis.MEASURED)
+
+    @property
+    def half_width_s(self) -> float:
+        """Half the interval around the latency."""
+        return self.half_width_of(self.breakdown_s)
+
+    def half_width_of(self, parts: Mapping[str, float]) -> float:
+        """Half the interval around a sum of parts, each as well known as it is here."""
+        return sqrt(
+            sum((UNCERTAINTY[self.known.get(n, Basis.MEASURED)] * s) ** 2 for n, s in parts.items())
+        )
+
+    @property
+    def bound_by(self) -> str:
+        """What takes most of the time, in words."""
+        name, seconds = max(self.breakdown_s.items(), key=lambda part: part[1])
+        share = 100 * seconds / self.latency_s if self.latency_s else 0.0
+        return f"{WORDS.get(name, name)} ({share:.0f} % of the time)"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints for one plan."""
+        return {
+            "model": self.model,
+            "hardware": self.hardware,
+            "gpus": self.gpus,
+            "plan": str(self.plan),
+            "runtime": self.runtime,
+            "precision": self.precision,
+            "latency_s": self.latency_s,
+            "latency_interval_s": [
+                max(0.0, self.latency_s - self.half_width_s),
+                self.latency_s + self.half_width_s,
+            ],
+            "step_s": self.step_s,
+            "stages_s": dict(self.stages_s),
+            "breakdown_s": dict(self.breakdown_s),
+            "communication_hidden_s": self.communication_hidden_s,
+            "memory_bytes": self.memory_bytes,
+            "memory_parts_bytes": dict(self.memory_parts_bytes),
+            "peak_stage": self.peak_stage,
+            "throughput_per_s": self.throughput_per_s,
+            "gpu_seconds_per_result": self.gpus / self.throughput_per_s,
+            "basis": self.basis.name.lower(),
+            "basis_by_part": {name: basis.name.lower() for name, basis in self.known.items()},
+            "bound_by": self.bound_by,
+        }
+
+
+WORDS: Final = {
+    "gemm": "matrix products",
+    "attention": "attention",
+    "pointwise": "row-wise work",
+    "layout": "moving data on the GPU",
+    "convolution": "the VAE's convolutions",
+    "communication_exposed": "communication",
+    "launch": "kernel launches",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A plan that cannot run, and why."""
+
+    plan: Plan
+    reason: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return what ``--format json`` prints for a rejected plan."""
+        return {"plan": str(self.plan), "reason": self.reason}
+
+
+Outcome = PlanEstimate | Rejected

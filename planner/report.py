@@ -1,0 +1,208 @@
+"""Answers as a person reads them: tables and bars. Only this module of `planner` imports rich."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from planner.launch import Launch
+from planner.outcome import WORDS, PlanEstimate
+from planner.search import Question, Recommendation
+from topology.units import format_bytes, format_seconds
+
+BAR = 36
+
+
+def recommendation(
+    question: Question, answer: Recommendation, launches: Sequence[Launch], *, rejected: bool
+) -> RenderableType:
+    """Everything that ``planner recommend`` prints as a table."""
+    parts: list[RenderableType] = [headline(question)]
+    if answer.plans:
+        top = answer.plans
+        parts += [Text(), ranking(answer, top), Text()]
+        parts += [_bullets(answer.advice), Text(f"  known: {_known(top[0])}", style="dim"), Text()]
+        parts += [Text(f"run {top[0].plan}:", style="bold"), _launches(launches)]
+    else:
+        parts += [Text(), _bullets(answer.advice)]
+    if rejected or not answer.plans:
+        parts += [Text(), Text("rejected:", style="bold"), _rejected(answer)]
+    elif answer.rejected:
+        parts += [
+            Text(f"{len(answer.rejected)} plans rejected (--rejected shows why)", style="dim")
+        ]
+    return Group(*parts)
+
+
+def headline(question: Question) -> Text:
+    """One line that says what was asked, defaults included."""
+    request, work = question.request, question.workload
+    said = [question.model.name, f"{request.gpus} x {question.site.hardware.name}"]
+    usual = question.model.defaults
+    if question.model.kind == "diffusion":
+        height, width = request.height or usual.height, request.width or usual.width
+        said.append(f"{width}x{height}, {work.frames} frame{'s' if work.frames != 1 else ''}")
+        forwards = f"{work.passes} forwards" if work.passes > 1 else "1 forward"
+        said.append(f"{work.steps} steps of {forwards}")
+    else:
+        said.append(f"{work.output_tokens} tokens out")
+    said.append(", ".join(f"{tokens:,} {name} tokens" for name, tokens in work.tokens))
+    if work.batch != 1:
+        said.append(f"batch {work.batch}")
+    said += [work.precision, question.site.runtime.name]
+    return Text(" · ".join(said), style="bold")
+
+
+def ranking(answer: Recommendation, plans: Iterable[PlanEstimate]) -> Table:
+    """One row a plan, best first."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("#", justify="right")
+    table.add_column("plan")
+    for name in ("latency", "speed-up", "efficiency", "memory", "exposed comm"):
+        table.add_column(name, justify="right")
+    table.add_column("bound by")
+    for number, one in enumerate(plans, 1):
+        table.add_row(str(number), *_row(one, answer.baseline), style="bold" if number == 1 else "")
+    return table
+
+
+def _row(one: PlanEstimate, baseline: PlanEstimate | None) -> list[str]:
+    speed = baseline.latency_s / one.latency_s if baseline else 0.0
+    exposed = one.breakdown_s.get("communication_exposed", 0.0)
+    return [
+        str(one.plan),
+        f"{format_seconds(one.latency_s)} ± {_digits(one.half_width_s, one.latency_s)}",
+        f"{speed:.2f}x" if baseline else "-",
+        f"{100 * speed / one.gpus:.0f} %" if baseline else "-",
+        format_bytes(one.memory_bytes),
+        f"{format_seconds(exposed)} ({100 * exposed / one.latency_s:.0f} %)",
+        one.bound_by.replace(" of the time", ""),
+    ]
+
+
+def _digits(half: float, whole: float) -> str:
+    """Half-width in the unit of the whole."""
+    size = next(size for size in (1.0, 1e-3, 1e-6, 0.0) if whole >= size) or 1e-9
+    return f"{half / size:.2g}"
+
+
+def _known(one: PlanEstimate) -> str:
+    parts = [
+        f"{WORDS.get(name, name)} {basis.name.lower()}"
+        for name, basis in one.known.items()
+        if one.breakdown_s.get(name, 0.0) >= 0.01 * one.latency_s
+    ]
+    return ", ".join(parts)
+
+
+def _bullets(lines: Iterable[str]) -> RenderableType:
+    return Group(*[Text(f"- {line}") for line in lines])
+
+
+def _launches(launches: Sequence[Launch]) -> RenderableType:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for launch in launches:
+        table.add_row(launch.engine, launch.line or Text(f"no: {launch.reason}", style="dim"))
+    return Padding(table, (0, 0, 0, 2))
+
+
+def _rejected(answer: Recommendation) -> RenderableType:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for one in answer.rejected:
+        table.add_row(str(one.plan), one.reason)
+    return Padding(table, (0, 0, 0, 2))
+
+
+def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) -> RenderableType:
+    """One plan in full, a bar for every part."""
+    half = _digits(one.half_width_s, one.latency_s)
+    total = f"{one.plan}: {format_seconds(one.latency_s)} ± {half}, {one.basis.name.lower()}"
+    rate = f"{one.throughput_per_s:.3g} results a second, bound by {one.bound_by}"
+    return Group(
+        headline(question),
+        Text(f"{total}; {rate}"),
+        Text(),
+        Text("time by stage", style="dim"),
+        _bars(one.stages_s, format_seconds),
+        Text("time by part", style="dim"),
+        _bars({WORDS.get(k, k): v for k, v in one.breakdown_s.items()}, format_seconds),
+        Text(f"communication hidden: {format_seconds(one.communication_hidden_s)}", style="dim"),
+        Text(f"memory: {format_bytes(one.memory_bytes)}, peak at {one.peak_stage}", style="dim"),
+        _bars({k.replace("_", " "): v for k, v in one.memory_parts_bytes.items()}, format_bytes),
+        Text(f"run {one.plan}:", style="bold"),
+        _launches(launches),
+    )
+
+
+def _bars(parts: Mapping[str, float], show: "object") -> RenderableType:
+    top = max(parts.values(), default=0.0)
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for name, value in parts.items():
+        if value:
+            bar = "█" * max(1, round(BAR * value / top)) if top else ""
+            table.add_row(name, show(value), Text(bar, style="cyan"))  # type: ignore[operator]
+    return Padding(table, (0, 0, 1, 2))
+
+
+def markdown(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table.
+
+    >>> print(markdown(["a", "b"], [["1", "2"]]))
+    | a | b |
+    | --- | --- |
+    | 1 | 2 |
+    """
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def recommendation_markdown(
+    question: Question, answer: Recommendation, launches: Sequence[Launch]
+) -> str:
+    """Everything that ``planner recommend`` says, for a document."""
+    return "\n".join(_recommendation_lines(question, answer, launches))
+
+
+def _recommendation_lines(
+    question: Question, answer: Recommendation, launches: Sequence[Launch]
+) -> Iterator[str]:
+    yield f"**{headline(question).plain}**"
+    yield ""
+    headers = ["plan", "latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by"]
+    if answer.plans:
+        yield markdown(headers, [_row(one, answer.baseline) for one in answer.plans])
+        yield ""
+    for line in answer.advice:
+        yield f"- {line}"
+    for launch in launches:
+        yield f"- {launch.engine}: " + (
+            f"`{launch.line}`" if launch.line else f"no, {launch.reason}"
+        )
+
+
+def estimate_markdown(question: Question, one: PlanEstimate) -> str:
+    """One plan in full, for a document."""
+    rows = [["latency", f"{format_seconds(one.latency_s)} ± {format_seconds(one.half_width_s)}"]]
+    rows += [[f"stage {k}", format_seconds(v)] for k, v in one.stages_s.items()]
+    rows += [[WORDS.get(k, k), format_seconds(v)] for k, v in one.breakdown_s.items()]
+    rows += [["memory", f"{format_bytes(one.memory_bytes)} at {one.peak_stage}"]]
+    rows += [[f"memory {k}", format_bytes(v)] for k, v in one.memory_parts_bytes.items()]
+    rows += [["bound by", one.bound_by], ["basis", one.basis.name.lower()]]
+    return f"**{headline(question).plain}**\n\n" + markdown([str(one.plan), ""], rows)
+
+
+def render(what: RenderableType, width: int, *, colour: bool) -> str:
+    """Turn something to show into text of at most `width` columns."""
+    console = Console(
+        width=width, force_terminal=colour, color_system="standard" if colour else None
+    )
+    with console.capture() as captured:
+        console.print(what)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -1,0 +1,104 @@
+"""What a user asks: a model, GPUs, a size, and how it is run. Checked here, once."""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal, cast, get_args
+
+from topology.devices import Precision
+from topology.errors import InputError, unknown
+
+Objective = Literal["latency", "throughput", "memory", "cost"]
+
+LARGEST: Final = {
+    "gpus": 4096,
+    "nodes": 1024,
+    "height": 16384,
+    "width": 16384,
+    "frames": 10000,
+    "steps": 1000,
+    "batch": 65536,
+    "input_tokens": 2**24,
+    "output_tokens": 2**20,
+    "text_tokens": 2**20,
+    "top": 1000,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question. Sizes left out are the model's usual ones.
+
+    at_most : the answer may use fewer GPUs than `gpus`. offload : text encoders leave the GPU
+    before the denoising starts. text_tower : run a tower that ignores the step once or every step;
+    the runtime's habit where left out. nodes : hosts that the GPUs are spread over; 0 for as few
+    as hold them.
+    """
+
+    model: str
+    gpus: int = 1
+    hardware: str = "h100-sxm"
+    nodes: int = 0
+    height: int | None = None
+    width: int | None = None
+    frames: int | None = None
+    steps: int | None = None
+    batch: int = 1
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    text_tokens: int | None = None
+    precision: Precision = "bf16"
+    runtime: str = "tensorrt"
+    objective: Objective = "latency"
+    at_most: bool = False
+    offload: bool = False
+    text_tower: Literal["once", "every_step"] | None = None
+    algorithm: str = "auto"
+    kv_repeat: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse numbers and names that cannot be right."""
+        for name in ("gpus", "batch"):
+            _check_count(name, getattr(self, name))
+        if self.nodes:
+            _check_count("nodes", self.nodes)
+        for name in ("height", "width", "frames", "steps", "input_tokens", "text_tokens"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name))
+        if self.output_tokens:
+            _check_count("output_tokens", self.output_tokens)
+        for name, known in (("precision", get_args(Precision)), ("objective", get_args(Objective))):
+            if getattr(self, name) not in known:
+                raise unknown(name, str(getattr(self, name)), known)
+        if self.text_tower not in (None, "once", "every_step"):
+            raise unknown("text_tower", str(self.text_tower), ("once", "every_step"))
+
+
+def _check_count(name: str, value: object) -> None:
+    """Raise unless `value` is a whole number from 1 to the largest that makes sense.
+
+    >>> _check_count("gpus", 0)
+    Traceback (most recent call last):
+    topology.errors.InputError: gpus: got 0, wanted a whole number from 1 to 4096
+    """
+    largest = LARGEST[name]
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not 1 <= cast(int, value) <= largest:
+        shown = f"{value!r}"[:40]
+        raise InputError(f"{name}: got {shown}, wanted a whole number from 1 to {largest}")
+
+
+def whole_number(name: str, value: object) -> int:
+    """Read a count that a program passed: an int, or a float or numpy number that is whole.
+
+    >>> whole_number("gpus", 8.0)
+    8
+    """
+    try:
+        number = float(cast(float, value))
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number) or number != int(number):
+        largest = LARGEST[name]
+        shown = f"{value!r}"[:40]
+        raise InputError(f"{name}: got {shown}, wanted a whole number from 1 to {largest}")
+    return int(number)

@@ -1,0 +1,221 @@
+"""Try every plan there is, and say which is best and why the others are not."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from planner.compose import nearest, objections, plans
+from planner.evaluate import evaluate, room, workload_of
+from planner.models import read_model
+from planner.models.architecture import Model
+from planner.outcome import Outcome, PlanEstimate, Rejected
+from planner.plan import Plan, parse_plan
+from planner.request import LARGEST, Request
+from planner.site import Site, site_of
+from planner.workload import Workload
+from topology.errors import IllegalPlanError, InputError
+from topology.units import format_bytes
+
+TIE: Final = 0.03
+"""Fewer GPUs win when more gain less than this share of the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A request with everything it names looked up."""
+
+    request: Request
+    model: Model
+    workload: Workload
+    site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Plans, best first; rejected plans with reasons; the best plan at every number of GPUs.
+
+    baseline : one GPU, priced whether or not it fits.
+    """
+
+    request: Request
+    plans: tuple[PlanEstimate, ...]
+    rejected: tuple[Rejected, ...]
+    scaling: tuple[PlanEstimate, ...]
+    baseline: PlanEstimate | None
+    advice: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "request": asdict(self.request),
+            "plans": [plan.to_dict() for plan in self.plans],
+            "rejected": [one.to_dict() for one in self.rejected],
+            "scaling": [
+                {"gpus": one.gpus, "plan": str(one.plan), "latency_s": one.latency_s}
+                for one in self.scaling
+            ],
+            "advice": list(self.advice),
+        }
+
+
+def question_of(request: Request) -> Question:
+    """Look up the model and the hardware of a request, and turn its sizes into tokens."""
+    model, site = read_model(request.model), site_of(request)
+    return Question(
+        request=request, model=model, workload=workload_of(model, request, site), site=site
+    )
+
+
+def search(question: Question, gpus: int) -> Iterator[Outcome]:
+    """Judge every plan of `gpus` GPUs."""
+    for plan in plans(question.model, gpus):
+        yield judge(question, plan, gpus)
+
+
+def judge(question: Question, plan: Plan, gpus: int) -> Outcome:
+    """Estimate a plan, or say why it cannot run."""
+    reasons = list(objections(question.model, question.workload, plan, gpus))
+    if reasons:
+        return Rejected(plan=plan, reason="; ".join(reasons))
+    found = price(question, plan)
+    missing = found.memory_bytes - room(question.site)
+    if missing > 0:
+        return Rejected(plan=plan, reason=_short(found, missing, question.site))
+    return found
+
+
+def price(question: Question, plan: Plan) -> PlanEstimate:
+    """Estimate a legal plan, whether or not it fits."""
+    return evaluate(
+        question.model,
+        question.workload,
+        plan,
+        question.site,
+        offload=question.request.offload,
+    )
+
+
+def _short(found: PlanEstimate, missing: float, site: Site) -> str:
+    return (
+        f"needs {format_bytes(found.memory_bytes)} of {format_bytes(room(site))} a GPU, "
+        f"{missing:.0f} bytes ({format_bytes(missing)}) short, at {found.peak_stage}"
+    )
+
+
+def rank(found: Iterable[PlanEstimate], request: Request) -> list[PlanEstimate]:
+    """Order plans by the objective; equal ones by fewer GPUs, then by name."""
+    ordered = sorted(found, key=lambda one: (_goal(one, request), one.gpus, str(one.plan)))
+    if not request.at_most or not ordered:
+        return ordered
+    best = _goal(ordered[0], request)
+    close = [one for one in ordered if _goal(one, request) <= best + TIE * abs(best)]
+    first = min(close, key=lambda one: (one.gpus, _goal(one, request)))
+    return [first, *[one for one in ordered if one is not first]]
+
+
+def _goal(one: PlanEstimate, request: Request) -> float:
+    match request.objective:
+        case "latency":
+            return one.latency_s
+        case "throughput":
+            return -one.throughput_per_s
+        case "memory":
+            return one.memory_bytes
+        case "cost":
+            return one.gpus / one.throughput_per_s
+
+
+def counts_up_to(gpus: int) -> list[int]:
+    """Numbers of GPUs worth a look: powers of two, and divisors, up to `gpus`.
+
+    >>> counts_up_to(12)
+    [1, 2, 3, 4, 6, 8, 12]
+    """
+    powers = {2**power for power in range(gpus.bit_length()) if 2**power <= gpus}
+    return sorted(powers | {count for count in range(1, gpus + 1) if gpus % count == 0})
+
+
+def find(question: Question) -> Recommendation:
+    """Search all plans of a request and rank them."""
+    from planner.explain import advice  # noqa: PLC0415  # explanations build on the search
+
+    request = question.request
+    by_count = {gpus: list(search(question, gpus)) for gpus in _counts(question)}
+    outcomes = [
+        one
+        for gpus, found in by_count.items()
+        for one in found
+        if request.at_most or gpus == request.gpus
+    ]
+    ranked = rank(_estimates(outcomes), request)
+    scaling = [
+        rank(_estimates(found), request)[0] for found in by_count.values() if any(_estimates(found))
+    ]
+    answer = Recommendation(
+        request=request,
+        plans=tuple(ranked),
+        rejected=tuple(one for one in outcomes if isinstance(one, Rejected)),
+        scaling=tuple(scaling),
+        baseline=_baseline(question),
+    )
+    return replace(answer, advice=tuple(advice(question, answer)))
+
+
+def _counts(question: Question) -> list[int]:
+    counts = counts_up_to(question.request.gpus)
+    site = question.site
+    return [n for n in counts if n == question.request.gpus or _evenly(site, n)]
+
+
+def _evenly(site: Site, gpus: int) -> bool:
+    try:
+        site.hardware.island(gpus, 0)
+    except InputError:
+        return False
+    return site.nodes == 0
+
+
+def _estimates(outcomes: Iterable[Outcome]) -> list[PlanEstimate]:
+    return [one for one in outcomes if isinstance(one, PlanEstimate)]
+
+
+def _baseline(question: Question) -> PlanEstimate | None:
+    if any(objections(question.model, question.workload, Plan(), 1)):
+        return None
+    return price(replace(question, site=replace(question.site, nodes=0)), Plan())
+
+
+def single_plan(question: Question, text: str | None) -> PlanEstimate:
+    """Estimate the one plan that was asked for.
+
+    Raises
+    ------
+    IllegalPlanError
+        If it cannot run or does not fit: the reason, and the nearest plans that can.
+    """
+    request = question.request
+    if text is None and request.gpus > 1:
+        raise InputError(f"a plan is needed for {request.gpus} GPUs, such as tp{request.gpus}")
+    plan = parse_plan(text or "single")
+    outcome = judge(question, plan, request.gpus)
+    if isinstance(outcome, PlanEstimate):
+        return outcome
+    raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(question, plan)}")
+
+
+def _instead(question: Question, plan: Plan) -> str:
+    from planner.explain import would_fit  # noqa: PLC0415  # explanations build on the search
+
+    gpus = question.request.gpus
+    legal = [one.plan for one in search(question, gpus) if isinstance(one, PlanEstimate)]
+    if legal:
+        near = ", ".join(str(one) for one in nearest(plan, legal))
+        return f"nearest that can on {gpus} GPUs: {near}"
+    return would_fit(question, plan)
+
+
+def shortened(answer: Recommendation, count: int) -> Recommendation:
+    """Return the same answer with its first `count` plans."""
+    if not 1 <= count <= LARGEST["top"]:
+        raise InputError(f"top: got {count}, wanted a whole number from 1 to {LARGEST['top']}")
+    return replace(answer, plans=answer.plans[:count])

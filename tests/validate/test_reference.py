@@ -1,0 +1,187 @@
+"""Every strategy's program, run on numbers for all ranks, equals the unsplit model."""
+
+import numpy as np
+import pytest
+import testmodels
+
+from costmodels.ops import Collective, Part, SendReceive, Tensor, Weight
+from planner.compose import objections
+from planner.lowering.lower import lower
+from planner.plan import parse_plan
+from validate.reference import Deadlock, execute, run_plan
+from validate.reference.weights import Source
+
+PLANS = [
+    "tp2",
+    "tp4",
+    "ulysses2",
+    "ulysses4",
+    "ring2",
+    "ring3",
+    "ring4",
+    "allgather_kv2",
+    "allgather_kv4",
+    "ulysses2.ring2",
+    "ring2.ulysses2",
+    "allgather_kv2.ulysses2",
+    "cfg2",
+    "cfg2.ulysses2",
+    "tp2.ulysses2",
+    "ring2.tp2",
+    "cfg2.tp2",
+    "pp2",
+    "pp2.tp2",
+    "pp3",
+    "cfg2.pp2",
+    "pp2.ulysses2",
+    "cfg2.ulysses2.ring2",
+    "dp2.ulysses2",
+]
+CASES = [(model, "once") for model in testmodels.DIFFUSION] + [(testmodels.cosmos3, "every_step")]
+
+
+def _error(outs, whole, plan):
+    """Largest relative error of any rank; replicas hold their part of the batch."""
+    worst, each = 0.0, len(outs) // plan.degree("dp")
+    for rank, out in enumerate(outs):
+        want = whole[rank // each][None] if plan.degree("dp") > 1 else whole
+        worst = max(worst, np.abs(out - want).max() / np.abs(want).max())
+    return worst
+
+
+@pytest.mark.parametrize(("model", "tower"), CASES, ids=lambda case: getattr(case, "name", case))
+@pytest.mark.parametrize("text", PLANS)
+def test_split_diffusion_equals_unsplit(model, tower, text):
+    plan, work = parse_plan(text), testmodels.workload(model, batch=2, text_tower=tower)
+    if any(objections(model, work, plan, plan.gpus)):
+        pytest.skip("illegal for this model")
+
+    whole = run_plan(model, work, parse_plan("single"))[0]
+    outs = run_plan(model, work, plan)
+
+    assert _error(outs, whole, plan) < 1e-9
+
+
+@pytest.mark.parametrize("output", [0, 1])
+@pytest.mark.parametrize("text", [plan for plan in PLANS if "cfg" not in plan])
+def test_split_decoder_equals_unsplit(output, text):
+    plan = parse_plan(text)
+    work = testmodels.workload(testmodels.llama, batch=2, passes=1, output_tokens=output)
+    if any(objections(testmodels.llama, work, plan, plan.gpus)):
+        pytest.skip("a decode step cannot be cut")
+
+    whole = run_plan(testmodels.llama, work, parse_plan("single"))[0]
+    outs = run_plan(testmodels.llama, work, plan)
+    each = len(outs) // plan.degree("pp")
+    last = outs if plan.degree("pp") == 1 else outs[-each:] if "pp" == plan.axes[0][0] else outs
+
+    assert _error(last, whole, plan) < 1e-9
+
+
+def test_every_plan_is_run_for_some_model():
+    """A plan that no model can take would be skipped everywhere, and prove nothing."""
+    for text in PLANS:
+        plan = parse_plan(text)
+        assert any(
+            not any(objections(model, testmodels.workload(model, batch=2), plan, plan.gpus))
+            for model in testmodels.DIFFUSION
+        ), text
+
+
+def _norm(x):
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-12)
+
+
+def _turn(x, places):
+    """Rotary embedding written out for one head: pairs (i, i + half) turn by place * 0.01^(i/half)."""
+    half = x.shape[-1] // 2
+    out = np.empty_like(x)
+    for row, place in enumerate(places):
+        for i in range(half):
+            angle = place * 0.01 ** (i / half)
+            low, high = x[row, i], x[row, i + half]
+            out[row, i] = low * np.cos(angle) - high * np.sin(angle)
+            out[row, i + half] = low * np.sin(angle) + high * np.cos(angle)
+    return out
+
+
+def _weight(source, name, rows, columns, layer):
+    parts = (Part(rows),), (Part(columns),)
+    return source.weight(Weight(name=name, rows=parts[0], columns=parts[1]), layer, {})
+
+
+def _llama(source, x, layers=3, heads=8, groups=4, size=4, inner=32):
+    """A decoder written out by hand, one sample, causal, grouped queries; the last row's scores."""
+    hidden = x.shape[1]
+    for layer in range(layers):
+        qkv = _norm(x) @ _weight(
+            source, "layer.tokens.qkv", hidden, (heads + 2 * groups) * size, layer
+        )
+        rows = qkv.reshape(len(x), -1, size)
+        places = np.arange(len(x)) + len("tokens") / 7
+        met = np.zeros((len(x), heads, size))
+        for head in range(heads):
+            q = _turn(_norm(rows[:, head]), places)
+            k = _turn(_norm(rows[:, heads + head * groups // heads]), places)
+            v = rows[:, heads + groups + head * groups // heads]
+            for t in range(len(x)):
+                scores = np.exp(q[t] @ k[: t + 1].T / np.sqrt(size))
+                met[t, head] = scores / scores.sum() @ v[: t + 1]
+        out = _weight(source, "layer.tokens.out", heads * size, hidden, layer)
+        x = x + met.reshape(len(x), -1) @ out
+        both = _norm(x) @ _weight(source, "layer.tokens.ffn.up", hidden, 2 * inner, layer)
+        gate, up = both[:, :inner], both[:, inner:]
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ _weight(
+            source, "layer.tokens.ffn.down", inner, hidden, layer
+        )
+    head = Weight(name="head", rows=(Part(hidden),), columns=(Part(24),), layered=False)
+    return _norm(x[-1:]) @ source.weight(head, 0, {})
+
+
+def test_prefill_and_a_decode_step_are_one_causal_forward():
+    """Second opinion: the cache, the causal mask and grouped queries against loops over rows."""
+    work = testmodels.workload(testmodels.llama, passes=1, output_tokens=1)
+    source = Source(0)
+    prompt = source.array("input.tokens#0", (1, 22, 16))[0]
+    following = source.array("next.tokens#0", (1, 1, 16))[0]
+
+    got = run_plan(testmodels.llama, work, parse_plan("single"))[0]
+
+    want = _llama(source, np.concatenate([prompt, following]))
+    np.testing.assert_allclose(got[0], want, rtol=1e-9)
+
+
+def test_weights_differ_by_layer_seed_and_name():
+    weight = Weight(name="a", rows=(Part(4),), columns=(Part(4),))
+
+    base = Source(0).weight(weight, 0, {})
+
+    assert not np.allclose(base, Source(0).weight(weight, 1, {}))
+    assert not np.allclose(base, Source(1).weight(weight, 0, {}))
+
+
+def test_a_rank_that_never_arrives_is_named():
+    """A program whose collective one stage lacks ends in an error, not in a hang."""
+    model = testmodels.wan
+    work = testmodels.workload(model)
+    programs = [lower(model, work, parse_plan("pp2"), place) for place in (0, 1)]
+    x = Tensor("x.video", (1, 24, 16))
+    lost = Collective(kind="all_reduce", x=x, out=x, axis="pp", degree=2)
+    denoise = programs[1].stages[1]
+    body = (*denoise.body[:1], lost, *denoise.body[1:])
+    broken = type(denoise)(name="denoise", count=denoise.count, body=body)
+    stages = (programs[1].stages[0], broken, programs[1].stages[2])
+    wrong = type(programs[1])(
+        axes=programs[1].axes, stages=stages, inputs=programs[1].inputs, output=programs[1].output
+    )
+
+    with pytest.raises(Deadlock, match=r"rank 1 at x\.video"):
+        execute([programs[0], wrong], work, Source(0))
+
+
+def test_send_receive_passes_round_the_ring():
+    plan = parse_plan("ring3")
+    program = lower(testmodels.wan, testmodels.workload(testmodels.wan), plan)
+    sends = [op for stage in program.stages for op in stage.walk() if isinstance(op, SendReceive)]
+
+    assert len(sends) == 2  # one layer: a chunk moves on degree - 1 times
