@@ -99,7 +99,9 @@ def _matmul(op: Matmul, target: Target) -> Priced:
     precision = target.precision if op.weight.layered else _plain(target)
     return Priced(
         kind="gemm",
-        seconds=matmul_time(m, n, k, target.device, precision=precision, batch=batch),
+        seconds=matmul_time(
+            m, n, k, target.device, precision=precision, batch=batch, sustained=True
+        ),
         kernels=1,
         basis=matmul_basis(target.device, precision),
     )
@@ -112,6 +114,7 @@ def _plain(target: Target) -> Precision:
 
 def _attention(op: Attention, target: Target) -> Priced:
     precision = _plain(target)
+    kernel = target.runtime.attention_kernel(target.device.architecture)
     whole = op.causal and op.pairs == 1.0 and op.turn is None
     square = whole and bool(np.all(np.equal(op.queries, op.keys)))
     keys = np.minimum(op.keys, op.window + op.queries - 1) if op.window else op.keys
@@ -125,13 +128,14 @@ def _attention(op: Attention, target: Target) -> Priced:
         kv_heads=op.key_value_heads,
         causal=square,
         precision=precision,
-        kernel=target.runtime.attention_kernel(target.device.architecture),
+        kernel=kernel,
+        sustained=True,
     )
     return Priced(
         kind="attention",
         seconds=seconds,
         kernels=1,
-        basis=attention_basis(target.device, precision),
+        basis=attention_basis(target.device, precision, kernel),
     )
 
 

@@ -121,9 +121,15 @@ def attention(  # noqa: PLR0913  # the contract's signature
     kv_heads: Number | None = None,
     causal: bool = False,
     precision: str = "bf16",
-    kernel: str = "auto",
+    kernel: str = "engine",
 ) -> Number:
-    """Return the seconds of one fused attention on one GPU, for numbers or arrays."""
+    """Return the seconds of one attention on one GPU, for numbers or arrays.
+
+    Parameters
+    ----------
+    kernel : ``engine`` is a call as a serving engine makes it, with what it does around its
+        kernel; ``auto`` the best bare kernel; or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
+    """
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
     named = {"heads": heads, "queries": queries, "keys": keys, "head_dim": head_dim}

@@ -1,0 +1,15 @@
+"""How long one kernel takes on one GPU, without the host's cost of launching it."""
+
+from costmodels.kernels.attention import KERNELS, attention_basis, attention_time
+from costmodels.kernels.matmul import matmul_basis, matmul_time
+from costmodels.kernels.pointwise import pointwise_basis, pointwise_time
+
+__all__ = [
+    "KERNELS",
+    "attention_basis",
+    "attention_time",
+    "matmul_basis",
+    "matmul_time",
+    "pointwise_basis",
+    "pointwise_time",
+]

@@ -1,0 +1,338 @@
+r"""Fused attention on one GPU: a tile of queries walks over the keys; tiles run in rounds.
+
+One tile has R queries of one head and visits K keys, in whole blocks, at c cycles a score:
+
+.. math::
+    tile(K) = K R c / clock + overhead, \qquad
+    full = \mathrm{rounds}(b h \lceil q/R \rceil / SMs)\, tile(keys)
+
+Causal work (the last query sees all keys) visits on average keys - q / 2 and half a tile of
+masked scores; its rounds are of half-length tiles, and at the end a long one is waited for:
+
+.. math::
+    causal = \mathrm{rounds}(work / tile(\tfrac{keys}{2}))\, tile(\tfrac{keys}{2})
+             + tail\, (keys - R)\, R c / (2\, clock)
+
+A few queries (decoding) are packed with the heads that share keys, and the keys are cut over
+idle multiprocessors. All of it runs beside the traffic of q, k, v and the result.
+
+References
+----------
+T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning",
+arXiv:2307.08691; T. Dao et al., "Flash-Decoding for long-context inference", 2023. The formula is
+our own; fitted by `validate.fit_kernels`.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.estimate import Basis
+from costmodels.kernels.catalogue import (
+    attention_table,
+    engine_table,
+    matmul_table,
+    pointwise_table,
+    record,
+)
+from costmodels.kernels.matmul import matrix_rate, peak_rate
+from costmodels.kernels.parameters import AttentionParameters, EngineParameters
+from costmodels.kernels.shapes import Number, Real, joined, plain, rounds, settled
+from topology.devices import Device
+from topology.errors import InputError, UncalibratedError, unknown
+
+IMPLEMENTATIONS: Final = (
+    "fa2", "fa3", "fa4", "cudnn", "trtllm", "xformers", "sage", "sage2",
+)  # fmt: skip
+KERNELS: Final = ("auto", "engine", *IMPLEMENTATIONS)
+
+_BEST: Final = {7: "xformers", 8: "fa2", 9: "cudnn", 10: "trtllm", 12: "fa2"}
+_BEST_FP8: Final = {8: "sage2", 9: "fa3", 10: "cudnn", 12: "sage2"}
+_DECODE_ROWS: Final = 64.0  # rows of a tile that holds all queries that share keys
+_DECODE_KEYS: Final = 256.0  # fewest keys that are worth a tile of their own
+_MARGIN: Final = 1.15  # attention may multiply this much faster than a power-limited product
+_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of an attention call, as arrays that broadcast, and its two traits.
+
+    window : keys before itself that a query sees; 0 means all.
+    """
+
+    heads: Real
+    kv_heads: Real
+    queries: Real
+    keys: Real
+    head_dim: Real
+    batch: Real
+    causal: bool
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A device and an implementation with all that does not depend on the sizes of a call."""
+
+    parameters: AttentionParameters
+    engine: EngineParameters | None
+    slots: float
+    clock: float
+    rate: float  # FLOP/s that the scores and values of a whole device may reach
+    peak: float
+    bandwidth: float
+    memory_efficiency: float
+    floor: float
+    merge: float  # s, to merge keys that were cut
+    itemsize: float
+    cycles: tuple[float, ...]
+
+
+def attention_time(  # noqa: PLR0913  # the sizes are one shape
+    heads: Number,
+    queries: Number,
+    keys: Number,
+    head_dim: Number,
+    device: Device,
+    *,
+    batch: Number = 1,
+    kv_heads: Number | None = None,
+    causal: bool = False,
+    precision: str = "bf16",
+    kernel: str = "auto",
+    window: int = 0,
+    sustained: bool = False,
+) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
+    """Time fused attention, as a kernel of a CUDA graph.
+
+    Parameters
+    ----------
+    heads, queries, keys, head_dim, batch, kv_heads : numbers or arrays that broadcast;
+        `kv_heads` as many as `heads` by default.
+    causal : the last query sees all keys, each one before it one fewer.
+    precision : of q, k and v: ``bf16``, ``fp16`` or ``fp8``.
+    kernel : one of `KERNELS`. ``auto`` is the best commonly available; ``engine`` is that of a
+        serving engine together with what it does around it: copies of q, k and v.
+    window : keys before itself that a query sees; 0 means all.
+    sustained : the GPU has been busy for a second; see `matmul_time`.
+
+    Returns
+    -------
+    seconds, a float or an array
+
+    Raises
+    ------
+    InputError
+        If there is no such kernel, or `device` has none of that name or precision.
+
+    Examples
+    --------
+    Causal work is half of it, but for the ends.
+
+    >>> from topology.catalogue import devices
+    >>> h100 = devices()["h100-sxm"]
+    >>> full, half = (attention_time(16, 8192, 8192, 128, h100, causal=c) for c in (False, True))
+    >>> 0.5 < half / full < 0.6
+    True
+    """
+    sizes = (heads, heads if kv_heads is None else kv_heads, queries, keys, head_dim, batch)
+    h, g, q, k, d, b = (np.asarray(size, float) for size in sizes)
+    shape = Shape(
+        heads=h, kv_heads=g, queries=q, keys=k, head_dim=d, batch=b, causal=causal, window=window
+    )
+    time = call_time(machine(device, precision, kernel), shape, sustained=sustained)
+    if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
+        half = machine(device, _half(device), kernel)
+        time = np.minimum(time, call_time(half, shape, sustained=sustained))
+    return plain(time)
+
+
+def attention_basis(
+    device: Device, precision: str = "bf16", kernel: str = "auto", **sizes: Number
+) -> Basis:
+    """How well `attention_time` is known; `sizes` outside what was measured are assumed.
+
+    >>> from topology.catalogue import devices
+    >>> attention_basis(devices()["h100-sxm"], kernel="fa3", head_dim=128).name
+    'CALIBRATED'
+    """
+    known = machine(device, precision, kernel).parameters.provenance
+    if known.kind == "assumed" or not known.saw(**sizes):
+        return Basis.ASSUMED
+    fitted = device.name in known.hardware and precision != "fp8"
+    return Basis.CALIBRATED if fitted else Basis.DATASHEET
+
+
+@cache
+def machine(device: Device, precision: str, kernel: str) -> Machine:
+    """Prepare `device` for attention by `kernel` on inputs of `precision`."""
+    if kernel not in KERNELS:
+        raise unknown("attention kernel", kernel, KERNELS)
+    if precision not in _BYTES:
+        raise unknown("attention precision", precision, _BYTES)
+    peak_rate(device, precision)  # or an error that says what the device has
+    engine = record(engine_table(), device) if kernel == "engine" else None
+    for name in _names(device, precision, kernel):
+        try:
+            parameters = record(attention_table(), device, f"{name}-")
+        except UncalibratedError:
+            continue
+        if precision != "fp8" or parameters.fp8_cycles:
+            return machine_of(parameters, device, precision, engine)
+    have = ", ".join(name for name in IMPLEMENTATIONS if _has(device, name))
+    raise InputError(f"{device.name} has no {precision} attention {kernel!r}: it has {have}")
+
+
+def machine_of(
+    parameters: AttentionParameters,
+    device: Device,
+    precision: str,
+    engine: EngineParameters | None = None,
+) -> Machine:
+    """Prepare `device` with `parameters` for attention on inputs of `precision`."""
+    product, pointwise = record(matmul_table(), device), record(pointwise_table(), device)
+    eight_bit = precision == "fp8"
+    multiplied = "int8" if parameters.eight_bit and not eight_bit else precision
+    peak = peak_rate(device, multiplied)
+    return Machine(
+        parameters=parameters,
+        engine=engine,
+        slots=device.multiprocessors.value,
+        clock=device.clock.value,
+        rate=min(_MARGIN * matrix_rate(product, device, multiplied), product.ceiling * peak),
+        peak=peak,
+        bandwidth=device.memory_bandwidth.value,
+        memory_efficiency=pointwise.memory_efficiency,
+        floor=pointwise.floor,
+        merge=product.split_overhead,
+        itemsize=_BYTES[precision],
+        cycles=parameters.fp8_cycles if eight_bit else parameters.cycles,
+    )
+
+
+def call_time(machine: Machine, shape: Shape, *, sustained: bool = False) -> Real:
+    """Evaluate the formula: shape of the broadcast sizes."""
+    known = machine.parameters
+    traffic = _traffic(machine, shape)
+    score, rows = _score_time(machine, shape.head_dim)
+    tiled = _masked if shape.causal else _full
+    compute = np.minimum(
+        tiled(machine, shape, rows, score * rows), _decoding(machine, shape, score)
+    )
+    compute = settled(compute, known.sustained_drop, sustained=sustained)
+    time = machine.floor + joined(compute, traffic / machine.memory_efficiency)
+    time = np.maximum(
+        time, np.maximum(4.0 * _pairs(shape) * shape.head_dim / machine.peak, traffic)
+    )
+    if machine.engine is None:
+        return time
+    fixed, passes = machine.engine.fixed, machine.engine.passes
+    if shape.causal:
+        fixed, passes = machine.engine.causal_fixed, machine.engine.causal_passes
+    return time + fixed + passes * traffic
+
+
+def _half(device: Device) -> str:
+    return "bf16" if device.peak("bf16") else "fp16"
+
+
+def _names(device: Device, precision: str, kernel: str) -> tuple[str, ...]:
+    best = (_BEST_FP8 if precision == "fp8" else _BEST).get(device.compute_capability[0], "")
+    if kernel == "engine":
+        return ("trtllm", best)
+    return (best,) if kernel == "auto" else (kernel,)
+
+
+def _has(device: Device, name: str) -> bool:
+    try:
+        record(attention_table(), device, f"{name}-")
+    except UncalibratedError:
+        return False
+    return True
+
+
+def _traffic(machine: Machine, shape: Shape) -> Real:
+    """Seconds that q, k, v and the 16-bit result take at the nominal bandwidth."""
+    outputs = shape.heads * shape.queries * (machine.itemsize + 2.0)
+    inputs = 2.0 * shape.kv_heads * _keys_read(shape) * machine.itemsize
+    return shape.batch * shape.head_dim * (outputs + inputs) / machine.bandwidth
+
+
+def _keys_read(shape: Shape) -> Real:
+    if not shape.window:
+        return shape.keys
+    return np.minimum(shape.keys, shape.queries + shape.window)
+
+
+def _pairs(shape: Shape) -> Real:
+    """Scores that count: queries times keys less what a causal mask or a window hides."""
+    q, k = shape.queries, shape.keys
+    seen = q * k
+    if shape.causal:
+        seen = np.where(q <= k, q * (k - (q - 1.0) / 2.0), k * (k + 1.0) / 2.0)
+    if shape.window:
+        seen = np.minimum(seen, q * (shape.window + 1.0))
+    return shape.batch * shape.heads * seen
+
+
+def _score_time(machine: Machine, head_dim: Real) -> tuple[Real, Real]:
+    """Seconds of one multiprocessor for a score, and queries of a tile, for each head size."""
+    known = machine.parameters
+    dims, cycles = np.array(known.head_dims), np.array(machine.cycles)
+    next_dim = np.minimum(np.searchsorted(dims, head_dim), len(dims) - 1)
+    rows = np.array(known.tile_rows)[next_dim]
+    padded = np.maximum(dims[next_dim], head_dim)
+    if known.grain:
+        padded = np.ceil(head_dim / known.grain) * known.grain
+    beyond = np.maximum(padded / dims[-1], 1.0)
+    taken = np.interp(padded, dims, cycles) * beyond
+    if known.odd_cycles:
+        odd = head_dim % 16.0 > 0.0
+        taken, rows = np.where(odd, known.odd_cycles, taken), np.where(odd, known.odd_rows, rows)
+    least = 4.0 * head_dim * machine.slots / machine.rate
+    return np.maximum(taken / machine.clock, least), rows
+
+
+def _full(machine: Machine, shape: Shape, rows: Real, key_time: Real) -> Real:
+    """Every tile of `rows` queries visits all keys of its window, each for `key_time`."""
+    known = machine.parameters
+    keys = np.ceil(shape.keys / known.key_block) * known.key_block
+    if shape.window:
+        keys = np.minimum(keys, shape.window + rows + known.key_block)
+    tiles = shape.batch * shape.heads * np.ceil(shape.queries / rows) / machine.slots
+    return _rounds(known, tiles) * (keys * key_time + known.tile_overhead)
+
+
+def _masked(machine: Machine, shape: Shape, rows: Real, key_time: Real) -> Real:
+    """Causal: rounds of half-length tiles, and the wait for a long one; never more than full.
+
+    Queries before the first key see nothing; their tiles end at once.
+    """
+    known, keys = machine.parameters, shape.keys
+    count = np.ceil(np.minimum(shape.queries, keys) / rows)
+    waste = (rows + known.key_block) / 2.0  # of the diagonal, half hidden
+    mean = (keys - count * rows / 2.0 + waste) * key_time + known.tile_overhead
+    half = (keys / 2.0 + waste) * key_time + known.tile_overhead
+    work = shape.batch * shape.heads * count / machine.slots * mean
+    wait = known.tail * np.maximum(keys - rows, 0.0) / 2.0 * key_time
+    masked = _rounds(known, work / half) * half + wait
+    return np.minimum(masked, _full(machine, shape, rows, key_time))
+
+
+def _rounds(known: AttentionParameters, tiles: Real) -> Real:
+    return known.concurrency * rounds(tiles, known.concurrency, known.softness)
+
+
+def _decoding(machine: Machine, shape: Shape, score: Real) -> Real:
+    """All queries that share keys in one tile, the keys cut over idle multiprocessors."""
+    known = machine.parameters
+    packed = shape.queries * np.ceil(shape.heads / shape.kv_heads)
+    keys = _keys_read(shape)
+    share = keys * shape.batch * shape.kv_heads / machine.slots
+    share = np.maximum(np.minimum(keys, _DECODE_KEYS), share)
+    merge = np.where(keys > _DECODE_KEYS, machine.merge, 0.0)
+    time = share * _DECODE_ROWS * score + known.tile_overhead + merge
+    return np.where(packed <= _DECODE_ROWS, time, np.inf)

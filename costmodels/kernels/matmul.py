@@ -1,0 +1,247 @@
+r"""Matrix products on one GPU: tiles in rounds over multiprocessors, or the memory's pace.
+
+.. math::
+    t = floor + split + \mathrm{joined}(compute, memory), \qquad
+    compute = \mathrm{rounds}(b \lceil m/p \rceil \lceil n/q \rceil s / SMs)\,
+              (\mathrm{joined}(multiply, load) + overhead)
+
+for a tile p x q and a cut s of the inner dimension, and the best of a small set of (p, q, s): what
+a tuned library takes. With k' = k / s in whole steps of 64, r the rate of one multiprocessor and
+e the bytes of an element
+
+.. math::
+    multiply = 2 p q k' (1 + h/p + h/q) / r, \quad load = (p + q) k' e / bandwidth_{SM}, \quad
+    memory = (e (m k + k n) + 2 m n)\, b / (share\, bandwidth)
+
+It never promises more than the data sheet: at least flop / peak and bytes / bandwidth.
+
+References
+----------
+Our own, after the wave quantisation of NVIDIA's "Matrix Multiplication Background User's Guide"
+and split-K of CUTLASS; fitted by `validate.fit_kernels`.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import log1p
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.estimate import Basis
+from costmodels.kernels.catalogue import matmul_table, record
+from costmodels.kernels.parameters import MatmulParameters
+from costmodels.kernels.shapes import (
+    SETTLED,
+    SETTLING,
+    Number,
+    Real,
+    joined,
+    plain,
+    rounds,
+    settled,
+)
+from topology.devices import Device
+from topology.errors import InputError
+from topology.units import FlopPerSecond
+
+_SHAPES: Final = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
+_SPLITS: Final = (1, 2, 4, 8)
+_STEP: Final = 64.0  # elements of a row that one step of the inner loop takes
+_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
+_OUTPUT: Final = 2.0  # bytes of an element of the result
+_SUM: Final = 4.0  # bytes of an element of a partial sum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A device and a precision with all that does not depend on the sizes of a product.
+
+    Arrays have one element for each tile and cut.
+    """
+
+    parameters: MatmulParameters
+    slots: float
+    drop: float
+    peak: FlopPerSecond
+    bandwidth: float
+    itemsize: float
+    rows: Real
+    columns: Real
+    cuts: Real
+    seconds_per_k: Real  # of the inner dimension: one tile, multiplying and loading
+    cut_overhead: Real
+    cut_passes: Real  # s for each element of the result
+
+
+def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
+    m: Number,
+    n: Number,
+    k: Number,
+    device: Device,
+    *,
+    precision: str = "bf16",
+    batch: Number = 1,
+    sustained: bool = False,
+) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
+    """Time `batch` products ``[m, k] x [k, n]``, as a kernel of a CUDA graph.
+
+    Parameters
+    ----------
+    m, n, k, batch : numbers or arrays that broadcast, at least 1.
+    precision : of the inputs; the result has 16 bits.
+    sustained : the GPU has been busy for a second, so that its power limit acts on short
+        kernels too; otherwise it acts as in a benchmark of this kernel alone.
+
+    Returns
+    -------
+    seconds, a float or an array
+
+    Raises
+    ------
+    InputError
+        If `device` has no tensor cores for `precision`.
+
+    Examples
+    --------
+    Half a second of work for 989 TFLOP/s takes longer on a real H100, but not twice as long.
+
+    >>> from topology.catalogue import devices
+    >>> 0.5 < matmul_time(2**15, 2**16, 494.7e12 / 2**32, devices()["h100-sxm"]) < 1.0
+    True
+    """
+    prepared = machine(device, precision)
+    return plain(product_time(prepared, m, n, k, batch, sustained=sustained))
+
+
+def matmul_basis(device: Device, precision: str = "bf16", **sizes: Number) -> Basis:
+    """How well `matmul_time` is known: `sizes` (m, n, k) outside what was measured are assumed.
+
+    >>> from topology.catalogue import devices
+    >>> matmul_basis(devices()["h100-sxm"], m=4096).name, matmul_basis(devices()["h20"]).name
+    ('CALIBRATED', 'DATASHEET')
+    """
+    known = record(matmul_table(), device).provenance
+    if not known.saw(**sizes):
+        return Basis.ASSUMED
+    if device.name in known.hardware and precision in ("bf16", "fp16"):
+        return Basis.CALIBRATED
+    return Basis.ASSUMED if precision == "nvfp4" or known.kind == "assumed" else Basis.DATASHEET
+
+
+@cache
+def machine(device: Device, precision: str) -> Machine:
+    """Prepare `device` for products of `precision`."""
+    return machine_of(record(matmul_table(), device), device, precision)
+
+
+def machine_of(parameters: MatmulParameters, device: Device, precision: str) -> Machine:
+    """Prepare `device` with `parameters` for products of `precision`."""
+    itemsize, slots = _BYTES.get(precision, 0.0), device.multiprocessors.value
+    peak, rate = peak_rate(device, precision), powered_rate(parameters, device, precision)
+    tiles = sorted({*_SHAPES, *((q, p) for p, q in _SHAPES)})
+    rows, columns, cuts = np.array([(p, q, s) for p, q in tiles for s in _SPLITS], float).T
+    half, overhead = parameters.tile_half, parameters.split_overhead
+    passes = _SUM * parameters.reduction_passes
+    flop_time = np.maximum(
+        (1.0 + half / rows + half / columns) / rate, 1.0 / (parameters.ceiling * peak)
+    )
+    multiply = 2.0 * rows * columns * slots * flop_time
+    load = (rows + columns) * itemsize / parameters.load_bandwidth
+    return Machine(
+        parameters=parameters,
+        slots=slots,
+        drop=_drop(parameters, device),
+        peak=peak,
+        bandwidth=device.memory_bandwidth.value,
+        itemsize=itemsize,
+        rows=rows,
+        columns=columns,
+        cuts=cuts,
+        seconds_per_k=joined(multiply, load),
+        cut_overhead=np.where(cuts > 1, overhead, 0.0),
+        cut_passes=np.where(cuts > 1, cuts, 0.0) * passes / device.memory_bandwidth.value,
+    )
+
+
+def product_time(
+    machine: Machine,
+    m: Number,
+    n: Number,
+    k: Number,
+    batch: Number = 1,
+    *,
+    sustained: bool = False,
+) -> Real:
+    """Evaluate the formula: shape of the broadcast sizes."""
+    known = machine.parameters
+    m, n, k, batch = (np.asarray(size, float) for size in (m, n, k, batch))
+    traffic = batch * (machine.itemsize * (m * k + k * n) + _OUTPUT * m * n) / machine.bandwidth
+    stream = traffic / known.memory_efficiency
+    tiled = known.floor + _tiled(machine, (m, n, k, batch), stream, sustained=sustained)
+    vector = np.where(np.minimum(m, n) > 1, np.inf, known.vector_floor + stream)
+    bound = np.maximum(2.0 * m * n * k * batch / machine.peak, traffic)
+    time: Real = np.maximum(np.minimum(tiled, vector), bound)
+    return time
+
+
+def _tiled(
+    machine: Machine, sizes: tuple[Real, Real, Real, Real], stream: Real, *, sustained: bool
+) -> Real:
+    m, n, k, batch = (size[..., None] for size in sizes)
+    known, cuts = machine.parameters, machine.cuts
+    tiles = np.ceil(m / machine.rows) * np.ceil(n / machine.columns) * (batch * cuts)
+    inner = np.ceil(k / (cuts * _STEP)) * _STEP
+    turn = inner * machine.seconds_per_k + known.tile_overhead
+    turns = rounds(tiles, machine.slots, known.softness)
+    compute = settled(turns * turn, machine.drop, sustained=sustained)
+    sums = machine.cut_overhead + machine.cut_passes * (batch * m * n)
+    best: Real = np.min(joined(compute, stream[..., None]) + sums, axis=-1)
+    return best
+
+
+def matrix_rate(parameters: MatmulParameters, device: Device, precision: str) -> FlopPerSecond:
+    """FLOP/s of large products of `precision`, power and peak permitting."""
+    most = parameters.ceiling * peak_rate(device, precision)
+    return FlopPerSecond(min(powered_rate(parameters, device, precision), most))
+
+
+def powered_rate(parameters: MatmulParameters, device: Device, precision: str) -> float:
+    """FLOP/s of an endless tile at the clock that the power limit allows."""
+    rate = clocked_rate(parameters, device) / max(1.0, _shortage(parameters, device))
+    if precision in ("bf16", "fp16"):
+        return rate
+    gain = peak_rate(device, precision) / _half_peak(device)
+    return float(rate * gain * getattr(parameters, precision))
+
+
+def clocked_rate(parameters: MatmulParameters, device: Device) -> float:
+    """FLOP/s of an endless 16-bit tile at the boost clock."""
+    cycles = device.multiprocessors.value * device.clock.value
+    return parameters.efficiency * parameters.flop_per_cycle * cycles
+
+
+def peak_rate(device: Device, precision: str) -> FlopPerSecond:
+    """FLOP/s of the data sheet, or an error that says what the device has."""
+    peak = device.peak(precision)
+    if peak is None:
+        have = ", ".join(name for name, _ in device.peaks)
+        raise InputError(f"{device.name} has no tensor cores for {precision!r}: it has {have}")
+    return FlopPerSecond(peak.value)
+
+
+def _half_peak(device: Device) -> float:
+    return peak_rate(device, "bf16" if device.peak("bf16") else "fp16")
+
+
+def _shortage(known: MatmulParameters, device: Device) -> float:
+    """How far the rate outgrows the power limit, compared with the GPU of the fit."""
+    wanted: float = min(clocked_rate(known, device), known.ceiling * _half_peak(device))
+    power = (device.power.value / known.reference_power) ** known.power_exponent
+    return float(wanted / known.reference_rate / power)
+
+
+def _drop(known: MatmulParameters, device: Device) -> float:
+    span = log1p(SETTLED / SETTLING)
+    settled_ratio = (1.0 + span * known.sustained_drop) * min(1.0, _shortage(known, device))
+    return max(0.0, settled_ratio - 1.0) / span

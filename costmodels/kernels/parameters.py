@@ -1,0 +1,240 @@
+"""What a kernel reaches of a GPU's promise, and where that is known from; read from TOML text."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Final, TypeVar
+
+import numpy as np
+
+from costmodels.kernels.shapes import Number
+from topology.errors import CatalogueError
+from topology.sourced import Kind, read_sourced
+from topology.units import BytesPerSecond, FlopPerSecond, Seconds, parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a record comes from and what it was checked on.
+
+    hardware : names it was fitted on; others take it over by mechanism.
+    compute_capabilities : GPUs it stands for. rows : measurements it was fitted to.
+    ranges : smallest and largest value seen, by name of the size.
+    median_error, p90_error : relative, over the rows of the fit.
+    """
+
+    kind: Kind
+    source: str
+    hardware: tuple[str, ...]
+    compute_capabilities: tuple[str, ...]
+    rows: int = 0
+    median_error: float = 0.0
+    p90_error: float = 0.0
+    ranges: tuple[tuple[str, float, float], ...] = ()
+
+    def saw(self, **sizes: Number) -> bool:
+        """Whether the fit saw sizes like all of these; one it knows no range of does not count."""
+        known = {name: (least, most) for name, least, most in self.ranges}
+        return all(
+            known[name][0] <= np.min(size) and np.max(size) <= known[name][1]
+            for name, size in sizes.items()
+            if name in known
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulParameters:
+    """One generation's matrix products; see `costmodels.kernels.matmul` for the formula.
+
+    flop_per_cycle : of one multiprocessor, dense, 16-bit inputs, 32-bit sums.
+    efficiency : share of that at the boost clock that an endless tile reaches.
+    ceiling : share of the catalogue's peak that no product exceeds.
+    tile_half : side of a square tile that reaches half of `efficiency`, times two.
+    floor, vector_floor : s, an empty kernel, and one for a single row.
+    tile_overhead : s, filling and draining the pipeline of a tile.
+    split_overhead : s, and reduction_passes : of the 32-bit partial sums over memory, when the
+    inner dimension is cut.
+    load_bandwidth : B/s, what one multiprocessor reads. memory_efficiency : share of nominal.
+    softness : of rounds. sustained_drop : of the clock, see `shapes.settled`.
+    reference_rate, reference_power : FLOP/s and W of the GPU the fit saw, and power_exponent :
+    how the rate that a power limit keeps up grows with the limit.
+    fp8, int8, nvfp4 : efficiency relative to that of 16-bit inputs.
+    """
+
+    provenance: Provenance
+    flop_per_cycle: float
+    efficiency: float
+    ceiling: float
+    tile_half: float
+    floor: Seconds
+    vector_floor: Seconds
+    tile_overhead: Seconds
+    split_overhead: Seconds
+    reduction_passes: float
+    load_bandwidth: BytesPerSecond
+    memory_efficiency: float
+    softness: float
+    sustained_drop: float
+    reference_rate: FlopPerSecond
+    reference_power: float
+    power_exponent: float
+    fp8: float
+    int8: float
+    nvfp4: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionParameters:
+    """One implementation on one generation; see `costmodels.kernels.attention`.
+
+    head_dims, cycles : one multiprocessor's cycles per score (query times key) at some head
+    sizes, 16-bit inputs. grain : others are padded to a multiple of it, and lie between; 0 where
+    they are padded to the next of `head_dims`.
+    eight_bit : 1 where 16-bit inputs are multiplied as 8-bit numbers, else 0.
+    fp8_cycles : the same for 8-bit inputs; empty where the kernel has none.
+    odd_cycles : per score when the head size is no multiple of 16 and the implementation falls
+    back to an older kernel; 0 where it does not.
+    tile_rows : queries of a tile, for each of `head_dims`; odd_rows : of that older kernel.
+    key_block : keys of a step.
+    concurrency : tiles a multiprocessor must hold to be busy.
+    tile_overhead : s. softness : of rounds. tail : share of the difference between a long and a
+    mean tile that the last round of causal work waits. sustained_drop : see `shapes.settled`.
+    """
+
+    provenance: Provenance
+    head_dims: tuple[float, ...]
+    cycles: tuple[float, ...]
+    grain: float = 16.0
+    eight_bit: float = 0.0
+    fp8_cycles: tuple[float, ...] = ()
+    odd_cycles: float = 0.0
+    tile_rows: tuple[float, ...]
+    odd_rows: float = 64.0
+    key_block: float
+    concurrency: float
+    tile_overhead: Seconds
+    softness: float
+    tail: float
+    sustained_drop: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParameters:
+    """What a serving engine does around its attention kernel, in kernels of its own.
+
+    fixed, causal_fixed : s. passes, causal_passes : over q, k, v and the output in memory.
+    """
+
+    provenance: Provenance
+    fixed: Seconds
+    passes: float
+    causal_fixed: Seconds
+    causal_passes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointwiseParameters:
+    """Kernels bound by memory. floor : s. ramp : s until all of memory is at work."""
+
+    provenance: Provenance
+    floor: Seconds
+    ramp: Seconds
+    memory_efficiency: float
+
+
+Parameters = TypeVar(
+    "Parameters", MatmulParameters, AttentionParameters, EngineParameters, PointwiseParameters
+)
+
+UNITS: Final = {
+    "floor": "s",
+    "vector_floor": "s",
+    "tile_overhead": "s",
+    "split_overhead": "s",
+    "fixed": "s",
+    "causal_fixed": "s",
+    "ramp": "s",
+    "load_bandwidth": "B/s",
+    "reference_rate": "FLOP/s",
+    "reference_power": "W",
+}
+_SERIES: Final = ("head_dims", "cycles", "fp8_cycles", "tile_rows")
+_PROVENANCE: Final = {field.name for field in fields(Provenance)}
+
+
+def load(text: str, form: type[Parameters]) -> dict[str, Parameters]:
+    """Read a table of records of one `form` from TOML `text`; the caller does the file I/O.
+
+    A value is text with its unit, or a table with its own kind and source.
+
+    Raises
+    ------
+    CatalogueError
+        If a record has other fields, or a value is not a quantity in its unit.
+
+    Examples
+    --------
+    >>> text = '''[b200]
+    ... kind = "assumed"
+    ... source = "example"
+    ... hardware = ["b200"]
+    ... compute_capabilities = ["10.0"]
+    ... floor = "2 us"
+    ... ramp = "1 us"
+    ... memory_efficiency = "0.9"'''
+    >>> load(text, PointwiseParameters)["b200"].ramp
+    1e-06
+    """
+    return {name: _record(name, row, form) for name, row in tomllib.loads(text).items()}
+
+
+def _record(where: str, row: Mapping[str, object], form: type[Parameters]) -> Parameters:
+    wanted = {field.name for field in fields(form)} - {"provenance"}
+    extra = set(row) - wanted - _PROVENANCE - {"note"}
+    if extra:
+        raise CatalogueError(f"{where}: unexpected {sorted(extra)}, expected {sorted(wanted)}")
+    provenance = _provenance(where, row)
+    values = {name: _value(where, name, row) for name in row if name in wanted}
+    try:
+        return form(provenance=provenance, **values)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise CatalogueError(f"{where}: {error}") from None
+
+
+def _value(where: str, name: str, row: Mapping[str, object]) -> float | tuple[float, ...]:
+    entry = row[name]
+    if name in _SERIES:
+        if not isinstance(entry, list):
+            raise CatalogueError(f"{where}.{name}: expected a list, got {entry!r}")
+        return tuple(parse(str(item), "1") for item in entry)
+    unit = UNITS.get(name, "1")
+    return read_sourced(f"{where}.{name}", entry, unit, row).value
+
+
+def _provenance(where: str, row: Mapping[str, object]) -> Provenance:
+    checked = read_sourced(where, "0", "1", row)  # kind and source are there and legal
+    return Provenance(
+        kind=checked.kind,
+        source=checked.source,
+        hardware=tuple(_names(where, row, "hardware")),
+        compute_capabilities=tuple(_names(where, row, "compute_capabilities")),
+        rows=int(str(row.get("rows", 0))),
+        median_error=parse(str(row.get("median_error", "0")), "1"),
+        p90_error=parse(str(row.get("p90_error", "0")), "1"),
+        ranges=tuple(_ranges(where, row.get("ranges", {}))),
+    )
+
+
+def _names(where: str, row: Mapping[str, object], key: str) -> list[str]:
+    names = row.get(key)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CatalogueError(f"{where}.{key}: expected a list of names, got {names!r}")
+    return names
+
+
+def _ranges(where: str, table: object) -> Iterator[tuple[str, float, float]]:
+    if not isinstance(table, Mapping):
+        raise CatalogueError(f"{where}.ranges: expected a table, got {table!r}")
+    for name, text in table.items():
+        least, _, most = str(text).partition("..")
+        yield str(name), parse(least, "1"), parse(most, "1")

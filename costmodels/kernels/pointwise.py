@@ -1,0 +1,47 @@
+r"""Work that is bound by memory traffic: norms, activations, residuals, copies.
+
+.. math:: t = floor + ramp\,\frac{x}{x + ramp} + x, \qquad x = bytes / (share\, bandwidth)
+
+so that small kernels cost the floor, and large ones the floor, the ramp and the stream.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from costmodels.estimate import Basis
+from costmodels.kernels.catalogue import pointwise_table, record
+from costmodels.kernels.shapes import Number, plain
+from topology.devices import Device
+
+
+def pointwise_time(bytes_moved: Number, device: Device) -> Any:  # noqa: ANN401  # as its input
+    """Time a kernel that reads and writes `bytes_moved` bytes in all, as one of a CUDA graph.
+
+    Returns
+    -------
+    seconds, a float or an array
+
+    Examples
+    --------
+    >>> from topology.catalogue import devices
+    >>> 1e-3 < pointwise_time(3.35e9, devices()["h100-sxm"]) < 1.3e-3
+    True
+    """
+    known = record(pointwise_table(), device)
+    moved = np.asarray(bytes_moved, float)
+    stream = moved / (known.memory_efficiency * device.memory_bandwidth.value)
+    return plain(known.floor + stream + known.ramp * stream / (stream + known.ramp))
+
+
+def pointwise_basis(device: Device) -> Basis:
+    """How well `pointwise_time` is known.
+
+    >>> from topology.catalogue import devices
+    >>> pointwise_basis(devices()["l4"]).name
+    'ASSUMED'
+    """
+    known = record(pointwise_table(), device).provenance
+    if known.kind == "assumed":
+        return Basis.ASSUMED
+    return Basis.CALIBRATED if device.name in known.hardware else Basis.DATASHEET

@@ -1,0 +1,59 @@
+"""What all kernels have in common: rounds of tiles, two limits at once, a clock that sinks."""
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Real: TypeAlias = NDArray[np.float64]
+Number: TypeAlias = float | NDArray[Any]
+
+SETTLING: Final = 1e-3  # s: kernels shorter than this run before the power limit acts
+SETTLED: Final = 0.1  # s: and those longer run as if for ever
+
+
+def rounds(tiles: Real, slots: float, softness: float) -> Real:
+    r"""How many rounds it takes when `slots` tiles run at once.
+
+    .. math:: (1 - softness) \lceil tiles / slots \rceil + softness\, max(tiles / slots, 1)
+
+    Hard rounds (softness 0) are a grid whose blocks start together; soft ones (1) a grid whose
+    last blocks are short, split, or speeded up by what their idle neighbours leave.
+
+    >>> [float(rounds(np.float64(tiles), 4, softness)) for tiles in (1, 6) for softness in (0, 1)]
+    [1.0, 1.0, 2.0, 1.5]
+    """
+    load = tiles / slots
+    return (1.0 - softness) * np.ceil(load) + softness * np.maximum(load, 1.0)
+
+
+def joined(first: Real, second: Real) -> Real:
+    """Time under two limits that overlap almost perfectly: the mean of order 4.
+
+    >>> joined(np.array([1.0, 2.0]), np.array([0.0, 2.0])).round(2).tolist()
+    [1.0, 2.38]
+    """
+    return np.sqrt(np.sqrt(first**4 + second**4))
+
+
+def settled(time: Real, drop: float, *, sustained: bool = False) -> Real:
+    r"""Lengthen `time` by the clock that sinks to what the power limit can keep up.
+
+    .. math:: t (1 + drop\, \ln(1 + min(t, 0.1 s) / 1 ms))
+
+    for a kernel on a GPU that was idle before; all of it if the GPU is busy for long.
+
+    >>> float(settled(np.float64(0.2), 0.0)), round(float(settled(np.float64(0.2), 0.1)), 3)
+    (0.2, 0.292)
+    """
+    acting = SETTLED if sustained else np.minimum(time, SETTLED)
+    return time * (1.0 + drop * np.log1p(acting / SETTLING))
+
+
+def plain(value: Real) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
+    """Give a float for a scalar result, and the array otherwise.
+
+    >>> plain(np.float64(1.5)), plain(np.array([1.5])).shape
+    (1.5, (1,))
+    """
+    return float(value) if np.ndim(value) == 0 else value
