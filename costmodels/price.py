@@ -7,7 +7,7 @@ from typing import Literal, assert_never
 import numpy as np
 
 from costmodels.collectives import basis as collective_basis
-from costmodels.collectives import collective_time
+from costmodels.collectives import collective_time, supports
 from costmodels.estimate import Basis
 from costmodels.kernels import (
     attention_basis,
@@ -163,14 +163,14 @@ def _rearrange(op: Rearrange, target: Target) -> Priced:
 
 def _communication(op: Collective | SendReceive, target: Target) -> Priced:
     kind = op.kind if isinstance(op, Collective) else "send_recv"
-    fabric = target.fabrics[op.axis]
+    fabric, size = target.fabrics[op.axis], op.message_bytes
+    asked = target.algorithm
+    algorithm = asked if supports(kind, asked, fabric) else "auto"
     return Priced(
         kind="communication",
-        seconds=collective_time(
-            kind, op.message_bytes, fabric, algorithm=target.algorithm, launch="graph"
-        ),
+        seconds=collective_time(kind, np.asarray(size, float), fabric, algorithm=algorithm),
         calls=1,
-        basis=collective_basis(kind, float(np.max(op.message_bytes)), fabric),
+        basis=collective_basis(kind, float(np.max(size)), fabric, algorithm=algorithm),
     )
 
 

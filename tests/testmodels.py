@@ -49,7 +49,9 @@ VIDEO = Stream(name="video")
 flux = _model(
     "flux",
     [
-        Block(name="double", count=2, towers=(_tower("text", keys=BOTH), _tower("image", keys=BOTH))),
+        Block(
+            name="double", count=2, towers=(_tower("text", keys=BOTH), _tower("image", keys=BOTH))
+        ),
         Block(
             name="single",
             count=2,
@@ -106,7 +108,11 @@ wan = _model(
             ),
         )
     ],
-    [Stream(name="text", tokens=5, static=True), Stream(name="picture", tokens=3, static=True), VIDEO],
+    [
+        Stream(name="text", tokens=5, static=True),
+        Stream(name="picture", tokens=3, static=True),
+        VIDEO,
+    ],
 )
 cosmos3 = _model(
     "cosmos3",

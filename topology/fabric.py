@@ -32,6 +32,7 @@ class Fabric:
     bandwidth : bytes per second and direction that one GPU can put on its links, nominal.
     multicast : the switch can reduce and replicate (NVLink SHARP).
     peer_to_peer : GPUs may read each other's memory; otherwise copies go through the host.
+    hosts : machines of one such node, where an NVLink domain spans several (NVL72).
     crosses_sockets : some traffic between ranks passes the link between CPU sockets.
     """
 
@@ -45,3 +46,4 @@ class Fabric:
     crosses_sockets: bool = False
     pcie_generation: int = 0
     network: Network | None = None
+    hosts: int = 1

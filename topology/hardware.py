@@ -91,14 +91,17 @@ class Hardware:
             peer_to_peer=self.peer_to_peer,
             crosses_sockets=span > max(1, self.gpus // self.sockets),
             pcie_generation=self.pcie_generation,
-            network=self._network(min(stride, island)) if islands > 1 else None,
+            network=self._network(min(stride, island), island) if islands > 1 else None,
+            hosts=-(-span // self.gpus) if bridged else 1,
         )
 
-    def _network(self, sharing: int) -> Network:
+    def _network(self, sharing: int, island: int) -> Network:
+        """Describe one group's part of the NICs beside the GPUs of an island."""
+        nics = self.nics * island / self.gpus / sharing
         return Network(
             kind=self.network,  # type: ignore[arg-type]  # checked when the catalogue was read
-            bandwidth=BytesPerSecond(self.nic_bandwidth.value * self.nics / sharing),
-            nics=max(1, self.nics // sharing),
+            bandwidth=BytesPerSecond(self.nic_bandwidth.value * nics),
+            nics=max(1, round(nics)),
         )
 
 

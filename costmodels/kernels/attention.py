@@ -292,6 +292,10 @@ def _score_time(machine: Machine, head_dim: Real) -> tuple[Real, Real]:
     if known.odd_cycles:
         odd = head_dim % 16.0 > 0.0
         taken, rows = np.where(odd, known.odd_cycles, taken), np.where(odd, known.odd_rows, rows)
+    if known.serial_share:
+        own = machine.peak / (machine.slots * machine.clock)
+        slower = 1.0 / own - 1.0 / known.serial_rate
+        taken = taken + 4.0 * head_dim / known.serial_share * slower
     least = 4.0 * head_dim * machine.slots / machine.rate
     return np.maximum(taken / machine.clock, least), rows
 

@@ -99,6 +99,10 @@ class AttentionParameters:
     concurrency : tiles a multiprocessor must hold to be busy.
     tile_overhead : s. softness : of rounds. tail : share of the difference between a long and a
     mean tile that the last round of causal work waits. sustained_drop : see `shapes.settled`.
+    serial_share : share of the peak that a tile's matrix products reach, where softmax waits for
+    them and they for it; 0 where the two overlap. serial_rate : peak FLOP a cycle of one
+    multiprocessor of the GPU that was fitted. On a GPU with slower tensor cores for its
+    multiprocessors only the products take longer.
     """
 
     provenance: Provenance
@@ -116,6 +120,8 @@ class AttentionParameters:
     softness: float
     tail: float
     sustained_drop: float
+    serial_share: float = 0.0
+    serial_rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,45 @@
+"""The tables that ship with the project. Nothing else here touches a packaged file."""
+
+from functools import cache
+from importlib.resources import files
+
+from costmodels.collectives.engines import Eager, Engine, load_engines
+from costmodels.collectives.network import Transports, load_transports
+from costmodels.collectives.parameters import Library, load_library
+from costmodels.collectives.tuning import Tuning, load_tuning
+
+_CURVES = ("collectives_nvlink.toml", "collectives_pcie.toml", "collectives_kernels.toml")
+
+
+@cache
+def library() -> Library:
+    """Read the curves of all protocols and kernels, once."""
+    return load_library(*map(_read, _CURVES))
+
+
+@cache
+def tuning() -> Tuning:
+    """Read NCCL's own constants, once."""
+    return load_tuning(_read("collectives_tuning.toml"))
+
+
+@cache
+def transports() -> Transports:
+    """Read the kinds of network, once."""
+    return load_transports(_read("collectives_network.toml"))
+
+
+@cache
+def engines() -> dict[str, Engine]:
+    """Read the serving engines, once."""
+    return load_engines(_read("collectives_engines.toml"))[0]
+
+
+@cache
+def eager() -> Eager:
+    """Read what a call costs that no graph replays, once."""
+    return load_engines(_read("collectives_engines.toml"))[1]
+
+
+def _read(name: str) -> str:
+    return files("costmodels").joinpath("data", name).read_text(encoding="utf-8")

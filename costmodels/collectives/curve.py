@@ -1,0 +1,97 @@
+"""How long bytes take that move in dependent steps: one form for every protocol and kernel."""
+
+from dataclasses import dataclass
+
+from costmodels.collectives.operations import Amount, Op
+from topology.fabric import Fabric
+from topology.units import Bytes, BytesPerSecond, Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    r"""A start-up time and a stream of bytes, joined by a power mean.
+
+    .. math::
+        t = (start^s + stream^s)^{1/s}, \quad
+        start = launch + steps (step + rise\, c / (c + rise\_bytes)), \quad
+        stream = wire / (bandwidth\, efficiency)
+
+    where c is the chunk that one step carries, wire the bytes one GPU sends, and s the
+    `sharpness`. s = 1 adds the two (Hockney); s > 1 is a pipeline that hides its start behind
+    the stream, so that time stays flat and then turns; s < 1 is a slow ramp of the bandwidth,
+    close to a term with the square root of the size.
+
+    Fields
+    ------
+    launch : s, one kernel, whatever it does.
+    step : s, one dependent step with one warp of data.
+    rise : s, what a step costs more once all threads and channels are in use.
+    rise_bytes : B, the chunk at which half of `rise` is reached.
+    efficiency : share of the nominal bandwidth of the link that large messages reach.
+    share, cross : what is left of it when more than two GPUs use the host's PCIe tree at
+        once, and when they sit on two sockets.
+    pool : B/s of host memory that all ranks share where copies go through it; 0 where none do.
+    copy_gather, copy_reduce : copies inside a GPU, as a number of chunks on its link.
+
+    References
+    ----------
+    R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994, for
+    s = 1; the power mean is our own, chosen on measured tables (see `source` of each curve).
+
+    Examples
+    --------
+    1 us to start, two steps of 1 us, 8 MB at half of 16 GB/s: 3 us + 1 ms.
+
+    >>> curve = Curve(launch=Seconds(1e-6), step=Seconds(1e-6), efficiency=0.5)
+    >>> start, stream = curve.start(2, 4e6), 8e6 * curve.per_byte(BytesPerSecond(16e9))
+    >>> f"{curve.join(start, stream) * 1e6:.0f} us"
+    '1003 us'
+    """
+
+    launch: Seconds
+    step: Seconds = Seconds(0.0)
+    rise: Seconds = Seconds(0.0)
+    rise_bytes: Bytes = Bytes(1.0)
+    efficiency: float
+    share: float = 1.0
+    cross: float = 1.0
+    pool: BytesPerSecond = BytesPerSecond(0.0)
+    copy_gather: float = 0.0
+    copy_reduce: float = 0.0
+    sharpness: float = 1.0
+
+    def start(self, steps: float, chunk: Amount, rises: float = -1.0) -> Amount:
+        """Seconds before the stream counts: launch and `steps` steps of `chunk` bytes.
+
+        `rises` is how often `rise` comes in, where that is not once a step.
+        """
+        often = steps if rises < 0 else rises
+        rise = often * self.rise * (chunk / (chunk + self.rise_bytes))
+        return self.launch + steps * self.step + rise
+
+    def copies(self, op: Op) -> float:
+        """Chunks that one GPU copies at home during `op`, as a length on its link."""
+        return self.copy_reduce if "reduce" in op else self.copy_gather
+
+    def per_byte(self, bandwidth: BytesPerSecond) -> float:
+        """Seconds a byte at the efficiency of an undisturbed link of `bandwidth`."""
+        return 1 / (bandwidth * self.efficiency)
+
+    def per_byte_on(self, fabric: Fabric, idle: int = 0) -> float:
+        """Seconds a byte of one GPU when all but `idle` GPUs of a node of `fabric` send."""
+        local = max(2, fabric.ranks // fabric.nodes)
+        left = 1.0
+        if fabric.link == "pcie":
+            left *= self.share if local > 2 else 1.0
+            left *= self.cross if fabric.crosses_sockets else 1.0
+        crowd = (local - idle) / self.pool if self.pool else 0.0
+        return self.per_byte(fabric.bandwidth) / left + crowd
+
+    def join(self, start: Amount, stream: Amount, sharpness: float = 0.0) -> Amount:
+        """Power mean of the start-up time and the stream, in seconds.
+
+        A `sharpness` other than 0 replaces the curve's own, where something else is slower.
+        """
+        s = sharpness or self.sharpness
+        joined: Amount = (start**s + stream**s) ** (1 / s)
+        return joined

@@ -1,0 +1,103 @@
+"""The collectives, what their message size means, and the least that any algorithm must move.
+
+`message_bytes` is what nccl-tests prints as size: the larger of one rank's send and receive
+buffers. For all-gather and reduce-scatter that is the full array, for all-to-all (gather,
+scatter) the whole buffer of one rank (of the root).
+"""
+
+from typing import Literal, Protocol, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.errors import InputError, unknown
+from topology.fabric import Fabric
+
+Op = Literal[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send_recv",
+]
+OPS: tuple[Op, ...] = get_args(Op)
+RING_OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+PAIRWISE_OPS: tuple[Op, ...] = ("all_to_all", "gather", "scatter", "send_recv")
+
+WireProtocol = Literal["LL", "LL128", "Simple"]
+PROTOCOLS: tuple[WireProtocol, ...] = get_args(WireProtocol)
+
+Amount = TypeVar("Amount", float, NDArray[np.float64])
+
+
+class Collective(Protocol):
+    """Anything that can price a message: bytes in, seconds out, arrays element by element."""
+
+    def time(self, message_bytes: Amount) -> Amount: ...
+
+
+def read_op(name: str) -> Op:
+    """Take the name of a collective, or say which names there are.
+
+    >>> read_op("all_reduce")
+    'all_reduce'
+    """
+    for op in OPS:
+        if op == name:
+            return op
+    raise unknown("collective", name, OPS)
+
+
+def refuse(algorithm: str, op: str, reason: str) -> InputError:
+    """Build the error for an algorithm that cannot run `op` here.
+
+    >>> str(refuse("tree", "all_gather", "it exists for all_reduce only"))
+    'all_gather by tree: it exists for all_reduce only'
+    """
+    return InputError(f"{op} by {algorithm}: {reason}")
+
+
+def ring_steps(op: Op, ranks: int) -> int:
+    """Count the dependent steps around a ring.
+
+    >>> ring_steps("all_reduce", 8), ring_steps("all_gather", 8)
+    (14, 7)
+    """
+    return 2 * (ranks - 1) if op == "all_reduce" else ranks - 1
+
+
+def ring_transfers(op: Op, ranks: int) -> int:
+    """Count the chunks of 1 / ranks of the message that the busiest rank sends on.
+
+    >>> ring_transfers("all_reduce", 4), ring_transfers("broadcast", 4)
+    (6, 4)
+    """
+    return ranks if op in ("broadcast", "reduce") else ring_steps(op, ranks)
+
+
+def least_bytes(op: Op, message_bytes: Amount, fabric: Fabric) -> Amount:
+    """Bytes that the busiest GPU of `fabric` must send, or receive, whatever the algorithm.
+
+    A switch that reduces and replicates lets an all-reduce (reduce-scatter, all-gather) pass
+    with each byte sent once; without it, all-reduce costs two passes over (n - 1) / n.
+
+    Examples
+    --------
+    >>> from topology.catalogue import hardware
+    >>> least_bytes("all_reduce", 8.0, hardware("a100-sxm-80gb").fabric(8))
+    14.0
+    >>> least_bytes("all_reduce", 8.0, hardware("h100-sxm").fabric(8))
+    8.0
+    """
+    ranks = fabric.ranks
+    if ranks == 1:
+        return message_bytes * 0.0
+    if op == "all_reduce" and not fabric.multicast:
+        return message_bytes * (2 * (ranks - 1) / ranks)
+    if op in ("all_reduce", "broadcast", "reduce", "send_recv"):
+        return message_bytes * 1.0
+    return message_bytes * ((ranks - 1) / ranks)

@@ -1,0 +1,140 @@
+"""Curves and where they come from: the tables of `costmodels/data`, read from text."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final, Literal, cast
+
+from costmodels.collectives.curve import Curve
+from topology.errors import CatalogueError, UncalibratedError
+from topology.fabric import Fabric, LinkKind
+from topology.sourced import Kind
+from topology.units import Bytes, parse
+
+LinkClass = Literal["nvlink", "bridge", "pcie", "host"]
+
+UNITS: Final = {"launch": "s", "step": "s", "rise": "s", "rise_bytes": "B", "pool": "B/s"}
+_COVER: Final = ("kind", "source", "ops", "smallest", "largest", "ranks")
+_ERRORS: Final = ("median_error", "worst_error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A curve, its provenance, and what it has been checked against.
+
+    ops : the collectives seen. smallest, largest : B, the messages seen.
+    ranks : fewest and most GPUs seen.
+    median_error, worst_error : relative, over the rows of the fit; NaN where nothing was fitted.
+    carried : taken over from another generation or link.
+    """
+
+    curve: Curve
+    kind: Kind
+    source: str
+    ops: tuple[str, ...]
+    smallest: Bytes
+    largest: Bytes
+    ranks: tuple[int, int]
+    median_error: float
+    worst_error: float
+    carried: bool = False
+
+    def covers(self, op: str, fabric: Fabric) -> bool:
+        """Whether `op` on groups of this many ranks, on one node, was seen."""
+        fewest, most = self.ranks
+        return op in self.ops and fabric.nodes == 1 and fewest <= fabric.ranks <= most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """Curves by generation, link class and name; `like` says what stands in for a missing one."""
+
+    curves: Mapping[str, Fitted]
+    like: Mapping[str, str]
+
+    def get(self, fabric: Fabric, name: str) -> Fitted:
+        """Find the curve `name` for the links inside a node of `fabric`.
+
+        Raises
+        ------
+        UncalibratedError
+            If neither this generation and link nor a stand-in has it.
+        """
+        place = first = f"{fabric.architecture}.{link_class(fabric)}"
+        while place:
+            found = self.curves.get(f"{place}.{name}")
+            if found is not None:
+                return replace(found, carried=found.carried or place != first)
+            place = self.like.get(place, "")
+        raise UncalibratedError(f"no {name} for {fabric.architecture} over {link_class(fabric)}")
+
+    def has(self, fabric: Fabric, name: str) -> bool:
+        """Whether `get` would find it."""
+        try:
+            self.get(fabric, name)
+        except UncalibratedError:
+            return False
+        return True
+
+
+def link_class(fabric: Fabric) -> LinkClass:
+    """Name what a copy between two GPUs of one node goes over.
+
+    ``nvlink`` is a switch, ``bridge`` direct links, ``host`` the memory of the host.
+
+    >>> from topology.catalogue import hardware
+    >>> [link_class(hardware(name).fabric(2)) for name in ("h100-sxm", "h100-nvl", "t4", "l40s")]
+    ['nvlink', 'bridge', 'pcie', 'host']
+    """
+    if not fabric.peer_to_peer:
+        return "host"
+    classes: dict[LinkKind, LinkClass] = {"nvswitch": "nvlink", "nvlink": "bridge", "pcie": "pcie"}
+    return classes[fabric.link]
+
+
+def load_library(*texts: str) -> Library:
+    """Read tables of curves from TOML texts; the caller does the file I/O.
+
+    A table ``[hopper.nvlink.ring_ll]`` holds the fields of a curve, as text with units, and its
+    provenance; ``[like]`` maps ``"volta.nvlink"`` to the place that stands in for it.
+
+    Raises
+    ------
+    CatalogueError
+        If a table has other fields, or a value is not a quantity in its unit.
+    """
+    curves: dict[str, Fitted] = {}
+    like: dict[str, str] = {}
+    for text in texts:
+        tables = tomllib.loads(text)
+        like |= tables.pop("like", {})
+        for architecture, links in tables.items():
+            for link, rows in links.items():
+                for name, row in rows.items():
+                    where = f"{architecture}.{link}.{name}"
+                    curves[where] = read_fitted(where, row)
+    return Library(curves=curves, like=like)
+
+
+def read_fitted(where: str, row: Mapping[str, object]) -> Fitted:
+    """Read one table: a curve with its provenance."""
+    names = {field.name for field in fields(Curve)}
+    known = row.get("kind") == "measured"
+    extra = set(row) - names - {*_COVER, *_ERRORS, "note"}
+    missing = {"launch", "efficiency", *_COVER, *(_ERRORS if known else ())} - set(row)
+    if extra or missing:
+        raise CatalogueError(f"{where}: missing {sorted(missing)}, unexpected {sorted(extra)}")
+    numbers = {key: parse(str(row[key]), UNITS.get(key, "1")) for key in names & set(row)}
+    fewest, _, most = str(row["ranks"]).partition("..")
+    return Fitted(
+        curve=Curve(**numbers),  # type: ignore[arg-type]  # NewTypes are floats
+        kind=cast(Kind, row["kind"]),
+        source=str(row["source"]),
+        ops=tuple(str(row["ops"]).replace(",", " ").split()),
+        smallest=Bytes(parse(str(row["smallest"]), "B")),
+        largest=Bytes(parse(str(row["largest"]), "B")),
+        ranks=(int(fewest), int(most)),
+        median_error=parse(str(row["median_error"]), "1") if known else math.nan,
+        worst_error=parse(str(row["worst_error"]), "1") if known else math.nan,
+    )

@@ -1,0 +1,72 @@
+"""What a caller may choose besides the collective, its size and the fabric."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from topology.errors import InputError, unknown
+
+Algorithm = Literal[
+    "auto",
+    "ring",
+    "tree",
+    "nvls",
+    "nvls_tree",
+    "collnet",
+    "pat",
+    "multishot",
+    "oneshot",
+    "twoshot",
+    "symmetric",
+    "pairwise",
+    "engine",
+]
+Launch = Literal["graph", "stream"]
+Launcher = Literal["process", "single"]
+
+ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
+LAUNCHES: Final[tuple[Launch, ...]] = get_args(Launch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the library is run.
+
+    nccl : release, major and minor; it decides which protocol is taken at a size.
+    launcher : ``process``, one process a GPU; ``single``, one process launches all GPUs of its
+        node in turn.
+    engine : which serving engine's kernels `algorithm` ``engine`` and ``oneshot`` ... may use;
+        ``best`` takes the fastest of them.
+    """
+
+    nccl: tuple[int, int] = (2, 29)
+    launcher: Launcher = "process"
+    engine: str = "best"
+
+    def __post_init__(self) -> None:
+        if self.launcher not in get_args(Launcher):
+            raise unknown("launcher", self.launcher, get_args(Launcher))
+        if self.nccl < (2, 18):
+            raise InputError(f"NCCL {self.nccl[0]}.{self.nccl[1]}: expected 2.18 or newer")
+
+
+DEFAULT: Final = Settings()
+
+
+def read_algorithm(name: str) -> Algorithm:
+    """Take the name of an algorithm, or say which names there are.
+
+    >>> read_algorithm("ring")
+    'ring'
+    """
+    for algorithm in ALGORITHMS:
+        if algorithm == name:
+            return algorithm
+    raise unknown("algorithm", name, ALGORITHMS)
+
+
+def read_launch(name: str) -> Launch:
+    """Take ``graph`` or ``stream``, or say so."""
+    for launch in LAUNCHES:
+        if launch == name:
+            return launch
+    raise unknown("launch", name, LAUNCHES)

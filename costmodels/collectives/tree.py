@@ -1,0 +1,77 @@
+"""All-reduce up and down two trees of nodes."""
+
+from dataclasses import dataclass
+
+from costmodels.collectives.curve import Curve
+from costmodels.collectives.network import Hop
+from costmodels.collectives.operations import Amount
+from topology.fabric import Fabric
+
+
+def tree_depth(nodes: int) -> int:
+    """Levels of a binary tree below its root.
+
+    >>> tree_depth(1), tree_depth(2), tree_depth(16), tree_depth(17)
+    (0, 1, 4, 5)
+    """
+    return (nodes - 1).bit_length()
+
+
+def tree_passes(nodes: int) -> int:
+    """How often a node sends the message to other nodes in a double binary tree.
+
+    Two nodes are each the root of one tree for half the data: once. In larger trees a node
+    sends once up and, for the half where it has two children, twice down.
+
+    >>> tree_passes(1), tree_passes(2), tree_passes(8)
+    (0, 1, 2)
+    """
+    return min(nodes - 1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    r"""A chain inside each node, two complementary binary trees between nodes; up, then down.
+
+    .. math::
+        start = launch + 2 (g - 1)\,step + 2 \lceil \log_2 N \rceil\,hop, \quad
+        stream = m \max(2 \beta_{link}, w\,\beta_{network})
+
+    with m the message, g the GPUs a node, N the nodes, w = 1 for two nodes and 2 for more. In an
+    NVLink domain of several hosts the chain runs inside each and a tree joins them over NVLink.
+
+    References
+    ----------
+    Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+    scan", Parallel Computing 35(12), 2009.
+
+    Examples
+    --------
+    One node of two GPUs is a chain of two: 1 + 2 us + 2 x 4 MB / 1 GB/s.
+
+    >>> from topology.units import BytesPerSecond, Seconds
+    >>> curve = Curve(launch=Seconds(1e-6), step=Seconds(1e-6), efficiency=1.0)
+    >>> node = Fabric(
+    ...     architecture="ampere", ranks=2, link="nvlink", bandwidth=BytesPerSecond(1e9)
+    ... )
+    >>> f"{Tree(fabric=node, curve=curve).time(4e6):.6f} s"
+    '0.008003 s'
+    """
+
+    fabric: Fabric
+    curve: Curve
+    hop: Hop = Hop()
+
+    def time(self, message_bytes: Amount) -> Amount:
+        """Seconds for an all-reduce of `message_bytes`."""
+        nodes, hosts = self.fabric.nodes, self.fabric.hosts
+        local = self.fabric.ranks // nodes
+        chunk = message_bytes / self.fabric.ranks
+        steps = 2 * (max(1, local // hosts) - 1 + tree_depth(hosts))
+        start = self.curve.start(steps, chunk) + 2 * tree_depth(nodes) * self.hop.step
+        inside = 2 * self.curve.per_byte_on(self.fabric) if local > 1 else 0.0
+        return self.curve.join(
+            start,
+            message_bytes * max(inside, tree_passes(nodes) * self.hop.per_byte),
+            self.hop.sharpness,
+        )

@@ -1,0 +1,221 @@
+"""Every collective obeys the same laws, whatever its algorithm and its links."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.collectives import (
+    ALGORITHMS,
+    OPS,
+    Settings,
+    basis,
+    choose,
+    collective_time,
+    least_bytes,
+)
+from costmodels.collectives.build import build, obstacle
+from costmodels.estimate import Basis
+from topology.errors import InputError
+from topology.fabric import Fabric, Network
+
+NAMED = [algorithm for algorithm in ALGORITHMS if algorithm not in ("auto", "engine")]
+PAIRS = ("all_to_all", "gather", "scatter", "send_recv")
+NETWORKS = ["infiniband", "roce", "efa", "slingshot", "ethernet", "nvlink"]
+
+
+MANY = st.sampled_from([2, 3, 4, 5, 6, 8, 12, 16, 64])
+
+
+@st.composite
+def fabrics(draw, ranks=MANY, spread=None):
+    link = draw(st.sampled_from(["nvswitch", "nvlink", "pcie"]))
+    architecture = draw(
+        st.sampled_from(["volta", "turing", "ampere", "ada", "hopper", "blackwell"])
+    )
+    count = draw(ranks)
+    counts = [n for n in (1, 2, 4, count) if count % n == 0]
+    nodes = draw(st.sampled_from([n for n in counts if spread in (None, n > 1)]))
+    local = count // nodes
+    return Fabric(
+        architecture=architecture,
+        ranks=count,
+        nodes=nodes,
+        link=link,
+        bandwidth=draw(st.sampled_from([15.75e9, 63e9, 200e9, 450e9, 900e9])),
+        multicast=link == "nvswitch" and architecture in ("hopper", "blackwell") and local > 2,
+        peer_to_peer=link != "pcie" or draw(st.booleans()),
+        crosses_sockets=draw(st.booleans()),
+        pcie_generation=draw(st.sampled_from([3, 4, 5])),
+        network=Network(
+            kind=draw(st.sampled_from(NETWORKS)),
+            bandwidth=draw(st.sampled_from([12.5e9, 50e9, 400e9])),
+            nics=draw(st.sampled_from([1, 2, 8])),
+        )
+        if nodes > 1
+        else None,
+        hosts=draw(st.sampled_from([1, 2])) if nodes == 1 and count % 4 == 0 else 1,
+    )
+
+
+ops = st.sampled_from(OPS)
+launches = st.sampled_from(["graph", "stream"])
+sizes = st.one_of(st.just(0.0), st.floats(1.0, 1e12))
+
+
+@st.composite
+def cases(draw, spread=None):
+    """An operation, links, and how to run it: only what can be run."""
+    op, fabric = draw(ops), draw(fabrics(spread=spread))
+    able = ["auto", "engine", *(name for name in NAMED if not obstacle(name, op, fabric))]
+    algorithm = draw(st.sampled_from(able))
+    older = [] if algorithm == "symmetric" else [(2, 18), (2, 20), (2, 22), (2, 27)]
+    settings = Settings(
+        nccl=draw(st.sampled_from([(2, 29), *older])),
+        launcher=draw(st.sampled_from(["process", "single"])),
+        engine=draw(st.sampled_from(["best", "trtllm", "vllm", "sglang"])),
+    )
+    return op, fabric, {"algorithm": algorithm, "settings": settings}
+
+
+def timed(case, size, launch="graph"):
+    op, fabric, how = case
+    return collective_time(op, size, fabric, launch=launch, **how)
+
+
+@given(op=ops, size=sizes, fabric=fabrics(ranks=st.just(1)), launch=launches)
+def test_one_rank_is_free(op, size, fabric, launch):
+    assert collective_time(op, size, fabric, launch=launch) == 0
+
+
+@given(case=cases(), launch=launches)
+def test_no_bytes_take_some_microseconds(case, launch):
+    assert 1e-6 < timed(case, 0.0, launch) < 20e-3
+
+
+@given(case=cases(), launch=launches, small=sizes, large=sizes)
+def test_more_bytes_never_take_less_time(case, launch, small, large):
+    small, large = sorted([small, large])
+
+    assert timed(case, small, launch) <= timed(case, large, launch) * (1 + 1e-12)
+
+
+@given(case=cases())
+def test_more_bytes_never_take_less_time_on_a_fine_grid(case):
+    times = timed(case, 2.0 ** np.arange(0, 40, 0.0625))
+
+    assert np.all(np.diff(times) >= -1e-12 * times[1:])
+
+
+@given(case=cases(spread=False), size=sizes)
+def test_the_link_bounds_time_from_below(case, size):
+    """The busiest GPU sends the least that the operation needs over its nominal link."""
+    op, fabric, _ = case
+    bound = least_bytes(op, size, fabric) / fabric.bandwidth
+
+    assert timed(case, size) >= bound * (1 - 1e-12)
+
+
+@given(case=cases(spread=True), size=sizes)
+def test_the_network_bounds_time_from_below(case, size):
+    """What the GPUs of one node lack is with the others, and has to come in."""
+    op, fabric, _ = case
+    missing = size * (fabric.nodes - 1) / fabric.nodes
+    bytes_in = {
+        "all_reduce": size,
+        "all_gather": missing,
+        "reduce_scatter": missing,
+        "all_to_all": missing * fabric.ranks / fabric.nodes,
+        "broadcast": size,
+        "reduce": size,
+        "gather": missing,
+        "scatter": missing,
+        "send_recv": size,
+    }[op]
+
+    assert timed(case, size) >= bytes_in / fabric.network.bandwidth * (1 - 1e-12)
+
+
+@given(case=cases(), launch=launches, some=st.lists(sizes, min_size=1, max_size=6))
+def test_arrays_are_priced_like_numbers(case, launch, some):
+    array = timed(case, np.array([some]), launch)
+    numbers = [timed(case, size, launch) for size in some]
+
+    assert array.shape == (1, len(some))
+    assert array[0] == pytest.approx(numbers, rel=1e-12)
+    assert all(type(number) is float for number in numbers)
+
+
+@given(op=ops, size=sizes, fabric=fabrics())
+def test_nccl_is_no_worse_than_the_worst_protocol(op, size, fabric):
+    """NCCL's choice is one of those it could make, whichever that is."""
+    able = [
+        build(name, protocol, op, fabric).model.time(size)
+        for name in ("ring", "tree", "nvls", "nvls_tree", "pat", "pairwise")
+        if not obstacle(name, op, fabric)
+        for protocol in ("LL", "LL128", "Simple")
+        if protocol != "LL128" or (fabric.link != "pcie" and name in ("ring", "tree"))
+    ]
+
+    assert collective_time(op, size, fabric) <= max(able) * (1 + 1e-12)
+
+
+@given(size=sizes, fabric=fabrics(), launch=launches)
+def test_the_best_engine_beats_every_engine(size, fabric, launch):
+    def time(engine):
+        settings = Settings(engine=engine)
+        return collective_time(
+            "all_reduce", size, fabric, algorithm="engine", launch=launch, settings=settings
+        )
+
+    assert time("best") == min(time(engine) for engine in ("trtllm", "vllm", "sglang"))
+
+
+@given(size=sizes, fabric=fabrics())
+def test_engines_are_never_slower_than_nccl_in_a_graph(size, fabric):
+    engine = collective_time("all_reduce", size, fabric, algorithm="engine")
+
+    assert engine <= collective_time("all_reduce", size, fabric)
+
+
+@given(case=cases(), size=sizes)
+def test_a_call_takes_no_less_than_its_replay(case, size):
+    assert timed(case, size) <= timed(case, size, "stream")
+
+
+@given(case=cases(), size=sizes)
+def test_every_time_has_a_choice_and_a_basis(case, size):
+    op, fabric, how = case
+    name, protocol = choose(op, size, fabric, **how)
+
+    assert name in (NAMED if how["algorithm"] in ("auto", "engine") else [how["algorithm"]])
+    assert protocol in ("LL", "LL128", "Simple")
+    assert basis(op, size, fabric, **how) > Basis.MEASURED
+
+
+@given(
+    op=ops,
+    size=st.floats(1e3, 1e9),
+    ranks=st.integers(2, 16),
+    architecture=st.sampled_from(["ampere", "hopper", "blackwell"]),
+)
+def test_one_more_gpu_is_no_cliff(op, size, ranks, architecture):
+    """Formulas hold between and beyond the group sizes that were measured."""
+
+    def time(count):
+        fabric = Fabric(architecture=architecture, ranks=count, link="nvlink", bandwidth=300e9)
+        return collective_time(op, size, fabric, algorithm="pairwise" if op in PAIRS else "ring")
+
+    assert 0.6 * time(ranks) <= time(ranks + 1) <= 2.5 * time(ranks)
+
+
+@pytest.mark.parametrize("size", [-1.0, math.nan, math.inf])
+def test_a_size_that_cannot_be_is_refused(size):
+    fabric = Fabric(architecture="hopper", ranks=8, link="nvlink", bandwidth=450e9)
+
+    with pytest.raises(InputError, match="message size"):
+        collective_time("all_reduce", size, fabric)
+    with pytest.raises(InputError, match="message size"):
+        collective_time("all_reduce", np.array([1.0, size]), fabric)

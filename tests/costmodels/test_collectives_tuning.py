@@ -1,0 +1,197 @@
+"""What NCCL takes at which size, what cannot be forced, and what the tables must have."""
+
+import pytest
+
+from costmodels.collectives import Settings, basis, choose, collective_time
+from costmodels.collectives.catalogue import engines, library, transports, tuning
+from costmodels.collectives.engines import load_engines
+from costmodels.collectives.network import load_transports
+from costmodels.collectives.parameters import load_library
+from costmodels.estimate import Basis
+from topology.catalogue import hardware
+from topology.errors import CatalogueError, InputError
+from topology.fabric import Fabric
+
+KIB, MIB = 2.0**10, 2.0**20
+
+# Where measured time jumps (aiconfigurator-core 0.12 nccl_perf): the last size in the protocol of
+# small messages and the first beyond it, NCCL 2.27.3 on A100 and 2.29.2 on the others.
+JUMPS = [
+    ("h100-sxm", 2, "all_reduce", 1, 2, "Simple"),  # 15 -> 28 us
+    ("h100-sxm", 4, "all_gather", 2, 4, "Simple"),  # 19 -> 37 us
+    ("h100-sxm", 8, "reduce_scatter", 4, 8, "LL128"),
+    ("a100-sxm-80gb", 2, "all_reduce", 0.5, 1, "Simple"),  # 19 -> 41 us
+    ("a100-sxm-80gb", 4, "all_gather", 1, 2, "Simple"),  # 23 -> 53 us
+    ("b200", 4, "all_reduce", 4, 8, "LL128"),  # 36 -> 85 us
+    ("b200", 8, "all_gather", 8, 16, "LL128"),  # 44 -> 104 us
+    ("rtx-pro-6000", 2, "all_reduce", 0.5, 1, "Simple"),
+    ("rtx-pro-6000", 8, "all_gather", 0.5, 1, "Simple"),  # 91 -> 75 us
+]
+
+
+@pytest.mark.parametrize(("name", "ranks", "op", "small", "large", "then"), JUMPS)
+def test_protocols_change_where_measured_time_jumps(name, ranks, op, small, large, then):
+    node = hardware(name).fabric(ranks)
+
+    assert choose(op, small * MIB, node)[1] == "LL"
+    assert choose(op, large * MIB, node)[1] == then
+
+
+def test_the_switch_reduces_large_messages_of_eight_h100():
+    node = hardware("h100-sxm").fabric(8)
+
+    assert choose("all_reduce", 64 * MIB, node) == ("nvls", "Simple")
+    assert choose("all_gather", 64 * MIB, node) == ("ring", "Simple")
+    assert choose("all_reduce", 64 * MIB, hardware("a100-sxm-80gb").fabric(8))[0] == "ring"
+    assert choose("all_reduce", 64 * MIB, hardware("h100-sxm").fabric(2))[0] == "ring"
+
+
+def test_nodes_are_joined_by_trees():
+    nodes = hardware("h100-sxm").fabric(16, nodes=2)
+
+    assert choose("all_reduce", 8 * KIB, nodes) == ("tree", "LL")
+    assert choose("all_reduce", 1024 * MIB, nodes) == ("nvls_tree", "Simple")
+    assert choose("all_gather", 1024 * MIB, nodes) == ("ring", "Simple")
+
+
+def test_a_rack_of_nvlink_is_one_node_of_many_hosts():
+    rack = Fabric(
+        architecture="blackwell", ranks=8, link="nvswitch", bandwidth=900e9, multicast=True, hosts=2
+    )
+
+    assert choose("all_reduce", 8 * KIB, rack) == ("tree", "LL")
+    assert choose("all_reduce", 64 * MIB, rack) == ("nvls", "Simple")
+
+
+def test_an_older_release_switches_earlier():
+    """Before 2.21 NCCL credited Hopper's low-latency protocol with 88 instead of 141 GB/s."""
+    node = hardware("h100-sxm").fabric(2)
+    size = 1.2 * MIB
+
+    assert choose("all_reduce", size, node)[1] == "LL"
+    assert choose("all_reduce", size, node, settings=Settings(nccl=(2, 20)))[1] == "Simple"
+
+
+IMPOSSIBLE = [
+    ("tree", "all_gather", "h100-sxm", 8, "serves all_reduce only"),
+    ("ring", "all_to_all", "h100-sxm", 8, "serves all_reduce, all_gather"),
+    ("pairwise", "all_reduce", "h100-sxm", 8, "serves all_to_all"),
+    ("nvls", "all_reduce", "a100-sxm-80gb", 8, "multicasting NVLink switch"),
+    ("nvls", "all_reduce", "h100-sxm", 2, "more than two GPUs"),
+    ("multishot", "all_reduce", "a100-sxm-80gb", 8, "multicasting NVLink switch"),
+    ("oneshot", "all_reduce", "l40s", 4, "read each other's memory"),
+    ("oneshot", "all_reduce", "h100-sxm", 16, "inside one node, got 2"),
+    ("symmetric", "all_reduce", "rtx-pro-6000", 2, "NVLink between all"),
+    ("nvls_tree", "all_reduce", "h100-sxm", 8, "several nodes, got 1"),
+    ("collnet", "all_reduce", "l40", 16, "switches that reduce"),
+    ("pat", "all_gather", "h100-sxm", 16, "one GPU a node, got 16 on 2"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "op", "name", "ranks", "reason"), IMPOSSIBLE)
+def test_what_cannot_be_forced_says_why(algorithm, op, name, ranks, reason):
+    with pytest.raises(InputError, match=reason) as caught:
+        collective_time(op, MIB, hardware(name).fabric(ranks), algorithm=algorithm)
+
+    assert str(caught.value).startswith(f"{op} by {algorithm}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_symmetric_kernels_need_their_release():
+    node = hardware("h100-sxm").fabric(8)
+
+    with pytest.raises(InputError, match=r"2\.27"):
+        collective_time(
+            "all_reduce", MIB, node, algorithm="symmetric", settings=Settings(nccl=(2, 26))
+        )
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"op": "allreduce"}, "did you mean all_reduce"),
+        ({"algorithm": "rings"}, "did you mean ring"),
+        ({"launch": "graphs"}, "did you mean graph"),
+    ],
+)
+def test_unknown_names_get_the_nearest(how, message):
+    how = {"op": "all_reduce", "message_bytes": MIB, "fabric": hardware("l4").fabric(2)} | how
+
+    with pytest.raises(InputError, match=message):
+        collective_time(**how)
+
+
+def test_settings_are_checked():
+    with pytest.raises(InputError, match="launcher"):
+        Settings(launcher="threads")
+    with pytest.raises(InputError, match=r"2\.18 or newer"):
+        Settings(nccl=(2, 4))
+    with pytest.raises(InputError, match="did you mean vllm"):
+        collective_time(
+            "all_reduce", MIB, hardware("h100-sxm").fabric(8), settings=Settings(engine="vlm")
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "op", "size", "expected"),
+    [
+        ("h100-sxm", 4, "all_gather", MIB, Basis.CALIBRATED),
+        ("h200-sxm", 8, "all_reduce", 64 * MIB, Basis.CALIBRATED),  # the same links
+        ("h100-sxm", 3, "all_gather", MIB, Basis.CALIBRATED),  # between measured sizes
+        ("h100-sxm", 8, "broadcast", 64 * MIB, Basis.DATASHEET),  # another operation
+        ("v100-sxm", 8, "all_reduce", MIB, Basis.DATASHEET),  # another generation
+        ("h100-sxm", 16, "all_reduce", MIB, Basis.DATASHEET),  # two nodes
+        ("h100-sxm", 8, "all_reduce", 2.0**40, Basis.ASSUMED),  # beyond anything measured
+    ],
+)
+def test_a_time_says_how_well_it_is_known(name, ranks, op, size, expected):
+    assert basis(op, size, hardware(name).fabric(ranks)) is expected
+
+
+def test_a_stream_pays_the_host():
+    """Eager PyTorch pays 40 to 50 us a collective, however small."""
+    node = hardware("h100-sxm").fabric(2)
+
+    assert 40e-6 <= collective_time("all_reduce", 1024.0, node, launch="stream") <= 50e-6
+    large = collective_time("all_reduce", 2.0**30, node)
+    assert collective_time("all_reduce", 2.0**30, node, launch="stream") < large * 1.01
+
+
+def test_one_process_for_all_gpus_has_a_higher_floor():
+    """nccl-tests -g 8 on H100: 35 us, where one process a GPU gives 13 to 16."""
+    node = hardware("h100-sxm").fabric(8)
+    single = Settings(launcher="single")
+
+    assert collective_time("all_reduce", 64.0, node) == pytest.approx(15.6e-6, rel=0.05)
+    assert collective_time("all_reduce", 64.0, node, settings=single) == pytest.approx(
+        35e-6, rel=0.05
+    )
+
+
+def test_every_curve_is_physical_and_sourced():
+    for name, fitted in library().curves.items():
+        ceiling = 0.5 if name.endswith("_ll") else 1.0
+        assert 0 < fitted.curve.efficiency <= ceiling, name
+        assert fitted.curve.launch > 0, name
+        assert fitted.source, name
+        assert fitted.smallest <= fitted.largest, name
+        if fitted.kind == "measured":
+            assert 0 <= fitted.median_error <= fitted.worst_error, name
+    assert all(source.source for source in (*transports().values(), *engines().values()))
+
+
+def test_a_table_with_a_strange_field_is_refused():
+    with pytest.raises(CatalogueError, match="lunch"):
+        load_library('[hopper.nvlink.ring_ll]\nlunch = "1 us"\nlaunch = "1 us"\n')
+    with pytest.raises(CatalogueError, match="carrier"):
+        load_transports('[carrier]\nkind = "assumed"\n')
+    with pytest.raises(CatalogueError, match="slow"):
+        load_engines('[eager]\nhost = "1 us"\ngap = "1 us"\nsingle = "1 us"\ncopy = {}\n[slow]\n')
+
+
+def test_constants_of_old_releases_add_up():
+    newest, older, oldest = (tuning().at(release) for release in ((2, 30), (2, 22), (2, 20)))
+
+    assert newest["nvlink_tree"][2] == pytest.approx(4e-6)
+    assert older["nvlink_tree"][2] == oldest["nvlink_tree"][2] == pytest.approx(28e-6)
+    assert older["hopper_ll"] == newest["hopper_ll"] != oldest["hopper_ll"]
