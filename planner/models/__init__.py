@@ -1,0 +1,9 @@
+"""Models: what they are made of, from a catalogue or a user's files.
+
+`planner.models.tokens` turns the size of a request into the lengths of a model's streams.
+"""
+
+from planner.models.catalogue import ALIASES, names, read_model
+from planner.models.describe import describe
+
+__all__ = ["ALIASES", "describe", "names", "read_model"]

@@ -1,0 +1,253 @@
+"""The models that ship with the project, and those in a user's files. Only here are files read."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Final, cast
+
+from planner.models.architecture import Encoder, Model
+from planner.models.count import parameters
+from planner.models.entries import (
+    Entry,
+    VaeEntry,
+    complete,
+    load_encoders,
+    load_entry,
+    load_vaes,
+    recognised,
+    strides,
+)
+from planner.models.fields import Fields
+from planner.models.readers import reader_of
+from topology.errors import InputError, unknown
+
+ALIASES: Final = {
+    "cosmos3": "cosmos3-nano",
+    "flux": "flux.1-dev",
+    "z-image-turbo": "z-image",
+    "wan2.2-t2v-a14b": "wan2.2-a14b",
+    "wan2.2-ti2v-5b": "wan2.2-5b",
+    "wan2.1-t2v-14b": "wan2.1-14b",
+    "wan2.1-t2v-1.3b": "wan2.1-1.3b",
+}
+_DATA: Final = Path(__file__).parent / "data"
+_TABLES: Final = ("vaes", "encoders")
+_LARGEST: Final = 10 * 2**20  # bytes
+_PROMPTS: Final = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
+_WITH_A_SECOND: Final = {"wan2.1-14b": "wan2.2-a14b"}  # what two transformers make of an entry
+_USUAL_PROMPT: Final = 512  # tokens, where the usual entry has no encoder
+
+
+def names() -> tuple[str, ...]:
+    """List the catalogue's names, without aliases."""
+    files = (path.name.removesuffix(".toml") for path in _DATA.glob("*.toml"))
+    return tuple(sorted(set(files) - set(_TABLES)))
+
+
+def read_model(path_or_name: str | os.PathLike[str]) -> Model:
+    """Read a model by its catalogue name, from a file or folder, or from JSON text.
+
+    Parameters
+    ----------
+    path_or_name : a catalogue name in any case; the path of a config.json, of a folder with one,
+        or of a diffusers pipeline folder with a model_index.json; or text that starts with ``{``.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, or what is there cannot be a model.
+
+    Examples
+    --------
+    >>> model = read_model("FLUX")
+    >>> model.name, model.layers, model.main.hidden
+    ('flux.1-dev', 57, 3072)
+    """
+    if not isinstance(path_or_name, str | os.PathLike):
+        raise InputError(f"model: got {ascii(path_or_name)[:60]}, wanted a name or a path")
+    text = os.fspath(path_or_name)
+    if text.lstrip().startswith("{"):
+        return _configured(_object(text, "config.json"), name="config.json")
+    name = ALIASES.get(text.lower(), text.lower())
+    if name in names():
+        return catalogued(name)
+    return _from_path(text)
+
+
+def catalogued(name: str) -> Model:
+    """Read a catalogue entry: its configuration through its reader, and its usual request."""
+    entry = _entry(name)
+    fields = Fields(where=name, values=entry.config)
+    model = replace(reader_of(fields).read(fields), name=name, source=entry.source)
+    return _completed(model, entry)
+
+
+def _completed(model: Model, entry: Entry) -> Model:
+    if model.kind != "diffusion":
+        return model
+    encoders = _encoders(tuple(name for name, _ in entry.encoders)) if entry.encoders else {}
+    return complete(model, entry, _vaes((entry.vae,)), encoders)
+
+
+def _from_path(text: str) -> Model:
+    path, found = Path(text), _found(text)
+    if found == "folder":
+        return _from_folder(path)
+    if found == "file":
+        name = _folder_name(path.parent) if path.name == "config.json" else path.stem
+        return _configured(_file(path), name=_shown(name))
+    if path.suffix == ".json" or os.sep in text:
+        raise InputError(f"no such file or folder: {_shown(text)}")
+    raise unknown("model", text, [*names(), *ALIASES])
+
+
+def _found(text: str) -> str:
+    """Say what a path leads to, "" for nothing or for text that cannot be a path."""
+    try:
+        if not text or Path(text).is_dir():
+            return "folder" if text else ""
+        return "file" if Path(text).exists() else ""
+    except (OSError, ValueError):  # too long, or with a null character
+        return ""
+
+
+def _from_folder(folder: Path) -> Model:
+    if _found(str(folder / "model_index.json")) == "file":
+        return _from_pipeline(folder)
+    path = folder / "config.json"
+    if _found(str(path)) != "file":
+        raise InputError(f"{_shown(folder)}: no config.json and no model_index.json in it")
+    return _configured(_file(path), name=_folder_name(folder))
+
+
+def _folder_name(folder: Path) -> str:
+    return _shown(folder.resolve().name or "model")
+
+
+def _configured(fields: Fields, *, name: str, transformers: int = 1) -> Model:
+    """Read a lone config.json; request, autoencoder and encoders are those of the usual entry."""
+    reader = reader_of(fields)
+    model = replace(reader.read(fields), name=name)
+    usual = reader.usual(fields)
+    if not usual:
+        return model
+    if transformers == 2:
+        usual = _WITH_A_SECOND.get(usual, usual)
+    entry = replace(_entry(usual), transformers=transformers)
+    assumed = f"size, steps and passes of a request, autoencoder and encoders as of {usual}"
+    return replace(_completed(model, entry), assumed=(*model.assumed, assumed))
+
+
+def _from_pipeline(folder: Path) -> Model:
+    index = _file(folder / "model_index.json")
+    if not _listed(index, "transformer"):
+        wanted = "a pipeline with a transformer"
+        raise InputError(f"{index.where}: transformer: got nothing, wanted {wanted}")
+    second = _listed(index, "transformer_2") and (folder / "transformer_2").is_dir()
+    first = _file(folder / "transformer" / "config.json")
+    model = _configured(first, name=_folder_name(folder), transformers=2 if second else 1)
+    model = replace(model, source=_shown(folder))
+    return _with_encoders(_with_vae(model, index, folder), index, folder)
+
+
+def _with_vae(model: Model, index: Fields, folder: Path) -> Model:
+    if not _listed(index, "vae") or not (folder / "vae").is_dir() or model.latent is None:
+        return model
+    config = _file(folder / "vae" / "config.json")
+    found = recognised(config, _vaes())
+    spatial, temporal = strides(config)
+    latent = replace(
+        model.latent,
+        spatial=spatial or model.latent.spatial,
+        temporal=temporal or model.latent.temporal,
+    )
+    if not found:
+        strange = f"{config.where}: an autoencoder nobody has measured; costs as of the usual one"
+        return replace(model, latent=latent, assumed=(*model.assumed, strange))
+    return replace(model, latent=latent, vae=_vaes()[found].vae)
+
+
+def _with_encoders(model: Model, index: Fields, folder: Path) -> Model:
+    """Take text encoders from the folder; each reads as many tokens as its usual counterpart."""
+    parts = [part for part in _PROMPTS if _listed(index, part) and (folder / part).is_dir()]
+    if not parts:
+        return model
+    usual = [encoder.tokens for encoder in model.encoders] or [_USUAL_PROMPT]
+    tokens = [*usual, *usual[-1:] * len(parts)]
+    try:
+        encoders = tuple(
+            _encoder_of(_file(folder / part / "config.json"), part, count)
+            for part, count in zip(parts, tokens, strict=False)
+        )
+    except InputError as error:
+        return replace(model, assumed=(*model.assumed, f"usual encoders, since {error}"))
+    return replace(model, encoders=encoders)
+
+
+def _encoder_of(fields: Fields, name: str, tokens: int) -> Encoder:
+    model = reader_of(fields).read(fields)
+    return Encoder(
+        name=name,
+        parameters=parameters(model),
+        layers=model.layers,
+        hidden=model.main.hidden,
+        tokens=tokens,
+    )
+
+
+def _listed(index: Fields, part: str) -> bool:
+    """Whether a pipeline has a component; [null, null] stands for none."""
+    entry = index.values.get(part)
+    return isinstance(entry, list) and any(entry)
+
+
+def _file(path: Path) -> Fields:
+    return _object(_text(path), _shown(path))
+
+
+def _shown(path: str | Path) -> str:
+    """Write a path for a message: on one line, and not for ever."""
+    return repr(str(path)[-200:])[1:-1]
+
+
+def _text(path: Path) -> str:
+    """Read a file that should be small text."""
+    shown = _shown(path)
+    try:
+        if not path.is_file():
+            raise InputError(f"{shown}: not a file")
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"{shown}: larger than 10 MiB, wanted a config.json")
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{shown}: not UTF-8 text, wanted a config.json") from None
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read: {error.strerror}") from None
+
+
+def _object(text: str, where: str) -> Fields:
+    """Parse JSON; its parser is imported here since a catalogue name does not need it."""
+    parse = cast(Callable[[str, str], Fields], import_module("planner.models.document").parse)
+    return parse(text, where)
+
+
+@cache
+def _entry(name: str) -> Entry:
+    return load_entry(name, _packaged(name))
+
+
+@cache
+def _vaes(only: tuple[str, ...] = ()) -> dict[str, VaeEntry]:
+    return load_vaes(_packaged("vaes"), only)
+
+
+@cache
+def _encoders(only: tuple[str, ...]) -> dict[str, Encoder]:
+    return load_encoders(_packaged("encoders"), only)
+
+
+def _packaged(name: str) -> str:
+    return (_DATA / f"{name}.toml").read_text(encoding="utf-8")

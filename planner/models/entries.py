@@ -1,0 +1,212 @@
+"""How the shipped tables are written: TOML text to values, and what fills a model in.
+
+A model's file has the keys of its config.json under `config`, which go through the same reader
+as a user's file, and beside them what a config.json does not say::
+
+    kind = "datasheet"
+    source = "black-forest-labs/FLUX.1-dev transformer/config.json"
+    vae = "flux"
+    [config]
+    _class_name = "FluxTransformer2DModel"
+    [encoders]  # tokens each reads
+    t5-xxl = 512
+    [defaults]
+    kind = "datasheet"
+    source = "diffusers pipeline defaults"
+    height = 1024
+"""
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final, cast, get_args
+
+from planner.models.architecture import Defaults, Encoder, Model, Vae
+from planner.models.fields import CHANNELS, Fields
+from topology.errors import CatalogueError
+from topology.sourced import Kind, read_sourced
+
+_ENTRY_KEYS: Final = {"kind", "source", "vae", "transformers", "config", "encoders", "defaults"}
+_REQUEST_KEYS: Final = tuple(field.name for field in fields(Defaults))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One model's file: a configuration, and the usual request, autoencoder and encoders.
+
+    encoders : names and the tokens each reads.
+    """
+
+    name: str
+    kind: Kind
+    source: str
+    config: Mapping[str, object]
+    defaults: Defaults = Defaults()
+    vae: str = ""
+    encoders: tuple[tuple[str, int], ...] = ()
+    transformers: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaeEntry:
+    """A decoder, and how its own config.json names it: its class and latent channels."""
+
+    vae: Vae
+    class_name: str
+    channels: int
+
+
+def load_entry(name: str, text: str) -> Entry:
+    """Read one model's file.
+
+    Raises
+    ------
+    CatalogueError
+        If a key is unknown, a table is missing or something has no source.
+    """
+    row = _tables(name, text)
+    if extra := set(row) - _ENTRY_KEYS:
+        raise CatalogueError(f"{name}: unknown keys {sorted(extra)}")
+    where = Fields(where=name, values=row)
+    config, encoders = where.table("config"), where.table("encoders")
+    if config is None:
+        raise CatalogueError(f"{name}: config: got nothing, wanted a table")
+    return Entry(
+        name=name,
+        kind=_kind(where),
+        source=_source(where),
+        config=config.values,
+        defaults=_defaults(where.table("defaults")),
+        vae=where.text("vae", default=""),
+        encoders=tuple((key, encoders.integer(key)) for key in encoders.values) if encoders else (),
+        transformers=where.integer("transformers", high=8, default=1),
+    )
+
+
+def load_vaes(text: str, only: Collection[str] = ()) -> dict[str, VaeEntry]:
+    """Read the table of decoders, or the rows named in `only`."""
+    return {name: _vae(name, row) for name, row in _rows("vaes", text, only)}
+
+
+def load_encoders(text: str, only: Collection[str] = ()) -> dict[str, Encoder]:
+    """Read the table of encoders; the tokens each reads are a model's business, and 0 here."""
+    return {name: _encoder(name, row) for name, row in _rows("encoders", text, only)}
+
+
+def complete(
+    model: Model, entry: Entry, vaes: Mapping[str, VaeEntry], encoders: Mapping[str, Encoder]
+) -> Model:
+    """Give a model the usual request, autoencoder and encoders of an entry."""
+    missing = [name for name, _ in entry.encoders if name not in encoders]
+    if missing or (entry.vae and entry.vae not in vaes):
+        raise CatalogueError(f"{entry.name}: unknown {missing[0] if missing else entry.vae}")
+    return replace(
+        model,
+        defaults=entry.defaults,
+        vae=vaes[entry.vae].vae if entry.vae else None,
+        encoders=tuple(replace(encoders[name], tokens=count) for name, count in entry.encoders),
+        transformers=entry.transformers,
+    )
+
+
+def _tables(name: str, text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogueError(f"{name}: not TOML: {error}") from None
+
+
+def _rows(name: str, text: str, only: Collection[str]) -> list[tuple[str, object]]:
+    return [(key, row) for key, row in _tables(name, text).items() if not only or key in only]
+
+
+def _kind(where: Fields) -> Kind:
+    kind = where.text("kind", default="")
+    if kind not in get_args(Kind):
+        raise CatalogueError(f"{where.where}: kind: got {kind!r}, wanted one of {get_args(Kind)}")
+    return cast(Kind, kind)
+
+
+def _source(where: Fields) -> str:
+    source = where.text("source", default="")
+    if not source.strip():
+        raise CatalogueError(f"{where.where}: no source")
+    return source
+
+
+def _defaults(table: Fields | None) -> Defaults:
+    if table is None:
+        return Defaults()
+    _kind(table), _source(table)
+    if extra := set(table.values) - {"kind", "source", *_REQUEST_KEYS}:
+        raise CatalogueError(f"{table.where}: unknown keys {sorted(extra)}")
+    return Defaults(**{key: table.integer(key) for key in _REQUEST_KEYS if table.has(key)})
+
+
+def _vae(name: str, row: object) -> VaeEntry:
+    table = _row(name, row)
+    sourced = {key: table.values.get(key) for key in ("kind", "source")}
+
+    def quantity(key: str, unit: str) -> float:
+        return read_sourced(f"{name}: {key}", table.values.get(key), unit, sourced).value
+
+    vae = Vae(
+        name=name,
+        parameters=int(quantity("parameters", "1")),
+        flop_per_pixel=quantity("flop_per_pixel", "FLOP"),
+        peak_bytes_per_pixel=quantity("peak_bytes_per_pixel", "B"),
+        frames_at_once=table.integer("frames_at_once", low=0),
+        tile=table.integer("tile", low=0, default=0),
+        parallel=table.boolean("parallel", default=False),
+    )
+    channels = table.integer("channels", high=CHANNELS)
+    return VaeEntry(vae=vae, class_name=table.text("class"), channels=channels)
+
+
+def _encoder(name: str, row: object) -> Encoder:
+    table = _row(name, row)
+    sourced = {key: table.values.get(key) for key in ("kind", "source")}
+    count = read_sourced(f"{name}: parameters", table.values.get("parameters"), "1", sourced)
+    return Encoder(
+        name=name,
+        parameters=int(count.value),
+        layers=table.integer("layers"),
+        hidden=table.integer("hidden"),
+        tokens=0,
+    )
+
+
+def _row(name: str, row: object) -> Fields:
+    if not isinstance(row, Mapping):
+        raise CatalogueError(f"{name}: got {row!r}, wanted a table")
+    return Fields(where=name, values=row)
+
+
+def recognised(config: Fields, vaes: Mapping[str, VaeEntry]) -> str:
+    """Name the decoder that a vae/config.json describes, "" where none has its class and channels.
+
+    >>> known = {"flux": VaeEntry(class_name="AutoencoderKL", channels=16, vae=Vae(
+    ...     name="flux", parameters=1, flop_per_pixel=1.0, peak_bytes_per_pixel=1.0))}
+    >>> recognised(Fields(where="vae", values={"_class_name": "AutoencoderKL",
+    ...                                        "latent_channels": 16}), known)
+    'flux'
+    """
+    name = config.text("_class_name", default="")
+    usual = {known.class_name: known.channels for known in reversed([*vaes.values()])}
+    channels = config.integer("latent_channels", "z_dim", high=CHANNELS, default=usual.get(name, 1))
+    same = (
+        key for key, known in vaes.items() if (known.class_name, known.channels) == (name, channels)
+    )
+    return next(same, "")
+
+
+def strides(config: Fields) -> tuple[int, int]:
+    """Read the pixels and the frames that one latent covers, 0 where the file does not say."""
+    blocks = config.values.get("block_out_channels")
+    spatial = config.integer(
+        "spatial_compression_ratio", "scale_factor_spatial", high=256, default=0
+    )
+    if not spatial and config.text("_class_name", default="") == "AutoencoderKL":
+        spatial = 2 ** (len(blocks) - 1) if isinstance(blocks, list) and 0 < len(blocks) < 9 else 8
+    names = ("temporal_compression_ratio", "scale_factor_temporal")
+    return spatial, config.integer(*names, high=256, default=0)

@@ -1,0 +1,96 @@
+"""Cosmos 3: two towers with one layer index; video attends to the prompt's keys, not back."""
+
+from dataclasses import replace
+
+from planner.models.architecture import Activation, Block, Ffn, Heads, Model, Stream, Tower
+from planner.models.count import linear, perceptron
+from planner.models.fields import CHANNELS, CONTEXT, HEAD_SIZE, HEADS, VOCABULARY, Fields
+from planner.models.readers.parts import PATCH, TIME, Grid, assemble, latent_of, layers_of
+
+# A JSON prompt is some 2,500 tokens, the negative one some 4,000; one pass sees each.
+_TEXT_TOKENS = 3250
+
+
+def read(fields: Fields) -> Model:
+    """Read a `Cosmos3OmniTransformer`. Its text tower does not depend on the step."""
+    hidden = fields.integer("hidden_size", default=4096)
+    grid = _grid(fields)
+    vocabulary = fields.integer("vocab_size", high=VOCABULARY, default=151936)
+    layers = layers_of(fields, default=36, name="num_hidden_layers")
+    model = assemble(
+        fields,
+        "cosmos3",
+        blocks=(Block(name="layers", count=layers, towers=_towers(fields, hidden)),),
+        streams=(
+            Stream(name="text", tokens=_TEXT_TOKENS, pads=True),
+            Stream(name="video", pads=True),
+        ),
+        grid=grid,
+        outer=2 * vocabulary * hidden + 2 * hidden + _ends(fields, hidden, grid.inputs),
+    )
+    context = fields.integer("max_position_embeddings", high=CONTEXT, default=0)
+    return replace(model, vocabulary=vocabulary, context=context, reuses=("text",))
+
+
+def usual(fields: Fields) -> str:
+    """Tell three sizes apart by their width."""
+    hidden = fields.integer("hidden_size", default=4096)
+    if hidden <= 2048:
+        return "cosmos3-edge"
+    return "cosmos3-nano" if hidden <= 4096 else "cosmos3-super"
+
+
+def _grid(fields: Fields) -> Grid:
+    patch = fields.integer("latent_patch_size", high=PATCH, default=2)
+    channels = fields.integer("latent_channel", high=CHANNELS, default=48)
+    features = fields.integer("patch_latent_dim", default=min(channels * patch**2, CHANNELS))
+    latent = latent_of((16, 4), channels, (1, patch, patch))
+    return Grid(latent=replace(latent, rounds=True), inputs=features, outputs=features)
+
+
+def _heads(fields: Fields) -> Heads:
+    count = fields.integer("num_attention_heads", high=HEADS, default=32)
+    shared = fields.integer("num_key_value_heads", high=HEADS, default=min(8, count))
+    if count % shared:
+        wanted = f"a divisor of num_attention_heads {count}"
+        raise fields.refused("num_key_value_heads", shared, wanted)
+    size = fields.integer("head_dim", high=HEAD_SIZE, default=128)
+    return Heads(query=count, key_value=shared, size=size)
+
+
+def _ffn(fields: Fields) -> Ffn:
+    squared = fields.text("hidden_act", default="silu") == "relu2"
+    activation: Activation = "relu2" if squared else "silu"
+    width = fields.integer("intermediate_size", default=12288)
+    return Ffn(width=width, gated=not squared, activation=activation)
+
+
+def _towers(fields: Fields, hidden: int) -> tuple[Tower, Tower]:
+    heads = _heads(fields)
+    video = Tower(
+        streams=("video",),
+        hidden=hidden,
+        heads=heads,
+        keys=("text", "video"),
+        ffn=_ffn(fields),
+        extra=2 * hidden + 2 * heads.size,
+    )
+    normed = fields.boolean("qk_norm_for_text", default=True)
+    reread = fields.boolean("use_und_k_norm_for_gen", default=False)
+    small = 2 * hidden + (2 if normed else 0) * heads.size + (heads.size if reread else 0)
+    text = replace(
+        video, streams=("text",), keys=("text",), causal=True, qk_norm=normed, extra=small
+    )
+    return text, video
+
+
+def _ends(fields: Fields, hidden: int, features: int) -> int:
+    ends = linear(features, hidden) + linear(hidden, features) + perceptron(TIME, hidden)
+    if fields.boolean("action_gen", default=False):
+        action = fields.integer("action_dim", high=CHANNELS, default=64)
+        domains = fields.integer("num_embodiment_domains", high=CHANNELS, default=32)
+        ends += hidden + domains * (linear(action, hidden) + linear(hidden, action))
+    if fields.boolean("sound_gen", default=False):
+        sound = fields.integer("sound_dim", high=CHANNELS, default=64)
+        ends += hidden + linear(sound, hidden) + linear(hidden, sound)
+    return ends

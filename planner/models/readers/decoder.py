@@ -1,0 +1,304 @@
+"""Language models: Llama-like decoders, mixtures of experts, latent attention, hybrids.
+
+Each layer becomes a tower of its own; equal towers are then one block, plain attention last.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Final
+
+from planner.models.architecture import Block, Ffn, Heads, LatentAttention, Model, Stream, Tower
+from planner.models.count import biased
+from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY, Fields
+from planner.models.readers import model_type
+from planner.models.readers.classes import DECODERS
+from planner.models.readers.layers import Mixer, feeds_of, mixers_of
+from planner.models.readers.vision import vision_heads, vision_parameters
+
+STREAMS: Final = ("tokens",)
+_NESTED: Final = ("thinker_config", "text_config", "language_config", "llm_config")
+_POSITIONED: Final = {"gpt2", "gpt_bigcode", "opt"}
+_BIASED: Final = _POSITIONED | {"bloom", "gpt_neox", "phi", "starcoder2"}
+_LAYER_NORM: Final = _BIASED | {"codegen", "falcon", "gptj", "mpt", "nemotron"}
+_TIED: Final = _POSITIONED | {
+    "bloom",
+    "cohere",
+    "cohere2",
+    "falcon",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "mpt",
+    "starcoder2",
+}
+_DEFAULTS: Final = {
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256},
+    "gemma3": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """What all layers share."""
+
+    kind: str
+    layers: int
+    hidden: int
+    heads: Heads
+    latent: LatentAttention | None
+
+
+def read(fields: Fields) -> Model:
+    """Read a decoder's config.json; one with other towers nests the language model's keys.
+
+    Raises
+    ------
+    InputError
+        If sizes are missing or absurd, or do not go together.
+    """
+    language = language_of(fields)
+    inner = language.text("model_type", default="")
+    kind = inner if inner in DECODERS else model_type(fields)
+    language = _completed(language, kind)
+    sizes = _sizes(language, kind)
+    vocabulary = language.integer("vocab_size", "padded_vocab_size", high=VOCABULARY)
+    tied = _tied(fields, language, kind)
+    return Model(
+        name=fields.where,
+        family=kind or "decoder",
+        kind="decoder",
+        source=fields.where,
+        blocks=_blocks(language, sizes),
+        streams=(Stream(name="tokens"),),
+        input_features=sizes.hidden,
+        output_features=vocabulary,
+        vocabulary=vocabulary,
+        tied_embeddings=tied,
+        context=_context(language),
+        outer_parameters=_outer(language, sizes, vocabulary, tied=tied) + vision_parameters(fields),
+        vetoes=vision_heads(fields),
+        group=_group(fields),
+        assumed=() if kind else ("no class is named; read as a Llama-like decoder",),
+    )
+
+
+def usual(fields: Fields) -> str:
+    """Assume nothing of a language model."""
+    del fields
+    return ""
+
+
+def language_of(fields: Fields) -> Fields:
+    """Descend to the object that holds the language model's keys."""
+    for _ in _NESTED:
+        child = fields.table(*_NESTED)
+        if child is None:
+            break
+        fields = child
+    return fields
+
+
+def _completed(fields: Fields, kind: str) -> Fields:
+    """Put the class's own defaults under the keys that are written."""
+    defaults = _DEFAULTS.get(kind.removesuffix("_text"), {})
+    written = {name: value for name, value in fields.values.items() if value is not None}
+    return replace(fields, values={**defaults, **written})
+
+
+def _sizes(fields: Fields, kind: str) -> _Sizes:
+    hidden = fields.integer("hidden_size", "n_embd", "d_model", "n_embed", "dim")
+    layers = fields.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", high=LAYERS)
+    heads = _heads(fields, hidden)
+    return _Sizes(
+        kind=kind, layers=layers, hidden=hidden, heads=heads, latent=_latent(fields, heads)
+    )
+
+
+def _heads(fields: Fields, hidden: int) -> Heads:
+    count = fields.integer(
+        "num_attention_heads",
+        "n_head",
+        "num_heads",
+        "n_heads",
+        "attention_heads",
+        "decoder_attention_heads",
+        high=HEADS,
+    )
+    if not fields.has("head_dim", "kv_channels") and hidden % count:
+        wanted = f"a divisor of hidden_size {hidden}, or head_dim beside it"
+        raise fields.refused("num_attention_heads", count, wanted)
+    shared = _key_value_heads(fields, count)
+    size = fields.integer(
+        "head_dim", "kv_channels", "v_head_dim", high=HEAD_SIZE, default=max(hidden // count, 1)
+    )
+    return Heads(query=count, key_value=shared, size=size)
+
+
+def _key_value_heads(fields: Fields, count: int) -> int:
+    names = (
+        "num_key_value_heads",
+        "num_kv_heads",
+        "n_head_kv",
+        "n_kv_heads",
+        "multi_query_group_num",
+        "num_query_groups",
+    )
+    alone = fields.boolean("multi_query", default=False) and not fields.has(*names)
+    shared = fields.integer(*names, high=HEADS, default=1 if alone else count)
+    if count % shared:
+        wanted = f"a divisor of num_attention_heads {count}"
+        raise fields.refused("num_key_value_heads", shared, wanted)
+    return shared
+
+
+def _latent(fields: Fields, heads: Heads) -> LatentAttention | None:
+    if not fields.has("kv_lora_rank"):
+        return None
+    return LatentAttention(
+        query_rank=fields.integer("q_lora_rank", default=0, low=0),
+        key_value_rank=fields.integer("kv_lora_rank"),
+        content_size=fields.integer("qk_nope_head_dim", high=HEAD_SIZE, default=heads.size),
+        rotary_size=fields.integer("qk_rope_head_dim", low=0, high=HEAD_SIZE, default=64),
+        value_size=fields.integer("v_head_dim", high=HEAD_SIZE, default=heads.size),
+    )
+
+
+def _blocks(fields: Fields, sizes: _Sizes) -> tuple[Block, ...]:
+    mixers = mixers_of(fields, sizes.kind, sizes.layers)
+    feeds = feeds_of(fields, sizes.kind, sizes.layers)
+    kinds = Counter(zip(mixers, feeds, strict=True))
+    blocks = [
+        Block(name=_name(mixer, feed), count=count, towers=(_tower(fields, sizes, mixer, feed),))
+        for (mixer, feed), count in kinds.items()
+    ]
+    return tuple(sorted(blocks, key=_plainness))
+
+
+def _name(mixer: Mixer, feed: Ffn | None) -> str:
+    how = mixer.name
+    if feed is None:
+        return how
+    return f"{how}_experts" if feed.experts else f"{how}_dense"
+
+
+def _plainness(block: Block) -> tuple[bool, bool]:
+    tower = block.towers[0]
+    return tower.mixer == "attention", tower.window == 0
+
+
+def _tower(fields: Fields, sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> Tower:
+    latent = sizes.latent if mixer.kind == "attention" else None
+    tower = Tower(
+        streams=STREAMS,
+        hidden=sizes.hidden,
+        heads=mixer.heads or sizes.heads,
+        keys=STREAMS,
+        causal=True,
+        ffn=feed,
+        qk_norm=mixer.kind == "attention" and _qk_norm(fields, sizes.kind),
+        window=mixer.window,
+        latent=latent,
+        mixer=mixer.kind,
+        gate=mixer.gate,
+        extra=mixer.extra + _norms(sizes, mixer, feed),
+    )
+    small = _qk_norms(fields, sizes, tower) + _gates(sizes, tower)
+    return _with_biases(fields, sizes, replace(tower, extra=tower.extra + small))
+
+
+def _norms(sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> int:
+    norms = (1 if mixer.kind != "none" else 0) + (1 if feed is not None else 0)
+    if sizes.kind.startswith(("gemma2", "gemma3")):
+        norms *= 2
+    return norms * sizes.hidden * (2 if sizes.kind in _LAYER_NORM else 1)
+
+
+def _qk_norm(fields: Fields, kind: str) -> bool:
+    """Whether queries and keys are normed; only some classes say so in their configuration."""
+    usual = kind.startswith(("qwen3", "gemma3", "olmo2", "olmo3"))
+    if kind.startswith("llama4"):
+        return False  # its norm has no weights
+    return fields.boolean("use_qk_norm", "qk_layernorm", default=usual)
+
+
+def _qk_norms(fields: Fields, sizes: _Sizes, tower: Tower) -> int:
+    if tower.latent is not None:
+        return tower.latent.query_rank + tower.latent.key_value_rank
+    if not tower.qk_norm:
+        return 0
+    if fields.text("qk_norm_type", default="") == "per_layer" or sizes.kind.startswith("olmo"):
+        return tower.heads.query_width + tower.heads.key_value_width
+    return 2 * tower.heads.size
+
+
+def _gates(sizes: _Sizes, tower: Tower) -> int:
+    """Attention sinks and router biases of gpt-oss, the shared experts' gate of Qwen."""
+    experts, shared = (tower.ffn.experts, tower.ffn.shared) if tower.ffn else (0, 0)
+    if sizes.kind == "gpt_oss":
+        return tower.heads.query + experts
+    return sizes.hidden if shared and sizes.kind.startswith("qwen") else 0
+
+
+def _with_biases(fields: Fields, sizes: _Sizes, tower: Tower) -> Tower:
+    everywhere = sizes.kind in _BIASED
+    queries = everywhere or sizes.kind.startswith("qwen2") or sizes.kind == "qwen"
+    if tower.mixer == "attention" and tower.latent is None:
+        if fields.boolean("attention_bias", "qkv_bias", "add_qkv_bias", default=queries):
+            tower = biased(tower, "qkv")
+        if everywhere or fields.boolean("attention_bias", default=False):
+            tower = biased(tower, "out")
+    everywhere = everywhere or sizes.kind == "gpt_oss"
+    return biased(tower, "ffn") if fields.boolean("mlp_bias", default=everywhere) else tower
+
+
+def _tied(fields: Fields, language: Fields, kind: str) -> bool:
+    usual = language.boolean("tie_word_embeddings", default=kind in _TIED)
+    return fields.boolean("tie_word_embeddings", default=usual)
+
+
+def _context(fields: Fields) -> int:
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+    return fields.integer(*names, high=CONTEXT, default=0)
+
+
+def _outer(fields: Fields, sizes: _Sizes, vocabulary: int, *, tied: bool) -> int:
+    final = sizes.hidden * (2 if sizes.kind in _LAYER_NORM else 1)
+    learned = _context(fields) if sizes.kind in _POSITIONED else 0
+    return sizes.hidden * (vocabulary * (1 if tied else 2) + learned) + final
+
+
+def _group(fields: Fields) -> int:
+    """Weights that share a quantisation scale along the input features, 0 where none do.
+
+    MXFP4's groups of 32 do not count: engines pad its experts to whole groups a rank.
+    """
+    stored = fields.table("quantization_config") or language_of(fields).table("quantization_config")
+    if stored is None:
+        return 0
+    blocks = stored.integers("weight_block_size", low=1, default=())
+    if blocks:
+        return max(blocks)
+    scheme = _first_scheme(stored)
+    return max(scheme.integer("group_size", "q_group_size", low=-1, default=0), 0)
+
+
+def _first_scheme(stored: Fields) -> Fields:
+    """Descend to the weights of compressed-tensors' first group, if it is written so."""
+    groups = stored.table("config_groups")
+    if groups is None:
+        return stored
+    for name in groups.values:
+        group = groups.table(name)
+        weights = group.table("weights") if group else None
+        if weights:
+            return weights
+    return stored

@@ -1,0 +1,100 @@
+"""Text encoders: T5 and UMT5 (the encoder half), and CLIP's text tower."""
+
+from typing import Final
+
+from planner.models.architecture import Activation, Block, Ffn, Heads, Model, Stream, Tower
+from planner.models.count import biased, linear
+from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY, Fields
+from planner.models.readers import model_type
+
+STREAMS: Final = ("tokens",)
+
+
+def read(fields: Fields) -> Model:
+    """Read the config.json of a text encoder."""
+    kind = model_type(fields)
+    return _clip(fields) if kind.startswith("clip") else _t5(fields, kind)
+
+
+def usual(fields: Fields) -> str:
+    """Assume nothing of an encoder."""
+    del fields
+    return ""
+
+
+def _t5(fields: Fields, kind: str) -> Model:
+    hidden = fields.integer("d_model", default=512)
+    count = fields.integer("num_heads", high=HEADS, default=8)
+    size = fields.integer("d_kv", high=HEAD_SIZE, default=64)
+    layers = fields.integer("num_layers", high=LAYERS, default=8 if kind == "umt5" else 6)
+    ffn = _t5_ffn(fields, kind)
+    vocabulary = fields.integer("vocab_size", high=VOCABULARY, default=32128)
+    buckets = fields.integer("relative_attention_num_buckets", high=2**16, default=32) * count
+    every = kind == "umt5"  # T5 has its position table in the first layer alone
+    tower = Tower(
+        streams=STREAMS,
+        hidden=hidden,
+        heads=Heads(query=count, key_value=count, size=size),
+        keys=STREAMS,
+        ffn=ffn,
+        qk_norm=False,
+        extra=2 * hidden + (buckets if every else 0),
+    )
+    outer = vocabulary * hidden + hidden + (0 if every else buckets)
+    return _model(fields, kind, tower, layers=layers, vocabulary=vocabulary, outer=outer)
+
+
+def _t5_ffn(fields: Fields, kind: str) -> Ffn:
+    usual = "gated-gelu" if kind == "umt5" else "relu"
+    gated = fields.text("feed_forward_proj", default=usual).startswith("gated")
+    width = fields.integer("d_ff", default=1024 if kind == "umt5" else 2048)
+    return Ffn(width=width, gated=gated, activation="gelu")
+
+
+def _clip(fields: Fields) -> Model:
+    fields = fields.table("text_config") or fields
+    hidden = fields.integer("hidden_size", default=512)
+    count = fields.integer("num_attention_heads", high=HEADS, default=8)
+    if hidden % count:
+        raise fields.refused("num_attention_heads", count, f"a divisor of hidden_size {hidden}")
+    vocabulary = fields.integer("vocab_size", high=VOCABULARY, default=49408)
+    positions = fields.integer("max_position_embeddings", high=CONTEXT, default=77)
+    activation: Activation = "gelu"
+    tower = Tower(
+        streams=STREAMS,
+        hidden=hidden,
+        heads=Heads(query=count, key_value=count, size=hidden // count),
+        keys=STREAMS,
+        causal=True,
+        ffn=Ffn(
+            width=fields.integer("intermediate_size", default=2048),
+            gated=False,
+            activation=activation,
+        ),
+        qk_norm=False,
+        extra=4 * hidden,
+    )
+    outer = (vocabulary + positions + 2) * hidden
+    if "CLIPTextModelWithProjection" in fields.texts("architectures", default=()):
+        outer += linear(hidden, fields.integer("projection_dim", default=512), bias=False)
+    layers = fields.integer("num_hidden_layers", high=LAYERS, default=12)
+    whole = biased(tower, "qkv", "out", "ffn")
+    return _model(fields, "clip", whole, layers=layers, vocabulary=vocabulary, outer=outer)
+
+
+def _model(
+    fields: Fields, family: str, tower: Tower, *, layers: int, vocabulary: int, outer: int
+) -> Model:
+    return Model(
+        name=fields.where,
+        family=family,
+        kind="encoder",
+        source=fields.where,
+        blocks=(Block(name="layers", count=layers, towers=(tower,)),),
+        streams=(Stream(name="tokens"),),
+        input_features=tower.hidden,
+        output_features=tower.hidden,
+        vocabulary=vocabulary,
+        tied_embeddings=True,
+        outer_parameters=outer,
+    )

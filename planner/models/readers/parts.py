@@ -1,0 +1,228 @@
+"""Pieces that several diffusion transformers share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from planner.models.architecture import (
+    Block,
+    Cross,
+    Ffn,
+    Heads,
+    Latent,
+    Model,
+    Modulation,
+    Stream,
+    Tower,
+)
+from planner.models.count import Part, biased, linear, perceptron
+from planner.models.fields import CHANNELS, HEAD_SIZE, HEADS, LAYERS, Fields
+
+TIME: Final = 256  # features of a sinusoidal timestep embedding
+PATCH: Final = 64  # latents a side of a patch, at most
+ALL: Final[tuple[Part, ...]] = ("qkv", "out", "ffn", "modulation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """How latents become tokens, and the features that enter and leave one."""
+
+    latent: Latent
+    inputs: int
+    outputs: int
+
+
+def heads_of(fields: Fields, *, query: int, size: int) -> Heads:
+    """Read `num_attention_heads` and `attention_head_dim`."""
+    count = fields.integer("num_attention_heads", high=HEADS, default=query)
+    width = fields.integer("attention_head_dim", high=HEAD_SIZE, default=size)
+    return Heads(query=count, key_value=count, size=width)
+
+
+def layers_of(fields: Fields, *, default: int, name: str = "num_layers", low: int = 1) -> int:
+    """Read a number of layers."""
+    return fields.integer(name, low=low, high=LAYERS, default=default)
+
+
+def channels_of(fields: Fields, *, inputs: int, outputs: int = 0) -> tuple[int, int]:
+    """Read `in_channels` and `out_channels`; without `outputs` the latter default to the former."""
+    read = fields.integer("in_channels", high=CHANNELS, default=inputs)
+    return read, fields.integer("out_channels", high=CHANNELS, default=outputs or read)
+
+
+def widened(fields: Fields, hidden: int, *, default: float, name: str = "mlp_ratio") -> int:
+    """Read a FFN width given as a multiple of the hidden size."""
+    ratio = fields.number(name, low=1 / 64, high=256.0, default=default)
+    return max(int(hidden * ratio), 1)
+
+
+def joint_towers(
+    streams: Sequence[str], *, heads: Heads, width: int, qk_norm: bool = True
+) -> tuple[Tower, ...]:
+    """Build towers with adaptive norms and biases that attend to all of `streams` together."""
+    hidden = heads.query_width
+    tower = Tower(
+        streams=(streams[0],),
+        hidden=hidden,
+        heads=heads,
+        keys=tuple(streams),
+        ffn=Ffn(width=width, gated=False),
+        modulation=Modulation(inputs=hidden, outputs=6 * hidden),
+        qk_norm=qk_norm,
+        extra=2 * heads.size if qk_norm else 0,
+    )
+    return tuple(on(stream, biased(tower, *ALL)) for stream in streams)
+
+
+def single_tower(streams: Sequence[str], *, heads: Heads, width: int) -> Tower:
+    """Build a tower over the joined streams whose attention and FFN run side by side."""
+    hidden = heads.query_width
+    tower = Tower(
+        streams=tuple(streams),
+        hidden=hidden,
+        heads=heads,
+        keys=tuple(streams),
+        ffn=Ffn(width=width, gated=False),
+        modulation=Modulation(inputs=hidden, outputs=3 * hidden),
+        parallel=True,
+        extra=2 * heads.size,
+    )
+    return biased(tower, *ALL)
+
+
+def crossed_tower(stream: str, *, heads: Heads, width: int, text: int) -> Tower:
+    """Build a tower with biases that attends to itself, then to a prompt of `text` features."""
+    hidden = heads.query_width
+    tower = Tower(
+        streams=(stream,),
+        hidden=hidden,
+        heads=heads,
+        keys=(stream,),
+        ffn=Ffn(width=width, gated=False),
+        cross=(Cross(context="text", width=text, heads=heads),),
+        qk_norm=False,
+        extra=6 * hidden,
+    )
+    return biased(tower, "qkv", "out", "ffn", "cross")
+
+
+def refiner(stream: str, *, heads: Heads, width: int, layers: int) -> tuple[Block, ...]:
+    """Build the token refiner in front of HunyuanVideo's layers, none without `layers`."""
+    hidden = heads.query_width
+    tower = Tower(
+        streams=(stream,),
+        hidden=hidden,
+        heads=heads,
+        keys=(stream,),
+        ffn=Ffn(width=width, gated=False),
+        modulation=Modulation(inputs=hidden, outputs=2 * hidden),
+        qk_norm=False,
+        extra=4 * hidden,
+    )
+    block = Block(name="refiner", count=layers, towers=(biased(tower, *ALL),), prelude=True)
+    return (block,) if layers else ()
+
+
+def on(stream: str, tower: Tower) -> Tower:
+    """Put the same weights' shape on another stream."""
+    return replace(tower, streams=(stream,))
+
+
+def text_stream(tokens: int, *, static: bool = False) -> Stream:
+    """Build the prompt's stream; engines that split it pad it or keep it whole."""
+    return Stream(name="text", tokens=tokens, static=static, pads=not static)
+
+
+def grid_of(
+    fields: Fields,
+    *,
+    strides: tuple[int, int],
+    patch: int,
+    channels: tuple[int, int],
+    rounds: bool = False,
+) -> Grid:
+    """Read patches and channels; `strides` are the autoencoder's pixels and frames a latent."""
+    side = fields.integer("patch_size", high=PATCH, default=patch)
+    frames = fields.integer("patch_size_t", high=PATCH, default=1)
+    inputs, outputs = channels_of(fields, inputs=channels[0], outputs=channels[1])
+    latent = latent_of(strides, min(inputs, outputs), (frames, side, side))
+    covered = frames * side**2
+    return Grid(
+        latent=replace(latent, rounds=rounds), inputs=inputs * covered, outputs=outputs * covered
+    )
+
+
+def packed_grid(fields: Fields, *, inputs: int) -> Grid:
+    """Read the channels of a model before which 2 x 2 latents are packed into one."""
+    entering, leaving = channels_of(fields, inputs=inputs)
+    latent = latent_of((8, 1), max(leaving // 4, 1), (1, 2, 2))
+    return Grid(latent=replace(latent, rounds=True), inputs=entering, outputs=leaving)
+
+
+def latent_of(strides: tuple[int, int], channels: int, patch: tuple[int, int, int]) -> Latent:
+    """Build the geometry of tokens; `patch` has frames, rows and columns."""
+    return Latent(
+        spatial=strides[0],
+        temporal=strides[1],
+        channels=channels,
+        patch_frames=patch[0],
+        patch_height=patch[1],
+        patch_width=patch[2],
+    )
+
+
+def three_of(fields: Fields, name: str, *, default: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Read a list of three sizes."""
+    values = fields.integers(name, low=1, high=HEAD_SIZE, default=default)
+    if len(values) != 3:
+        raise fields.refused(name, list(values), "three whole numbers")
+    return values[0], values[1], values[2]
+
+
+def assemble(
+    fields: Fields,
+    family: str,
+    *,
+    blocks: tuple[Block, ...],
+    streams: tuple[Stream, ...],
+    grid: Grid,
+    outer: int,
+) -> Model:
+    """Put a diffusion model together; its name and source are where it was read from."""
+    return Model(
+        name=fields.where,
+        family=family,
+        kind="diffusion",
+        source=fields.where,
+        blocks=blocks,
+        streams=streams,
+        latent=grid.latent,
+        input_features=grid.inputs,
+        output_features=grid.outputs,
+        outer_parameters=outer,
+    )
+
+
+def time_text(hidden: int, pooled: int) -> int:
+    """Count a timestep embedding plus a pooled text embedding."""
+    return perceptron(TIME, hidden) + perceptron(pooled, hidden)
+
+
+def refined_text(hidden: int, text: int) -> int:
+    """Count what leads prompts of `text` features into a token refiner."""
+    return time_text(hidden, text) + linear(text, hidden)
+
+
+def adaptive_ends(hidden: int, grid: Grid) -> int:
+    """Count the projection from patches, the last adaptive norm and the projection back."""
+    return linear(grid.inputs, hidden) + linear(hidden, 2 * hidden) + linear(hidden, grid.outputs)
+
+
+def table_ends(hidden: int, grid: Grid) -> int:
+    """Count the projections from and to patches, and a table of shift and scale."""
+    return linear(grid.inputs, hidden) + linear(hidden, grid.outputs) + 2 * hidden
+
+
+def shared_time(hidden: int, frequencies: int = TIME) -> int:
+    """Count the timestep embedding whose six modulations all layers share."""
+    return perceptron(frequencies, hidden) + linear(hidden, 6 * hidden)

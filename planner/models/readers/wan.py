@@ -1,0 +1,121 @@
+"""Wan 2.1 and 2.2: self attention over the video, cross attention to the prompt."""
+
+from planner.models.architecture import Block, Cross, Ffn, Heads, Model, Stream, Tower
+from planner.models.count import biased, perceptron
+from planner.models.fields import CHANNELS, HEADS, Fields
+from planner.models.readers.parts import (
+    TIME,
+    Grid,
+    assemble,
+    channels_of,
+    heads_of,
+    latent_of,
+    layers_of,
+    shared_time,
+    table_ends,
+    text_stream,
+    three_of,
+)
+
+_IMAGE_TOKENS = 257  # of CLIP ViT-H/14 at 224 x 224, its class token included
+_IMAGE_WIDTH = 1280
+
+
+def read(fields: Fields) -> Model:
+    """Read a `WanTransformer3DModel`, or the `WanModel` of the original repository."""
+    heads, grid, picture = _heads(fields), _grid(fields), _image_width(fields) > 0
+    layers = layers_of(fields, default=32 if _original(fields) else 40)
+    tower = _tower(fields, heads, image=picture)
+    return assemble(
+        fields,
+        "wan",
+        blocks=(Block(name="layers", count=layers, towers=(tower,)),),
+        streams=_streams(fields, image=picture),
+        grid=grid,
+        outer=_outer(fields, heads.query_width, grid),
+    )
+
+
+def usual(fields: Fields) -> str:
+    """See the autoencoder in the channels and the size in the heads."""
+    inputs, outputs = _channels(fields)
+    if outputs == 48:
+        return "wan2.2-5b"
+    if _image_width(fields):
+        return "wan2.1-i2v-14b"
+    if inputs > 2 * outputs:  # a first frame and its mask beside the latent
+        return "wan2.2-i2v-a14b"
+    return "wan2.1-1.3b" if _heads(fields).query_width <= 2048 else "wan2.1-14b"
+
+
+def _original(fields: Fields) -> bool:
+    return fields.text("_class_name") == "WanModel"
+
+
+def _heads(fields: Fields) -> Heads:
+    if not _original(fields):
+        return heads_of(fields, query=40, size=128)
+    hidden = fields.integer("dim", default=2048)
+    count = fields.integer("num_heads", high=HEADS, default=16)
+    if hidden % count:
+        raise fields.refused("dim", hidden, f"a multiple of num_heads {count}")
+    return Heads(query=count, key_value=count, size=hidden // count)
+
+
+def _channels(fields: Fields) -> tuple[int, int]:
+    if not _original(fields):
+        return channels_of(fields, inputs=16, outputs=16)
+    inputs = fields.integer("in_dim", high=CHANNELS, default=16)
+    return inputs, fields.integer("out_dim", high=CHANNELS, default=16)
+
+
+def _grid(fields: Fields) -> Grid:
+    patch = three_of(fields, "patch_size", default=(1, 2, 2))
+    inputs, outputs = _channels(fields)
+    covered = patch[0] * patch[1] * patch[2]
+    latent = latent_of((16 if outputs == 48 else 8, 4), outputs, patch)
+    return Grid(latent=latent, inputs=inputs * covered, outputs=outputs * covered)
+
+
+def _image_width(fields: Fields) -> int:
+    """Features of the image context, 0 without one (Wan 2.2 and text to video)."""
+    if _original(fields):
+        return _IMAGE_WIDTH if fields.text("model_type", default="t2v") == "i2v" else 0
+    if not fields.has("added_kv_proj_dim"):
+        return 0
+    return fields.integer("image_dim", default=_IMAGE_WIDTH)
+
+
+def _tower(fields: Fields, heads: Heads, *, image: bool) -> Tower:
+    hidden = heads.query_width
+    crossed = [Cross(context="text", width=hidden, heads=heads)]
+    if image:
+        crossed.append(Cross(context="image_context", width=hidden, heads=heads, added=True))
+    norms = 2 if fields.boolean("cross_attn_norm", default=True) else 0
+    width = fields.integer("ffn_dim", default=8192 if _original(fields) else 13824)
+    tower = Tower(
+        streams=("video",),
+        hidden=hidden,
+        heads=heads,
+        keys=("video",),
+        ffn=Ffn(width=width, gated=False),
+        cross=tuple(crossed),
+        extra=(6 + 2 + 2 + norms + (1 if image else 0)) * hidden,
+    )
+    return biased(tower, "qkv", "out", "ffn", "cross")
+
+
+def _streams(fields: Fields, *, image: bool) -> tuple[Stream, ...]:
+    text = text_stream(fields.integer("text_len", high=2**20, default=512), static=True)
+    video = Stream(name="video", pads=True)
+    if not image:
+        return text, video
+    return text, Stream(name="image_context", tokens=_IMAGE_TOKENS, static=True), video
+
+
+def _outer(fields: Fields, hidden: int, grid: Grid) -> int:
+    time = shared_time(hidden, fields.integer("freq_dim", default=TIME))
+    text = perceptron(fields.integer("text_dim", default=4096), hidden)
+    width = _image_width(fields)
+    image = 2 * width + perceptron(width, width, hidden) + 2 * hidden if width else 0
+    return time + text + image + table_ends(hidden, grid)

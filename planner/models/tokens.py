@@ -1,0 +1,121 @@
+"""From the size of a picture or video to the length of every stream.
+
+.. math:: T = ceil((1 + floor((F - 1) / temporal)) / patch_frames)
+.. math:: N = T * ceil(ceil(H / spatial) / patch_height) * ceil(ceil(W / spatial) / patch_width)
+
+for H x W pixels and F frames. A pipeline that does not round (`Latent.rounds`) refuses sizes that
+are not whole tokens, as diffusers' pipelines do; frames are always rounded down to whole latents.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.ops import Size, ceil_div
+from planner.models.architecture import Latent, Model, Stream
+from topology.errors import InputError
+
+_LARGEST_SIDE: Final = 2**16
+_MOST_FRAMES: Final = 2**16
+_MOST_TEXT: Final = 2**20
+
+
+def lengths(
+    model: Model, height: Size, width: Size, frames: Size, text_tokens: int | None = None
+) -> dict[str, Size]:
+    """Tokens of every stream of a diffusion model.
+
+    Parameters
+    ----------
+    model : with a `latent`.
+    height, width, frames : pixels and frames; numbers, or arrays that broadcast together.
+    text_tokens : length of the prompt's stream, the usual one if None.
+
+    Raises
+    ------
+    InputError
+        If the autoencoder or the patches cannot take such a size.
+
+    Examples
+    --------
+    1280 x 720 pixels are 80 x 45 latents and, in patches of two rounded up, 40 x 23 tokens;
+    189 frames are 1 + 188 / 4 = 48 latent frames.
+
+    >>> from planner.models import read_model
+    >>> lengths(read_model("cosmos3"), 720, 1280, 189)["video"] == 48 * 23 * 40 == 44160
+    True
+    """
+    latent = model.latent
+    if latent is None:
+        raise InputError(f"{model.name}: got a picture size, wanted a number of tokens")
+    _check_sizes(model, latent, height, width, frames)
+    if text_tokens is not None:
+        _check_range("text tokens", text_tokens, _MOST_TEXT)
+    main = _latent_tokens(latent, height, width, frames)
+    return {stream.name: _length(stream, main, frames, text_tokens) for stream in model.streams}
+
+
+def latent_frames(latent: Latent, frames: Size) -> Size:
+    """Count frames after the autoencoder, the first one alone.
+
+    >>> latent_frames(Latent(spatial=8, temporal=4, channels=16), 81)
+    21
+    """
+    return 1 + (frames - 1) // latent.temporal
+
+
+def _latent_tokens(latent: Latent, height: Size, width: Size, frames: Size) -> Size:
+    rows = ceil_div(ceil_div(height, latent.spatial), latent.patch_height)
+    columns = ceil_div(ceil_div(width, latent.spatial), latent.patch_width)
+    return ceil_div(latent_frames(latent, frames), latent.patch_frames) * rows * columns
+
+
+def _length(stream: Stream, main: Size, frames: Size, text_tokens: int | None) -> Size:
+    if stream.name == "text" and text_tokens is not None:
+        tokens: Size = text_tokens
+    elif stream.per_frame:
+        tokens = _rounded(frames, stream.per_frame)
+    else:
+        tokens = stream.tokens or main
+    return ceil_div(tokens, stream.multiple) * stream.multiple
+
+
+def _rounded(count: Size, rate: float) -> Size:
+    """Whole tokens at `rate` a frame, one at least."""
+    if isinstance(count, int):
+        return max(round(count * rate), 1)
+    tokens: NDArray[np.int64] = np.maximum(np.rint(count * rate), 1).astype(np.int64)
+    return tokens
+
+
+def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames: Size) -> None:
+    sides = (
+        ("height", height, latent.spatial * latent.patch_height),
+        ("width", width, latent.spatial * latent.patch_width),
+    )
+    for name, side, step in sides:
+        _check_range(name, side, _LARGEST_SIDE)
+        if not latent.rounds and np.any(np.asarray(side) % step):
+            raise InputError(f"{name}: got {_shown(side)}, wanted {_nearest(side, step)}")
+    _check_range("frames", frames, _MOST_FRAMES)
+    if latent.temporal == 1 and np.any(np.asarray(frames) != 1):
+        raise InputError(f"frames: got {_shown(frames)}, wanted 1: {model.name} makes one picture")
+
+
+def _check_range(name: str, count: Size, most: int) -> None:
+    values = np.asarray(count)
+    if values.dtype.kind not in "iu" or np.any(values < 1) or np.any(values > most):
+        raise InputError(f"{name}: got {_shown(count)}, wanted a whole number 1 to {most}")
+
+
+def _nearest(side: Size, step: int) -> str:
+    wanted = f"a multiple of {step}"
+    if not isinstance(side, int):
+        return wanted
+    below, above = side // step * step, ceil_div(side, step) * step
+    return f"{wanted} ({below} or {above})" if below else f"{wanted} ({above})"
+
+
+def _shown(count: Size) -> str:
+    return ascii(count)[:60] if isinstance(count, int | str | float) else "an array"

@@ -1,0 +1,236 @@
+"""Head counts, windows, mixtures and hybrids of language models, and what vetoes a degree."""
+
+import json
+
+import pytest
+
+from planner.models import describe, read_model
+from topology.errors import InputError
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
+
+
+def read(**changes):
+    return read_model(json.dumps({**LLAMA, **changes}))
+
+
+def blocks(model):
+    return [(block.name, block.count) for block in model.blocks]
+
+
+@pytest.mark.parametrize(
+    ("changes", "query", "key_value", "size"),
+    [
+        ({}, 32, 32, 128),
+        ({"num_key_value_heads": 8}, 32, 8, 128),
+        ({"hidden_size": 6656, "num_attention_heads": 52}, 52, 52, 128),  # LLaMA-33B
+        ({"hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 10}, 40, 10, 128),
+        ({"hidden_size": 5120, "num_attention_heads": 64, "head_dim": 128}, 64, 64, 128),
+        ({"model_type": "falcon", "multi_query": True}, 32, 1, 128),
+    ],
+)
+def test_heads(changes, query, key_value, size):
+    heads = read(**changes).main.heads
+
+    assert (heads.query, heads.key_value, heads.size) == (query, key_value, size)
+
+
+def test_old_names_of_keys_are_known():
+    model = read_model(
+        json.dumps(
+            {
+                "model_type": "gpt2",
+                "n_embd": 1600,
+                "n_head": 25,
+                "n_layer": 48,
+                "n_positions": 1024,
+                "vocab_size": 50257,
+            }
+        )
+    )
+
+    assert (model.layers, model.main.heads.query, model.vocabulary) == (48, 25, 50257)
+    assert model.main.ffn.width == 4 * 1600
+    assert not model.main.ffn.gated
+    assert model.tied_embeddings
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda inner: {"model_type": "qwen3_vl", "text_config": inner},
+        lambda inner: {"architectures": ["InternVLChatModel"], "llm_config": inner},
+        lambda inner: {"model_type": "qwen2_5_omni", "thinker_config": {"text_config": inner}},
+        lambda inner: {"model_type": "kimi_vl", "language_config": inner},
+    ],
+)
+def test_the_language_model_may_be_nested(nest):
+    model = read_model(json.dumps(nest(LLAMA)))
+
+    assert (model.layers, model.main.hidden, model.vocabulary) == (32, 4096, 32000)
+
+
+def test_heads_of_a_vision_tower_veto_too():
+    # InternVL2-26B: 48 heads in the language model, 25 in InternViT-6B (vllm-project/vllm#8097)
+    vision = {"hidden_size": 3200, "num_attention_heads": 25, "num_hidden_layers": 45}
+    model = read_model(
+        json.dumps(
+            {
+                "architectures": ["InternVLChatModel"],
+                "llm_config": LLAMA,
+                "vision_config": {**vision, "intermediate_size": 12800},
+            }
+        )
+    )
+
+    assert model.vetoes == (25,)
+    # 45 layers of 123 M
+    assert describe(model)["parameters"] - describe(read())["parameters"] == pytest.approx(
+        5.54e9, rel=0.01
+    )
+
+
+def test_a_configuration_without_a_class_is_read_and_says_so():
+    config = {key: LLAMA[key] for key in LLAMA if key not in {"architectures", "model_type"}}
+
+    model = read_model(json.dumps(config))
+
+    assert model.layers == 32
+    assert "no class is named" in model.assumed[0]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "group"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 128),
+        ({"quant_method": "awq", "q_group_size": 64}, 64),
+        ({"quant_method": "gptq", "group_size": -1}, 0),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 128),
+        ({"quant_method": "mxfp4"}, 0),
+        ({"config_groups": {"group_0": {"weights": {"group_size": 16}}}}, 16),
+        ({"config_groups": {"group_0": {"weights": None}}}, 0),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 0),
+    ],
+)
+def test_quantisation_groups(quantization, group):
+    assert read(quantization_config=quantization).group == group
+
+
+def test_windows_alternate_as_the_class_says():
+    assert blocks(read_model("gpt-oss-120b")) == [("sliding_experts", 18), ("full_experts", 18)]
+    assert blocks(read_model("gemma-3-27b")) == [("sliding_dense", 52), ("full_dense", 10)]
+    assert read_model("gemma-3-27b").blocks[0].towers[0].window == 1024
+    assert read_model("gemma-3-27b").main.window == 0
+
+
+def test_listed_layers_go_before_rules():
+    kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    model = read(num_hidden_layers=4, layer_types=kinds, sliding_window=512)
+
+    assert blocks(model) == [("sliding_dense", 3), ("full_dense", 1)]
+
+
+def test_a_window_as_long_as_the_context_is_none():
+    model = read(model_type="mistral", sliding_window=4096, max_position_embeddings=4096)
+
+    assert blocks(model) == [("full_dense", 32)]
+
+
+def test_an_unused_window_is_none():
+    assert read(model_type="qwen2", sliding_window=99, use_sliding_window=False).main.window == 0
+
+
+def test_hybrids_keep_plain_attention_last():
+    hybrid = {
+        "model_type": "qwen3_5_text",
+        "head_dim": 256,
+        "num_key_value_heads": 4,
+        "full_attention_interval": 4,
+        "linear_num_value_heads": 48,
+        "linear_num_key_heads": 16,
+        "linear_value_head_dim": 128,
+    }
+    model = read(**hybrid)
+
+    assert blocks(model) == [("linear_dense", 24), ("full_dense", 8)]
+    linear, full = (block.towers[0] for block in model.blocks)
+    assert (linear.mixer, linear.heads.query, linear.heads.key_value) == ("linear", 48, 16)
+    assert (full.mixer, full.heads.size, full.gate) == ("attention", 256, True)
+    assert model.main is full
+
+
+def test_mixtures_may_start_dense_and_share_an_expert():
+    model = read_model("deepseek-v3")
+
+    assert blocks(model) == [("full_dense", 3), ("full_experts", 58)]
+    ffn = model.main.ffn
+    assert (ffn.experts, ffn.active, ffn.width, ffn.shared) == (256, 8, 2048, 2048)
+    assert model.main.latent.key_value_rank == 512
+
+
+def test_mixtures_may_come_every_other_layer():
+    llama4 = {
+        "model_type": "llama4_text",
+        "num_local_experts": 128,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 2,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "attention_chunk_size": 8192,
+        "num_hidden_layers": 48,
+    }
+    found = dict(blocks(read(**llama4)))
+
+    # every fourth layer sees all, every second has experts
+    assert found == {"sliding_dense": 24, "sliding_experts": 12, "full_experts": 12}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_attention_heads": 0}, "num_attention_heads: got 0, wanted a whole number 1 to 4096"),
+        ({"num_attention_heads": 33}, "num_attention_heads: got 33, wanted a divisor of"),
+        ({"num_key_value_heads": 5}, "num_key_value_heads: got 5, wanted a divisor of"),
+        ({"num_hidden_layers": 10**12}, "num_hidden_layers: got 1000000000000, wanted"),
+        ({"hidden_size": "4096"}, "hidden_size: got '4096', wanted a whole number"),
+        ({"hidden_size": True}, "hidden_size: got True, wanted a whole number"),
+        ({"hidden_size": 4096.0}, "hidden_size: got 4096.0, wanted a whole number"),
+        ({"vocab_size": None}, "vocab_size: got nothing, wanted a whole number"),
+        ({"vocab_size": -1}, "vocab_size: got -1, wanted"),
+        ({"vocab_size": 10**300}, "vocab_size: got a number of more than 38 digits, wanted"),
+        ({"vocab_size": {"a": 1}}, "vocab_size: got an object, wanted"),
+        ({"text_config": [1]}, "text_config: got a list of 1, wanted an object"),
+        ({"layer_types": ["full_attention"]}, "layer_types: got a list of 1, wanted one entry"),
+        ({"layer_types": ["odd"] * 32}, "layer_types: got 'odd', wanted entries among"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok: got 9, wanted"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures: got 'LlamaForCausalLM', wanted"),
+        ({"model_type": 3}, "model_type: got 3, wanted a text"),
+    ],
+)
+def test_absurd_values_are_refused_in_one_line(changes, message):
+    with pytest.raises(InputError) as refused:
+        read(**changes)
+
+    assert str(refused.value).startswith(f"config.json: {message}")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"_class_name": "FluxTransformerModel"}, "did you mean FluxTransformer2DModel"),
+        ({"architectures": ["Llama3ForCausalLM"]}, "did you mean LlamaForCausalLM"),
+        ({"model_type": "lama"}, "did you mean llama"),
+    ],
+)
+def test_unknown_classes_bring_the_near_ones(config, message):
+    with pytest.raises(InputError, match=message):
+        read_model(json.dumps(config))
