@@ -1,0 +1,240 @@
+"""Catalogue nodes as graphs agree with the catalogue, and clusters with arithmetic."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from topology.catalogue import hardware, hardware_names
+from topology.cluster import repeated
+from topology.errors import InputError
+from topology.expand import all_edges, network_edges, to_networkx
+from topology.flows import bisection_bandwidth
+from topology.graph import pair_table
+from topology.groups import fabric
+from topology.machines import machine_of
+from topology.read import read_topology
+
+every_hardware = pytest.mark.parametrize("name", list(hardware_names()))
+# In these the bandwidth of a few GPUs is less than that of all: links are direct.
+MESHES = {("v100-sxm", 2), ("v100-sxm", 4), ("h200-nvl", 2)}
+
+
+@every_hardware
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_groups_of_a_catalogue_node_are_what_the_catalogue_says(name, ranks):
+    kind = hardware(name)
+    nodes = -(-ranks // kind.gpus)
+    wanted, got = kind.fabric(ranks), fabric(machine_of(kind, nodes), range(ranks))
+
+    assert (got.link, got.architecture, got.nodes) == (
+        wanted.link,
+        wanted.architecture,
+        wanted.nodes,
+    )
+    assert (got.multicast, got.peer_to_peer) == (wanted.multicast, wanted.peer_to_peer)
+    assert got.crosses_sockets == wanted.crosses_sockets
+    assert got.pcie_generation == wanted.pcie_generation
+    if (name, ranks) not in MESHES:
+        assert got.bandwidth == pytest.approx(wanted.bandwidth)
+    else:
+        assert got.bandwidth < wanted.bandwidth
+
+
+@every_hardware
+def test_groups_over_two_nodes_are_what_the_catalogue_says(name):
+    kind = hardware(name)
+    if kind.domain > kind.gpus:
+        return  # one NVLink domain
+    wanted = kind.fabric(2 * kind.gpus, 2)
+    got = fabric(machine_of(kind, 2), range(2 * kind.gpus))
+
+    assert got.nodes == 2
+    assert got.network == wanted.network
+
+
+@every_hardware
+def test_every_gpu_pair_appears_once(name):
+    table = machine_of(hardware(name), 2).to_dict()
+    count = hardware(name).gpus
+    pairs = Counter(frozenset((row["a"], row["b"])) for row in table["links"])
+
+    assert table["nodes"] == 2
+    assert len(table["gpus"]) == 2 * count
+    assert set(pairs.values()) == {1}
+    assert sum(
+        "NIC" not in row["b"] and row["kind"] != "NET" for row in table["links"]
+    ) == count * (count - 1)
+    json.dumps(table, allow_nan=False)
+
+
+@every_hardware
+def test_every_number_has_a_source(name):
+    for edge in machine_of(hardware(name)).edges:
+        assert edge.bandwidth.value > 0
+        assert edge.latency.value > 0
+        assert edge.bandwidth.source
+        assert edge.latency.source
+
+
+def test_the_mesh_of_a_dgx1_has_six_links_a_gpu():
+    machine = machine_of(hardware("v100-sxm"))
+    links = Counter()
+    for edge in machine.edges:
+        if edge.kind == "nvlink":
+            links.update({edge.a: edge.count, edge.b: edge.count})
+
+    assert set(links.values()) == {6}
+
+
+def test_bridges_join_neighbours():
+    pairs = [p for p in machine_of(hardware("h200-nvl")).pairs if p.kind == "NVLINK"]
+
+    assert len(pairs) == 12  # two bridges of four
+    assert {p.count for p in pairs} == {6}
+
+
+def test_switched_halves_exchange_what_their_gpus_can_send():
+    # 4 x 450 GB/s over NVSwitch and 128 GB/s between sockets
+    assert bisection_bandwidth(machine_of(hardware("h100-sxm"))) == 4 * 450e9 + 128e9
+
+
+def test_halves_of_a_cluster_exchange_what_their_nics_can_send():
+    # 8 of 16 nodes, 8 NICs of 50 GB/s each
+    assert bisection_bandwidth(machine_of(hardware("h100-sxm"), 16)) == 8 * 8 * 50e9
+
+
+def test_a_rack_is_one_nvlink_domain():
+    rack = machine_of(hardware("gb200"), 18)
+
+    assert fabric(rack, range(72)).nodes == 1
+    assert fabric(rack, range(72)).hosts == 18
+    assert fabric(rack, range(72)).bandwidth == 900e9
+    two = fabric(machine_of(hardware("gb200"), 36), range(144))
+    assert (two.nodes, two.network.nics, two.network.bandwidth) == (2, 72, 72 * 50e9)
+
+
+def test_a_thousand_nodes_stay_small():
+    machine = machine_of(hardware("h100-sxm"), 1024)
+
+    assert len(machine.edges) < 100
+    assert fabric(machine, range(8192)).network.bandwidth == 400e9
+
+
+def test_networkx_gets_every_part_and_link():
+    machine = machine_of(hardware("b200"), 2)
+    graph = to_networkx(machine)
+
+    assert graph.number_of_edges() == len(all_edges(machine))
+    assert Counter(kind for _, kind in graph.nodes(data="kind"))["gpu"] == 16
+    assert graph["host1/GPU3"]["host1/NVSwitch"]["bandwidth"] == 900e9
+    assert graph["host0/NIC2"]["leaf0.rail2"]["kind"] == "network"
+
+
+CLUSTER = """
+name = "two racks"
+hosts = 16
+hardware = "h100-sxm"
+[network]
+kind = "roce"
+nics = 8
+nic_bandwidth = "200 Gbit/s"
+rails = 4
+hosts_per_leaf = 4
+oversubscription = 2.0
+"""
+
+
+def test_clusters_are_read_from_toml():
+    machine = read_topology(CLUSTER)
+    leaf = [e for e in network_edges(machine) if e.b == "spine"]
+
+    assert (machine.name, machine.hosts, machine.cluster.kind) == ("two racks", 16, "roce")
+    # 4 leaves x 4 rails; 4 hosts x 2 NICs x 25 GB/s into each, half of it out
+    assert {(len(leaf), e.bandwidth.value) for e in leaf} == {(16, 100e9)}
+    # 8 NICs of 25 GB/s a node fit through 4 uplinks of 100 GB/s
+    assert fabric(machine, range(128)).network.bandwidth == 200e9
+    # half of the hosts are two leaves: 2 x 4 x 100 GB/s
+    assert bisection_bandwidth(machine) == 800e9
+
+
+def test_the_example_is_read():
+    machine = read_topology(Path(__file__).parents[2] / "examples" / "cluster.toml")
+
+    assert (machine.hosts, machine.hardware, machine.cluster.nics) == (16, "h100-sxm", 8)
+    # half of the nodes, at half of their 8 x 50 GB/s
+    assert bisection_bandwidth(machine) == 8 * 8 * 50e9 / 2
+
+
+def test_a_pasted_host_can_be_repeated():
+    text = (
+        "hosts = 2\ntopology = '''\n\tGPU0\tGPU1\tNIC0\nGPU0\tX\tPIX\tPIX\nGPU1\tPIX\tX\tPIX\n'''\n"
+    )
+    machine = read_topology(text + "[network]\nnic_bandwidth = '12.5 GB/s'\n")
+
+    assert machine.to_dict()["nodes"] == 2
+    assert fabric(machine, range(4)).network.bandwidth == 12.5e9
+
+
+def test_racks_join_hosts_by_nvlink():
+    machine = read_topology('hosts = 4\nhardware = "gb200"\n[rack]\nhosts = 2\n')
+
+    assert [fabric(machine, range(n)).nodes for n in (4, 8, 16)] == [1, 1, 2]
+
+
+def test_any_machine_can_be_repeated():
+    host = read_topology("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n")
+    several = repeated(host, 3)
+
+    assert several.hosts == 3
+    assert several.assumptions[-1].startswith("NICs of 100 Gbit/s")
+    assert fabric(several, [0, 2, 4]).network.bandwidth == 12.5e9
+
+
+BAD = [
+    ("hosts = 0\nhardware = 'l4'", "hosts is '0'"),
+    ("hosts = 2", "expected either hardware or topology"),
+    ("hosts = 2\nhardware = 'h100'", "unknown hardware 'h100': did you mean h100-sxm"),
+    ("hosts = 2\nhardware = 'l4'\nracks = 3", "unknown key in cluster 'racks': did you mean rack"),
+    ("hosts = 2\nhardware = 'l4'\n[network]\nkind = 'token ring'", "unknown network 'token ring'"),
+    ("hosts = 2\nhardware = 'l4'\n[network]\nnic_bandwidth = 'fast'", "'fast' is not a quantity"),
+    ("hosts = 2\nhardware = 'l4'\n[network]\noversubscription = 0.5", "expected 1 to 1000"),
+    ("hosts = 2\nhardware = 'l4'\n[network]\nrails = true", "rails is 'True'"),
+    ("hosts = 2\nhardware = 'l4'\nnetwork = 4", "expected a table \\[network\\]"),
+    ("hosts = \nhardware = 'l4'", "TOML"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD)
+def test_bad_clusters_are_one_line(text, message):
+    with pytest.raises(InputError, match=message):
+        read_topology(text + "\n")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([], "different GPUs"),
+        ([0, 0], "different GPUs"),
+        ([0, 99], "no GPU 99"),
+        ([-1, 0], "no GPU -1"),
+        ([0, 1, 8], "1 to 2 GPUs on its nodes"),
+    ],
+)
+def test_impossible_groups_are_refused(ranks, message):
+    with pytest.raises(InputError, match=message):
+        fabric(machine_of(hardware("h100-sxm"), 2), ranks)
+
+
+def test_no_nodes_is_an_error():
+    with pytest.raises(InputError, match="expected at least 1"):
+        machine_of(hardware("l4"), 0)
+    with pytest.raises(InputError, match="expected 1 to"):
+        repeated(machine_of(hardware("l4")), 0)
+
+
+def test_pairs_can_be_looked_up_both_ways():
+    table = pair_table(machine_of(hardware("l4")))
+
+    assert table["GPU3", "GPU1"] is table["GPU1", "GPU3"]

@@ -1,0 +1,321 @@
+"""Path types, peer access and shares of links come out as NCCL and the laws of queues have them."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import networkx as nx
+import pytest
+import testpastes as pastes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topology.catalogue import hardware, hardware_names
+from topology.concerns import concerns
+from topology.flows import flow_rates, max_min_rates
+from topology.groups import fabric
+from topology.links.catalogue import rates
+from topology.machines import machine_of
+from topology.paths import (
+    PathType,
+    gpudirect,
+    nccl_bandwidth,
+    nccl_peers,
+    nearest_nics,
+    path_types,
+    peer_allowed,
+    socket_rate,
+)
+from topology.read import read_topology
+from topology.rings import best_ring
+from topology.routes import NVLINK, SYSTEM, adjacency, hops, host_route, route, staged_route
+
+NCCL = rates().nccl
+over_pcie = replace(SYSTEM, edges=SYSTEM.edges - {"c2c"})
+
+
+def test_nccl_totals_are_its_own():
+    # NCCL 2.30 topo.h: 12 x 20, 18 x 20.6, 18 x 40.1 GB/s
+    totals = {"a100-sxm-80gb": 240e9, "h100-sxm": 370.8e9, "b200": 721.8e9}
+    for name, wanted in totals.items():
+        speeds = nccl_bandwidth(machine_of(hardware(name)), NCCL)
+
+        assert speeds["GPU0", "GPU7"] == pytest.approx(wanted)
+
+
+def test_nccl_rates_pcie_by_generation():
+    # NCCL 2.30 topo.h: x16 of Gen3, Gen4, Gen5 = 12, 24, 48 GB/s
+    assert [NCCL.pcie_rate(generation, 16) for generation in (3, 4, 5)] == [12e9, 24e9, 48e9]
+    assert NCCL.pcie_rate(4, 8) == 12e9
+    assert NCCL.pcie_rate(0, 16) == 12e9  # unknown counts as Gen3
+
+
+@pytest.mark.parametrize(
+    ("chip", "wanted"),
+    [
+        ("AuthenticAMD 175 1", 16e9),
+        ("GenuineIntel 6 85", 10e9),
+        ("GenuineIntel 6 143", 22e9),
+        ("GenuineIntel 6 207", 40e9),
+        ("arm", 6e9),
+        ("", 10e9),
+    ],
+)
+def test_nccl_rates_sockets_by_processor(chip, wanted):
+    assert socket_rate(NCCL, chip) == wanted
+
+
+def test_the_cube_mesh_reaches_far_gpus_over_a_peer():
+    machine = read_topology(pastes.cube_mesh())
+    types = path_types(machine)
+
+    assert types["GPU0", "GPU4"] == PathType.NVL
+    assert types["GPU0", "GPU5"] == PathType.NVB
+    # GPU0-GPU4 has two links of 20 GB/s, GPU4-GPU5 one; GPU0-GPU1 one, GPU1-GPU5 two
+    assert nccl_bandwidth(machine, NCCL)["GPU0", "GPU5"] == 20e9
+
+
+def test_node_is_phb_to_nccl():
+    types = path_types(read_topology(pastes.NO_LEADING_TAB))
+
+    assert types["GPU0", "GPU1"] == PathType.PIX
+    assert types["GPU0", "GPU2"] == PathType.PHB
+    assert types["GPU1", "GPU1"] == PathType.LOC
+
+
+def test_nics_behind_a_peer_are_pxn():
+    types = path_types(read_topology(pastes.EMPTY_AFFINITY))
+
+    assert types["GPU0", "NIC0"] == PathType.PXB
+    assert types["GPU1", "NIC0"] == PathType.PXN
+
+
+def test_a_nic_nearby_is_not_reached_through_a_peer():
+    types = path_types(read_topology("GPU0 GPU1 NIC0\nGPU0 X NV12 PIX\nGPU1 NV12 X PXB\n"))
+
+    assert types["GPU0", "NIC0"] == PathType.PIX
+    assert types["GPU1", "NIC0"] == PathType.PXB
+
+
+def test_consumer_cards_beyond_the_catalogue_have_no_peer_access():
+    names = "GPU 0: NVIDIA GeForce RTX 3080\nGPU 1: NVIDIA GeForce RTX 3080\n"
+    machine = read_topology(names + pastes.square("PIX", 2))
+
+    assert not peer_allowed(machine, "GPU0", "GPU1").allowed
+
+
+def test_peer_access_ends_where_the_driver_says():
+    bridged = read_topology(pastes.PAIRS, hardware=hardware("rtx-3090"))
+
+    assert peer_allowed(bridged, "GPU0", "GPU2").reason == "NVLink"
+    assert not peer_allowed(bridged, "GPU0", "GPU1").allowed
+    assert peer_allowed(read_topology(pastes.PEERS_ONLY), "GPU0", "GPU1").allowed
+    assert not peer_allowed(read_topology(pastes.PEERS_ONLY), "GPU0", "GPU2").allowed
+
+
+def test_nccl_stages_beyond_its_level():
+    machine = read_topology(pastes.NO_LEADING_TAB)
+
+    assert nccl_peers(machine)["GPU0", "GPU1"].allowed
+    assert nccl_peers(machine)["GPU0", "GPU2"].reason == "PHB is beyond level PXB"
+    assert nccl_peers(machine, PathType.SYS)["GPU0", "GPU2"].allowed
+    assert not nccl_peers(machine, PathType.NVL)["GPU0", "GPU1"].allowed
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_two_gpus_on_amd_may_always_talk(count):
+    gpus = [pastes.pci_xml(f"0{i}", "gpu", pastes.gpu_xml(i, 80)) for i in range(count)]
+    cpus = [pastes.cpu_xml(i, gpu, vendor="AuthenticAMD") for i, gpu in enumerate(gpus)]
+    peers = nccl_peers(read_topology(pastes.topology_xml(*cpus)))
+
+    assert peers["GPU0", "GPU1"].allowed == (count == 2)
+
+
+def test_gpudirect_needs_a_shared_switch():
+    machine = read_topology(pastes.switched_xml())
+    direct = gpudirect(machine)
+
+    assert direct["GPU0", "NIC0"].allowed
+    assert not direct["GPU0", "NIC1"].allowed
+    assert [nic.name for nic in nearest_nics(machine, "GPU3")] == ["NIC3"]
+
+
+def test_worries_are_named():
+    lines = "\n".join(concerns(read_topology(pastes.ALL_SYS, hardware=hardware("rtx-4090"))))
+
+    assert "no peer access for 6 of 6 GPU pairs" in lines
+    assert "6 of 6 GPU pairs meet only across processors (SYS): GPU0, GPU1 | GPU2, GPU3" in lines
+    assert "1 of 1 NICs share no switch with a GPU" in lines
+    assert "NVLink joins only GPU0, GPU2 | GPU1, GPU3" in "\n".join(
+        read_topology(pastes.PAIRS).warnings
+    )
+    assert not concerns(machine_of(hardware("h100-sxm")))
+
+
+# Shares of links
+
+
+LINKS = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f")]
+capacities = st.fixed_dictionaries({link: st.floats(0.5, 100) for link in LINKS})
+flows = st.lists(st.lists(st.sampled_from(LINKS), min_size=1, max_size=4), min_size=1, max_size=8)
+
+
+@given(capacities, flows)
+def test_no_link_carries_more_than_it_can(capacity, crossed):
+    shares = max_min_rates(capacity, crossed)
+    for link in LINKS:
+        load = sum(share * flow.count(link) for share, flow in zip(shares, crossed, strict=True))
+
+        assert load <= capacity[link] * (1 + 1e-9)
+
+
+@given(capacities, flows)
+def test_every_flow_has_a_full_link_on_which_none_is_faster(capacity, crossed):
+    shares = max_min_rates(capacity, crossed)
+    for share, flow in zip(shares, crossed, strict=True):
+        full = [
+            link
+            for link in flow
+            if sum(r * f.count(link) for r, f in zip(shares, crossed, strict=True))
+            >= capacity[link] * (1 - 1e-9)
+            and share
+            >= max(r for r, f in zip(shares, crossed, strict=True) if link in f) * (1 - 1e-9)
+        ]
+
+        assert full
+
+
+@given(capacities, flows)
+def test_the_order_of_flows_does_not_matter(capacity, crossed):
+    assert max_min_rates(capacity, crossed[::-1])[::-1] == pytest.approx(
+        max_min_rates(capacity, crossed)
+    )
+
+
+@given(capacities, flows, st.floats(0.1, 10))
+def test_shares_grow_with_the_links(capacity, crossed, factor):
+    larger = {link: value * factor for link, value in capacity.items()}
+
+    assert max_min_rates(larger, crossed) == pytest.approx(
+        [r * factor for r in max_min_rates(capacity, crossed)]
+    )
+
+
+def test_no_flows_and_flows_over_nothing():
+    assert max_min_rates({}, []) == ()
+    assert max_min_rates({}, [[]]) == (float("inf"),)
+
+
+@pytest.mark.parametrize("name", list(hardware_names()))
+def test_one_flow_gets_the_smallest_cut_of_a_tree(name):
+    """Over PCIe there is one way, so that its narrowest link is the smallest cut."""
+    machine = machine_of(hardware(name))
+    graph = adjacency(machine)
+    tree = nx.Graph()
+    for edge in machine.edges:
+        if edge.kind in ("pcie", "host", "socket"):
+            tree.add_edge(edge.a, edge.b, bandwidth=edge.bandwidth.value)
+    for peer in range(1, len(machine.gpus)):
+        path = route(graph, "GPU0", f"GPU{peer}", over_pcie)
+        cut = nx.minimum_cut_value(tree, "GPU0", f"GPU{peer}", "bandwidth")
+
+        assert flow_rates(graph, [path]) == (cut,)
+
+
+def test_routes_are_widest_then_shortest():
+    graph = adjacency(read_topology(pastes.cube_mesh()))
+    wide = route(graph, "GPU0", "GPU3", NVLINK)
+
+    assert wide == ("GPU0", "GPU3")
+    assert route(graph, "GPU0", "GPU5", NVLINK) is None
+    assert all(graph.edge(a, b) for a, b in pairwise(host_route(graph, "GPU0", "GPU5")))
+    assert graph.latency(wide) == pytest.approx(0.6e-6)
+
+
+# What people measured: who wins, and roughly by how much
+
+
+def test_without_peer_access_two_gpus_share_their_uplink_twice():
+    """Two 4090s under one switch are about half as fast as on ports of their own (nccl 1309)."""
+    kind = hardware("rtx-4090")
+    under_one = fabric(read_topology(pastes.square("PIX", 2), hardware=kind), [0, 1])
+    apart = fabric(read_topology(pastes.square("SYS", 2), hardware=kind), [0, 1])
+
+    assert under_one.bandwidth == apart.bandwidth / 2
+    assert apart.crosses_sockets
+    assert not under_one.crosses_sockets
+
+
+def test_with_peer_access_the_switch_is_as_fast():
+    kind = hardware("rtx-pro-6000")
+    machine = read_topology(pastes.square("PIX", 2), hardware=kind)
+
+    assert fabric(machine, [0, 1]).bandwidth == 63e9
+    assert staged_route(adjacency(machine), "GPU0", "GPU1").count("switch0") == 2
+
+
+def test_the_ring_goes_through_the_bridges():
+    machine = read_topology(pastes.PAIRS)
+    ring = best_ring(machine, ["GPU0", "GPU1", "GPU2", "GPU3"])
+
+    assert [set(ring.order[:2]), set(ring.order[2:])] == [{"GPU0", "GPU2"}, {"GPU1", "GPU3"}]
+    assert ring.rate == 31.5e9  # two steps over PCIe, each alone on its ports
+
+
+@pytest.mark.parametrize("name", ["h100-nvl", "rtx-pro-6000", "l40s", "v100-sxm", "t4"])
+def test_the_order_of_names_does_not_change_the_best_ring(name):
+    machine = machine_of(hardware(name))
+    names = [f"GPU{i}" for i in (3, 0, 5, 1, 6, 2)]
+
+    assert best_ring(machine, names).rate == best_ring(machine, sorted(names)).rate
+
+
+def test_groups_that_run_at_once_share_uplinks():
+    machine = machine_of(hardware("rtx-pro-6000"))  # two GPUs to a switch
+    alone, beside = fabric(machine, [0, 2]), fabric(machine, [0, 2], beside=[[1, 3]])
+
+    assert beside.bandwidth == alone.bandwidth / 2
+    assert fabric(machine, [0, 1], beside=[[2, 3]]).bandwidth == alone.bandwidth
+
+
+def test_groups_that_run_at_once_share_nics():
+    machine = machine_of(hardware("h100-sxm"), 2)
+    others = [[rank, rank + 8] for rank in range(1, 8)]
+    shared = fabric(machine, [0, 8], beside=others).network
+
+    assert shared == hardware("h100-sxm").group(2, stride=8, island=8).network
+
+
+def test_half_a_board_is_still_switched():
+    machine = read_topology(pastes.square("NV18", 5), hardware=hardware("h200-sxm"))
+
+    assert fabric(machine, range(4)).link == "nvswitch"
+    assert fabric(machine, range(5)).multicast
+
+
+def test_the_weakest_gpu_sets_the_pace_of_a_group():
+    machine = read_topology(pastes.DEGRADED)
+
+    assert fabric(machine, range(4)).bandwidth == 16 * 25e9
+    assert fabric(machine, [0, 1, 3]).bandwidth == 18 * 25e9
+
+
+def test_a_chain_of_bridges_is_no_ring():
+    chain = "GPU0 GPU1 GPU2\nGPU0 X NV4 PHB\nGPU1 NV4 X NV4\nGPU2 PHB NV4 X\n"
+    machine = read_topology(chain, hardware=hardware("rtx-3090"))
+
+    assert fabric(machine, range(3)).link == "pcie"
+    assert not fabric(machine, range(3)).peer_to_peer
+    assert fabric(machine, [0, 1]).link == "nvlink"
+
+
+def test_mig_slices_do_not_talk():
+    product = "NVIDIA A100 80GB PCIe"
+    text = f"GPU 0: {product}\n  MIG 1g.10gb Device 0: (UUID: x)\nGPU 1: {product}\n"
+    machine = read_topology(text + pastes.square("PIX", 2))
+
+    assert peer_allowed(machine, "GPU0", "GPU1").reason == "MIG slices have no peer access"
+    assert not fabric(machine, [0, 1]).peer_to_peer
+
+
+def test_links_of_a_path_keep_their_direction():
+    assert hops(("a", "b", "c")) == (("a", "b"), ("b", "c"))

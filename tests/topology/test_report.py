@@ -1,0 +1,133 @@
+"""What is shown of a machine is complete, self-contained and safe to put in a page."""
+
+import io
+from xml.etree import ElementTree as ET
+
+import pytest
+import testpastes as pastes
+from rich.console import Console
+
+from topology.catalogue import hardware
+from topology.detect import machine_from, snapshot
+from topology.errors import InputError
+from topology.machines import machine_of
+from topology.picture import svg
+from topology.read import read_topology
+from topology.report import html, markdown, report, summary
+
+MACHINES = {
+    "paste": read_topology(pastes.GLUED_AND_CUT),
+    "xml": read_topology(pastes.switched_xml()),
+    "graphs": read_topology(pastes.GRAPHS),
+    "cluster": machine_of(hardware("gb200"), 18),
+    "mesh": read_topology(pastes.cube_mesh()),
+    "frame": read_topology('<system><cpu numaid="0"/></system>'),
+    "wide": read_topology(pastes.square("NV6", 16)),
+}
+every_machine = pytest.mark.parametrize("machine", MACHINES.values(), ids=list(MACHINES))
+
+
+def terminal(machine):
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    console.print(report(machine))
+    return console.file.getvalue()
+
+
+@every_machine
+def test_the_terminal_shows_every_gpu_and_note(machine):
+    text = terminal(machine)
+
+    assert all(gpu.name in text for gpu in machine.gpus)
+    assert all(note in " ".join(text.split()) for note in (*machine.assumptions, *machine.warnings))
+
+
+@every_machine
+def test_the_drawing_is_xml_without_links_or_scripts(machine):
+    drawing = svg(machine)
+    tags = {element.tag.rpartition("}")[2] for element in ET.fromstring(drawing).iter()}
+
+    assert tags <= {"svg", "title", "path", "rect", "text"}
+    assert drawing.count('"middle">GPU') == len(machine.gpus)
+
+
+@every_machine
+def test_the_page_and_the_markdown_say_the_same(machine):
+    page, text = html(machine), markdown(machine)
+
+    assert summary(machine) in text
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert all(line in text for line in machine.warnings)
+
+
+def test_names_from_a_text_cannot_break_the_page():
+    text = pastes.RANGES.replace("mlx5_bond_0", "a/b-c")
+    nasty = text.replace("GPU Affinity", "") + "GPU 0: NVIDIA <script>alert(1)</script>\n"
+    page = html(read_topology("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n" + nasty.partition("GPU 0")[2]))
+
+    assert "<script>" not in page
+
+
+def test_nccl_view_marks_staged_pairs():
+    text = terminal(read_topology(pastes.PAIRS))
+
+    assert "NVL 48" in text  # four links of 12 GB/s
+    assert "PHB* 24" in text
+
+
+def gpu(**more):
+    return {
+        "name": "NVIDIA H100 80GB HBM3",
+        "memory_bytes": 80e9,
+        "lanes": 16,
+        "most_lanes": 16,
+        **more,
+    }
+
+
+def test_a_snapshot_of_nvml_becomes_a_machine():
+    """Four GPUs on two sockets, eighteen NVLinks each to switches."""
+    seen = {
+        "gpus": [gpu(bus=f"0000000{i}:00:00.0", numa=i // 2, generation=5) for i in range(4)],
+        "pairs": [
+            {"a": a, "b": b, "level": 40 if a // 2 == b // 2 else 50, "peer": 0}
+            for a in range(4)
+            for b in range(a + 1, 4)
+        ],
+        "nvlinks": [
+            {"gpu": g, "remote": f"switch{n}", "kind": 2} for g in range(4) for n in range(18)
+        ],
+    }
+    machine = machine_from(seen)
+
+    assert {(p.kind, p.count, p.bandwidth) for p in machine.pairs} == {("NVSWITCH", 18, 450e9)}
+    assert [g.numa for g in machine.gpus] == [0, 0, 1, 1]
+    assert {peer.state for peer in machine.peers} == {"OK"}
+    assert sum(node.kind == "cpu" for node in machine.nodes) == 2
+
+
+def test_a_snapshot_with_bridges_counts_links_once():
+    seen = {
+        "gpus": [gpu(name="NVIDIA GeForce RTX 3090", bus=str(i)) for i in range(2)],
+        "pairs": [{"a": 0, "b": 1, "level": 30, "peer": 0}],
+        "nvlinks": [
+            {"gpu": g, "remote": str(1 - g), "kind": 0} for g in range(2) for _ in range(4)
+        ],
+    }
+    machine = machine_from(seen)
+
+    assert [(p.kind, p.count, p.bandwidth) for p in machine.pairs] == [("NVLINK", 4, 56.25e9)]
+
+
+def test_a_snapshot_may_be_nearly_empty():
+    machine = machine_from({"gpus": [{"name": None}, {}]})
+
+    assert len(machine.gpus) == 2
+    with pytest.raises(InputError, match="no GPU"):
+        machine_from({})
+
+
+def test_detection_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+
+    with pytest.raises(InputError, match="nvidia-ml-py"):
+        snapshot()

@@ -1,0 +1,160 @@
+"""Read a machine from whatever describes it."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from topology.catalogue import hardware_names
+from topology.cluster import build_cluster, host_of, read_cluster
+from topology.concerns import concerns
+from topology.errors import TopologyError
+from topology.graph import Machine
+from topology.hardware import Hardware
+from topology.readers.assemble import Choices, assemble
+from topology.readers.catalogue import is_text, text_of
+from topology.readers.graphs import graphs_machine, read_graph_lines, read_graphs
+from topology.readers.lines import checked, plain_lines
+from topology.readers.listing import Listing, read_listing
+from topology.readers.matrix import read_matrices
+from topology.readers.nccl import read_system
+from topology.readers.own import own_hardware, read_own
+from topology.readers.reading import Label, Reading
+from topology.readers.smi import read_smi
+from topology.readers.tables import find_tables
+from topology.readers.xml import parse_xml
+
+_ROOT: Final = re.compile(r"<(system|graphs|nvidia_smi_log)[\s>/]")
+_CLUSTER: Final = re.compile(r"^[ \t]*(?:hosts|hardware|topology)[ \t]*=", re.MULTILINE)
+
+
+def read_topology(
+    source: str | Path,
+    *,
+    hardware: Hardware | None = None,
+    pcie_generation: int | None = None,
+) -> Machine:
+    r"""Read a machine from a text, or from the file of that name.
+
+    Known are ``nvidia-smi topo -m``, ``-mp`` and ``-p2p``, ``nvidia-smi -q -x``, ``-L`` and
+    ``nvlink -s``, the XML that NCCL writes (topology and graph), cluster files in TOML, and what
+    this program writes as JSON.
+
+    Parameters
+    ----------
+    hardware : kind of the GPUs, where the text does not name it.
+    pcie_generation : of the server, where the text does not say.
+
+    Raises
+    ------
+    InputError
+        If the text is none of these, or contradicts itself; the message names the place.
+
+    Examples
+    --------
+    >>> pair = read_topology("     GPU0 GPU1\nGPU0  X   NV4\nGPU1 NV4   X")
+    >>> [(link.kind, link.count, link.bandwidth) for link in pair.pairs]
+    [('NVLINK', 4, 56250000000.0)]
+    """
+    choices = Choices(
+        name="machine" if is_text(source) else Path(source).name,
+        hardware=hardware,
+        pcie_generation=pcie_generation,
+        catalogue=hardware_names(),
+    )
+    return read_text(text_of(source), choices)
+
+
+def read_text(text: str, choices: Choices) -> Machine:
+    """Read a machine from `text`, finding out first what it is.
+
+    Raises
+    ------
+    InputError
+        If it is nothing known, or contradicts itself; the message names the place.
+    """
+    checked(text)
+    start = text.lstrip("\ufeff \t\r\n")
+    if start.startswith("<") or _ROOT.search(text):
+        return finished(_xml(text, choices))
+    if start.startswith(("{", "[")) and not find_tables(plain_lines(text)):
+        reading, name = read_own(start)
+        kind = choices.hardware or own_hardware(name, choices.catalogue)
+        return finished(assemble(reading, replace(choices, hardware=kind)))
+    if _CLUSTER.search(text):
+        return _cluster(text, choices)
+    return finished(_pasted(plain_lines(text), choices))
+
+
+def finished(machine: Machine) -> Machine:
+    """Add what is worrying about the machine to what was odd about the text."""
+    return replace(machine, warnings=(*machine.warnings, *concerns(machine)))
+
+
+def _xml(text: str, choices: Choices) -> Machine:
+    root = parse_xml(_document(text))
+    match root.tag:
+        case "system":
+            return read_system(root, choices)
+        case "graphs":
+            return read_graphs(root, choices)
+        case "nvidia_smi_log":
+            return assemble(read_smi(root), choices)
+        case tag:
+            raise TopologyError(
+                f"XML line {root.line}: <{tag[:40]}>: expected <system>, <graphs> or "
+                f"<nvidia_smi_log>"
+            )
+
+
+def _document(text: str) -> str:
+    """Cut text before and after an XML document off, leaving its lines where they are."""
+    start = text.lstrip("\ufeff \t\r\n")
+    root = _ROOT.search(text)
+    if root is None or start.startswith("<"):
+        return "\n" * text[: len(text) - len(start)].count("\n") + start
+    close = text.rfind(f"</{root[1]}>")
+    end = close + len(root[1]) + 3 if close >= 0 else len(text)
+    return "\n" * text[: root.start()].count("\n") + text[root.start() : end]
+
+
+def _cluster(text: str, choices: Choices) -> Machine:
+    said = read_cluster(text)
+    if said.topology is None:
+        host = host_of(said, choices.catalogue)
+    else:
+        host = read_text(said.topology, choices)
+    return finished(build_cluster(said, replace(host, warnings=())))
+
+
+def _pasted(lines: Sequence[str], choices: Choices) -> Machine:
+    tables = find_tables(lines)
+    listing = read_listing(lines)
+    if tables:
+        return assemble(read_matrices(tables, lines, listing), choices)
+    searches = read_graph_lines(lines)
+    if searches:
+        return graphs_machine(searches, (), choices)
+    if listing.gpus:
+        return assemble(_listed(listing), choices)
+    first = next((line.strip() for line in lines if line.strip()), "")
+    raise TopologyError(
+        f"no topology in a text that begins {first[:50]!r}: wanted nvidia-smi topo -m, its XML, "
+        f"NCCL's XML, or a cluster in TOML"
+    )
+
+
+def _listed(listing: Listing) -> Reading:
+    """Read a list of GPUs without a matrix: two with as many links must be joined by them."""
+    gpus = listing.gpus
+    labels = {}
+    if len(gpus) == 2 and gpus[0].links and gpus[0].links == gpus[1].links:
+        labels[gpus[0].name, gpus[1].name] = Label("NVLINK", gpus[0].links)
+    return Reading(
+        source="nvidia-smi list of GPUs",
+        gpus=gpus,
+        labels=labels,
+        link_rate=listing.link_rate,
+        assumptions=("the text does not tell how GPUs are joined",),
+    )

@@ -1,0 +1,53 @@
+"""The one place where a reader opens a file: a path becomes the text it holds."""
+
+from pathlib import Path
+
+from topology.errors import TopologyError
+from topology.readers.lines import MOST_CHARACTERS
+
+_LONGEST_PATH = 1024
+
+
+def text_of(source: str | Path) -> str:
+    """Give the text that `source` is, or that the file it names holds.
+
+    A string with a line break, a ``<`` or a ``{`` is text; any other names a file.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such file, it is over 10 MiB, or it is no text.
+    """
+    if is_text(source):
+        return str(source)
+    shown = str(source)[:100]
+    try:
+        if len(str(source)) > _LONGEST_PATH or not Path(source).is_file():
+            raise TopologyError(f"no such file: {shown!r}")
+        size = Path(source).stat().st_size
+        if size > MOST_CHARACTERS:
+            raise TopologyError(f"{shown}: {size} bytes: expected at most {MOST_CHARACTERS}")
+        return decoded(Path(source).read_bytes(), shown)
+    except (OSError, ValueError) as error:
+        if isinstance(error, TopologyError):
+            raise
+        raise TopologyError(f"cannot read {shown!r}: {error}") from None
+
+
+def is_text(source: str | Path) -> bool:
+    """Tell text from the name of a file."""
+    return isinstance(source, str) and any(mark in source for mark in "\n\r<{")
+
+
+def decoded(data: bytes, name: str) -> str:
+    r"""Turn bytes into text: UTF-8, or UTF-16 where a byte-order mark says so.
+
+    >>> decoded("GPU0".encode("utf-16"), "paste.txt")
+    'GPU0'
+    """
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        return data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        at = data[: error.start].count(b"\n") + 1
+        raise TopologyError(f"{name}: line {at} is not text: got binary data") from None

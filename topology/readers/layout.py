@@ -1,0 +1,217 @@
+"""From labels between devices to a tree of switches, root complexes and processors.
+
+``PIX``: one switch above both. ``PXB``: several. ``PHB``: one root complex. ``NODE``: one
+processor. ``SYS``: two. Labels of a real machine are nested, and any others are taken as if.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from topology.build import Builder
+from topology.graph import Edge, Node
+from topology.readers.reading import RANKS, GpuText, NicText, Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """PCIe width and generation of each device's own port; absent: sixteen, the platform's."""
+
+    lanes: dict[str, int]
+    generations: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """Grows nodes and edges; thrown away once they are read off."""
+
+    builder: Builder
+    ports: Ports
+    nodes: list[Node]
+    edges: list[Edge]
+
+    def port(self, device: str, parent: str) -> None:
+        self.edges.append(
+            self.builder.pcie(
+                device,
+                parent,
+                lanes=self.ports.lanes.get(device, 16),
+                generation=self.ports.generations.get(device, 0),
+            )
+        )
+
+    def switch(self, parent: str) -> str:
+        name = f"switch{sum(node.kind == 'pcie_switch' for node in self.nodes)}"
+        self.nodes.append(Node(name=name, kind="pcie_switch", numa=self.nodes[-1].numa))
+        self.edges.append(self.builder.pcie(name, parent))
+        return name
+
+
+def lay_out(
+    reading: Reading, builder: Builder, ports: Ports
+) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
+    """Build the parts above the devices that make every label of `reading` come true."""
+    devices = [device.name for device in reading.devices]
+    tree = _Tree(builder, ports, [], [])
+    numa = {device.name: device.numa for device in reading.devices}
+    cpus = []
+    roots = 0
+    for number, socket in enumerate(processors(reading)):
+        nodes = {numa[name] for name in socket} - {None}
+        cpu = Node(name=f"CPU{number}", kind="cpu", numa=nodes.pop() if len(nodes) == 1 else None)
+        cpus.append(cpu)
+        tree.nodes.append(cpu)
+        for members in _groups(socket, _within(reading, socket, 3)):
+            root = Node(name=f"root{roots}", kind="root", numa=cpu.numa)
+            roots += 1
+            tree.nodes.append(root)
+            tree.edges.append(builder.host(root.name, cpu.name))
+            for group in _groups(members, _within(reading, members, 2)):
+                _hang(tree, reading, group, root.name)
+    tree.edges.extend(builder.sockets(cpus))
+    order = {name: index for index, name in enumerate(devices)}
+    edges = sorted(tree.edges, key=lambda edge: order.get(edge.a, len(order)))
+    return tuple(tree.nodes), tuple(edges)
+
+
+def _hang(tree: _Tree, reading: Reading, group: Sequence[str], root: str) -> None:
+    """Hang devices that share switches below a root."""
+    if len(group) == 1:
+        tree.port(group[0], root)
+        return
+    top = tree.switch(root)
+    leaves = _groups(group, _within(reading, group, 1))
+    for leaf in leaves:
+        parent = top if len(leaves) == 1 else tree.switch(top)
+        for device in leaf:
+            tree.port(device, parent)
+
+
+def processors(reading: Reading) -> list[list[str]]:
+    """Say which devices share a processor: by labels, then by NUMA node or list of processors.
+
+    A label ``SYS`` between two devices keeps them, and all that is near them, apart. Devices of
+    which nothing is known share a processor of their own.
+    """
+    devices = [device.name for device in reading.devices]
+    near = _groups(devices, _within(reading, devices, 4))
+    merged = _Merge(
+        {name: number for number, group in enumerate(near) for name in group},
+        dict(enumerate(near)),
+        {number: set() for number in range(len(near))},
+    )
+    for a, b in _apart(reading):
+        merged.part(a, b)
+    for together in _places(reading):
+        merged.join(together)
+    gpus = [gpu.name for gpu in reading.gpus]
+    merged.join([name for name in gpus if merged.is_lone(name) and _is_lost(reading, name)])
+    merged.join(
+        [nic.name for nic in reading.nics if merged.is_lone(nic.name) and _is_far(reading, nic)]
+    )
+    return sorted(merged.groups.values(), key=lambda group: devices.index(group[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """Groups of devices that grow together unless they are known to be apart."""
+
+    number: dict[str, int]
+    groups: dict[int, list[str]]
+    apart: dict[int, set[int]]
+
+    def is_lone(self, name: str) -> bool:
+        return len(self.groups[self.number[name]]) == 1
+
+    def part(self, a: str, b: str) -> None:
+        first, second = self.number[a], self.number[b]
+        if first != second:
+            self.apart[first].add(second)
+            self.apart[second].add(first)
+
+    def join(self, names: Sequence[str]) -> None:
+        """Put each device with the first of the others that it is not apart from."""
+        leaders: list[int] = []
+        for name in names:
+            mine = self.number[name]
+            into = next((n for n in leaders if n == mine or n not in self.apart[mine]), mine)
+            if into == mine:
+                leaders += [mine] * (mine not in leaders)
+                continue
+            leaders = [n for n in leaders if n != mine]
+            for moved in self.groups.pop(mine):
+                self.number[moved] = into
+                self.groups[into].append(moved)
+            for other in self.apart.pop(mine):
+                self.apart[other].discard(mine)
+                self.apart[other].add(into)
+                self.apart[into].add(other)
+
+
+def _apart(reading: Reading) -> list[tuple[str, str]]:
+    return [
+        pair
+        for source in (reading.labels, reading.under)
+        for pair, label in source.items()
+        if label.kind == "SYS"
+    ]
+
+
+def _places(reading: Reading) -> list[list[str]]:
+    """Gather devices by NUMA node; by list of processors where no node is given at all."""
+    numbered = any(gpu.numa is not None for gpu in reading.gpus)
+    places: dict[int | str, list[str]] = {}
+    for device in reading.devices:
+        affinity = device.affinity if isinstance(device, GpuText) and not numbered else ""
+        place = device.numa if device.numa is not None else affinity
+        if place != "":
+            places.setdefault(place, []).append(device.name)
+    return list(places.values())
+
+
+def _is_lost(reading: Reading, name: str) -> bool:
+    """Tell whether a text says nothing about where a GPU is among the others."""
+    if any(name in group for group in _places(reading)):
+        return False
+    others = [gpu.name for gpu in reading.gpus if gpu.name != name]
+    labels = [reading.host_label(name, other) for other in others]
+    return not any(label and label.kind in RANKS for label in labels)
+
+
+def _is_far(reading: Reading, nic: NicText) -> bool:
+    """Tell whether all that is known of a NIC is that it is far from every GPU."""
+    return nic.numa is None and not any(
+        other.name != nic.name and reading.label(other.name, nic.name) for other in reading.nics
+    )
+
+
+def _within(reading: Reading, names: Iterable[str], rank: int) -> list[tuple[str, str]]:
+    """Pair the devices whose label is at most `rank`: 1 PIX, 2 PXB, 3 PHB, 4 NODE."""
+    inside = set(names)
+    return [
+        (a, b)
+        for source in (reading.labels, reading.under)
+        for (a, b), label in source.items()
+        if a in inside and b in inside and RANKS.get(label.kind, 9) <= rank
+    ]
+
+
+def _groups(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """Join paired names into groups (union-find), in the order of `names`."""
+    parent = {name: name for name in names}
+    find = _finder(parent)
+    for a, b in pairs:
+        parent[find(a)] = find(b)
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(find(name), []).append(name)
+    return list(groups.values())
+
+
+def _finder(parent: dict[str, str]) -> Callable[[str], str]:
+    def find(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    return find
