@@ -411,11 +411,15 @@ class SendReceive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolve:
-    """Convolutions of a VAE, known by their total work and traffic alone; priced, never run."""
+    """Convolutions of a VAE, known by their total work and traffic alone; priced, never run.
+
+    planes : two-dimensional, as images have them; video decoders also run along time.
+    """
 
     name: str
     flop: Real
     traffic: Real
+    planes: bool = False
     stream: StreamName = "compute"
 
     @property

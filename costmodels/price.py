@@ -41,7 +41,8 @@ Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "co
 class Target:
     """What a program runs on: one rank's device, the links along every axis, and the runtime.
 
-    algorithm : of collectives; ``auto`` is NCCL's choice.
+    algorithm : of collectives; ``auto`` is NCCL's choice. attention : kernel; ``auto`` is the best
+    commonly available.
     """
 
     device: Device
@@ -49,6 +50,7 @@ class Target:
     runtime: Runtime
     precision: Precision
     algorithm: str = "auto"
+    attention: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,7 @@ def _plain(target: Target) -> Precision:
 
 def _attention(op: Attention, target: Target) -> Priced:
     precision = _plain(target)
-    kernel = target.runtime.attention_kernel(target.device.architecture)
+    kernel = target.attention
     whole = op.causal and op.pairs == 1.0 and op.turn is None
     square = whole and bool(np.all(np.equal(op.queries, op.keys)))
     keys = np.minimum(op.keys, op.window + op.queries - 1) if op.window else op.keys
@@ -179,7 +181,10 @@ def _convolve(op: Convolve, target: Target) -> Priced:
     peak = device.peak(_plain(target))
     if peak is None:
         raise UncalibratedError(f"{device.name} has no 16-bit tensor peak")
-    rate = peak.value * target.runtime.convolution.value
+    cycles = device.multiprocessors.value * device.clock.value
+    runtime = target.runtime
+    reached = runtime.plane_convolution if op.planes else runtime.convolution
+    rate = np.minimum(peak.value, cycles * reached.value)
     memory = np.asarray(op.traffic) / device.memory_bandwidth.value
     return Priced(
         kind="convolution",

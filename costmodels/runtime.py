@@ -1,15 +1,20 @@
-"""What runs a program: how it launches kernels, what it fuses, which attention it calls."""
+"""What runs a program: how it launches kernels, and what it fuses."""
 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from topology.devices import Architecture
 from topology.errors import CatalogueError
 from topology.sourced import Sourced, read_sourced
 
-_UNITS: Final = {"host_kernel": "s", "host_collective": "s", "memory": "B", "convolution": "1"}
+_UNITS: Final = {
+    "host_kernel": "s",
+    "host_collective": "s",
+    "memory": "B",
+    "convolution": "1",
+    "plane_convolution": "1",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +31,8 @@ class Runtime:
 
     launch : ``graph`` replays captured kernels; ``stream`` issues each from the host.
     host_kernel, host_collective : seconds of host time to issue one. memory : bytes it takes.
-    convolution : share of the tensor peak that VAE convolutions reach.
+    convolution, plane_convolution : FLOP a cycle and multiprocessor that a VAE's convolutions
+    reach, over space and time and over space alone.
     """
 
     name: str
@@ -36,17 +42,13 @@ class Runtime:
     host_collective: Sourced
     memory: Sourced
     convolution: Sourced
-    attention: tuple[tuple[Architecture, str], ...]
+    plane_convolution: Sourced
     functions: tuple[tuple[str, Fusion], ...]
 
     def fusion(self, function: str) -> Fusion:
         """Cost of a row-wise function."""
         known = dict(self.functions)
         return known.get(function, known["default"])
-
-    def attention_kernel(self, architecture: Architecture) -> str:
-        """Attention kernel on an architecture."""
-        return dict(self.attention).get(architecture, "auto")
 
 
 def load_runtimes(text: str) -> dict[str, Runtime]:
@@ -55,10 +57,9 @@ def load_runtimes(text: str) -> dict[str, Runtime]:
 
 
 def _runtime(name: str, row: Mapping[str, object]) -> Runtime:
-    wanted = {"launch", "text_tower", "attention", "functions", *_UNITS}
+    wanted = {"launch", "text_tower", "functions", *_UNITS}
     if row.keys() != wanted:
         raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
-    attention = cast("Mapping[str, str]", row["attention"])
     functions = cast("Mapping[str, Mapping[str, float]]", row["functions"])
     numbers = {
         key: read_sourced(f"{name}.{key}", row[key], unit, row) for key, unit in _UNITS.items()
@@ -67,7 +68,6 @@ def _runtime(name: str, row: Mapping[str, object]) -> Runtime:
         name=name,
         launch=cast(Literal["graph", "stream"], row["launch"]),
         text_tower=cast(Literal["once", "every_step"], row["text_tower"]),
-        attention=tuple((cast(Architecture, key), kernel) for key, kernel in attention.items()),
         functions=tuple(
             (key, Fusion(traffic=float(entry["traffic"]), kernels=int(entry["kernels"])))
             for key, entry in functions.items()

@@ -56,6 +56,7 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
         precision=request.precision,
         text_tower=tower,
         kv_repeat=request.kv_repeat,
+        eager=site.runtime.name == "torch-eager",
     )
 
 
@@ -64,7 +65,7 @@ def evaluate(
 ) -> PlanEstimate:
     """Price a legal plan; whether it fits is the caller's to judge."""
     program = lower(model, workload, plan)
-    target = site.target(plan, workload.precision)
+    target = site.target(model, plan, workload.precision)
     costs = {stage.name: cost(stage, target) for stage in program.stages}
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
@@ -119,7 +120,7 @@ def _step(
     if any(name in dict(plan.axes) for name in ("ring", "allgather_kv", "ulysses")):
         return float(costs["prefill"].time)
     once = replace(workload, output_tokens=1)
-    target = site.target(plan, workload.precision)
+    target = site.target(model, plan, workload.precision)
     return float(cost(decode_step(model, once, plan), target).time)
 
 

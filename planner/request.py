@@ -29,7 +29,8 @@ class Request:
     """One question. Sizes left out are the model's usual ones.
 
     at_most : the answer may use fewer GPUs than `gpus`. offload : text encoders leave the GPU
-    before the denoising starts. text_tower : run a tower that ignores the step once or every step;
+    before the denoising starts. attention : kernel to price (``fa2``, ``cudnn`` ...), empty for the
+    runtime's. text_tower : run a tower that ignores the step once or every step;
     the runtime's habit where left out. nodes : hosts that the GPUs are spread over; 0 for as few
     as hold them.
     """
@@ -53,6 +54,7 @@ class Request:
     offload: bool = False
     text_tower: Literal["once", "every_step"] | None = None
     algorithm: str = "auto"
+    attention: str = ""
     kv_repeat: bool = True
 
     def __post_init__(self) -> None:

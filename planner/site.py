@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from costmodels.catalogue import runtime
 from costmodels.price import Target
 from costmodels.runtime import Runtime
+from planner.models.architecture import Model
 from planner.placement import fabrics
 from planner.plan import Plan
 from planner.request import Request
@@ -22,8 +23,14 @@ class Site:
     runtime: Runtime
     nodes: int = 0
     algorithm: str = "auto"
+    attention: str = ""
 
-    def target(self, plan: Plan, precision: Precision) -> Target:
+    def attention_of(self, model: Model) -> str:
+        """Attention kernel: what was asked for, or what a model's own eager code calls."""
+        eager = self.runtime.name == "torch-eager" and self.hardware.device.architecture == "hopper"
+        return self.attention or (model.attention if eager else "") or "auto"
+
+    def target(self, model: Model, plan: Plan, precision: Precision) -> Target:
         """Return what the operations of a plan are priced on."""
         return Target(
             device=self.hardware.device,
@@ -31,6 +38,7 @@ class Site:
             runtime=self.runtime,
             precision=precision,
             algorithm=self.algorithm,
+            attention=self.attention_of(model),
         )
 
 
@@ -54,4 +62,5 @@ def site_of(request: Request) -> Site:
         runtime=runtime(request.runtime),
         nodes=request.nodes,
         algorithm=request.algorithm,
+        attention=request.attention,
     )

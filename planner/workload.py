@@ -17,6 +17,7 @@ class Workload:
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
     text_tower : whether a tower that does not depend on the step is run once or every step.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
+    eager : the VAE runs as the model's own repository runs it.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -29,6 +30,7 @@ class Workload:
     precision: Precision = "bf16"
     text_tower: TextTower = "once"
     kv_repeat: bool = True
+    eager: bool = False
 
     def length(self, stream: str) -> Size:
         """Tokens of a stream."""

@@ -83,7 +83,11 @@ asymmetric = _model(
             count=1,
             towers=(
                 _tower("text", keys=BOTH, hidden=8, modulation=None, ffn=None, ends=True),
-                _tower("image", keys=BOTH, modulation=Modulation(inputs=8, outputs=64, rank=2)),
+                _tower(
+                    "image",
+                    keys=BOTH,
+                    modulation=Modulation(inputs=8, outputs=48, rank=2, copies=2),
+                ),
             ),
         ),
     ],
@@ -189,7 +193,7 @@ sound = _model(
             ),
         )
     ],
-    [VIDEO, Stream(name="sound", pads=True)],
+    [Stream(name="sound", pads=True), VIDEO],
 )
 llama = _model(
     "llama",

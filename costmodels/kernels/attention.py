@@ -89,6 +89,7 @@ class Machine:
     merge: float  # s, to merge keys that were cut
     itemsize: float
     cycles: tuple[float, ...]
+    throttle: float  # how many times longer a busy kernel takes for want of power
 
 
 def attention_time(  # noqa: PLR0913  # the sizes are one shape
@@ -210,7 +211,14 @@ def machine_of(
         merge=product.split_overhead,
         itemsize=_BYTES[precision],
         cycles=parameters.fp8_cycles if eight_bit else parameters.cycles,
+        throttle=_throttle(parameters, device),
     )
+
+
+def _throttle(parameters: AttentionParameters, device: Device) -> float:
+    """How many times longer busy work takes on a device with little power a multiprocessor."""
+    own = device.power.value / device.multiprocessors.value
+    return max(1.0, (parameters.reference_power / own) ** parameters.power_exponent)
 
 
 def call_time(machine: Machine, shape: Shape, *, sustained: bool = False) -> Real:
@@ -223,6 +231,8 @@ def call_time(machine: Machine, shape: Shape, *, sustained: bool = False) -> Rea
         tiled(machine, shape, rows, score * rows), _decoding(machine, shape, score)
     )
     compute = settled(compute, known.sustained_drop, sustained=sustained)
+    if sustained:
+        compute = compute * machine.throttle
     time = machine.floor + joined(compute, traffic / machine.memory_efficiency)
     time = np.maximum(
         time, np.maximum(4.0 * _pairs(shape) * shape.head_dim / machine.peak, traffic)

@@ -103,6 +103,8 @@ class AttentionParameters:
     them and they for it; 0 where the two overlap. serial_rate : peak FLOP a cycle of one
     multiprocessor of the GPU that was fitted. On a GPU with slower tensor cores for its
     multiprocessors only the products take longer.
+    power_exponent : on a GPU with less than `reference_power` watts a multiprocessor, a busy clock
+    falls as this power of their ratio.
     """
 
     provenance: Provenance
@@ -122,6 +124,8 @@ class AttentionParameters:
     sustained_drop: float
     serial_share: float = 0.0
     serial_rate: float = 0.0
+    reference_power: float = 0.0
+    power_exponent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,14 +144,19 @@ def _modulation(scene: Scene, tower: Tower, name: str) -> Emits[Tensor | None]:
     spec = tower.modulation
     if spec is None:
         return None
-    row = Tensor(f"conditioning{spec.inputs}", (scene.share.batch, 1, spec.inputs))
-    width = spec.inputs
-    if spec.rank:
-        low = weight(scene, f"{name}.mod_low", (Part(width),), (Part(spec.rank),), "none")
-        row = yield from matmul(row, low, f"{name}.mod_low")
-        width = spec.rank
-    full = weight(scene, f"{name}.mod", (Part(width),), (Part(spec.outputs),), "none")
-    result = yield from matmul(row, full, f"{name}.mod")
+    given = Tensor(f"conditioning{spec.inputs}", (scene.share.batch, 1, spec.inputs))
+    vectors = []
+    for copy in range(spec.copies):
+        row, width = given, spec.inputs
+        if spec.rank:
+            low = weight(scene, f"{name}.low{copy}", (Part(width),), (Part(spec.rank),), "none")
+            row = yield from matmul(row, low, f"{name}.low{copy}")
+            width = spec.rank
+        full = weight(scene, f"{name}.mod{copy}", (Part(width),), (Part(spec.outputs),), "none")
+        vectors.append((yield from matmul(row, full, f"{name}.mod{copy}")))
+    if len(vectors) == 1:
+        return vectors[0]
+    result = yield from concat_features(vectors, f"{name}.mod", view=True)
     return result
 
 

@@ -32,8 +32,8 @@ Stage = Sequence[tuple[Block, int]]
 
 
 def latent_stream(model: Model) -> Stream:
-    """Return the stream that is denoised: the first whose length follows from the size."""
-    return next(stream for stream in model.streams if not stream.tokens and not stream.static)
+    """Return the stream that is denoised: the last one."""
+    return model.streams[-1]
 
 
 def tower_of(model: Model, stream: str) -> Tower:

@@ -36,10 +36,12 @@ def vae_decode(scene: Scene, degree: int) -> Loop:
     if vae is None:
         return Loop(name="vae_decode", count=1, body=())
     share = SERIAL_SHARE + (1 - SERIAL_SHARE) / degree if degree > 1 else 1.0
-    pixels = scene.share.batch * scene.workload.pixels * share
+    slower = vae.eager if scene.workload.eager else 1.0
+    pixels = scene.share.batch * scene.workload.pixels * share * slower
     work = Convolve(
         name=vae.name,
         flop=pixels * vae.flop_per_pixel,
         traffic=pixels * vae.peak_bytes_per_pixel,
+        planes=scene.model.latent is not None and scene.model.latent.temporal == 1,
     )
     return Loop(name="vae_decode", count=1, body=(work,))

@@ -180,7 +180,8 @@ class Vae:
 
     flop_per_pixel : of one pixel of one frame. peak_bytes_per_pixel : activations at the widest
     point, per pixel of one frame, times the `frames_at_once` that are decoded together (0: all).
-    parallel : engines exist that split the decode over GPUs.
+    parallel : engines exist that split the decode over GPUs. eager : how many times longer it
+    takes as its repository runs it (32-bit, small tiles) than compiled in 16 bits.
     """
 
     name: str
@@ -190,6 +191,7 @@ class Vae:
     frames_at_once: int = 0
     tile: int = 0  # pixels a side when tiled; 0 where nobody tiles it
     parallel: bool = False
+    eager: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +226,7 @@ class Model:
     computed once (Cosmos 3's text tower).
     vetoes : head counts of other towers that a tensor-parallel degree must divide too.
     group : weight quantisation group along the input features, 0 for none.
+    attention : kernel that the model's own repository calls on Hopper, empty for the framework's.
     assumed : what the configuration did not say and was taken from the class's usual values.
     """
 
@@ -247,6 +250,7 @@ class Model:
     reuses: tuple[str, ...] = ()
     vetoes: tuple[int, ...] = ()
     group: int = 0
+    attention: str = ""
     assumed: tuple[str, ...] = ()
 
     @property

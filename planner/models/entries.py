@@ -26,7 +26,9 @@ from planner.models.fields import CHANNELS, Fields
 from topology.errors import CatalogueError
 from topology.sourced import Kind, read_sourced
 
-_ENTRY_KEYS: Final = {"kind", "source", "vae", "transformers", "config", "encoders", "defaults"}
+_ENTRY_KEYS: Final = {
+    "kind", "source", "vae", "transformers", "attention", "config", "encoders", "defaults",
+}  # fmt: skip
 _REQUEST_KEYS: Final = tuple(field.name for field in fields(Defaults))
 
 
@@ -45,6 +47,7 @@ class Entry:
     vae: str = ""
     encoders: tuple[tuple[str, int], ...] = ()
     transformers: int = 1
+    attention: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,7 @@ def load_entry(name: str, text: str) -> Entry:
         vae=where.text("vae", default=""),
         encoders=tuple((key, encoders.integer(key)) for key in encoders.values) if encoders else (),
         transformers=where.integer("transformers", high=8, default=1),
+        attention=where.text("attention", default=""),
     )
 
 
@@ -106,6 +110,7 @@ def complete(
         vae=vaes[entry.vae].vae if entry.vae else None,
         encoders=tuple(replace(encoders[name], tokens=count) for name, count in entry.encoders),
         transformers=entry.transformers,
+        attention=entry.attention,
     )
 
 
@@ -158,6 +163,7 @@ def _vae(name: str, row: object) -> VaeEntry:
         frames_at_once=table.integer("frames_at_once", low=0),
         tile=table.integer("tile", low=0, default=0),
         parallel=table.boolean("parallel", default=False),
+        eager=quantity("eager", "1") if table.has("eager") else 1.0,
     )
     channels = table.integer("channels", high=CHANNELS)
     return VaeEntry(vae=vae, class_name=table.text("class"), channels=channels)

@@ -26,12 +26,12 @@ def is_causal(model: Model) -> bool:
 def span_of(model: Model, stream: Stream, tokens: Size, share: Share) -> Span:
     """How a rank holds a stream.
 
-    Latent tokens are cut. A text of fixed length is cut where its tokens divide evenly (or its
-    model pads it), and is whole on every rank otherwise, as engines keep it.
+    Latent tokens are cut. A text of fixed length is cut where its tokens divide evenly, and is
+    whole on every rank otherwise, as engines keep it.
     """
     whole = stream.static or stream.name in model.reuses
     uneven = bool(np.any(np.asarray(tokens) % share.grain))
-    if whole or (stream.tokens and uneven and not stream.pads) or share.grain == 1:
+    if whole or (stream.tokens and uneven) or share.grain == 1:
         return Span(stream.name, tokens)
     ringed = share.sequence[0][0] != "ulysses"
     return Span(
