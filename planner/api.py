@@ -72,8 +72,15 @@ def recommend(model: str, gpus: int = 1, **asked: object) -> Recommendation:
     return find(question_of(request_of(model, gpus, asked)))
 
 
-def collective(
-    op: str, message_bytes: Number, gpus: int, hardware: str = "h100-sxm", **asked: object
+def collective(  # noqa: PLR0913  # the contract's signature
+    op: str,
+    message_bytes: Number,
+    gpus: int,
+    hardware: str = "h100-sxm",
+    nodes: int = 1,
+    *,
+    algorithm: str = "auto",
+    launch: str = "graph",
 ) -> Number:
     """Return the seconds of a collective, for a number or an array of message sizes.
 
@@ -82,20 +89,19 @@ def collective(
     op : ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``,
         ``reduce``, ``gather``, ``scatter`` or ``send_recv``.
     message_bytes : what nccl-tests prints as size: the larger buffer of one rank.
-    **asked : ``nodes``, ``algorithm``, ``launch`` (``graph`` or ``stream``).
+    algorithm : ``auto`` is NCCL's choice, ``engine`` the best of NCCL and serving engines'
+        kernels; or one by name.
+    launch : ``graph``, or ``stream`` for a call issued by the host.
     """
     from costmodels.collectives import collective_time  # noqa: PLC0415
 
-    nodes = whole_number("nodes", asked.pop("nodes", 1))
-    _refuse(asked, {"algorithm", "launch"})
+    ranks, hosts = _counted("gpus", gpus), _counted("nodes", nodes)
     sizes = _checked("message_bytes", message_bytes)
-    ranks = whole_number("gpus", gpus)
-    if not 1 <= ranks <= LARGEST["gpus"]:
-        raise InputError(f"gpus: got {ranks}, wanted a whole number from 1 to {LARGEST['gpus']}")
     found = find_hardware(hardware)
-    island = found.island(ranks, nodes if nodes > 1 else 0)
-    fabric = found.group(ranks, stride=1, island=island)
-    return collective_time(op, sizes, fabric, **asked)  # type: ignore[arg-type]  # names are checked
+    fabric = found.fabric(ranks, hosts if hosts > 1 else 0)
+    if isinstance(sizes, float):
+        return collective_time(op, sizes, fabric, algorithm=algorithm, launch=launch)
+    return collective_time(op, sizes, fabric, algorithm=algorithm, launch=launch)
 
 
 def matmul(
@@ -104,10 +110,17 @@ def matmul(
     """Return the seconds of ``[m, k] x [k, n]`` on one GPU, for numbers or arrays."""
     from costmodels.kernels import matmul_time  # noqa: PLC0415
 
-    sizes = [_checked(name, value) for name, value in (("m", m), ("n", n), ("k", k))]
-    device = find_hardware(hardware).device
     _check_precision(hardware, precision)
-    return matmul_time(*sizes, device, precision=precision)  # type: ignore[arg-type]
+    return cast(
+        Number,
+        matmul_time(
+            _checked("m", m),
+            _checked("n", n),
+            _checked("k", k),
+            find_hardware(hardware).device,
+            precision=precision,
+        ),
+    )
 
 
 def attention(  # noqa: PLR0913  # the contract's signature
@@ -132,18 +145,29 @@ def attention(  # noqa: PLR0913  # the contract's signature
     """
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
-    named = {"heads": heads, "queries": queries, "keys": keys, "head_dim": head_dim}
-    sizes = [_checked(name, value) for name, value in named.items()]
     _check_precision(hardware, precision)
-    return attention_time(
-        *sizes,
-        find_hardware(hardware).device,
-        batch=_checked("batch", batch),
-        kv_heads=None if kv_heads is None else _checked("kv_heads", kv_heads),
-        causal=causal,
-        precision=precision,  # type: ignore[arg-type]  # checked above
-        kernel=kernel,
+    return cast(
+        Number,
+        attention_time(
+            _checked("heads", heads),
+            _checked("queries", queries),
+            _checked("keys", keys),
+            _checked("head_dim", head_dim),
+            find_hardware(hardware).device,
+            batch=_checked("batch", batch),
+            kv_heads=None if kv_heads is None else _checked("kv_heads", kv_heads),
+            causal=causal,
+            precision=precision,
+            kernel=kernel,
+        ),
     )
+
+
+def _counted(name: str, value: object) -> int:
+    count = whole_number(name, value)
+    if not 1 <= count <= LARGEST[name]:
+        raise InputError(f"{name}: got {count}, wanted a whole number from 1 to {LARGEST[name]}")
+    return count
 
 
 def _check_precision(hardware: str, precision: str) -> None:
@@ -152,14 +176,6 @@ def _check_precision(hardware: str, precision: str) -> None:
         can = ", ".join(name for name, _ in device.peaks)
         raise InputError(
             f"{device.name} has no tensor cores for {precision}: expected one of {can}"
-        )
-
-
-def _refuse(asked: dict[str, object], known: set[str]) -> None:
-    extra = sorted(set(asked) - known)
-    if extra:
-        raise InputError(
-            f"unknown argument {extra[0]!r}: expected one of {', '.join(sorted(known))}"
         )
 
 

@@ -10,9 +10,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from topology.errors import InputError, ModelError
+
+if TYPE_CHECKING:
+    from topology.graph import Machine
 
 DONE, NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 WIDTH: Final = 118
@@ -32,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
         arguments = _parser().parse_args(argv)
-        text, code = arguments.run(arguments)
+        answer: Answer = arguments.run(arguments)
+        text, code = answer
         _write(text, arguments.output)
     except InputError as error:
         print(f"planner: {' '.join(str(error).split())}", file=sys.stderr)
@@ -93,8 +97,12 @@ def _version() -> str:
         return "planner (not installed)"
 
 
-def _add_output(parser: argparse.ArgumentParser, run: Callable[..., Answer]) -> None:
-    parser.add_argument("--format", choices=["table", "json", "markdown"], default="table")
+def _add_output(
+    parser: argparse.ArgumentParser,
+    run: Callable[..., Answer],
+    formats: Sequence[str] = ("table", "json", "markdown"),
+) -> None:
+    parser.add_argument("--format", choices=formats, default="table")
     parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
     parser.set_defaults(run=run)
 
@@ -239,19 +247,45 @@ def _models(arguments: argparse.Namespace) -> Answer:
 
 
 def _add_topology(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["show"])
-    parser.add_argument("name", help="a catalogue name")
-    _add_output(parser, _topology)
+    parser.add_argument("action", choices=["show", "import", "detect"])
+    parser.add_argument("name", nargs="?", help="a catalogue name or a file")
+    parser.add_argument("--hardware", help="kind of GPU, where the file does not say")
+    parser.add_argument("--nodes", type=_whole, default=1, help="hosts of a catalogue name")
+    parser.add_argument("--pcie-generation", type=_whole)
+    _add_output(parser, _topology, ("table", "json", "markdown", "html"))
 
 
 def _topology(arguments: argparse.Namespace) -> Answer:
-    from topology.catalogue import hardware  # noqa: PLC0415
+    from topology import report  # noqa: PLC0415
 
-    found = hardware(arguments.name)
-    described = {"name": found.name, "gpus": found.gpus, "link": found.link}
-    if arguments.format == "json":
-        return _json(described), DONE
-    return _pairs(described, arguments.format), DONE
+    machine = _machine(arguments)
+    if arguments.format == "json" or arguments.action == "import":
+        return _json(machine.to_dict()), DONE
+    if arguments.format == "markdown":
+        return report.markdown(machine), DONE
+    if arguments.format == "html":
+        return report.html(machine), DONE
+    return _rendered(report.report(machine)), DONE
+
+
+def _machine(arguments: argparse.Namespace) -> "Machine":
+    """Return the machine that a topology command names."""
+    from topology.catalogue import hardware, hardware_names  # noqa: PLC0415
+
+    if arguments.action == "detect":
+        from topology.detect import detect  # noqa: PLC0415
+
+        return detect()
+    if arguments.name is None:
+        raise InputError(f"topology {arguments.action}: wanted a catalogue name or a file")
+    if arguments.name.lower() in hardware_names():
+        from topology.machines import machine_of  # noqa: PLC0415
+
+        return machine_of(hardware(arguments.name), arguments.nodes)
+    from topology.read import read_topology  # noqa: PLC0415
+
+    kind = hardware(arguments.hardware) if arguments.hardware else None
+    return read_topology(arguments.name, hardware=kind, pcie_generation=arguments.pcie_generation)
 
 
 def _pairs(described: Mapping[str, object], style: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from costmodels import memory
 from costmodels.catalogue import communicator_bytes
 from costmodels.estimate import Basis
-from costmodels.ops import Loop, Program
+from costmodels.ops import Loop, Program, Real
 from costmodels.timeline import Cost, cost
 from planner.lowering.lower import decode_step, lower
 from planner.lowering.scene import WEIGHT_BYTES
@@ -135,41 +135,56 @@ def memory_of(
     model: Model, workload: Workload, program: Program, site: Site, *, offload: bool
 ) -> tuple[dict[str, float], float, str]:
     """Bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
-    running = [s for s in program.stages if s.name not in ("text_encode", "vae_decode")]
-    itemsize = WEIGHT_BYTES["bf16"]
-    encoders = 0.0 if offload else sum(e.parameters for e in model.encoders) * itemsize
-    vae = model.vae.parameters * itemsize if model.vae else 0.0
-    blocks = memory.weights(running) * model.transformers
+    stages = running(program)
+    held = fixed_parts(model, program, site, offload=offload)
+    decode = float(np.max(decode_bytes(model, workload)))
     parts = {
-        "transformer_weights": blocks + model.outer_parameters * itemsize,
-        "other_weights": encoders + vae,
-        "activations": max(float(np.max(memory.activations(stage))) for stage in running),
-        "kv": float(np.max(memory.caches(running))),
-        "buffers": memory.messages(running) * communicator_bytes(),
-        "runtime": site.runtime.memory.value,
+        "transformer_weights": held["transformer_weights"],
+        "other_weights": held["other_weights"],
+        "activations": max(float(np.max(memory.activations(stage))) for stage in stages),
+        "kv": float(np.max(memory.caches(stages))),
+        "buffers": memory.messages(stages) * communicator_bytes(),
+        "runtime": held["runtime"],
     }
-    peaks = {
-        _main(running): sum(parts.values()),
-        "vae_decode": sum(parts.values()) - parts["activations"] + _decode_bytes(model, workload),
-    }
-    parts["vae_decode"] = _decode_bytes(model, workload)
+    whole = sum(parts.values())
+    peaks = {stages[-1].name: whole, "vae_decode": whole - parts["activations"] + decode}
+    parts["vae_decode"] = decode
     stage = max(peaks, key=lambda name: peaks[name])
     return parts, peaks[stage], stage
 
 
-def _main(running: list[Loop]) -> str:
-    return running[-1].name
+def running(program: Program) -> list[Loop]:
+    """Return the stages of the transformer itself."""
+    return [s for s in program.stages if s.name not in ("text_encode", "vae_decode")]
 
 
-def _decode_bytes(model: Model, workload: Workload) -> float:
+def fixed_parts(model: Model, program: Program, site: Site, *, offload: bool) -> dict[str, float]:
+    """Bytes that do not depend on the size of the request."""
+    itemsize = WEIGHT_BYTES["bf16"]
+    encoders = 0.0 if offload else sum(e.parameters for e in model.encoders) * itemsize
+    vae = model.vae.parameters * itemsize if model.vae else 0.0
+    blocks = memory.weights(running(program)) * model.transformers
+    return {
+        "transformer_weights": blocks + model.outer_parameters * itemsize,
+        "other_weights": encoders + vae,
+        "runtime": site.runtime.memory.value,
+    }
+
+
+def fixed_bytes(model: Model, program: Program, site: Site, *, offload: bool) -> float:
+    """Sum of `fixed_parts`."""
+    return sum(fixed_parts(model, program, site, offload=offload).values())
+
+
+def decode_bytes(model: Model, workload: Workload) -> Real:
     """Activations of the VAE at its widest: a tile or the frame, of the frames decoded at once."""
     vae = model.vae
     if vae is None:
         return 0.0
-    frames = float(np.max(workload.frames))
-    together = min(frames, vae.frames_at_once) if vae.frames_at_once else frames
-    area = float(np.max(workload.pixels)) / frames
-    return vae.peak_bytes_per_pixel * area * together * float(np.max(workload.batch))
+    frames = workload.frames
+    together = np.minimum(frames, vae.frames_at_once) if vae.frames_at_once else frames
+    area = workload.pixels / frames
+    return vae.peak_bytes_per_pixel * area * together * workload.batch
 
 
 def room(site: Site) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from planner.compose import unsupported
 from planner.evaluate import room
 from planner.outcome import WORDS, PlanEstimate
 from planner.plan import Plan
@@ -29,6 +30,10 @@ def advice(question: Question, answer: Recommendation) -> Iterator[str]:
 
 
 def _nothing(question: Question) -> Iterator[str]:
+    lacking = list(unsupported(question.model))
+    if lacking:
+        yield from lacking
+        return
     yield f"no plan of {question.request.gpus} GPUs can run; {would_fit(question, Plan())}"
 
 

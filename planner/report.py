@@ -27,7 +27,7 @@ def recommendation(
         parts += [Text(f"run {top[0].plan}:", style="bold"), _launches(launches)]
     else:
         parts += [Text(), _bullets(answer.advice)]
-    if rejected or not answer.plans:
+    if rejected:
         parts += [Text(), Text("rejected:", style="bold"), _rejected(answer)]
     elif answer.rejected:
         parts += [

@@ -218,7 +218,7 @@ def machine_of(
 def _throttle(parameters: AttentionParameters, device: Device) -> float:
     """How many times longer busy work takes on a device with little power a multiprocessor."""
     own = device.power.value / device.multiprocessors.value
-    return max(1.0, (parameters.reference_power / own) ** parameters.power_exponent)
+    return float(max(1.0, (parameters.reference_power / own) ** parameters.power_exponent))
 
 
 def call_time(machine: Machine, shape: Shape, *, sustained: bool = False) -> Real:

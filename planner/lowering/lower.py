@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from costmodels.ops import Loop, Program, Tensor
 from planner.lowering import decoder, diffusion, stages
 from planner.lowering.blocks import block, state_name
 from planner.lowering.diffusion import Stage
+from planner.lowering.emit import total_rows
 from planner.lowering.scene import Scene, make_scene
 from planner.models.architecture import Block, Model
 from planner.plan import Plan
@@ -82,8 +85,8 @@ def _cost(scene: Scene, layer: Block) -> float:
     """Arithmetic of one layer, for balancing stages."""
     state = {}
     for tower in layer.towers:
-        rows = sum(int(scene.spans[stream].rows) for stream in tower.streams)
+        rows = total_rows([scene.spans[stream] for stream in tower.streams])
         shape = (scene.share.batch, rows, tower.hidden)
         state[tower.streams] = Tensor(state_name(tower.streams), shape)
     body = Loop(name=layer.name, count=1, body=tuple(block(scene, layer, state)))
-    return float(sum(getattr(op, "flop", 0.0) for op in body.walk()))
+    return float(sum(np.mean(getattr(op, "flop", 0.0)) for op in body.walk()))

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.ops import Size, Span
 from planner.models.architecture import Model, Stream
 from planner.strategies.base import Case, Entry, Share
+from planner.workload import Workload
 
 
 def is_cut(entry: Entry, axis: str) -> bool:
@@ -37,6 +39,16 @@ def span_of(model: Model, stream: Stream, tokens: Size, share: Share) -> Span:
     return Span(
         stream.name, tokens, share.sequence, share.grain, zigzag=ringed and is_causal(model)
     )
+
+
+def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:
+    """Where tokens that must divide over `grain` ranks do not; one flag a request of a sweep."""
+    flags = [
+        np.asarray(workload.length(stream.name)) % grain != 0
+        for stream in model.streams
+        if not (stream.tokens or stream.pads or stream.static)
+    ]
+    return np.asarray(np.logical_or.reduce(flags)) if flags else np.zeros((), bool)
 
 
 def sequence_objections(case: Case, degree: int, axis: str) -> Iterator[str]:

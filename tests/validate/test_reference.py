@@ -8,7 +8,7 @@ from costmodels.ops import Collective, Part, SendReceive, Tensor, Weight
 from planner.compose import objections
 from planner.lowering.lower import lower
 from planner.plan import parse_plan
-from validate.reference import Deadlock, execute, run_plan
+from validate.reference import DeadlockError, execute, run_plan
 from validate.reference.weights import Source
 
 PLANS = [
@@ -73,7 +73,7 @@ def test_split_decoder_equals_unsplit(output, text):
     whole = run_plan(testmodels.llama, work, parse_plan("single"))[0]
     outs = run_plan(testmodels.llama, work, plan)
     each = len(outs) // plan.degree("pp")
-    last = outs if plan.degree("pp") == 1 else outs[-each:] if "pp" == plan.axes[0][0] else outs
+    last = outs if plan.degree("pp") == 1 else outs[-each:] if plan.axes[0][0] == "pp" else outs
 
     assert _error(last, whole, plan) < 1e-9
 
@@ -175,7 +175,7 @@ def test_a_rank_that_never_arrives_is_named():
         axes=programs[1].axes, stages=stages, inputs=programs[1].inputs, output=programs[1].output
     )
 
-    with pytest.raises(Deadlock, match=r"rank 1 at x\.video"):
+    with pytest.raises(DeadlockError, match=r"rank 1 at x\.video"):
         execute([programs[0], wrong], work, Source(0))
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodels.ops import Attention, Matmul, Pointwise, Rearrange, Span
+from costmodels.ops import Attention, Pointwise, Rearrange, Span
 from costmodels.rows import positions
 from validate.reference.weights import Array, own_features
 
@@ -13,14 +14,14 @@ GUIDANCE = 3.0
 STEP = 0.1
 
 
-def matmul(op: Matmul, x: Array, weight: Array, route: Array | None) -> Array:
+def matmul(x: Array, weight: Array, route: Array | None) -> Array:
     """``x @ weight``; with a route, each row by the experts it names."""
     if route is None:
         return np.asarray(x @ weight)
     if weight.ndim == 2:
         weight = weight[None]
     rows = x if x.ndim == 4 else np.repeat(x[:, :, None], route.shape[-1], axis=2)
-    return np.einsum("brak,brakn->bran", rows, weight[route.astype(int)])
+    return np.asarray(np.einsum("brak,brakn->bran", rows, weight[route.astype(int)]))
 
 
 def attention(
@@ -43,7 +44,7 @@ def attention(
     return out.reshape(q.shape), log_sum_exp
 
 
-def _visible(op: Attention, index: Mapping[str, int]) -> Array:
+def _visible(op: Attention, index: Mapping[str, int]) -> NDArray[np.bool_]:
     there = dict(index)
     if op.turn is not None:
         axis, step = op.turn
@@ -51,7 +52,7 @@ def _visible(op: Attention, index: Mapping[str, int]) -> Array:
         there[axis] = (index[axis] - step) % degree
     queries = np.concatenate([positions(span, index) for span in op.query_spans])
     keys = np.concatenate([positions(span, there) for span in op.key_spans])
-    visible = np.broadcast_to(keys >= 0, (len(queries), len(keys)))
+    visible: NDArray[np.bool_] = np.broadcast_to(keys >= 0, (len(queries), len(keys)))
     if op.causal:
         visible = visible & (keys[None] <= queries[:, None])
     if op.window:
@@ -59,7 +60,9 @@ def _visible(op: Attention, index: Mapping[str, int]) -> Array:
     return visible
 
 
-def pointwise(op: Pointwise, inputs: Sequence[Array], index: Mapping[str, int]) -> list[Array]:
+def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
+    op: Pointwise, inputs: Sequence[Array], index: Mapping[str, int]
+) -> list[Array]:
     """Evaluate a row-wise function."""
     match op.function:
         case "norm":
@@ -155,7 +158,9 @@ def _guidance(predictions: Array) -> Array:
     return np.asarray(predictions[1] + GUIDANCE * (predictions[0] - predictions[1]))
 
 
-def rearrange(op: Rearrange, inputs: Sequence[Array], index: Mapping[str, int]) -> list[Array]:
+def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
+    op: Rearrange, inputs: Sequence[Array], index: Mapping[str, int]
+) -> list[Array]:
     """Move data; `index` is this rank's place along every axis."""
     first = inputs[0]
     match op.move:
@@ -197,7 +202,7 @@ def rearrange(op: Rearrange, inputs: Sequence[Array], index: Mapping[str, int]) 
             raise AssertionError(f"{op.move} is the runner's")
 
 
-def _take(x: Array, rows: Array) -> Array:
+def _take(x: Array, rows: NDArray[np.int64]) -> Array:
     """Rows of x by position, zeros where there is none."""
     return np.where((rows >= 0)[None, :, None], x[:, np.maximum(rows, 0)], 0.0)
 
@@ -210,7 +215,9 @@ def _unpack_heads(op: Rearrange, x: Array) -> Array:
     return out
 
 
-def _places(spans: Sequence[Span], axis: str, index: Mapping[str, int], degree: int) -> list[Array]:
+def _places(
+    spans: Sequence[Span], axis: str, index: Mapping[str, int], degree: int
+) -> list[NDArray[np.int64]]:
     """Where the rows of each rank along `axis` stand among the rows after they are joined."""
     joined = [span.within(axis) for span in spans]
     starts = np.cumsum([0, *[int(span.rows) for span in joined]])

@@ -29,7 +29,7 @@ from validate.reference.weights import Array, Source
 SKIPPED = ("text_encode", "vae_decode")
 
 
-class Deadlock(ModelError):
+class DeadlockError(ModelError):
     """Ranks wait for messages that nobody will send."""
 
 
@@ -80,7 +80,7 @@ def execute(programs: Sequence[Program], workload: Workload, source: Source) -> 
 
     Raises
     ------
-    Deadlock
+    DeadlockError
         If ranks wait for each other, naming the operations.
     """
     axes = programs[0].axes
@@ -134,7 +134,7 @@ def _complete(waiting: Mapping[int, Message], axes: Sequence[tuple[str, int]]) -
         if all(r in waiting for r in group) and len(kinds) == 1:
             return group
     blocked = ", ".join(f"rank {r} at {m.op.x.name}" for r, m in sorted(waiting.items()))
-    raise Deadlock(f"no group is complete: {blocked}")
+    raise DeadlockError(f"no group is complete: {blocked}")
 
 
 def _group(rank: int, axis: str, axes: Sequence[tuple[str, int]]) -> list[int]:
@@ -228,7 +228,7 @@ def _step(
         case Matmul():
             weight = setting.source.weight(op.weight, place.layer, place.index)
             route = given[1] if op.route is not None else None
-            made = [functions.matmul(op, given[0], weight, route)]
+            made = [functions.matmul(given[0], weight, route)]
         case Attention():
             out, total = functions.attention(op, given[0], given[1], given[2], place.index)
             made = [out] if op.log_sum_exp is None else [out, total]

@@ -34,7 +34,7 @@ class Source:
             full = full[:, own_features(weight.rows, weight.degree, rank)]
         if weight.split == "columns":
             full = full[:, :, own_features(weight.columns, weight.degree, rank)]
-        return full if weight.experts > 1 else full[0]
+        return np.asarray(full if weight.experts > 1 else full[0])
 
 
 def own_features(parts: tuple[Part, ...], degree: int, rank: int) -> NDArray[np.int64]:

@@ -1,0 +1,38 @@
+"""How long 100,000 plans take: every plan of 8 GPUs, for as many sizes as make up the number.
+
+Run ``python benchmarks/plans_per_second.py``; prints one line a model.
+"""
+
+import sys
+import time
+
+import numpy as np
+
+from planner.compose import plans
+from planner.plan import Plan
+from planner.request import Request
+from planner.search import question_of
+from planner.sweep import sizes, sweep
+
+PLANS = 100_000
+
+
+def measure(name: str, gpus: int = 8) -> tuple[float, int]:
+    """Seconds for `PLANS` plans of a model, and how many of them are legal."""
+    question = question_of(Request(model=name, gpus=gpus))
+    every: list[Plan] = list(plans(question.model, gpus))
+    count = -(-PLANS // len(every))
+    step = 32 * np.arange(1, 65)
+    height, width = (side.ravel()[:count] for side in np.meshgrid(step, step))
+    frames, steps = question.model.defaults.frames, question.model.defaults.steps
+    work = sizes(question.model, question.workload, height, width, frames, steps)
+    start = time.perf_counter()
+    found = sweep(question.model, work, every, question.site)
+    seconds = time.perf_counter() - start
+    return seconds * PLANS / found.latency_s.size, int(np.isfinite(found.latency_s).sum())
+
+
+if __name__ == "__main__":
+    for model in sys.argv[1:] or ["cosmos3", "flux.1-dev", "wan2.1-14b"]:
+        elapsed, legal = measure(model)
+        print(f"{model}: {PLANS:,} plans in {elapsed:.2f} s ({legal:,} of them legal)")

@@ -1,0 +1,107 @@
+"""Many requests at once: one plan lowered with arrays for sizes, priced in one go."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels import memory
+from costmodels.catalogue import communicator_bytes
+from costmodels.ops import Size
+from costmodels.timeline import cost
+from planner.compose import objections
+from planner.evaluate import decode_bytes, fixed_bytes, running
+from planner.lowering.lower import lower
+from planner.lowering.scene import share_of
+from planner.models.architecture import Model
+from planner.models.tokens import lengths
+from planner.plan import Plan
+from planner.site import Site
+from planner.strategies.sequence import uneven
+from planner.workload import Workload
+
+Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Latency and peak memory of every plan (rows) for every request (columns).
+
+    Where a plan is illegal both are NaN.
+    """
+
+    plans: tuple[Plan, ...]
+    latency_s: Column
+    memory_bytes: Column
+
+
+def sweep(model: Model, base: Workload, plans: Sequence[Plan], site: Site) -> Sweep:
+    """Price `plans` for the requests of `base`, whose sizes are arrays of one shape."""
+    count = int(np.size(next(iter(dict(base.tokens).values()))))
+    rows = [_row(model, base, plan, site, count) for plan in plans]
+    return Sweep(
+        plans=tuple(plans),
+        latency_s=np.array([latency for latency, _ in rows]),
+        memory_bytes=np.array([held for _, held in rows]),
+    )
+
+
+def sizes(
+    model: Model, base: Workload, height: Size, width: Size, frames: Size, steps: Size
+) -> Workload:
+    """Return `base` with arrays of sizes in place of one."""
+    height, width, frames, steps = np.broadcast_arrays(height, width, frames, steps)
+    found = lengths(model, height, width, frames)
+    tokens = {name: np.broadcast_to(value, height.shape) for name, value in found.items()}
+    return replace(
+        base,
+        tokens=tuple(tokens.items()),
+        pixels=height * width * frames,
+        frames=frames,
+        steps=steps,
+    )
+
+
+def _row(model: Model, base: Workload, plan: Plan, site: Site, count: int) -> tuple[Column, Column]:
+    nothing = np.full(count, np.nan)
+    grain = share_of(base, plan).grain
+    fine = np.broadcast_to(~uneven(model, base, grain), count)
+    if not fine.any():
+        return nothing, nothing
+    work = _chosen(base, fine)
+    first = _chosen(base, np.arange(count) == int(np.argmax(fine)))
+    if any(objections(model, first, plan, plan.gpus)):
+        return nothing, nothing
+    latency, held = nothing.copy(), nothing.copy()
+    latency[fine], held[fine] = _priced(model, work, plan, site)
+    return latency, held
+
+
+def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
+    """Keep some requests of a sweep."""
+
+    def kept(value: Size) -> Size:
+        array = np.asarray(value)
+        return cast(Size, array[which]) if array.ndim else value
+
+    return replace(
+        base,
+        tokens=tuple((name, kept(value)) for name, value in base.tokens),
+        steps=kept(base.steps),
+        pixels=kept(base.pixels),
+        frames=kept(base.frames),
+    )
+
+
+def _priced(model: Model, work: Workload, plan: Plan, site: Site) -> tuple[Column, Column]:
+    program = lower(model, work, plan)
+    target = site.target(model, plan, work.precision)
+    latency = sum((cost(stage, target).time for stage in program.stages), start=np.zeros(()))
+    stages = running(program)
+    held = sum((memory.activations(stage) for stage in stages[-1:]), start=np.zeros(()))
+    fixed = fixed_bytes(model, program, site, offload=False)
+    peak = np.maximum(held + memory.caches(stages), decode_bytes(model, work))
+    total = fixed + memory.messages(stages) * communicator_bytes() + peak
+    return np.asarray(latency, float), np.asarray(total, float)

@@ -1,0 +1,98 @@
+"""The accuracy table: every model against the figures that ship in `validate/data`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from topology.catalogue import devices, hardware_names
+from topology.errors import InputError
+from topology.units import MIB
+from validate import accuracy_collectives, accuracy_kernels, accuracy_plans
+from validate.accuracy_kernels import Score, summary
+
+HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "worst", "bias")
+BEGIN: Final = "<!-- accuracy: made by python -m validate accuracy --write README.md -->"
+END: Final = "<!-- /accuracy -->"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """The three files of figures, as text."""
+
+    collectives: str
+    kernels: str
+    plans: str
+
+
+def table(texts: Texts) -> list[Score]:
+    """Score every group of figures, one line a group."""
+    return [*_collectives(texts.collectives), *_kernels(texts.kernels), *_plans(texts.plans)]
+
+
+def _collectives(text: str) -> Iterator[Score]:
+    figures = accuracy_collectives.read_figures(text, hardware_names())
+    one = [f for f in figures if f.measured.fabric.nodes == 1 and f.algorithm == "auto"]
+    for link, words in (("nvlink", "NVLink"), ("pcie", "PCIe")):
+        chosen = [f for f in one if (f.measured.fabric.link == "pcie") == (link == "pcie")]
+        large = [f for f in chosen if f.measured.message_bytes >= MIB]
+        if large:
+            yield _group(f"collectives, one node, {words}, 1 MiB and up", [f.error for f in large])
+        if chosen:
+            yield _group(f"collectives, one node, {words}, all sizes", [f.error for f in chosen])
+    several = [f for f in figures if f.measured.fabric.nodes > 1]
+    if several:
+        yield _group("collectives, several nodes", [f.error for f in several])
+    engines = [f for f in figures if f.measured.fabric.nodes == 1 and f.algorithm != "auto"]
+    if engines:
+        yield _group("all-reduce of serving engines", [f.error for f in engines])
+
+
+def _kernels(text: str) -> Iterator[Score]:
+    rows = accuracy_kernels.read_measurements(text, devices())
+    for score in accuracy_kernels.score(rows, by=("operation", "hardware")):
+        operation, hardware = score.group
+        words = {"matmul": "matrix products", "attention": "attention"}.get(operation, operation)
+        yield _named(f"{words}, {hardware}", score)
+
+
+def _plans(text: str) -> Iterator[Score]:
+    for score in accuracy_plans.score(accuracy_plans.read_figures(text)):
+        yield _named(f"whole plans, {score.group[0]}", score)
+
+
+def _group(name: str, errors: Sequence[float]) -> Score:
+    return summary((name,), np.array(errors))
+
+
+def _named(name: str, score: Score) -> Score:
+    return Score(
+        group=(name,),
+        rows=score.rows,
+        median=score.median,
+        p90=score.p90,
+        worst=score.worst,
+        bias=score.bias,
+    )
+
+
+def cells(score: Score) -> list[str]:
+    """Write one line of the table."""
+    percent = [f"{100 * x:.1f} %" for x in (score.median, score.p90, score.worst)]
+    return [score.group[0], str(score.rows), *percent, f"{100 * score.bias:+.1f} %"]
+
+
+def inserted(document: str, rows: str) -> str:
+    """Put a table between the two marks of a document.
+
+    Raises
+    ------
+    InputError
+        If the document does not have the marks, once each and in order.
+    """
+    before, mark, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise InputError(f"no lines {BEGIN!r} and {END!r} to write the table between")
+    return f"{before}{BEGIN}\n\n{rows}\n\n{END}{after}"
