@@ -1,6 +1,7 @@
 """Bytes that a program holds on one rank, part by part."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from costmodels.ops import (
     Real,
     Rearrange,
     SendReceive,
-    Tensor,
 )
 
 
@@ -66,25 +66,55 @@ def activations(loop: Loop) -> Real:
 
 
 def _peak(loop: Loop, outer: Mapping[str, Real]) -> Real:
-    straight = list(loop.body)
-    storage = _storage(straight)
-    last = _last_use(straight, storage)
+    traces = [_trace(item) for item in loop.body]
+    storage = _storage(traces)
+    last = {
+        storage.get(name, name): step
+        for step, trace in enumerate(traces)
+        for op in trace
+        for name in (*op.reads, *op.writes)
+    }
     alive: dict[str, Real] = dict(outer)
-    for tensor in _arriving(straight):
-        alive.setdefault(storage.get(tensor.name, tensor.name), tensor.bytes)
+    for name, size in _arriving(traces):
+        alive.setdefault(storage.get(name, name), size)
     pinned = set(alive)
     top = _total(alive)
-    for step, item in enumerate(straight):
+    for step, item in enumerate(loop.body):
         if isinstance(item, Loop):
             top = np.maximum(top, _peak(item, alive))
             continue
-        for tensor in _made(item):
-            name = storage[tensor.name]
-            alive[name] = np.maximum(alive.get(name, 0.0), tensor.bytes)
+        for name, size in traces[step][0].made:
+            alive[storage[name]] = np.maximum(alive.get(storage[name], 0.0), size)
         top = np.maximum(top, _total(alive))
         for name in [n for n in alive if n not in pinned and last.get(n, -1) <= step]:
             del alive[name]
     return top
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one operation does to memory: names read and written, views, and storage needed."""
+
+    reads: dict[str, Real]
+    writes: tuple[str, ...]
+    shares: str  # the tensor whose storage the results lie in, empty for their own
+    made: tuple[tuple[str, Real], ...]
+
+
+def _trace(item: Op | Loop) -> list[_Step]:
+    return [_step(op) for op in (item.walk() if isinstance(item, Loop) else (item,))]
+
+
+def _step(op: Op) -> _Step:
+    view = isinstance(op, Rearrange) and op.view
+    kept = isinstance(op, Rearrange) and op.move == "store"
+    reads = {t.name: t.bytes for t in op.reads if not t.name.startswith("cache.")}
+    return _Step(
+        reads=reads,
+        writes=tuple(t.name for t in op.writes),
+        shares=op.reads[0].name if view else "",
+        made=() if view or kept else tuple((t.name, t.bytes) for t in op.writes),
+    )
 
 
 def _total(alive: Mapping[str, Real]) -> Real:
@@ -94,49 +124,27 @@ def _total(alive: Mapping[str, Real]) -> Real:
     return total
 
 
-def _made(op: Op) -> tuple[Tensor, ...]:
-    """Tensors that need storage of their own: not views, and not what is kept elsewhere."""
-    if isinstance(op, Rearrange) and (op.view or op.move == "store"):
-        return ()
-    return op.writes
-
-
-def _arriving(items: Sequence[Op | Loop]) -> list[Tensor]:
-    """Tensors that are read before they are written: they come from outside the body."""
+def _arriving(traces: Sequence[Sequence[_Step]]) -> list[tuple[str, Real]]:
+    """List tensors that are read before they are written: they come from outside the body."""
     written: set[str] = set()
-    arriving: dict[str, Tensor] = {}
-    for item in items:
-        for op in item.walk() if isinstance(item, Loop) else (item,):
-            for tensor in op.reads:
-                if tensor.name not in written and not tensor.name.startswith("cache."):
-                    arriving.setdefault(tensor.name, tensor)
-            written |= {tensor.name for tensor in op.writes}
-    return list(arriving.values())
+    arriving: dict[str, Real] = {}
+    for trace in traces:
+        for op in trace:
+            for name, size in op.reads.items():
+                if name not in written:
+                    arriving.setdefault(name, size)
+            written.update(op.writes)
+    return list(arriving.items())
 
 
-def _storage(items: Sequence[Op | Loop]) -> dict[str, str]:
-    """Name of the storage that each tensor of a body lies in."""
+def _storage(traces: Sequence[Sequence[_Step]]) -> dict[str, str]:
+    """Name the storage that each tensor of a body lies in."""
     storage: dict[str, str] = {}
-    for item in items:
-        for op in item.walk() if isinstance(item, Loop) else (item,):
-            shares = isinstance(op, Rearrange) and op.view
-            for tensor in op.writes:
-                if shares and op.reads:
-                    first = op.reads[0].name
-                    storage[tensor.name] = storage.get(first, first)
-                else:
-                    storage[tensor.name] = tensor.name
+    for trace in traces:
+        for op in trace:
+            for name in op.writes:
+                storage[name] = storage.get(op.shares, op.shares) if op.shares else name
     return storage
-
-
-def _last_use(items: Sequence[Op | Loop], storage: Mapping[str, str]) -> dict[str, int]:
-    """Find the number of the last item that reads or writes each storage."""
-    last: dict[str, int] = {}
-    for step, item in enumerate(items):
-        for op in item.walk() if isinstance(item, Loop) else (item,):
-            for tensor in (*op.reads, *op.writes):
-                last[storage.get(tensor.name, tensor.name)] = step
-    return last
 
 
 def messages(loops: Sequence[Loop]) -> int:

@@ -67,6 +67,44 @@ class Priced:
     basis: Basis = Basis.CALIBRATED
 
 
+Known = dict[tuple[object, ...], Priced]
+"""Prices found so far, by what they depend on besides device, runtime and precision."""
+
+
+def recall(op: Op, target: Target, known: Known) -> Priced:
+    """Price `op`, or remember the price of one like it; `known` is of one device and runtime."""
+    key = _key(op, target)
+    try:
+        found = known.get(key)
+    except TypeError:  # sizes are arrays
+        return price(op, target)
+    if found is None:
+        found = known[key] = price(op, target)
+    return found
+
+
+def _key(op: Op, target: Target) -> tuple[object, ...]:
+    match op:
+        case Matmul():
+            weight = op.weight
+            sizes = (op.out.shape, weight.local_columns, weight.local_rows, weight.experts)
+            return ("matmul", *sizes, weight.layered)
+        case Attention():
+            heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
+            return ("attention", op.q.shape, op.keys, op.causal, *heads)
+        case Pointwise():
+            return ("pointwise", op.function, op.traffic)
+        case Rearrange():
+            return ("move", op.view, op.traffic)
+        case Collective() | SendReceive():
+            kind = op.kind if isinstance(op, Collective) else "send_recv"
+            return (kind, op.message_bytes, target.fabrics[op.axis])
+        case Convolve():
+            return ("convolve", op.flop, op.traffic, op.planes)
+        case _:
+            assert_never(op)
+
+
 def price(op: Op, target: Target) -> Priced:
     """Time `op` on `target`; sizes may be arrays, and so is the time then.
 

@@ -13,9 +13,7 @@ import numpy as np
 from costmodels.estimate import Basis
 from costmodels.ops import Loop, Op, Real, Size, Tensor
 from costmodels.overlap import hidden_share
-from costmodels.price import Class, Priced, Target, price
-
-ZERO: Mapping[Class, Real] = {}
+from costmodels.price import Class, Known, Priced, Target, recall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,25 +80,30 @@ class Cost:
         )
 
 
-def cost(loop: Loop, target: Target) -> Cost:
-    """Price all turns of a loop on `target`."""
-    total = _straight([item for item in loop.body if not isinstance(item, Loop)], target)
+def cost(loop: Loop, target: Target, known: Known | None = None) -> Cost:
+    """Price all turns of a loop on `target`.
+
+    Parameters
+    ----------
+    known : prices of operations met before on this device and runtime; it is added to.
+    """
+    found: Known = {} if known is None else known
+    total = _straight([item for item in loop.body if not isinstance(item, Loop)], target, found)
     for item in loop.body:
         if isinstance(item, Loop):
-            total = total + cost(item, target)
+            total = total + cost(item, target, found)
     return total.times(loop.count)
 
 
-def _straight(ops: list[Op], target: Target) -> Cost:
+def _straight(ops: list[Op], target: Target, known: Known) -> Cost:
     """Price operations between barriers."""
-    priced = [(op, price(op, target)) for op in ops]
+    priced = [(op, recall(op, target, known)) for op in ops]
     classes: dict[Class, Real] = {}
     basis: dict[Class, Basis] = {}
-    for op, one in priced:
+    for _, one in priced:
         if one.kernels or one.calls:
             classes[one.kind] = classes.get(one.kind, 0.0) + one.seconds
             basis[one.kind] = max(basis.get(one.kind, Basis.MEASURED), one.basis)
-        del op
     exposed, hidden = _overlap(priced, classes, target)
     return Cost(
         classes=classes,

@@ -78,7 +78,7 @@ def _whole(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="planner", description="Split generative models over GPUs.")
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_recommend(commands.add_parser("recommend", help="rank every way to split a model"))
     _add_estimate(commands.add_parser("estimate", help="one plan in full"))
@@ -88,13 +88,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+class _Version(argparse.Action):
+    """Looks the version up only when asked."""
 
-    try:
-        return f"planner {version('multi-gpu-planner')}"
-    except PackageNotFoundError:
-        return "planner (not installed)"
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+        try:
+            text = f"planner {version('multi-gpu-planner')}"
+        except PackageNotFoundError:
+            text = "planner (not installed)"
+        parser.exit(DONE, f"{text}\n")
 
 
 def _add_output(

@@ -12,6 +12,7 @@ from costmodels import memory
 from costmodels.catalogue import communicator_bytes
 from costmodels.estimate import Basis
 from costmodels.ops import Loop, Program, Real
+from costmodels.price import Known
 from costmodels.timeline import Cost, cost
 from planner.lowering.lower import decode_step, lower
 from planner.lowering.scene import WEIGHT_BYTES
@@ -61,12 +62,23 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
 
 
 def evaluate(
-    model: Model, workload: Workload, plan: Plan, site: Site, *, offload: bool = False
+    model: Model,
+    workload: Workload,
+    plan: Plan,
+    site: Site,
+    *,
+    offload: bool = False,
+    known: Known | None = None,
 ) -> PlanEstimate:
-    """Price a legal plan; whether it fits is the caller's to judge."""
+    """Price a legal plan; whether it fits is the caller's to judge.
+
+    Parameters
+    ----------
+    known : prices found for other plans on the same site (see `costmodels.price.recall`).
+    """
     program = lower(model, workload, plan)
     target = site.target(model, plan, workload.precision)
-    costs = {stage.name: cost(stage, target) for stage in program.stages}
+    costs = {stage.name: cost(stage, target, known) for stage in program.stages}
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     total = reduce(add, costs.values(), Cost())

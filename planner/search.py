@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from costmodels.price import Known
 from planner.compose import nearest, objections, plans
 from planner.evaluate import evaluate, room, workload_of
 from planner.models import read_model
@@ -66,25 +67,45 @@ def question_of(request: Request) -> Question:
     )
 
 
-def search(question: Question, gpus: int) -> Iterator[Outcome]:
-    """Judge every plan of `gpus` GPUs."""
+def search(question: Question, gpus: int, known: Known | None = None) -> Iterator[Outcome]:
+    """Judge every plan of `gpus` GPUs; `known` prices are used and added to."""
+    found: Known = {} if known is None else known
     for plan in plans(question.model, gpus):
-        yield judge(question, plan, gpus)
+        yield judge(question, plan, gpus, found)
 
 
-def judge(question: Question, plan: Plan, gpus: int) -> Outcome:
+def replicated(plan: Plan, one: Outcome) -> Outcome:
+    """Turn what became of one replica into what becomes of `plan`, which has several.
+
+    With a batch of one each replica serves a request of its own: nothing changes but throughput.
+    """
+    if isinstance(one, Rejected):
+        return Rejected(plan=plan, reason=one.reason)
+    rate = one.throughput_per_s * plan.degree("dp")
+    return replace(one, plan=plan, gpus=plan.gpus, throughput_per_s=rate)
+
+
+def _replica(question: Question, plan: Plan) -> Plan | None:
+    """Return the plan of one replica, where it is the same alone as beside others."""
+    axes = tuple(axis for axis in plan.axes if axis[0] != "dp")
+    alone = question.site.nodes == 0 and Plan(axes).gpus <= question.site.hardware.gpus
+    single = question.request.batch == 1 and plan.vae == 1
+    return Plan(axes) if len(axes) < len(plan.axes) and single and alone else None
+
+
+def judge(question: Question, plan: Plan, gpus: int, known: Known | None = None) -> Outcome:
     """Estimate a plan, or say why it cannot run."""
     reasons = list(objections(question.model, question.workload, plan, gpus))
     if reasons:
         return Rejected(plan=plan, reason="; ".join(reasons))
-    found = price(question, plan)
+    found = price(question, plan, known)
     missing = found.memory_bytes - room(question.site)
     if missing > 0:
         return Rejected(plan=plan, reason=_short(found, missing, question.site))
     return found
 
 
-def price(question: Question, plan: Plan) -> PlanEstimate:
+def price(question: Question, plan: Plan, known: Known | None = None) -> PlanEstimate:
     """Estimate a legal plan, whether or not it fits."""
     return evaluate(
         question.model,
@@ -92,6 +113,7 @@ def price(question: Question, plan: Plan) -> PlanEstimate:
         plan,
         question.site,
         offload=question.request.offload,
+        known=known,
     )
 
 
@@ -139,8 +161,12 @@ def find(question: Question) -> Recommendation:
     """Search all plans of a request and rank them."""
     from planner.explain import advice  # noqa: PLC0415  # explanations build on the search
 
-    request = question.request
-    by_count = {gpus: list(search(question, gpus)) for gpus in _counts(question)}
+    request, model = question.request, question.model
+    known: Known = {}
+    by_count: dict[int, list[Outcome]] = {}
+    seen: dict[Plan, Outcome] = {}
+    for gpus in _counts(question):
+        by_count[gpus] = [_outcome(question, plan, seen, known) for plan in plans(model, gpus)]
     outcomes = [
         one
         for gpus, found in by_count.items()
@@ -159,6 +185,15 @@ def find(question: Question) -> Recommendation:
         baseline=_baseline(question),
     )
     return replace(answer, advice=tuple(advice(question, answer)))
+
+
+def _outcome(question: Question, plan: Plan, seen: dict[Plan, Outcome], known: Known) -> Outcome:
+    """Judge a plan, or reuse what became of one of its replicas."""
+    one = _replica(question, plan)
+    if one is not None and one in seen:
+        return replicated(plan, seen[one])
+    found = seen[plan] = judge(question, plan, plan.gpus, known)
+    return found
 
 
 def _counts(question: Question) -> list[int]:

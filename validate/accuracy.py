@@ -13,6 +13,9 @@ from validate import accuracy_collectives, accuracy_kernels, accuracy_plans
 from validate.accuracy_kernels import Score, summary
 
 HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "worst", "bias")
+FEW: Final = 5
+"""GPUs with fewer figures than this share a line."""
+
 BEGIN: Final = "<!-- accuracy: made by python -m validate accuracy --write README.md -->"
 END: Final = "<!-- /accuracy -->"
 
@@ -51,10 +54,15 @@ def _collectives(text: str) -> Iterator[Score]:
 
 def _kernels(text: str) -> Iterator[Score]:
     rows = accuracy_kernels.read_measurements(text, devices())
-    for score in accuracy_kernels.score(rows, by=("operation", "hardware")):
-        operation, hardware = score.group
-        words = {"matmul": "matrix products", "attention": "attention"}.get(operation, operation)
-        yield _named(f"{words}, {hardware}", score)
+    for operation, words in (("matmul", "matrix products"), ("attention", "attention")):
+        chosen = [row for row in rows if row.operation == operation]
+        names = list(dict.fromkeys(row.device.name for row in chosen))
+        few = [n for n in names if sum(row.device.name == n for row in chosen) < FEW]
+        for name in [n for n in names if n not in few]:
+            (score,) = accuracy_kernels.score([r for r in chosen if r.device.name == name], by=())
+            yield _named(f"{words}, {name}", score)
+        (score,) = accuracy_kernels.score([r for r in chosen if r.device.name in few], by=())
+        yield _named(f"{words}, {', '.join(few)}", score)
 
 
 def _plans(text: str) -> Iterator[Score]:

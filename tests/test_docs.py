@@ -1,0 +1,88 @@
+"""What the documents show is what happens: commands run, code runs, paths exist."""
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from planner.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+COMMANDS = [
+    line for block in _blocks("sh") for line in block.splitlines() if line.startswith("planner ")
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_readme_run(command):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(shlex.split(command)[1:])
+
+    assert code == 0
+    assert out.getvalue().strip()
+
+
+def test_the_two_commands_that_do_all_are_there():
+    """They make their own environment, so they run in CI, not here."""
+    lines = [line for block in _blocks("sh") for line in block.splitlines()]
+
+    assert sum("planner recommend --model cosmos3 --gpus 8" in line for line in lines) == 1
+    assert sum(line.endswith("-m pytest -q") for line in lines) == 1
+
+
+def test_python_of_the_readme_runs():
+    out = io.StringIO()
+    for block in _blocks("python"):
+        with contextlib.redirect_stdout(out):
+            exec(compile(block, "README.md", "exec"), {})
+
+    assert "of the time" in out.getvalue()
+
+
+def test_the_first_output_is_what_the_command_prints():
+    """Every line shown is printed, but for lines cut short with dots."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        main(["recommend", "--model", "cosmos3", "--gpus", "8"])
+    printed = [line.split() for line in out.getvalue().splitlines()]
+
+    for line in _blocks("text")[0].splitlines():
+        words = line.removesuffix("...").split()
+        assert not words or words in [found[: len(words)] for found in printed], line
+
+
+def test_the_accuracy_table_is_the_current_one():
+    from validate.__main__ import _texts
+    from validate.accuracy import BEGIN, END, HEADERS, cells, table
+    from planner.report import markdown
+
+    shown = README.partition(BEGIN)[2].partition(END)[0].strip()
+
+    assert shown == markdown(HEADERS, [cells(score) for score in table(_texts())])
+
+
+def test_rooms_of_the_architecture_exist():
+    rooms = re.findall(r"`((?:topology|costmodels|planner|validate|docs)/[\w./*]+)`", README)
+    rooms += re.findall(
+        r"`((?:topology|costmodels|planner|validate|tests)/[\w./*]+)`",
+        (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"),
+    )
+
+    assert rooms
+    for room in rooms:
+        assert list(ROOT.glob(room.rstrip("/"))), room
+
+
+def test_architecture_is_one_page():
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 70
