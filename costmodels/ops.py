@@ -252,6 +252,7 @@ Function = Literal[
     "guidance",  # unconditional + scale * (conditional - unconditional)
     "step",  # one step of the sampler
     "cast",
+    "scale",  # divided by `place`
 ]
 
 
@@ -301,6 +302,7 @@ Move = Literal[
     "pack_rows",  # the way back
     "unpack_heads",  # [parts, b, r, f] -> [b, r, parts * f], by part
     "stack",  # [b, r, f] -> [1, b, r, f]
+    "unstack",  # the way back
     "store",  # keep a tensor of this layer and forward for later
     "load",  # what was stored
     "append",  # what was stored with new rows behind it; keeps the result

@@ -43,6 +43,8 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
             output_tokens=output,
             precision=request.precision,
             kv_repeat=request.kv_repeat,
+            wide_collectives=request.wide_collectives,
+            scattered_inputs=request.scattered_inputs,
         )
     height, width = request.height or usual.height, request.width or usual.width
     frames = request.frames or usual.frames
@@ -57,6 +59,8 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
         precision=request.precision,
         text_tower=tower,
         kv_repeat=request.kv_repeat,
+        wide_collectives=request.wide_collectives,
+        scattered_inputs=request.scattered_inputs,
         eager=site.runtime.name == "torch-eager",
     )
 

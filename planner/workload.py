@@ -17,6 +17,8 @@ class Workload:
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
     text_tower : whether a tower that does not depend on the step is run once or every step.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
+    wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
+    cut by a reduce-scatter, not by a slice.
     eager : the VAE runs as the model's own repository runs it.
     """
 
@@ -31,6 +33,8 @@ class Workload:
     text_tower: TextTower = "once"
     kv_repeat: bool = True
     eager: bool = False
+    wide_collectives: bool = False
+    scattered_inputs: bool = False
 
     def length(self, stream: str) -> Size:
         """Tokens of a stream."""

@@ -10,6 +10,7 @@ from planner.lowering.blocks import block, state_name
 from planner.lowering.diffusion import Stage
 from planner.lowering.emit import total_rows
 from planner.lowering.scene import Scene, make_scene
+from planner.lowering.variants import with_scattered_inputs, with_wide_collectives
 from planner.models.architecture import Block, Model
 from planner.plan import Plan
 from planner.strategies import pipeline
@@ -34,7 +35,10 @@ def lower(model: Model, workload: Workload, plan: Plan, place: int | None = None
         loops = _diffusion(scene, stage, index, plan.vae)
         given = diffusion.inputs(scene)
         output = diffusion.latents(scene)
-    return Program(axes=plan.axes, stages=loops, inputs=given, output=output)
+    program = Program(axes=plan.axes, stages=loops, inputs=given, output=output)
+    if workload.scattered_inputs:
+        program = with_scattered_inputs(program)
+    return with_wide_collectives(program) if workload.wide_collectives else program
 
 
 def decode_step(model: Model, workload: Workload, plan: Plan) -> Loop:

@@ -1,5 +1,7 @@
 """Every strategy's program, run on numbers for all ranks, equals the unsplit model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import testmodels
@@ -60,6 +62,29 @@ def test_split_diffusion_equals_unsplit(model, tower, text):
     outs = run_plan(model, work, plan)
 
     assert _error(outs, whole, plan) < 1e-9
+
+
+@pytest.mark.parametrize("text", ["tp2", "ulysses4", "ring2.ulysses2", "allgather_kv2", "ring3"])
+def test_variants_of_collectives_change_no_result(text):
+    """32-bit collectives and inputs cut by a reduce-scatter move more and give the same."""
+    plan = parse_plan(text)
+    for model in (testmodels.flux, testmodels.cosmos3):
+        work = testmodels.workload(model, batch=2)
+        variant = replace(work, wide_collectives=True, scattered_inputs=True)
+        whole = run_plan(model, work, parse_plan("single"))[0]
+
+        assert _error(run_plan(model, variant, plan), whole, plan) < 1e-9
+        assert _moved(model, variant, plan) > _moved(model, work, plan)
+
+
+def _moved(model, work, plan):
+    stages = lower(model, work, plan).stages
+    return sum(
+        op.message_bytes
+        for stage in stages
+        for op in stage.walk()
+        if isinstance(op, Collective)
+    )
 
 
 @pytest.mark.parametrize("output", [0, 1])

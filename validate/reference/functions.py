@@ -103,6 +103,8 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
             return [out]
         case "cast":
             return [inputs[0]]
+        case "scale":
+            return [inputs[0] / op.place]
 
 
 def _norm(x: Array) -> Array:
@@ -190,6 +192,8 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return [_pack_rows(op, first, index)]
         case "stack":
             return [first[None]]
+        case "unstack":
+            return [first[0]]
         case "last":
             place = int(np.argmax(positions(op.spans[0], index)))
             return [first[:, place : place + 1]]
