@@ -56,9 +56,13 @@ class Request:
     algorithm: str = "auto"
     attention: str = ""
     kv_repeat: bool = True
+    wide_collectives: bool = False
+    scattered_inputs: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers and names that cannot be right."""
+        for name in ("model", "hardware", "runtime", "algorithm", "attention"):
+            _check_name(name, getattr(self, name))
         for name in ("gpus", "batch"):
             _check_count(name, getattr(self, name))
         if self.nodes:
@@ -75,6 +79,11 @@ class Request:
             raise unknown("text_tower", str(self.text_tower), ("once", "every_step"))
 
 
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise InputError(f"{what}: got {_shown(name)}, wanted a name")
+
+
 def _check_count(name: str, value: object) -> None:
     """Raise unless `value` is a whole number from 1 to the largest that makes sense.
 
@@ -85,8 +94,7 @@ def _check_count(name: str, value: object) -> None:
     largest = LARGEST[name]
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole or not 1 <= cast(int, value) <= largest:
-        shown = f"{value!r}"[:40]
-        raise InputError(f"{name}: got {shown}, wanted a whole number from 1 to {largest}")
+        raise InputError(f"{name}: got {_shown(value)}, wanted a whole number from 1 to {largest}")
 
 
 def whole_number(name: str, value: object) -> int:
@@ -97,10 +105,16 @@ def whole_number(name: str, value: object) -> int:
     """
     try:
         number = float(cast(float, value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if isinstance(value, bool) or not math.isfinite(number) or number != int(number):
-        largest = LARGEST[name]
-        shown = f"{value!r}"[:40]
-        raise InputError(f"{name}: got {shown}, wanted a whole number from 1 to {largest}")
-    return int(number)
+    if isinstance(value, bool | str | bytes) or not math.isfinite(number) or number != int(number):
+        raise InputError(f"{name}: got {_shown(value)}, wanted a whole number")
+    return value if isinstance(value, int) else int(number)
+
+
+def _shown(value: object) -> str:
+    """Write a value in an error's line; integers of thousands of digits cannot be written."""
+    try:
+        return f"{value!r}"[:40]
+    except ValueError:
+        return "thousands of digits"
