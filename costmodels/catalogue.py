@@ -1,12 +1,67 @@
-"""Tables that ship with the cost models. Nothing else in this folder touches a packaged file."""
+"""Tables that ship with the cost models, and profiles: nothing else here touches a file."""
 
 import tomllib
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from typing import Final
 
+from costmodels.profile import Profile, load_profile
 from costmodels.runtime import Runtime, load_runtimes
-from topology.errors import unknown
+from topology.errors import InputError, unknown
 from topology.sourced import read_sourced
+
+SHIPPED: Final = ""
+NONE: Final = "none"
+LARGEST: Final = 4 * 2**20  # B of a profile's file
+
+
+def profile_for(hardware: str, asked: str = SHIPPED) -> Profile | None:
+    """Find the profile for a hardware name.
+
+    Parameters
+    ----------
+    asked : the path of a profile, ``none``, or nothing for the newest one that ships.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is no profile, or is one of other hardware.
+    """
+    if asked == NONE:
+        return None
+    if asked == SHIPPED:
+        return shipped_profile(hardware)
+    found = read_profile(asked)
+    if found.hardware != hardware:
+        raise InputError(f"{asked}: a profile of {found.hardware}, wanted one of {hardware}")
+    return found
+
+
+@cache
+def shipped_profile(hardware: str) -> Profile | None:
+    """Read the newest profile of a hardware name that ships, once; None where there is none."""
+    name = tomllib.loads(_read("profiles/index.toml"))["newest"].get(hardware)
+    return None if name is None else load_profile(_read(f"profiles/{name}"), str(name))
+
+
+def read_profile(path: str) -> Profile:
+    """Read a profile from a file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is no profile.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no text"
+        raise InputError(f"profile {path}: {reason}") from None
+    if len(text) > LARGEST:
+        raise InputError(f"profile {path}: more than {LARGEST} characters")
+    return load_profile(text, path)
 
 
 @cache
@@ -40,9 +95,14 @@ def overlap_shares() -> dict[str, float]:
     }
 
 
-@cache
-def communicator_bytes() -> float:
+def communicator_bytes(profile: Profile | None = None) -> float:
     """Bytes of GPU memory that NCCL takes for one communicator."""
+    own = None if profile is None else profile.communicator
+    return _communicator() if own is None else own.value
+
+
+@cache
+def _communicator() -> float:
     row = tomllib.loads(_read("memory.toml"))
     return read_sourced("memory.communicator", row["communicator"], "B", row).value
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from costmodels.collectives import basis as collective_basis
 from costmodels.collectives import collective_time, supports
+from costmodels.collectives.calibration import CurveCalibration
 from costmodels.estimate import Basis
 from costmodels.kernels import (
     attention_basis,
@@ -17,6 +18,7 @@ from costmodels.kernels import (
     pointwise_basis,
     pointwise_time,
 )
+from costmodels.kernels.calibration import KernelCalibration
 from costmodels.ops import (
     Attention,
     Collective,
@@ -27,8 +29,10 @@ from costmodels.ops import (
     Real,
     Rearrange,
     SendReceive,
+    Size,
     ceil_div,
 )
+from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from topology.devices import Device, Precision
 from topology.errors import UncalibratedError
@@ -42,7 +46,7 @@ class Target:
     """What a program runs on: one rank's device, the links along every axis, and the runtime.
 
     algorithm : of collectives; ``auto`` is NCCL's choice. attention : kernel; ``auto`` is the best
-    commonly available.
+    commonly available. profile : what was measured on this machine.
     """
 
     device: Device
@@ -51,6 +55,7 @@ class Target:
     precision: Precision
     algorithm: str = "auto"
     attention: str = "auto"
+    profile: Profile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +145,33 @@ def _matmul(op: Matmul, target: Target) -> Priced:
     return Priced(
         kind="gemm",
         seconds=matmul_time(
-            m, n, k, target.device, precision=precision, batch=batch, sustained=True
+            m,
+            n,
+            k,
+            target.device,
+            precision=precision,
+            batch=batch,
+            sustained=True,
+            calibration=_kernels(target),
         ),
         kernels=1,
-        basis=matmul_basis(target.device, precision),
+        basis=matmul_basis(
+            target.device, precision, _kernels(target), **_seen(target, m=m, n=n, k=k)
+        ),
     )
+
+
+def _kernels(target: Target) -> KernelCalibration | None:
+    return None if target.profile is None else target.profile.kernels
+
+
+def _curves(target: Target) -> CurveCalibration | None:
+    return None if target.profile is None else target.profile.curves
+
+
+def _seen(target: Target, **sizes: Real | Size) -> dict[str, Real | Size]:
+    """Return the sizes to hold against the range of a profile; shipped tables stand beyond."""
+    return {} if target.profile is None else sizes
 
 
 def _plain(target: Target) -> Precision:
@@ -170,23 +197,25 @@ def _attention(op: Attention, target: Target) -> Priced:
         precision=precision,
         kernel=kernel,
         sustained=True,
+        calibration=_kernels(target),
     )
+    sizes = _seen(target, heads=op.heads, queries=op.queries, keys=op.keys, head_dim=op.size)
     return Priced(
         kind="attention",
         seconds=seconds,
         kernels=1,
-        basis=attention_basis(target.device, precision, kernel),
+        basis=attention_basis(target.device, precision, kernel, _kernels(target), **sizes),
     )
 
 
 def _pointwise(op: Pointwise, target: Target) -> Priced:
     fusion = target.runtime.fusion(op.function)
+    moved = op.traffic * fusion.traffic / fusion.kernels
     return Priced(
         kind="pointwise",
-        seconds=fusion.kernels
-        * pointwise_time(op.traffic * fusion.traffic / fusion.kernels, target.device),
+        seconds=fusion.kernels * pointwise_time(moved, target.device, _kernels(target)),
         kernels=fusion.kernels,
-        basis=pointwise_basis(target.device),
+        basis=pointwise_basis(target.device, _kernels(target), **_seen(target, bytes=moved)),
     )
 
 
@@ -195,9 +224,9 @@ def _rearrange(op: Rearrange, target: Target) -> Priced:
         return Priced(kind="layout", seconds=0.0)
     return Priced(
         kind="layout",
-        seconds=pointwise_time(op.traffic, target.device),
+        seconds=pointwise_time(op.traffic, target.device, _kernels(target)),
         kernels=1,
-        basis=pointwise_basis(target.device),
+        basis=pointwise_basis(target.device, _kernels(target), **_seen(target, bytes=op.traffic)),
     )
 
 
@@ -208,9 +237,21 @@ def _communication(op: Collective | SendReceive, target: Target) -> Priced:
     algorithm = asked if supports(kind, asked, fabric) else "auto"
     return Priced(
         kind="communication",
-        seconds=collective_time(kind, np.asarray(size, float), fabric, algorithm=algorithm),
+        seconds=collective_time(
+            kind,
+            np.asarray(size, float),
+            fabric,
+            algorithm=algorithm,
+            calibration=_curves(target),
+        ),
         calls=1,
-        basis=collective_basis(kind, float(np.max(size)), fabric, algorithm=algorithm),
+        basis=collective_basis(
+            kind,
+            float(np.max(size)),
+            fabric,
+            algorithm=algorithm,
+            calibration=_curves(target),
+        ),
     )
 
 

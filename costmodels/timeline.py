@@ -7,13 +7,16 @@ part of itself, because it takes multiprocessors and power away from it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from costmodels.estimate import Basis
-from costmodels.ops import Loop, Op, Real, Size, Tensor
+from costmodels.ops import Collective, Loop, Op, Real, Size, Tensor
 from costmodels.overlap import hidden_share
 from costmodels.price import Class, Known, Priced, Target, recall
+
+_TINY: Final = 2.0**-100  # s, keeps a share of nothing finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +137,20 @@ def _overlap(
             compute = compute + seconds
     finish = makespan(priced)
     beside = np.maximum(compute + communication - finish, 0.0)
-    share = hidden_share("send_recv", target.device.architecture)
-    hidden = beside * share
+    hidden = beside * _hidden_share(priced, target)
     return np.maximum(finish - compute, 0.0) + beside - hidden, hidden
+
+
+def _hidden_share(priced: list[tuple[Op, Priced]], target: Target) -> Real:
+    """Share that is hidden of what runs beside compute: the mean over its kinds, by their time."""
+    total: Real = 0.0
+    hidden: Real = 0.0
+    for op, one in priced:
+        if op.stream != "compute" and one.kind == "communication":
+            kind = op.kind if isinstance(op, Collective) else "send_recv"
+            share = hidden_share(kind, target.device.architecture, target.profile)
+            total, hidden = total + one.seconds, hidden + one.seconds * share
+    return hidden / np.maximum(total, _TINY)
 
 
 def makespan(priced: list[tuple[Op, Priced]]) -> Real:

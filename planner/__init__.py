@@ -12,7 +12,6 @@ _HOME = {
     "InputError": "topology.errors",
     "attention": "planner.api",
     "collective": "planner.api",
-    "describe_model": "planner.models",
     "estimate": "planner.api",
     "matmul": "planner.api",
     "read_model": "planner.models",

@@ -13,10 +13,12 @@ from planner.request import LARGEST, Request, whole_number
 from planner.search import Recommendation, find, question_of, single_plan
 from topology.catalogue import hardware as find_hardware
 from topology.errors import InputError
+from topology.fabric import Fabric
 
 Number = float | NDArray[np.float64]
 
 _COUNTS: Final = frozenset(LARGEST) - {"top"}
+MOST: Final = 2**53
 
 
 def request_of(model: str, gpus: int, asked: dict[str, object]) -> Request:
@@ -33,6 +35,8 @@ def request_of(model: str, gpus: int, asked: dict[str, object]) -> Request:
             raise InputError(
                 f"unknown argument {name!r}: expected one of {', '.join(sorted(known))}"
             )
+    if asked.get("topology") or asked.get("detect"):
+        asked = {"hardware": "", **asked}  # the machine knows its GPUs
     fields = {
         name: whole_number(name, value) if name in _COUNTS and value is not None else value
         for name, value in {**asked, "gpus": gpus}.items()
@@ -76,11 +80,13 @@ def collective(  # noqa: PLR0913  # the contract's signature
     op: str,
     message_bytes: Number,
     gpus: int,
-    hardware: str = "h100-sxm",
+    hardware: str | None = None,
     nodes: int = 1,
     *,
     algorithm: str = "auto",
     launch: str = "graph",
+    profile: str = "",
+    topology: str = "",
 ) -> Number:
     """Return the seconds of a collective, for a number or an array of message sizes.
 
@@ -89,28 +95,68 @@ def collective(  # noqa: PLR0913  # the contract's signature
     op : ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``,
         ``reduce``, ``gather``, ``scatter`` or ``send_recv``.
     message_bytes : what nccl-tests prints as size: the larger buffer of one rank.
+    hardware : a catalogue name, ``h100-sxm`` where left out; with a `topology` the kind of GPU
+        that it does not name.
+    topology : path or text of the machine; the best joined of its GPUs are taken.
     algorithm : ``auto`` is NCCL's choice, ``engine`` the best of NCCL and serving engines'
         kernels; or one by name.
     launch : ``graph``, or ``stream`` for a call issued by the host.
+    profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
     """
+    from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.collectives import collective_time  # noqa: PLC0415
 
     ranks, hosts = _counted("gpus", gpus), _counted("nodes", nodes)
-    sizes = _checked("message_bytes", message_bytes)
-    found = find_hardware(hardware)
-    fabric = found.fabric(ranks, hosts if hosts > 1 else 0)
+    for name, text in (("op", op), ("algorithm", algorithm), ("launch", launch)):
+        _check_name(name, text)
+    sizes = _checked("message_bytes", message_bytes, least=0)
+    for name, text in (("hardware", hardware or ""), ("topology", topology)):
+        _check_name(name, text)
+    fabric, name = _links(ranks, hosts if hosts > 1 else 0, hardware, topology)
+    known = profile_for(name, profile)
+    curves = None if known is None else known.curves
     if isinstance(sizes, float):
-        return collective_time(op, sizes, fabric, algorithm=algorithm, launch=launch)
-    return collective_time(op, sizes, fabric, algorithm=algorithm, launch=launch)
+        return collective_time(
+            op, sizes, fabric, algorithm=algorithm, launch=launch, calibration=curves
+        )
+    return collective_time(
+        op, sizes, fabric, algorithm=algorithm, launch=launch, calibration=curves
+    )
+
+
+def _links(gpus: int, nodes: int, hardware: str | None, topology: str) -> tuple[Fabric, str]:
+    if not topology:
+        found = find_hardware(hardware or "h100-sxm")
+        return found.fabric(gpus, nodes), found.name
+    from planner.ground import ground_of  # noqa: PLC0415  # only machines need it
+
+    whole = ground_of(
+        topology, detect=False, hardware=hardware or "", pcie_generation=None, nodes=nodes
+    )
+    part = whole.on(gpus, nodes)
+    return part.fabric(), part.machine.hardware or ""
 
 
 def matmul(
-    m: Number, n: Number, k: Number, hardware: str = "h100-sxm", precision: str = "bf16"
+    m: Number,
+    n: Number,
+    k: Number,
+    hardware: str = "h100-sxm",
+    precision: str = "bf16",
+    *,
+    profile: str = "",
 ) -> Number:
-    """Return the seconds of ``[m, k] x [k, n]`` on one GPU, for numbers or arrays."""
+    """Return the seconds of ``[m, k] x [k, n]`` on one GPU, for numbers or arrays.
+
+    Parameters
+    ----------
+    profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
+    """
+    from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.kernels import matmul_time  # noqa: PLC0415
 
     _check_precision(hardware, precision)
+    known = profile_for(find_hardware(hardware).name, profile)
     return cast(
         Number,
         matmul_time(
@@ -119,6 +165,7 @@ def matmul(
             _checked("k", k),
             find_hardware(hardware).device,
             precision=precision,
+            calibration=None if known is None else known.kernels,
         ),
     )
 
@@ -135,6 +182,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
     causal: bool = False,
     precision: str = "bf16",
     kernel: str = "engine",
+    profile: str = "",
 ) -> Number:
     """Return the seconds of one attention on one GPU, for numbers or arrays.
 
@@ -142,10 +190,13 @@ def attention(  # noqa: PLR0913  # the contract's signature
     ----------
     kernel : ``engine`` is a call as a serving engine makes it, with what it does around its
         kernel; ``auto`` the best bare kernel; or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
+    profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
     """
+    from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
     _check_precision(hardware, precision)
+    known = profile_for(find_hardware(hardware).name, profile)
     return cast(
         Number,
         attention_time(
@@ -159,6 +210,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
             causal=causal,
             precision=precision,
             kernel=kernel,
+            calibration=None if known is None else known.kernels,
         ),
     )
 
@@ -170,7 +222,13 @@ def _counted(name: str, value: object) -> int:
     return count
 
 
+def _check_name(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"{what}: got {text!r:.40}, wanted a name")
+
+
 def _check_precision(hardware: str, precision: str) -> None:
+    _check_name("hardware", hardware)
     device = find_hardware(hardware).device
     if device.peak(precision) is None:
         can = ", ".join(name for name, _ in device.peaks)
@@ -179,12 +237,14 @@ def _check_precision(hardware: str, precision: str) -> None:
         )
 
 
-def _checked(name: str, value: Number) -> Number:
-    """Return sizes that are positive and finite, with their shape."""
+def _checked(name: str, value: Number, least: float = 1) -> Number:
+    """Return sizes with their shape, from `least` to the largest that a float counts exactly."""
     try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: got {value!r:.40}, wanted a number or an array") from None
-    if array.size and not (np.all(np.isfinite(array)) and np.all(array >= 0)):
-        raise InputError(f"{name}: got {value!r:.40}, wanted numbers that are positive and finite")
-    return float(array) if array.ndim == 0 else cast("NDArray[np.float64]", array)
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        array = np.array(None)
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{name}: got {value!r:.40}, wanted a number or an array of numbers")
+    if not np.all((array >= least) & (array <= MOST)):
+        raise InputError(f"{name}: got {value!r:.40}, wanted numbers from {least} to 2**53")
+    return float(array) if array.ndim == 0 else array.astype(np.float64)

@@ -4,21 +4,24 @@ The one place that may reach up to `validate`, and only when a command needs it.
 """
 
 import argparse
+import io
 import json
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from topology.errors import InputError, ModelError
 
 if TYPE_CHECKING:
+    from planner.ground import Ground
+    from planner.request import Request
     from topology.graph import Machine
 
 DONE, NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 WIDTH: Final = 118
+TOP: Final = 8
 
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
@@ -56,17 +59,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _write(text: str, output: str | None) -> None:
     """Print, or write a file whole or not at all."""
     if output is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # bars on a terminal that has none
         print(text, flush=True)
         return
     target = Path(output)
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=target.parent, prefix=f".{target.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text + "\n")
-        Path(file.name).replace(target)
+        draft = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            draft.write_text(text + "\n", encoding="utf-8")
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"--output {output}: {error.strerror}") from None
+    except ValueError:  # no name, or a null character
+        raise InputError(f"--output {output[:60]!r}: wanted the path of a file") from None
 
 
 def _whole(text: str) -> int:
@@ -98,7 +106,8 @@ class _Version(argparse.Action):
             text = f"planner {version('multi-gpu-planner')}"
         except PackageNotFoundError:
             text = "planner (not installed)"
-        parser.exit(DONE, f"{text}\n")
+        print(text)
+        parser.exit(DONE)
 
 
 def _add_output(
@@ -113,9 +122,8 @@ def _add_output(
 
 def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="a catalogue name, or a config.json")
-    parser.add_argument("--gpus", type=_whole, default=1)
-    parser.add_argument("--hardware", default="h100-sxm", help="a catalogue name")
-    parser.add_argument("--nodes", type=_whole, default=0, help="hosts to spread the GPUs over")
+    parser.add_argument("--gpus", type=_whole, help="1, or all of a machine's")
+    _add_machine(parser)
     for name in ("height", "width", "frames", "steps", "input-tokens", "output-tokens"):
         parser.add_argument(f"--{name}", type=_whole)
     parser.add_argument("--text-tokens", type=_whole, help="tokens of the prompt (diffusion)")
@@ -126,9 +134,29 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--text-tower", help="once or every_step (Cosmos 3)")
     parser.add_argument("--algorithm", default="auto", help="of collectives; auto is NCCL's choice")
+    parser.add_argument("--attention", default="", help="kernel to price: fa2, fa3, cudnn ...")
+    parser.add_argument(
+        "--wide-collectives", action="store_true", help="collectives carry 32-bit numbers"
+    )
+    parser.add_argument(
+        "--scattered-inputs", action="store_true", help="inputs are cut by a reduce-scatter"
+    )
     parser.add_argument(
         "--offload", action="store_true", help="text encoders leave the GPU before denoising"
     )
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    """Add what a request runs on; hardware left out is the usual one, or the machine's own."""
+    parser.add_argument(
+        "--hardware", help="a catalogue name; with --topology the kind of GPU it does not name"
+    )
+    parser.add_argument(
+        "--topology", default="", metavar="FILE", help="nvidia-smi topo -m, XML, a cluster ..."
+    )
+    parser.add_argument("--detect", action="store_true", help="the machine this runs on")
+    parser.add_argument("--pcie-generation", type=_whole, help="of a topology that does not say")
+    parser.add_argument("--nodes", type=_whole, default=0, help="hosts to spread the GPUs over")
 
 
 def _add_recommend(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +167,7 @@ def _add_recommend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at-most-gpus", action="store_true", dest="at_most", help="fewer GPUs may do"
     )
-    parser.add_argument("--top", type=_whole, default=8, help="plans to print")
+    parser.add_argument("--top", type=_whole, help=f"plans to print: {TOP}, in JSON all")
     parser.add_argument("--rejected", action="store_true", help="print why plans were rejected")
     _add_output(parser, _recommend)
 
@@ -154,39 +182,57 @@ def _asked(arguments: argparse.Namespace) -> dict[str, object]:
     from planner.request import Request  # noqa: PLC0415
 
     names = set(Request.__dataclass_fields__) - {"model", "gpus"}
-    return {name: value for name, value in vars(arguments).items() if name in names}
+    asked = {name: value for name, value in vars(arguments).items() if name in names}
+    if asked["hardware"] is None:
+        del asked["hardware"]
+    return asked
+
+
+def _request(arguments: argparse.Namespace) -> "Request":
+    """Build the request of a command; a machine gives all its GPUs where no number is asked for."""
+    from planner.api import request_of  # noqa: PLC0415
+
+    asked, gpus = _asked(arguments), arguments.gpus
+    if gpus is None and (arguments.topology or arguments.detect):
+        gpus = _ground(arguments).gpus
+    return request_of(arguments.model, 1 if gpus is None else gpus, asked)
+
+
+def _ground(arguments: argparse.Namespace) -> "Ground":
+    from planner.ground import ground_of  # noqa: PLC0415
+
+    return ground_of(
+        arguments.topology,
+        detect=arguments.detect,
+        hardware=arguments.hardware or "",
+        pcie_generation=arguments.pcie_generation,
+        nodes=arguments.nodes,
+    )
 
 
 def _recommend(arguments: argparse.Namespace) -> Answer:
-    from planner.api import request_of  # noqa: PLC0415
-    from planner.catalogue import engines  # noqa: PLC0415
-    from planner.launch import launches  # noqa: PLC0415
     from planner.search import find, question_of, shortened  # noqa: PLC0415
 
-    question = question_of(request_of(arguments.model, arguments.gpus, _asked(arguments)))
-    found = find(question)
-    answer = shortened(found, arguments.top)
+    question = question_of(_request(arguments))
+    answer = find(question)
     code = DONE if answer.plans else NO
-    lines = launches(engines(), question.model, answer.plans[0].plan) if answer.plans else []
+    if arguments.top is not None:
+        answer = shortened(answer, arguments.top)
     if arguments.format == "json":
-        document = answer.to_dict()
-        document["launch"] = [line.to_dict() for line in lines]
-        return _json(document), code
+        return _json(answer.to_dict()), code
     from planner import report  # noqa: PLC0415
 
+    answer = shortened(answer, arguments.top or TOP)
     if arguments.format == "markdown":
-        return report.recommendation_markdown(question, answer, lines), code
-    shown = report.recommendation(question, answer, lines, rejected=arguments.rejected)
+        return report.recommendation_markdown(question, answer, answer.launch), code
+    shown = report.recommendation(question, answer, answer.launch, rejected=arguments.rejected)
     return _rendered(shown), code
 
 
 def _estimate(arguments: argparse.Namespace) -> Answer:
-    from planner.api import request_of  # noqa: PLC0415
-    from planner.catalogue import engines  # noqa: PLC0415
-    from planner.launch import launches  # noqa: PLC0415
-    from planner.search import question_of, single_plan  # noqa: PLC0415
+    from planner.search import launch_of, question_of, single_plan  # noqa: PLC0415
 
-    question = question_of(request_of(arguments.model, arguments.gpus, _asked(arguments)))
+    question = question_of(_request(arguments))
     found = single_plan(question, arguments.plan)
     if arguments.format == "json":
         return _json(found.to_dict()), DONE
@@ -194,38 +240,63 @@ def _estimate(arguments: argparse.Namespace) -> Answer:
 
     if arguments.format == "markdown":
         return report.estimate_markdown(question, found), DONE
-    lines = launches(engines(), question.model, found.plan)
-    return _rendered(report.estimate(question, found, lines)), DONE
+    return _rendered(report.estimate(question, found, launch_of(question, found))), DONE
 
 
 def _add_collectives(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hardware", default="h100-sxm")
-    parser.add_argument("--gpus", type=_whole, default=8)
-    parser.add_argument("--nodes", type=_whole, default=0)
-    parser.add_argument("--op", default="all_reduce")
+    _add_machine(parser)
+    parser.add_argument("--gpus", type=_whole, help="8, all of a machine's, or those of a log")
+    parser.add_argument("--op", help="all_reduce, or that of a log")
     parser.add_argument("--bytes", default="1KiB:1GiB", help="a size, or a range of sizes")
     parser.add_argument("--algorithm", default="auto")
     parser.add_argument("--launch", default="graph", help="graph or stream")
-    _add_output(parser, _collectives)
+    parser.add_argument("--compare", metavar="LOG", help="put an nccl-tests output beside it")
+    _add_output(parser, _collectives, ("table", "json", "markdown", "csv"))
 
 
 def _collectives(arguments: argparse.Namespace) -> Answer:
     from planner import collectives  # noqa: PLC0415
 
+    ground = _ground(arguments) if arguments.topology or arguments.detect else None
+    if arguments.compare is not None:
+        return _compared(arguments, ground), DONE
     table = collectives.table(
-        arguments.op,
+        arguments.op or "all_reduce",
         arguments.bytes,
-        gpus=arguments.gpus,
-        hardware=arguments.hardware,
+        gpus=arguments.gpus or (8 if ground is None else ground.gpus),
+        hardware=arguments.hardware or "h100-sxm",
         nodes=arguments.nodes,
         algorithm=arguments.algorithm,
         launch=arguments.launch,
+        ground=ground,
     )
     if arguments.format == "json":
         return _json(table.to_dict()), DONE
-    if arguments.format == "markdown":
-        return table.markdown(), DONE
-    return table.text(), DONE
+    return table.written(arguments.format), DONE
+
+
+def _compared(arguments: argparse.Namespace, ground: "Ground | None") -> str:
+    from planner import compare  # noqa: PLC0415
+
+    try:
+        text = Path(arguments.compare).read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no path"
+        raise InputError(f"--compare {arguments.compare[:60]}: {reason}") from None
+    found = compare.compare_all(
+        text,
+        compare.Setting(
+            hardware=arguments.hardware or "",
+            gpus=arguments.gpus,
+            nodes=arguments.nodes,
+            ground=ground,
+            op=arguments.op or "",
+            algorithm=arguments.algorithm,
+        ),
+    )
+    if arguments.format == "json":
+        return _json({"tables": [one.to_dict() for one in found]})
+    return compare.written(found, arguments.format)
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
@@ -247,7 +318,9 @@ def _models(arguments: argparse.Namespace) -> Answer:
     described = models.describe(models.read_model(arguments.name))
     if arguments.format == "json" or arguments.action == "import":
         return _json(described), DONE
-    return _pairs(described, arguments.format), DONE
+    from planner.report import pairs  # noqa: PLC0415
+
+    return pairs(described, arguments.format), DONE
 
 
 def _add_topology(parser: argparse.ArgumentParser) -> None:
@@ -283,33 +356,18 @@ def _machine(arguments: argparse.Namespace) -> "Machine":
     if arguments.name is None:
         raise InputError(f"topology {arguments.action}: wanted a catalogue name or a file")
     if arguments.name.lower() in hardware_names():
+        from planner.request import LARGEST  # noqa: PLC0415
         from topology.machines import machine_of  # noqa: PLC0415
 
+        if not 1 <= arguments.nodes <= LARGEST["nodes"]:
+            raise InputError(
+                f"nodes: got {arguments.nodes}, wanted a whole number from 1 to {LARGEST['nodes']}"
+            )
         return machine_of(hardware(arguments.name), arguments.nodes)
     from topology.read import read_topology  # noqa: PLC0415
 
     kind = hardware(arguments.hardware) if arguments.hardware else None
     return read_topology(arguments.name, hardware=kind, pcie_generation=arguments.pcie_generation)
-
-
-def _pairs(described: Mapping[str, object], style: str) -> str:
-    from planner.report import markdown  # noqa: PLC0415
-
-    rows = [[key, _plain(value)] for key, value in described.items()]
-    if style == "markdown":
-        return markdown(["", ""], rows)
-    width = max(len(key) for key, _ in rows)
-    return "\n".join(f"{key:<{width}}  {value}" for key, value in rows)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_plain(inner) for inner in value)
-    return str(value)
 
 
 def _json(document: object) -> str:

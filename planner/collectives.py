@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from costmodels.collectives import basis, choose, collective_time
+from planner.request import LARGEST as MOST
 from topology.catalogue import hardware as find_hardware
 from topology.errors import InputError
 from topology.fabric import Fabric
 from topology.units import format_bytes, format_seconds, parse_bytes
+
+if TYPE_CHECKING:
+    from planner.ground import Ground
 
 LARGEST: Final = 2**44
 BAR: Final = 30
@@ -57,6 +61,16 @@ class CollectiveTable:
                 row.protocol,
                 row.basis,
             ]
+
+    def written(self, style: str) -> str:
+        """Write the table in a format of the command line."""
+        return {"markdown": self.markdown, "csv": self.csv, "table": self.text}[style]()
+
+    def csv(self) -> str:
+        """Write the rows as CSV: bytes, seconds, bytes a second."""
+        names = list(Row.__dataclass_fields__)
+        lines = [",".join(map(str, asdict(row).values())) for row in self.rows]
+        return "\n".join([",".join(names), *lines])
 
     def markdown(self) -> str:
         """Write the table for a document."""
@@ -116,20 +130,36 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     nodes: int = 0,
     algorithm: str = "auto",
     launch: str = "graph",
+    ground: "Ground | None" = None,
 ) -> CollectiveTable:
     """Price a collective over a range of sizes.
+
+    Parameters
+    ----------
+    ground : a machine to take the GPUs from instead of catalogue hardware.
 
     Raises
     ------
     InputError
         If a name, a number or a size cannot be right.
     """
-    if not 2 <= gpus <= 4096:
-        raise InputError(f"gpus: got {gpus}, wanted a whole number from 2 to 4096")
-    found = find_hardware(hardware)
-    fabric = found.group(gpus, stride=1, island=found.island(gpus, nodes))
+    if not 2 <= gpus <= MOST["gpus"]:
+        raise InputError(f"gpus: got {gpus}, wanted a whole number from 2 to {MOST['gpus']}")
+    if not 0 <= nodes <= MOST["nodes"]:
+        raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST['nodes']}")
+    if ground is None:
+        fabric, name = links(gpus, hardware, nodes)
+    else:
+        part = ground.on(gpus, nodes)
+        fabric, name = part.fabric(), part.machine.hardware or part.machine.name
     rows = [_row(op, size, fabric, algorithm, launch) for size in sizes_of(sizes)]
-    return CollectiveTable(op=op, hardware=found.name, gpus=gpus, rows=tuple(rows))
+    return CollectiveTable(op=op, hardware=name, gpus=gpus, rows=tuple(rows))
+
+
+def links(gpus: int, hardware: str, nodes: int = 0) -> tuple[Fabric, str]:
+    """Describe the links of so many GPUs of catalogue hardware, and give its name."""
+    found = find_hardware(hardware)
+    return found.group(gpus, stride=1, island=found.island(gpus, nodes)), found.name
 
 
 def _row(op: str, size: float, fabric: Fabric, algorithm: str, launch: str) -> Row:

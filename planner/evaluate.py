@@ -159,7 +159,7 @@ def memory_of(
         "other_weights": held["other_weights"],
         "activations": max(float(np.max(memory.activations(stage))) for stage in stages),
         "kv": float(np.max(memory.caches(stages))),
-        "buffers": memory.messages(stages) * communicator_bytes(),
+        "buffers": memory.messages(stages) * communicator_bytes(site.profile),
         "runtime": held["runtime"],
     }
     whole = sum(parts.values())

@@ -7,9 +7,13 @@ from typing import Final
 from planner.compose import unsupported
 from planner.evaluate import room
 from planner.outcome import WORDS, PlanEstimate
+from planner.placement import visible
 from planner.plan import Plan
 from planner.search import TIE, Question, Recommendation, judge, price
 from topology.units import format_bytes, format_seconds
+
+REPLICAS: Final = 1.3
+"""Copies of the model are worth a line when they serve this many times as many requests."""
 
 SLOWER: Final = 4.0
 """A link would have to be this many times off before its order is not worth a line."""
@@ -21,11 +25,13 @@ def advice(question: Question, answer: Recommendation) -> Iterator[str]:
         yield from _nothing(question)
         return
     first = answer.plans[0]
+    yield from _seats(question, first)
     rivals = [one for one in answer.plans[1:] if one.gpus == first.gpus]
     if rivals:
         yield _why(first, rivals[0])
         yield from _sensitivity(first, rivals)
     yield from _fewer(first, answer)
+    yield from _replicas(first, answer)
     yield from _decode(question, first)
 
 
@@ -100,15 +106,55 @@ def _break_even(first: PlanEstimate, rival: PlanEstimate, name: str) -> float | 
     return -rest / part
 
 
+def _seats(question: Question, first: PlanEstimate) -> Iterator[str]:
+    """Which GPUs of a machine the plan uses, and in which order."""
+    where, ground = first.placement, question.site.ground
+    if where is None or ground is None:
+        return
+    from planner.seating import pairs_of  # noqa: PLC0415  # only machines need it
+
+    every = len(ground.machine.gpus)
+    if where.devices == tuple(range(every)):
+        return
+    groups = ", ".join(pairs_of(first.plan, where.devices))
+    names = ",".join(map(str, where.devices))
+    which = f"use GPUs {names} of {every}" if len(where.devices) < every else "order the GPUs"
+    how = "" if where.exact else ", the best of the orders that were tried"
+    yield f"{which}: {visible(where.devices)}{f' ({groups})' if groups else ''}{how}"
+
+
+def _replicas(first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
+    """When copies of the model serve more requests a second than the plan."""
+    copies = [one for one in answer.plans if one.plan.degree("dp") > 1 and one.gpus == first.gpus]
+    if not copies or answer.request.objective != "latency":
+        return
+    most = max(copies, key=lambda one: one.throughput_per_s)
+    gain = most.throughput_per_s / first.throughput_per_s
+    if gain >= REPLICAS:
+        yield (
+            f"for throughput use {most.plan.degree('dp')} replicas: {most.plan} serves "
+            f"{gain:.2f} times as many requests a second, each in "
+            f"{format_seconds(most.latency_s)}"
+        )
+
+
 def _fewer(first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
     """When fewer GPUs are as fast, or much cheaper."""
     smaller = [one for one in answer.scaling if one.gpus < first.gpus]
     enough = [one for one in smaller if one.latency_s <= first.latency_s * (1 + TIE)]
     if enough:
-        one = min(enough, key=lambda found: found.gpus)
+        fastest = min(enough, key=lambda found: found.latency_s)
+        close = [one for one in enough if one.latency_s <= fastest.latency_s * (1 + TIE)]
+        one = min(close, key=lambda found: found.gpus)
+        slower = first.latency_s / one.latency_s
         yield (
             f"use {one.gpus} GPU{'s' if one.gpus > 1 else ''}: {one.plan} takes "
-            f"{format_seconds(one.latency_s)}, and {first.gpus} gain less than {100 * TIE:.0f} %"
+            f"{format_seconds(one.latency_s)}, and {first.gpus} "
+            + (
+                f"take {slower:.2f} times as long"
+                if slower > 1 + TIE
+                else f"gain less than {100 * TIE:.0f} %"
+            )
         )
         return
     if smaller:

@@ -91,7 +91,7 @@ def _launch(engine: Engine, repo: str, family: str, plan: Plan) -> Launch:
     if "{arguments}" in engine.command:
         filled = engine.command.format(gpus=plan.gpus, repo=repo, arguments=", ".join(flags))
         return Launch(engine=engine.title, line=filled)
-    if plan.vae > 1 and engine.vae:
+    if plan.vae > 1:
         flags.append(engine.vae.format(n=plan.vae))
     command = engine.command.format(gpus=plan.gpus, repo=repo)
     return Launch(engine=engine.title, line=" ".join([command, *flags]))
@@ -106,6 +106,8 @@ def _refusal(engine: Engine, family: str, plan: Plan) -> str:
         allowed = engine.only.get(axis)
         if allowed and degree not in allowed:
             return f"{axis} of {degree}: expected one of {', '.join(map(str, allowed))}"
+    if plan.vae > 1 and not engine.vae:
+        return "has no parallel VAE decode"
     together = [axis for axis, _ in plan.axes if axis in engine.alone]
     if len(together) > 1:
         return f"{' and '.join(together)} exclude each other"

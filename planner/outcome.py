@@ -6,6 +6,7 @@ from math import sqrt
 from typing import Final
 
 from costmodels.estimate import Basis
+from planner.placement import Placement
 from planner.plan import Plan
 
 UNCERTAINTY: Final = {
@@ -41,6 +42,7 @@ class PlanEstimate:
     peak_stage: str
     throughput_per_s: float
     known: Mapping[str, Basis]
+    placement: Placement | None = None
 
     @property
     def basis(self) -> Basis:
@@ -96,6 +98,7 @@ class PlanEstimate:
             "basis": self.basis.name.lower(),
             "basis_by_part": {name: basis.name.lower() for name, basis in self.known.items()},
             "bound_by": self.bound_by,
+            **({"placement": self.placement.to_dict()} if self.placement else {}),
         }
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from planner.launch import Launch
 from planner.outcome import WORDS, PlanEstimate
+from planner.placement import visible
 from planner.search import Question, Recommendation
 from topology.units import format_bytes, format_seconds
 
@@ -19,7 +20,7 @@ def recommendation(
     question: Question, answer: Recommendation, launches: Sequence[Launch], *, rejected: bool
 ) -> RenderableType:
     """Everything that ``planner recommend`` prints as a table."""
-    parts: list[RenderableType] = [headline(question)]
+    parts: list[RenderableType] = [headline(question), *_notes(question)]
     if answer.plans:
         top = answer.plans
         parts += [Text(), ranking(answer, top), Text()]
@@ -53,6 +54,12 @@ def headline(question: Question) -> Text:
         said.append(f"batch {work.batch}")
     said += [work.precision, question.site.runtime.name]
     return Text(" · ".join(said), style="bold")
+
+
+def _notes(question: Question) -> list[RenderableType]:
+    """Say what was assumed about a machine that the request brings."""
+    ground = question.site.ground
+    return [] if ground is None else [Text(line, style="dim") for line in ground.notes()]
 
 
 def ranking(answer: Recommendation, plans: Iterable[PlanEstimate]) -> Table:
@@ -124,7 +131,9 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
     rate = f"{one.throughput_per_s:.3g} results a second, bound by {one.bound_by}"
     return Group(
         headline(question),
+        *_notes(question),
         Text(f"{total}; {rate}"),
+        *([Text(visible(one.placement.devices))] if one.placement else []),
         Text(),
         Text("time by stage", style="dim"),
         _bars(one.stages_s, format_seconds),
@@ -163,6 +172,25 @@ def markdown(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def pairs(described: Mapping[str, object], style: str) -> str:
+    """Write names and values, one pair a line."""
+    rows = [[key, _plain(value)] for key, value in described.items()]
+    if style == "markdown":
+        return markdown(["", ""], rows)
+    width = max(len(key) for key, _ in rows)
+    return "\n".join(f"{key:<{width}}  {value}" for key, value in rows)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(inner) for inner in value)
+    return str(value)
+
+
 def recommendation_markdown(
     question: Question, answer: Recommendation, launches: Sequence[Launch]
 ) -> str:
@@ -179,7 +207,7 @@ def _recommendation_lines(
     if answer.plans:
         yield markdown(headers, [_row(one, answer.baseline) for one in answer.plans])
         yield ""
-    for line in answer.advice:
+    for line in (*answer.notes, *answer.advice):
         yield f"- {line}"
     for launch in launches:
         yield f"- {launch.engine}: " + (
@@ -195,6 +223,8 @@ def estimate_markdown(question: Question, one: PlanEstimate) -> str:
     rows += [["memory", f"{format_bytes(one.memory_bytes)} at {one.peak_stage}"]]
     rows += [[f"memory {k}", format_bytes(v)] for k, v in one.memory_parts_bytes.items()]
     rows += [["bound by", one.bound_by], ["basis", one.basis.name.lower()]]
+    if one.placement:
+        rows.append(["GPUs", visible(one.placement.devices)])
     return f"**{headline(question).plain}**\n\n" + markdown([str(one.plan), ""], rows)
 
 

@@ -21,7 +21,16 @@ LARGEST: Final = {
     "output_tokens": 2**20,
     "text_tokens": 2**20,
     "top": 1000,
+    "pcie_generation": 6,
 }
+
+
+_NAMES: Final = (
+    "model", "hardware", "runtime", "algorithm", "attention", "profile", "topology",
+)  # fmt: skip
+_OPTIONAL: Final = (
+    "height", "width", "frames", "steps", "input_tokens", "text_tokens", "pcie_generation",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +41,10 @@ class Request:
     before the denoising starts. attention : kernel to price (``fa2``, ``cudnn`` ...), empty for the
     runtime's. text_tower : run a tower that ignores the step once or every step;
     the runtime's habit where left out. nodes : hosts that the GPUs are spread over; 0 for as few
-    as hold them.
+    as hold them. profile : path of a calibration profile, empty for the newest that ships for the
+    hardware, ``none`` for the tables alone. topology : path or text of the machine to run on,
+    `detect` for the one at hand; `hardware` then names the kind of its GPUs where the text does
+    not, and is empty otherwise. pcie_generation : of a machine whose text does not say.
     """
 
     model: str
@@ -58,25 +70,39 @@ class Request:
     kv_repeat: bool = True
     wide_collectives: bool = False
     scattered_inputs: bool = False
+    profile: str = ""
+    topology: str = ""
+    detect: bool = False
+    pcie_generation: int | None = None
+
+    @property
+    def brings_machine(self) -> bool:
+        """Whether the request names a machine instead of catalogue hardware alone."""
+        return bool(self.topology) or self.detect
 
     def __post_init__(self) -> None:
         """Refuse numbers and names that cannot be right."""
-        for name in ("model", "hardware", "runtime", "algorithm", "attention"):
+        for name in _NAMES:
             _check_name(name, getattr(self, name))
+        if self.topology and self.detect:
+            raise InputError("detect: got a topology too, wanted one of the two")
         for name in ("gpus", "batch"):
             _check_count(name, getattr(self, name))
-        if self.nodes:
-            _check_count("nodes", self.nodes)
-        for name in ("height", "width", "frames", "steps", "input_tokens", "text_tokens"):
+        for name in ("nodes", "output_tokens"):
+            if getattr(self, name):
+                _check_count(name, getattr(self, name))
+        for name in _OPTIONAL:
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
-        if self.output_tokens:
-            _check_count("output_tokens", self.output_tokens)
-        for name, known in (("precision", get_args(Precision)), ("objective", get_args(Objective))):
-            if getattr(self, name) not in known:
-                raise unknown(name, str(getattr(self, name)), known)
-        if self.text_tower not in (None, "once", "every_step"):
-            raise unknown("text_tower", str(self.text_tower), ("once", "every_step"))
+        _check_choice("precision", self.precision, get_args(Precision))
+        _check_choice("objective", self.objective, get_args(Objective))
+        if self.text_tower is not None:
+            _check_choice("text_tower", self.text_tower, ("once", "every_step"))
+
+
+def _check_choice(what: str, name: object, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise unknown(what, str(name), known)
 
 
 def _check_name(what: str, name: object) -> None:

@@ -5,16 +5,20 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from costmodels.price import Known
+from planner.catalogue import engines
 from planner.compose import nearest, objections, plans
 from planner.evaluate import evaluate, room, workload_of
+from planner.launch import Launch, launches
+from planner.lowering.lower import lower
 from planner.models import read_model
 from planner.models.architecture import Model
 from planner.outcome import Outcome, PlanEstimate, Rejected
+from planner.placement import visible
 from planner.plan import Plan, parse_plan
 from planner.request import LARGEST, Request
 from planner.site import Site, site_of
 from planner.workload import Workload
-from topology.errors import IllegalPlanError, InputError
+from topology.errors import IllegalPlanError, InputError, TopologyError
 from topology.units import format_bytes
 
 TIE: Final = 0.03
@@ -35,7 +39,8 @@ class Question:
 class Recommendation:
     """Plans, best first; rejected plans with reasons; the best plan at every number of GPUs.
 
-    baseline : one GPU, priced whether or not it fits.
+    baseline : one GPU, priced whether or not it fits. launch : how engines run the first plan.
+    notes : what was assumed about a machine that the request brings.
     """
 
     request: Request
@@ -44,6 +49,8 @@ class Recommendation:
     scaling: tuple[PlanEstimate, ...]
     baseline: PlanEstimate | None
     advice: tuple[str, ...] = ()
+    launch: tuple[Launch, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
@@ -56,6 +63,8 @@ class Recommendation:
                 for one in self.scaling
             ],
             "advice": list(self.advice),
+            "launch": [one.to_dict() for one in self.launch],
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
 
 
@@ -88,6 +97,8 @@ def replicated(plan: Plan, one: Outcome) -> Outcome:
 def _replica(question: Question, plan: Plan) -> Plan | None:
     """Return the plan of one replica, where it is the same alone as beside others."""
     axes = tuple(axis for axis in plan.axes if axis[0] != "dp")
+    if question.site.ground is not None:  # replicas share its links
+        return None
     alone = question.site.nodes == 0 and Plan(axes).gpus <= question.site.hardware.gpus
     single = question.request.batch == 1 and plan.vae == 1
     return Plan(axes) if len(axes) < len(plan.axes) and single and alone else None
@@ -96,6 +107,12 @@ def _replica(question: Question, plan: Plan) -> Plan | None:
 def judge(question: Question, plan: Plan, gpus: int, known: Known | None = None) -> Outcome:
     """Estimate a plan, or say why it cannot run."""
     reasons = list(objections(question.model, question.workload, plan, gpus))
+    if not reasons and question.site.ground is not None:
+        try:
+            question = replace(question, site=question.site.on(gpus, question.request.precision))
+        except TopologyError as error:
+            return Rejected(plan=plan, reason=str(error))
+        reasons = [clause for clause in [_apart(question.site)] if clause]
     if reasons:
         return Rejected(plan=plan, reason="; ".join(reasons))
     found = price(question, plan, known)
@@ -107,14 +124,32 @@ def judge(question: Question, plan: Plan, gpus: int, known: Known | None = None)
 
 def price(question: Question, plan: Plan, known: Known | None = None) -> PlanEstimate:
     """Estimate a legal plan, whether or not it fits."""
-    return evaluate(
+    site = _seated(question, plan)
+    found = evaluate(
         question.model,
         question.workload,
         plan,
-        question.site,
+        site,
         offload=question.request.offload,
         known=known,
     )
+    return replace(found, placement=site.placed)
+
+
+def _apart(site: Site) -> str:
+    return "" if site.ground is None else site.ground.obstacle()
+
+
+def _seated(question: Question, plan: Plan) -> Site:
+    """Find the best seats for a plan on the machine that the request brings."""
+    site = question.site.on(plan.gpus, question.request.precision)
+    if site.ground is None:
+        return site
+    from planner.seating import seat  # noqa: PLC0415  # only machines need it
+    from planner.traffic import traffic_of  # noqa: PLC0415
+
+    sent = traffic_of(lower(question.model, question.workload, plan))
+    return replace(site, placed=seat(plan, site.ground, sent))
 
 
 def _short(found: PlanEstimate, missing: float, site: Site) -> str:
@@ -166,6 +201,8 @@ def find(question: Question) -> Recommendation:
     by_count: dict[int, list[Outcome]] = {}
     seen: dict[Plan, Outcome] = {}
     for gpus in _counts(question):
+        if question.site.ground is not None:
+            known = {}  # another number of GPUs may be of another kind
         by_count[gpus] = [_outcome(question, plan, seen, known) for plan in plans(model, gpus)]
     outcomes = [
         one
@@ -183,8 +220,21 @@ def find(question: Question) -> Recommendation:
         rejected=tuple(one for one in outcomes if isinstance(one, Rejected)),
         scaling=tuple(scaling),
         baseline=_baseline(question),
+        launch=launch_of(question, ranked[0]) if ranked else (),
+        notes=() if question.site.ground is None else question.site.ground.notes(),
     )
     return replace(answer, advice=tuple(advice(question, answer)))
+
+
+def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
+    """Say how engines run a plan, on the GPUs it was seated on."""
+    lines = launches(engines(), question.model, found.plan)
+    where = found.placement
+    ground = question.site.ground
+    if where is None or ground is None or where.devices == tuple(range(len(ground.machine.gpus))):
+        return tuple(lines)
+    before = visible(where.devices)
+    return tuple(replace(one, line=f"{before} {one.line}") if one.line else one for one in lines)
 
 
 def _outcome(question: Question, plan: Plan, seen: dict[Plan, Outcome], known: Known) -> Outcome:
@@ -192,8 +242,39 @@ def _outcome(question: Question, plan: Plan, seen: dict[Plan, Outcome], known: K
     one = _replica(question, plan)
     if one is not None and one in seen:
         return replicated(plan, seen[one])
-    found = seen[plan] = judge(question, plan, plan.gpus, known)
+    found = judge(question, plan, plan.gpus, known)
+    turned = _turned(question.site, plan)
+    if turned is not None:
+        found = min(found, judge(question, turned, plan.gpus, known), key=_latency)
+    seen[plan] = found
     return found
+
+
+def _latency(one: Outcome) -> float:
+    return one.latency_s if isinstance(one, PlanEstimate) else float("inf")
+
+
+def _turned(site: Site, plan: Plan) -> Plan | None:
+    """Nest the two ways to cut a sequence the other way round, where a plan spans hosts.
+
+    On one host the seats of a machine's GPUs do as much.
+    """
+    names = [name for name, _ in plan.axes]
+    inner = next((names.index(name) for name in ("ring", "allgather_kv") if name in names), None)
+    if "ulysses" not in names or inner is None or not _spans(site, plan.gpus):
+        return None
+    axes, outer = list(plan.axes), names.index("ulysses")
+    axes[outer], axes[inner] = axes[inner], axes[outer]
+    return Plan(tuple(axes), plan.vae)
+
+
+def _spans(site: Site, gpus: int) -> bool:
+    try:
+        if site.ground is not None:
+            return site.ground.on(gpus).hosts > 1
+        return site.hardware.island(gpus, site.nodes) < gpus
+    except TopologyError:
+        return False
 
 
 def _counts(question: Question) -> list[int]:
@@ -204,7 +285,10 @@ def _counts(question: Question) -> list[int]:
 
 def _evenly(site: Site, gpus: int) -> bool:
     try:
-        site.hardware.island(gpus, 0)
+        if site.ground is None:
+            site.hardware.island(gpus, 0)
+        else:
+            site.ground.on(gpus)
     except InputError:
         return False
     return site.nodes == 0
@@ -231,7 +315,7 @@ def single_plan(question: Question, text: str | None) -> PlanEstimate:
     request = question.request
     if text is None and request.gpus > 1:
         raise InputError(f"a plan is needed for {request.gpus} GPUs, such as tp{request.gpus}")
-    plan = parse_plan(text or "single")
+    plan = parse_plan("single" if text is None else str(text))
     outcome = judge(question, plan, request.gpus)
     if isinstance(outcome, PlanEstimate):
         return outcome

@@ -1,12 +1,14 @@
 """What a plan would run on: the hardware, its nodes, the runtime; and what to price it on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from costmodels.catalogue import runtime
+from costmodels.catalogue import profile_for, runtime
 from costmodels.price import Target
+from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from planner.models.architecture import Model
-from planner.placement import fabrics
+from planner.placement import Placement, fabrics
 from planner.plan import Plan
 from planner.request import Request
 from topology.catalogue import hardware
@@ -14,16 +16,38 @@ from topology.devices import Precision
 from topology.errors import InputError
 from topology.hardware import Hardware
 
+if TYPE_CHECKING:
+    from planner.ground import Ground
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Hardware and runtime of a request, without a plan."""
+    """Hardware and runtime of a request, without a plan, and what was measured there.
+
+    ground : GPUs of the machine that the request brings. placed : where a plan sits on them.
+    """
 
     hardware: Hardware
     runtime: Runtime
     nodes: int = 0
     algorithm: str = "auto"
     attention: str = ""
+    profile: Profile | None = None
+    ground: "Ground | None" = None
+    placed: Placement | None = None
+
+    def on(self, gpus: int, precision: Precision) -> "Site":
+        """Narrow a machine to the best of its GPUs; catalogue hardware stays as it is.
+
+        Raises
+        ------
+        TopologyError
+            If the machine has fewer, or its hosts would hold unequal shares.
+        """
+        if self.ground is None or self.ground.gpus == gpus:
+            return self
+        ground = self.ground.on(gpus)
+        return replace(self, ground=ground, hardware=ground.ruling(precision), nodes=0)
 
     def attention_of(self, model: Model) -> str:
         """Attention kernel: what was asked for, or what a model's own eager code calls."""
@@ -34,11 +58,14 @@ class Site:
         """Return what the operations of a plan are priced on."""
         return Target(
             device=self.hardware.device,
-            fabrics=fabrics(plan, self.hardware, self.nodes),
+            fabrics=self.placed.fabrics
+            if self.placed is not None
+            else fabrics(plan, self.hardware, self.nodes),
             runtime=self.runtime,
             precision=precision,
             algorithm=self.algorithm,
             attention=self.attention_of(model),
+            profile=self.profile,
         )
 
 
@@ -48,19 +75,41 @@ def site_of(request: Request) -> Site:
     Raises
     ------
     InputError
-        If a name is unknown, or the device has no tensor cores for the precision.
+        If a name is unknown, the device has no tensor cores for the precision, or the profile
+        is none of this hardware.
     """
-    found = hardware(request.hardware)
+    ground = _ground(request)
+    found = hardware(request.hardware) if ground is None else ground.ruling(request.precision)
+    profile = profile_for(found.name, request.profile)
     if found.device.peak(request.precision) is None:
         can = ", ".join(precision for precision, _ in found.device.peaks)
         raise InputError(
             f"{found.name} has no tensor cores for {request.precision}: expected one of {can}"
         )
-    found.island(request.gpus, request.nodes)
+    if ground is None:
+        found.island(request.gpus, request.nodes)
+    asked = runtime(request.runtime)
     return Site(
         hardware=found,
-        runtime=runtime(request.runtime),
+        runtime=asked if profile is None else profile.runtime(asked),
         nodes=request.nodes,
         algorithm=request.algorithm,
         attention=request.attention,
+        profile=profile,
+        ground=ground,
     )
+
+
+def _ground(request: Request) -> "Ground | None":
+    if not request.brings_machine:
+        return None
+    from planner.ground import ground_of  # noqa: PLC0415  # reading machines takes a while to import
+
+    whole = ground_of(
+        request.topology,
+        detect=request.detect,
+        hardware=request.hardware,
+        pcie_generation=request.pcie_generation,
+        nodes=request.nodes,
+    )
+    return whole.on(request.gpus, request.nodes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import cast
 
 import numpy as np
@@ -100,8 +101,8 @@ def _priced(model: Model, work: Workload, plan: Plan, site: Site) -> tuple[Colum
     target = site.target(model, plan, work.precision)
     latency = sum((cost(stage, target).time for stage in program.stages), start=np.zeros(()))
     stages = running(program)
-    held = sum((memory.activations(stage) for stage in stages[-1:]), start=np.zeros(()))
+    held = reduce(np.maximum, map(memory.activations, stages), decode_bytes(model, work))
     fixed = fixed_bytes(model, program, site, offload=False)
-    peak = np.maximum(held + memory.caches(stages), decode_bytes(model, work))
-    total = fixed + memory.messages(stages) * communicator_bytes() + peak
+    buffers = memory.messages(stages) * communicator_bytes(site.profile)
+    total = fixed + buffers + held + memory.caches(stages)
     return np.asarray(latency, float), np.asarray(total, float)

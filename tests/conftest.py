@@ -3,8 +3,22 @@
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.load_profile("default")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--renew-golden",
+        action="store_true",
+        help="rewrite tests/golden; the change says why, case by case",
+    )
+
+
+@pytest.fixture
+def renew_golden(request):
+    return request.config.getoption("--renew-golden")

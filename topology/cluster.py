@@ -7,7 +7,7 @@
     hardware = "h100-sxm"          # or: topology = '''a pasted matrix'''
 
     [network]                      # all of it may be left out: as the hardware usually has it
-    kind = "infiniband"            # infiniband, roce, efa, slingshot or ethernet
+    kind = "infiniband"            # infiniband, roce, efa, slingshot, ethernet (sockets) ...
     nics = 8                       # of one host
     nic_bandwidth = "400 Gbit/s"   # or "50 GB/s"
     rails = 8                      # leaf switches side by side; NIC i goes to rail i
@@ -26,7 +26,8 @@ from typing import Final, cast, get_args
 
 from topology.errors import TopologyError, unknown
 from topology.expand import usable_nics
-from topology.graph import Cluster, Machine, NetworkKind, Nic
+from topology.fabric import NetworkKind
+from topology.graph import Cluster, Machine, Nic
 from topology.hardware import Hardware
 from topology.links.catalogue import rates
 from topology.machines import machine_of

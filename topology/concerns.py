@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from topology.graph import Machine, pair_table
 from topology.paths import PathType, path_types, processor_of, refused_pairs
-from topology.rings import is_nvlink, nvlink_islands
+from topology.rings import nvlink_islands
+from topology.survey import is_nvlink
 
 _SHOWN = 4
 

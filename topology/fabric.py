@@ -10,6 +10,11 @@ from topology.devices import Architecture
 from topology.units import BytesPerSecond
 
 LinkKind = Literal["nvswitch", "nvlink", "pcie"]
+NetworkKind = Literal[
+    "infiniband", "roce", "gib", "efa", "efa_v1", "slingshot", "tcpx", "tcpxo", "ethernet", "nvlink"
+]
+"""Transports: ``gib`` is RoCE in Google's machines, ``tcpx`` and ``tcpxo`` are GPUDirect over TCP
+there, ``efa_v1`` is the first generation of EFA (p4d), ``ethernet`` TCP sockets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +24,7 @@ class Network:
     `bandwidth` is per node and direction, over all its NICs; `kind` names the transport.
     """
 
-    kind: Literal["infiniband", "roce", "efa", "slingshot", "ethernet", "nvlink"]
+    kind: NetworkKind
     bandwidth: BytesPerSecond
     nics: int
 
@@ -34,6 +39,8 @@ class Fabric:
     peer_to_peer : GPUs may read each other's memory; otherwise copies go through the host.
     hosts : machines of one such node, where an NVLink domain spans several (NVL72).
     crosses_sockets : some traffic between ranks passes the link between CPU sockets.
+    exchange : bytes per second that one GPU can send while every rank of its node sends to every
+        other, where shared links leave less than `bandwidth`; 0 where nothing is known of them.
     """
 
     architecture: Architecture
@@ -47,3 +54,4 @@ class Fabric:
     pcie_generation: int = 0
     network: Network | None = None
     hosts: int = 1
+    exchange: BytesPerSecond = BytesPerSecond(0.0)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from topology.devices import Architecture
 from topology.errors import TopologyError
+from topology.fabric import NetworkKind
 from topology.sourced import Sourced
 from topology.units import Bytes, BytesPerSecond
 
@@ -16,7 +17,6 @@ NodeKind = Literal["gpu", "nic", "nvswitch", "pcie_switch", "root", "cpu", "swit
 EdgeKind = Literal["nvlink", "c2c", "pcie", "host", "socket", "network"]
 PairKind = Literal["NVLINK", "NVSWITCH", "PIX", "PXB", "PHB", "NODE", "SYS", "C2C", "NET"]
 PeerState = Literal["OK", "NS", "CNS", "GNS", "TNS", "DR", "U"]
-NetworkKind = Literal["infiniband", "roce", "efa", "slingshot", "ethernet", "nvlink"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

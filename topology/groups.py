@@ -8,9 +8,9 @@ from topology.devices import Architecture
 from topology.errors import TopologyError
 from topology.expand import uplink, usable_nics
 from topology.fabric import Fabric, LinkKind, Network
-from topology.graph import Cluster, Gpu, Machine, Nic, Pair, pair_table
-from topology.paths import processor_of, refused_pairs
-from topology.rings import best_ring, has_nvlink_ring, is_nvlink
+from topology.graph import Cluster, Gpu, Machine, Nic
+from topology.rings import best_ring, exchange_rate, has_nvlink_ring, load_of
+from topology.survey import Survey, is_nvlink, survey
 from topology.units import BytesPerSecond
 
 _ORDER: Final[tuple[Architecture, ...]] = (
@@ -18,49 +18,104 @@ _ORDER: Final[tuple[Architecture, ...]] = (
 )  # fmt: skip
 
 
-def fabric(machine: Machine, ranks: Sequence[int], beside: Sequence[Sequence[int]] = ()) -> Fabric:
+def fabric(
+    machine: Machine,
+    ranks: Sequence[int],
+    beside: Sequence[Sequence[int]] = (),
+    known: Survey | None = None,
+) -> Fabric:
     """Describe the links of a group of GPUs.
 
     Bandwidth is what one GPU puts on NVLink inside the group; where NVLink joins no ring through
     the group, it is what the best ring over PCIe gives each GPU while all of them send, with
-    uplinks shared, copies staged through the host where peers may not talk.
+    uplinks shared, copies staged through the host where peers may not talk. A `range` over whole
+    hosts is not walked.
 
     Parameters
     ----------
     ranks : numbers of GPUs, counting through one host, then the next.
     beside : groups that send at the same time and share PCIe uplinks and NICs with this one.
+    known : `survey` of the machine, where the caller has it.
 
     Raises
     ------
     TopologyError
         If a rank does not exist or comes twice, or hosts hold unequal shares.
     """
+    found = known or survey(machine)
+    if not beside and isinstance(ranks, range) and _whole_hosts(machine, ranks):
+        return _of_whole_hosts(found, ranks)
     islands = _islands(machine, ranks)
     others = [_by_copy(machine, group) for group in beside]
     shapes = {
         (names, tuple(other[copy] for other in others if copy in other))
         for copy, names in _by_copy(machine, ranks).items()
     }
-    local = [_local(machine, names, rest) for names, rest in sorted(shapes)]
-    worst = min(local, key=lambda part: part.bandwidth)
+    local = [_local(found, names, rest) for names, rest in sorted(shapes)]
     members = [machine.place(rank)[1] for rank in ranks]
-    architecture = min((gpu.architecture for gpu in members), key=_ORDER.index)
     hosts = max(1, _hosts_in(machine, ranks) // len(islands))
+    network = _network(machine, ranks, len(islands), others) if len(islands) > 1 else None
+    return _fabric(found, local, members, (len(ranks), len(islands), hosts), network)
+
+
+def _fabric(
+    known: Survey,
+    local: Sequence["_Local"],
+    members: Sequence[Gpu],
+    counts: tuple[int, int, int],
+    network: Network | None,
+) -> Fabric:
+    """Put the parts of a group together; `counts` are its ranks, its islands and their hosts."""
+    ranks, islands, hosts = counts
+    worst = min(local, key=lambda part: part.bandwidth)
+    architecture = min((gpu.architecture for gpu in members), key=_ORDER.index)
     return Fabric(
         architecture=architecture,
-        ranks=len(ranks),
-        nodes=len(islands),
+        ranks=ranks,
+        nodes=islands,
         link=worst.link,
         bandwidth=BytesPerSecond(worst.bandwidth),
         multicast=worst.link == "nvswitch"
         and architecture in ("hopper", "blackwell")
-        and len(islands[0]) > 2,
+        and ranks // islands > 2,
         peer_to_peer=all(part.peer_to_peer for part in local),
         crosses_sockets=hosts > 1 or any(part.crosses_sockets for part in local),
-        pcie_generation=_generation(machine, members),
-        network=_network(machine, ranks, len(islands), others) if len(islands) > 1 else None,
+        pcie_generation=_generation(known.machine, members),
+        network=network,
         hosts=hosts,
+        exchange=BytesPerSecond(min(part.exchange for part in local)),
     )
+
+
+def _whole_hosts(machine: Machine, ranks: range) -> bool:
+    """Whether a range holds all GPUs of hosts that are alike, and of their NVLink domains."""
+    local = len(machine.gpus)
+    domain = machine.cluster.domain_hosts if machine.cluster else 1
+    whole = local * (domain if len(ranks) > local * domain else 1)
+    return (
+        machine.described_hosts == 1
+        and ranks.step == 1
+        and len(ranks) > 0
+        and ranks.start % whole == 0
+        and len(ranks) % whole == 0
+        and ranks.stop <= machine.gpu_count
+    )
+
+
+def _of_whole_hosts(known: Survey, ranks: range) -> Fabric:
+    """Describe a group of whole hosts by one of them."""
+    machine = known.machine
+    domain = machine.cluster.domain_hosts if machine.cluster else 1
+    copies = len(ranks) // len(machine.gpus)
+    hosts = min(copies, domain)
+    islands = copies // hosts
+    network = None
+    if islands > 1:
+        first = ranks.start // len(machine.gpus)
+        node = _node_bandwidth(machine, first, first + copies - 1)
+        network = _shared(machine, node, hosts, 1)
+    local = [_local(known, [gpu.name for gpu in machine.gpus], ())]
+    return _fabric(known, local, machine.gpus, (len(ranks), islands, hosts), network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +124,7 @@ class _Local:
     bandwidth: float
     peer_to_peer: bool
     crosses_sockets: bool
+    exchange: float = 0.0
 
 
 def _islands(machine: Machine, ranks: Sequence[int]) -> list[list[tuple[int, str]]]:
@@ -106,44 +162,42 @@ def _by_copy(machine: Machine, ranks: Sequence[int]) -> dict[int, tuple[str, ...
     return {copy: tuple(names) for copy, names in copies.items()}
 
 
-def _local(machine: Machine, names: Sequence[str], beside: Sequence[Sequence[str]]) -> _Local:
+def _local(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]) -> _Local:
     """Describe the links between the members of a group on one host."""
-    cpus = processor_of(machine)
-    refused = {frozenset(pair[:2]) for pair in refused_pairs(machine)}
-    link, bandwidth = _link(machine, names, beside)
-    alone = len(names) == 1 and not all(
-        gpu.peer_to_peer for gpu in machine.gpus if gpu.name in names
-    )
+    gpus = known.machine.gpus
+    link, bandwidth = _link(known, names, beside)
+    alone = len(names) == 1 and not all(gpu.peer_to_peer for gpu in gpus if gpu.name in names)
     return _Local(
         link=link,
         bandwidth=bandwidth,
-        peer_to_peer=link != "pcie" or not (alone or any(p <= set(names) for p in refused)),
-        crosses_sockets=len({cpus[name] for name in names}) > 1,
+        peer_to_peer=link != "pcie" or not (alone or any(p <= set(names) for p in known.refused)),
+        crosses_sockets=len({known.cpus[name] for name in names}) > 1,
+        exchange=exchange_rate(known, names, beside) if link == "pcie" and len(names) > 2 else 0.0,
     )
 
 
 def _link(
-    machine: Machine, names: Sequence[str], beside: Sequence[Sequence[str]]
+    known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
 ) -> tuple[LinkKind, float]:
-    pairs = pair_table(machine)
+    pairs = known.pairs
     if len(names) == 1:
-        return _alone(machine, pairs, names[0])
+        return _alone(known, names[0])
     inside = [pairs.get((a, b)) for i, a in enumerate(names) for b in names[i + 1 :]]
     if all(pair is not None and pair.kind == "NVSWITCH" for pair in inside):
-        return "nvswitch", min(nvlink_bandwidth(machine, name) for name in names)
+        return "nvswitch", min(known.nvlink[name] for name in names)
     neighbours = {a: {b for b in names if b != a and is_nvlink(pairs.get((a, b)))} for a in names}
     if has_nvlink_ring(neighbours, names):
         return "nvlink", min(sum(pairs[a, b].bandwidth for b in neighbours[a]) for a in names)
-    return "pcie", best_ring(machine, names, beside).rate
+    return "pcie", best_ring(known, names, load_of(known, beside)).rate
 
 
-def _alone(
-    machine: Machine, pairs: Mapping[tuple[str, str], Pair], name: str
-) -> tuple[LinkKind, float]:
+def _alone(known: Survey, name: str) -> tuple[LinkKind, float]:
     """Describe a group of one by the links its GPU has."""
-    total = nvlink_bandwidth(machine, name)
+    machine, total = known.machine, known.nvlink[name]
     if total:
-        switched = any(a == name and pair.kind == "NVSWITCH" for (a, _), pair in pairs.items())
+        switched = any(
+            a == name and pair.kind == "NVSWITCH" for (a, _), pair in known.pairs.items()
+        )
         behind = any(node.kind == "nvswitch" for node in machine.nodes)
         return ("nvswitch" if switched or behind else "nvlink"), total
     ports = [
@@ -152,15 +206,6 @@ def _alone(
         if edge.kind == "pcie" and name in (edge.a, edge.b)
     ]
     return "pcie", max(ports, default=0.0)
-
-
-def nvlink_bandwidth(machine: Machine, name: str) -> float:
-    """Bytes per second each way of all NVLinks of a GPU."""
-    return sum(
-        edge.bandwidth.value
-        for edge in machine.edges
-        if edge.kind == "nvlink" and name in (edge.a, edge.b)
-    )
 
 
 def _generation(machine: Machine, members: Sequence[Gpu]) -> int:
@@ -187,22 +232,36 @@ def _network(
     others: Sequence[Mapping[int, Sequence[str]]],
 ) -> Network:
     """Give what one node (or NVLink domain) of a group can send and receive at once."""
-    cluster = machine.cluster
-    if cluster is None:
-        raise TopologyError(f"{machine.name} has {machine.hosts} nodes and no network between them")
     hosts = max(1, _hosts_in(machine, ranks) // islands)
-    nics = usable_nics(machine)
-    node = sum(_port(machine, nic, cluster) for nic in nics) or cluster.nic_bandwidth.value
-    copies = [machine.place(rank)[0] for rank in ranks]
-    per_leaf = cluster.hosts_per_leaf
-    if per_leaf and len({copy // per_leaf for copy in copies}) > 1:
-        node = min(node, cluster.rails * uplink(cluster, per_leaf, len(nics)).value)
+    copies = {machine.place(rank)[0] for rank in ranks}
+    node = _node_bandwidth(machine, min(copies), max(copies))
     across = [set(other) for other in others if len(other) > 1]
-    sharing = 1 + max(sum(copy in other for other in across) for copy in set(copies))
+    sharing = 1 + max(sum(copy in other for other in across) for copy in copies)
+    return _shared(machine, node, hosts, sharing)
+
+
+def _node_bandwidth(machine: Machine, first: int, last: int) -> float:
+    """Bytes a second of the NICs of one host, or what leaf switches leave of it between hosts."""
+    cluster, nics = _cluster(machine), usable_nics(machine)
+    node = sum(_port(machine, nic, cluster) for nic in nics) or cluster.nic_bandwidth.value
+    per_leaf = cluster.hosts_per_leaf
+    if per_leaf and first // per_leaf != last // per_leaf:
+        node = min(node, cluster.rails * uplink(cluster, per_leaf, len(nics)).value)
+    return node
+
+
+def _cluster(machine: Machine) -> Cluster:
+    if machine.cluster is None:
+        raise TopologyError(f"{machine.name} has {machine.hosts} nodes and no network between them")
+    return machine.cluster
+
+
+def _shared(machine: Machine, node: float, hosts: int, sharing: int) -> Network:
+    """Give one group's part of the NICs of `hosts` hosts, of `node` bytes a second each."""
     return Network(
-        kind=cluster.kind,
+        kind=_cluster(machine).kind,
         bandwidth=BytesPerSecond(node * hosts / sharing),
-        nics=max(1, len(nics) * hosts // sharing),
+        nics=max(1, len(usable_nics(machine)) * hosts // sharing),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final, cast, get_args
 
 from topology.devices import Device
 from topology.errors import CatalogueError, TopologyError
-from topology.fabric import Fabric, LinkKind, Network
+from topology.fabric import Fabric, LinkKind, Network, NetworkKind
 from topology.sourced import Sourced, read_sourced
 from topology.units import BytesPerSecond
 
@@ -126,7 +126,7 @@ def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device
         raise CatalogueError(f"{name}: no device {row['device']!r}")
     if row["link"] not in get_args(LinkKind):
         raise CatalogueError(f"{name}: unknown link {row['link']!r}")
-    if row["network"] not in ("infiniband", "roce", "efa", "slingshot", "ethernet"):
+    if row["network"] not in get_args(NetworkKind):
         raise CatalogueError(f"{name}: unknown network {row['network']!r}")
     return Hardware(
         name=name,

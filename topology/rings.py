@@ -2,22 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import permutations
 from typing import Final
 
-from topology.graph import Machine, Pair, pair_table
-from topology.paths import refused_pairs
-from topology.routes import (
-    NVLINK,
-    Adjacency,
-    Hop,
-    adjacency,
-    hops,
-    host_route,
-    nearest,
-    route,
-    staged_route,
-)
+from topology.graph import Pair
+from topology.routes import Hop
+from topology.survey import Survey, is_nvlink
 from topology.units import BytesPerSecond
 
 _EXACT: Final = 8  # GPUs up to which every ring is tried
@@ -32,104 +23,135 @@ class Ring:
     rate: BytesPerSecond
 
 
-def best_ring(machine: Machine, names: Sequence[str], beside: Sequence[Sequence[str]] = ()) -> Ring:
+def best_ring(known: Survey, names: Sequence[str], load: Mapping[Hop, int] | None = None) -> Ring:
     """Find the ring through GPUs of one host that lets each pass most to the next.
 
-    Groups `beside` it send around rings of their own at the same time and share its links.
-    Every ring is tried up to eight GPUs unless an order by locality already fills the slowest
-    port; beyond, rings by locality and by NVLink only.
+    Every ring is tried up to eight GPUs, those cut short that can gain nothing on an order by
+    locality; beyond, rings by locality and by NVLink only.
+
+    Parameters
+    ----------
+    load : how often others cross each link at the same time (see `crossings`).
 
     >>> from topology.catalogue import hardware
     >>> from topology.machines import machine_of
-    >>> best_ring(machine_of(hardware("h100-nvl")), ["GPU0", "GPU2", "GPU1", "GPU3"]).order
+    >>> from topology.survey import survey
+    >>> best_ring(survey(machine_of(hardware("h100-nvl"))), ["GPU0", "GPU2", "GPU1", "GPU3"]).order
     ('GPU0', 'GPU1', 'GPU2', 'GPU3')
     """
     if len(names) < 2:
         return Ring(order=tuple(names), rate=BytesPerSecond(float("inf")))
-    table = _Flows.of(machine, names, _load(machine, beside))
-    best = max((table.ring(order) for order in _orders(machine, names)), key=lambda ring: ring.rate)
-    islands = nvlink_islands(pair_table(machine), names)
-    if best.rate >= table.bound(islands) or len(names) > _EXACT:
+    crossed = load or {}
+    guesses = [_ring(known, order, crossed) for order in _orders(known, names)]
+    best = max(guesses, key=lambda ring: ring.rate)
+    islands = nvlink_islands(known.pairs, names)
+    if best.rate >= _bound(known, names, islands) or len(names) > _EXACT:
         return best
-    rest = tuple(best.order[1:])
-    rings = (table.ring((best.order[0], *order)) for order in permutations(rest))
-    return max([best, *rings], key=lambda ring: ring.rate)
+    return _search(known, crossed, best)
 
 
-def _load(machine: Machine, groups: Sequence[Sequence[str]]) -> dict[Hop, int]:
+def crossings(known: Survey, order: Sequence[str]) -> dict[Hop, int]:
+    """Count how often a ring crosses each link."""
+    crossed: dict[Hop, int] = {}
+    for a, b in zip(order, [*order[1:], order[0]], strict=True):
+        for hop in known.path(a, b):
+            crossed[hop] = crossed.get(hop, 0) + 1
+    return crossed
+
+
+def load_of(known: Survey, groups: Sequence[Sequence[str]]) -> dict[Hop, int]:
     """Count how often the best rings of `groups` cross each link."""
     crossed: dict[Hop, int] = {}
     for names in groups:
         if len(names) > 1:
-            table = _Flows.of(machine, names, {})
-            for hop, users in table.crossings(best_ring(machine, names).order).items():
+            for hop, users in _crossed_alone(known, tuple(names)).items():
                 crossed[hop] = crossed.get(hop, 0) + users
     return crossed
 
 
-@dataclass(frozen=True, slots=True)
-class _Flows:
-    """The links that a copy between any two of a few GPUs crosses."""
+@lru_cache(maxsize=4096)
+def _crossed_alone(known: Survey, names: tuple[str, ...]) -> dict[Hop, int]:
+    return crossings(known, best_ring(known, names).order)
 
-    paths: Mapping[tuple[str, str], tuple[Hop, ...]]
-    capacity: Mapping[Hop, float]
-    load: Mapping[Hop, int]
 
-    @classmethod
-    def of(cls, machine: Machine, names: Sequence[str], load: Mapping[Hop, int]) -> "_Flows":
-        graph = adjacency(machine)
-        pairs = pair_table(machine)
-        refused = {frozenset(pair[:2]) for pair in refused_pairs(machine)}
-        paths: dict[tuple[str, str], tuple[Hop, ...]] = {}
-        for a in names:
-            for b in names:
-                if a == b:
-                    continue
-                if is_nvlink(pairs.get((a, b))):
-                    path = route(graph, a, b, NVLINK) or host_route(graph, a, b)
-                elif frozenset((a, b)) in refused:
-                    path = staged_route(graph, a, b)
-                else:
-                    path = host_route(graph, a, b)
-                paths[a, b] = hops(path)
-        capacity = {
-            hop: graph.edge(*hop).bandwidth.value for path in paths.values() for hop in path
-        }
-        return cls(paths, capacity, load)
+def exchange_rate(
+    known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]] = ()
+) -> BytesPerSecond:
+    r"""Bytes per second each GPU can send while every one sends to every other at the same pace.
 
-    def crossings(self, order: Sequence[str]) -> dict[Hop, int]:
-        """Count how often a ring crosses each link."""
-        crossed: dict[Hop, int] = {}
-        for a, b in zip(order, [*order[1:], order[0]], strict=True):
-            for hop in self.paths[a, b]:
-                crossed[hop] = crossed.get(hop, 0) + 1
-        return crossed
+    .. math:: r = (n - 1) \min_l c_l / f_l
 
-    def ring(self, order: Sequence[str]) -> Ring:
-        """Rate a ring: the busiest link sets the pace of all."""
-        rate = min(
-            self.capacity[hop] / (users + self.load.get(hop, 0))
-            for hop, users in self.crossings(order).items()
+    with c the capacity of a link and f the pairs, of this group and those `beside` it, whose way
+    crosses it.
+
+    >>> from topology.catalogue import hardware
+    >>> from topology.machines import machine_of
+    >>> from topology.survey import survey
+    >>> pairs = survey(machine_of(hardware("a100-pcie-80gb")))
+    >>> exchange_rate(pairs, ["GPU0", "GPU1", "GPU2", "GPU3"]) / 31.5e9  # two to a switch
+    0.75
+    """
+    flows: dict[Hop, int] = {}
+    for group in (names, *beside):
+        for a, b in permutations(group, 2):
+            for hop in known.path(a, b):
+                flows[hop] = flows.get(hop, 0) + 1
+    own = {hop for a, b in permutations(names, 2) for hop in known.path(a, b)}
+    slowest = min(known.capacity[hop] / flows[hop] for hop in own)
+    return BytesPerSecond((len(names) - 1) * slowest)
+
+
+def _ring(known: Survey, order: Sequence[str], load: Mapping[Hop, int]) -> Ring:
+    """Rate a ring: the busiest link sets the pace of all."""
+    rate = min(
+        known.capacity[hop] / (users + load.get(hop, 0))
+        for hop, users in crossings(known, order).items()
+    )
+    return Ring(order=tuple(order), rate=BytesPerSecond(rate))
+
+
+def _bound(known: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]) -> float:
+    """No ring passes more than the best way out of the island that is worst off."""
+    if len(islands) == 1:
+        return float("inf")
+    return min(
+        max(
+            min(known.capacity[hop] for hop in known.path(a, b))
+            for a in island
+            for b in names
+            if b not in island
         )
-        return Ring(order=tuple(order), rate=BytesPerSecond(rate))
-
-    def bound(self, islands: Sequence[frozenset[str]]) -> float:
-        """No ring passes more than the best way out of the island that is worst off."""
-        if len(islands) == 1:
-            return float("inf")
-        return min(
-            max(
-                min(self.capacity[hop] for hop in path)
-                for (a, b), path in self.paths.items()
-                if a in island and b not in island
-            )
-            for island in islands
-        )
+        for island in islands
+    )
 
 
-def is_nvlink(pair: Pair | None) -> bool:
-    """Tell whether two GPUs reach each other by NVLink."""
-    return pair is not None and pair.kind in ("NVLINK", "NVSWITCH")
+def _search(known: Survey, load: Mapping[Hop, int], best: Ring) -> Ring:
+    """Try every ring from the first GPU on; drop a beginning as slow as the best ring so far."""
+    order, rest = [best.order[0]], set(best.order[1:])
+    used: dict[Hop, int] = {}
+
+    def rate_with(path: Sequence[Hop]) -> float:
+        for hop in path:
+            used[hop] = used.get(hop, 0) + 1
+        return min(known.capacity[hop] / (used[hop] + load.get(hop, 0)) for hop in path)
+
+    def extend(rate: float) -> None:
+        nonlocal best
+        for name in sorted(rest) if rest else [order[0]]:
+            path = known.path(order[-1], name)
+            now = min(rate, rate_with(path))
+            if now > best.rate and rest:
+                order.append(name)
+                rest.discard(name)
+                extend(now)
+                rest.add(order.pop())
+            elif now > best.rate:
+                best = Ring(order=tuple(order), rate=BytesPerSecond(now))
+            for hop in path:
+                used[hop] -= 1
+
+    extend(float("inf"))
+    return best
 
 
 def has_nvlink_ring(neighbours: Mapping[str, set[str]], names: Sequence[str]) -> bool:
@@ -168,19 +190,12 @@ def nvlink_islands(
     return islands
 
 
-def _orders(machine: Machine, names: Sequence[str]) -> list[list[str]]:
+def _orders(known: Survey, names: Sequence[str]) -> list[list[str]]:
     """Guess good rings: NVLink islands whole, near things together."""
-    graph = adjacency(machine)
-    pairs = pair_table(machine)
-    trail = {name: list(reversed(_up(graph, name))) for name in names}
-    near = sorted(names, key=lambda name: trail[name])
+    near = sorted(names, key=lambda name: known.trails[name])
     islands = sorted(
-        nvlink_islands(pairs, near), key=lambda island: min(near.index(name) for name in island)
+        nvlink_islands(known.pairs, near),
+        key=lambda island: min(near.index(name) for name in island),
     )
     whole = [name for island in islands for name in sorted(island, key=near.index)]
     return [whole, near, list(names)]
-
-
-def _up(graph: Adjacency, name: str) -> tuple[str, ...]:
-    cpu = nearest(graph, name, "cpu")
-    return (name,) if cpu is None else host_route(graph, name, cpu)

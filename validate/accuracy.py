@@ -9,7 +9,7 @@ import numpy as np
 from topology.catalogue import devices, hardware_names
 from topology.errors import InputError
 from topology.units import MIB
-from validate import accuracy_collectives, accuracy_kernels, accuracy_plans
+from validate import accuracy_collectives, accuracy_kernels, accuracy_plans, accuracy_tables
 from validate.accuracy_kernels import Score, summary
 
 HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "worst", "bias")
@@ -22,16 +22,23 @@ END: Final = "<!-- /accuracy -->"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """The three files of figures, as text."""
+    """The files of figures, as text."""
 
     collectives: str
+    tables: str
     kernels: str
     plans: str
 
 
 def table(texts: Texts) -> list[Score]:
     """Score every group of figures, one line a group."""
-    return [*_collectives(texts.collectives), *_kernels(texts.kernels), *_plans(texts.plans)]
+    logs = accuracy_tables.read_figures(texts.tables, hardware_names())
+    return [
+        *_collectives(texts.collectives),
+        *accuracy_tables.score(logs),
+        *_kernels(texts.kernels),
+        *_plans(texts.plans),
+    ]
 
 
 def _collectives(text: str) -> Iterator[Score]:

@@ -82,11 +82,17 @@ def read_figures(text: str) -> list[Figure]:
 def _figure(row: Mapping[str, str]) -> Figure:
     if not row["source"].strip():
         raise InputError(f"figure of {row['model']} on {row['hardware']}: no source")
-    counts = {name: int(row[name]) for name in ("gpus", "height", "width", "frames", "steps")}
-    words = {name: row[name] for name in ("model", "hardware", "plan", "runtime", "attention")}
     return Figure(
-        **counts,
-        **words,
+        model=row["model"],
+        hardware=row["hardware"],
+        gpus=int(row["gpus"]),
+        plan=row["plan"],
+        runtime=row["runtime"],
+        attention=row["attention"],
+        height=int(row["height"]),
+        width=int(row["width"]),
+        frames=int(row["frames"]),
+        steps=int(row["steps"]),
         part=cast(Literal["latency", "denoise", "step", "speedup"], row["part"]),
         seconds=float(row["seconds"]),
         source=row["source"],

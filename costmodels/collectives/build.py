@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from costmodels.collectives.catalogue import library, transports
+from costmodels.collectives.calibration import Calibration, library_of
+from costmodels.collectives.catalogue import transports
 from costmodels.collectives.collnet import Collnet
 from costmodels.collectives.multishot import Multishot
 from costmodels.collectives.network import Hop, hop
@@ -103,9 +104,15 @@ def _reducing(fabric: Fabric) -> bool:
     return fabric.network is not None and transports()[fabric.network.kind].offload > 0
 
 
-def build(algorithm: str, protocol: WireProtocol, op: Op, fabric: Fabric) -> Choice:
+def build(
+    algorithm: str,
+    protocol: WireProtocol,
+    op: Op,
+    fabric: Fabric,
+    calibration: Calibration = None,
+) -> Choice:
     """Make the model of `algorithm` in `protocol` for `op` on `fabric`."""
-    fitted = library().get(fabric, _curve_name(algorithm, protocol, fabric))
+    fitted = library_of(calibration).get(fabric, _curve_name(algorithm, protocol, fabric))
     way = hop(fabric, transports(), protocol)
     return Choice(
         algorithm=algorithm,
@@ -115,8 +122,9 @@ def build(algorithm: str, protocol: WireProtocol, op: Op, fabric: Fabric) -> Cho
     )
 
 
-def symmetric_kernels(op: Op, fabric: Fabric) -> list[Choice]:
+def symmetric_kernels(op: Op, fabric: Fabric, calibration: Calibration = None) -> list[Choice]:
     """Make both symmetric kernels: flags in the data, and bulk."""
+    library = library_of(calibration)
     names = (("LL", "symmetric_ll"), ("Simple", "symmetric"))
     return [
         Choice(
@@ -125,10 +133,10 @@ def symmetric_kernels(op: Op, fabric: Fabric) -> list[Choice]:
             model=Symmetric(
                 op=op,
                 fabric=fabric,
-                curve=library().get(fabric, name).curve,
+                curve=library.get(fabric, name).curve,
                 low_latency=protocol == "LL",
             ),
-            fitted=library().get(fabric, name),
+            fitted=library.get(fabric, name),
         )
         for protocol, name in names
     ]

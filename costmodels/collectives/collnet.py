@@ -31,6 +31,8 @@ class Collnet:
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for an all-reduce of `message_bytes`."""
-        start = self.curve.start(2, message_bytes / self.fabric.ranks) + 2 * self.hop.step
-        slowest = max(self.curve.per_byte_on(self.fabric), self.hop.per_byte / self.hop.offload)
-        return self.curve.join(start, message_bytes * slowest, self.hop.sharpness)
+        start = self.curve.start(2, message_bytes / self.fabric.ranks)
+        inside = self.curve.per_byte_on(self.fabric)
+        outside = self.hop.per_byte / self.hop.offload
+        streams = message_bytes * inside, message_bytes * outside
+        return self.hop.join(self.curve, start, 2 * self.hop.step, streams)

@@ -87,6 +87,14 @@ class Curve:
         crowd = (local - idle) / self.pool if self.pool else 0.0
         return self.per_byte(fabric.bandwidth) / left + crowd
 
+    def per_byte_exchanged(self, fabric: Fabric) -> float:
+        """Seconds a byte of one GPU when all GPUs of a node of `fabric` send to all others.
+
+        What links are known to share is a bound beside what such machines usually lose.
+        """
+        usual = self.per_byte_on(fabric)
+        return max(usual, self.per_byte(fabric.exchange)) if fabric.exchange else usual
+
     def join(self, start: Amount, stream: Amount, sharpness: float = 0.0) -> Amount:
         """Power mean of the start-up time and the stream, in seconds.
 

@@ -56,14 +56,21 @@ class Eager:
     """What a call costs that no graph replays.
 
     host : s, PyTorch's own collective call. gap : s between kernels.
-    single : s a GPU where one process launches all of a node.
+    single : s a GPU after the first where one process launches all of a node.
+    post : s a send or receive that such a process posts.
     copy : B/s at which engines copy their input aside, by generation and link.
     """
 
     host: Seconds
     gap: Seconds
     single: Seconds
+    post: Seconds
     copy: Mapping[str, BytesPerSecond]
+
+    def launching(self, fabric: Fabric, posts: int) -> float:
+        """Seconds that one process takes to launch all GPUs of a node, with `posts` on each."""
+        local = fabric.ranks // fabric.nodes
+        return self.single * (local - 1) + self.post * posts * local
 
     def copy_bandwidth(self, fabric: Fabric) -> BytesPerSecond:
         """Bytes a second of a copy inside one GPU: of its generation and link, or generation."""
@@ -78,6 +85,7 @@ def load_engines(text: str) -> tuple[dict[str, Engine], Eager]:
         host=Seconds(parse(eager["host"], "s")),
         gap=Seconds(parse(eager["gap"], "s")),
         single=Seconds(parse(eager["single"], "s")),
+        post=Seconds(parse(eager["post"], "s")),
         copy={
             place: BytesPerSecond(value) for place, value in _places(eager["copy"], "B/s").items()
         },

@@ -2,10 +2,13 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final, cast
 
-from costmodels.collectives.operations import PROTOCOLS, WireProtocol
+import numpy as np
+
+from costmodels.collectives.curve import Curve
+from costmodels.collectives.operations import PROTOCOLS, Amount, WireProtocol
 from topology.errors import CatalogueError, InputError
 from topology.fabric import Fabric, Network
 from topology.hardware import pcie_bandwidth
@@ -14,6 +17,10 @@ from topology.units import BytesPerSecond, Seconds, parse
 
 # Flags travel with the data: 4 of 8 bytes (LL) and 120 of 128 (LL128) are payload.
 PAYLOAD: Final[Mapping[WireProtocol, float]] = {"LL": 0.5, "LL128": 0.9375, "Simple": 1.0}
+_UNITS: Final = {
+    "step_ll": "s", "step_ll128": "s", "step_simple": "s", "message": "s",
+    "port": "B/s", "ll": "B/s",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +28,15 @@ class Transport:
     """One kind of network.
 
     step_ll, step_ll128, step_simple : s, one dependent step to another node, by protocol.
+    tree : a step between levels of a tree over a step of a ring.
     message : s, one message to one of many remote peers, sent in turn.
     efficiency : share of the NICs' nominal bandwidth that large messages reach.
+    exchange : the same where every rank sends to every other.
     flow : share of one NIC that a single pair of ranks reaches.
+    copy : chunks that are copied between user memory and the NICs' buffers, a pass of a ring, as
+        a length on the network.
+    port : B/s of one NIC whatever its nominal bandwidth; 0 where nothing else limits it.
+    ll : B/s of a node in the LL protocol, whose flags the host looks for; 0 where it does not.
     offload : share of `efficiency` at which the switches reduce; 0 where they cannot.
     sharpness : how start-up time and stream join (see `Curve`) when data leaves a node.
     """
@@ -33,9 +46,14 @@ class Transport:
     step_ll: Seconds
     step_ll128: Seconds
     step_simple: Seconds
+    tree: float
     message: Seconds
     efficiency: float
+    exchange: float
     flow: float
+    copy: float
+    port: BytesPerSecond
+    ll: BytesPerSecond
     offload: float
     sharpness: float
 
@@ -43,22 +61,50 @@ class Transport:
         """Seconds of one dependent step in `protocol`."""
         return (self.step_ll, self.step_ll128, self.step_simple)[PROTOCOLS.index(protocol)]
 
+    def bandwidth(self, network: Network) -> BytesPerSecond:
+        """Bytes a second of a node's NICs, as far as the host can drive them."""
+        if not self.port:
+            return network.bandwidth
+        return BytesPerSecond(min(network.bandwidth, self.port * network.nics))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """The way from one node to another in one protocol.
+    """The way from one node to another in one protocol; see `Transport`.
 
-    step : s a dependent step. message : s a remote peer. per_byte : s a byte of a whole node.
-    flow : s a byte between one pair of ranks. offload : what is left of the bandwidth when the
-    switches reduce. sharpness : 0 where there is no network.
+    step, tree_step : s a dependent step of a ring, of a tree. message : s a remote peer.
+    per_byte, exchange : s a byte of a whole node. flow : s a byte between one pair of ranks.
+    sharpness : 0 where there is no network.
     """
 
     step: Seconds = Seconds(0.0)
+    tree_step: Seconds = Seconds(0.0)
     message: Seconds = Seconds(0.0)
     per_byte: float = 0.0
+    exchange: float = 0.0
     flow: float = 0.0
+    copy: float = 0.0
     offload: float = 1.0
     sharpness: float = 0.0
+
+    def join(
+        self, curve: Curve, start: Amount, travel: float, streams: tuple[Amount, Amount]
+    ) -> Amount:
+        r"""Seconds of work inside nodes and between them, in one pipeline.
+
+        .. math:: t = \max(travel + curve(start, inside), ((start + travel)^s + outside^s)^{1/s})
+
+        Parameters
+        ----------
+        start : s before bytes stream inside a node. travel : s of dependent steps to other nodes.
+        streams : s of the bytes inside a node, and on its NICs.
+        """
+        inside, outside = streams
+        near = travel + curve.join(start, inside)
+        if not self.sharpness:
+            return near
+        far = ((start + travel) ** self.sharpness + outside**self.sharpness) ** (1 / self.sharpness)
+        return cast(Amount, np.maximum(near, far))
 
 
 Transports = Mapping[str, Transport]
@@ -84,8 +130,8 @@ def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
 
     >>> from topology.catalogue import hardware
     >>> node = hardware("h100-sxm").fabric(2, nodes=2)
-    >>> assert node.network is not None
-    >>> usable_bandwidth(node, node.network) / 1e9  # of eight NICs of 50 GB/s
+    >>> eight = Network(kind="infiniband", bandwidth=BytesPerSecond(400e9), nics=8)
+    >>> usable_bandwidth(node, eight) / 1e9  # of eight NICs of 50 GB/s, beside one GPU
     63.0
     """
     if not fabric.pcie_generation:
@@ -96,12 +142,19 @@ def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
 
 def _hop(fabric: Fabric, network: Network, transport: Transport, protocol: WireProtocol) -> Hop:
     payload = PAYLOAD[protocol]
-    bandwidth = usable_bandwidth(fabric, network)
+    bandwidth = usable_bandwidth(fabric, replace(network, bandwidth=transport.bandwidth(network)))
+    stream = bandwidth * payload
+    if protocol == "LL" and transport.ll:
+        stream = min(stream, transport.ll)
+    step = transport.step(protocol)
     return Hop(
-        step=transport.step(protocol),
+        step=step,
+        tree_step=Seconds(step * transport.tree),
         message=transport.message,
-        per_byte=1 / (bandwidth * transport.efficiency * payload),
-        flow=network.nics / (network.bandwidth * transport.flow * payload),
+        per_byte=1 / (stream * transport.efficiency),
+        exchange=1 / (bandwidth * payload * transport.exchange),
+        flow=network.nics / (transport.bandwidth(network) * payload * transport.flow),
+        copy=transport.copy,
         offload=transport.offload,
         sharpness=transport.sharpness,
     )
@@ -116,10 +169,8 @@ def _transport(name: str, row: Mapping[str, object]) -> Transport:
     wanted = {field.name for field in fields(Transport)}
     if row.keys() - {"note"} != wanted:
         raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
-    share = {"efficiency", "flow", "offload", "sharpness"}
     numbers = {
-        key: parse(str(row[key]), "1" if key in share else "s")
-        for key in wanted - {"kind", "source"}
+        key: parse(str(row[key]), _UNITS.get(key, "1")) for key in wanted - {"kind", "source"}
     }
     return Transport(
         kind=cast(Kind, row["kind"]),

@@ -15,10 +15,11 @@ class NvlsTree:
 
     .. math::
         start = launch + 2 \lceil \log_2 N \rceil\,hop, \quad
-        stream = m \max((1 + 1 / g)\,\beta_{link}, w\,\beta_{network})
+        stream = m \max((1 + relay)\,\beta_{link}, w\,\beta_{network})
 
-    with m the message, g the GPUs a node, N the nodes, w = 1 for two nodes and 2 for more. Each
-    GPU passes its share m / g of the node's sum on to the network and takes it back.
+    with m the message, N the nodes, w = 1 for two nodes and 2 for more, and `relay` what a GPU
+    loses of its links to passing its share of the node's sum on to the network and taking it
+    back (`copy_reduce` of the curve).
     """
 
     fabric: Fabric
@@ -28,9 +29,9 @@ class NvlsTree:
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for an all-reduce of `message_bytes`."""
         nodes = self.fabric.nodes
-        travel = 2 * tree_depth(nodes) * self.hop.step
-        start = self.curve.start(1, message_bytes / self.fabric.ranks) + travel
-        local = self.fabric.ranks // nodes
-        inside = (1 + 1 / local) * self.curve.per_byte_on(self.fabric)
-        slowest = max(inside, tree_passes(nodes) * self.hop.per_byte)
-        return self.curve.join(start, message_bytes * slowest, self.hop.sharpness)
+        travel = 2 * tree_depth(nodes) * self.hop.tree_step
+        start = self.curve.start(1, message_bytes / self.fabric.ranks)
+        inside = (1 + self.curve.copy_reduce) * self.curve.per_byte_on(self.fabric)
+        outside = tree_passes(nodes) * self.hop.per_byte
+        streams = message_bytes * inside, message_bytes * outside
+        return self.hop.join(self.curve, start, travel, streams)

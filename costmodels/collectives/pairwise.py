@@ -44,14 +44,23 @@ class Pairwise:
         ranks = self.fabric.ranks
         local = ranks // self.fabric.nodes
         if self.op == "send_recv":
-            start = self.curve.start(1, message_bytes, 1) + (
-                self.hop.step if local < ranks else 0.0
+            near, far = self.curve.per_byte_on(self.fabric), self.hop.flow
+            return self.hop.join(
+                self.curve,
+                self.curve.start(1, message_bytes, 1),
+                self.hop.step if local < ranks else 0.0,
+                (message_bytes * near, message_bytes * far),
             )
-            slowest = max(self.curve.per_byte_on(self.fabric), self.hop.flow)
-            return self.curve.join(start, message_bytes * slowest, self.hop.sharpness)
         chunk = message_bytes / ranks
-        start = self.curve.start(local - 1, message_bytes, 1) + (ranks - local) * self.hop.message
+        start = self.curve.start(local - 1, message_bytes, 1)
         senders = local if self.op == "all_to_all" else 1
-        inside = (local - 1 + self.curve.copy_gather) * self.curve.per_byte_on(self.fabric)
-        outside = senders * (ranks - local) * self.hop.per_byte
-        return self.curve.join(start, chunk * max(inside, outside), self.hop.sharpness)
+        inside = (local - 1 + self.curve.copy_gather) * self._inside()
+        outside = max(senders * (ranks - local) * self.hop.exchange, self.hop.flow)
+        travel = (ranks - local) * self.hop.message
+        return self.hop.join(self.curve, start, travel, (chunk * inside, chunk * outside))
+
+    def _inside(self) -> float:
+        """Seconds a byte of one GPU inside its node."""
+        if self.op == "all_to_all":
+            return self.curve.per_byte_exchanged(self.fabric)
+        return self.curve.per_byte_on(self.fabric)

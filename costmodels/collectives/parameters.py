@@ -26,7 +26,7 @@ class Fitted:
     ops : the collectives seen. smallest, largest : B, the messages seen.
     ranks : fewest and most GPUs seen.
     median_error, worst_error : relative, over the rows of the fit; NaN where nothing was fitted.
-    carried : taken over from another generation or link.
+    carried : taken over from another generation or link. own : fitted on the very machine.
     """
 
     curve: Curve
@@ -39,6 +39,7 @@ class Fitted:
     median_error: float
     worst_error: float
     carried: bool = False
+    own: bool = False
 
     def covers(self, op: str, fabric: Fabric) -> bool:
         """Whether `op` on groups of this many ranks, on one node, was seen."""

@@ -32,6 +32,7 @@ class Pat:
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for a full array of `message_bytes`."""
         ranks = self.fabric.ranks
-        start = self.curve.start(0, message_bytes / ranks) + tree_depth(ranks) * self.hop.step
-        per_byte = (ranks - 1) / ranks * self.hop.per_byte
-        return self.curve.join(start, message_bytes * per_byte, self.hop.sharpness)
+        start = self.curve.start(0, message_bytes / ranks)
+        outside = message_bytes * ((ranks - 1 + self.hop.copy) / ranks * self.hop.per_byte)
+        travel = tree_depth(ranks) * self.hop.step
+        return self.hop.join(self.curve, start, travel, (outside * 0.0, outside))

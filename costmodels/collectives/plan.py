@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives.build import Choice, build
+from costmodels.collectives.calibration import Calibration
 from costmodels.collectives.operations import PAIRWISE_OPS, Amount, Op
 from costmodels.collectives.tuning import Candidate, Numbers, candidates
 from topology.errors import UncalibratedError
@@ -104,21 +105,27 @@ def plan(steps: Sequence[tuple[float, Choice]]) -> Plan:
     )
 
 
-def nccl_plan(op: Op, fabric: Fabric, numbers: Numbers, algorithm: str = "") -> Plan:
+def nccl_plan(
+    op: Op,
+    fabric: Fabric,
+    numbers: Numbers,
+    algorithm: str = "",
+    calibration: Calibration = None,
+) -> Plan:
     """Follow NCCL's choice of algorithm and protocol; `algorithm` leaves it the protocol only."""
     if op in PAIRWISE_OPS:
-        return _pairwise_plan(op, fabric, numbers)
+        return _pairwise_plan(op, fabric, numbers, calibration)
     able = [c for c in candidates(op, fabric, numbers) if algorithm in ("", c.algorithm)]
     if not able:
-        return one(build(algorithm, "Simple", op, fabric))
-    return plan([(size, _build(able[i], op, fabric)) for size, i in _switches(able)])
+        return one(build(algorithm, "Simple", op, fabric, calibration))
+    return plan([(size, _build(able[i], op, fabric, calibration)) for size, i in _switches(able)])
 
 
-def _build(candidate: Candidate, op: Op, fabric: Fabric) -> Choice:
+def _build(candidate: Candidate, op: Op, fabric: Fabric, calibration: Calibration) -> Choice:
     try:
-        return build(candidate.algorithm, candidate.protocol, op, fabric)
+        return build(candidate.algorithm, candidate.protocol, op, fabric, calibration)
     except UncalibratedError:
-        return build(candidate.algorithm, "Simple", op, fabric)
+        return build(candidate.algorithm, "Simple", op, fabric, calibration)
 
 
 def _switches(able: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
@@ -130,11 +137,11 @@ def _switches(able: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
             yield float(size), int(now)
 
 
-def _pairwise_plan(op: Op, fabric: Fabric, numbers: Numbers) -> Plan:
+def _pairwise_plan(op: Op, fabric: Fabric, numbers: Numbers, calibration: Calibration) -> Plan:
     """NCCL sends small parts with flags in the data, up to a fixed size a peer."""
     link = "pcie" if fabric.link == "pcie" else "nvlink"
     parts = 1 if op == "send_recv" else fabric.ranks
     limit = numbers[f"{link}_pairwise_ll"][0] * parts
-    small = build("pairwise", "LL", op, fabric)
-    large = build("pairwise", "Simple", op, fabric)
+    small = build("pairwise", "LL", op, fabric, calibration)
+    large = build("pairwise", "Simple", op, fabric, calibration)
     return plan([(0.0, small), (cast(float, np.nextafter(limit, np.inf)), large)])

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives.build import build, obstacle, symmetric_kernels
+from costmodels.collectives.calibration import Calibration
 from costmodels.collectives.catalogue import eager, engines, tuning
 from costmodels.collectives.engines import Engine
 from costmodels.collectives.launch import Launched
-from costmodels.collectives.operations import Op, read_op, refuse
+from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op, refuse
 from costmodels.collectives.plan import Fastest, Priced, nccl_plan, one
 from costmodels.collectives.settings import (
     DEFAULT,
@@ -23,6 +24,7 @@ from costmodels.collectives.settings import (
 from costmodels.estimate import Basis
 from topology.errors import InputError, unknown
 from topology.fabric import Fabric
+from topology.units import Seconds
 
 _KERNELS: Final = ("oneshot", "twoshot", "multishot")
 _WAYS: Final = 4096  # cached
@@ -38,6 +40,7 @@ def collective_time(
     algorithm: str = "auto",
     launch: str = "graph",
     settings: Settings = DEFAULT,
+    calibration: Calibration = None,
 ) -> float: ...
 @overload
 def collective_time(
@@ -48,8 +51,9 @@ def collective_time(
     algorithm: str = "auto",
     launch: str = "graph",
     settings: Settings = DEFAULT,
+    calibration: Calibration = None,
 ) -> NDArray[np.float64]: ...
-def collective_time(
+def collective_time(  # noqa: PLR0913  # how a library is run
     op: str,
     message_bytes: float | NDArray[np.floating] | NDArray[np.integer],
     fabric: Fabric,
@@ -57,6 +61,7 @@ def collective_time(
     algorithm: str = "auto",
     launch: str = "graph",
     settings: Settings = DEFAULT,
+    calibration: Calibration = None,
 ) -> float | NDArray[np.float64]:
     """Seconds that a collective takes on all ranks of a fabric.
 
@@ -71,6 +76,7 @@ def collective_time(
         kernels of serving engines; or one by name.
     launch : ``graph`` is replayed, ``stream`` issued by PyTorch call by call.
     settings : NCCL release, launcher, engine.
+    calibration : curves of this very machine.
 
     Raises
     ------
@@ -88,7 +94,9 @@ def collective_time(
     >>> collective_time("all_reduce", 2.0**30, hardware("h100-sxm").fabric(1))
     0.0
     """
-    way = _way(read_op(op), fabric, read_algorithm(algorithm), read_launch(launch), settings)
+    way = _way(
+        read_op(op), fabric, read_algorithm(algorithm), read_launch(launch), settings, calibration
+    )
     if isinstance(message_bytes, np.ndarray):
         sizes = np.asarray(message_bytes, dtype=np.float64)
         if not np.all((sizes >= 0) & np.isfinite(sizes)):
@@ -117,6 +125,7 @@ def choose(
     *,
     algorithm: str = "auto",
     settings: Settings = DEFAULT,
+    calibration: Calibration = None,
 ) -> tuple[str, str]:
     """Algorithm and protocol that a message of this size gets.
 
@@ -125,7 +134,7 @@ def choose(
     >>> choose("all_reduce", 65536.0, node), choose("all_reduce", 2.0**30, node)
     (('ring', 'LL'), ('nvls', 'Simple'))
     """
-    way = _way(read_op(op), fabric, read_algorithm(algorithm), "graph", settings)
+    way = _way(read_op(op), fabric, read_algorithm(algorithm), "graph", settings, calibration)
     size = _checked(message_bytes)
     if way is None:
         return "none", "none"
@@ -140,12 +149,13 @@ def basis(
     *,
     algorithm: str = "auto",
     settings: Settings = DEFAULT,
+    calibration: Calibration = None,
 ) -> Basis:
     """How well the time is known.
 
-    CALIBRATED where a curve was fitted to this generation and link, operation, number of ranks
-    and size; DATASHEET where it is carried over by its mechanism; ASSUMED for sizes or curves
-    that nobody measured.
+    MEASURED where a curve was fitted on this very machine, for this operation, number of ranks and
+    size; CALIBRATED where it was for this generation and link; DATASHEET where it is carried over
+    by its mechanism; ASSUMED for sizes or curves that nobody measured.
 
     >>> from topology.catalogue import hardware
     >>> basis("all_gather", 1e6, hardware("h100-sxm").fabric(4)).name
@@ -154,7 +164,7 @@ def basis(
     'DATASHEET'
     """
     name = read_op(op)
-    way = _way(name, fabric, read_algorithm(algorithm), "graph", settings)
+    way = _way(name, fabric, read_algorithm(algorithm), "graph", settings, calibration)
     size = _checked(message_bytes)
     if way is None:
         return Basis.MEASURED
@@ -162,6 +172,11 @@ def basis(
     inside = size <= found.largest * _OCTAVE
     if found.kind == "assumed" or not inside:
         return Basis.ASSUMED
+    if found.own:
+        if found.covers(name, fabric):
+            return Basis.MEASURED
+        shipped = basis(op, size, fabric, algorithm=algorithm, settings=settings)
+        return max(Basis.CALIBRATED, shipped)
     measured = found.kind == "measured" and not found.carried
     return Basis.CALIBRATED if measured and found.covers(name, fabric) else Basis.DATASHEET
 
@@ -175,7 +190,12 @@ def _checked(message_bytes: float) -> float:
 
 @lru_cache(maxsize=_WAYS)
 def _way(
-    op: Op, fabric: Fabric, algorithm: Algorithm, launch: Launch, settings: Settings
+    op: Op,
+    fabric: Fabric,
+    algorithm: Algorithm,
+    launch: Launch,
+    settings: Settings,
+    calibration: Calibration,
 ) -> Priced | None:
     """Everything that does not depend on the size; None on one rank."""
     chosen = _engines(settings)
@@ -188,13 +208,13 @@ def _way(
         if reason:
             raise refuse(algorithm, op, reason)
     if algorithm == "engine":
-        ways = [_engine_way(engine, op, fabric, launch, settings) for engine in chosen]
+        ways = [_engine_way(engine, op, fabric, launch, settings, calibration) for engine in chosen]
         return Fastest(ways=tuple(ways), limits=(np.inf,) * len(ways))
     if algorithm in _KERNELS:
         able = [engine for engine in chosen if algorithm in engine.kernels] or chosen
         leanest = min(able, key=lambda engine: engine.extra_on(fabric))
         return _kernel(algorithm, leanest, op, fabric, launch)
-    return _nccl_way(op, fabric, algorithm, launch, settings)
+    return _nccl_way(op, fabric, algorithm, launch, settings, calibration)
 
 
 def _engines(settings: Settings) -> list[Engine]:
@@ -207,25 +227,49 @@ def _engines(settings: Settings) -> list[Engine]:
 
 
 def _nccl_way(
-    op: Op, fabric: Fabric, algorithm: Algorithm, launch: Launch, settings: Settings
+    op: Op,
+    fabric: Fabric,
+    algorithm: Algorithm,
+    launch: Launch,
+    settings: Settings,
+    calibration: Calibration,
 ) -> Priced:
     name = "" if algorithm == "auto" else algorithm
     way: Priced
     if algorithm == "symmetric":
-        kernels = tuple(map(one, symmetric_kernels(op, fabric)))
+        kernels = tuple(map(one, symmetric_kernels(op, fabric, calibration)))
         way = Fastest(ways=kernels, limits=(np.inf,) * len(kernels))
     else:
-        way = nccl_plan(op, fabric, tuning().at(settings.nccl), name)
+        way = nccl_plan(op, fabric, tuning().at(settings.nccl), name, calibration)
     floor = 0.0
     if settings.launcher == "single":
-        floor = eager().single * (fabric.ranks // fabric.nodes)
+        floor = eager().launching(fabric, _posts(op, fabric))
     match launch:
         case "graph":
             return Launched(way=way, host=floor) if floor else way
         case "stream":
-            return Launched(way=way, host=max(floor, eager().host), gap=eager().gap)
+            host, gap = _calls(calibration)
+            return Launched(way=way, host=max(floor, host), gap=gap)
         case _:
             assert_never(launch)
+
+
+def _posts(op: Op, fabric: Fabric) -> int:
+    """Count the sends and receives of the busiest rank that the library posts one by one."""
+    if op not in PAIRWISE_OPS:
+        return 0
+    return 2 if op == "send_recv" else 2 * (fabric.ranks - 1)
+
+
+def _calls(calibration: Calibration) -> tuple[Seconds, Seconds]:
+    """Seconds that a call which no graph replays takes of the host, and loses on the GPU."""
+    known = eager()
+    if calibration is None:
+        return known.host, known.gap
+    return (
+        known.host if calibration.host is None else calibration.host,
+        known.gap if calibration.gap is None else calibration.gap,
+    )
 
 
 def _kernel(name: str, engine: Engine, op: Op, fabric: Fabric, launch: Launch) -> Priced:
@@ -234,10 +278,15 @@ def _kernel(name: str, engine: Engine, op: Op, fabric: Fabric, launch: Launch) -
 
 
 def _engine_way(
-    engine: Engine, op: Op, fabric: Fabric, launch: Launch, settings: Settings
+    engine: Engine,
+    op: Op,
+    fabric: Fabric,
+    launch: Launch,
+    settings: Settings,
+    calibration: Calibration,
 ) -> Priced:
     """Take the fastest of an engine's kernels, each up to its limit, and NCCL."""
-    nccl: Priced = nccl_plan(op, fabric, tuning().at(settings.nccl))
+    nccl: Priced = nccl_plan(op, fabric, tuning().at(settings.nccl), "", calibration)
     ways = [nccl if launch == "graph" else _eager(nccl, engine.nccl_host, fabric)]
     limits = [np.inf]
     crowded = fabric.link == "pcie" and fabric.ranks > 2  # engines leave these to NCCL

@@ -49,13 +49,19 @@ class Ring:
         steps = ring_steps(self.op, ranks)
         crossings = ring_steps(self.op, nodes)
         chunk = message_bytes / ranks
-        start = self.curve.start(steps - crossings, chunk) + crossings * self.hop.step
-        return self.curve.join(start, chunk * self._per_chunk_byte(), self.hop.sharpness)
+        start = self.curve.start(steps - crossings, chunk)
+        streams = chunk * self._inside(), chunk * self._outside()
+        return self.hop.join(self.curve, start, crossings * self.hop.step, streams)
 
-    def _per_chunk_byte(self) -> float:
+    def _inside(self) -> float:
         fabric, copies = self.fabric, self.curve.copies(self.op)
-        transfers = ring_transfers(self.op, fabric.ranks)
-        idle = int(self.op in ("broadcast", "reduce"))  # the end of the chain
-        hops = transfers if fabric.ranks > fabric.nodes else 0
-        inside = (hops + copies) * self.curve.per_byte_on(fabric, idle)
-        return max(inside, transfers * self.hop.per_byte)
+        open_ring = fabric.nodes > 1 or self.op in ("broadcast", "reduce")
+        ends = 2 if open_ring else 0  # of the chain in a node: they move data one way
+        hops = ring_transfers(self.op, fabric.ranks) if fabric.ranks > fabric.nodes else 0
+        return (hops + copies) * self.curve.per_byte_on(fabric, ends)
+
+    def _outside(self) -> float:
+        passes = ring_steps(self.op, 2)  # all-reduce goes round twice
+        return (
+            ring_transfers(self.op, self.fabric.ranks) + passes * self.hop.copy
+        ) * self.hop.per_byte

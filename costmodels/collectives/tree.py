@@ -68,10 +68,11 @@ class Tree:
         local = self.fabric.ranks // nodes
         chunk = message_bytes / self.fabric.ranks
         steps = 2 * (max(1, local // hosts) - 1 + tree_depth(hosts))
-        start = self.curve.start(steps, chunk) + 2 * tree_depth(nodes) * self.hop.step
         inside = 2 * self.curve.per_byte_on(self.fabric) if local > 1 else 0.0
-        return self.curve.join(
-            start,
-            message_bytes * max(inside, tree_passes(nodes) * self.hop.per_byte),
-            self.hop.sharpness,
+        outside = tree_passes(nodes) * self.hop.per_byte
+        return self.hop.join(
+            self.curve,
+            self.curve.start(steps, chunk),
+            2 * tree_depth(nodes) * self.hop.tree_step,
+            (message_bytes * inside, message_bytes * outside),
         )

@@ -128,13 +128,30 @@ class _View:
     def bus(self) -> float:
         """Bandwidth of all rings together, B/s."""
         fabric = self.fabric
-        inside = fabric.bandwidth * self.first(f"{self.link}_bus")
-        if self.link == "pcie" and fabric.crosses_sockets:
-            inside *= self.first("pcie_cross")
         if fabric.network is None:
-            return inside
+            return self.inside
         outside = usable_bandwidth(fabric, fabric.network)
-        return outside if self.local == 1 else min(inside, outside)
+        return outside if self.local == 1 else min(self.inside, outside)
+
+    @property
+    def inside(self) -> float:
+        """Bandwidth of all rings together inside a node, B/s."""
+        crossed = self.link == "pcie" and self.fabric.crosses_sockets
+        share = self.first(f"{self.link}_bus")
+        return self.fabric.bandwidth * share * (self.first("pcie_cross") if crossed else 1.0)
+
+    @property
+    def chain(self) -> tuple[float, float]:
+        """Bandwidth of trees, B/s, and their channels.
+
+        On two nodes NCCL rates a tree by its chains inside them, with a channel a NIC; over PCIe
+        these share the way of the NICs.
+        """
+        network = self.fabric.network
+        joined = self.hosts == 2 and self.local > 1 and self.link == "nvlink"
+        if not joined or network is None:
+            return self.bus, self.channels
+        return self.inside, network.nics
 
     @property
     def channels(self) -> float:
@@ -185,11 +202,12 @@ def _ring(op: Op, view: _View) -> Iterator[Candidate]:
 
 def _tree(view: _View) -> Iterator[Candidate]:
     hosts = view.hosts
-    bus = min(view.first("tree") * view.bus, view.channels * view.cap("tree"))
+    inside, channels = view.chain
+    bus = min(view.first("tree") * inside, channels * view.cap("tree"))
     ll128 = view.numbers["tree_ll128"][min(hosts, 2) - 1]
     ceilings = (
         min(view.first("tree_ll") * bus, view.cap("ll")),
-        min(ll128 * bus, view.channels * view.cap("tree_ll128")),
+        min(ll128 * bus, channels * view.cap("tree_ll128")),
         bus,
     )
     for index, protocol in enumerate(PROTOCOLS):

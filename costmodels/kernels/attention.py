@@ -30,13 +30,13 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.estimate import Basis
-from costmodels.kernels.catalogue import (
-    attention_table,
-    engine_table,
-    matmul_table,
-    pointwise_table,
-    record,
+from costmodels.kernels.calibration import (
+    Calibration,
+    attention_record,
+    matmul_record,
+    pointwise_record,
 )
+from costmodels.kernels.catalogue import engine_table, record
 from costmodels.kernels.matmul import matrix_rate, peak_rate
 from costmodels.kernels.parameters import AttentionParameters, EngineParameters
 from costmodels.kernels.shapes import Number, Real, joined, plain, rounds, settled
@@ -106,6 +106,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     kernel: str = "auto",
     window: int = 0,
     sustained: bool = False,
+    calibration: Calibration = None,
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time fused attention, as a kernel of a CUDA graph.
 
@@ -119,6 +120,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
         serving engine together with what it does around it: copies of q, k and v.
     window : keys before itself that a query sees; 0 means all.
     sustained : the GPU has been busy for a second; see `matmul_time`.
+    calibration : parameters of this very machine.
 
     Returns
     -------
@@ -144,15 +146,20 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     shape = Shape(
         heads=h, kv_heads=g, queries=q, keys=k, head_dim=d, batch=b, causal=causal, window=window
     )
-    time = call_time(machine(device, precision, kernel), shape, sustained=sustained)
+    prepared = machine(device, precision, kernel, calibration)
+    time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
-        half = machine(device, _half(device), kernel)
+        half = machine(device, _half(device), kernel, calibration)
         time = np.minimum(time, call_time(half, shape, sustained=sustained))
     return plain(time)
 
 
 def attention_basis(
-    device: Device, precision: str = "bf16", kernel: str = "auto", **sizes: Number
+    device: Device,
+    precision: str = "bf16",
+    kernel: str = "auto",
+    calibration: Calibration = None,
+    **sizes: Number,
 ) -> Basis:
     """How well `attention_time` is known; `sizes` outside what was measured are assumed.
 
@@ -160,15 +167,19 @@ def attention_basis(
     >>> attention_basis(devices()["h100-sxm"], kernel="fa3", head_dim=128).name
     'CALIBRATED'
     """
-    known = machine(device, precision, kernel).parameters.provenance
+    known = machine(device, precision, kernel, calibration).parameters.provenance
     if known.kind == "assumed" or not known.saw(**sizes):
         return Basis.ASSUMED
     fitted = device.name in known.hardware and precision != "fp8"
-    return Basis.CALIBRATED if fitted else Basis.DATASHEET
+    if not fitted:
+        return Basis.DATASHEET
+    return Basis.MEASURED if known.kind == "measured" else Basis.CALIBRATED
 
 
 @cache
-def machine(device: Device, precision: str, kernel: str) -> Machine:
+def machine(
+    device: Device, precision: str, kernel: str, calibration: Calibration = None
+) -> Machine:
     """Prepare `device` for attention by `kernel` on inputs of `precision`."""
     if kernel not in KERNELS:
         raise unknown("attention kernel", kernel, KERNELS)
@@ -178,11 +189,11 @@ def machine(device: Device, precision: str, kernel: str) -> Machine:
     engine = record(engine_table(), device) if kernel == "engine" else None
     for name in _names(device, precision, kernel):
         try:
-            parameters = record(attention_table(), device, f"{name}-")
+            parameters = attention_record(name, device, calibration)
         except UncalibratedError:
             continue
         if precision != "fp8" or parameters.fp8_cycles:
-            return machine_of(parameters, device, precision, engine)
+            return machine_of(parameters, device, precision, engine, calibration)
     have = ", ".join(name for name in IMPLEMENTATIONS if _has(device, name))
     raise InputError(f"{device.name} has no {precision} attention {kernel!r}: it has {have}")
 
@@ -192,9 +203,11 @@ def machine_of(
     device: Device,
     precision: str,
     engine: EngineParameters | None = None,
+    calibration: Calibration = None,
 ) -> Machine:
     """Prepare `device` with `parameters` for attention on inputs of `precision`."""
-    product, pointwise = record(matmul_table(), device), record(pointwise_table(), device)
+    product = matmul_record(device, calibration)
+    pointwise = pointwise_record(device, calibration)
     eight_bit = precision == "fp8"
     multiplied = "int8" if parameters.eight_bit and not eight_bit else precision
     peak = peak_rate(device, multiplied)
@@ -258,7 +271,7 @@ def _names(device: Device, precision: str, kernel: str) -> tuple[str, ...]:
 
 def _has(device: Device, name: str) -> bool:
     try:
-        record(attention_table(), device, f"{name}-")
+        attention_record(name, device, None)
     except UncalibratedError:
         return False
     return True

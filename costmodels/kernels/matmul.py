@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.estimate import Basis
-from costmodels.kernels.catalogue import matmul_table, record
+from costmodels.kernels.calibration import Calibration, matmul_record
 from costmodels.kernels.parameters import MatmulParameters
 from costmodels.kernels.shapes import (
     SETTLED,
@@ -83,6 +83,7 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     precision: str = "bf16",
     batch: Number = 1,
     sustained: bool = False,
+    calibration: Calibration = None,
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time `batch` products ``[m, k] x [k, n]``, as a kernel of a CUDA graph.
 
@@ -92,6 +93,7 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     precision : of the inputs; the result has 16 bits.
     sustained : the GPU has been busy for a second, so that its power limit acts on short
         kernels too; otherwise it acts as in a benchmark of this kernel alone.
+    calibration : parameters of this very machine.
 
     Returns
     -------
@@ -110,29 +112,31 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     >>> 0.5 < matmul_time(2**15, 2**16, 494.7e12 / 2**32, devices()["h100-sxm"]) < 1.0
     True
     """
-    prepared = machine(device, precision)
+    prepared = machine(device, precision, calibration)
     return plain(product_time(prepared, m, n, k, batch, sustained=sustained))
 
 
-def matmul_basis(device: Device, precision: str = "bf16", **sizes: Number) -> Basis:
+def matmul_basis(
+    device: Device, precision: str = "bf16", calibration: Calibration = None, **sizes: Number
+) -> Basis:
     """How well `matmul_time` is known: `sizes` (m, n, k) outside what was measured are assumed.
 
     >>> from topology.catalogue import devices
     >>> matmul_basis(devices()["h100-sxm"], m=4096).name, matmul_basis(devices()["h20"]).name
     ('CALIBRATED', 'DATASHEET')
     """
-    known = record(matmul_table(), device).provenance
+    known = matmul_record(device, calibration).provenance
     if not known.saw(**sizes):
         return Basis.ASSUMED
     if device.name in known.hardware and precision in ("bf16", "fp16"):
-        return Basis.CALIBRATED
+        return Basis.MEASURED if known.kind == "measured" else Basis.CALIBRATED
     return Basis.ASSUMED if precision == "nvfp4" or known.kind == "assumed" else Basis.DATASHEET
 
 
 @cache
-def machine(device: Device, precision: str) -> Machine:
+def machine(device: Device, precision: str, calibration: Calibration = None) -> Machine:
     """Prepare `device` for products of `precision`."""
-    return machine_of(record(matmul_table(), device), device, precision)
+    return machine_of(matmul_record(device, calibration), device, precision)
 
 
 def machine_of(parameters: MatmulParameters, device: Device, precision: str) -> Machine:

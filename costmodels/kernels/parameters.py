@@ -195,10 +195,11 @@ def load(text: str, form: type[Parameters]) -> dict[str, Parameters]:
     >>> load(text, PointwiseParameters)["b200"].ramp
     1e-06
     """
-    return {name: _record(name, row, form) for name, row in tomllib.loads(text).items()}
+    return {name: read_record(name, row, form) for name, row in tomllib.loads(text).items()}
 
 
-def _record(where: str, row: Mapping[str, object], form: type[Parameters]) -> Parameters:
+def read_record(where: str, row: Mapping[str, object], form: type[Parameters]) -> Parameters:
+    """Read one record; `where` names it in errors."""
     wanted = {field.name for field in fields(form)} - {"provenance"}
     extra = set(row) - wanted - _PROVENANCE - {"note"}
     if extra:

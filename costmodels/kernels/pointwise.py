@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 
 from costmodels.estimate import Basis
-from costmodels.kernels.catalogue import pointwise_table, record
-from costmodels.kernels.shapes import Number, plain
+from costmodels.kernels.calibration import Calibration, pointwise_record
+from costmodels.kernels.parameters import PointwiseParameters
+from costmodels.kernels.shapes import Number, Real, plain
 from topology.devices import Device
 
 
-def pointwise_time(bytes_moved: Number, device: Device) -> Any:  # noqa: ANN401  # as its input
+def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration = None) -> Any:  # noqa: ANN401  # as its input
     """Time a kernel that reads and writes `bytes_moved` bytes in all, as one of a CUDA graph.
+
+    Parameters
+    ----------
+    calibration : parameters of this very machine.
 
     Returns
     -------
@@ -28,20 +33,26 @@ def pointwise_time(bytes_moved: Number, device: Device) -> Any:  # noqa: ANN401 
     >>> 1e-3 < pointwise_time(3.35e9, devices()["h100-sxm"]) < 1.3e-3
     True
     """
-    known = record(pointwise_table(), device)
-    moved = np.asarray(bytes_moved, float)
+    known = pointwise_record(device, calibration)
+    return plain(stream_time(known, np.asarray(bytes_moved, float), device))
+
+
+def stream_time(known: PointwiseParameters, moved: Real, device: Device) -> Real:
+    """Evaluate the formula."""
     stream = moved / (known.memory_efficiency * device.memory_bandwidth.value)
-    return plain(known.floor + stream + known.ramp * stream / (stream + known.ramp))
+    return known.floor + stream + known.ramp * stream / (stream + known.ramp)
 
 
-def pointwise_basis(device: Device) -> Basis:
+def pointwise_basis(device: Device, calibration: Calibration = None, **sizes: Number) -> Basis:
     """How well `pointwise_time` is known.
 
     >>> from topology.catalogue import devices
     >>> pointwise_basis(devices()["l4"]).name
     'ASSUMED'
     """
-    known = record(pointwise_table(), device).provenance
-    if known.kind == "assumed":
+    known = pointwise_record(device, calibration).provenance
+    if known.kind == "assumed" or not known.saw(**sizes):
         return Basis.ASSUMED
-    return Basis.CALIBRATED if device.name in known.hardware else Basis.DATASHEET
+    if device.name not in known.hardware:
+        return Basis.DATASHEET
+    return Basis.MEASURED if known.kind == "measured" else Basis.CALIBRATED

@@ -1,6 +1,7 @@
 """Every collective obeys the same laws, whatever its algorithm and its links."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,11 +20,11 @@ from costmodels.collectives import (
 from costmodels.collectives.build import build, obstacle
 from costmodels.estimate import Basis
 from topology.errors import InputError
-from topology.fabric import Fabric, Network
+from topology.fabric import Fabric, Network, NetworkKind
 
 NAMED = [algorithm for algorithm in ALGORITHMS if algorithm not in ("auto", "engine")]
 PAIRS = ("all_to_all", "gather", "scatter", "send_recv")
-NETWORKS = ["infiniband", "roce", "efa", "slingshot", "ethernet", "nvlink"]
+NETWORKS = get_args(NetworkKind)
 
 
 MANY = st.sampled_from([2, 3, 4, 5, 6, 8, 12, 16, 64])

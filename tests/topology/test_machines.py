@@ -1,10 +1,12 @@
 """Catalogue nodes as graphs agree with the catalogue, and clusters with arithmetic."""
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from machinetexts import two_sockets
 
 from topology.catalogue import hardware, hardware_names
 from topology.cluster import repeated
@@ -238,3 +240,37 @@ def test_pairs_can_be_looked_up_both_ways():
     table = pair_table(machine_of(hardware("l4")))
 
     assert table["GPU3", "GPU1"] is table["GPU1", "GPU3"]
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "gb200", "l40s", "h100-nvl"])
+@pytest.mark.parametrize("hosts", [1, 2, 18, 36])
+def test_whole_hosts_are_described_without_a_walk(name, hosts):
+    """A range of all GPUs of hosts is the same group as the list of them."""
+    machine = machine_of(hardware(name), 36)
+    ranks = range(hosts * len(machine.gpus))
+
+    assert fabric(machine, ranks) == fabric(machine, list(ranks))
+
+
+def test_a_thousand_nodes_cost_no_time():
+    """1,024 nodes of 8: links and price together in under 10 ms, whatever was priced before."""
+    from costmodels.collectives import collective_time
+
+    machine = machine_of(hardware("h100-sxm"), 1024)
+    fabric(machine, range(8))
+    start = time.perf_counter()
+    links = fabric(machine, range(8192))
+    seconds = collective_time("all_reduce", 2.0**30, links)
+
+    assert time.perf_counter() - start < 0.02  # twice the aim, for slow machines that run tests
+    assert links.nodes == 1024
+    assert 1e-3 < seconds < 1
+
+
+def test_an_exchange_shares_what_a_ring_does_not():
+    """Pairs under switches: a ring crosses an uplink once, an exchange of eight twelve times."""
+    machine = read_topology(two_sockets(), hardware=hardware("l40"))
+    links = fabric(machine, range(8))
+
+    assert links.bandwidth == pytest.approx(31.5e9)
+    assert links.exchange == pytest.approx(31.5e9 * 7 / 12)

@@ -28,6 +28,7 @@ from topology.paths import (
 from topology.read import read_topology
 from topology.rings import best_ring
 from topology.routes import NVLINK, SYSTEM, adjacency, hops, host_route, route, staged_route
+from topology.survey import survey
 
 NCCL = rates().nccl
 over_pcie = replace(SYSTEM, edges=SYSTEM.edges - {"c2c"})
@@ -255,7 +256,7 @@ def test_with_peer_access_the_switch_is_as_fast():
 
 def test_the_ring_goes_through_the_bridges():
     machine = read_topology(pastes.PAIRS)
-    ring = best_ring(machine, ["GPU0", "GPU1", "GPU2", "GPU3"])
+    ring = best_ring(survey(machine), ["GPU0", "GPU1", "GPU2", "GPU3"])
 
     assert [set(ring.order[:2]), set(ring.order[2:])] == [{"GPU0", "GPU2"}, {"GPU1", "GPU3"}]
     assert ring.rate == 31.5e9  # two steps over PCIe, each alone on its ports
@@ -266,7 +267,7 @@ def test_the_order_of_names_does_not_change_the_best_ring(name):
     machine = machine_of(hardware(name))
     names = [f"GPU{i}" for i in (3, 0, 5, 1, 6, 2)]
 
-    assert best_ring(machine, names).rate == best_ring(machine, sorted(names)).rate
+    assert best_ring(survey(machine), names).rate == best_ring(survey(machine), sorted(names)).rate
 
 
 def test_groups_that_run_at_once_share_uplinks():

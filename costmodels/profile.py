@@ -1,0 +1,362 @@
+"""A calibration profile: what was fitted on one machine, and how far to trust it.
+
+A profile is a value. Who has one passes it down; where it says nothing the shipped tables hold.
+It is read from TOML that `planner calibrate` writes::
+
+    format = 1
+    hardware = "h100-sxm"
+    date = "2026-11-27"
+    source = "measurement file, by its digest"
+
+    [machine]                          # text, for people
+    [software]                         # versions, for people
+    [matmul]                           # a record as in data/kernels_matmul.toml
+    [matmul.fit]                       # how far to trust it
+    [attention.cudnn]                  # as in data/kernels_attention.toml
+    [pointwise]
+    [curves.hopper.nvlink.ring_ll]     # as in data/collectives_nvlink.toml
+    [launch]                           # host and gap of a collective call
+    [runtimes.torch-eager]             # what data/runtimes.toml says otherwise
+    [overlap]                          # hidden share, by kind of collective
+    [memory]                           # bytes of a communicator
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from costmodels.collectives.calibration import CurveCalibration
+from costmodels.collectives.curve import Curve
+from costmodels.collectives.operations import OPS
+from costmodels.collectives.parameters import Fitted, read_fitted
+from costmodels.kernels.calibration import KernelCalibration
+from costmodels.kernels.parameters import (
+    AttentionParameters,
+    MatmulParameters,
+    Parameters,
+    PointwiseParameters,
+    read_record,
+)
+from costmodels.runtime import Fusion, Runtime
+from topology.errors import InputError
+from topology.sourced import Sourced, read_sourced
+from topology.units import Seconds, parse
+
+FORMAT: Final = 1
+Table = Mapping[str, object]
+_HEAD: Final = {"format", "hardware", "date", "kind", "source"}
+_PARTS: Final = {
+    "machine", "software", "matmul", "attention", "pointwise", "curves", "launch", "runtimes",
+    "overlap", "memory",
+}  # fmt: skip
+_CHECK: Final = ("worst_error", "held_out_median_error", "held_out_worst_error")
+_POSITIVE: Final[Mapping[type, tuple[str, ...]]] = {
+    MatmulParameters: (
+        "flop_per_cycle", "efficiency", "ceiling", "tile_half", "load_bandwidth",
+        "memory_efficiency", "reference_rate", "reference_power",
+    ),
+    AttentionParameters: ("key_block", "concurrency"),
+    PointwiseParameters: ("memory_efficiency", "ramp"),
+    Curve: ("efficiency", "sharpness", "rise_bytes", "share", "cross"),
+}  # fmt: skip
+"""What a formula divides by."""
+_NAMES: Final = 32  # profiles remembered by their text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How far to trust a table.
+
+    rows, held_out_rows : measurements it was fitted to, and those kept back to judge it.
+    worst_error, held_out_median_error, held_out_worst_error : relative.
+    split : how the rows were kept back. standard_errors : of each parameter, relative.
+    """
+
+    rows: int = 0
+    worst_error: float = math.nan
+    held_out_rows: int = 0
+    held_out_median_error: float = math.nan
+    held_out_worst_error: float = math.nan
+    split: str = ""
+    standard_errors: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeCalibration:
+    """What a runtime costs on this machine; see `costmodels.runtime.Runtime` for the fields."""
+
+    host_kernel: Sourced | None = None
+    host_collective: Sourced | None = None
+    memory: Sourced | None = None
+    functions: tuple[tuple[str, Fusion], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Everything that was fitted on one machine.
+
+    hardware : the catalogue name it stands for. source : the measurements, by file and digest.
+    machine, software : what it was measured on, as text by name.
+    fits : how far to trust each table, by its name in the file.
+    """
+
+    hardware: str
+    date: str
+    source: str
+    machine: tuple[tuple[str, str], ...] = ()
+    software: tuple[tuple[str, str], ...] = ()
+    kernels: KernelCalibration
+    curves: CurveCalibration
+    runtimes: tuple[tuple[str, RuntimeCalibration], ...] = ()
+    overlap: tuple[tuple[str, Sourced], ...] = ()
+    communicator: Sourced | None = None
+    fits: tuple[tuple[str, Fit], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What a person calls it, such as ``h100-sxm-2026-11-27``."""
+        return f"{self.hardware}-{self.date}"
+
+    def hidden_share(self, kind: str) -> float | None:
+        """Share of a collective of `kind` that compute hides; None where it was not measured."""
+        found = dict(self.overlap).get(kind)
+        return None if found is None else found.value
+
+    def runtime(self, shipped: Runtime) -> Runtime:
+        """Return a runtime with what was measured in place of what was shipped."""
+        found = dict(self.runtimes).get(shipped.name)
+        if found is None:
+            return shipped
+        return replace(
+            shipped,
+            host_kernel=found.host_kernel or shipped.host_kernel,
+            host_collective=found.host_collective or shipped.host_collective,
+            memory=found.memory or shipped.memory,
+            functions=tuple((dict(shipped.functions) | dict(found.functions)).items()),
+        )
+
+
+@lru_cache(maxsize=_NAMES)
+def load_profile(text: str, name: str = "profile") -> Profile:
+    """Read a profile from TOML `text`; the caller does the file I/O, and `name`s the file.
+
+    Raises
+    ------
+    InputError
+        If it is no profile, of another format, or a number in it cannot be right.
+
+    Examples
+    --------
+    >>> load_profile('''format = 1
+    ... hardware = "h100-sxm"
+    ... date = "2026-11-27"
+    ... source = "an example"
+    ... [overlap]
+    ... all_gather = "0.6"''').hidden_share("all_gather")
+    0.6
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{name}: no TOML: {error}") from None
+    _check_head(document, name)
+    try:
+        return _profile(document, text)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{name}: malformed: {error!s:.100}") from None
+
+
+def _check_head(document: Table, name: str) -> None:
+    if document.get("format") != FORMAT:
+        got = f"{document.get('format')!r:.20}"
+        raise InputError(f"{name}: format: got {got}, wanted {FORMAT} of a calibration profile")
+    missing = {"hardware", "date", "source"} - set(document)
+    extra = set(document) - _HEAD - _PARTS
+    if missing or extra:
+        raise InputError(f"{name}: missing {sorted(missing)}, unexpected {sorted(extra)}")
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", str(document["date"])):
+        raise InputError(f"{name}: date: got {document['date']!r:.20}, wanted 2026-11-27")
+    for part in _PARTS & set(document):
+        if not isinstance(document[part], Mapping):
+            raise InputError(f"{name}: {part}: got {document[part]!r:.20}, wanted a table")
+
+
+def _profile(document: Table, text: str) -> Profile:
+    tables = {part: _part(document, part) for part in _PARTS}
+    identity = f"{document['hardware']} {document['date']} {hash(text)}"
+    return Profile(
+        hardware=str(document["hardware"]),
+        date=str(document["date"]),
+        source=str(document["source"]),
+        machine=_texts(tables["machine"]),
+        software=_texts(tables["software"]),
+        kernels=_kernels(tables, identity),
+        curves=_curves(tables, identity),
+        runtimes=tuple(
+            (key, _runtime(key, _inner(row, key), document))
+            for key, row in tables["runtimes"].items()
+        ),
+        overlap=tuple(_overlap(tables["overlap"], document)),
+        communicator=_optional(tables["memory"], "memory", "communicator", "B", document),
+        fits=tuple(_fits(tables)),
+    )
+
+
+def _part(document: Table, part: str) -> Table:
+    return _inner(document.get(part, {}), part)
+
+
+def _inner(row: object, where: str) -> Table:
+    if not isinstance(row, Mapping):
+        raise InputError(f"{where}: got {row!r:.20}, wanted a table")
+    return row
+
+
+def _texts(table: Table) -> tuple[tuple[str, str], ...]:
+    return tuple((key, str(value)) for key, value in table.items() if key != "source")
+
+
+def _bare(row: Table) -> dict[str, object]:
+    """Return a table without what says how far to trust it."""
+    return {key: value for key, value in row.items() if key != "fit"}
+
+
+def _kernels(tables: Mapping[str, Table], identity: str) -> KernelCalibration:
+    def one(where: str, row: Table, form: type[Parameters]) -> Parameters | None:
+        if not row:
+            return None
+        found = read_record(where, _bare(row), form)
+        _check_positive(where, found)
+        return found
+
+    attention = []
+    for name, row in tables["attention"].items():
+        where = f"attention.{name}"
+        found = one(where, _inner(row, where), AttentionParameters)
+        if found is not None:
+            _check_series(where, found)
+            attention.append((name, found))
+    return KernelCalibration(
+        identity=identity,
+        matmul=one("matmul", tables["matmul"], MatmulParameters),
+        attention=tuple(attention),
+        pointwise=one("pointwise", tables["pointwise"], PointwiseParameters),
+    )
+
+
+def _check_positive(where: str, found: object) -> None:
+    for name in _POSITIVE[type(found)]:
+        value = getattr(found, name)
+        if value <= 0:
+            raise InputError(f"{where}.{name}: got {value:g}, wanted more than 0")
+
+
+def _check_series(where: str, found: AttentionParameters) -> None:
+    sizes = {len(found.head_dims), len(found.cycles), len(found.tile_rows)}
+    ordered = list(found.head_dims) == sorted(set(found.head_dims))
+    positive = min((*found.head_dims, *found.cycles, *found.tile_rows), default=0.0) > 0
+    if len(sizes) > 1 or not ordered or not positive or len(found.fp8_cycles) not in (0, *sizes):
+        raise InputError(f"{where}: head_dims, cycles and tile_rows do not go together")
+
+
+def _curves(tables: Mapping[str, Table], identity: str) -> CurveCalibration:
+    launch = tables["launch"]
+    defaults = {"kind": "measured", "source": "launch"}
+    host, gap = (_optional(launch, "launch", key, "s", defaults) for key in ("host", "gap"))
+    return CurveCalibration(
+        identity=identity,
+        curves=tuple(_places(tables["curves"])),
+        host=None if host is None else Seconds(host.value),
+        gap=None if gap is None else Seconds(gap.value),
+    )
+
+
+def _places(table: Table) -> Iterator[tuple[str, Fitted]]:
+    for architecture, links in table.items():
+        for link, rows in _inner(links, architecture).items():
+            for name, row in _inner(rows, link).items():
+                where = f"{architecture}.{link}.{name}"
+                fitted = read_fitted(where, _bare(_inner(row, where)))
+                _check_positive(where, fitted.curve)
+                yield where, fitted
+
+
+def _runtime(where: str, row: Table, document: Table) -> RuntimeCalibration:
+    functions = _inner(row.get("functions", {}), f"{where}.functions")
+    units = {"host_kernel": "s", "host_collective": "s", "memory": "B"}
+    extra = set(row) - set(units) - {"functions", "kind", "source", "note", "fit"}
+    if extra:
+        raise InputError(f"runtimes.{where}: unexpected {sorted(extra)}")
+    numbers = {
+        key: _optional(row, f"runtimes.{where}", key, unit, {**_defaults(document), **row})
+        for key, unit in units.items()
+    }
+    fusions = ((key, _fusion(f"{where}.{key}", value)) for key, value in functions.items())
+    return RuntimeCalibration(functions=tuple(fusions), **numbers)
+
+
+def _fusion(where: str, entry: object) -> Fusion:
+    row = _inner(entry, where)
+    traffic, kernels = float(str(row["traffic"])), int(str(row["kernels"]))
+    if not 0 < traffic < math.inf or not 1 <= kernels <= 1000:
+        raise InputError(f"{where}: got {traffic} and {kernels}, wanted positive numbers")
+    return Fusion(traffic=traffic, kernels=kernels)
+
+
+def _overlap(table: Table, document: Table) -> Iterator[tuple[str, Sourced]]:
+    defaults = {**_defaults(document), **table}
+    for kind, entry in table.items():
+        if kind in ("kind", "source", "note", "fit"):
+            continue
+        if kind not in OPS:
+            raise InputError(f"overlap.{kind}: wanted one of {', '.join(OPS)}")
+        share = read_sourced(f"overlap.{kind}", entry, "1", defaults)
+        if share.value > 1:
+            raise InputError(f"overlap.{kind}: got {share.value:g}, wanted a share up to 1")
+        yield kind, share
+
+
+def _optional(table: Table, where: str, key: str, unit: str, defaults: Table) -> Sourced | None:
+    if key not in table:
+        return None
+    return read_sourced(f"{where}.{key}", table[key], unit, {**_defaults(defaults), **table})
+
+
+def _defaults(document: Table) -> dict[str, object]:
+    return {"kind": document.get("kind", "measured"), "source": document.get("source")}
+
+
+def _fits(tables: Mapping[str, Table]) -> Iterator[tuple[str, Fit]]:
+    for part in ("matmul", "pointwise", "overlap"):
+        if "fit" in tables[part]:
+            yield part, _fit(part, _inner(tables[part]["fit"], part))
+    for part in ("attention", "runtimes"):
+        for name, row in tables[part].items():
+            inner = _inner(row, name)
+            if "fit" in inner:
+                yield f"{part}.{name}", _fit(name, _inner(inner["fit"], name))
+    for architecture, links in tables["curves"].items():
+        for link, rows in _inner(links, architecture).items():
+            for name, row in _inner(rows, link).items():
+                inner = _inner(row, name)
+                if "fit" in inner:
+                    where = f"curves.{architecture}.{link}.{name}"
+                    yield where, _fit(where, _inner(inner["fit"], where))
+
+
+def _fit(where: str, row: Table) -> Fit:
+    errors = {key: parse(str(row[key]), "1") for key in _CHECK if key in row}
+    standard = _inner(row.get("standard_errors", {}), where)
+    return Fit(
+        rows=int(str(row.get("rows", 0))),
+        held_out_rows=int(str(row.get("held_out_rows", 0))),
+        split=str(row.get("split", "")),
+        standard_errors=tuple((key, parse(str(text), "1")) for key, text in standard.items()),
+        **errors,
+    )

@@ -1,0 +1,286 @@
+"""Predicted collectives beside those that nccl-tests measured, and why they part."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from costmodels.collectives import Settings, choose, supports
+from costmodels.collectives.operations import Op, read_op
+from planner.collectives import bus_factor, links
+from planner.diagnosis import SMALL, Run, diagnose, disturbed
+from planner.nccl_log import Log, ranks_of, read_log
+from planner.plot import plot
+from topology.catalogue import hardware as find_hardware
+from topology.errors import InputError
+from topology.fabric import Fabric
+from topology.links.catalogue import names
+from topology.links.names import by_product
+from topology.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from planner.ground import Ground
+
+OLDEST: Final = (2, 18)
+HEADERS: Final = (
+    "size", "measured", "predicted", "error", "busbw GB/s", "predicted GB/s", "algorithm",
+    "protocol",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """One size: seconds measured (out of place, and in place) and predicted.
+
+    error : relative, of the time out of place; positive where the model is slow.
+    """
+
+    message_bytes: float
+    measured_s: float
+    in_place_s: float | None
+    predicted_s: float
+    error: float
+    disturbed: bool
+    bus_bandwidth_bytes_per_s: float
+    predicted_bus_bandwidth_bytes_per_s: float
+    algorithm: str
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One table of a log beside the model.
+
+    notes : what was taken for granted. diagnosis : where and why the two part.
+    """
+
+    title: str
+    op: Op
+    hardware: str
+    gpus: int
+    nodes: int
+    rows: tuple[ComparedRow, ...]
+    notes: tuple[str, ...]
+    diagnosis: tuple[str, ...]
+
+    def median(self, *, small: bool) -> float | None:
+        """Median of the error's size over small messages, or over the others; None without any."""
+        errors = [abs(row.error) for row in self.rows if (row.message_bytes <= SMALL) == small]
+        return float(np.median(errors)) if errors else None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints for one table."""
+        return {
+            "title": self.title,
+            "op": self.op,
+            "hardware": self.hardware,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "median_error_small": self.median(small=True),
+            "median_error_large": self.median(small=False),
+            "rows": [asdict(row) for row in self.rows],
+            "notes": list(self.notes),
+            "diagnosis": list(self.diagnosis),
+        }
+
+    def cells(self) -> Iterator[list[str]]:
+        """Yield the cells of each row as text."""
+        for row in self.rows:
+            yield [
+                format_bytes(row.message_bytes),
+                format_seconds(row.measured_s),
+                format_seconds(row.predicted_s),
+                f"{100 * row.error:+.0f} %{' *' if row.disturbed else ''}",
+                f"{row.bus_bandwidth_bytes_per_s / 10**9:.2f}",
+                f"{row.predicted_bus_bandwidth_bytes_per_s / 10**9:.2f}",
+                row.algorithm,
+                row.protocol,
+            ]
+
+    def summary(self) -> list[str]:
+        """Say how far the two are apart, and why."""
+        halves = (("up to 64 KiB", self.median(small=True)), ("above", self.median(small=False)))
+        parts = [f"{100 * value:.1f} % {words}" for words, value in halves if value is not None]
+        marked = ["* disturbed"] if any(row.disturbed for row in self.rows) else []
+        return [f"median error {', '.join(parts)}", *marked, *self.notes, *self.diagnosis]
+
+    def headline(self) -> str:
+        """Say what was compared."""
+        nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
+        title = f"{self.title}: " if self.title else ""
+        return f"{title}{self.op} on {self.gpus} x {self.hardware}{nodes}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What the caller says about a log; empty, None and 0 where the log must tell.
+
+    ground : the machine, where the caller has one.
+    """
+
+    hardware: str = ""
+    gpus: int | None = None
+    nodes: int = 0
+    ground: "Ground | None" = None
+    op: str = ""
+    algorithm: str = "auto"
+
+
+def compare_all(text: str, setting: Setting) -> list[Comparison]:
+    """Compare every table of a log with the model.
+
+    Raises
+    ------
+    InputError
+        If there is no table, or nobody says what was measured on what.
+    """
+    return [compare(log, setting) for log in read_log(text)]
+
+
+def compare(log: Log, setting: Setting) -> Comparison:
+    """Price every row of one table on the links that it was measured on."""
+    fabric, name = links_of(log, setting)
+    op = log.op or setting.op
+    if not op:
+        raise InputError("log: it does not say which collective it timed: give --op")
+    run = Run(
+        op=read_op(op),
+        fabric=fabric,
+        algorithm=setting.algorithm if setting.algorithm != "auto" else log.algorithm or "auto",
+        settings=Settings(
+            nccl=max(log.nccl, OLDEST) if log.nccl else Settings().nccl,
+            launcher="single" if log.per_process > 1 else "process",
+        ),
+        sizes=np.array([row.message_bytes for row in log.rows]),
+        seconds=np.array([row.seconds for row in log.rows]),
+    )
+    return Comparison(
+        title=log.title,
+        op=run.op,
+        hardware=name,
+        gpus=fabric.ranks,
+        nodes=fabric.nodes,
+        rows=tuple(_rows(run, [row.in_place_s for row in log.rows])),
+        notes=tuple(_notes(log, fabric)),
+        diagnosis=tuple(diagnose(run)),
+    )
+
+
+def links_of(log: Log, setting: Setting) -> tuple[Fabric, str]:
+    """Give the links that a log was measured on, and the name of its GPUs.
+
+    Raises
+    ------
+    InputError
+        If nobody says how many GPUs of which kind there were.
+    """
+    ranks = setting.gpus or log.gpus
+    if not ranks or ranks < 2:
+        raise InputError(f"log: got {ranks or 'no'} GPUs, wanted two or more: give --gpus")
+    nodes = setting.nodes or log.nodes or 0
+    hosts = nodes if nodes > 1 else 0
+    if setting.ground is not None:
+        part = setting.ground.on(ranks, hosts)
+        return part.fabric(), part.machine.hardware or part.machine.name
+    name = setting.hardware or by_product(names(), log.product)
+    if not name:
+        shown = repr(log.product[:40]) if log.product else "nothing"
+        raise InputError(
+            f"log: got {shown} for the kind of GPU, wanted a catalogue name: give --hardware"
+        )
+    found = find_hardware(name)
+    return links(ranks, name, 0 if found.domain > found.gpus else hosts)
+
+
+def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
+    predicted, bad = run.times(), disturbed(run.seconds)
+    factor = bus_factor(run.op, run.fabric.ranks)
+    able = run.algorithm if supports(run.op, run.algorithm, run.fabric) else "auto"
+    columns = zip(run.sizes, run.seconds, in_place, predicted, bad, strict=True)
+    for size, measured, inside, time, marked in columns:
+        algorithm, protocol = choose(
+            run.op, float(size), run.fabric, algorithm=able, settings=run.settings
+        )
+        yield ComparedRow(
+            message_bytes=float(size),
+            measured_s=float(measured),
+            in_place_s=inside,
+            predicted_s=float(time),
+            error=float(time / measured - 1),
+            disturbed=bool(marked),
+            bus_bandwidth_bytes_per_s=float(size / measured * factor),
+            predicted_bus_bandwidth_bytes_per_s=float(size / time * factor),
+            algorithm=algorithm,
+            protocol=protocol,
+        )
+
+
+def _notes(log: Log, fabric: Fabric) -> Iterator[str]:
+    """Say what in the log does not add up, and what was assumed."""
+    printed = ranks_of(log.op, log.rows)
+    if printed is not None and abs(printed - fabric.ranks) > 0.02 * fabric.ranks:
+        yield f"bus bandwidths were printed for {printed} ranks, not for {fabric.ranks}"
+    ratios = [
+        row.algorithm_bandwidth_bytes_per_s * row.seconds / row.message_bytes
+        for row in log.rows
+        if row.algorithm_bandwidth_bytes_per_s > 10**9
+    ]
+    if ratios and abs(np.log(np.median(ratios))) > 0.1:
+        yield f"printed bandwidths count {np.median(ratios):.3g} times the printed sizes"
+    if log.nccl is None:
+        yield "the log names no NCCL release: taken as 2.29"
+    elif log.nccl < OLDEST:
+        yield f"NCCL {log.nccl[0]}.{log.nccl[1]} is older than 2.18, whose choices are taken"
+    if any(row.in_place_s is None for row in log.rows):
+        yield "times in place are missing from some rows"
+
+
+def written(found: Sequence[Comparison], style: str) -> str:
+    """Write comparisons in a format of the command line."""
+    return {"markdown": as_markdown, "csv": as_csv, "table": as_text}[style](found)
+
+
+def as_text(found: Sequence[Comparison]) -> str:
+    """Write comparisons for a terminal: table, plot and reasons."""
+    return "\n\n".join(_text(one) for one in found)
+
+
+def _text(one: Comparison) -> str:
+    widths = (10, 10, 10, 8, 10, 14, 11, 8)
+    table = [
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in [list(HEADERS), *one.cells()]
+    ]
+    curves = {
+        "predicted": [
+            (row.message_bytes, row.predicted_bus_bandwidth_bytes_per_s / 10**9) for row in one.rows
+        ],
+        "measured": [
+            (row.message_bytes, row.bus_bandwidth_bytes_per_s / 10**9) for row in one.rows
+        ],
+    }
+    ends = format_bytes(one.rows[0].message_bytes), format_bytes(one.rows[-1].message_bytes)
+    drawn = ["", "bus bandwidth, GB/s", plot(curves, ends)] if len(one.rows) > 2 else []
+    return "\n".join([one.headline(), *table, *drawn, "", *(f"- {line}" for line in one.summary())])
+
+
+def as_markdown(found: Sequence[Comparison]) -> str:
+    """Write comparisons for a document."""
+    from planner.report import markdown  # noqa: PLC0415  # rich is slow to import
+
+    parts = []
+    for one in found:
+        lines = "\n".join(f"- {line}" for line in one.summary())
+        parts.append(f"**{one.headline()}**\n\n{markdown(HEADERS, one.cells())}\n\n{lines}")
+    return "\n\n".join(parts)
+
+
+def as_csv(found: Sequence[Comparison]) -> str:
+    """Write the rows of comparisons as CSV: seconds and bytes a second."""
+    names = list(ComparedRow.__dataclass_fields__)
+    lines = [",".join(["op", "hardware", "gpus", "nodes", *names])]
+    for one in found:
+        place = [one.op, one.hardware, str(one.gpus), str(one.nodes)]
+        lines += [",".join([*place, *map(str, asdict(row).values())]) for row in one.rows]
+    return "\n".join(lines)

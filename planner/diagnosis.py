@@ -1,0 +1,203 @@
+"""Why a measured collective is not what the model says: what else it looks like.
+
+Each explanation is a changed machine, run or reading of the sizes. The one whose times come
+nearest to the measured ones is named, where it explains most of what the plain model misses.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.collectives import Settings, collective_time, least_bytes, supports
+from costmodels.collectives.operations import Op
+from topology.fabric import Fabric, Network
+from topology.hardware import pcie_bandwidth
+from topology.units import MIB, BytesPerSecond, format_seconds
+
+Array = NDArray[np.float64]
+
+SMALL: Final = 64 * 1024  # B
+APART: Final = 0.2  # relative error that asks for a reason
+SIZES: Final = 0.3  # how much better than any path other sizes must explain the times
+EXPLAINS: Final = 0.5  # share of an error that may be left by a reason
+DISTURBED: Final = 1.8  # a row this many times slower than a larger message was disturbed
+FLAT: Final = 1.3  # slowest over fastest of sizes that a floor makes alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What was measured: sizes and seconds of one collective, and what it is taken to run on."""
+
+    op: Op
+    fabric: Fabric
+    algorithm: str
+    settings: Settings
+    sizes: Array
+    seconds: Array
+
+    def times(self, factor: float = 1.0) -> Array:
+        """Seconds by the model; `factor` scales the sizes."""
+        able = supports(self.op, self.algorithm, self.fabric)
+        return collective_time(
+            self.op,
+            self.sizes * factor,
+            self.fabric,
+            algorithm=self.algorithm if able else "auto",
+            settings=self.settings,
+        )
+
+    def kept(self, which: NDArray[np.bool_]) -> "Run":
+        """Keep some rows."""
+        return replace(self, sizes=self.sizes[which], seconds=self.seconds[which])
+
+
+def disturbed(seconds: Array) -> NDArray[np.bool_]:
+    """Mark rows that took much longer than a larger message did.
+
+    >>> disturbed(np.array([1.0, 9.0, 1.0, 2.0])).tolist()
+    [False, True, False, False]
+    """
+    least_later = np.minimum.accumulate(seconds[::-1])[::-1]
+    marked: NDArray[np.bool_] = seconds > DISTURBED * least_later
+    return marked
+
+
+def diagnose(run: Run) -> Iterator[str]:
+    """Say where and why measured and modelled times part; nothing where they do not."""
+    bad = disturbed(run.seconds)
+    if bad.any():
+        yield _disturbance(bad)
+    clean = run.kept(~bad)
+    if clean.sizes.size:
+        yield from _floor(clean)
+        yield from _large(clean)
+
+
+def _disturbance(bad: NDArray[np.bool_]) -> str:
+    count = int(bad.sum())
+    first = bool(bad[:count].all())
+    which = f"{'the first ' if first else ''}{count} row{'s' if count > 1 else ''}"
+    return (
+        f"{which} took over {DISTURBED:g} times as long as larger messages "
+        f"({'warm-up' if first else 'something else ran'}): left out of the reasons"
+    )
+
+
+def _off(run: Run, factor: float = 1.0) -> float:
+    """Typical distance between measured and modelled times, as a logarithm."""
+    return float(np.median(np.abs(np.log(run.times(factor) / run.seconds))))
+
+
+def _floor(run: Run) -> Iterator[str]:
+    """Small messages that all take the same, and longer than modelled."""
+    small = run.kept(run.sizes <= SMALL)
+    if small.sizes.size < 3:
+        return
+    flat = small.kept(small.seconds <= FLAT * small.seconds.min())
+    measured = float(np.median(flat.seconds))
+    modelled = float(np.median(flat.times()))
+    if flat.sizes.size < 3 or measured < (1 + APART) * modelled:
+        return
+    single = replace(flat, settings=replace(flat.settings, launcher="single"))
+    alone = float(np.median(single.times()))
+    said = f"small messages take {format_seconds(measured)}, the model {format_seconds(modelled)}"
+    if run.settings.launcher == "process" and abs(np.log(alone / measured)) < np.log1p(APART):
+        yield f"{said}: the floor of one process that launches all GPUs of a node (-g)"
+    elif run.fabric.nodes > 1:
+        yield f"{said}: every step to another node waits longer (a slower transport, or no RDMA)"
+    else:
+        yield f"{said}: the floor of a slow host, or of calls that no graph replays"
+
+
+def _large(run: Run) -> Iterator[str]:
+    """Large messages on another path than the machine has, or of another size than printed."""
+    large = next(part for part in _largest(run) if part.sizes.size)
+    plain = _off(large)
+    if plain < np.log1p(APART):
+        return
+    ratio = float(np.median(large.seconds / large.times()))
+    said = f"large messages take {ratio:.2f} times as long as modelled"
+    paths = [
+        (text, _off(replace(large, fabric=links)), _off(replace(run, fabric=links)))
+        for text, links in _paths(run.fabric)
+    ]
+    text, left, whole = min(paths, key=lambda one: one[1] + one[2])
+    sizes = [(words, _off(large, by), _off(run, by)) for words, by in _conventions(run)]
+    other = min(sizes, key=lambda one: one[1] + one[2])
+    if other[1] + other[2] < SIZES * (left + whole):  # a path is the likelier cause
+        text, left, _ = other
+    if left < EXPLAINS * plain:
+        yield f"{said}: it looks as if {text}"
+    elif _beyond(large):
+        yield f"{said}, faster than the links can move them: other links, or other sizes"
+    else:
+        yield f"{said}, and no cause that was tried explains it: other traffic, or a broken link"
+
+
+def _largest(run: Run) -> Iterator[Run]:
+    """Yield the rows that bandwidth rules, or the largest there are."""
+    for least in (16 * MIB, MIB, 0):
+        yield run.kept(run.sizes >= least)
+
+
+def _beyond(run: Run) -> bool:
+    """Whether messages took less time than the links of one node need for the least bytes."""
+    least = np.asarray(least_bytes(run.op, run.sizes, run.fabric)) / run.fabric.bandwidth
+    return run.fabric.nodes == 1 and bool(np.median(run.seconds - least) < 0)
+
+
+def _conventions(run: Run) -> Iterator[tuple[str, float]]:
+    """Yield other ways to count sizes, in words, and bytes over printed bytes."""
+    ways = {run.fabric.ranks: "one rank's part of the whole", 2: "16-bit elements"}
+    for factor, what in ({4: "32-bit elements"} | ways).items():
+        yield f"sizes count {what}: bytes are {factor} times the printed sizes", float(factor)
+        yield f"sizes are {factor} times what nccl-tests would print", 1 / factor
+
+
+def _paths(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
+    """Yield what could be wrong with links, in words, and the links that would be left."""
+    generation = fabric.pcie_generation or 4
+    slot = BytesPerSecond(pcie_bandwidth(generation))
+    peers = replace(fabric, link="pcie", bandwidth=slot, multicast=False)
+    staged = replace(peers, peer_to_peer=False)
+    if fabric.multicast:
+        yield "NVLink SHARP (NVLS) is off", replace(fabric, multicast=False)
+    if fabric.link != "pcie":
+        yield "NVLink is not used, and peers talk over PCIe", peers
+        yield "peer access is off: copies are staged through the host", staged
+    elif fabric.peer_to_peer:
+        yield "peer access is off (IOMMU or ACS, or P2P disabled): copies are staged", staged
+    else:
+        works = replace(peers, peer_to_peer=True)
+        yield "peer access works, which the driver refuses on such cards by default", works
+    if fabric.link == "pcie":
+        across = not fabric.crosses_sockets
+        where = "the GPUs sit on two sockets" if across else "the GPUs share a socket"
+        yield where, replace(fabric, crosses_sockets=across)
+        for half in (2, 4):
+            lanes = replace(fabric, bandwidth=BytesPerSecond(fabric.bandwidth / half))
+            yield f"each GPU has 1/{half} of its lanes (degraded or shared)", lanes
+    if fabric.network is not None:
+        yield from _networks(fabric, fabric.network)
+
+
+def _networks(fabric: Fabric, network: Network) -> Iterator[tuple[str, Fabric]]:
+    for left in {network.nics - 1, network.nics // 2, network.nics // 4, 1}:
+        if 0 < left < network.nics:
+            share = BytesPerSecond(network.bandwidth * left / network.nics)
+            fewer = replace(network, nics=left, bandwidth=share)
+            yield f"{left} of {network.nics} NICs carry the traffic", replace(fabric, network=fewer)
+    for part in (2, 4):
+        slow = replace(network, bandwidth=BytesPerSecond(network.bandwidth / part))
+        yield f"NICs run at 1/{part} of their rate", replace(fabric, network=slow)
+        fast = replace(network, bandwidth=BytesPerSecond(network.bandwidth * part))
+        yield f"NICs are {part} times as fast as assumed", replace(fabric, network=fast)
+    if network.kind != "ethernet":
+        sockets = replace(network, kind="ethernet")
+        yield "traffic takes TCP sockets instead of RDMA", replace(fabric, network=sockets)
+        port = BytesPerSecond(network.bandwidth / network.nics)
+        single = replace(sockets, nics=1, bandwidth=port)
+        yield "traffic takes TCP sockets on one NIC", replace(fabric, network=single)

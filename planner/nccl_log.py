@@ -1,0 +1,282 @@
+"""What nccl-tests printed, from a log: tables of sizes and times, and how they were run."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final
+
+from costmodels.collectives.operations import Op
+from topology.errors import InputError
+from topology.readers.lines import MOST_CHARACTERS, plain_lines
+
+_ITEM_BYTES: Final = {
+    "int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+    "half": 2, "bfloat16": 2, "float16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4,
+    "int64": 8, "uint64": 8, "double": 8,
+}  # fmt: skip
+_OPS: Final[Mapping[str, Op]] = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather",
+    "scatter": "scatter", "sendrecv": "send_recv",
+}  # fmt: skip
+_TYPES: Final = "|".join(sorted(_ITEM_BYTES, key=len, reverse=True))
+_ROW: Final = re.compile(rf"(?<![\w.])(\d{{1,16}})\s+(\d{{1,16}})\s+({_TYPES})\s+(.*)$")
+_REDUCTIONS: Final = frozenset(("sum", "prod", "max", "min", "avg", "mulsum", "none", "all"))
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|N/A|inf|-?nan", re.IGNORECASE)
+_HEADER: Final = re.compile(r"\bsize\s+count\b")
+_RANK: Final = re.compile(r"Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*)$")
+_TEST: Final = re.compile(r"\b(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|"
+                          r"reduce|gather|scatter|send_?recv)_perf\b")  # fmt: skip
+_RUN: Final = re.compile(r"\bnGpus(?:\(perProc\))?\s+(\d+)|(?<!\S)\(?-g\s+(\d+)\b")
+_GRAPH: Final = re.compile(r"\bgraph:\s*(\d+)")
+_LIBRARY: Final = re.compile(
+    r"NCCL version\s*:?\s*(\d+)\.(\d+)|nccl-library=(\d)(\d\d)\d\d|nccl_version:\s*(\d+)\.(\d+)",
+    re.IGNORECASE,
+)
+_NOTE: Final = re.compile(r"^\W*([a-z_]{2,20}):\s+(\S.*)$")
+_HOSTS: Final = re.compile(r"(\d+)\s+(?:nodes|hosts)\b|(single) node", re.IGNORECASE)
+_FORCED: Final = re.compile(
+    r"(?:\bNCCL_ALGO\s*[=:]|\balgo_forced:)\s*\"?(ring|tree|nvlstree|collnet|pat)\b",
+    re.IGNORECASE,
+)
+_SURE: Final = 2 * 10**9  # B/s above which printed ratios of bandwidths say something
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    """One message size.
+
+    seconds : out of place, or in place where only that was printed. in_place_s : None where
+    absent. bus_factor : printed bus over algorithm bandwidth, 0 where too small to tell.
+    """
+
+    line: int
+    message_bytes: float
+    count: int
+    item_bytes: int
+    seconds: float
+    in_place_s: float | None
+    algorithm_bandwidth_bytes_per_s: float
+    bus_bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """One table of a log; what the log does not say is None or empty.
+
+    per_process : GPUs that one process drives. algorithm : forced, empty where NCCL chose.
+    """
+
+    title: str = ""
+    op: Op | None = None
+    gpus: int | None = None
+    nodes: int | None = None
+    per_process: int = 1
+    nccl: tuple[int, int] | None = None
+    product: str = ""
+    graph: bool = False
+    algorithm: str = ""
+    rows: tuple[LogRow, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What the lines above a table said."""
+
+    log: Log = field(default_factory=Log)
+    ranks: tuple[tuple[int, str, int], ...] = ()
+
+
+def read_log(text: str) -> tuple[Log, ...]:
+    """Read every table of an nccl-tests log.
+
+    Columns may lack the reduction, the root or the in-place half; prefixes of launchers, colours
+    and other programs' lines are passed over. Rows of no bytes are left out.
+
+    Raises
+    ------
+    InputError
+        If there is no table in the text.
+
+    Examples
+    --------
+    >>> log, = read_log('''# Collective test starting: all_gather_perf
+    ... #  Rank  0 Group  0 Pid 7 on  node1 device  0 [0x07] NVIDIA H100 80GB HBM3
+    ... #  Rank  1 Group  0 Pid 8 on  node1 device  1 [0x0b] NVIDIA H100 80GB HBM3
+    ... 0: 1048576  131072  float  none  -1  22.10  47.45  23.72  0  21.90  47.88  23.94  0
+    ... ''')
+    >>> log.op, log.gpus, log.nodes, f"{log.rows[0].seconds * 1e6:.1f} us"
+    ('all_gather', 2, 1, '22.1 us')
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"log of {len(text)} characters: expected at most {MOST_CHARACTERS}")
+    logs = tuple(_tables(plain_lines(text)))
+    if not logs:
+        raise InputError(
+            "log: got no line of an nccl-tests table, wanted size, count, type, time ..."
+        )
+    return logs
+
+
+def _tables(lines: Sequence[str]) -> Iterator[Log]:
+    seen, rows = _Seen(), list[LogRow]()
+    for number, line in enumerate(lines, 1):
+        match = _ROW.search(line)
+        if match:
+            rows += filter(None, [_row(number, match)])
+            continue
+        if rows and _opens(line):
+            yield _finished(seen, rows)
+            seen, rows = _Seen(log=_kept(seen.log)), []
+        seen = _heard(seen, line)
+    if rows:
+        yield _finished(seen, rows)
+
+
+def _opens(line: str) -> bool:
+    """Whether a line belongs to the next table of a log."""
+    return bool(
+        _HEADER.search(line) or _RUN.search(line) or _RANK.search(line) or _TEST.search(line)
+    ) or line.lstrip().startswith("##")
+
+
+def _kept(log: Log) -> Log:
+    """Keep what holds for every table of a log."""
+    return Log(nccl=log.nccl, product=log.product, graph=log.graph, per_process=log.per_process)
+
+
+def _row(number: int, match: re.Match[str]) -> LogRow | None:
+    """Read the numbers behind the type; None where they are no row."""
+    size, count, kind, rest = match.groups()
+    words = rest.split()
+    if words and words[0] in _REDUCTIONS:
+        words = words[1:]
+    numbers = [word for word in words if _NUMBER.fullmatch(word)]
+    if len(numbers) != len(words) or len(numbers) < 3 or float(size) == 0:
+        return None
+    if len(numbers) in (5, 9) or (len(numbers) == 4 and "." not in numbers[0]):
+        numbers = numbers[1:]  # the root
+    time, algorithm, bus = (_value(word) for word in numbers[:3])
+    if not time:
+        return None
+    return LogRow(
+        line=number,
+        message_bytes=float(size),
+        count=int(count),
+        item_bytes=_ITEM_BYTES[kind],
+        seconds=time / 10**6,
+        in_place_s=_value(numbers[4]) / 10**6 or None if len(numbers) >= 7 else None,
+        algorithm_bandwidth_bytes_per_s=algorithm * 10**9,
+        bus_bandwidth_bytes_per_s=bus * 10**9,
+    )
+
+
+def _value(word: str) -> float:
+    return 0.0 if word.upper() in ("N/A", "NAN", "-NAN", "INF") else float(word)
+
+
+def _heard(seen: _Seen, line: str) -> _Seen:
+    """Take up what a line outside a table says."""
+    rank = _RANK.search(line)
+    if rank:
+        one = (int(rank[1]), rank[2], int(rank[3]))
+        named = rank[4].strip()
+        if named and "Graphics Device" not in named:  # a driver older than the card
+            seen = replace(seen, log=replace(seen.log, product=named))
+        return replace(seen, ranks=(*seen.ranks, one))
+    return replace(seen, log=_said(seen.log, line))
+
+
+def _said(log: Log, line: str) -> Log:
+    test, run, graph, library = (p.search(line) for p in (_TEST, _RUN, _GRAPH, _LIBRARY))
+    forced = _FORCED.search(line)
+    if test:
+        log = replace(log, op=_OPS[test[1].replace("_", "")])
+    if run:
+        log = replace(log, per_process=int(run[1] or run[2]))
+    if graph:
+        log = replace(log, graph=int(graph[1]) > 0)
+    if library:
+        major, minor = (part for part in library.groups() if part is not None)
+        log = replace(log, nccl=(int(major), int(minor)))
+    if forced:
+        log = replace(log, algorithm=forced[1].lower().replace("nvlstree", "nvls_tree"))
+    note = _NOTE.match(line)
+    return _noted(log, note[1], note[2].strip()) if note else _titled(log, line)
+
+
+def _noted(log: Log, key: str, value: str) -> Log:
+    """Take a remark ``# nodes: 2`` that somebody wrote over a log."""
+    number = int(value) if value.isdigit() else 0
+    if key in ("gpus_total", "gpus", "ranks") and number:
+        return replace(log, gpus=number)
+    if key == "nodes" and number:
+        return replace(log, nodes=number)
+    if key == "gpu":
+        return replace(log, product=value)
+    name = value.lower().replace("_", "").replace("-", "")
+    if key == "collective" and name in _OPS:
+        return replace(log, op=_OPS[name])
+    return log
+
+
+def _titled(log: Log, line: str) -> Log:
+    """Take a heading ``## NCCL All to All, 2 hosts``."""
+    text = line.strip()
+    if not text.startswith("##"):
+        return log
+    title = text.strip("# ")
+    hosts = _HOSTS.search(title)
+    words = re.sub(r"[\W_]|nccl", "", title.lower())
+    named = [op for name, op in _OPS.items() if words.startswith(name)]
+    return replace(
+        log,
+        title=title,
+        op=named[0] if named else log.op,
+        nodes=(1 if hosts[2] else int(hosts[1])) if hosts else log.nodes,
+    )
+
+
+def _finished(seen: _Seen, rows: Sequence[LogRow]) -> Log:
+    """Add what ranks and bandwidths tell to what was said."""
+    log = replace(seen.log, rows=tuple(sorted(rows, key=lambda row: row.message_bytes)))
+    if seen.ranks:
+        gpus = max(rank for rank, _, _ in seen.ranks) + 1
+        nodes = _hosts(seen.ranks, gpus)
+        return replace(log, gpus=log.gpus or gpus, nodes=log.nodes or nodes)
+    return replace(log, gpus=log.gpus or _even(ranks_of(log.op, rows), log.nodes))
+
+
+def _even(ranks: int | None, nodes: int | None) -> int | None:
+    """Round a number of ranks that was worked out to one that fills its nodes evenly."""
+    if not ranks or not nodes or ranks < nodes:
+        return ranks
+    return nodes * round(ranks / nodes)
+
+
+def _hosts(ranks: Sequence[tuple[int, str, int]], gpus: int) -> int:
+    """Count the hosts: by name, or by devices a host where the list is not whole."""
+    if len({rank for rank, _, _ in ranks}) == gpus:
+        return len({host for _, host, _ in ranks})
+    return max(1, gpus // (1 + max(device for _, _, device in ranks)))
+
+
+def ranks_of(op: Op | None, rows: Iterable[LogRow]) -> int | None:
+    """Work the number of ranks out from printed bandwidths; None where they do not tell.
+
+    >>> row = LogRow(line=1, message_bytes=2.0**30, count=2**28, item_bytes=4, seconds=4e-3,
+    ...     in_place_s=None, algorithm_bandwidth_bytes_per_s=268.44e9,
+    ...     bus_bandwidth_bytes_per_s=469.77e9)
+    >>> ranks_of("all_reduce", [row])
+    8
+    """
+    sure = [row for row in rows if row.algorithm_bandwidth_bytes_per_s > _SURE]
+    if not sure or op in (None, "broadcast", "reduce", "send_recv"):
+        return None
+    factor = median(
+        row.bus_bandwidth_bytes_per_s / row.algorithm_bandwidth_bytes_per_s for row in sure
+    )
+    share = factor / 2 if op == "all_reduce" else factor  # (n - 1) / n
+    return round(1 / (1 - share)) if 0.4 < share < 1 else None

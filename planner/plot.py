@@ -1,0 +1,48 @@
+"""Curves over message sizes, drawn with characters."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+WIDTH: Final = 64
+HEIGHT: Final = 14
+
+
+def plot(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    shows: tuple[str, str],
+    *,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+) -> str:
+    """Draw series of points, the horizontal axis in octaves; the first letter marks a series.
+
+    Where two series meet only the last one shows.
+
+    Parameters
+    ----------
+    series : points by name. shows : how the two ends of the horizontal axis are labelled.
+
+    >>> print(plot({"one": [(1.0, 1.0), (4.0, 2.0)]}, ("1 B", "4 B"), width=8, height=3))
+               2 |       o
+                 |o
+               0 |
+                  1 B  4 B
+                       o one
+    """
+    points = [(math.log2(x), y) for each in series.values() for x, y in each if x > 0]
+    if not points:
+        return ""
+    low, high = min(x for x, _ in points), max(x for x, _ in points)
+    top = max(y for _, y in points) or 1.0
+    grid = [[" "] * width for _ in range(height)]
+    for name, each in series.items():
+        for x, y in each:
+            column = round((math.log2(x) - low) / ((high - low) or 1.0) * (width - 1))
+            line = height - 1 - min(height - 1, int(y / top * (height - 1)))
+            grid[line][column] = name[0]
+    marks = {0: f"{top:.3g}", height - 1: "0"}
+    lines = [f"{marks.get(n, ''):>12} |{''.join(row)}".rstrip() for n, row in enumerate(grid)]
+    gap = " " * max(1, width - len(shows[0]) - len(shows[1]))
+    legend = ", ".join(f"{name[0]} {name}" for name in series)
+    return "\n".join([*lines, f"{'':14}{shows[0]}{gap}{shows[1]}", f"{'':19}{legend}"])

@@ -1,0 +1,219 @@
+"""One operation, one price: the kernel and collective models with the right sizes in them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.catalogue import runtime
+from costmodels.collectives import collective_time
+from costmodels.estimate import Basis
+from costmodels.kernels import attention_time, matmul_time, pointwise_time
+from costmodels.ops import (
+    Attention,
+    Collective,
+    Convolve,
+    Matmul,
+    Part,
+    Pointwise,
+    Rearrange,
+    SendReceive,
+    Span,
+    Tensor,
+    Weight,
+)
+from costmodels.price import Target, price
+from topology.catalogue import devices, hardware, hardware_names
+from topology.errors import InputError
+
+NODE = hardware("h100-sxm")
+H100 = NODE.device
+TARGET = Target(
+    device=H100,
+    fabrics={"tp": NODE.fabric(8), "ring": NODE.fabric(4)},
+    runtime=runtime("tensorrt"),
+    precision="bf16",
+)
+
+
+def product(rows=4096, columns=8192, **more):
+    weight = Weight(**{"name": "w", "rows": (Part(4096),), "columns": (Part(columns),), **more})
+    x = Tensor("x", (1, rows, 4096))
+    return Matmul(x=x, weight=weight, out=Tensor("y", (1, rows, weight.local_columns)))
+
+
+def attention(queries=4096, keys=4096, heads=24, **more):
+    q, k = Tensor("q", (2, queries, heads * 128)), Tensor("k", (2, keys, heads * 128))
+    spans = (Span("image", queries),), (Span("image", keys),)
+    given_ = {"heads": heads, "key_value_heads": heads, "size": 128, **more}
+    return Attention(q=q, k=k, v=k, out=q, query_spans=spans[0], key_spans=spans[1], **given_)
+
+
+def test_a_product_is_as_large_as_this_rank_holds():
+    whole = price(product(split="columns", degree=8), TARGET)
+
+    assert whole.kind == "gemm"
+    assert whole.kernels == 1
+    assert whole.seconds == matmul_time(
+        4096, 8192 / 8, 4096, H100, precision="bf16", batch=1, sustained=True
+    )
+
+
+def test_only_layers_are_quantised():
+    """Embeddings and heads stay in 16 bits."""
+    fp8 = replace(TARGET, precision="fp8")
+
+    assert price(product(), fp8).seconds < price(product(), TARGET).seconds
+    assert price(product(layered=False), fp8).seconds == price(product(), TARGET).seconds
+
+
+def test_experts_are_a_batch_of_products():
+    """4096 rows, each to 2 of 16 experts: 16 products of 512 rows."""
+    x, out = Tensor("x", (1, 4096, 4096)), Tensor("y", (1, 4096, 2, 1024))
+    weight = Weight(name="w", rows=(Part(4096),), columns=(Part(1024),), experts=16)
+    op = Matmul(x=x, weight=weight, out=out, route=Tensor("route", (1, 4096, 2)))
+
+    assert price(op, TARGET).seconds == matmul_time(
+        512, 1024, 4096, H100, precision="bf16", batch=16, sustained=True
+    )
+
+
+def test_attention_is_one_kernel():
+    found = price(attention(key_value_heads=8), TARGET)
+
+    assert found.kind == "attention"
+    assert found.seconds == attention_time(
+        24, 4096, 4096, 128, H100, batch=2, kv_heads=8, precision="bf16", sustained=True
+    )
+
+
+def test_half_the_pairs_cost_about_half():
+    """A step of a causal ring sees every query, and half the keys."""
+    whole, half = (price(attention(16384, 16384, pairs=p), TARGET).seconds for p in (1.0, 0.5))
+
+    assert half == pytest.approx(whole / 2, rel=0.1)
+
+
+def test_a_window_bounds_the_keys():
+    windowed = price(attention(1024, 65536, window=1024, causal=True), TARGET).seconds
+
+    assert windowed == price(attention(1024, 2047), TARGET).seconds
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "torch-compile", "torch-eager"])
+def test_row_wise_work_costs_what_the_runtime_moves(name):
+    x = Tensor("x", (1, 4096, 3072))
+    op = Pointwise(function="norm", inputs=(x,), outputs=(x,))
+    fusion = runtime(name).fusion("norm")
+    found = price(op, replace(TARGET, runtime=runtime(name)))
+
+    moved = 2 * 4096 * 3072 * 2 * fusion.traffic
+    each = pointwise_time(moved / fusion.kernels, H100)
+    assert found.kernels == fusion.kernels
+    assert found.seconds == pytest.approx(fusion.kernels * each)
+
+
+def test_a_view_is_free_and_a_copy_is_not():
+    x = Tensor("x", (1, 4096, 3072))
+    view = Rearrange(move="split_rows", inputs=(x,), outputs=(x,), view=True)
+    copy = Rearrange(move="concat_rows", inputs=(x,), outputs=(x,))
+
+    assert price(view, TARGET).seconds == 0
+    assert price(view, TARGET).kernels == 0
+    assert price(copy, TARGET).seconds == pointwise_time(2 * 4096 * 3072 * 2, H100)
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_a_collective_runs_on_the_links_of_its_axis(kind):
+    small, large = Tensor("x", (1, 2**20)), Tensor("y", (8, 2**20))
+    op = Collective(kind=kind, x=small, out=large, axis="tp", degree=8)
+    found = price(op, TARGET)
+
+    assert (found.kind, found.calls, found.kernels) == ("communication", 1, 0)
+    assert found.seconds == collective_time(kind, 8.0 * 2**20 * 2, NODE.fabric(8))
+
+
+def test_a_send_goes_to_a_neighbour():
+    x = Tensor("x", (1, 2**20))
+    op = SendReceive(x=x, out=x, axis="ring", degree=4)
+
+    assert price(op, TARGET).seconds == collective_time("send_recv", 2.0 * 2**20, NODE.fabric(4))
+
+
+def test_an_algorithm_is_asked_for_where_it_serves():
+    """A ring all-reduce can be had, a ring all-to-all cannot: that one stays with NCCL."""
+    asked = replace(TARGET, algorithm="nvls")
+    x = Tensor("x", (8, 2**20))
+    for kind, algorithm in (("all_reduce", "nvls"), ("all_to_all", "auto")):
+        op = Collective(kind=kind, x=x, out=x, axis="tp", degree=8)
+        want = collective_time(kind, 8.0 * 2**20 * 2, NODE.fabric(8), algorithm=algorithm)
+        assert price(op, asked).seconds == want
+
+
+def test_convolutions_are_bound_by_arithmetic_or_memory():
+    heavy = price(Convolve(name="vae", flop=1e15, traffic=1.0), TARGET).seconds
+    wide = price(Convolve(name="vae", flop=1.0, traffic=3.35e12), TARGET).seconds
+
+    assert heavy >= 1e15 / H100.peak("bf16").value
+    assert wide == pytest.approx(1.0)
+
+
+def test_without_units_for_a_precision_there_is_no_price():
+    v100 = devices()["v100-sxm"]
+    with pytest.raises(InputError, match="v100-sxm has no tensor cores"):
+        price(product(), replace(TARGET, device=v100, precision="bf16"))
+
+
+OPS = {
+    "product": lambda rows: product(rows=rows),
+    "attention": lambda rows: attention(queries=rows, keys=rows),
+    "pointwise": lambda rows: Pointwise(
+        function="norm", inputs=(Tensor("x", (rows, 512)),), outputs=(Tensor("y", (rows, 512)),)
+    ),
+    "copy": lambda rows: Rearrange(
+        move="concat_rows", inputs=(Tensor("x", (rows, 512)),), outputs=(Tensor("y", (rows, 512)),)
+    ),
+    "all_to_all": lambda rows: Collective(
+        kind="all_to_all",
+        x=Tensor("x", (8, rows, 512)),
+        out=Tensor("y", (8, rows, 512)),
+        axis="tp",
+        degree=8,
+    ),
+    "send": lambda rows: SendReceive(
+        x=Tensor("x", (rows, 512)), out=Tensor("y", (rows, 512)), axis="ring", degree=4
+    ),
+}
+
+
+@pytest.mark.parametrize("make", OPS.values(), ids=OPS)
+@given(rows=st.lists(st.integers(1, 2**17), min_size=1, max_size=4))
+def test_arrays_of_sizes_cost_what_each_costs(make, rows):
+    together = price(make(np.array(rows)), TARGET).seconds
+
+    apart = [float(price(make(one), TARGET).seconds) for one in rows]
+    assert np.asarray(together) == pytest.approx(np.array(apart), rel=1e-12)
+
+
+@pytest.mark.parametrize("make", OPS.values(), ids=OPS)
+@given(one=st.integers(1, 2**12), factor=st.integers(2, 64))
+def test_twice_the_rows_or_more_never_cost_less(make, one, factor):
+    """Rows in whole tiles, so that no ragged edge is compared with an even one."""
+    few, many = (float(price(make(64 * rows), TARGET).seconds) for rows in (one, one * factor))
+
+    assert 0 < few <= many * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(hardware_names()))
+@pytest.mark.parametrize("make", OPS.values(), ids=OPS)
+def test_every_gpu_has_a_price_for_every_operation(make, name):
+    node = hardware(name)
+    precision = "bf16" if node.device.peak("bf16") else "fp16"
+    fabrics = {"tp": node.fabric(8), "ring": node.fabric(4)}
+    target = replace(TARGET, device=node.device, fabrics=fabrics, precision=precision)
+
+    found = price(make(4096), target)
+    assert 0 < float(found.seconds) < 60
+    assert isinstance(found.basis, Basis)

@@ -1,0 +1,229 @@
+"""What runs beside what: schedules solved by hand, and laws of all of them."""
+
+import generators
+import numpy as np
+import pytest
+from generators import task
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.catalogue import runtime
+from costmodels.estimate import Basis
+from costmodels.ops import Collective, Loop, Matmul, Part, SendReceive, Tensor, Weight
+from costmodels.overlap import hidden_share
+from costmodels.price import Target, price
+from costmodels.timeline import Cost, cost, makespan
+from topology.catalogue import hardware
+
+NODE = hardware("h100-sxm")
+
+
+def target(name="tensorrt", **changes):
+    return Target(
+        **{
+            "device": NODE.device,
+            "fabrics": {"ring": NODE.fabric(4), "tp": NODE.fabric(4)},
+            "runtime": runtime(name),
+            "precision": "bf16",
+            **changes,
+        }
+    )
+
+
+def ring(attend, send, steps=4):
+    """Ring attention: each step's keys arrive while the step before is computed."""
+    tasks = [task("a0", "compute", attend)]
+    for step in range(1, steps):
+        tasks.append(task(f"s{step}", "comm", send, [f"s{step - 1}"] if step > 1 else []))
+        tasks.append(task(f"a{step}", "compute", attend, [f"s{step}"]))
+    return tasks
+
+
+@pytest.mark.parametrize(
+    ("tasks", "finish"),
+    [
+        ([], 0),
+        ([task("a", "compute", 3)], 3),
+        ([task("a", "compute", 3), task("b", "compute", 2)], 5),  # one stream: one at a time
+        ([task("a", "comm", 3), task("b", "compute", 2)], 3),  # two streams: the longer
+        ([task("a", "comm", 3), task("b", "compute", 2, ["a"])], 5),  # waits
+        (ring(3, 2), 12),  # 4 x 3: sends are hidden
+        (ring(3, 5), 18),  # 3 x 5, then one attention of 3
+        (ring(3, 3), 12),
+        (ring(7, 1, steps=1), 7),
+        # a diamond: 2, then 3 beside 5, then 1
+        (
+            [
+                task("a", "compute", 2),
+                task("b", "compute", 3, ["a"]),
+                task("c", "comm", 5, ["a"]),
+                task("d", "compute", 1, ["b", "c"]),
+            ],
+            8,
+        ),
+        # written twice: who reads waits for the second
+        ([task("a", "compute", 2), task("a", "comm", 4), task("b", "compute", 1, ["a"])], 5),
+    ],
+)
+def test_schedules_solved_by_hand(tasks, finish):
+    assert makespan(tasks) == finish
+
+
+def longest_chain(tasks):
+    end = {}
+    for op, priced in tasks:
+        begin = max((end[tensor.name] for tensor in op.reads), default=0.0)
+        end[op.writes[0].name] = begin + priced.seconds
+    return max(end.values(), default=0.0)
+
+
+@given(tasks=generators.schedules())
+def test_between_full_overlap_and_none(tasks):
+    busiest = max(sum(p.seconds for op, p in tasks if op.stream == s) for s in ("compute", "comm"))
+
+    none = sum(priced.seconds for _, priced in tasks)
+    assert max(busiest, longest_chain(tasks)) <= makespan(tasks) <= none
+
+
+@given(tasks=generators.schedules(), more=st.integers(0, 100), data=st.data())
+def test_longer_tasks_never_finish_earlier(tasks, more, data):
+    if not tasks:
+        return
+    number = data.draw(st.integers(0, len(tasks) - 1))
+    op, priced = tasks[number]
+    slower = task(op.writes[0].name, op.stream, priced.seconds + more, [t.name for t in op.reads])
+
+    assert makespan([*tasks[:number], slower, *tasks[number + 1 :]]) >= makespan(tasks)
+
+
+@given(tasks=generators.schedules())
+def test_leaving_out_the_last_task_never_takes_longer(tasks):
+    assert makespan(tasks[:-1]) <= makespan(tasks)
+
+
+def _square(name, rows=4096):
+    """A product of two square matrices."""
+    x = Tensor(f"{name}.x", (1, rows, 4096))
+    weight = Weight(name=name, rows=(Part(4096),), columns=(Part(4096),))
+    return Matmul(x=x, weight=weight, out=Tensor(f"{name}.y", (1, rows, 4096)))
+
+
+def _reduce(name, size=2**20):
+    x = Tensor(f"{name}.x", (size,))
+    return Collective(kind="all_reduce", x=x, out=Tensor(name, (size,)), axis="tp", degree=4)
+
+
+def _send(name, size):
+    x = Tensor(f"{name}.x", (size,))
+    return SendReceive(x=x, out=Tensor(f"{name}.y", (size,)), axis="ring", degree=4)
+
+
+def _loop(*body, count=1, **more):
+    return Loop(name="loop", count=count, body=body, **more)
+
+
+def test_what_runs_in_order_adds_up():
+    product, reduction = _square("a"), _reduce("b")
+    found = cost(_loop(product, reduction, product), target())
+
+    alone, called = price(product, target()).seconds, price(reduction, target()).seconds
+    assert found.time == pytest.approx(2 * alone + called)
+    assert found.classes["gemm"] == pytest.approx(2 * alone)
+    assert found.classes["communication"] == pytest.approx(called)
+    assert found.exposed == pytest.approx(called)
+    assert found.hidden == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, np.array([1, 2, 3])])
+def test_turns_of_a_loop_take_as_many_times_as_long(count):
+    body = _loop(_square("a"), _reduce("b"))
+    once, all_of_them = cost(body, target()), cost(_loop(body, count=count), target())
+
+    assert np.asarray(all_of_them.time) == pytest.approx(np.asarray(count) * once.time)
+    assert np.asarray(all_of_them.exposed) == pytest.approx(np.asarray(count) * once.exposed)
+
+
+def test_inner_loops_are_barriers():
+    """A send in one loop cannot hide behind the next one."""
+    send, product = _send("s", 2**24), _square("a")
+    apart = cost(_loop(_loop(send), _loop(product)), target())
+
+    assert apart.hidden == 0
+    assert apart.time == pytest.approx(
+        price(send, target()).seconds + price(product, target()).seconds
+    )
+
+
+@pytest.mark.parametrize("size", [2**10, 2**20, 2**24, 2**28, 2**30])
+def test_a_send_beside_a_product_is_hidden_in_part(size):
+    """What fits beside the product is hidden as far as kernels can share a GPU; the rest is not."""
+    send, product = _send("s", size), _square("a", rows=16384)
+    found = cost(_loop(send, product), target())
+
+    sending, computing = price(send, target()).seconds, price(product, target()).seconds
+    share = hidden_share("send_recv", "hopper")
+    assert found.hidden == pytest.approx(share * min(sending, computing))
+    assert found.exposed == pytest.approx(sending - found.hidden)
+    assert found.time == pytest.approx(computing + found.exposed)
+    assert 0 <= found.hidden <= sending
+
+
+def test_a_send_that_is_waited_for_is_exposed():
+    product = _square("a")
+    waits = Matmul(x=Tensor("s.y", (1, 4096, 4096)), weight=product.weight, out=product.out)
+    found = cost(_loop(_send("s", 2**24), waits), target())
+
+    assert found.hidden == 0
+
+
+def test_the_host_bounds_small_work():
+    """A thousand tiny products: the device waits for the host unless a graph is replayed."""
+    tiny = _loop(_square("a", rows=1), count=1000)
+    graph, eager = cost(tiny, target("tensorrt")), cost(tiny, target("torch-eager"))
+
+    assert graph.launch == 0
+    assert eager.time == pytest.approx(1000 * runtime("torch-eager").host_kernel.value)
+    assert eager.launch == pytest.approx(eager.time - eager.device)
+
+
+def test_the_host_runs_ahead_of_large_work():
+    large = _loop(_square("a", rows=65536), count=10)
+
+    assert cost(large, target("torch-eager")).launch == 0
+
+
+costs = st.builds(
+    Cost,
+    classes=st.dictionaries(
+        st.sampled_from(["gemm", "attention", "communication"]), st.integers(0, 1000).map(float)
+    ),
+    exposed=st.integers(0, 1000).map(float),
+    hidden=st.integers(0, 1000).map(float),
+    host=st.integers(0, 1000).map(float),
+    basis=st.dictionaries(st.sampled_from(["gemm", "attention"]), st.sampled_from(list(Basis))),
+)
+
+
+@given(one=costs, two=costs, three=costs)
+def test_costs_add_up_in_any_order(one, two, three):
+    assert one + two == two + one
+    assert (one + two) + three == one + (two + three)
+    assert one + Cost() == one
+
+
+@given(one=costs, two=costs, count=st.integers(0, 50))
+def test_turns_share_out(one, two, count):
+    assert (one + two).times(count) == one.times(count) + two.times(count)
+
+
+@given(one=costs)
+def test_time_is_the_device_and_what_it_waits(one):
+    assert one.time == one.device + one.launch
+    assert one.device == one.compute + one.exposed
+    assert one.launch >= 0
+
+
+@given(one=costs, two=costs)
+def test_a_sum_is_known_as_well_as_its_worst_part(one, two):
+    for kind, basis in (one + two).basis.items():
+        assert basis == max(part.basis[kind] for part in (one, two) if kind in part.basis)

@@ -1,0 +1,285 @@
+"""The Python face, as it was promised."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from generators import nonsense, tried
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import planner
+from costmodels.collectives.operations import OPS
+from topology.catalogue import hardware_names
+from topology.errors import IllegalPlanError
+
+NAMES = """
+cosmos3 cosmos3-nano cosmos3-super cosmos3-edge flux.1-dev flux flux.1-schnell flux.2-dev
+sd3.5-large qwen-image hunyuanvideo hunyuanvideo-1.5 wan2.1-1.3b wan2.1-14b wan2.2-a14b wan2.2-5b
+cogvideox-5b mochi-1 ltx-video pixart-sigma hidream-i1 z-image lumina2 cosmos-predict2-2b
+cosmos-predict2-14b llama-3.1-8b llama-3.1-70b llama-3.1-405b qwen3-8b qwen3-32b qwen3-235b-a22b
+mixtral-8x7b mixtral-8x22b deepseek-v3 gpt-oss-120b gpt-oss-20b gemma-3-27b mistral-large
+"""
+GPUS = """
+h100-sxm h100-nvl h100-pcie h200-sxm h200-nvl h20 h800-sxm a100-sxm-40gb a100-sxm-80gb
+a100-pcie-80gb b200 b300 gb200 gb300 l40s l40 l20 l4 a10g rtx-pro-6000 rtx-5090 rtx-4090 rtx-3090
+rtx-a6000 v100-sxm t4
+"""
+MODELS, HARDWARE = NAMES.split(), GPUS.split()
+OLD = ("v100-sxm", "t4")  # without bf16
+PRECISIONS = ("bf16", "fp16", "fp8", "nvfp4", "int8")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_promised_models_are_answered(name):
+    """DeepSeek's latent attention is read and counted, and every plan of it says why not."""
+    answer = planner.recommend(name, gpus=2).to_dict()
+
+    assert set(answer) >= {"request", "plans", "rejected"}
+    assert answer["request"]["model"] == name
+    assert answer["plans"] or all(one["reason"] for one in answer["rejected"])
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_promised_hardware_is_answered(name):
+    precision = "fp16" if name in OLD else "bf16"
+    plan = planner.estimate(
+        "pixart-sigma", gpus=4, hardware=name, plan="ulysses4", precision=precision, offload=True
+    )
+
+    assert plan.to_dict()["hardware"] == name
+    assert name in hardware_names()
+    assert plan.latency_s > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_promised_models_describe_themselves(name):
+    shown = planner.read_model(name).to_dict()
+
+    for key in ("parameters", "layers", "hidden", "heads", "kv_heads", "head_dim"):
+        assert type(shown[key]) is int, key
+        assert shown[key] > 0, key
+    assert isinstance(shown["family"], str)
+    assert shown["heads"] % shown["kv_heads"] == 0 or shown["kv_heads"] % shown["heads"] == 0
+    assert json.loads(json.dumps(shown, allow_nan=False))["name"] == shown["name"]
+
+
+def test_the_example_of_the_contract():
+    plan = planner.estimate(
+        "cosmos3",
+        gpus=8,
+        hardware="h100-sxm",
+        plan="cfg2.ulysses4",
+        height=720,
+        width=1280,
+        frames=189,
+        steps=35,
+        runtime="torch-compile",
+    )
+    shown = plan.to_dict()
+
+    assert (shown["model"], shown["gpus"], shown["plan"]) == ("cosmos3-nano", 8, "cfg2.ulysses4")
+    assert shown["runtime"] == "torch-compile"
+    assert shown["throughput_per_s"] == pytest.approx(1 / shown["latency_s"])
+
+
+def test_a_recommendation_holds_estimates():
+    answer = planner.recommend("flux.1-dev", gpus=4)
+    first = answer.to_dict()["plans"][0]
+
+    same = planner.estimate("flux.1-dev", gpus=4, plan=first["plan"]).to_dict()
+    assert same == first
+    latencies = [one["latency_s"] for one in answer.to_dict()["plans"]]
+    assert latencies == sorted(latencies)
+
+
+def test_everything_is_json():
+    for answer in (planner.recommend("llama-3.1-8b", gpus=4), planner.recommend("flux", gpus=2)):
+        shown = answer.to_dict()
+        assert json.loads(json.dumps(shown, allow_nan=False)) == shown
+
+
+def test_what_estimate_refuses_recommend_rejects():
+    with pytest.raises(IllegalPlanError) as error:
+        planner.estimate("wan2.1-1.3b", gpus=8, plan="ulysses8")
+
+    rejected = {
+        one["plan"]: one["reason"]
+        for one in planner.recommend("wan2.1-1.3b", gpus=8).to_dict()["rejected"]
+    }
+    assert rejected["ulysses8"] in str(error.value)
+    assert "nearest that can" in str(error.value)
+    assert isinstance(error.value, planner.InputError)
+    assert isinstance(error.value, ValueError)
+
+
+def test_a_plan_may_be_left_out_on_one_gpu_only():
+    assert planner.estimate("flux").to_dict()["plan"] == "single"
+    with pytest.raises(planner.InputError, match="a plan is needed for 2 GPUs"):
+        planner.estimate("flux", gpus=2)
+
+
+def test_a_plan_may_be_the_value_of_another_estimate():
+    first = planner.recommend("flux", gpus=2).plans[0]
+
+    assert planner.estimate("flux", gpus=2, plan=first.plan) == first
+
+
+# Kernels and collectives: numbers and arrays
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("hardware", ["h100-sxm", "a100-sxm-80gb", "b200", "l40s"])
+def test_collectives_of_arrays_are_those_of_their_numbers(op, hardware):
+    sizes = np.array([[0.0, 1e3, 1e4], [1e6, 1e8, 1e9]])
+    together = planner.collective(op, sizes, gpus=8, hardware=hardware)
+
+    apart = [
+        [planner.collective(op, float(one), gpus=8, hardware=hardware) for one in row]
+        for row in sizes
+    ]
+    assert together.shape == sizes.shape
+    assert together == pytest.approx(np.array(apart), rel=1e-12)
+    assert np.all(np.diff(together.ravel()) >= 0)
+
+
+@pytest.mark.parametrize("launch", ["graph", "stream"])
+@pytest.mark.parametrize("algorithm", ["auto", "ring", "engine", "multishot", "oneshot", "twoshot"])
+def test_collectives_take_their_options(algorithm, launch):
+    seconds = planner.collective(
+        "all_reduce", 2**20, gpus=8, hardware="h100-sxm", algorithm=algorithm, launch=launch
+    )
+
+    assert type(seconds) is float
+    assert 1e-6 < seconds < 1e-3
+
+
+def test_a_rank_alone_sends_nothing():
+    assert planner.collective("all_reduce", 1e9, gpus=1) == 0.0
+
+
+def test_more_nodes_take_longer():
+    inside = planner.collective("all_reduce", 1e9, gpus=8)
+    across = planner.collective("all_reduce", 1e9, gpus=16, nodes=2)
+
+    assert across > inside
+
+
+@given(
+    m=st.lists(st.integers(1, 2**16), min_size=1, max_size=4),
+    n=st.integers(1, 2**14),
+    k=st.integers(1, 2**14),
+)
+@settings(max_examples=25)
+def test_products_of_arrays_are_those_of_their_numbers(m, n, k):
+    together = planner.matmul(np.array(m), n, k)
+
+    assert together == pytest.approx(np.array([planner.matmul(one, n, k) for one in m]), rel=1e-12)
+    assert np.all(together > 0)
+
+
+@given(
+    queries=st.lists(st.integers(1, 2**15), min_size=1, max_size=4),
+    keys=st.integers(1, 2**15),
+    heads=st.sampled_from([1, 8, 24, 40]),
+    causal=st.booleans(),
+)
+@settings(max_examples=25)
+def test_attention_of_arrays_is_that_of_its_numbers(queries, keys, heads, causal):
+    together = planner.attention(heads, np.array(queries), keys, 128, causal=causal)
+
+    apart = [planner.attention(heads, one, keys, 128, causal=causal) for one in queries]
+    assert together == pytest.approx(np.array(apart), rel=1e-12)
+    assert np.all(together > 0)
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_every_gpu_prices_its_precisions_and_refuses_others(name):
+    """8192 cubed is 1.1 TFLOP: not faster than the data sheet, and within reason of it."""
+    for precision in PRECISIONS:
+        seconds, said = tried(planner.matmul, 8192, 8192, 8192, name, precision)
+        peak = hardware_names()[name].device.peak(precision)
+        assert (seconds is None) == (peak is None)
+        assert said == "" or f"{name} has no tensor cores for {precision}" in said
+        assert peak is None or 0.3 < 2 * 8192**3 / peak.value / seconds <= 1
+
+
+@pytest.mark.parametrize(
+    "value", [-1, math.nan, math.inf, 1e300, 10**400, "8", None, [[1], [1, 2]]]
+)
+def test_what_is_no_size_is_one_line(value):
+    calls = (
+        lambda: planner.collective("all_reduce", value, gpus=8),
+        lambda: planner.matmul(value, 8, 8),
+        lambda: planner.attention(8, value, 8, 128),
+        lambda: planner.attention(8, 8, 8, 128, kv_heads=value or "none"),
+    )
+    for call in calls:
+        result, said = tried(call)
+        assert result is None
+        assert is_one_line(said)
+
+
+def is_one_line(said):
+    return said and "\n" not in said and len(said) < 200
+
+
+def test_zero_is_a_message_but_no_shape():
+    assert planner.collective("all_reduce", 0, gpus=8) > 0
+    for shape in ((0, 8, 8), (8, 0, 8), (8, 8, 0)):
+        assert tried(planner.matmul, *shape)[0] is None
+    assert tried(planner.attention, 0, 8, 8, 128)[0] is None
+    assert tried(planner.attention, 8, 8, 8, 128, kv_heads=0)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"model": "cosmos4"}, "unknown model 'cosmos4': did you mean cosmos3"),
+        ({"model": None}, "model: got None"),
+        ({"model": "/no/such/config.json"}, "no such file or folder"),
+        ({"gpus": 0}, "gpus: got 0"),
+        ({"gpus": "8"}, "gpus: got '8', wanted a whole number"),
+        ({"gpus": 10**400}, "gpus: got 1000"),
+        ({"hardware": "h1000"}, "unknown hardware 'h1000': did you mean h100-sxm"),
+        ({"hardware": 8}, "hardware: got 8, wanted a name"),
+        ({"runtime": "torch"}, "unknown runtime 'torch': did you mean torch-eager or"),
+        ({"precision": "fp64"}, "unknown precision 'fp64'"),
+        ({"algorithm": "rings"}, "unknown algorithm 'rings': did you mean ring"),
+        ({"attention": "fa9"}, "unknown attention kernel 'fa9'"),
+        ({"height": 0}, "height: got 0"),
+        ({"steps": math.nan}, "steps: got nan"),
+        ({"batch": -1}, "batch: got -1"),
+        ({"nodes": 3}, "3 nodes"),
+        ({"colour": "red"}, "unknown argument 'colour': expected one of"),
+        ({"plan": "tp3"}, "degrees multiply to 3"),
+        ({"plan": "sp2"}, "unknown axis 'sp'"),
+        ({"plan": 3}, "plan '3': expected axes and degrees"),
+    ],
+)
+def test_bad_input_is_named(asked, said):
+    with pytest.raises(planner.InputError) as error:
+        planner.estimate(**{"model": "flux", "gpus": 2, "plan": "ulysses2", **asked})
+
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["op", "hardware", "algorithm", "launch"])
+@pytest.mark.parametrize("value", [3, b"ring", [1], "nonsense"])
+def test_names_of_collectives_are_words_that_are_known(name, value):
+    asked = {"op": "all_reduce", "hardware": "h100-sxm", "algorithm": "auto", "launch": "graph"}
+    result, said = tried(planner.collective, message_bytes=1e6, gpus=8, **{**asked, name: value})
+
+    assert result is None
+    assert is_one_line(said.partition(": ")[0])
+
+
+@given(value=st.one_of(nonsense, st.none(), st.floats(), st.integers(), st.lists(st.integers())))
+@settings(max_examples=40)
+def test_any_value_anywhere_is_an_answer_or_one_line(value):
+    asked = {"model": "flux.1-schnell", "gpus": 1, "plan": "single"}
+    for name in ("gpus", "plan", "hardware", "runtime", "precision", "height", "steps", "nodes"):
+        _, said = tried(planner.estimate, **{**asked, name: value})
+        assert "\n" not in said

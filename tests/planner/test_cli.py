@@ -1,0 +1,328 @@
+"""The command line as people and scripts use it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import (
+    CLUSTER,
+    COMMANDS,
+    FLUX,
+    LLAMA,
+    NOTHING,
+    REQUEST,
+    ROOT,
+    assert_refused,
+    python,
+    run,
+)
+
+import planner
+
+
+@pytest.mark.parametrize("argv", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize("style", ["table", "json", "markdown"])
+def test_every_command_answers_on_standard_output(argv, style):
+    code, out, err = run(*argv, "--format", style)
+
+    assert (code, err) == (0, "")
+    assert out.strip()
+    if style == "json":
+        document, end = json.JSONDecoder().raw_decode(out)
+        assert out[end:].strip() == ""
+        assert isinstance(document, dict)
+
+
+def test_a_machine_can_be_a_page():
+    code, out, err = run("topology", "show", "h100-sxm", "--format", "html")
+
+    assert (code, err) == (0, "")
+    assert out.lstrip().lower().startswith("<!doctype html")
+
+
+SAME = {
+    "recommend": (
+        ("recommend", "--model", "cosmos3", "--gpus", "4", "--objective", "memory"),
+        lambda: planner.recommend("cosmos3", gpus=4, objective="memory"),
+    ),
+    "at most": (
+        ("recommend", "--model", "flux", "--gpus", "8", "--at-most-gpus", "--hardware", "l40s"),
+        lambda: planner.recommend("flux", gpus=8, at_most=True, hardware="l40s"),
+    ),
+    "decoder": (
+        ("recommend", "--model", "llama-3.1-8b", "--gpus", "4", "--input-tokens", "512"),
+        lambda: planner.recommend("llama-3.1-8b", gpus=4, input_tokens=512),
+    ),
+    "nothing": (NOTHING, lambda: planner.recommend("flux.1-dev", gpus=1, hardware="rtx-4090")),
+    "estimate": (
+        ("estimate", *REQUEST, "--plan", "tp2", "--height", "512", "--width", "768", "--offload"),
+        lambda: planner.estimate(
+            "flux.1-dev", gpus=2, plan="tp2", height=512, width=768, offload=True
+        ),
+    ),
+    "eager": (
+        ("estimate", "--model", "flux", "--runtime", "torch-eager", "--steps", "4"),
+        lambda: planner.estimate("flux", runtime="torch-eager", steps=4),
+    ),
+    "model": (("models", "show", "wan2.1-14b"), lambda: planner.read_model("wan2.1-14b")),
+    "topology": (
+        ("topology", "show", CLUSTER),
+        lambda: planner.read_topology(CLUSTER),
+    ),
+    "on a machine": (
+        ("estimate", *REQUEST, "--plan", "tp2", "--topology", CLUSTER),
+        lambda: planner.estimate("flux.1-dev", gpus=2, plan="tp2", topology=CLUSTER),
+    ),
+}
+
+
+@pytest.mark.parametrize(("argv", "call"), SAME.values(), ids=SAME)
+def test_json_is_what_python_returns(argv, call):
+    _, out, _ = run(*argv, "--format", "json")
+
+    assert json.loads(out) == json.loads(json.dumps(call().to_dict()))
+
+
+def test_a_collective_in_json_is_what_python_returns():
+    _, out, _ = run("collectives", "--op", "all_to_all", "--bytes", "1MiB:4MiB", "--format", "json")
+
+    for row in json.loads(out)["rows"]:
+        assert row["time_s"] == planner.collective("all_to_all", row["message_bytes"], gpus=8)
+
+
+def test_as_many_plans_as_were_asked_for():
+    def lines(*more):
+        return json.loads(run(*COMMANDS["recommend"], *more, "--format", "json")[1])["plans"]
+
+    assert len(lines("--top", "3")) == 3
+    assert lines("--top", "1000") == lines()
+
+
+def test_rejected_plans_on_request():
+    _, out, _ = run(*COMMANDS["recommend"], "--rejected")
+
+    assert "a step has one forward (no guidance), which cfg2 does not divide" in out
+
+
+def test_a_file_of_a_model_is_a_model(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    code, out, err = run("estimate", "--model", str(path), "--gpus", "2", "--plan", "tp2")
+
+    assert (code, err) == (0, "")
+    assert tmp_path.name in out
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize("style", ["table", "json", "markdown"])
+def test_no_feasible_plan_is_an_answer_and_exit_code_one(style):
+    code, out, err = run(*NOTHING, "--format", style)
+
+    assert (code, err) == (1, "")
+    assert "no plan of 1 GPUs can run; would fit: " in out
+
+
+def test_an_interrupt_is_exit_code_130(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.search.find", interrupt)
+
+    assert run(*COMMANDS["recommend"]) == (130, "", "planner: interrupted\n")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["recommend", "--help"], ["--version"]])
+def test_help_and_version_are_answers(argv):
+    code, out, err = run(*argv)
+
+    assert (code, err) == (0, "")
+    assert out.startswith(("usage: planner", "planner "))
+
+
+BAD = [
+    ((), "required"),
+    (("recommend",), "--model"),
+    (("fly",), "invalid choice: 'fly'"),
+    (("recommend", *REQUEST, "--colour", "red"), "unrecognized arguments: --colour red"),
+    (("recommend", "--model", "cosmos4"), "unknown model 'cosmos4'", "did you mean cosmos3"),
+    (("recommend", "--model", ""), "unknown model ''"),
+    (("recommend", "--model", "a\nb"), "unknown model"),
+    (("recommend", *REQUEST, "--hardware", "h1000"), "unknown hardware 'h1000'", "h100-sxm"),
+    (("recommend", *REQUEST, "--runtime", "torch"), "unknown runtime 'torch'", "torch-eager"),
+    (("recommend", *REQUEST, "--precision", "fp64"), "unknown precision 'fp64'"),
+    (("recommend", *REQUEST, "--objective", "speed"), "unknown objective 'speed'"),
+    (("recommend", *REQUEST, "--algorithm", "rings"), "unknown algorithm 'rings'", "ring"),
+    (("recommend", *REQUEST, "--text-tower", "never"), "unknown text_tower 'never'"),
+    (("recommend", *REQUEST, "--format", "xml"), "invalid choice: 'xml'"),
+    (("recommend", *REQUEST, "--nodes", "3"), "3 nodes"),
+    (("recommend", *REQUEST, "--top", "0"), "top: got 0, wanted a whole number from 1 to 1000"),
+    (("recommend", *REQUEST, "--frames", "5"), "frames: got 5, wanted 1"),
+    (("recommend", *REQUEST, "--topology", "/no/such/file"), "no such file"),
+    (("recommend", *REQUEST, "--topology", str(ROOT)), "no such file"),
+    (("recommend", *REQUEST, "--attention", "fa9"), "unknown attention kernel 'fa9'"),
+    (("estimate", *REQUEST), "a plan is needed for 2 GPUs"),
+    (("estimate", *REQUEST, "--plan", ""), "expected axes and degrees"),
+    (("estimate", *REQUEST, "--plan", "sp2"), "unknown axis 'sp'"),
+    (("estimate", *REQUEST, "--plan", "tp4"), "degrees multiply to 4 (4), not to 2 GPUs"),
+    (("estimate", *REQUEST, "--plan", "cfg2"), "nearest that can on 2 GPUs: "),
+    (("estimate", *NOTHING[1:], "--plan", "single"), "bytes (", "would fit: "),
+    (("collectives", "--gpus", "1"), "gpus: got 1, wanted a whole number from 2 to 4096"),
+    (("collectives", "--op", "all_reduces"), "unknown collective 'all_reduces'", "all_reduce"),
+    (("collectives", "--bytes", "2KiB:1KiB"), "wanted low:high"),
+    (("collectives", "--bytes", "1e400"), "not a finite quantity"),
+    (("collectives", "--nodes", "-1"), "nodes: got -1"),
+    (("collectives", "--algorithm", "multishot", "--op", "broadcast"), "serves all_reduce only"),
+    (("collectives", "--compare", "/no/such/log"), "--compare /no/such/log"),
+    (("collectives", "--compare", CLUSTER), "nccl-tests"),
+    (("models", "show"), "wanted a name or a file"),
+    (("models", "show", "/no/such.json"), "no such file or folder"),
+    (("models", "forget"), "invalid choice: 'forget'"),
+    (("topology", "show"), "wanted a catalogue name or a file"),
+    (("topology", "show", "/no/such/file"), "no such file"),
+    (("topology", "show", "h100-sxm", "--nodes", "0"), "nodes"),
+    (("topology", "show", "h100-sxm", "--nodes", "1000000"), "nodes: got 1000000"),
+]
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: " ".join(case[0])[:60] or "nothing")
+def test_bad_input_is_one_line_and_exit_code_two(case):
+    argv, *said = case
+
+    assert_refused(*run(*argv), *said)
+
+
+@pytest.mark.parametrize("option", ["gpus", "height", "width", "frames", "steps", "batch"])
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "nan", "inf", "eight", "", "1e3", "9" * 400])
+def test_numbers_that_cannot_be_are_named(option, value):
+    argv = ("estimate", "--model", "flux.1-dev", "--plan", "single", f"--{option}={value}")
+
+    assert_refused(*run(*argv), option, "wanted a whole number")
+
+
+CONFIGS = {
+    "empty": "",
+    "truncated": json.dumps(LLAMA)[:-20],
+    "not an object": "[1, 2]",
+    "null": "null",
+    "unknown class": json.dumps({**FLUX, "_class_name": "FluxTransformer4DModel"}),
+    "unknown type": json.dumps({**LLAMA, "model_type": "lama"}),
+    "no class": json.dumps({"hidden_size": 4096}),
+    "text for a number": json.dumps({**LLAMA, "hidden_size": "wide"}),
+    "no heads": json.dumps({**LLAMA, "num_attention_heads": 0}),
+    "negative": json.dumps({**LLAMA, "num_hidden_layers": -1}),
+    "absurd": json.dumps({**LLAMA, "intermediate_size": 10**30}),
+    "fraction": json.dumps({**LLAMA, "num_attention_heads": 2.5}),
+    "not a number": json.dumps({**LLAMA, "vocab_size": float("nan")}),
+    "missing": json.dumps({"model_type": "llama"}),
+    "deep": "[" * 100_000,
+    "bytes": "\xff\xfe\x00",
+}
+
+
+@pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("command", ["recommend", "estimate", "show"])
+def test_a_config_that_is_no_model_is_one_line(tmp_path, command, text):
+    path = tmp_path / "config.json"
+    path.write_bytes(text.encode("latin-1"))
+    argv = ("models", "show", str(path)) if command == "show" else (command, "--model", str(path))
+
+    assert_refused(*run(*argv))
+
+
+# Files
+
+
+def inside(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_gets_what_would_be_printed(tmp_path):
+    path = tmp_path / "answer.json"
+    argv = (*COMMANDS["estimate"], "--format", "json")
+
+    assert run(*argv, "--output", str(path)) == (0, "", "")
+    assert path.read_text() == run(*argv)[1]
+    assert inside(tmp_path) == ["answer.json"]
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "answer.md"
+    path.write_text("old " * 10_000)
+
+    assert run("models", "list", "--output", str(path))[0] == 0
+    assert "old" not in path.read_text()
+
+
+def test_bad_input_leaves_a_file_as_it_was(tmp_path):
+    path = tmp_path / "answer.json"
+    path.write_text("old")
+
+    assert_refused(*run("recommend", "--model", "cosmos4", "--output", str(path)))
+    assert path.read_text() == "old"
+    assert inside(tmp_path) == ["answer.json"]
+
+
+@pytest.mark.parametrize("name", ["missing/answer.json", "", "/", "folder", "a\x00b", "x" * 300])
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, name):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    assert_refused(*run("models", "list", "--output", name), "--output")
+    assert inside(tmp_path) == ["folder"]
+    assert inside(tmp_path / "folder") == []
+
+
+def test_a_disk_that_fills_up_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "answer.json"
+    path.write_text("old")
+
+    def full(*_args, **_more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+
+    assert_refused(*run("models", "list", "--output", str(path)), "No space left on device")
+    assert path.read_bytes() == b"old"
+    assert inside(tmp_path) == ["answer.json"]
+
+
+# In a process of its own
+
+
+def test_the_main_command_answers():
+    done = python("recommend", "--model", "cosmos3", "--gpus", "8")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cfg2.ulysses4" in done.stdout
+
+
+def test_errors_and_answers_have_their_streams():
+    done = python("recommend", "--model", "cosmos4", "--gpus", "8")
+
+    assert_refused(done.returncode, done.stdout, done.stderr, "did you mean cosmos3")
+
+
+def test_a_terminal_without_bars_gets_question_marks():
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = python("collectives", "--bytes", "1MiB", env=ascii_only)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in done.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    """As in ``planner models list | head -1``."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "planner", "models", "list"]
+    with os.fdopen(write, "w") as gone:
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -1,0 +1,133 @@
+"""Tables of collectives read like nccl-tests' own, and add up."""
+
+import pytest
+from generators import tried
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.collectives import collective_time
+from costmodels.collectives.operations import OPS
+from planner.collectives import HEADERS, bus_factor, sizes_of, table
+from topology.catalogue import hardware
+from topology.errors import InputError
+
+BUS = {  # nccl-tests, doc/PERFORMANCE.md, for 8 ranks
+    "all_reduce": 2 * 7 / 8,
+    "all_gather": 7 / 8,
+    "reduce_scatter": 7 / 8,
+    "all_to_all": 7 / 8,
+    "broadcast": 1,
+    "reduce": 1,
+    "gather": 7 / 8,
+    "scatter": 7 / 8,
+    "send_recv": 1,
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_rows_agree_with_the_model_and_with_each_other(op):
+    found = table(op, "1KiB:64MiB", gpus=8)
+    fabric = hardware("h100-sxm").fabric(8)
+
+    assert len(found.rows) == 17
+    for row in found.rows:
+        assert row.time_s == collective_time(op, row.message_bytes, fabric)
+        assert row.algorithm_bandwidth_bytes_per_s == pytest.approx(row.message_bytes / row.time_s)
+        assert row.bus_bandwidth_bytes_per_s == pytest.approx(
+            row.algorithm_bandwidth_bytes_per_s * BUS[op]
+        )
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_larger_messages_never_take_less_time(op):
+    times = [row.time_s for row in table(op, "1:16GiB", gpus=8).rows]
+
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "b200", "a100-sxm-80gb", "l40s", "rtx-4090"])
+def test_bus_bandwidth_stays_below_the_link(name):
+    """But for reductions in the switch, which an all-reduce counts twice."""
+    node = hardware(name)
+    for op in ("all_gather", "all_to_all", "send_recv"):
+        top = table(op, "1GiB", gpus=8, hardware=name).rows[0].bus_bandwidth_bytes_per_s
+        assert top <= node.link_bandwidth.value * 1.001
+
+
+@pytest.mark.parametrize("op", sorted(BUS))
+def test_bus_factors_are_as_nccl_tests_has_them(op):
+    assert bus_factor(op, 8) == pytest.approx(BUS[op])
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("1024", [1024]),
+        ("8M", [2**23]),
+        ("8MB", [8e6]),
+        ("1KiB:1KiB", [1024]),
+        ("1KiB:7KiB", [1024, 2048, 4096]),
+        ("3:25", [3, 6, 12, 24]),
+        ("1:16TiB", [2**power for power in range(45)]),
+    ],
+)
+def test_sizes_double(text, sizes):
+    assert sizes_of(text) == sizes
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "0", "0:1", "-1", "2KiB:1KiB", "1:2:3", "nan", "inf", "1e400", "1KX", "17TiB"]
+)
+def test_what_is_no_size_is_one_line(text):
+    with pytest.raises(InputError) as error:
+        sizes_of(text)
+
+    assert len(str(error.value)) < 120
+
+
+@given(text=st.text(alphabet="0123456789KMGTiB:.e- ", max_size=12) | st.text(max_size=8))
+def test_any_text_is_sizes_or_one_line(text):
+    sizes, said = tried(sizes_of, text)
+
+    assert "\n" not in said
+    assert said or 1 <= len(sizes) <= 45
+    assert said or sizes[0] >= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"gpus": 1}, "gpus: got 1, wanted a whole number from 2 to 4096"),
+        ({"gpus": 5000}, "gpus: got 5000"),
+        ({"nodes": -1}, "nodes: got -1"),
+        ({"nodes": 3}, "over 3 nodes"),
+        ({"hardware": "h10"}, "unknown hardware 'h10': did you mean"),
+        ({"algorithm": "rings"}, "unknown algorithm 'rings': did you mean ring"),
+        ({"algorithm": "nvls", "hardware": "l40s"}, "nvls"),
+        ({"launch": "async"}, "unknown launch 'async'"),
+    ],
+)
+def test_bad_input_is_named(changes, said):
+    with pytest.raises(InputError, match=said):
+        table("all_reduce", "1MiB", **{"gpus": 8, **changes})
+
+
+def test_a_table_as_text_and_as_markdown_has_the_same_cells():
+    found = table("all_reduce", "1KiB:1MiB", gpus=8)
+    lines = found.text().splitlines()
+    document = found.markdown().splitlines()
+
+    assert lines[0] == "all_reduce on 8 x h100-sxm"
+    assert len(lines) == len(document) == len(found.rows) + 2
+    for row, line, shown in zip(found.cells(), lines[2:], document[2:], strict=True):
+        assert len(row) == len(HEADERS)
+        assert all(cell in line for cell in row)
+        assert shown == f"| {' | '.join(row)} |"
+
+
+def test_the_longest_bar_is_the_fastest_row():
+    found = table("all_reduce", "1KiB:1GiB", gpus=8)
+    bars = [line.count("█") for line in found.text().splitlines()[2:]]
+    rates = [row.bus_bandwidth_bytes_per_s for row in found.rows]
+
+    assert bars.index(max(bars)) == rates.index(max(rates))

@@ -1,0 +1,341 @@
+"""One plan in full: parts add up, more work is never faster, and memory is where it should be."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from generators import MODELS, asked, priced, recommended, videos
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.ops import Loop, Matmul
+from costmodels.timeline import cost
+from planner.compose import objections, plans
+from planner.evaluate import HEADROOM, memory_of, room
+from planner.lowering.lower import lower
+from planner.models import names, read_model
+from planner.plan import parse_plan
+from planner.request import Request
+from planner.search import price, question_of
+from topology.errors import InputError
+
+DECODERS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-27b", "gpt-oss-20b")
+PLANS = ("single", "tp2", "ulysses2", "allgather_kv2", "ring2.tp2")
+
+
+def estimate(model, plan, **more):
+    parsed = parse_plan(plan)
+    return price(question_of(Request(model=model, gpus=parsed.gpus, **more)), parsed)
+
+
+@pytest.mark.parametrize("model", [*MODELS, *DECODERS])
+def test_stages_and_parts_add_up_to_the_latency(model):
+    for one in recommended(model).plans:
+        assert sum(one.stages_s.values()) == pytest.approx(one.latency_s, rel=1e-9)
+        assert sum(one.breakdown_s.values()) == pytest.approx(one.latency_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("model", [*MODELS[:4], *DECODERS[:2]])
+def test_communication_is_exposed_or_hidden_and_nothing_else(model):
+    question = asked(model)
+    for plan in plans(question.model, 8):
+        if any(objections(question.model, question.workload, plan, 8)):
+            continue
+        program = lower(question.model, question.workload, plan)
+        target = question.site.target(question.model, plan, "bf16")
+        for stage in program.stages:
+            found = cost(stage, target)
+            whole = float(found.classes.get("communication", 0.0))
+            assert float(found.exposed) >= 0
+            assert float(found.hidden) >= 0
+            assert float(found.exposed + found.hidden) == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_plan_is_faster_than_all_its_gpus_together(model):
+    """A twentieth is left for kernels that run better on smaller pieces."""
+    answer = recommended(model)
+    for one in answer.plans:
+        assert answer.baseline.latency_s / one.latency_s <= one.gpus * 1.05, one.plan
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", ["height", "width", "frames", "steps"])
+@given(model=st.sampled_from(["wan2.1-14b", "hunyuanvideo", "cosmos3-nano"]), size=videos())
+@settings(max_examples=6)
+def test_more_of_anything_is_never_faster(plan, name, model, size):
+    more = {**size, name: size[name] + {"frames": 8, "steps": 1}.get(name, 64)}
+    few, many = estimate(model, plan, **size), estimate(model, plan, **more)
+
+    assert few.latency_s <= many.latency_s * (1 + 1e-9)
+    assert few.memory_bytes <= many.memory_bytes * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["input_tokens", "output_tokens", "batch"])
+@given(model=st.sampled_from(DECODERS), tokens=st.integers(1, 2**14), data=st.data())
+@settings(max_examples=15)
+def test_longer_answers_to_longer_questions_take_longer(name, model, tokens, data):
+    size = {"input_tokens": tokens, "output_tokens": data.draw(st.integers(1, 512)), "batch": 4}
+    more = {**size, name: size[name] * data.draw(st.integers(2, 4))}
+    few, many = estimate(model, "tp2", **size), estimate(model, "tp2", **more)
+
+    assert few.latency_s <= many.latency_s * (1 + 1e-9)
+    assert few.memory_bytes <= many.memory_bytes * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("axis", ["tp", "ulysses", "ring", "allgather_kv"])
+@pytest.mark.parametrize("model", [*MODELS, "llama-3.1-70b"])
+def test_more_gpus_of_a_strategy_never_leave_a_rank_more_to_compute(model, axis):
+    question = asked(model, 1)
+    busy = []
+    for degree in (1, 2, 4, 8):
+        plan = parse_plan(f"{axis}{degree}")
+        if not any(objections(question.model, question.workload, plan, degree)):
+            parts = priced(model, str(plan)).breakdown_s
+            busy.append(parts["gemm"] + parts["attention"])
+    assert busy == sorted(busy, reverse=True)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_step_is_one_of_as_many(model):
+    for plan in ("single", "tp2", "ulysses2"):
+        one, steps = priced(model, plan), asked(model, 1).workload.steps
+        assert one.step_s * steps == pytest.approx(one.stages_s["denoise"])
+
+
+@pytest.mark.parametrize("model", DECODERS)
+def test_a_decode_step_at_the_prompts_length_is_the_shortest(model):
+    one = priced(model, "tp2", output_tokens=1024)
+
+    assert 0 < one.step_s <= one.stages_s["decode"] / 1023
+    assert one.step_s > 0.5 * one.stages_s["decode"] / 1024
+
+
+def test_no_output_is_a_prefill_alone():
+    assert priced("llama-3.1-8b", "tp2", output_tokens=0).stages_s["decode"] == 0
+
+
+@pytest.mark.parametrize("model", [*MODELS, "llama-3.1-8b"])
+def test_replicas_answer_more_and_not_faster(model):
+    one, four = priced(model), priced(model, "dp4")
+
+    assert four.latency_s == pytest.approx(one.latency_s)
+    assert four.throughput_per_s == pytest.approx(4 * one.throughput_per_s)
+    assert four.breakdown_s["communication_exposed"] == 0
+
+
+def test_a_batch_is_shared_out_to_replicas():
+    whole, shared = priced("flux.1-dev", batch=8), priced("flux.1-dev", "dp4", batch=8)
+
+    assert whole.latency_s / 4.4 < shared.latency_s < whole.latency_s / 3
+    assert shared.throughput_per_s == pytest.approx(8 / shared.latency_s)
+
+
+def test_a_parallel_decode_changes_the_decode_alone():
+    one, wide = priced("cosmos3-nano", "ulysses8"), priced("cosmos3-nano", "ulysses8/vae8")
+
+    assert wide.stages_s["vae_decode"] < one.stages_s["vae_decode"] / 2
+    assert wide.stages_s["denoise"] == one.stages_s["denoise"]
+    assert wide.latency_s < one.latency_s
+
+
+# Memory
+
+
+def matrices(plan, model="flux.1-dev"):
+    """Bytes of every weight of the blocks on one rank, by name, times its layers."""
+    question, found = asked(model, 1), {}
+
+    def visit(loop, layers):
+        for item in loop.body:
+            if isinstance(item, Loop):
+                visit(item, item.count if item.layers else layers)
+            elif isinstance(item, Matmul) and item.weight.layered:
+                found[item.weight.name] = item.weight.bytes * layers
+
+    for stage in lower(question.model, question.workload, parse_plan(plan)).stages:
+        if stage.name == "denoise":
+            visit(stage, 1)
+    return found
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_tensor_parallelism_cuts_the_matrices_of_attention_and_ffn(model):
+    """Equal shares; modulation stays whole on every rank, as engines have it."""
+    degree = 2 if model == "sd3.5-large" else 8  # 38 heads
+    whole, cut = matrices("single", model), matrices(f"tp{degree}", model)
+    kept = {name for name in whole if cut[name] == whole[name]}
+
+    assert all(".mod" in name for name in kept)
+    split = sum(size for name, size in cut.items() if name not in kept)
+    assert split == pytest.approx(
+        sum(size for name, size in whole.items() if name not in kept) / degree, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("plan", ["ulysses8", "ring8", "allgather_kv8", "ulysses4.ring2", "dp8"])
+@pytest.mark.parametrize("model", ["flux.1-dev", "hunyuanvideo"])
+def test_cutting_the_sequence_cuts_no_weights(model, plan):
+    """Step-Video on 8 GPUs: 79.7 GiB with the sequence cut, 30.0 GiB with tensors cut."""
+    one, cut = priced(model).memory_parts_bytes, priced(model, plan).memory_parts_bytes
+
+    assert cut["transformer_weights"] == one["transformer_weights"]
+    assert cut["other_weights"] == one["other_weights"]
+    assert cut["activations"] <= one["activations"]
+
+
+@pytest.mark.parametrize("model", ["flux.1-dev", "hunyuanvideo", "wan2.1-14b", "llama-3.1-70b"])
+@pytest.mark.parametrize("degree", [2, 4])
+def test_memory_is_that_of_the_fullest_pipeline_stage(model, degree):
+    """FLUX.1's double layers hold more weights for the same work than its single layers."""
+    plan = parse_plan(f"pp{degree}")
+    question = asked(model, degree)
+    peaks = []
+    for place in range(degree):
+        program = lower(question.model, question.workload, plan, place)
+        found = memory_of(question.model, question.workload, program, question.site, offload=False)
+        peaks.append(found[1])
+
+    assert priced(model, str(plan)).memory_bytes == pytest.approx(max(peaks))
+
+
+def test_pipeline_stages_together_hold_every_block_once():
+    question, whole = asked("flux.1-dev", 1), sum(matrices("single").values())
+    held = 0.0
+    for place in range(4):
+        program = lower(question.model, question.workload, parse_plan("pp4"), place)
+        held += memory_of(question.model, question.workload, program, question.site, offload=False)[
+            0
+        ]["transformer_weights"]
+
+    outer = question.model.outer_parameters * 2
+    assert held - 4 * outer == pytest.approx(whole, rel=0.01)
+
+
+def test_replicas_hold_their_share_of_a_batch():
+    """Of the decode too."""
+    one, shared = priced("cosmos3-nano"), priced("cosmos3-nano", "dp4", batch=4)
+
+    assert shared.memory_bytes == pytest.approx(one.memory_bytes)
+
+
+def test_offloaded_encoders_are_not_held():
+    kept, lighter = priced("flux.1-dev"), priced("flux.1-dev", offload=True)
+    encoders = sum(encoder.parameters for encoder in asked("flux.1-dev").model.encoders) * 2
+
+    assert kept.memory_bytes - lighter.memory_bytes == pytest.approx(encoders)
+    assert kept.latency_s == lighter.latency_s
+
+
+@pytest.mark.parametrize(("precision", "bytes_a_weight"), [("fp8", 1.0), ("int8", 1.0)])
+def test_smaller_numbers_shrink_the_transformer(precision, bytes_a_weight):
+    wide, narrow = priced("wan2.1-14b"), priced("wan2.1-14b", precision=precision)
+    blocks = sum(matrices("single", "wan2.1-14b").values()) / 2
+
+    assert wide.memory_parts_bytes["transformer_weights"] - narrow.memory_parts_bytes[
+        "transformer_weights"
+    ] == pytest.approx((2 - bytes_a_weight) * blocks, rel=1e-6)
+    assert narrow.latency_s < wide.latency_s
+
+
+@pytest.mark.parametrize("name", sorted(names()))
+def test_weights_in_16_bits_are_two_bytes_a_parameter(name):
+    """Within 2 %: norms and tables outside the matrices are not counted twice."""
+    model = read_model(name)
+    question = asked(name, 1)
+    if any(objections(question.model, question.workload, parse_plan("single"), 1)):
+        return
+    held = priced(name).memory_parts_bytes["transformer_weights"]
+
+    assert held == pytest.approx(2 * model.to_dict()["parameters"], rel=0.02)
+
+
+def fits(model, gpus, **more):
+    return {str(one.plan) for one in recommended(model, gpus, **more).plans}
+
+
+def keeps_whole_weights(plan):
+    return not {"tp", "pp"} & set(re.findall(r"[a-z_]+", plan))
+
+
+# Reports of users, by number of issue; each was read and its configuration rebuilt.
+
+
+def test_flux_in_16_bits_does_not_fit_two_cards_of_24_gb():
+    """xdit-project/xDiT#345, modelscope/DiffSynth-Studio#319: 24 GB of transformer, 9 GB of T5."""
+    assert fits("flux.1-dev", 2, hardware="rtx-3090") == set()
+    assert fits("flux.1-dev", 2, hardware="rtx-4090", precision="fp8")
+    assert fits("flux.1-dev", 4, hardware="rtx-3090", offload=True)
+
+
+def test_flux_2_on_cards_of_40_gb_needs_its_weights_cut():
+    """black-forest-labs/flux2#18: 64 GB of transformer."""
+    found = fits("flux.2-dev", 8, hardware="a100-sxm-40gb", offload=True)
+
+    assert "tp8" in found
+    assert not [plan for plan in found if keeps_whole_weights(plan)]
+
+
+def test_two_experts_of_wan_do_not_fit_40_gb_uncut():
+    """Wan-Video/Wan2.2#87: two transformers of 14 B are 56 GB."""
+    found = fits("wan2.2-a14b", 4, hardware="a100-sxm-40gb")
+
+    assert not [plan for plan in found if keeps_whole_weights(plan)]
+
+
+def test_cosmos3_super_does_not_fit_two_cards_of_48_gb():
+    """NVIDIA/cosmos#198: 64 B parameters are 128 GB."""
+    assert fits("cosmos3-super", 2, hardware="l40s") == set()
+
+
+def test_hunyuanvideo_at_720p_does_not_fit_48_gb():
+    """Tencent-Hunyuan/HunyuanVideo-I2V#41: 60 GB at 720p, the weights whole on every GPU."""
+    size = {"height": 720, "width": 1280, "frames": 129}
+
+    assert fits("hunyuanvideo", 1, hardware="l20", **size) == set()
+
+
+def test_mixtral_leaves_no_room_on_four_cards_of_24_gb():
+    """vllm-project/vllm#3285: 93 GB over four cards is 23.3 GB of 24."""
+    assert fits("mixtral-8x7b", 4, hardware="rtx-4090", precision="fp16") == set()
+
+
+def test_cosmos3_nano_at_720p_fits_one_large_gpu():
+    """vllm-project/vllm-omni#5634: 46 GiB at the peak on a B300, with a tiled decode."""
+    one = priced("cosmos3-nano", hardware="b300")
+
+    assert 30 * 2**30 < one.memory_bytes < 60 * 2**30
+
+
+@pytest.mark.parametrize("model", ["mochi-1", "hunyuanvideo-1.5"])
+def test_models_that_run_on_one_large_gpu_fit_eight(model):
+    """Both are published with a tiled decode, which needs some gigabytes."""
+    assert fits(model, 8)
+
+
+def test_some_memory_is_left_free():
+    site = asked("flux.1-dev").site
+
+    assert room(site) == pytest.approx((1 - HEADROOM) * site.hardware.device.memory.value)
+    assert HEADROOM > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        ("flux.1-dev", {"frames": 5}, "frames: got 5, wanted 1"),
+        ("cogvideox-5b", {"height": 721}, "height: got 721, wanted a multiple of"),
+        ("flux.1-dev", {"hardware": "a100-sxm-80gb", "precision": "fp8"}, "has no tensor cores"),
+    ],
+)
+def test_sizes_that_a_model_cannot_take_are_refused(model, more, said):
+    with pytest.raises(InputError, match=said):
+        question_of(Request(model=model, **more))
+
+
+def test_a_request_alone_decides_its_estimate():
+    """Values, not state: the same question twice has the same answer."""
+    question = asked("flux.1-dev", 4)
+    plan = parse_plan("ulysses2.ring2")
+
+    assert price(question, plan) == price(replace(question), plan)

@@ -1,0 +1,213 @@
+"""What is said about a recommendation is true: factors, shares, and what would fit."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from generators import asked, made, recommended
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.estimate import Basis
+from planner.explain import advice, difference, too_close, would_fit
+from planner.outcome import UNCERTAINTY, PlanEstimate
+from planner.plan import Plan, parse_plan
+from planner.request import Request
+from planner.search import Recommendation, find, judge, question_of
+
+KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
+
+
+def plan(text, gemm, communication, attention=0.0, **more):
+    parsed = parse_plan(text)
+    parts = {"gemm": gemm, "attention": attention, "communication_exposed": communication}
+    return made(
+        **{
+            "plan": parsed,
+            "gpus": parsed.gpus,
+            "latency_s": gemm + communication + attention,
+            "breakdown_s": parts,
+            "stages_s": {"denoise": gemm + communication + attention},
+            "known": KNOWN,
+            **more,
+        }
+    )
+
+
+def said(*plans, scaling=()):
+    question = asked("flux.1-dev", plans[0].gpus)
+    answer = Recommendation(
+        request=question.request, plans=plans, rejected=(), scaling=scaling, baseline=None
+    )
+    return list(advice(question, answer))
+
+
+def test_the_first_plan_wins_by_the_part_that_differs_most():
+    why = said(plan("tp8", 4.0, 1.0), plan("ring8", 4.0, 2.0))[0]
+
+    assert why == "tp8 is 20.0 % faster than ring8: less time in communication (1 s against 2 s)"
+
+
+def test_what_two_plans_share_does_not_blur_their_difference():
+    """Both spend 100 s on products; a second of communication is told apart all the same."""
+    one, two = plan("tp8", 100.0, 1.0), plan("ring8", 100.0, 2.0)
+
+    seconds, half = difference(one, two)
+    assert seconds == pytest.approx(1)
+    assert half == pytest.approx(UNCERTAINTY[Basis.MEASURED])
+    assert not too_close(one, two)
+
+
+def test_a_difference_within_what_is_known_is_too_close_to_call():
+    guessed = {**KNOWN, "gemm": Basis.ASSUMED}
+    one, two = plan("tp8", 10.0, 1.0, known=guessed), plan("ring8", 9.0, 2.01, known=guessed)
+
+    assert too_close(one, two)
+    assert "too close to call" in said(one, two)[0]
+    assert "measure both" in said(one, two)[0]
+
+
+parts = st.tuples(*[st.integers(0, 100).map(float)] * 3)
+
+
+@given(one=parts, two=parts)
+def test_differences_turn_their_sign_with_the_order(one, two):
+    first, second = plan("tp8", *one), plan("ring8", *two)
+
+    there, back = difference(first, second), difference(second, first)
+    assert there[0] == pytest.approx(-back[0])
+    assert there[1] == pytest.approx(back[1])
+    assert too_close(first, second) == too_close(second, first)
+    assert too_close(first, first)
+
+
+@pytest.mark.parametrize(
+    ("first", "rival", "sentence"),
+    [
+        # 6 + f = 4 + 4 f at f = 2/3
+        ((6.0, 1.0), (4.0, 4.0), "ring8 would come first if communication were 1.5 times faster"),
+        # 6 + f = 8 at f = 2
+        ((6.0, 1.0), (8.0, 0.0), "ring8 would come first if communication were 2 times slower"),
+        # never
+        ((6.0, 1.0), (8.0, 1.0), "the order holds if communication or attention are off by up to"),
+        # only at ten times: not worth a line
+        ((6.0, 1.0), (16.0, 0.0), "the order holds"),
+    ],
+)
+def test_the_order_changes_where_it_is_said_to_change(first, rival, sentence):
+    assert said(plan("tp8", *first), plan("ring8", *rival))[1].startswith(sentence)
+
+
+@pytest.mark.parametrize("model", ["cosmos3-nano", "wan2.1-14b", "flux.1-dev"])
+def test_the_factor_that_is_printed_does_turn_the_order(model):
+    """Scale the part by a little more than the factor, and the rival is faster."""
+    answer = recommended(model)
+    line = next(one for one in answer.advice if "would come first" in one)
+    name, word, factor, way = re.fullmatch(
+        r"(\S+) would come first if (\w+) were ([0-9.]+) times (faster|slower) than modelled", line
+    ).groups()
+    part = {"communication": "communication_exposed", "attention": "attention"}[word]
+    rival = next(one for one in answer.plans if str(one.plan) == name)
+    scale = float(factor) if way == "slower" else 1 / float(factor)
+
+    def scaled(one, more):
+        return one.latency_s + one.breakdown_s[part] * (more - 1)
+
+    beyond, before = (
+        (scale * 1.06, scale / 1.06) if way == "slower" else (scale / 1.06, scale * 1.06)
+    )
+    assert scaled(rival, beyond) < scaled(answer.plans[0], beyond)
+    assert scaled(rival, before) > scaled(answer.plans[0], before)
+
+
+def test_fewer_gpus_are_named_when_more_gain_nothing():
+    small, large = plan("single", 10.0, 0.0), plan("tp8", 9.9, 0.0)
+    line = said(large, scaling=(small, large))[0]
+
+    assert line == "use 1 GPU: single takes 10 s, and 8 gain less than 3 %"
+
+
+def test_the_fewest_of_those_that_do_is_named():
+    scaling = (plan("single", 30.0, 0.0), plan("tp2", 10.1, 0.0), plan("tp4", 10.0, 0.0))
+
+    assert said(plan("tp8", 10.0, 0.0), scaling=scaling)[0].startswith("use 2 GPUs: tp2")
+
+
+def test_the_last_doubling_has_its_price():
+    """8 GPUs, 1.6 times as fast as 4: 8 x 10 s against 4 x 16 s is a quarter more."""
+    scaling = (plan("tp4", 16.0, 0.0),)
+    line = said(plan("tp8", 10.0, 0.0), scaling=scaling)[0]
+
+    assert line == (
+        "8 GPUs are 1.60 times as fast as 4 (tp4, 16 s) and take +25 % GPU-seconds a result"
+    )
+
+
+def test_a_parallel_decode_is_offered_where_it_shows():
+    """Cosmos 3 decodes for a fifth of the time; engines can split that."""
+    answer = recommended("cosmos3-nano")
+    line = next(one for one in answer.advice if "VAE decode" in one)
+    wide = judge(asked("cosmos3-nano"), replace(answer.plans[0].plan, vae=8), 8)
+
+    assert f"({wide.plan})" in line
+    assert wide.latency_s < answer.plans[0].latency_s
+    assert not [one for one in recommended("cosmos3-nano", 1).advice if "VAE decode" in one]
+    assert not [one for one in recommended("llama-3.1-8b").advice if "VAE decode" in one]
+
+
+def suggested(line):
+    """Turn "would fit: --precision fp8, --offload (..), tp4 on 4 GPUs" into requests."""
+    for way in line.partition("would fit: ")[2].split(", "):
+        if match := re.fullmatch(r"--precision (\w+)", way):
+            yield {"precision": match[1]}
+        elif way.startswith("--offload"):
+            yield {"offload": True}
+        elif match := re.fullmatch(r"(\S+) on (\d+) GPUs", way):
+            yield {"gpus": int(match[2])}
+        else:
+            raise AssertionError(way)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "more"),
+    [
+        ("flux.1-dev", 1, {"hardware": "rtx-4090"}),
+        ("cosmos3-super", 2, {"hardware": "l40s"}),
+        ("wan2.1-14b", 1, {"hardware": "a100-sxm-40gb"}),
+        ("llama-3.1-70b", 1, {}),
+        ("qwen-image", 1, {"hardware": "l40s"}),
+    ],
+)
+def test_what_is_said_to_fit_does(model, gpus, more):
+    answer = recommended(model, gpus, **more)
+    ways = list(suggested(answer.advice[0]))
+
+    assert answer.plans == ()
+    assert answer.advice[0].startswith(f"no plan of {gpus} GPUs can run; would fit: ")
+    assert ways
+    for way in ways:
+        asked_for = {"model": model, "gpus": gpus, **more, **way}
+        assert find(question_of(Request(**asked_for))).plans, way
+
+
+def test_when_nothing_fits_that_is_said():
+    """405 billion parameters on GPUs of 24 GB."""
+    line = would_fit(asked("llama-3.1-405b", 1, hardware="l4"), Plan())
+
+    assert line.startswith("nothing tried fits 21.8 GiB a GPU")
+
+
+def test_what_is_not_modelled_is_said_first():
+    assert recommended("deepseek-v3").advice == ("multi-head latent attention is not modelled yet",)
+
+
+@pytest.mark.parametrize("model", ["cosmos3-nano", "flux.1-schnell", "llama-3.1-70b", "mochi-1"])
+def test_advice_is_short_sentences(model):
+    for line in recommended(model).advice:
+        assert "\n" not in line
+        assert len(line) < 200
+        assert not re.search(r"\bnan\b|\binf\b|None", line)
+
+
+def test_answers_are_estimates():
+    assert all(isinstance(one, PlanEstimate) for one in recommended("flux.1-dev").scaling)

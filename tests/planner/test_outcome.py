@@ -1,0 +1,120 @@
+"""What an estimate says of itself: keys, interval, basis, and what bounds it."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from generators import made, priced
+
+from costmodels.estimate import Basis
+from planner.outcome import UNCERTAINTY, WORDS, Rejected
+from planner.plan import Plan, parse_plan
+
+KEYS = {
+    "model": str,
+    "hardware": str,
+    "gpus": int,
+    "plan": str,
+    "runtime": str,
+    "precision": str,
+    "latency_s": float,
+    "step_s": float,
+    "stages_s": dict,
+    "breakdown_s": dict,
+    "communication_hidden_s": float,
+    "memory_bytes": float,
+    "memory_parts_bytes": dict,
+    "throughput_per_s": float,
+    "basis": str,
+    "bound_by": str,
+}
+PARTS = {"transformer_weights", "other_weights", "activations", "kv", "buffers", "runtime"}
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "stages"),
+    [
+        ("cosmos3-nano", "cfg2.ulysses4", {"text_encode", "denoise", "vae_decode"}),
+        ("flux.1-dev", "single", {"text_encode", "denoise", "vae_decode"}),
+        ("llama-3.1-8b", "tp2", {"prefill", "decode"}),
+    ],
+)
+def test_the_promised_keys_are_there(model, plan, stages):
+    shown = priced(model, plan).to_dict()
+
+    assert {key: type(shown[key]) for key in KEYS} == KEYS
+    assert set(shown["stages_s"]) == stages
+    assert set(shown["memory_parts_bytes"]) >= PARTS
+    assert set(shown["breakdown_s"]) >= {
+        "gemm",
+        "attention",
+        "pointwise",
+        "communication_exposed",
+        "launch",
+    }
+    assert shown["basis"] in ("measured", "calibrated", "datasheet", "assumed")
+
+
+@pytest.mark.parametrize("plan", ["single", "cfg2.ulysses4", "tp8", "ring8", "pp2.tp4"])
+def test_numbers_are_plain_and_finite(plan):
+    """JSON has no NaN, and numpy scalars do not leak."""
+    shown = priced("wan2.1-14b", plan).to_dict()
+    numbers = [shown[key] for key in KEYS if KEYS[key] is float]
+    for part in ("stages_s", "breakdown_s", "memory_parts_bytes"):
+        numbers += shown[part].values()
+
+    assert all(type(number) is float for number in numbers)
+    assert all(number >= 0 and math.isfinite(number) for number in numbers)
+    assert json.loads(json.dumps(shown, allow_nan=False)) == shown
+
+
+def test_a_plan_pasted_back_is_the_same_plan():
+    assert parse_plan(made().to_dict()["plan"]) == made().plan
+
+
+def test_what_bounds_it_is_the_largest_part():
+    assert made().bound_by == "matrix products (60 % of the time)"
+    assert made(breakdown_s={"launch": 10.0}).bound_by == "kernel launches (100 % of the time)"
+
+
+def test_every_part_has_a_word():
+    for model, plan in (("cosmos3-nano", "cfg2.ulysses4"), ("llama-3.1-8b", "tp2")):
+        assert set(priced(model, plan).breakdown_s) <= set(WORDS)
+
+
+def test_the_basis_is_the_weakest_of_the_heavy_parts():
+    guess = {**made().known, "communication_exposed": Basis.ASSUMED}
+
+    assert made().basis == Basis.DATASHEET
+    assert made(known=guess).basis == Basis.ASSUMED
+    light = {"gemm": 9.6, "attention": 0.0, "communication_exposed": 0.4}
+    assert made(known=guess, breakdown_s=light).basis == Basis.CALIBRATED
+
+
+def test_the_interval_adds_parts_as_independent_errors():
+    """8 % of 6 s, 20 % of 3 s and 3 % of 1 s: the root of the sum of squares."""
+    want = math.sqrt((0.08 * 6) ** 2 + (0.2 * 3) ** 2 + (0.03 * 1) ** 2)
+    low, high = made().to_dict()["latency_interval_s"]
+
+    assert (high - low) / 2 == pytest.approx(want)
+    assert (high + low) / 2 == pytest.approx(10)
+
+
+def test_what_is_known_better_has_a_shorter_interval():
+    assert list(UNCERTAINTY) == sorted(Basis)
+    assert list(UNCERTAINTY.values()) == sorted(UNCERTAINTY.values())
+
+
+def test_gpu_seconds_are_what_a_result_costs():
+    assert made().to_dict()["gpu_seconds_per_result"] == pytest.approx(20)
+
+
+def test_a_rejected_plan_has_a_reason():
+    assert Rejected(plan=Plan(), reason="no").to_dict() == {"plan": "single", "reason": "no"}
+
+
+def test_estimates_do_not_change():
+    with pytest.raises(AttributeError):
+        made().latency_s = 1.0
+    assert replace(made(), gpus=4).gpus == 4

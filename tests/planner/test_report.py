@@ -1,0 +1,124 @@
+"""What a person reads: every number is there, and nothing is wider than the terminal."""
+
+import re
+
+import pytest
+from generators import asked, priced, recommended
+
+from planner import report
+from planner.catalogue import engines
+from planner.launch import launches
+from planner.search import shortened
+
+CASES = [
+    ("cosmos3-nano", {}),
+    ("flux.1-dev", {"gpus": 2, "hardware": "rtx-4090"}),  # nothing fits
+    ("llama-3.1-8b", {"gpus": 2}),
+    ("flux.1-schnell", {"gpus": 1, "height": 512, "width": 512, "batch": 4}),
+]
+cases = pytest.mark.parametrize(("model", "more"), CASES, ids=[name for name, _ in CASES])
+
+
+def shown(model, more, width=118, rejected=False):
+    question = asked(model, **more)
+    answer = shortened(recommended(model, **more), 5)
+    lines = launches(engines(), question.model, answer.plans[0].plan) if answer.plans else []
+    what = report.recommendation(question, answer, lines, rejected=rejected)
+    return report.render(what, width, colour=False), answer, lines, question
+
+
+@cases
+def test_every_plan_and_every_sentence_is_printed(model, more):
+    text, answer, lines, _ = shown(model, more, width=400)
+
+    for number, one in enumerate(answer.plans, 1):
+        assert re.search(rf"^{number} +{re.escape(str(one.plan))} ", text, re.MULTILINE)
+    for said in answer.advice:
+        assert f"- {said}" in text
+    for line in lines:
+        assert (line.line or f"no: {line.reason}") in text
+
+
+@cases
+@pytest.mark.parametrize("width", [60, 80, 118, 200])
+def test_nothing_is_wider_than_the_terminal(model, more, width):
+    text, *_ = shown(model, more, width, rejected=True)
+
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert not re.search(r"\bnan\b|\binf\b|None", text)
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+
+
+@cases
+def test_the_headline_says_what_was_asked_and_what_was_taken_as_usual(model, more):
+    question = asked(model, **more)
+    line = report.headline(question).plain
+
+    assert f"{question.request.gpus} x {question.request.hardware}" in line
+    for name, tokens in question.workload.tokens:
+        assert f"{tokens:,} {name} tokens" in line
+    assert line.endswith(f"{question.request.precision} · {question.request.runtime}")
+
+
+def test_rejected_plans_have_reasons_when_asked_for():
+    short, answer, *_ = shown("cosmos3-nano", {})
+    full, *_ = shown("cosmos3-nano", {}, width=400, rejected=True)
+
+    assert f"{len(answer.rejected)} plans rejected (--rejected shows why)" in short
+    assert all(one.reason in full for one in answer.rejected)
+
+
+def test_an_estimate_has_a_bar_for_every_part():
+    question, one = asked("cosmos3-nano"), priced("cosmos3-nano", "cfg2.ulysses4")
+    text = report.render(report.estimate(question, one, []), 118, colour=False)
+
+    for name, seconds in one.breakdown_s.items():
+        assert (report.WORDS[name] in text) == (seconds > 0)
+    for name, size in one.memory_parts_bytes.items():
+        assert (name.replace("_", " ") in text) == (size > 0)
+    assert text.count("█") > len(one.breakdown_s)
+
+
+def test_bars_are_as_long_as_their_parts():
+    question, one = asked("cosmos3-nano"), priced("cosmos3-nano", "cfg2.ulysses4")
+    text = report.render(report.estimate(question, one, []), 200, colour=False)
+    bars = {
+        name: line.count("█")
+        for name in one.stages_s
+        for line in text.splitlines()
+        if line.strip().startswith(f"{name} ")
+    }
+
+    longest = max(one.stages_s.values())
+    assert max(bars.values()) == report.BAR
+    for name, bar in bars.items():
+        assert bar == pytest.approx(report.BAR * one.stages_s[name] / longest, abs=0.5)
+
+
+@cases
+def test_markdown_tables_are_tables(model, more):
+    _, answer, lines, question = shown(model, more)
+    text = report.recommendation_markdown(question, answer, lines)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+
+    assert len({line.count("|") for line in rows}) <= 1
+    assert len(rows) == (len(answer.plans) + 2 if answer.plans else 0)
+    assert all(f"- {said}" in text for said in answer.advice)
+
+
+def test_an_estimate_in_markdown_has_every_part():
+    question, one = asked("flux.1-dev"), priced("flux.1-dev", "ulysses8")
+    text = report.estimate_markdown(question, one)
+
+    assert all(f"| memory {name} |" in text for name in one.memory_parts_bytes)
+    assert all(f"| stage {name} |" in text for name in one.stages_s)
+    assert f"| {one.plan} |" in text
+
+
+def test_colours_are_for_terminals():
+    plain, *_ = shown("cosmos3-nano", {})
+    question = asked("cosmos3-nano")
+    coloured = report.render(report.headline(question), 80, colour=True)
+
+    assert "\x1b[" not in plain
+    assert "\x1b[" in coloured

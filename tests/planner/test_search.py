@@ -1,0 +1,250 @@
+"""Every plan is judged, the best comes first whatever the order, and no plan is lost."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from generators import MODELS, asked, made, recommended
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.compose import nearest, objections, plans
+from planner.evaluate import room
+from planner.outcome import PlanEstimate, Rejected
+from planner.plan import Plan, parse_plan
+from planner.request import Request
+from planner.search import TIE, counts_up_to, judge, rank, search, shortened, single_plan
+from topology.errors import IllegalPlanError, InputError
+
+OBJECTIVES = ("latency", "throughput", "memory", "cost")
+
+
+def goal(one, objective):
+    return {
+        "latency": one.latency_s,
+        "throughput": -one.throughput_per_s,
+        "memory": one.memory_bytes,
+        "cost": one.gpus / one.throughput_per_s,
+    }[objective]
+
+
+def request(objective="latency", **more):
+    return Request(model="flux", gpus=8, objective=objective, **more)
+
+
+plan_of = st.sampled_from(
+    ["tp8", "ulysses8", "ring8", "cfg2.tp4", "dp2.tp4", "tp4", "tp2", "single"]
+)
+
+
+@st.composite
+def estimates(draw):
+    """Estimates with many ties."""
+    plan = parse_plan(draw(plan_of))
+    return made(
+        plan=plan,
+        gpus=plan.gpus,
+        latency_s=float(draw(st.integers(1, 3))),
+        throughput_per_s=draw(st.sampled_from([0.5, 1.0])),
+        memory_bytes=float(draw(st.integers(1, 2))),
+    )
+
+
+found = st.lists(estimates(), max_size=6, unique_by=lambda one: str(one.plan))
+
+
+@given(found=found, data=st.data(), objective=st.sampled_from(OBJECTIVES), at_most=st.booleans())
+def test_the_order_of_plans_does_not_depend_on_how_they_came(found, data, objective, at_most):
+    shuffled = data.draw(st.permutations(found))
+    asked_for = request(objective, at_most=at_most)
+
+    assert rank(shuffled, asked_for) == rank(found, asked_for)
+
+
+@given(found=found, objective=st.sampled_from(OBJECTIVES))
+def test_plans_are_sorted_by_the_objective_then_fewer_gpus_then_name(found, objective):
+    ranked = rank(found, request(objective))
+
+    keys = [(goal(one, objective), one.gpus, str(one.plan)) for one in ranked]
+    assert keys == sorted(keys)
+    assert sorted(map(str, (one.plan for one in ranked))) == sorted(str(one.plan) for one in found)
+
+
+@given(found=found, objective=st.sampled_from(OBJECTIVES))
+def test_when_fewer_gpus_may_do_the_fewest_of_the_best_comes_first(found, objective):
+    ranked = rank(found, request(objective, at_most=True))
+    if not ranked:
+        return
+    best = min(goal(one, objective) for one in found)
+    close = [one for one in found if goal(one, objective) <= best + TIE * abs(best)]
+
+    assert ranked[0].gpus == min(one.gpus for one in close)
+    assert ranked[0] in close
+    assert ranked[1:] == [one for one in rank(found, request(objective)) if one is not ranked[0]]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 6, 8, 12])
+@pytest.mark.parametrize("model", ["flux.1-dev", "llama-3.1-8b"])
+def test_every_way_to_multiply_degrees_is_tried_once(model, gpus):
+    every = list(plans(asked(model).model, gpus))
+
+    assert len(set(every)) == len(every)
+    assert all(plan.gpus == gpus for plan in every)
+    assert all(min(degree for _, degree in plan.axes) > 1 for plan in every if plan.axes)
+    assert all(parse_plan(f"{name}{gpus}") in every for name in ("tp", "dp", "pp", "ring"))
+    assert all(parse_plan(str(plan)) == plan for plan in every)
+
+
+def test_eight_gpus_have_seventy_seven_plans():
+    """Three factors of two over 7 axes: C(9, 6) = 84; 7 of them have both ring and allgather_kv."""
+    assert len(list(plans(asked("flux.1-dev").model, 8))) == math.comb(9, 6) - 7
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 6, 12, 4096])
+def test_counts_are_powers_of_two_and_divisors(gpus):
+    counts = counts_up_to(gpus)
+
+    assert counts == sorted(set(counts))
+    assert (counts[0], counts[-1]) == (1, gpus)
+    assert all(gpus % count == 0 or count.bit_count() == 1 for count in counts)
+
+
+@pytest.mark.parametrize("model", [*MODELS, "llama-3.1-70b", "mixtral-8x7b"])
+def test_a_recommendation_has_every_plan_once(model):
+    answer = recommended(model)
+    every = set(plans(asked(model).model, 8))
+
+    shown = [one.plan for one in answer.plans] + [one.plan for one in answer.rejected]
+    assert len(shown) == len(every)
+    assert set(shown) == every
+    assert all(one.memory_bytes <= room(asked(model).site) for one in answer.plans)
+    assert all(one.reason for one in answer.rejected)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_more_gpus_are_never_slower_at_their_best(model):
+    """Scaling holds the best plan at each count; more GPUs can always do as fewer do, or better."""
+    answer = recommended(model)
+    latencies = [one.latency_s for one in answer.scaling]
+
+    assert [one.gpus for one in answer.scaling] == sorted({one.gpus for one in answer.scaling})
+    assert latencies == sorted(latencies, reverse=True)
+    assert all(one.latency_s * one.gpus >= latencies[-1] for one in answer.scaling)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_each_objective_puts_its_best_first(objective):
+    answer = recommended("wan2.1-14b", objective=objective)
+    goals = [goal(one, objective) for one in answer.plans]
+
+    assert goals == sorted(goals)
+
+
+def test_throughput_is_served_by_replicas():
+    """Llama-3.1-8B fits one GPU: 8 replicas answer more than 8 GPUs on one request."""
+    best = recommended("llama-3.1-8b", objective="throughput").plans[0]
+
+    assert str(best.plan) == "dp8"
+
+
+def test_guidance_comes_before_the_sequence():
+    """Wan2.1-14B on 8 H100: xDiT and SGLang split the two forwards of a step first."""
+    assert recommended("wan2.1-14b").plans[0].plan.degree("cfg") == 2
+
+
+def test_what_does_not_fit_is_told_how_many_bytes_are_short():
+    question = asked("cosmos3-super", 2)
+    outcomes = [one for one in search(question, 2) if isinstance(one, Rejected)]
+
+    assert outcomes
+    for one in outcomes:
+        short = int(re.search(r", (\d+) bytes \(", one.reason)[1])
+        needed = judge(replace(question, site=roomy(question.site)), one.plan, 2).memory_bytes
+        assert short == pytest.approx(needed - room(question.site), abs=1)
+
+
+def roomy(site):
+    """The same hardware with a terabyte a GPU."""
+    device = site.hardware.device
+    memory = replace(device.memory, value=1e12)
+    return replace(site, hardware=replace(site.hardware, device=replace(device, memory=memory)))
+
+
+def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
+    with pytest.raises(IllegalPlanError) as error:
+        single_plan(asked("wan2.1-1.3b"), "ulysses8")
+
+    said = str(error.value)
+    assert "12 heads do not divide by ulysses8" in said
+    near = said.partition("nearest that can on 8 GPUs: ")[2].split(", ")
+    assert len(near) == 3
+    for text in near:
+        outcome = judge(asked("wan2.1-1.3b"), parse_plan(text), 8)
+        assert isinstance(outcome, PlanEstimate)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "plan", "said"),
+    [
+        ("flux.1-dev", 8, "tp4", "degrees multiply to 4 (4), not to 8 GPUs"),
+        ("flux.1-dev", 2, "cfg2", "one forward (no guidance), which cfg2 does not divide"),
+        ("flux.1-dev", 2, "ep2", "axis ep is not modelled yet"),
+        ("llama-3.1-8b", 2, "ring2", "a decode step has one token a sample"),
+        ("deepseek-v3", 8, "tp8", "multi-head latent attention is not modelled yet"),
+        ("cosmos3-super", 1, "single", "bytes ("),
+        ("flux.1-dev", 2, "tp2/vae4", "vae4 needs more than 2 GPUs"),
+    ],
+)
+def test_reasons_say_what_got_and_wanted(model, gpus, plan, said):
+    with pytest.raises(IllegalPlanError, match=re.escape(said)) as error:
+        single_plan(asked(model, gpus), plan)
+
+    assert "\n" not in str(error.value)
+    assert isinstance(error.value, InputError)
+
+
+def test_a_plan_may_be_left_out_on_one_gpu_only():
+    assert single_plan(asked("flux.1-dev", 1), None).plan == Plan()
+    with pytest.raises(InputError, match="a plan is needed for 2 GPUs, such as tp2"):
+        single_plan(asked("flux.1-dev", 2), None)
+    with pytest.raises(InputError, match="expected axes and degrees"):
+        single_plan(asked("flux.1-dev", 1), "")
+
+
+@given(data=st.data())
+@settings(max_examples=20)
+def test_a_legal_plan_is_its_own_nearest(data):
+    every = list(plans(asked("flux.1-dev").model, data.draw(st.sampled_from([4, 8]))))
+    plan = data.draw(st.sampled_from(every))
+
+    assert nearest(plan, every)[0] == plan
+    assert len(nearest(plan, every, count=5)) == 5
+
+
+def test_near_means_the_same_axes_first():
+    legal = [parse_plan(text) for text in ("tp8", "dp8", "ulysses4.ring2", "ulysses8")]
+
+    assert str(nearest(parse_plan("ulysses16"), legal)[0]) == "ulysses8"
+    assert str(nearest(parse_plan("ring8"), legal)[0]) == "ulysses4.ring2"
+
+
+@pytest.mark.parametrize("count", [0, -1, 1001])
+def test_the_number_of_plans_to_show_is_within_reason(count):
+    with pytest.raises(InputError, match=f"top: got {count}"):
+        shortened(recommended("flux.1-dev"), count)
+
+
+def test_a_shortened_answer_is_the_head_of_the_whole():
+    whole = recommended("flux.1-dev")
+
+    assert shortened(whole, 3).plans == whole.plans[:3]
+    assert shortened(whole, 3).rejected == whole.rejected
+
+
+def test_a_plan_of_the_wrong_size_is_the_only_objection():
+    question = asked("flux.1-dev", 2)
+
+    assert list(objections(question.model, question.workload, parse_plan("cfg4"), 2)) == [
+        "degrees multiply to 4 (4), not to 2 GPUs"
+    ]

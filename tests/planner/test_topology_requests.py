@@ -1,0 +1,276 @@
+"""Requests that bring a machine: what is asked back, which GPUs are used, and cases from users."""
+
+import json
+
+import pytest
+from machinetexts import MIXED, crossed_pairs, far_apart, matrix, two_sockets
+
+import planner
+from costmodels.collectives import collective_time
+from planner.cli import main
+from planner.ground import ground_of
+from planner.plan import parse_plan
+from topology.errors import IllegalPlanError, InputError
+
+PAIR = matrix(2, lambda a, b: "PHB")
+SLICES = (
+    "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n"
+    "  MIG 3g.40gb Device 0: (UUID: MIG-1)\n"
+    "GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-2)\n"
+    "  MIG 3g.40gb Device 0: (UUID: MIG-2)\n\n"
+) + matrix(2, lambda a, b: "PHB")
+
+
+def estimated(model, plan, text, hardware, **more):
+    gpus = parse_plan(plan).gpus
+    return planner.estimate(model, gpus=gpus, plan=plan, topology=text, hardware=hardware, **more)
+
+
+def links(text, hardware):
+    """All GPUs of a machine as one group."""
+    return ground_of(text, detect=False, hardware=hardware, pcie_generation=None, nodes=0).fabric()
+
+
+def ran(capsys, *words):
+    code = main([*map(str, words)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+# What is asked back, in one line.
+
+
+def test_unnamed_gpus_are_asked_for(tmp_path, capsys):
+    path = tmp_path / "topo.txt"
+    path.write_text(crossed_pairs())
+    code, out, err = ran(capsys, "recommend", "--model", "flux", "--topology", path)
+
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "--hardware" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"gpus": 8}, "wanted at most 4"),
+        ({"gpus": 3, "nodes": 2}, "over 2 nodes"),
+        ({"topology": "nonsense"}, "nonsense"),
+        ({"topology": "two lines\nof prose"}, "no topology in a text"),
+        ({"detect": True}, "got a topology too"),
+        ({"pcie_generation": 9}, "pcie_generation: got 9"),
+        ({"hardware": "rtx-9090"}, "unknown hardware 'rtx-9090'"),
+        ({"precision": "nvfp4"}, "no tensor cores for nvfp4"),
+    ],
+)
+def test_bad_machines_are_one_line(more, said):
+    asked = {"gpus": 4, "topology": crossed_pairs(), "hardware": "rtx-3090", "plan": "tp4"} | more
+    with pytest.raises(InputError) as caught:
+        planner.estimate("llama-3.1-8b", **asked)
+
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_gpus_are_taken_where_no_number_is_asked_for(tmp_path, capsys):
+    path = tmp_path / "topo.txt"
+    path.write_text(crossed_pairs())
+    code, out, _ = ran(
+        capsys, "recommend", "--model", "llama-3.1-8b", "--topology", path,
+        "--hardware", "rtx-3090", "--format", "json",
+    )  # fmt: skip
+    answer = json.loads(out)
+
+    assert code == 0
+    assert answer["request"]["gpus"] == 4
+    assert any(note.startswith("assumed: PCIe generation") for note in answer["notes"])
+    assert all(plan["placement"]["exact"] for plan in answer["plans"])
+
+
+def test_the_order_of_gpus_is_printed_and_launched(tmp_path, capsys):
+    path = tmp_path / "topo.txt"
+    path.write_text(crossed_pairs())
+    code, out, _ = ran(
+        capsys, "estimate", "--model", "llama-3.1-8b", "--topology", path,
+        "--hardware", "rtx-3090", "--plan", "pp2.tp2",
+    )  # fmt: skip
+
+    assert code == 0
+    assert "CUDA_VISIBLE_DEVICES=0,2,1,3 vllm serve" in " ".join(out.split())
+
+
+def test_a_subset_is_named():
+    answer = planner.recommend(
+        "llama-3.1-8b", gpus=2, topology=crossed_pairs(), hardware="rtx-3090"
+    )
+
+    assert answer.plans[0].placement.devices == (0, 2)
+    assert answer.advice[0].startswith("use GPUs 0,2 of 4: CUDA_VISIBLE_DEVICES=0,2")
+
+
+def test_catalogue_hardware_says_nothing_of_placement():
+    found = planner.recommend("flux.1-dev", gpus=2)
+
+    assert found.notes == ()
+    assert "placement" not in found.plans[0].to_dict()
+    assert not any("CUDA_VISIBLE_DEVICES" in line for line in found.advice)
+
+
+# Different GPUs.
+
+
+def test_the_slowest_of_mixed_gpus_rules():
+    everything = planner.recommend("llama-3.1-8b", gpus=4, topology=MIXED)
+    slow = planner.estimate("llama-3.1-8b", gpus=4, plan="tp4", topology=MIXED)
+
+    assert slow.hardware == "rtx-4090"
+    assert any("every rank waits for rtx-4090" in note for note in everything.notes)
+
+
+def test_two_of_mixed_gpus_are_the_fast_ones():
+    found = planner.estimate("llama-3.1-8b", gpus=2, plan="tp2", topology=MIXED)
+
+    assert found.hardware == "rtx-5090"
+    assert found.placement.devices == (0, 2)
+
+
+def test_plans_fit_the_smallest_memory():
+    """26 GB a GPU fit two cards of 32 GB, and not four of which two have 24."""
+    one = planner.recommend("flux.1-dev", gpus=4, topology=MIXED)
+
+    assert all(plan.memory_bytes < 25e9 for plan in one.plans)
+
+
+def test_slices_do_not_work_together():
+    with pytest.raises(IllegalPlanError, match="MIG"):
+        planner.estimate("llama-3.1-8b", gpus=2, plan="tp2", topology=SLICES)
+
+
+# Several hosts.
+
+
+def test_copies_of_a_machine_are_joined():
+    found = planner.estimate(
+        "llama-3.1-8b", gpus=8, plan="pp2.tp4", topology=matrix(4, lambda a, b: "NV4"),
+        hardware="a100-sxm-80gb", nodes=2,
+    )  # fmt: skip
+
+    assert found.placement.hosts == 2
+    assert found.placement.fabrics["pp"].nodes == 2
+    assert found.placement.fabrics["tp"].nodes == 1
+
+
+def test_both_nestings_are_tried_on_several_nodes():
+    """Of two ways to nest over two nodes the cheaper one is ranked, the other is not."""
+    answer = planner.recommend("hunyuanvideo", gpus=16, nodes=2)
+    ranked = {str(one.plan): one.latency_s for one in answer.plans}
+    kinds = (("ulysses2.ring8", "ring8.ulysses2"), ("ulysses8.ring2", "ring2.ulysses8"))
+    for ways in kinds:
+        times = {
+            way: planner.estimate("hunyuanvideo", gpus=16, nodes=2, plan=way).latency_s
+            for way in ways
+        }
+        best = min(times, key=lambda way: times[way])
+        assert ranked[best] == pytest.approx(times[best])
+        assert len(set(ways) & set(ranked)) == 1
+
+
+# Cases from user reports (public threads, named by repository and number).
+
+
+def test_bridged_h100_pcie_reach_a_quarter_of_an_sxm_node():
+    """NVIDIA/nccl#1161: 2 x H100 PCIe with bridges, all-reduce at 115 to 116 GB/s."""
+    pair = links(matrix(2, lambda a, b: "NV12"), "h100-pcie")
+    rate = 2.0**31 / collective_time("all_reduce", 2.0**31, pair)
+
+    assert rate == pytest.approx(115.9e9, rel=0.15)
+
+
+def test_a_pair_under_one_switch_is_slower_where_copies_are_staged():
+    """NVIDIA/nccl#1309: 4090s without peer access; about half the speed there, here less so."""
+    near = links(matrix(2, lambda a, b: "PIX"), "rtx-4090")
+    far = links(matrix(2, lambda a, b: "SYS"), "rtx-4090")
+
+    assert collective_time("all_reduce", 2.0**28, near) > 1.1 * collective_time(
+        "all_reduce", 2.0**28, far
+    )
+
+
+def test_one_gpu_beats_a_pair_across_sockets():
+    """NVIDIA/go-gpuallocator#17, vllm-project/vllm#1838: 8 x 4090, every two across sockets."""
+    answer = planner.recommend(
+        "flux.1-dev", gpus=2, topology=far_apart(), hardware="rtx-4090", precision="fp8"
+    )
+    split = [one for one in answer.plans if one.plan.degree("dp") == 1]
+
+    assert answer.baseline.latency_s < min(one.latency_s for one in split)
+    assert answer.plans[0].plan == parse_plan("dp2")
+    assert any("use 1 GPU" in line for line in answer.advice)
+
+
+def test_nvlink_gains_little_for_one_stream_of_decoding():
+    """noonghunna/club-3090#698: 2 x 3090, tp2 decode 1.85 and 3.83 % faster with a bridge."""
+    bridged, plain = (
+        estimated("qwen3-8b", "tp2", text, "rtx-3090", input_tokens=128, output_tokens=512)
+        for text in (matrix(2, lambda a, b: "NV4"), PAIR)
+    )
+    gain = plain.step_s / bridged.step_s - 1
+
+    assert 0 <= gain < 0.04
+
+
+def test_replicas_serve_more_than_a_split_over_pcie():
+    """noonghunna/club-3090 MULTI_CARD.md: four 3090, 4 replicas over tp4 by 2.1 to 3.4 times."""
+    answer = planner.recommend(
+        "qwen3-8b", gpus=4, topology=matrix(4, lambda a, b: "PHB"), hardware="rtx-3090"
+    )
+    rates = {str(one.plan): one.throughput_per_s for one in answer.plans}
+
+    assert 1.9 < rates["dp4"] / rates["tp4"] < 3.6
+    assert any("4 replicas" in line for line in answer.advice)
+
+
+def test_four_v100_under_two_switches():
+    """haohervchb/sglang-V100#2: a floor near 19 us, then bandwidth; 384 KiB in 84 us."""
+    node = links(matrix(4, lambda a, b: "PXB"), "v100-sxm")
+    measured = {4: 19.4, 32: 24.2, 128: 51.8, 384: 83.5}
+
+    for size, micros in measured.items():
+        assert collective_time("all_reduce", size * 1024.0, node) * 1e6 == pytest.approx(
+            micros, rel=0.25
+        )
+
+
+def test_small_all_reduces_bind_decoding_over_pcie():
+    """sgl-project/sglang#32479: 8 cards without peer access, 4 KB take 45 us."""
+    node = links(two_sockets(pair="NODE"), "l40s")
+
+    assert collective_time("all_reduce", 4096.0, node) == pytest.approx(45e-6, rel=0.2)
+    found = estimated("llama-3.1-8b", "tp8", two_sockets(pair="NODE"), "l40s")
+    assert found.breakdown_s["communication_exposed"] > 0.5 * found.latency_s
+
+
+def test_two_by_two_doubles_four_l40():
+    """xdit-project/xDiT#553: FLUX.1 on L40s; two by two over four GPUs is about twice as fast."""
+    box = two_sockets()
+    one = planner.recommend("flux.1-dev", gpus=1, topology=box, hardware="l40").baseline
+    four = estimated("flux.1-dev", "ulysses2.ring2", box, "l40")
+
+    assert 1.5 < one.latency_s / four.latency_s < 2.4
+
+
+def test_an_exchange_over_two_sockets_loses_to_a_ring_across_where_copies_are_staged():
+    """Public rule for eight cards on PCIe: Ulysses inside a socket, the ring across."""
+    box = two_sockets()
+
+    assert (
+        estimated("flux.1-dev", "ulysses4.ring2", box, "l40s").latency_s
+        < estimated("flux.1-dev", "ulysses8", box, "l40s").latency_s
+    )
+
+
+def test_peer_copies_are_not_collective_speed():
+    """AWS g7e.12xlarge, 2 x RTX PRO 6000: peer copies 54.7 GB/s, collectives well below."""
+    pair = links(matrix(2, lambda a, b: "PIX"), "rtx-pro-6000")
+
+    assert 2.0**28 / collective_time("all_reduce", 2.0**28, pair) < 45e9

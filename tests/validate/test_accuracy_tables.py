@@ -1,0 +1,81 @@
+"""Figures out of other people's nccl-tests logs, and how near the model is to them."""
+
+from importlib.resources import files
+from statistics import median
+
+import pytest
+
+from topology.catalogue import hardware_names
+from topology.errors import InputError
+from validate.accuracy_tables import COLUMNS, read_figures, score
+
+TEXT = files("validate").joinpath("data", "nccl_table_figures.csv").read_text(encoding="utf-8")
+FIGURES = read_figures(TEXT, hardware_names())
+REASONS = (
+    "23", "24", "25", "26", "42", "45", "48", "74", "83", "88", "90", "99", "110", "111",
+    "112-a2a128",
+)  # fmt: skip
+"""Tables that docs/accuracy.md says why the model is far from."""
+
+
+def table_of(figure):
+    return figure.source.partition(":")[0]
+
+
+def of(kind):
+    return [f for f in FIGURES if (f.measured.fabric.nodes == 1) == (kind == "one node")]
+
+
+def test_figures_are_spread_over_tables_and_sizes():
+    assert 140 <= len(FIGURES) <= 180
+    assert len({table_of(figure) for figure in FIGURES}) > 85
+    sizes = [figure.measured.message_bytes for figure in FIGURES]
+    assert min(sizes) < 2**12
+    assert max(sizes) >= 2**33
+    assert all(figure.source.partition(": ")[2] for figure in FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("group", "bound"),
+    [
+        ("one node, up to 64 KiB", 0.20),
+        ("one node, larger", 0.12),
+        ("several nodes", 0.20),
+        ("forced algorithm", 0.15),
+    ],
+)
+def test_groups_are_within_their_bounds(group, bound):
+    (found,) = [one for one in score(FIGURES) if one.group[0] == f"nccl-tests logs, {group}"]
+
+    assert found.median < bound
+    assert abs(found.bias) < 0.06
+
+
+@pytest.mark.parametrize("kind", ["one node", "several nodes"])
+def test_nine_of_ten_with_a_plain_story_are_near(kind):
+    errors = sorted(abs(f.error) for f in of(kind) if table_of(f) not in REASONS)
+
+    assert errors[int(0.9 * len(errors))] < 0.3
+
+
+def test_no_table_is_far_off_without_a_reason():
+    for name in {table_of(figure) for figure in FIGURES} - set(REASONS):
+        assert median(abs(f.error) for f in FIGURES if table_of(f) == name) < 0.6, name
+
+
+def test_a_reason_is_written_for_every_table_that_is_far_off():
+    path = files("validate").joinpath("..", "docs", "accuracy.md")
+    text = path.read_text(encoding="utf-8")  # type: ignore[union-attr]
+
+    first = " ".join(line.split("|")[1] for line in text.splitlines() if line.count("|") > 4)
+    for name in REASONS:
+        assert name.partition("-")[0] in first.replace(",", " ").split(), name
+
+
+def test_bad_tables_are_one_line():
+    with pytest.raises(InputError, match="missing columns"):
+        read_figures("table\n1\n", hardware_names())
+    lines = TEXT.splitlines()
+    with pytest.raises(InputError, match="no source"):
+        read_figures("\n".join([lines[0], lines[1].rpartition(",")[0] + ","]), hardware_names())
+    assert set(COLUMNS) == set(lines[0].split(","))

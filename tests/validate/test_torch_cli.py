@@ -1,0 +1,240 @@
+"""``planner validate`` on a host without a GPU, and what is made of results from one with."""
+
+import argparse
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import testmodels
+
+from planner.compose import objections
+from planner.models import read_model
+from planner.plan import parse_plan
+from topology.errors import InputError
+from validate import harness, report
+from validate.cases import Case, cross, look_up, read_case
+from validate.cli import _share, add_arguments, validate
+from validate.compare import Comparison, compare, predict, rankings, spearman, summarise
+from validate.gpu_session import main as session_main
+from validate.measured import Measured, line, read_measured, remaining
+from validate.preflight import Facts, problems, remarks
+from validate.proof import prove
+from validate.small import shrink
+
+FLUX = Case(model="flux", height=1024, width=1024)
+
+
+def asked(*words):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    parser.add_argument("--format", default="table")
+    return parser.parse_args(words)
+
+
+def test_a_plan_is_proved_without_a_gpu():
+    text, code = validate(asked("--model", "flux", "--plan", "tp2,ulysses2", "--format", "json"))
+
+    proofs = json.loads(text)["proofs"]
+    assert code == 0
+    assert [one["plan"] for one in proofs] == ["tp2", "ulysses2"]
+    assert all(one["ok"] and one["ranks"] == 2 for one in proofs)
+
+
+@pytest.mark.parametrize("style", ["table", "markdown"])
+def test_proofs_are_shown(style):
+    text, _ = validate(asked("--model", "llama-3.1-8b", "--plan", "tp2", "--format", style))
+
+    assert "llama-3.1-8b" in text
+    assert "right" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--plan", "cfg2"], "plan cfg2: a step has one forward"),
+        (["--plan", "tp2", "--mode", "fast"], "mode: got 'fast', wanted eager, compile, graph"),
+        (["--plan", "tp2", "--gate", "much"], "gate: got 'much', wanted a share such as 10%"),
+        (["--plan", "tp2", "--gate", "0"], "gate: got '0'"),
+        (["--plan", "tpp2"], "unknown axis 'tpp'"),
+        (["--plan", "tp2", "--hardware", "h101"], "unknown hardware 'h101'"),
+    ],
+)
+def test_bad_input_is_one_line(words, message):
+    with pytest.raises(InputError, match=message) as caught:
+        validate(asked("--model", "flux", *words))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_gpu_is_said_before_anything_starts(monkeypatch, tmp_path):
+    facts = Facts(seen={"torch": "2.13", "cuda": "13.0", "has_nccl": True, "gpus": ["H100"]})
+    monkeypatch.setattr(harness, "facts", lambda: facts)
+    words = ["--model", "flux", "--plan", "tp2", "--backend", "torch", "--results", str(tmp_path)]
+
+    with pytest.raises(InputError, match="GPUs: got 1, wanted 2"):
+        validate(asked(*words))
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (Facts(seen={}), "PyTorch does not start"),
+        (Facts(seen={}, error="undefined symbol"), "undefined symbol"),
+        (Facts(seen={"torch": "2", "gpus": ["a", "a"]}), "libnccl.so.2 nor libnccl.so"),
+        (
+            Facts(seen={"torch": "2", "has_nccl": True, "gpus": ["a", "a"]}, shared_bytes=2**26),
+            "/dev/shm: got 64 MiB, wanted 1 GiB",
+        ),
+        (
+            Facts(seen={"torch": "2", "has_nccl": True, "gpus": ["H100", "A100"]}),
+            "different ones .A100, H100.",
+        ),
+        (
+            Facts(seen={"torch": "2", "has_nccl": True, "gpus": ["a"] * 2}, visible="MIG-1,MIG-2"),
+            "MIG-1: a MIG slice has no peer-to-peer access",
+        ),
+        (Facts(seen={"torch": "2", "has_nccl": True, "gpus": []}, driver="570"), "driver 570"),
+    ],
+)
+def test_what_is_missing_is_a_line_each(facts, message):
+    found = problems(facts, 2)
+
+    assert any(re.search(message, one) for one in found)
+    assert all("\n" not in one for one in found)
+
+
+def test_a_library_on_the_path_stands_for_nccl():
+    seen = {"torch": "2", "gpus": ["a", "a"], "apart": [[0, 1], [1, 0]]}
+    facts = Facts(seen=seen, libraries=("/x/libnccl.so",))
+
+    assert problems(facts, 2) == []
+    assert "GPU 0 has no peer-to-peer access to GPU 1" in remarks(facts, 2)[0]
+    assert remarks(facts, 1) == []
+
+
+def measured(plan="single", mode="graph", **changes):
+    case = replace(FLUX, plan=plan, mode=mode)
+    values = {"status": "done", "step_s": 0.1, "classes_s": {"gemm": 0.05}, "memory_bytes": 25e9}
+    return Measured(case=case, **{**values, **changes})
+
+
+def test_rows_are_read_as_they_were_written():
+    rows = [measured("tp2", counts={"all_reduce tp 8": 3}), measured(error=0.0123456)]
+    text = "".join(line(row) + "\n" for row in rows)
+
+    assert read_measured(text) == rows
+    assert read_measured(text + line(rows[0])[:50]) == rows
+    assert remaining([FLUX, replace(FLUX, plan="ring2")], rows) == [replace(FLUX, plan="ring2")]
+
+
+def test_a_later_row_of_the_same_case_counts():
+    first, second = measured(status="failed"), measured(step_s=0.2)
+
+    assert read_measured(f"{line(first)}\n{line(second)}\n") == [second]
+
+
+@pytest.mark.parametrize("text", ["{}\n", "no\n", '{"case":{"model":"x","speed":1}}\n', "[1]\n"])
+def test_a_broken_row_is_named(text):
+    with pytest.raises(InputError, match="rows, line 1: got"):
+        read_measured(text, "rows")
+
+
+def test_cases_differ_by_what_is_asked():
+    cases = cross([FLUX, replace(FLUX, height=2048)], ["single", "tp2"], ["eager", "graph"])
+
+    assert len({case.key for case in cases}) == 8
+    assert [read_case(case.to_dict()) for case in cases] == cases
+
+
+def test_a_decoder_has_no_steps_to_denoise():
+    with pytest.raises(InputError, match="got denoise, wanted prefill or decode"):
+        look_up(Case(model="llama-3.1-8b"))
+    with pytest.raises(InputError, match="unknown mode 'fast'"):
+        Case(model="flux", mode="fast")
+
+
+def test_predictions_are_those_of_the_planner():
+    from planner import estimate
+
+    said = estimate("flux", gpus=2, plan="tp2", height=1024, width=1024, runtime="torch-compile")
+
+    found = predict(replace(FLUX, plan="tp2", mode="compile"), "h100-sxm")
+
+    assert found.step_s == pytest.approx(said.step_s)
+    parts = said.memory_parts_bytes
+    assert found.memory_bytes == pytest.approx(
+        parts["transformer_weights"] + parts["activations"] + parts["kv"], rel=0.05
+    )
+
+
+def test_a_gate_wants_a_right_result_near_the_prediction():
+    (one,) = compare([measured()], "h100-sxm")
+    exact = measured(step_s=one.predicted.step_s)
+
+    assert Comparison(measured=exact, predicted=one.predicted).passes(0.001)
+    assert not Comparison(measured=measured(step_s=1.0), predicted=one.predicted).passes(0.5)
+    wrong = replace(exact, status="wrong")
+    assert not Comparison(measured=wrong, predicted=one.predicted).passes(0.5)
+
+
+def test_regret_is_what_the_choice_costs():
+    rows = compare([measured("single", step_s=0.04), measured("tp2", step_s=0.05)], "h100-sxm")
+
+    (ranking,) = rankings(rows)
+    summary = summarise(rows, [ranking])
+
+    assert (ranking.chosen, ranking.best) == ("tp2", "single")
+    assert ranking.regret == pytest.approx(0.25)
+    assert ranking.correlation == -1.0
+    assert summary.mean_regret == pytest.approx(0.25)
+    assert spearman([1, 3, 2], [1, 2, 3]) == 0.5
+
+
+@pytest.mark.parametrize("show", [report.text, report.markdown])
+def test_reports_have_a_line_a_case(show):
+    rows = [measured(), measured("tp2", status="out of memory", step_s=0.0, note="rank 1: full")]
+    found = compare(rows, "h100-sxm")
+    ranked = rankings(found)
+
+    text = show(found, ranked, summarise(found, ranked), 0.1)
+
+    assert "out of memory: rank 1: full" in text
+    assert "1 of 2 cases done" in text
+
+
+def test_the_session_lists_what_it_would_run(capsys, tmp_path):
+    code = session_main(["--output", str(tmp_path), "--list", "--models", "flux.1-dev"])
+
+    listed = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert listed[0] == "flux.1-dev 1024x1024 | single | graph"
+    assert len(listed) == 2 * 5 * 3
+    assert all(look_up(read_case(case.to_dict())) for case in cross([FLUX], ["tp2"], ["graph"]))
+
+
+@pytest.mark.parametrize("plan", ["tp2", "ulysses2", "ring2", "allgather_kv2", "pp2"])
+@pytest.mark.parametrize("name", ["wan2.1-14b", "cosmos3-nano", "mixtral-8x7b"])
+def test_a_small_model_is_cut_as_the_large_one(name, plan):
+    decoder = read_model(name).kind == "decoder"
+    case = Case(model=name, plan=plan, mode="compile", stage="prefill" if decoder else "denoise")
+    subject = look_up(case)
+    large = list(objections(subject.model, subject.workload, subject.plan, 2))
+    model, work = shrink(subject.model, subject.workload, subject.plan)
+
+    assert list(objections(model, work, subject.plan, 2)) == large
+    if not large:
+        assert prove(subject).ok
+
+
+def test_shrinking_keeps_heads_streams_and_remainders():
+    work = replace(testmodels.workload(testmodels.wan), tokens=(("text", 5), ("picture", 3), ("video", 1001)))  # fmt: skip  # noqa: E501
+    model, small = shrink(testmodels.wan, work, parse_plan("ulysses4"))
+
+    assert small.length("video") % 4 == 1001 % 4
+    assert small.length("text") == 5
+    towers = zip(model.blocks[0].towers, testmodels.wan.blocks[0].towers, strict=True)
+    assert all(a.heads.query == b.heads.query for a, b in towers)
+
+
+def test_shares_are_read():
+    assert _share(" 5 % ") == 0.05

@@ -1,0 +1,187 @@
+"""A run of several processes ends in time, whatever its ranks do, and says whose fault it was."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from topology.errors import InputError
+from validate.launch import LaunchResult, Limits, causes, find_place, launch
+from validate.launch.causes import P2P, died, guess, last_words, sign
+from validate.launch.progress import Beat
+from validate.launch.supervise import Seen, judge
+
+ROOT = Path(__file__).parents[2]
+RANK = """
+import os, sys, time
+from validate.launch import begin, find_place
+place = find_place(os.environ)
+{before}
+progress = begin(place)
+progress.phase("warm-up", {limit})
+progress.op("all_reduce tp x")
+{after}
+progress.end()
+"""
+
+
+def run(tmp_path, before="", after="", limit=30.0, world=2, start=20.0):
+    code = RANK.format(before=before, after=after, limit=limit)
+    return launch(
+        world,
+        [sys.executable, "-c", code],
+        limits=Limits(start_s=start, grace_s=0.3),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        log_dir=tmp_path,
+    )
+
+
+def test_ranks_that_end_well(tmp_path):
+    result = run(tmp_path)
+
+    assert result.ok
+    assert result.exit_codes == (0, 0)
+    assert result.message == ""
+
+
+def test_a_rank_that_raises_is_named_with_its_last_words(tmp_path):
+    result = run(tmp_path, after="if place.rank == 1: raise ValueError('no such thing')")
+
+    assert not result.ok
+    assert result.rank == 1
+    assert result.message == (
+        "rank 1: ended with code 1 in warm-up at all_reduce tp x: ValueError: no such thing"
+    )
+
+
+def test_a_rank_that_is_killed_ends_the_others_too(tmp_path):
+    after = "if place.rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)"
+
+    begun = time.monotonic()
+    result = run(tmp_path, after=after)
+
+    assert time.monotonic() - begun < 15
+    assert (result.rank, result.op) == (1, "all_reduce tp x")
+    assert "signal 9" in result.message
+    assert "memory" in result.cause
+
+
+def test_a_rank_that_never_shows_up_is_named(tmp_path):
+    result = run(tmp_path, before="if place.rank == 1: time.sleep(60)", limit=60.0, start=2.0)
+
+    assert result.rank == 1
+    assert "never showed up within 2 s" in result.message
+
+
+def test_a_slow_rank_is_the_one_that_has_started_least(tmp_path):
+    after = "if place.rank == 0: progress.op('all_reduce tp y')\ntime.sleep(60)"
+
+    result = run(tmp_path, after=after, limit=1.5)
+
+    assert result.rank == 1
+    assert result.message.startswith("rank 1: late in warm-up at all_reduce tp x, after 2 s")
+    assert "wait for it" in result.cause
+
+
+def test_what_children_start_is_ended_with_them(tmp_path):
+    """A rank's own child lives in its process group."""
+    note = tmp_path / "child"
+    after = (
+        "import subprocess\n"
+        f"open({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid))\n"
+        "raise SystemExit(3)"
+    )
+
+    run(tmp_path / "logs", after=after, world=1)
+    time.sleep(0.2)
+
+    state = Path(f"/proc/{note.read_text()}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def seen(rank, code=None, count=1, phase="timing", op="", deadline=100.0, log=""):
+    beat = Beat(count=count, since=90.0, deadline=deadline, phase=phase, op=op)
+    return Seen(rank=rank, code=code, beat=beat, log=log)
+
+
+def verdict(*ranks, now=50.0, limits=None) -> LaunchResult | None:
+    return judge(ranks, now, 0.0, limits or Limits())
+
+
+def test_ranks_within_their_time_go_on():
+    assert verdict(seen(0), seen(1)) is None
+
+
+def test_all_stuck_at_one_message_points_at_peer_access():
+    found = verdict(*[seen(rank, op="all_gather ring x") for rank in range(2)], now=101.0)
+
+    assert found.cause == P2P
+
+
+def test_the_first_to_die_is_named_not_the_one_that_lost_its_connection():
+    found = verdict(
+        seen(0, code=1, log="RuntimeError: Connection closed by peer [127.0.0.1]"),
+        seen(1, code=1, log="RuntimeError: CUDA error: an illegal memory access"),
+    )
+
+    assert found.rank == 1
+
+
+def test_everything_may_take_so_long():
+    found = verdict(seen(0), seen(1), now=400.0, limits=Limits(total_s=300.0))
+
+    assert found is None or not found.ok
+    late = verdict(
+        seen(0, deadline=1000.0), seen(1, deadline=1000.0), now=400.0, limits=Limits(total_s=300.0)
+    )
+    assert "300 s were over" in late.message
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("libnccl.so.2: cannot open shared object file", "libnccl.so.2, then libnccl.so"),
+        ("Error while creating shared memory segment /dev/shm/nccl-x", "/dev/shm is too small"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "out of memory"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "versions"),
+        ("NCCL WARN Cuda failure 'peer access is not supported'", "NCCL_P2P_DISABLE=1"),
+    ],
+)
+def test_causes_are_read_off_logs(log, words):
+    assert words in sign(log)
+
+
+def test_a_bus_error_means_shared_memory():
+    _, cause = died(-7, Beat(phase="warm-up"), "")
+
+    assert "/dev/shm" in cause
+
+
+def test_what_hangs_in_a_rendezvous_waits_for_a_rank():
+    assert "never showed up" in guess(Beat(phase="rendezvous"))
+    assert causes.is_aftermath("Connection reset by peer")
+    assert last_words("") == ""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("RANK", "WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+        ("TRT_MY_RANK", "TRT_WORLD_SIZE"),
+    ],
+)
+def test_ranks_are_found_however_they_were_started(names):
+    place = find_place({names[0]: "2", names[1]: "4"})
+
+    assert (place.rank, place.world, place.local) == (2, 4, 2)
+
+
+@pytest.mark.parametrize(("rank", "world"), [("4", "4"), ("-1", "4"), ("x", "4"), ("0", "")])
+def test_a_rank_that_cannot_be_is_refused(rank, world):
+    with pytest.raises(InputError, match="wanted"):
+        find_place({"RANK": rank, "WORLD_SIZE": world})

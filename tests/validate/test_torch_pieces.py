@@ -1,0 +1,227 @@
+"""What one rank computes on PyTorch is what the reference computes, operation by operation."""
+
+import numpy as np
+import pytest
+import testmodels
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.ops import Attention, Loop, Matmul, Pointwise, Rearrange, Span, Tensor
+from planner.compose import objections
+from planner.lowering.lower import lower
+from planner.plan import parse_plan
+from validate.reference import functions as reference
+from validate.reference.run import _index
+from validate.reference.weights import Source
+
+torch = pytest.importorskip("torch")
+
+from validate.torch_backend import moves  # noqa: E402
+from validate.torch_backend.attention import Ask, plain  # noqa: E402
+from validate.torch_backend.bind import bind  # noqa: E402
+from validate.torch_backend.groups import index_of, ranks_along  # noqa: E402
+from validate.torch_backend.layout import BEYOND  # noqa: E402
+from validate.torch_backend.liveness import arriving, lived  # noqa: E402
+from validate.torch_backend.setting import Setting  # noqa: E402
+from validate.torch_backend.visible import query_runs  # noqa: E402
+from validate.torch_backend.weights import drawn, fitting, from_source  # noqa: E402
+
+PLANS = ("single", "tp2", "ulysses4", "ring3", "allgather_kv2.ulysses2", "ring2.ulysses2")
+MODELS = (*testmodels.DIFFUSION, testmodels.llama)
+
+
+def setting(index, *, traced=False):
+    return Setting(device=torch.device("cpu"), dtype=torch.float64, index=index, traced=traced)
+
+
+def programs():
+    for model in MODELS:
+        decoder = model.kind == "decoder"
+        work = testmodels.workload(model, batch=2, passes=1 if decoder else 2)
+        for text in PLANS:
+            plan = parse_plan(text)
+            if not any(objections(model, work, plan, plan.gpus)):
+                yield lower(model, work, plan), plan
+
+
+def cases():
+    """Every different operation that stands alone, on every rank of its plan."""
+    found = {}
+    for program, plan in programs():
+        ops = {
+            op
+            for stage in program.stages
+            for op in stage.walk()
+            if isinstance(op, Pointwise | Rearrange | Attention)
+            and not (isinstance(op, Rearrange) and op.move in BEYOND)
+        }
+        for op in ops:
+            for rank in range(plan.gpus):
+                kind = getattr(op, "function", getattr(op, "move", "attention"))
+                index = _index(rank, plan.axes)
+                found.setdefault(kind, []).append((op, index))
+    return found
+
+
+CASES = cases()
+
+
+def numbers(op):
+    """Inputs of an operation; the experts a row chooses are numbers of experts."""
+    source = Source(5)
+    return [source.array(t.name, tuple(map(int, t.shape))) for t in op.reads]
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["kernels", "traced"])
+@pytest.mark.parametrize("kind", sorted(CASES))
+def test_operations_agree_with_the_reference(kind, traced):
+    for op, index in CASES[kind]:
+        given = numbers(op)
+        if isinstance(op, Attention):
+            out, total = reference.attention(op, *given, index)
+            want = [out] if op.log_sum_exp is None else [out, total]
+        elif isinstance(op, Pointwise):
+            want = reference.pointwise(op, given, index)
+        else:
+            want = reference.rearrange(op, given, index)
+
+        bound = bind(op, setting(index, traced=traced))
+        got = bound.run([*map(torch.from_numpy, given), *bound.tables])
+
+        for made, right in zip(got, want, strict=True):
+            assert made.shape == right.shape, op
+            np.testing.assert_allclose(made.numpy(), right, atol=1e-9, err_msg=str(op))
+
+
+def test_experts_agree_with_the_reference():
+    op = next(
+        op
+        for program, _ in programs()
+        for stage in program.stages
+        for op in stage.walk()
+        if isinstance(op, Matmul) and op.route is not None
+    )
+    weight = Source(1).weight(op.weight, 0, {})
+    (shape, routed) = (tuple(map(int, t.shape)) for t in op.reads)
+    x = Source(2).array("x", shape)
+    route = np.random.default_rng(3).integers(0, op.weight.experts, routed)
+    route[0, 0] = op.weight.experts - 1  # some experts have many rows, others none
+
+    share = torch.from_numpy(np.ascontiguousarray(np.swapaxes(weight, -1, -2)))
+    got = bind(op, setting({})).run([torch.from_numpy(x), share, torch.from_numpy(route)])[0]
+
+    np.testing.assert_allclose(got.numpy(), reference.matmul(x, weight, route), atol=1e-9)
+
+
+@given(
+    tokens=st.integers(1, 40),
+    degree=st.sampled_from([1, 2, 3, 4]),
+    zigzag=st.booleans(),
+    causal=st.booleans(),
+    window=st.sampled_from([0, 1, 5]),
+    data=st.data(),
+)
+def test_pieces_cover_what_the_mask_shows(tokens, degree, zigzag, causal, window, data):
+    """Second opinion: the reference's mask, drawn from positions pair by pair."""
+    axes = (("ring", degree),) if degree > 1 else ()
+    window = window if degree == 1 and causal else 0
+    span = Span("x", tokens, axes, degree, zigzag=zigzag and degree > 1)
+    turn = ("ring", data.draw(st.integers(0, degree - 1))) if degree > 1 else None
+    x = Tensor("x", (1, span.rows, 4))
+    op = Attention(
+        q=x, k=x, v=x, out=x, heads=1, key_value_heads=1, size=4, query_spans=(span,),
+        key_spans=(span,), causal=causal, turn=turn, window=window,
+    )  # fmt: skip
+    index = {"ring": data.draw(st.integers(0, degree - 1))}
+
+    shown = np.zeros((span.rows, span.rows), dtype=bool)
+    for run in query_runs(op, index):
+        for piece in run.pieces:
+            keys = np.concatenate([np.arange(start, stop) for _, start, stop in piece.keys])
+            for place, query in enumerate(range(run.start, run.stop)):
+                last = len(keys) - (run.stop - run.start) + place + 1 if piece.diagonal else None
+                mine = keys[:last]
+                shown[query, mine[-piece.window :] if piece.window else mine] = True
+
+    mask = reference._visible(op, index)  # noqa: SLF001  # the judge
+    np.testing.assert_array_equal(shown, np.broadcast_to(mask, shown.shape))
+
+
+@given(rows=st.lists(st.integers(-1, 6), min_size=1, max_size=12))
+def test_runs_bring_the_rows_they_stand_for(rows):
+    x = torch.arange(1, 8).reshape(1, 7, 1)
+
+    got = moves.join([x], moves.from_rows(np.array(rows)), 1)
+
+    assert got.flatten().tolist() == [row + 1 if row >= 0 else 0 for row in rows]
+
+
+def test_a_window_over_a_diagonal_is_what_it_says():
+    q = torch.randn(1, 3, 2, 4, dtype=torch.float64)
+    k = torch.randn(1, 5, 1, 4, dtype=torch.float64)
+
+    out, sums = plain(q, k, k, Ask(diagonal=True, window=2))
+
+    for query in range(3):  # sees keys query + 1 and query + 2
+        part, total = plain(q[:, query : query + 1], *[k[:, query + 1 : query + 3]] * 2, Ask())
+        torch.testing.assert_close(out[:, query : query + 1], part)
+        torch.testing.assert_close(sums[:, query : query + 1], total)
+
+
+@pytest.mark.parametrize("text", ["tp2", "tp4"])
+def test_shares_of_drawn_weights_are_those_of_the_whole(text):
+    plan = parse_plan(text)
+    work = testmodels.workload(testmodels.llama, passes=1)
+    program = lower(testmodels.llama, work, plan)
+    whole = lower(testmodels.llama, work, parse_plan("single"))
+    pairs = zip(products(program), products(whole), strict=True)
+    made = [drawn(setting({"tp": rank})) for rank in range(plan.gpus)]
+    known = from_source(Source(0), setting({"tp": 0}))
+
+    for cut, full in pairs:
+        shares = [weights.of(cut, 1) for weights in made]
+        if cut.split == "rows":
+            torch.testing.assert_close(torch.cat(shares, 1), made[0].make(full, 1))
+        assert shares[0].shape == known.of(cut, 1).shape
+
+
+def products(program):
+    return [op.weight for stage in program.stages for op in stage.walk() if isinstance(op, Matmul)]
+
+
+def test_layers_share_weights_where_memory_is_short():
+    op = products(lower(testmodels.llama, testmodels.workload(testmodels.llama), parse_plan("single")))[0]  # fmt: skip  # noqa: E501
+    weights = drawn(setting({}), distinct=2)
+
+    assert weights.of(op, 0) is weights.of(op, 2)
+    assert weights.of(op, 0) is not weights.of(op, 1)
+    assert fitting({0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}, 2.5) == 2
+
+
+def add(left, right, out):
+    x, y, z = (Tensor(name, (1, 2, 4)) for name in (left, right, out))
+    return Pointwise(function="residual", inputs=(x, y), outputs=(z,))
+
+
+def test_tensors_live_until_their_last_reader_and_no_longer():
+    body = (add("a", "b", "c"), add("c", "b", "d"), add("d", "d", "a"))
+
+    frees = [one.frees for one in lived(body, frozenset({"a"}))]
+
+    assert frees == [{"a"}, {"b", "c"}, {"d"}]
+
+
+def test_what_the_next_turn_reads_lives_through_a_loop():
+    loop = Loop(name="layers", count=3, body=(add("x", "y", "t"), add("t", "t", "x")))
+    body = (loop, add("x", "y", "z"))
+
+    assert arriving(loop.body) == {"x", "y"}
+    assert [one.frees for one in lived(body, frozenset({"z"}))] == [{"t"}, {"x", "y"}]
+
+
+def test_ranks_of_a_hybrid_meet_along_each_axis():
+    plan = parse_plan("cfg2.ring2.ulysses2")
+
+    assert index_of(6, plan) == {"cfg": 1, "ring": 1, "ulysses": 0}
+    assert ranks_along("ring", 6, plan) == (4, 6)
+    assert ranks_along("ulysses", 6, plan) == (6, 7)

@@ -1,0 +1,162 @@
+"""A session times cases one by one; what fails becomes a row, and what is done is not done again.
+
+This file is also the rank that fails on purpose: FAULTS says on which plan, and how.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from topology.errors import InputError, ModelError
+from validate import harness, runs
+from validate.cases import Case
+from validate.launch import Limits
+from validate.measured import Measured, line, read_measured
+from validate.preflight import Facts
+from validate.runs import Options, run
+
+torch = pytest.importorskip("torch")
+
+FOLDER = str(Path(__file__).parent)
+FLUX = {
+    "_class_name": "FluxTransformer2DModel",
+    "attention_head_dim": 8,
+    "axes_dims_rope": [4, 2, 2],
+    "in_channels": 16,
+    "joint_attention_dim": 16,
+    "num_attention_heads": 2,
+    "num_layers": 1,
+    "num_single_layers": 1,
+    "pooled_projection_dim": 16,
+}
+
+
+def main():
+    """Run a rank that fails where FAULTS says."""
+    from validate.torch_backend import session, worker
+
+    faults, whole = json.loads(os.environ["FAULTS"]), session.run_case
+
+    def faulty(subject, bench, name):
+        rank, kind = bench.comm.rank, faults.get(str(subject.plan))
+        if kind == "memory" or (kind == "memory of one" and rank == 1):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        if kind == "killed" and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "slow" and rank == 1:
+            bench.progress.phase(f"timing of {name}", 1)
+            time.sleep(60)
+        return whole(subject, bench, name)
+
+    session.run_case = faulty
+    session.SETTLE_S = 2
+    harness.leave(worker.main())
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A model of two layers, and a host whose looks are known."""
+    monkeypatch.setattr(sys, "path", [FOLDER, str(Path(FOLDER).parents[1]), *sys.path])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(harness, "facts", lambda: Facts(seen={"torch": "2", "has_gloo": True}))
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(FLUX))
+
+    def case(plan, mode="eager"):
+        return Case(model=str(path), plan=plan, mode=mode, height=32, width=32, text_tokens=8)
+
+    return case
+
+
+def session(cases, output, **changes):
+    given = {"gpus": 2, "device": "cpu", "compiler": "eager", "budget_s": 0.05, "seconds": 300.0}
+    said = []
+    rows = run(cases, Options(**{**given, **changes}), output, said.append)
+    return rows, said
+
+
+def test_cases_are_proved_timed_and_not_run_again(tiny, tmp_path, monkeypatch):
+    cases = [tiny("single"), tiny("tp2"), tiny("ring2", "compile"), tiny("cfg2")]
+
+    rows, _ = session(cases, tmp_path / "out")
+
+    assert [row.status for row in rows] == ["done", "done", "done", "illegal"]
+    single, tensor, ring, _ = rows
+    assert all(row.step_s > 0 and row.repeats > 1 for row in rows[:3])
+    assert {"gemm", "attention", "pointwise", "communication"} <= set(tensor.classes_s)
+    assert "communication" not in single.classes_s
+    assert sum(tensor.counts.values()) == 4 + 1  # two a tower and one in the single block
+    assert ring.compile_s > 0
+    assert all(0 < row.error < row.bound for row in rows[:3])
+    assert tensor.full_against == "single eager"
+    assert 0 < tensor.full_error < 0.12
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["torch"] == torch.__version__
+
+    monkeypatch.setattr(runs, "launch", None)  # nothing is left to run
+    again, _ = session(cases, tmp_path / "out")
+    assert again == rows
+
+
+def test_a_run_goes_on_behind_a_row_that_was_cut_off(tiny, tmp_path):
+    cases, output = [tiny("single"), tiny("tp2")], tmp_path / "out"
+    known = Measured(case=cases[0], status="done", step_s=1.0)
+    output.mkdir()
+    (output / "results.jsonl").write_text(line(known) + "\n" + line(known)[:40])
+
+    rows, _ = session(cases, output)
+
+    assert rows[0] == known
+    assert rows[1].status == "done"
+    lines = (output / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+
+
+def test_what_fails_is_a_row_and_the_run_goes_on(tiny, tmp_path, monkeypatch):
+    """Where one rank alone fails the others wait for it, so all are started again."""
+    faults = {"tp2": "memory", "ulysses2": "memory of one", "ring2": "killed", "pp2": "slow"}
+    monkeypatch.setenv("FAULTS", json.dumps(faults))
+    cases = [tiny(plan) for plan in (*faults, "single")]
+
+    rows, said = session(cases, tmp_path / "out", module="test_torch_session")
+
+    found = {row.case.plan: (row.status, row.note) for row in rows}
+    memory = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert found["tp2"] == ("out of memory", f"rank 0: {memory}")
+    assert found["ulysses2"][0] == "out of memory"
+    assert found["ulysses2"][1].startswith("rank 1: ended with code 1 in agreeing on case 2: out")
+    assert found["ring2"][0] == "failed"
+    assert "rank 1: died with signal 9" in found["ring2"][1]
+    assert found["pp2"][1].startswith("rank 1: late in timing of case")
+    assert found["single"][0] == "done"
+    assert len([one for one in said if "| eager: rank 1" in one]) == 3
+
+
+def test_what_is_missing_is_said_before_anything_starts(tiny, tmp_path, monkeypatch):
+    facts = Facts(seen={"torch": "2.13", "has_nccl": True, "gpus": []})
+    monkeypatch.setattr(runs, "launch", None)
+    monkeypatch.setattr(harness, "facts", lambda: facts)
+
+    with pytest.raises(InputError, match=r"GPUs: PyTorch 2.13 \(no CUDA\) sees none"):
+        session([tiny("tp2")], tmp_path, device="cuda")
+
+
+def test_ranks_that_cannot_start_end_the_run(tiny, tmp_path):
+    with pytest.raises(ModelError, match="rank 0: ended with code 1 before it began"):
+        session([tiny("tp2")], tmp_path, module="validate.nothing")
+
+
+def test_limits_of_the_whole_run_are_kept(tiny, tmp_path):
+    rows, _ = session([tiny("tp2")], tmp_path, seconds=0.0)
+
+    assert rows == []
+    assert read_measured("") == []
+    assert Limits().total_s > 0
+
+
+if __name__ == "__main__":
+    main()

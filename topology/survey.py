@@ -1,0 +1,138 @@
+"""What is asked of a machine again and again, worked out once: its pairs, paths and processors."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import permutations
+
+from topology.errors import TopologyError
+from topology.graph import Machine, Pair, pair_table
+from topology.paths import processor_of, refused_pairs
+from topology.routes import (
+    NVLINK,
+    Adjacency,
+    Hop,
+    adjacency,
+    hops,
+    host_route,
+    route,
+    staged_route,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Survey:
+    """One host of a machine, indexed.
+
+    refused : pairs of GPUs without peer access. cpus : the processor of each GPU. trails : the
+    parts between a GPU and its processor, outermost first. nvlink : B/s of
+    all NVLinks of each GPU. paths : the links a copy from one GPU to another crosses over PCIe
+    (NVLink where it joins the two). capacity : B/s of those links.
+    """
+
+    machine: Machine
+    graph: Adjacency
+    pairs: Mapping[tuple[str, str], Pair]
+    refused: frozenset[frozenset[str]]
+    cpus: Mapping[str, str | None]
+    trails: Mapping[str, tuple[str, ...]]
+    nvlink: Mapping[str, float]
+    paths: Mapping[tuple[str, str], tuple[Hop, ...]]
+    capacity: Mapping[Hop, float]
+
+    def path(self, a: str, b: str) -> tuple[Hop, ...]:
+        """Give the links that a copy from one GPU to another crosses.
+
+        Raises
+        ------
+        TopologyError
+            If nothing joins the two.
+        """
+        if (a, b) not in self.paths:
+            raise TopologyError(f"no path from {a} to {b}")
+        return self.paths[a, b]
+
+    def label(self, a: str, b: str) -> tuple[object, ...]:
+        """Say how two GPUs reach each other, in a form that can be compared."""
+        pair = self.pairs.get((a, b))
+        known = (pair.kind, pair.count, pair.bandwidth) if pair else ()
+        return (*known, frozenset((a, b)) in self.refused)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether any GPU may stand for any other: every two reach each other in the same way.
+
+        >>> from topology.catalogue import hardware
+        >>> from topology.machines import machine_of
+        >>> [survey(machine_of(hardware(name))).uniform for name in ("h100-sxm", "h100-nvl")]
+        [True, False]
+        """
+        names = [gpu.name for gpu in self.machine.gpus]
+        kinds = {gpu.hardware for gpu in self.machine.gpus}
+        labels = {self.label(a, b) for i, a in enumerate(names) for b in names[i + 1 :]}
+        return len(labels) <= 1 and len(kinds) == 1
+
+
+def survey(machine: Machine) -> Survey:
+    """Index one host of a machine."""
+    graph, pairs = adjacency(machine), pair_table(machine)
+    refused = frozenset(frozenset(pair[:2]) for pair in refused_pairs(machine))
+    paths = _paths(machine, graph, pairs, refused)
+    cpus = processor_of(machine)
+    return Survey(
+        machine=machine,
+        graph=graph,
+        pairs=pairs,
+        refused=refused,
+        cpus=cpus,
+        trails={name: _trail(graph, name, cpu) for name, cpu in cpus.items()},
+        nvlink={gpu.name: nvlink_bandwidth(machine, gpu.name) for gpu in machine.gpus},
+        paths=paths,
+        capacity={hop: graph.edge(*hop).bandwidth.value for path in paths.values() for hop in path},
+    )
+
+
+def _trail(graph: Adjacency, name: str, cpu: str | None) -> tuple[str, ...]:
+    return (name,) if cpu is None else tuple(reversed(host_route(graph, name, cpu)))
+
+
+def nvlink_bandwidth(machine: Machine, name: str) -> float:
+    """Bytes per second each way of all NVLinks of a GPU."""
+    return sum(
+        edge.bandwidth.value
+        for edge in machine.edges
+        if edge.kind == "nvlink" and name in (edge.a, edge.b)
+    )
+
+
+def is_nvlink(pair: Pair | None) -> bool:
+    """Tell whether two GPUs reach each other by NVLink."""
+    return pair is not None and pair.kind in ("NVLINK", "NVSWITCH")
+
+
+def _paths(
+    machine: Machine,
+    graph: Adjacency,
+    pairs: Mapping[tuple[str, str], Pair],
+    refused: frozenset[frozenset[str]],
+) -> dict[tuple[str, str], tuple[Hop, ...]]:
+    found: dict[tuple[str, str], tuple[Hop, ...]] = {}
+    for a, b in permutations(machine.gpus, 2):
+        if a.host == b.host or is_nvlink(pairs.get((a.name, b.name))):
+            with suppress(TopologyError):
+                found[a.name, b.name] = _path(graph, pairs, refused, a.name, b.name)
+    return found
+
+
+def _path(
+    graph: Adjacency,
+    pairs: Mapping[tuple[str, str], Pair],
+    refused: frozenset[frozenset[str]],
+    a: str,
+    b: str,
+) -> tuple[Hop, ...]:
+    if is_nvlink(pairs.get((a, b))):
+        return hops(route(graph, a, b, NVLINK) or host_route(graph, a, b))
+    if frozenset((a, b)) in refused:
+        return hops(staged_route(graph, a, b))
+    return hops(host_route(graph, a, b))
