@@ -38,9 +38,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _texts() -> Texts:
     folder = files("validate").joinpath("data")
-    names = ("collectives_figures.csv", "kernel_figures.csv", "plan_figures.csv")
-    collectives, kernels, plans = (folder.joinpath(n).read_text(encoding="utf-8") for n in names)
-    return Texts(collectives=collectives, kernels=kernels, plans=plans)
+    names = {
+        "collectives": "collectives_figures.csv",
+        "tables": "nccl_table_figures.csv",
+        "kernels": "kernel_figures.csv",
+        "plans": "plan_figures.csv",
+    }
+    return Texts(
+        **{key: folder.joinpath(name).read_text(encoding="utf-8") for key, name in names.items()}
+    )
 
 
 def _rewrite(path: Path, rows: str) -> None:

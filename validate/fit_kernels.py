@@ -20,6 +20,7 @@ from costmodels.kernels.parameters import (
     AttentionParameters,
     EngineParameters,
     MatmulParameters,
+    Parameters,
     Provenance,
 )
 from topology.units import FlopPerSecond, parse
@@ -130,7 +131,7 @@ def fit_attention(
     return AttentionFit(parameters=replace(result.parameters, provenance=seen), engine=around)
 
 
-def to_toml(name: str, record: MatmulParameters | AttentionParameters | EngineParameters) -> str:
+def to_toml(name: str, record: Parameters) -> str:
     """Write a record as a table that `costmodels.kernels.parameters.load` reads.
 
     Numbers keep four digits, more would pretend; values that are the default are left out.

@@ -1,0 +1,185 @@
+"""Collectives, and copies between GPUs, timed on all ranks at once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from topology.units import GIB
+from validate.bench import harness
+from validate.bench.cases import Case
+from validate.bench.compute import numbers
+from validate.bench.timing import (
+    Prepared,
+    Run,
+    burst,
+    captured,
+    estimate,
+    on_gpu,
+    statistics,
+)
+
+Results = list[tuple[str, dict[str, float]]]
+
+REPEATS: Final = 9
+CHUNK: Final = 0.002  # s of collectives in one graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffers:
+    """What one rank sends from and receives into: `large` holds a message, `small` its share."""
+
+    large: Tensor
+    other: Tensor
+    small: Tensor
+    shares: list[Tensor]
+
+
+def buffers(size: int, ranks: int, device: torch.device) -> Buffers:
+    """Make buffers for a message of `size` bytes, as nccl-tests counts them, of 16-bit numbers."""
+    share = max(1, size // 2 // ranks)
+    large = numbers(share * ranks, device=device)
+    return Buffers(
+        large=large,
+        other=torch.empty_like(large),
+        small=numbers(share, device=device),
+        shares=list(large.chunk(ranks)),
+    )
+
+
+def exchange(op: str, size: int, group: ProcessGroup, device: torch.device) -> Prepared:
+    """Prepare a collective of `size` bytes on all ranks of `group`."""
+    ranks = dist.get_world_size(group)
+    sets = max(1, min(4, GIB // size))
+    many = [buffers(size, ranks, device) for _ in range(sets)]
+    call = CALLS[op]
+    return Prepared(work=lambda index: call(many[index % sets], group), sets=sets)
+
+
+def _send_recv(b: Buffers, group: ProcessGroup) -> object:
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    ahead, behind = (rank + 1) % ranks, (rank - 1) % ranks
+    operations = [
+        dist.P2POp(dist.isend, b.large, ahead, group),
+        dist.P2POp(dist.irecv, b.other, behind, group),
+    ]
+    for request in dist.batch_isend_irecv(operations):
+        request.wait()
+    return b.other
+
+
+def _gather(b: Buffers, group: ProcessGroup) -> object:
+    first = dist.get_rank(group) == 0
+    return dist.gather(b.small, b.shares if first else None, dst=0, group=group)
+
+
+def _scatter(b: Buffers, group: ProcessGroup) -> object:
+    first = dist.get_rank(group) == 0
+    return dist.scatter(b.small, b.shares if first else None, src=0, group=group)
+
+
+CALLS: Final[Mapping[str, Callable[[Buffers, ProcessGroup], object]]] = {
+    "all_reduce": lambda b, g: dist.all_reduce(b.large, group=g),
+    "all_gather": lambda b, g: dist.all_gather_into_tensor(b.large, b.small, group=g),
+    "reduce_scatter": lambda b, g: dist.reduce_scatter_tensor(b.small, b.large, group=g),
+    "all_to_all": lambda b, g: dist.all_to_all_single(b.other, b.large, group=g),
+    "broadcast": lambda b, g: dist.broadcast(b.large, src=0, group=g),
+    "reduce": lambda b, g: dist.reduce(b.large, dst=0, group=g),
+    "gather": _gather,
+    "scatter": _scatter,
+    "send_recv": _send_recv,
+}
+
+
+def collective(case: Case, device: torch.device, group: ProcessGroup) -> Results:
+    """Time a collective as nodes of a graph and as calls of the host."""
+    prepared = exchange(case.text("op"), case.number("bytes"), group, device)
+    once = shared_estimate(prepared, device, group)
+    results: Results = []
+    if on_gpu(device):
+        results.append(("graph", statistics(_replayed(prepared, once, device, group))))
+    calls = max(2, min(20, int(CHUNK / once)))
+
+    def repeat() -> None:
+        for index in range(calls):
+            prepared.work(index)
+
+    times = burst(repeat, REPEATS, device, pause=0.0, before=meeting(group, device), spin=False)
+    results.append(("stream", statistics([t / calls for t in times])))
+    return results
+
+
+def forced(case: Case, device: torch.device, group: ProcessGroup) -> Results:
+    """Time a collective whose algorithm and protocol NCCL is told."""
+    special = forced_group(
+        case.text("algorithm"), case.text("protocol"), dist.get_world_size(group)
+    )
+    prepared = exchange(case.text("op"), case.number("bytes"), special, device)
+    once = shared_estimate(prepared, device, special)
+    return [("graph", statistics(_replayed(prepared, once, device, special)))]
+
+
+def _replayed(
+    prepared: Prepared, once: float, device: torch.device, group: ProcessGroup
+) -> list[float]:
+    calls = max(prepared.sets if once < CHUNK else 1, min(40, int(CHUNK / once)))
+    run = captured(prepared.work, calls, device)
+    repeats = REPEATS if once < CHUNK else 5
+    times = burst(run, repeats, device, pause=0.0, before=meeting(group, device))
+    return [t / calls for t in times]
+
+
+def shared_estimate(prepared: Prepared, device: torch.device, group: ProcessGroup) -> float:
+    """Seconds of one call, roughly, and the same number on all ranks."""
+    found = torch.tensor([estimate(prepared, device)], device=device, dtype=torch.float64)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
+    return float(found.item())
+
+
+def meeting(group: ProcessGroup, device: torch.device) -> Run:
+    """Return what lets the ranks wait for each other, on the device."""
+    flag = torch.zeros(1, device=device)
+    return lambda: dist.all_reduce(flag, group=group)
+
+
+@cache
+def forced_group(algorithm: str, protocol: str, ranks: int) -> ProcessGroup:
+    """Make a communicator that knows one algorithm and protocol; all ranks must ask in turn.
+
+    NCCL reads its environment whenever a communicator is made.
+    """
+    with harness.environment({"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}):
+        group: ProcessGroup = dist.new_group(list(range(ranks)), backend="nccl")
+        meeting(group, torch.device("cuda", torch.cuda.current_device()))()
+        torch.cuda.synchronize()
+    return group
+
+
+def peer(case: Case, device: torch.device, rank: int) -> Results:
+    """Time copies to a neighbour's memory, one way or both at once; rank 0 does it alone."""
+    if rank or not on_gpu(device) or torch.cuda.device_count() < 2:
+        return []
+    other = torch.device("cuda", (device.index + 1) % torch.cuda.device_count())
+    elements = max(1, case.number("bytes") // 2)
+    here, there = numbers(elements, device=device), numbers(elements, device=other)
+    back, forth = torch.empty_like(here), torch.empty_like(there)
+    side, far = torch.cuda.Stream(device), torch.cuda.Stream(other)
+
+    def run() -> None:
+        main = torch.cuda.current_stream(device)
+        if case.text("way") == "both":
+            side.wait_stream(main)
+            with torch.cuda.stream(side):  # runs on the other GPU's own stream
+                back.copy_(there, non_blocking=True)
+        with torch.cuda.stream(far):  # which must not wait for this one
+            forth.copy_(here, non_blocking=True)
+        main.wait_stream(side)
+
+    for _ in range(3):
+        run()
+    return [("stream", statistics(burst(run, REPEATS, device, pause=0.0)))]

@@ -1,0 +1,160 @@
+"""Row-wise functions as eager code writes them, and as a compiler sees them.
+
+Each moves a known least number of bytes: inputs read once, outputs written once. What eager code
+moves and launches beyond that is what a runtime's table of functions says.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from validate.bench.cases import Case
+from validate.bench.compute import numbers, sets_of
+from validate.bench.timing import Prepared
+
+HEAD: Final = 128
+ROOT: Final = 1e-3  # keeps a norm of nothing finite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function of tensors whose widths are `inputs` and `outputs`, in units of the row's width.
+
+    rows_of : for each input, whether it has all rows (else it is one row of conditioning).
+    """
+
+    call: Callable[..., object]
+    inputs: tuple[float, ...]
+    outputs: float
+    whole: tuple[bool, ...]
+
+    def traffic(self, rows: int, width: int) -> float:
+        """Bytes read and written once, 2 bytes an element.
+
+        >>> Function(call=max, inputs=(1, 1), outputs=1, whole=(True, False)).traffic(10, 4)
+        168.0
+        """
+        read = sum(
+            share * (rows if whole else 1)
+            for share, whole in zip(self.inputs, self.whole, strict=True)
+        )
+        return 2.0 * width * (read + self.outputs * rows)
+
+
+def norm(x: Tensor) -> Tensor:
+    """Root-mean-square norm in 32 bits."""
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + ROOT)).to(x.dtype)
+
+
+def modulated_norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Layer norm, scaled and shifted by a conditioning row."""
+    return functional.layer_norm(x, (x.shape[-1],)) * (1 + scale) + shift
+
+
+def gated_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    """``x + gate y``."""
+    return x + gate * y
+
+
+def residual(x: Tensor, y: Tensor) -> Tensor:
+    """``x + y``."""
+    return x + y
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Gaussian error unit, by the hyperbolic tangent."""
+    return functional.gelu(x, approximate="tanh")
+
+
+def rotary(qkv: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, ...]:
+    """Norm of every head of q and k, and rotation by position in 32 bits; v as it is."""
+    q, k, v = (part.unflatten(-1, (-1, HEAD)) for part in qkv.chunk(3, -1))
+    return _turn(norm(q), cosine, sine), _turn(norm(k), cosine, sine), v
+
+
+def _turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    real, imaginary = x.unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack([-imaginary, real], -1).flatten(-2)
+    cosine, sine = (row.unflatten(-1, (-1, HEAD))[:, :1] for row in (cosine, sine))
+    return (x.float() * cosine.float() + turned.float() * sine.float()).to(x.dtype)
+
+
+def silu_gated(x: Tensor) -> Tensor:
+    """``silu(first half) * second half``."""
+    gate, up = x.chunk(2, -1)
+    return functional.silu(gate) * up
+
+
+def merge(a: Tensor, weight_a: Tensor, b: Tensor, weight_b: Tensor) -> Tensor:
+    """Merge two attention parts by their log-sum-exp, one a head."""
+    share = torch.sigmoid(weight_b.float() - weight_a.float())[..., None]
+    first, second = (part.unflatten(-1, (-1, HEAD)) for part in (a, b))
+    return (first.float() + share * (second.float() - first.float())).to(a.dtype).flatten(-2)
+
+
+def guidance(both: Tensor) -> Tensor:
+    """Mix the forward with a prompt and the one without."""
+    conditional, unconditional = both.chunk(2, -1)
+    return unconditional + 5.0 * (conditional - unconditional)
+
+
+def step(x: Tensor, velocity: Tensor) -> Tensor:
+    """One Euler step of a flow, in 32 bits."""
+    return (x.float() + 0.02 * velocity.float()).to(x.dtype)
+
+
+def cast(x: Tensor) -> Tensor:
+    """Copy rows into place."""
+    return x.clone()
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    "norm": Function(call=norm, inputs=(1,), outputs=1, whole=(True,)),
+    "modulated_norm": Function(
+        call=modulated_norm, inputs=(1, 1, 1), outputs=1, whole=(True, False, False)
+    ),
+    "gated_residual": Function(
+        call=gated_residual, inputs=(1, 1, 1), outputs=1, whole=(True, True, False)
+    ),
+    "residual": Function(call=residual, inputs=(1, 1), outputs=1, whole=(True, True)),
+    "rotary": Function(call=rotary, inputs=(3, 1, 1), outputs=3, whole=(True, False, False)),
+    "gelu": Function(call=gelu, inputs=(4,), outputs=4, whole=(True,)),
+    "silu_gated": Function(call=silu_gated, inputs=(8,), outputs=4, whole=(True,)),
+    "merge": Function(
+        call=merge,
+        inputs=(1, 1 / HEAD, 1, 1 / HEAD),
+        outputs=1 + 1 / HEAD,
+        whole=(True, True, True, True),
+    ),
+    "guidance": Function(call=guidance, inputs=(2,), outputs=1, whole=(True,)),
+    "step": Function(call=step, inputs=(1, 1), outputs=1, whole=(True, True)),
+    "cast": Function(call=cast, inputs=(1,), outputs=1, whole=(True,)),
+}
+
+
+def function(case: Case, device: torch.device) -> Prepared:
+    """Prepare a function on `rows` rows of `width`, eager or compiled."""
+    name, rows, width = case.text("name"), case.number("rows"), case.number("width")
+    known = FUNCTIONS[name]
+    call = (
+        torch.compile(known.call, dynamic=False) if case.text("way") == "compiled" else known.call
+    )
+    sets = sets_of(known.traffic(rows, width))
+
+    def tensors() -> list[Tensor]:
+        return [
+            numbers(rows if whole else 1, round(share * width), device=device)
+            for share, whole in zip(known.inputs, known.whole, strict=True)
+        ]
+
+    inputs = [tensors() for _ in range(sets)]
+
+    def work(index: int) -> object:
+        return call(*inputs[index % sets])
+
+    return Prepared(work=work, sets=sets)

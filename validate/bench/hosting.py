@@ -1,0 +1,110 @@
+"""What the host pays: one eager operation, one compiled kernel, one collective, one graph."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional
+
+from validate.bench.cases import Case
+from validate.bench.compute import numbers
+from validate.bench.exchange import exchange
+from validate.bench.timing import (
+    BURSTS,
+    Work,
+    burst,
+    captured,
+    host_seconds,
+    on_gpu,
+    settle,
+    statistics,
+)
+
+CALLS: Final = 200
+WIDTH: Final = 256
+GAPS: Final = (200, 1000)
+Results = list[tuple[str, dict[str, float]]]
+
+
+def host(case: Case, device: torch.device, group: dist.ProcessGroup | None) -> Results:
+    """Seconds of host time a call."""
+    op = case.text("op")
+    if op in ("graph", "gap"):
+        return _graph(op, device)
+    if op in _LOCAL:
+        work = _local(op, device)
+        return [("host", statistics(_warm(work, CALLS, device)))]
+    if group is None:
+        return []
+    work = exchange(op, 2**12, group, device).work
+    return [("host", statistics(_warm(work, CALLS // 4, device)))]
+
+
+def _warm(work: Work, calls: int, device: torch.device) -> list[float]:
+    for index in range(10):
+        work(index)
+    settle(device)
+    return host_seconds(work, calls, device)
+
+
+_LOCAL: Final[Mapping[str, Callable[[Tensor], object]]] = {
+    "add": lambda x: x + x,
+    "linear": lambda x: functional.linear(x, x),
+    "layer_norm": lambda x: functional.layer_norm(x, (WIDTH,)),
+    "rms_norm": lambda x: functional.rms_norm(x, (WIDTH,)),
+    "chunk": lambda x: x.chunk(2, -1),
+    "cast": lambda x: x.float(),
+    "silu": functional.silu,
+    "attention": lambda x: functional.scaled_dot_product_attention(*[x.view(1, 4, 64, WIDTH)] * 3),
+}
+
+
+def _local(op: str, device: torch.device) -> Work:
+    x = numbers(WIDTH, WIDTH, device=device)
+    call = _LOCAL[op]
+    return lambda _: call(x)
+
+
+def _graph(op: str, device: torch.device) -> Results:
+    """`graph`: host seconds of one replay. `gap`: seconds a kernel that does almost nothing."""
+    x = numbers(64, device=device)
+    if not on_gpu(device):
+        return []
+    if op == "graph":
+        replay = captured(lambda _: x.add_(1.0), 20, device)
+        return [("host", statistics(host_seconds(lambda _: replay(), 50, device)))]
+    results: Results = []
+    for kernels in GAPS:
+        run = captured(lambda _: x.add_(1.0), kernels, device)
+        times = [t / kernels for t in burst(run, BURSTS, device)]
+        results.append((f"kernels_{kernels}", statistics(times)))
+    return results
+
+
+Layer = tuple[Tensor, Tensor]
+
+
+def _layers(x: Tensor, weights: list[Layer]) -> Tensor:
+    """Norm, product, activation, product, residual: five operations a layer."""
+    for first, second in weights:
+        y = functional.linear(functional.rms_norm(x, (x.shape[-1],)), first)
+        x = x + functional.linear(functional.gelu(y), second)
+    return x
+
+
+def stack(case: Case, device: torch.device) -> Results:
+    """Host seconds of one call of a stack of small layers, eager or compiled.
+
+    The difference between two depths, over the operations of a layer, is the price of one.
+    """
+    weights = [
+        (numbers(WIDTH, WIDTH, device=device), numbers(WIDTH, WIDTH, device=device))
+        for _ in range(case.number("layers"))
+    ]
+    call: Callable[..., object] = _layers
+    if case.text("way") == "compiled":
+        call = torch.compile(_layers, dynamic=False)
+    x = numbers(64, WIDTH, device=device)
+    return [("host", statistics(_warm(lambda _: call(x, weights), 40, device)))]

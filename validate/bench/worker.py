@@ -1,0 +1,252 @@
+"""One rank of a benchmark: takes cases, measures them, hands rows to the harness.
+
+Started by `validate.bench.session` (or ``torchrun -m validate.bench.worker``). A case that fails
+is a row with its error; one that hangs ends the process, and the session starts it again behind
+that case.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from validate.bench import harness
+from validate.bench.cases import Case, all_cases, runs
+from validate.bench.machine import describe
+from validate.rows import Row, done, read_rows, whole
+
+STUCK: Final = 45.0  # s: a case that takes longer hangs
+SLOW: Final = {"compiled": 150.0, "stack": 150.0, "forced": 60.0, "memory": 90.0}
+HUNG: Final = 17  # exit code
+TIDY: Final = 32 * 2**30  # B that the allocator may keep
+
+Results = list[tuple[str, dict[str, float]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One rank: where it writes, and how it talks to the others.
+
+    until : seconds since the epoch when no case is begun any more. parent : process without which
+    it stops. control : a group of the hosts; data : of the devices. Both None on one rank.
+    """
+
+    rank: int
+    ranks: int
+    device: torch.device
+    folder: Path
+    until: float
+    parent: int
+    store: dist.Store
+    control: dist.ProcessGroup | None
+    data: dist.ProcessGroup | None
+
+    def agree(self, mine: str) -> str:
+        """Return what rank 0 says."""
+        if self.control is None:
+            return mine
+        said: list[str] = [mine]
+        dist.broadcast_object_list(said, src=0, group=self.control, device=torch.device("cpu"))
+        return said[0]
+
+    def all_hear(self, mine: str) -> list[str]:
+        """Return what every rank says, in order."""
+        if self.control is None:
+            return [mine]
+        said: list[str] = [""] * self.ranks
+        dist.all_gather_object(said, mine, group=self.control)
+        return said
+
+    @property
+    def left(self) -> float:
+        """Seconds in which a case may begin."""
+        return self.until - time.time()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How far the run is: cases behind it, of how many."""
+
+    reached: int
+    total: int
+
+
+def main() -> None:
+    """Run as one rank, and leave without looking back."""
+    task = harness.task()
+    world = _join(task)
+    cases = [
+        case for case in all_cases(world.ranks, small=task.small) if case.tier <= task.tiers
+    ]  # fmt: skip
+    if world.rank == 0:
+        harness.keep_manifest(world.folder, describe(world.device, world.ranks, task.settings))
+    _run_all(cases, world)
+    world.all_hear("done")
+    # Communicators that failed once may hang when they are taken down; there is nothing to save.
+    harness.leave(0)
+
+
+def _join(task: harness.Task) -> World:
+    device = torch.device(task.device, task.local if task.device == "cuda" else None)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store = dist.TCPStore(
+        task.address,
+        task.port,
+        task.ranks,
+        is_master=task.rank == 0,
+        timeout=timedelta(seconds=120),
+    )
+    control = data = None
+    if task.ranks > 1:
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore("world", store),
+            rank=task.rank,
+            world_size=task.ranks,
+            timeout=timedelta(seconds=300),
+        )
+        control = dist.group.WORLD
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        data = dist.new_group(list(range(task.ranks)), backend=backend)
+    return World(
+        rank=task.rank,
+        ranks=task.ranks,
+        device=device,
+        folder=task.folder,
+        until=task.until,
+        parent=task.parent,
+        store=dist.PrefixStore("cases", store),
+        control=control,
+        data=data,
+    )
+
+
+def _run_all(cases: Sequence[Case], world: World) -> None:
+    finished = _finished(world)
+    left = [case for case in cases if case.key not in finished]
+    reached = len(cases) - len(left)
+    for number, group in enumerate(runs(left)):
+        place = Place(reached=reached, total=len(cases))
+        take = _together if group[0].together else _apart
+        if not take(group, world, place, number):
+            return
+        reached += len(group)
+
+
+def _finished(world: World) -> frozenset[str]:
+    """Cases that are done already, as rank 0 reads them."""
+    keys: frozenset[str] = frozenset()
+    if world.rank == 0:
+        text = harness.mended_rows(world.folder)
+        keys = done(read_rows(whole(text), harness.ROWS))
+    return frozenset(filter(None, world.agree("\n".join(sorted(keys))).split("\n")))
+
+
+def _together(group: Sequence[Case], world: World, place: Place, _: int) -> bool:
+    for step, case in enumerate(group):
+        if world.agree("go" if world.left > 0 else "stop") != "go":
+            return False
+        _progress(world, place, step, case)
+        rows = _attempt(case, world)
+        errors = [error for error in world.all_hear(_error_of(rows)) if error]
+        if errors:
+            rows = [failed(case, world.rank, errors[0])] if world.rank == 0 else []
+        elif world.rank and case.family not in ("anchor", "memory"):
+            rows = []
+        harness.append(world.folder, rows)
+    return True
+
+
+def _apart(group: Sequence[Case], world: World, place: Place, number: int) -> bool:
+    """Take the next case that nobody has taken, until there are none."""
+    while world.left > 0:
+        step = world.store.add(f"group {number}", 1) - 1
+        if step >= len(group):
+            break
+        _progress(world, place, step, group[step])
+        harness.append(world.folder, _attempt(group[step], world))
+    return "stop" not in world.all_hear("go" if world.left > 0 else "stop")
+
+
+def _attempt(case: Case, world: World) -> list[Row]:
+    """Run a case; an error is a row."""
+    harness.stop_without(world.parent)
+    harness.mark(world.folder, world.rank, case.key)
+    try:
+        with _limited(SLOW.get(case.family, STUCK), case, world):
+            return [
+                Row(
+                    key=case.key,
+                    family=case.family,
+                    sizes=dict(case.sizes),
+                    mode=mode,
+                    values=values,
+                    rank=world.rank,
+                )
+                for mode, values in _measure(case, world)
+            ]
+    except Exception as error:  # noqa: BLE001  # whatever it is, the next case may be fine
+        return [failed(case, world.rank, f"{type(error).__name__}: {error}")]
+    finally:
+        if world.device.type == "cuda" and torch.cuda.memory_reserved(world.device) > TIDY:
+            torch.cuda.empty_cache()
+
+
+def _measure(case: Case, world: World) -> Results:
+    from validate.bench.family import measure  # noqa: PLC0415  # compilers are slow to import
+
+    return measure(case, world.device, world.rank, world.data)
+
+
+def failed(case: Case, rank: int, reason: str) -> Row:
+    """Write down why a case has no result."""
+    return Row(
+        key=case.key,
+        family=case.family,
+        sizes=dict(case.sizes),
+        mode="failed",
+        values={},
+        rank=rank,
+        error=" ".join(reason.split())[:300],
+    )
+
+
+def _error_of(rows: Sequence[Row]) -> str:
+    return next((row.error for row in rows if row.error), "")
+
+
+@contextmanager
+def _limited(seconds: float, case: Case, world: World) -> Iterator[None]:
+    """End the process when a case hangs, with a row that says so."""
+
+    def give_up() -> None:
+        reason = f"took more than {seconds:.0f} s: it hangs"
+        harness.append(world.folder, [failed(case, world.rank, reason)])
+        harness.leave(HUNG)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _progress(world: World, place: Place, step: int, case: Case) -> None:
+    if world.rank == 0:
+        minutes, seconds = divmod(int(max(0.0, world.left)), 60)
+        where = f"{place.reached + step + 1}/{place.total}, {minutes}:{seconds:02} left at most"
+        harness.say(f"bench: {where}: {case.key}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""``planner calibrate``: look, measure, fit, write a profile, and say how good it is."""
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from costmodels.profile import Profile
+from topology.errors import InputError
+from validate.catalogue import recipes
+from validate.fit_profile import Measured, fit_profile
+from validate.profiles.table import FIT_HEADERS, fit_rows
+from validate.profiles.text import to_toml
+from validate.rows import Row, read_rows, whole
+
+QUICK_MINUTES: Final = 3.0
+MINUTES: Final = 10.0
+FITTING: Final = 0.5  # minutes kept for the start of the workers and for the fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is asked for.
+
+    output : the profile to write; its measurements go to a folder beside it, of the same name
+    with ``.measurements``. gpus : how many to measure together, 0 for all. minutes : 0 for as
+    many as `quick` says. small : a few sizes that suit a CPU, for tests. measured : a folder
+    of measurements that are elsewhere.
+    """
+
+    output: Path
+    quick: bool = False
+    resume: bool = False
+    gpus: int = 0
+    minutes: float = 0.0
+    device: str = "cuda"
+    small: bool = False
+    measured: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the measurements are."""
+        return self.measured or self.output.with_name(f"{self.output.stem}.measurements")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A profile that was written, and what to tell about it.
+
+    summary : one line a table, under `headers`. failures : cases that could not be measured.
+    """
+
+    profile: Profile
+    output: Path
+    summary: tuple[tuple[str, ...], ...]
+    failures: tuple[str, ...]
+    headers: tuple[str, ...] = FIT_HEADERS
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "profile": self.profile.name,
+            "output": str(self.output),
+            "tables": [dict(zip(self.headers, row, strict=True)) for row in self.summary],
+            "failures": list(self.failures),
+        }
+
+
+def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
+    """Measure this machine and write its profile.
+
+    Parameters
+    ----------
+    say : tells a person how it goes.
+
+    Raises
+    ------
+    InputError
+        If something is missing, in the way, or too little could be measured.
+    """
+    from validate.bench import harness  # noqa: PLC0415  # only where it measures
+
+    check_paths(task)
+    ranks = task.gpus or 1
+    if task.device == "cuda":
+        found = check_gpus(
+            harness.ask("nvidia-smi", "--query-gpu=name,mig.mode.current", "--format=csv,noheader"),
+            has_torch=importlib.util.find_spec("torch") is not None,
+        )
+        ranks = _ranks(task.gpus, len(found))
+        if ranks == 1:
+            say("calibrate: one GPU: collectives, copies and overlap are skipped")
+    minutes = task.minutes or (QUICK_MINUTES if task.quick else MINUTES)
+    harness.run(
+        harness.Session(
+            ranks=ranks,
+            folder=task.folder,
+            minutes=max(0.1, minutes - FITTING) if task.device == "cuda" else minutes,
+            device=task.device,
+            tiers=1 if task.quick else 3,
+            small=task.small,
+        )
+    )
+    text = harness.read(task.folder / harness.ROWS)
+    return finish(task, text, harness.read(task.folder / harness.MANIFEST), harness.write_new)
+
+
+def finish(task: Task, rows: str, manifest: str, write: Callable[[Path, str], None]) -> Calibrated:
+    """Fit a profile to the text of measured rows, and write it where nothing is yet.
+
+    Raises
+    ------
+    InputError
+        If the rows or the manifest are damaged, or too few; or the output exists.
+    """
+    found = read_rows(whole(rows), str(task.folder / "rows.jsonl"))
+    measured = Measured(
+        rows=found, manifest=_document(manifest), source=_source(task.folder.name, rows)
+    )
+    profile = fit_profile(measured, recipes())
+    write(task.output, to_toml(profile))
+    return Calibrated(
+        profile=profile,
+        output=task.output,
+        summary=tuple(map(tuple, fit_rows(profile))),
+        failures=tuple(_failures(found)),
+    )
+
+
+def check_paths(task: Task) -> None:
+    """Refuse to write over anything.
+
+    Raises
+    ------
+    InputError
+        If the output exists, its folder does not, or there are measurements and no ``--resume``.
+    """
+    if task.output.exists():
+        raise InputError(f"--output {task.output}: exists already, wanted a new name")
+    if not task.output.parent.is_dir():
+        raise InputError(f"--output {task.output}: no folder {task.output.parent}")
+    if task.folder.exists() and not task.resume:
+        raise InputError(
+            f"{task.folder}: measurements from before, wanted --resume or another --output"
+        )
+
+
+def check_gpus(listed: str, *, has_torch: bool) -> list[str]:
+    """Return the names of the GPUs that nvidia-smi lists, if they can be measured together.
+
+    Raises
+    ------
+    InputError
+        If PyTorch or GPUs are missing, GPUs differ, or one is cut into slices.
+
+    Examples
+    --------
+    >>> check_gpus("NVIDIA L4, [N/A]", has_torch=True)
+    ['NVIDIA L4']
+    """
+    if not has_torch:
+        raise InputError("calibrate: got no PyTorch, wanted it installed: pip install torch")
+    pairs = [line.rpartition(",") for line in listed.splitlines() if line.strip()]
+    found = [name.strip() for name, _, _ in pairs]
+    if not found:
+        raise InputError("calibrate: nvidia-smi lists no GPU, wanted one or more")
+    if len(set(found)) > 1:
+        raise InputError(f"calibrate: got different GPUs ({', '.join(found)}), wanted one kind")
+    if any(mode.strip() == "Enabled" for _, _, mode in pairs):
+        raise InputError("calibrate: got GPUs cut into MIG slices, wanted whole ones")
+    return found
+
+
+def _ranks(asked: int, there: int) -> int:
+    if asked > there:
+        raise InputError(f"calibrate: got {there} GPUs, wanted {asked}")
+    return asked or there
+
+
+def _document(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("machine"), dict):
+        raise InputError(f"manifest: got {text[:40]!r}, wanted a description of the machine")
+    return found
+
+
+def _source(folder: str, rows: str) -> str:
+    digest = hashlib.sha256(rows.encode()).hexdigest()
+    return f"{folder}/rows.jsonl, sha256 {digest[:16]}"
+
+
+def _failures(rows: Sequence[Row]) -> list[str]:
+    return [f"{row.key}: {row.error}" for row in rows if row.error]

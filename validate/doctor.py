@@ -1,0 +1,203 @@
+"""``planner doctor``: whether a machine can run multi-device engines, and what it lacks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
+
+from planner.tensorrt.allowed import Allowed, Version, read_version
+from planner.tensorrt.catalogue import allowed
+from topology.errors import InputError
+from topology.units import format_bytes
+from validate.tensorrt_backend.probe import Machine, probe
+
+State = Literal["ok", "watch", "missing"]
+SHOWN: Final = {"ok": "ok", "watch": "watch", "missing": "MISSING"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at. advice : what to do about it."""
+
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All checks; `ok` where nothing is missing."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(one.state != "missing" for one in self.checks)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {"ok": self.ok, "checks": [asdict(one) for one in self.checks]}
+
+    def rows(self) -> list[list[str]]:
+        """Rows of a table: name, state, what was found, what to do."""
+        return [[one.name, SHOWN[one.state], one.found, one.advice] for one in self.checks]
+
+    def text(self) -> str:
+        """Lines as a terminal shows them."""
+        lines = []
+        for name, state, found, advice in self.rows():
+            lines.append(f"{state:<8}{name:<16}{found}")
+            lines += [f"{'':<24}{advice}"] if advice else []
+        return "\n".join(lines)
+
+
+def doctor(environment: Mapping[str, str]) -> Diagnosis:
+    """Look at the machine this runs on."""
+    return diagnose(probe(environment))
+
+
+def diagnose(machine: Machine) -> Diagnosis:
+    """Judge a machine by what TensorRT needs.
+
+    >>> [one.name for one in diagnose(Machine()).checks if one.state == "missing"]
+    ['driver', 'GPUs', 'TensorRT', 'NCCL', 'nccl4py', 'cuda-bindings']
+    """
+    known = allowed()
+    return Diagnosis(
+        (
+            Check(name="system", state="ok", found=machine.system or "unknown"),
+            _driver(machine, known),
+            *_gpus(machine, known),
+            _tensorrt(machine, known),
+            _nccl(machine, known),
+            *_packages(machine),
+            *_shared(machine, known),
+        )
+    )
+
+
+def _driver(machine: Machine, known: Allowed) -> Check:
+    if not machine.cuda:
+        advice = "install the NVIDIA driver, or start the container with GPUs"
+        return Check(name="driver", state="missing", found="no libcuda.so.1", advice=advice)
+    found = f"{machine.driver or 'unknown'}, CUDA {machine.cuda}"
+    oldest = known.drivers.get(machine.cuda.split(".")[0])
+    if oldest and machine.driver and _version(machine.driver) < oldest:
+        advice = f"CUDA {machine.cuda} needs driver {_shown(oldest)}"
+        return Check(name="driver", state="missing", found=found, advice=advice)
+    return Check(name="driver", state="ok", found=found)
+
+
+def _gpus(machine: Machine, known: Allowed) -> Iterator[Check]:
+    if not machine.gpus:
+        yield Check(name="GPUs", state="missing", found="none", advice="needs an NVIDIA GPU")
+        return
+    names = sorted({one.name for one in machine.gpus})
+    weakest = min(one.capability for one in machine.gpus)
+    found = f"{len(machine.gpus)} x {', '.join(names)}, compute capability {_shown(weakest)}"
+    if weakest < known.capability:
+        advice = f"collectives need compute capability {_shown(known.capability)}"
+        yield Check(name="GPUs", state="missing", found=found, advice=advice)
+    else:
+        several = len(machine.gpus) > 1
+        yield Check(
+            name="GPUs",
+            state="ok" if several else "watch",
+            found=found,
+            advice="" if several else "plans of several GPUs need more of them",
+        )
+    if len(machine.gpus) > 1:
+        yield _peers(machine)
+    if weakest < known.attention_capability:
+        said = f"needs compute capability {_shown(known.attention_capability)}"
+        advice = "AllGather-KV gathers keys and values instead"
+        yield Check(name="multi-device attention", state="watch", found=said, advice=advice)
+
+
+def _peers(machine: Machine) -> Check:
+    if not machine.apart:
+        return Check(name="peer access", state="ok", found="between all GPUs")
+    found = f"{len(machine.apart)} of {len(machine.gpus) * (len(machine.gpus) - 1)} ways closed"
+    advice = "messages pass through the host's memory; see IOMMU and ACS, or NCCL_P2P_DISABLE=1"
+    return Check(name="peer access", state="watch", found=found, advice=advice)
+
+
+def _tensorrt(machine: Machine, known: Allowed) -> Check:
+    major = machine.cuda.split(".")[0] or "13"
+    package = f"pip install 'tensorrt-cu{major}>={_shown(known.first)}'"
+    if machine.tensorrt is None:
+        found = machine.tensorrt_error.split(": pip")[0] or "not installed"
+        return Check(name="TensorRT", state="missing", found=found[:90], advice=package)
+    runs = _version(machine.tensorrt.version)
+    found = f"{machine.tensorrt.version} in {machine.tensorrt.path}"
+    if runs < known.first:
+        return Check(name="TensorRT", state="missing", found=found, advice=package)
+    if any(runs[: len(bad)] == bad for bad in known.groups_broken):
+        advice = "collectives among some ranks are wrong in this version: one axis an engine"
+        return Check(name="TensorRT", state="watch", found=found, advice=advice)
+    return Check(name="TensorRT", state="ok", found=found)
+
+
+def _nccl(machine: Machine, known: Allowed) -> Check:
+    major = machine.cuda.split(".")[0]
+    package = known.nccl_packages.get(major, "nvidia-nccl-cu13")
+    if machine.nccl is None:
+        names = " nor ".join(known.nccl_search)
+        where = ":".join(machine.searched) or "empty"
+        advice = (
+            f"export LD_LIBRARY_PATH={machine.beside}:$LD_LIBRARY_PATH"
+            if machine.beside
+            else f"pip install {package}, and put its folder on LD_LIBRARY_PATH"
+        )
+        found = f"neither {names} along LD_LIBRARY_PATH ({where})"
+        return Check(name="NCCL", state="missing", found=found, advice=advice)
+    runs = _version(machine.nccl.version)
+    found = f"{machine.nccl.version}, {machine.nccl.path}"
+    if runs < known.nccl:
+        advice = f"needs {_shown(known.nccl)}: pip install {package}"
+        return Check(name="NCCL", state="missing", found=found, advice=advice)
+    if runs < known.nccl_all_to_all:
+        advice = f"Ulysses' all-to-all needs {_shown(known.nccl_all_to_all)}: pip install {package}"
+        return Check(name="NCCL", state="watch", found=found, advice=advice)
+    return Check(name="NCCL", state="ok", found=found)
+
+
+def _packages(machine: Machine) -> Iterator[Check]:
+    for name, needed in (("nccl4py", True), ("cuda-bindings", True), ("mpi4py", False)):
+        found = machine.packages.get(name, "")
+        if found:
+            yield Check(name=name, state="ok", found=found)
+        elif needed:
+            yield Check(
+                name=name, state="missing", found="not installed", advice=f"pip install {name}"
+            )
+
+
+def _shared(machine: Machine, known: Allowed) -> Iterator[Check]:
+    """Judge shared memory, where there is any to look at."""
+    if not machine.shared_bytes:
+        return
+    found = format_bytes(machine.shared_bytes)
+    if machine.shared_bytes < known.shared_memory.value:
+        wanted = format_bytes(known.shared_memory.value)
+        advice = f"NCCL needs {wanted} of /dev/shm: docker run --shm-size=1g"  # noqa: S108
+        yield Check(name="shared memory", state="missing", found=found, advice=advice)
+    else:
+        yield Check(name="shared memory", state="ok", found=found)
+
+
+def _version(text: str) -> Version:
+    """Read as much of a version as is numbers."""
+    numbers: list[str] = []
+    for part in text.split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(part)
+    try:
+        return read_version(".".join(numbers))
+    except InputError:
+        return ()
+
+
+def _shown(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))

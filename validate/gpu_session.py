@@ -1,0 +1,99 @@
+"""Time models under plans on this host's GPUs: ``python3 -m validate.gpu_session --output DIR``.
+
+Cases are run in the order of their worth until ``--minutes`` are over. Run it again with the same
+DIR and it goes on with what has no result yet. Rows are in ``DIR/results.jsonl``, what they were
+measured on in ``DIR/manifest.json``. It needs PyTorch and numpy.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, cast
+
+from topology.errors import InputError, ModelError
+from validate import harness
+from validate.cases import Case, Mode, cross
+from validate.compare import compare, rankings, summarise
+from validate.launch import Limits
+from validate.report import markdown, text
+from validate.runs import Options, run
+
+SUBJECTS: Final = (
+    Case(model="flux.1-dev", height=1024, width=1024),
+    Case(model="wan2.1-1.3b", height=480, width=832, frames=81),
+    Case(model="llama-3.1-8b", input_tokens=8192, stage="prefill"),
+    Case(model="cosmos3-nano", height=480, width=832, frames=189),
+    Case(model="flux.1-dev", height=2048, width=2048),
+    Case(model="hunyuanvideo", height=544, width=960, frames=97),
+    Case(model="wan2.1-14b", height=480, width=832, frames=81),
+    Case(model="cosmos3-nano", height=720, width=1280, frames=189),
+)
+PLANS: Final = ("single", "tp2", "ulysses2", "allgather_kv2", "ring2")
+MODES: Final = ("graph", "eager", "compile")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a session; returns the exit code."""
+    asked = _parser().parse_args(argv)
+    cases = _cases(asked)
+    if asked.list:
+        harness.say("\n".join(case.key for case in cases))
+        return 0
+    options = Options(
+        gpus=asked.gpus,
+        hardware=asked.hardware,
+        device=asked.device,
+        compiler=asked.compiler,
+        budget_s=asked.budget,
+        seconds=60 * asked.minutes,
+        limits=Limits(start_s=120),
+    )
+    try:
+        rows = run(cases, options, asked.output)
+    except (InputError, ModelError) as error:
+        harness.complain(f"gpu_session: {error}")
+        return 2 if isinstance(error, InputError) else 1
+    found = compare(rows, asked.hardware, asked.profile)
+    ranked = rankings(found)
+    summary = summarise(found, ranked)
+    harness.write_text(asked.output / "report.md", markdown(found, ranked, summary, asked.gate))
+    harness.say(text(found, ranked, summary, asked.gate))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python3 -m validate.gpu_session")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--hardware", default="h100-sxm", help="a catalogue name")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--models", default="", help="only these, by name, joined by commas")
+    parser.add_argument("--plans", default=",".join(PLANS))
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--subjects", default="", help="numbers of the list, joined by commas")
+    parser.add_argument("--compiler", default="inductor", help="backend of torch.compile")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds to repeat a case")
+    parser.add_argument("--profile", default="", help="to predict with")
+    parser.add_argument("--gate", type=float, default=0.1)
+    parser.add_argument("--list", action="store_true", help="print the cases and run none")
+    return parser
+
+
+def _cases(asked: argparse.Namespace) -> list[Case]:
+    """Choose cases: plan by plan, and first of all models in the first way to launch."""
+    models = [name for name in asked.models.split(",") if name]
+    numbers = [int(number) for number in asked.subjects.split(",") if number]
+    subjects = [
+        one
+        for number, one in enumerate(SUBJECTS, 1)
+        if (not models or one.model in models) and (not numbers or number in numbers)
+    ]
+    modes = cast("list[Mode]", asked.modes.split(","))
+    cases = cross(subjects, asked.plans.split(","), modes)
+    return [replace(case) for case in cases if case.mode in modes]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

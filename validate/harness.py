@@ -1,0 +1,159 @@
+"""Files, environment and other programs, for the ranks of a run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from validate.preflight import Facts
+
+_QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name,memory.total"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What the driver says of one GPU; zeros and blanks where there is none."""
+
+    clock_hz: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
+    driver: str = ""
+    name: str = ""
+
+
+def gpu(number: int = 0) -> Gpu:
+    """Ask the driver about a GPU."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Gpu()
+    command = [program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits", f"-i={number}"]
+    try:
+        done = subprocess.run(  # noqa: S603  # a fixed command
+            command, capture_output=True, text=True, timeout=10, check=True
+        )
+        clock, power, temperature, driver, name, _ = done.stdout.strip().split(", ")
+        return Gpu(
+            clock_hz=float(clock) * 10**6,
+            power_w=float(power),
+            temperature_c=float(temperature),
+            driver=driver,
+            name=name,
+        )
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return Gpu()
+
+
+def facts(timeout_s: float = 60) -> Facts:
+    """Look at this host; PyTorch is asked in a process of its own."""
+    seen, reason = _probe(timeout_s)
+    path = os.environ.get("LD_LIBRARY_PATH", "")
+    names = [
+        str(Path(folder) / name)
+        for name in ("libnccl.so.2", "libnccl.so")
+        for folder in path.split(":")
+        if folder and (Path(folder) / name).exists()
+    ]
+    return Facts(
+        seen=seen,
+        error=reason,
+        shared_bytes=_shared_memory(),
+        libraries=tuple(names),
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        driver=gpu().driver,
+    )
+
+
+def _probe(timeout_s: float) -> tuple[dict[str, object], str]:
+    command = [sys.executable, "-m", "validate.torch_backend.probe"]
+    try:
+        done = subprocess.run(  # noqa: S603  # a fixed command
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env=children(),
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"no answer within {timeout_s:.0f} s"
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        return {}, (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1][:200]
+    return cast("dict[str, object]", json.loads(lines[-1])), ""
+
+
+def _shared_memory() -> float:
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108  # where NCCL has its buffers
+    except OSError:
+        return 0.0
+    return float(found.f_blocks * found.f_frsize)
+
+
+def environment() -> Mapping[str, str]:
+    """Variables of this process."""
+    return dict(os.environ)
+
+
+def children() -> dict[str, str]:
+    """Variables for processes that this one starts: they find the same packages."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+
+
+def read_json(path: str) -> dict[str, object]:
+    """Read a file of one JSON object."""
+    return cast("dict[str, object]", json.loads(Path(path).read_text(encoding="utf-8")))
+
+
+def read_text(path: Path) -> str:
+    """Read a file, nothing where there is none."""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def append_line(path: Path, text: str) -> None:
+    """Add a line to a file, on the disk before this returns; half a line before it is dropped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(text.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def now() -> str:
+    """Date and time, UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def say(text: str) -> None:
+    """Write one line to standard output."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(" ".join(text.split()) + "\n")
+    sys.stderr.flush()
+
+
+def leave(code: int) -> None:
+    """End this process at once, without waiting for what still runs on the device."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,109 @@
+"""What a dead, silent or late rank probably suffers from, read off what it last said."""
+
+import re
+import signal
+from typing import Final
+
+from validate.launch.progress import Beat
+
+P2P: Final = (
+    "peer-to-peer access between the GPUs is broken (PCIe ACS or IOMMU): try NCCL_P2P_DISABLE=1"
+)
+_MEMORY: Final = "/dev/shm is too small: NCCL and PyTorch need 1 GB (docker run --shm-size=1g)"  # noqa: S108
+_NCCL: Final = (
+    "NCCL was not found: libnccl.so.2, then libnccl.so, is looked for along LD_LIBRARY_PATH"
+)
+_VERSIONS: Final = "the versions of driver, CUDA and NCCL do not fit together"
+_NETWORK: Final = "the network between the ranks fails, or another rank died first"
+
+_SIGNS: Final = (
+    (r"libnccl\S*: cannot open|libnccl\S* not found|nccl.*(not built|not available)", _NCCL),
+    (r"/dev/shm|shared memory segment|No space left on device", _MEMORY),  # noqa: S108
+    (r"[Oo]ut ?[Oo]f ?[Mm]emory", "out of memory"),
+    (r"driver version is insufficient|version mismatch|no kernel image|undefined sym", _VERSIONS),
+    (r"Address already in use|EADDRINUSE", "another run holds the port"),
+    (r"p2p|peer access|ncclUnhandledCudaError|unhandled cuda error", P2P),
+    (r"ncclSystemError|unhandled system error|socket|onnection (refused|reset)", _NETWORK),
+)  # fmt: skip
+_AFTERMATH: Final = r"onnection (closed|reset)|ncclRemoteError|Broken pipe|recvValue failed"
+_EXCEPTION: Final = r"^\s*(\S*(Error|Exception|Interrupt)\b.*|rank \d+: .*|planner: .*)"
+_SIGNALS: Final = {
+    signal.SIGKILL: "the system killed it, which usually means that host memory ran out",
+    signal.SIGBUS: _MEMORY,
+    signal.SIGSEGV: _VERSIONS,
+}
+COMMUNICATION: Final = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce",
+    "gather", "scatter", "barrier",
+)  # fmt: skip
+
+
+def sign(log: str) -> str:
+    """Read a likely cause off the end of a log, "" where nothing is known.
+
+    >>> sign("OSError: libnccl.so.2: cannot open shared object file")[:18]
+    'NCCL was not found'
+    """
+    for pattern, cause in _SIGNS:
+        if re.search(pattern, log):
+            return cause
+    return ""
+
+
+def is_aftermath(log: str) -> bool:
+    """Whether a rank only died because another had died before."""
+    return bool(re.search(_AFTERMATH, log))
+
+
+def last_words(log: str) -> str:
+    r"""Return the last line of a log that names an error, or the last one.
+
+    >>> last_words("Traceback ...\nValueError: no\nException ignored in: <x>\n")
+    'ValueError: no'
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    named = [
+        line for line in lines if re.match(_EXCEPTION, line) and "Exception ignored" not in line
+    ]
+    return (named or lines or [""])[-1][:300]
+
+
+def died(code: int, beat: Beat, log: str) -> tuple[str, str]:
+    """Say how a rank died, and why it may have.
+
+    Returns
+    -------
+    what happened, and the likely cause ("" where nothing is known)
+    """
+    where = _where(beat)
+    if code < 0:
+        cause = _SIGNALS.get(signal.Signals(-code), sign(log))
+        return f"died with signal {-code}{where}", cause
+    said = re.sub(r"^(rank \d+|planner): ", "", last_words(log))
+    return f"ended with code {code}{where}" + (f": {said}" if said else ""), sign(log)
+
+
+def late(beat: Beat, *, alone: bool = False) -> str:
+    """Say that a rank is late, where, and why it may be."""
+    cause = guess(beat, alone=alone)
+    return f"late{_where(beat)}, after {beat.deadline - beat.since:.0f} s; likely cause: {cause}"
+
+
+def guess(beat: Beat, *, alone: bool = False) -> str:
+    """Guess why a rank hangs, by what it does.
+
+    >>> guess(Beat(phase="rendezvous"))
+    'another rank never showed up, or cannot reach this one'
+    """
+    if beat.phase.startswith("rendezvous"):
+        return "another rank never showed up, or cannot reach this one"
+    if any(beat.op.startswith(kind) for kind in COMMUNICATION) and not alone:
+        return f"another rank is stuck or gone, or {P2P}"
+    if "compile" in beat.phase:
+        return "compilation takes longer than its limit"
+    return "this rank is slow or stuck: another process may use its GPU or CPU"
+
+
+def _where(beat: Beat) -> str:
+    phase = f" in {beat.phase}" if beat.phase else " before it began"
+    return phase + (f" at {beat.op}" if beat.op else "")

@@ -1,0 +1,96 @@
+"""Which rank a process is, however it was started."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from topology.errors import InputError
+
+PROGRESS: Final = "VALIDATE_PROGRESS"
+"""Variable that names the folder of heartbeats; the parent sets it."""
+PHASE_LIMIT: Final = "VALIDATE_PHASE_LIMIT"
+"""Seconds that a phase may take which states no limit of its own."""
+
+_STARTERS: Final = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("TRT_MY_RANK", "TRT_WORLD_SIZE", "TRT_LOCAL_RANK"),
+)
+"""Rank, world size and rank on this host, as torchrun, Open MPI, MPICH, Slurm and TensorRT's
+samples name them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A rank, how many there are, and where they meet.
+
+    local : number of the rank on its host. progress : folder of heartbeats, empty without a parent
+    of ours. phase_s : seconds that a phase may take which states no limit of its own.
+    hosted : the store where ranks meet is torchrun's, not rank 0's.
+    """
+
+    rank: int
+    world: int
+    local: int
+    address: str = "127.0.0.1"
+    port: int = 29500
+    progress: str = ""
+    phase_s: float = 300.0
+    hosted: bool = False
+
+
+def find_place(env: Mapping[str, str]) -> Place:
+    """Read the rank from the environment; alone where nothing says otherwise.
+
+    Raises
+    ------
+    InputError
+        If a number is none, or the rank is not below the world size.
+
+    Examples
+    --------
+    >>> place = find_place({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"})
+    >>> place.rank, place.world, place.local
+    (3, 4, 3)
+    """
+    for names in _STARTERS:
+        if names[0] in env and names[1] in env:
+            rank, world = _number(env, names[0]), _number(env, names[1])
+            local = _number(env, names[2]) if names[2] in env else rank
+            break
+    else:
+        rank, world, local = 0, 1, 0
+    if not 0 <= rank < world:
+        raise InputError(f"rank: got {rank}, wanted a number from 0 to {world - 1}")
+    return Place(
+        rank=rank,
+        world=world,
+        local=local,
+        address=env.get("MASTER_ADDR", "127.0.0.1"),
+        port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else 29500,
+        progress=env.get(PROGRESS, ""),
+        phase_s=float(_number(env, PHASE_LIMIT)) if PHASE_LIMIT in env else 300.0,
+        hosted=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+    )
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    try:
+        return int(env[name])
+    except ValueError:
+        raise InputError(f"{name}: got {env[name][:40]!r}, wanted a whole number") from None
+
+
+def variables(rank: int, world: int, port: int, progress: str) -> dict[str, str]:
+    """Return the variables that tell a child its place, as torchrun names them."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        PROGRESS: progress,
+    }

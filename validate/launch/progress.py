@@ -1,0 +1,113 @@
+"""The heartbeat of a rank: what it does now, since when, and until when it may.
+
+A few hundred bytes of shared memory, written in place: cheap enough to be told of every operation.
+"""
+
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from validate.launch import harness
+from validate.launch.place import Place
+
+_HEAD: Final = struct.Struct("<Qdd")
+_COUNT: Final = struct.Struct("<Q")
+_PHASE: Final = slice(_HEAD.size, _HEAD.size + 160)
+_OP: Final = slice(_HEAD.size + 160, _HEAD.size + 480)
+SIZE: Final = _HEAD.size + 480
+_EVERY: Final = 0.5  # s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What a rank last said. count : operations started; times are of `time.monotonic`."""
+
+    count: int = 0
+    since: float = 0.0
+    deadline: float = 0.0
+    phase: str = ""
+    op: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A rank's heartbeat, as the rank writes it."""
+
+    place: Place
+    memory: mmap.mmap
+
+    def phase(self, name: str, limit_s: float | None = None) -> None:
+        """Say what begins, and the seconds it may take; the last operation is forgotten."""
+        now = time.monotonic()
+        until = now + (self.place.phase_s if limit_s is None else limit_s)
+        self.memory[_OP] = _padded(b"", _OP)
+        self.memory[_PHASE] = _padded(name.encode(), _PHASE)
+        count = _COUNT.unpack_from(self.memory)[0]
+        _HEAD.pack_into(self.memory, 0, count, now, until)
+
+    def op(self, text: str | bytes) -> None:
+        """Say which operation starts now; text that is encoded beforehand is cheaper."""
+        count = _COUNT.unpack_from(self.memory)[0]
+        _COUNT.pack_into(self.memory, 0, count + 1)
+        self.memory[_OP] = _padded(text if isinstance(text, bytes) else text.encode(), _OP)
+
+    def end(self) -> None:
+        """Say that all is done; no limit holds from here on."""
+        self.phase("done", 1e3)
+
+    @property
+    def beat(self) -> Beat:
+        """What was said last."""
+        return read(self.memory)
+
+
+def _padded(text: bytes, field: slice) -> bytes:
+    size = int(field.stop - field.start)
+    return text[:size].ljust(size, b"\0")
+
+
+def read(memory: mmap.mmap | bytes) -> Beat:
+    """Read a heartbeat; one that was never written has no phase."""
+    if len(memory) < SIZE:
+        return Beat()
+    count, since, deadline = _HEAD.unpack_from(memory)
+    phase, op = (
+        bytes(memory[field]).rstrip(b"\0").decode(errors="replace") for field in (_PHASE, _OP)
+    )
+    return Beat(count=count, since=since, deadline=deadline, phase=phase, op=op)
+
+
+def begin(place: Place) -> Progress:
+    """Open this rank's heartbeat, and watch over it."""
+    if place.progress:
+        memory = harness.shared(Path(place.progress) / f"progress.{place.rank}", SIZE)
+    else:
+        memory = mmap.mmap(-1, SIZE)
+    progress = Progress(place, memory)
+    progress.phase("start")
+    threading.Thread(target=_watch, args=(progress, os.getppid()), daemon=True).start()
+    return progress
+
+
+def _watch(progress: Progress, parent: int) -> None:
+    """End this rank when its parent is gone, or, without one of ours, when its time is over."""
+    while True:
+        time.sleep(_EVERY)
+        if progress.place.progress:
+            if os.getppid() != parent:
+                os._exit(1)
+            continue
+        beat = progress.beat
+        if beat.phase != "done" and time.monotonic() > beat.deadline:
+            from validate.launch.causes import late  # noqa: PLC0415  # it reads beats
+
+            said = late(beat, alone=progress.place.world == 1)
+            sys.stderr.write(f"rank {progress.place.rank}: {said}\n")
+            sys.stderr.flush()
+            os._exit(1)

@@ -1,0 +1,227 @@
+"""A profile for people: what it holds and how far to trust it; and what two differ in."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from costmodels.collectives import collective_time
+from costmodels.kernels import attention_time, matmul_time, pointwise_time
+from costmodels.profile import Fit, Profile
+from topology.catalogue import hardware
+from topology.errors import InputError
+from topology.units import GIB, MIB, format_seconds
+
+FIT_HEADERS: Final = ("table", "rows", "median", "worst", "held out", "its median", "its worst")
+VALUE_HEADERS: Final = ("parameter", "value", "standard error")
+DIFF_HEADERS: Final = ("parameter", "first", "second", "change", "in standard errors")
+EXAMPLE_HEADERS: Final = ("example", "first", "second", "change")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One fitted number; `error` is its relative standard error, NaN where nothing says."""
+
+    name: str
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One number in two profiles; NaN where one does not have it."""
+
+    name: str
+    first: float
+    second: float
+    sigmas: float
+
+
+def values(profile: Profile) -> list[Value]:
+    """List every fitted number."""
+    fits = dict(profile.fits)
+    found = [*_kernel_values(profile, fits), *_curve_values(profile, fits)]
+    for name, runtime in profile.runtimes:
+        for key in ("host_kernel", "host_collective", "memory"):
+            number = getattr(runtime, key)
+            if number is not None:
+                where = f"runtimes.{name}.{key}"
+                found.append(Value(name=where, value=number.value, error=math.nan))
+    found += [
+        Value(name=f"overlap.{kind}", value=share.value, error=math.nan)
+        for kind, share in profile.overlap
+    ]
+    return found
+
+
+def _kernel_values(profile: Profile, fits: dict[str, Fit]) -> Iterator[Value]:
+    known = profile.kernels
+    records: list[tuple[str, object]] = [("matmul", known.matmul), ("pointwise", known.pointwise)]
+    records += [(f"attention.{name}", found) for name, found in known.attention]
+    for table, record in records:
+        if record is None or table not in fits:
+            continue
+        for name, error in fits[table].standard_errors:
+            field, _, place = name.partition("@")
+            value = getattr(record, field)
+            number = value[int(place)] if place else value
+            yield Value(name=f"{table}.{name}", value=float(number), error=error)
+
+
+def _curve_values(profile: Profile, fits: dict[str, Fit]) -> Iterator[Value]:
+    for place, fitted in profile.curves.curves:
+        table = f"curves.{place}"
+        for name, error in fits[table].standard_errors if table in fits else ():
+            value = float(getattr(fitted.curve, name))
+            yield Value(name=f"{table}.{name}", value=value, error=error)
+
+
+def medians(profile: Profile) -> dict[str, float]:
+    """Median error of each table, by its name in the file."""
+    known = profile.kernels
+    found = {f"curves.{place}": fitted.median_error for place, fitted in profile.curves.curves}
+    found |= {f"attention.{k}": record.provenance.median_error for k, record in known.attention}
+    if known.matmul is not None:
+        found["matmul"] = known.matmul.provenance.median_error
+    if known.pointwise is not None:
+        found["pointwise"] = known.pointwise.provenance.median_error
+    return found
+
+
+def fit_rows(profile: Profile) -> list[list[str]]:
+    """Write how far to trust each table, a line each: the summary of a calibration."""
+    median = medians(profile)
+    return [
+        [
+            name,
+            str(fit.rows),
+            _percent(median.get(name, math.nan)),
+            _percent(fit.worst_error),
+            str(fit.held_out_rows),
+            _percent(fit.held_out_median_error),
+            _percent(fit.held_out_worst_error),
+        ]
+        for name, fit in profile.fits
+    ]
+
+
+def value_rows(profile: Profile) -> list[list[str]]:
+    """Write every fitted number, a line each."""
+    return [[v.name, f"{v.value:.4g}", _percent(v.error)] for v in values(profile)]
+
+
+def changes(first: Profile, second: Profile) -> list[Change]:
+    """Compare two profiles number by number.
+
+    Raises
+    ------
+    InputError
+        If they are of different hardware.
+    """
+    if first.hardware != second.hardware:
+        raise InputError(
+            f"profiles of {first.hardware} and {second.hardware}: wanted the same hardware"
+        )
+    ours = {value.name: value for value in values(first)}
+    theirs = {value.name: value for value in values(second)}
+    missing = Value(name="", value=math.nan, error=math.nan)
+    return [
+        _change(name, ours.get(name, missing), theirs.get(name, missing))
+        for name in dict.fromkeys([*ours, *theirs])
+    ]
+
+
+def _change(name: str, first: Value, second: Value) -> Change:
+    spread = math.hypot(first.error, second.error)
+    ratio = second.value / first.value if first.value else math.nan
+    sigmas = abs(math.log(ratio)) / spread if spread > 0 and ratio > 0 else math.nan
+    return Change(name=name, first=first.value, second=second.value, sigmas=sigmas)
+
+
+def change_rows(first: Profile, second: Profile) -> list[list[str]]:
+    """Write the differences of two profiles, a line each."""
+    return [
+        [
+            change.name,
+            f"{change.first:.4g}",
+            f"{change.second:.4g}",
+            _signed(change.first, change.second),
+            "-" if math.isnan(change.sigmas) else f"{change.sigmas:.1f}",
+        ]
+        for change in changes(first, second)
+    ]
+
+
+def examples(profile: Profile) -> dict[str, float]:
+    """Seconds of a few operations that people know."""
+    found = hardware(profile.hardware)
+    device, known = found.device, profile.kernels
+    times = {
+        "product 4096 x 12288 x 3072": matmul_time(
+            4096, 12288, 3072, device, sustained=True, calibration=known
+        ),
+        "attention 24 x 4608 x 4608 x 128": attention_time(
+            24, 4608, 4608, 128, device, sustained=True, calibration=known
+        ),
+        "copy of 1 GiB": pointwise_time(2.0 * GIB, device, known),
+    }
+    pair = found.fabric(2)
+    for op in ("all_reduce", "all_gather", "all_to_all", "send_recv"):
+        for size in (MIB, 64 * MIB):
+            name = f"{op} of {size // MIB} MiB on 2"
+            times[name] = collective_time(op, float(size), pair, calibration=profile.curves)
+    return {name: float(time) for name, time in times.items()}
+
+
+def example_rows(first: Profile, second: Profile) -> list[list[str]]:
+    """Write what two profiles say of the examples, a line each."""
+    ours, theirs = examples(first), examples(second)
+    return [
+        [name, format_seconds(ours[name]), format_seconds(time), _signed(ours[name], time)]
+        for name, time in theirs.items()
+    ]
+
+
+def to_dict(profile: Profile) -> dict[str, object]:
+    """Return what ``planner profile show --format json`` prints."""
+    median = medians(profile)
+    return {
+        "name": profile.name,
+        "hardware": profile.hardware,
+        "date": profile.date,
+        "source": profile.source,
+        "machine": dict(profile.machine),
+        "software": dict(profile.software),
+        "fits": {
+            name: _finite({"median_error": median.get(name, math.nan), **asdict(fit)})
+            | {"standard_errors": dict(fit.standard_errors)}
+            for name, fit in profile.fits
+        },
+        "values": {v.name: _finite(asdict(v)) for v in values(profile)},
+    }
+
+
+def diff_to_dict(first: Profile, second: Profile) -> dict[str, object]:
+    """Return what ``planner profile diff --format json`` prints."""
+    ours, theirs = examples(first), examples(second)
+    return {
+        "first": first.name,
+        "second": second.name,
+        "changes": [_finite(asdict(change)) for change in changes(first, second)],
+        "examples_s": {name: [ours[name], theirs[name]] for name in ours},
+    }
+
+
+def _finite(row: dict[str, object]) -> dict[str, object]:
+    """Leave out what is not known: JSON has no NaN."""
+    return {k: v for k, v in row.items() if not (isinstance(v, float) and math.isnan(v))}
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def _signed(first: float, second: float) -> str:
+    if not first or math.isnan(first) or math.isnan(second):
+        return "-"
+    return f"{100 * (second / first - 1):+.1f} %"

@@ -1,0 +1,95 @@
+"""Comparisons as tables, for a terminal and for a document."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from topology.units import format_bytes, format_seconds
+from validate.compare import Comparison, Ranking, Summary
+
+HEADERS: Final = (
+    "case", "measured", "predicted", "error", "gemm", "attention", "row-wise", "comm", "memory",
+    "proof", "verdict",
+)  # fmt: skip
+_ROW_WISE: Final = ("pointwise", "layout")
+
+
+def _cells(one: Comparison, gate: float) -> list[str]:
+    measured = one.measured
+    if not measured.step_s:
+        return [measured.key, *["-"] * (len(HEADERS) - 2), f"{measured.status}: {measured.note}"]
+    said = {kind: _beside(one, (kind,)) for kind in ("gemm", "attention", "communication")}
+    return [
+        measured.key,
+        format_seconds(measured.step_s),
+        format_seconds(one.predicted.step_s),
+        percent(one.step_error),
+        said["gemm"],
+        said["attention"],
+        _beside(one, _ROW_WISE),
+        said["communication"],
+        f"{format_bytes(measured.memory_bytes)} {percent(one.memory_error)}",
+        f"{max(measured.error, measured.full_error):.1e}",
+        _verdict(one, gate),
+    ]
+
+
+def _beside(one: Comparison, kinds: Sequence[str]) -> str:
+    """Measured seconds of classes together, and the error of what was predicted."""
+    measured = sum(one.measured.classes_s.get(kind, 0.0) for kind in kinds)
+    predicted = sum(one.predicted.classes_s.get(kind, 0.0) for kind in kinds)
+    if not measured:
+        return "-"
+    return f"{format_seconds(measured)} {percent(predicted / measured - 1)}"
+
+
+def _verdict(one: Comparison, gate: float) -> str:
+    if one.measured.status != "done":
+        return f"{one.measured.status}: {one.measured.note}"
+    return "pass" if one.passes(gate) else "miss"
+
+
+def percent(share: float) -> str:
+    """Write a relative error.
+
+    >>> percent(0.0312), percent(-0.2)
+    ('+3.1 %', '-20.0 %')
+    """
+    return f"{100 * share:+.1f} %"
+
+
+def text(
+    found: Sequence[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
+) -> str:
+    """Everything for a terminal."""
+    rows = [list(HEADERS), *[_cells(one, gate) for one in found]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADERS) - 1)]
+    lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
+    return "\n".join([*lines, "", *_rankings(ranked), *_summary(summary, gate)])
+
+
+def markdown(
+    found: Sequence[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
+) -> str:
+    """Everything for a document."""
+    rows = [list(HEADERS), ["---"] * len(HEADERS), *[_cells(one, gate) for one in found]]
+    table = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+    said = [f"- {line}" for line in (*_rankings(ranked), *_summary(summary, gate)) if line]
+    return "\n".join([*table, "", *said])
+
+
+def _rankings(ranked: Iterable[Ranking]) -> Iterator[str]:
+    for one in ranked:
+        yield (
+            f"{one.subject}, {one.mode}: chose {one.chosen}, fastest {one.best}, regret "
+            f"{percent(one.regret)}, rank correlation {one.correlation:.2f} over {len(one.plans)} "
+            "plans"
+        )
+
+
+def _summary(summary: Summary, gate: float) -> Iterator[str]:
+    yield (
+        f"{summary.done} of {summary.cases} cases done: step error median "
+        f"{percent(summary.median_step_error)}, worst {percent(summary.worst_step_error)} "
+        f"(gate {percent(gate)}); memory {percent(summary.median_memory_error)}; "
+        f"mean regret {percent(summary.mean_regret)}"
+    )

@@ -1,0 +1,195 @@
+"""What a machine has: driver, GPUs, libraries and where they lie. Asks, and changes nothing."""
+
+import ctypes
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.library import load
+from planner.tensorrt.runner.library import version as version_of
+
+PACKAGES: Final = ("numpy", "nccl4py", "cuda-bindings", "mpi4py")
+SHARED: Final = "/dev/shm"  # noqa: S108  # looked at, never written
+_MAJOR, _MINOR = 75, 76  # CUDA's numbers of the two parts of a compute capability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU as the driver names it."""
+
+    name: str
+    capability: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """A library that was found: its version, and where."""
+
+    version: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a machine has; empty texts and None where something is missing.
+
+    cuda : newest CUDA that the driver runs, such as ``13.0``. apart : pairs of GPUs that cannot
+    reach each other's memory. searched : folders of LD_LIBRARY_PATH, in order.
+    beside : NCCL that lies in a Python package, where TensorRT does not look.
+    """
+
+    system: str = ""
+    driver: str = ""
+    cuda: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    apart: tuple[tuple[int, int], ...] = ()
+    tensorrt: Library | None = None
+    tensorrt_error: str = ""
+    nccl: Library | None = None
+    searched: tuple[str, ...] = ()
+    beside: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    shared_bytes: float = 0.0
+
+
+def probe(environment: Mapping[str, str]) -> Machine:
+    """Look at the machine this runs on.
+
+    Parameters
+    ----------
+    environment : LD_LIBRARY_PATH is read from it.
+    """
+    folders = tuple(one for one in environment.get("LD_LIBRARY_PATH", "").split(":") if one)
+    cuda, gpus, apart = _cuda()
+    found, said = _tensorrt()
+    return Machine(
+        system=f"{platform.machine()} {platform.system()} {platform.release()}",
+        driver=_driver(),
+        cuda=cuda,
+        gpus=gpus,
+        apart=apart,
+        tensorrt=found,
+        tensorrt_error=said,
+        nccl=find_nccl(folders),
+        searched=folders,
+        beside=_beside(),
+        packages={name: text for name in PACKAGES if (text := _package(name))},
+        shared_bytes=_shared(),
+    )
+
+
+def _open(name: str) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        return None
+
+
+def _driver() -> str:
+    nvml = _open("libnvidia-ml.so.1")
+    text = ctypes.create_string_buffer(96)
+    if nvml is None or nvml.nvmlInit_v2():
+        return ""
+    failed = nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(96))
+    nvml.nvmlShutdown()
+    return "" if failed else text.value.decode(errors="replace")
+
+
+def _cuda() -> tuple[str, tuple[Gpu, ...], tuple[tuple[int, int], ...]]:
+    """Newest CUDA of the driver, GPUs, and pairs that are apart."""
+    cuda, number = _open("libcuda.so.1"), ctypes.c_int()
+    if cuda is None or cuda.cuDriverGetVersion(ctypes.byref(number)):
+        return "", (), ()
+    newest = f"{number.value // 1000}.{number.value % 1000 // 10}"
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(number)):
+        return newest, (), ()
+    count = number.value
+    gpus = tuple(_gpu(cuda, place) for place in range(count))
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    return newest, gpus, tuple(pair for pair in pairs if not _reach(cuda, *pair))
+
+
+def _gpu(cuda: ctypes.CDLL, place: int) -> Gpu:
+    text, number = ctypes.create_string_buffer(96), ctypes.c_int()
+    cuda.cuDeviceGetName(text, 96, place)
+    parts = []
+    for what in (_MAJOR, _MINOR):
+        cuda.cuDeviceGetAttribute(ctypes.byref(number), what, place)
+        parts.append(number.value)
+    return Gpu(name=text.value.decode(errors="replace"), capability=(parts[0], parts[1]))
+
+
+def _reach(cuda: ctypes.CDLL, a: int, b: int) -> bool:
+    number = ctypes.c_int()
+    return not cuda.cuDeviceCanAccessPeer(ctypes.byref(number), a, b) and bool(number.value)
+
+
+def _tensorrt() -> tuple[Library | None, str]:
+    try:
+        library = load(("tensorrt",))
+    except RunError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001  # a broken installation says anything
+        return None, f"{type(error).__name__}: {error}"
+    return Library(version=version_of(library), path=str(library.__file__)), ""
+
+
+def find_nccl(
+    folders: Sequence[str], names: Sequence[str] = ("libnccl.so.2", "libnccl.so")
+) -> Library | None:  # noqa: E501
+    """Find NCCL as TensorRT does: each name along LD_LIBRARY_PATH, then where the system looks."""
+    for name in names:
+        for folder in folders:
+            path = Path(folder) / name
+            if path.exists():
+                return _nccl(str(path))
+        if _open(name) is not None:
+            return _nccl(name)
+    return None
+
+
+def _nccl(path: str) -> Library | None:
+    library, number = _open(path), ctypes.c_int()
+    if library is None or library.ncclGetVersion(ctypes.byref(number)):
+        return None
+    return Library(version=nccl_version(number.value), path=path)
+
+
+def nccl_version(code: int) -> str:
+    """Read NCCL's number of its version.
+
+    >>> nccl_version(23004), nccl_version(2708)
+    ('2.30.4', '2.7.8')
+    """
+    if code < 10000:
+        return f"{code // 1000}.{code % 1000 // 100}.{code % 100}"
+    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+
+
+def _beside() -> str:
+    """Folder of NCCL in a Python package, "" where there is none."""
+    found = find_spec("nvidia.nccl") if find_spec("nvidia") else None
+    places = list(found.submodule_search_locations or ()) if found else []
+    inside = [str(Path(place) / "lib") for place in places]
+    return next((place for place in inside if (Path(place) / "libnccl.so.2").exists()), "")
+
+
+def _package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _shared() -> float:
+    try:
+        seen = os.statvfs(SHARED)
+    except OSError:
+        return 0.0
+    return float(seen.f_frsize * seen.f_blocks)

@@ -1,0 +1,20 @@
+"""One operation made ready to run. The only place that knows who runs which operation."""
+
+from costmodels.ops import Attention, Matmul, Pointwise, Rearrange
+from validate.torch_backend import attention, functions, layout, products
+from validate.torch_backend.setting import Bound, Setting
+
+Compute = Matmul | Attention | Pointwise | Rearrange
+
+
+def bind(op: Compute, setting: Setting) -> Bound:
+    """Work out all that is known beforehand."""
+    match op:
+        case Matmul():
+            return products.bind(op, setting)
+        case Attention():
+            return attention.bind(op, setting)
+        case Pointwise():
+            return functions.bind(op, setting)
+        case Rearrange():
+            return layout.bind(op, setting)

@@ -1,0 +1,51 @@
+"""Runs of row-wise work as single compiled functions, each compiled once for a shape."""
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+Function = Callable[..., Sequence[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fuser:
+    """A compiler with a memory, and a budget of seconds.
+
+    backend : of `torch.compile`. made : by what was compiled and the shapes and strides given.
+    spent : seconds each took. failures : what could not be compiled, which then runs uncompiled.
+    """
+
+    backend: str = "inductor"
+    budget_s: float = 120.0
+    made: dict[Hashable, Function] = field(default_factory=dict)
+    spent: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def compiled(
+        self, key: Hashable, function: Function, examples: Sequence[torch.Tensor]
+    ) -> Function:
+        """Compile `function` for tensors like `examples`, or give back what was compiled before."""
+        full = (key, tuple((tuple(x.shape), x.stride(), x.dtype) for x in examples))
+        if full not in self.made:
+            self.made[full] = self._compile(function, examples)
+        return self.made[full]
+
+    def _compile(self, function: Function, examples: Sequence[torch.Tensor]) -> Function:
+        if sum(self.spent) > self.budget_s:
+            self.failures.append(f"over the budget of {self.budget_s:.0f} s for compilation")
+            return function
+        begun = time.perf_counter()
+        try:
+            graph = make_fx(function, tracing_mode="fake")(*examples)
+            made: Function = torch.compile(
+                graph, backend=self.backend, fullgraph=True, dynamic=False
+            )
+            made(*examples)
+        except Exception as error:  # noqa: BLE001  # a compiler may fail in any way
+            self.failures.append(" ".join(f"{type(error).__name__}: {error}".split())[:200])
+            made = function
+        self.spent.append(time.perf_counter() - begun)
+        return made
