@@ -17,13 +17,16 @@ from costmodels.ops import (
 
 
 def weights(loops: Sequence[Loop]) -> float:
-    """Bytes of the matrices that the loops multiply by, each counted once a layer."""
+    """Bytes of the layers' matrices that the loops multiply by, each counted once a layer.
+
+    Matrices outside the layers (embeddings, heads) are left to whoever knows the whole model.
+    """
     seen: dict[str, float] = {}
     for loop in loops:
         for matmul, layers in _matmuls(loop, 1):
             weight = matmul.weight
-            count = layers if weight.layered else 1
-            seen[weight.name] = max(seen.get(weight.name, 0.0), weight.bytes * count)
+            if weight.layered:
+                seen[weight.name] = max(seen.get(weight.name, 0.0), weight.bytes * layers)
     return sum(seen.values())
 
 

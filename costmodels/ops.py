@@ -12,147 +12,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Size = int | NDArray[np.int64]
-Real = float | NDArray[np.floating]
+from costmodels.tensors import Part, Real, Size, Span, Tensor, Weight, ceil_div
+
+__all__ = [
+    "Attention", "Collective", "CollectiveKind", "Convolve", "Function", "Loop", "Matmul", "Move",
+    "Op", "Part", "Pointwise", "Program", "Real", "Rearrange", "SendReceive", "Size", "Span",
+    "StreamName", "Tensor", "Weight", "ceil_div",
+]  # fmt: skip
+
 StreamName = Literal["compute", "comm"]
-
-
-def ceil_div(total: Size, parts: Size) -> Size:
-    """Whole numbers, rounded up; arrays broadcast.
-
-    >>> ceil_div(10, 4)
-    3
-    """
-    return -(-total // parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A value on one rank: its name, its shape there and bytes an element.
-
-    Activations are ``[batch, rows, features]``; rows are tokens.
-    """
-
-    name: str
-    shape: tuple[Size, ...]
-    itemsize: float = 2
-
-    @property
-    def elements(self) -> Real:
-        count: Real = 1.0
-        for size in self.shape:
-            count = count * size
-        return count
-
-    @property
-    def bytes(self) -> Real:
-        return self.elements * self.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Rows of one stream that a rank holds: its chunk of `tokens`, cut over the sequence `axes`.
-
-    The stream is padded at its end to `grain` equal chunks, the finest cut of the plan; a rank
-    holds `grain` / `parts` neighbouring ones, in the order of its indices along `axes`, outermost
-    first. With `zigzag` the outermost axis, of degree p, cuts the padded stream into 2 p pieces
-    and index i holds pieces i and 2 p - 1 - i, so that causal work is even; inner axes cut what
-    it holds. No axes: the whole stream, without padding. `start` is its first token's position.
-
-    >>> Span("text", 10, (("ring", 2), ("ulysses", 2)), 4).rows
-    3
-    >>> Span("text", 10, (("ring", 2),), 4).rows  # two chunks of three
-    6
-    >>> Span("text", 10).rows
-    10
-    """
-
-    stream: str
-    tokens: Size
-    axes: tuple[tuple[str, int], ...] = ()
-    grain: int = 1
-    zigzag: bool = False
-    start: Size = 0
-
-    @property
-    def parts(self) -> int:
-        parts = 1
-        for _, degree in self.axes:
-            parts *= degree
-        return parts
-
-    @property
-    def rows(self) -> Size:
-        """Rows on one rank, padding included."""
-        if not self.axes:
-            return self.tokens
-        return self.padded // self.parts
-
-    @property
-    def padded(self) -> Size:
-        """Rows of the whole stream with its padding."""
-        grain = 2 * self.grain if self.zigzag else self.grain
-        return ceil_div(self.tokens, grain) * grain
-
-    def within(self, axis: str) -> "Span":
-        """Return the span left when the ranks along `axis` have put their rows together."""
-        kept = tuple(pair for pair in self.axes if pair[0] != axis)
-        zigzag = self.zigzag and bool(kept)
-        return Span(self.stream, self.tokens, kept, self.grain, zigzag, self.start)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Features of a weight that are cut in whole units: `units` heads of `size`, or FFN columns.
-
-    Cut over `degree` ranks, each holds `units` / `degree` of them; when there are fewer units than
-    ranks (grouped keys and values) a unit is repeated on neighbouring ranks.
-    """
-
-    units: int
-    size: int = 1
-
-    def local(self, degree: int) -> int:
-        """Features on one of `degree` ranks.
-
-        >>> Part(8, 128).local(4), Part(2, 128).local(8)
-        (256, 128)
-        """
-        return max(1, self.units // degree) * self.size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weight:
-    """A matrix ``[rows, columns]``, of which one rank holds the share that `split` says.
-
-    `experts` such matrices stand in a stack when there is more than one. `layered`: the matrix is
-    a different one at every turn of the enclosing loop over layers.
-    """
-
-    name: str
-    rows: tuple[Part, ...]
-    columns: tuple[Part, ...]
-    split: Literal["none", "rows", "columns"] = "none"
-    degree: int = 1
-    experts: int = 1
-    layered: bool = True
-    itemsize: float = 2
-
-    @property
-    def local_rows(self) -> int:
-        degree = self.degree if self.split == "rows" else 1
-        return sum(part.local(degree) for part in self.rows)
-
-    @property
-    def local_columns(self) -> int:
-        degree = self.degree if self.split == "columns" else 1
-        return sum(part.local(degree) for part in self.columns)
-
-    @property
-    def bytes(self) -> float:
-        return self.itemsize * self.experts * self.local_rows * self.local_columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

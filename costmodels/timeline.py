@@ -72,8 +72,8 @@ class Cost:
             },
         )
 
-    def times(self, count: Size) -> "Cost":
-        """Return the cost of `count` turns."""
+    def times(self, count: Size | Real) -> "Cost":
+        """Return the cost of `count` turns, or of a part of one."""
         return Cost(
             classes={kind: seconds * count for kind, seconds in self.classes.items()},
             exposed=self.exposed * count,

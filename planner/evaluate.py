@@ -1,6 +1,6 @@
 """Price one plan in full: time by stage and by class of work, memory by part."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -12,7 +12,7 @@ from costmodels import memory
 from costmodels.catalogue import communicator_bytes
 from costmodels.estimate import Basis
 from costmodels.ops import Loop, Program, Real
-from costmodels.price import Known
+from costmodels.price import Known, Target
 from costmodels.timeline import Cost, cost
 from planner.lowering.lower import decode_step, lower
 from planner.lowering.scene import WEIGHT_BYTES
@@ -26,6 +26,9 @@ from planner.workload import Workload
 
 INPUT_TOKENS: Final = 2048
 OUTPUT_TOKENS: Final = 128
+PIXEL_BYTES: Final = 6
+"""Bytes of a decoded pixel: three colours of 16 bits."""
+
 HEADROOM: Final = 0.03
 """Share of a GPU's memory that a plan leaves free: fragmentation, the display, the driver."""
 
@@ -80,14 +83,15 @@ def evaluate(
     ----------
     known : prices found for other plans on the same site (see `costmodels.price.recall`).
     """
-    program = lower(model, workload, plan)
+    places = every_place(model, workload, plan)
     target = site.target(model, plan, workload.precision)
-    costs = {stage.name: cost(stage, target, known) for stage in program.stages}
+    costs = costs_of(places, workload, target, known)
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     total = reduce(add, costs.values(), Cost())
     latency = sum(float(part.time) for part in costs.values())
-    parts, peak, stage = memory_of(model, workload, program, site, offload=offload)
+    held = [memory_of(model, workload, one, site, offload=offload) for one in places]
+    parts, peak, stage = max(held, key=lambda found: found[1])
     return PlanEstimate(
         model=model.name,
         hardware=site.hardware.name,
@@ -106,6 +110,35 @@ def evaluate(
         throughput_per_s=_throughput(workload, plan, latency),
         known=_known(total),
     )
+
+
+def every_place(model: Model, workload: Workload, plan: Plan) -> list[Program]:
+    """Lower a plan for every place of its pipeline; for the heaviest where layers are alike."""
+    places = plan.degree("pp") if len(model.blocks) > 1 else 1
+    if places == 1:
+        return [lower(model, workload, plan)]
+    return [lower(model, workload, plan, place) for place in range(places)]
+
+
+def costs_of(
+    places: Sequence[Program], workload: Workload, target: Target, known: Known | None = None
+) -> dict[str, Cost]:
+    """Price every stage of a request over the places of a pipeline.
+
+    M forwards of a step pass P places one after another, and then wait for the slowest: the sum
+    of one turn at each and M - 1 turns at the slowest. A program has M + P - 1 turns at its own.
+    """
+    costs = [
+        {stage.name: cost(stage, target, known) for stage in program.stages} for program in places
+    ]
+    if len(places) == 1 or "denoise" not in costs[0]:
+        return costs[0]
+    own = [one["denoise"] for one in costs]
+    passes = max(1, workload.passes // dict(places[0].axes).get("cfg", 1))
+    turns = passes + len(places) - 1
+    slowest = max(own, key=lambda one: float(np.sum(one.time)))
+    once, again = reduce(add, own).times(1 / turns), slowest.times((passes - 1) / turns)
+    return {**costs[0], "denoise": once + again}
 
 
 def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
@@ -153,7 +186,8 @@ def memory_of(
     """Bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
     stages = running(program)
     held = fixed_parts(model, program, site, offload=offload)
-    decode = float(np.max(decode_bytes(model, workload)))
+    replicas = dict(program.axes).get("dp", 1)
+    decode = float(np.max(decode_bytes(model, workload, replicas)))
     parts = {
         "transformer_weights": held["transformer_weights"],
         "other_weights": held["other_weights"],
@@ -192,15 +226,24 @@ def fixed_bytes(model: Model, program: Program, site: Site, *, offload: bool) ->
     return sum(fixed_parts(model, program, site, offload=offload).values())
 
 
-def decode_bytes(model: Model, workload: Workload) -> Real:
-    """Activations of the VAE at its widest: a tile or the frame, of the frames decoded at once."""
+def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
+    """Memory of the VAE at its widest: one tile or frame, of the frames decoded at once; results.
+
+    Samples of a batch are decoded one after another where the frame is cut into tiles, and
+    together where it is not; the pixels of all of them are kept.
+    """
     vae = model.vae
     if vae is None:
         return 0.0
-    frames = workload.frames
+    frames, batch = workload.frames, np.maximum(1, np.asarray(workload.batch) // replicas)
     together = np.minimum(frames, vae.frames_at_once) if vae.frames_at_once else frames
     area = workload.pixels / frames
-    return vae.peak_bytes_per_pixel * area * together * workload.batch
+    if vae.tile:
+        working = vae.peak_bytes_per_pixel * np.minimum(area, vae.tile**2) * together
+    else:
+        working = vae.peak_bytes_per_pixel * area * together * batch
+    total: Real = working + PIXEL_BYTES * workload.pixels * batch
+    return total
 
 
 def room(site: Site) -> float:

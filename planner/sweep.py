@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from costmodels import memory
 from costmodels.catalogue import communicator_bytes
-from costmodels.ops import Size
-from costmodels.timeline import cost
+from costmodels.ops import Program, Real, Size
 from planner.compose import objections
-from planner.evaluate import decode_bytes, fixed_bytes, running
-from planner.lowering.lower import lower
+from planner.evaluate import costs_of, decode_bytes, every_place, fixed_bytes, running
 from planner.lowering.scene import share_of
 from planner.models.architecture import Model
 from planner.models.tokens import lengths
@@ -97,12 +95,18 @@ def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
 
 
 def _priced(model: Model, work: Workload, plan: Plan, site: Site) -> tuple[Column, Column]:
-    program = lower(model, work, plan)
-    target = site.target(model, plan, work.precision)
-    latency = sum((cost(stage, target).time for stage in program.stages), start=np.zeros(()))
+    places = every_place(model, work, plan)
+    costs = costs_of(places, work, site.target(model, plan, work.precision))
+    latency = sum((one.time for one in costs.values()), start=np.zeros(()))
+    decode = decode_bytes(model, work, plan.degree("dp"))
+    held = [_held(model, program, site, decode) for program in places]
+    return np.asarray(latency, float), np.asarray(reduce(np.maximum, held), float)
+
+
+def _held(model: Model, program: Program, site: Site, decode: Real) -> Real:
+    """Peak bytes of one place of a pipeline."""
     stages = running(program)
-    held = reduce(np.maximum, map(memory.activations, stages), decode_bytes(model, work))
-    fixed = fixed_bytes(model, program, site, offload=False)
+    widest = reduce(np.maximum, map(memory.activations, stages), decode)
     buffers = memory.messages(stages) * communicator_bytes(site.profile)
-    total = fixed + buffers + held + memory.caches(stages)
-    return np.asarray(latency, float), np.asarray(total, float)
+    fixed = fixed_bytes(model, program, site, offload=False)
+    return fixed + buffers + widest + memory.caches(stages)

@@ -262,3 +262,9 @@ class Model:
     @property
     def layers(self) -> int:
         return sum(block.count for block in self.blocks if not block.prelude)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``planner models show --format json`` prints."""
+        from planner.models.describe import describe  # noqa: PLC0415  # counts what is built here
+
+        return describe(self)

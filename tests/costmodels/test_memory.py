@@ -118,8 +118,9 @@ def test_weights_of_layers_are_counted_layer_by_layer():
     assert memory.weights([layers]) == 3 * (10 * 20 + 10 * 5) * 2
 
 
-def test_weights_that_every_layer_shares_are_counted_once():
-    layers = loop(product("w", 10, 20, layered=False), count=3, layers=True)
+def test_weights_outside_the_layers_are_left_out():
+    """Whoever knows the whole model counts embeddings and heads, once."""
+    layers = loop(product("w", 10, 20), product("head", 10, 50, layered=False), layers=True)
 
     assert memory.weights([layers]) == 10 * 20 * 2
 

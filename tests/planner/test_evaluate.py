@@ -96,6 +96,17 @@ def test_more_gpus_of_a_strategy_never_leave_a_rank_more_to_compute(model, axis)
     assert busy == sorted(busy, reverse=True)
 
 
+@pytest.mark.parametrize("plan", ["single", "tp2", "ulysses4", "ring2.tp2"])
+@pytest.mark.parametrize("hardware", ["h100-sxm", "b200", "l40s"])
+@pytest.mark.parametrize("model", ["flux.1-dev", "flux.1-schnell", "hunyuanvideo", "z-image"])
+def test_a_pipeline_never_runs_one_forward_faster_than_its_stages_in_turn(model, hardware, plan):
+    """Only several forwards can overlap in it."""
+    piped = f"pp2.{plan}".removesuffix(".single")
+    whole, cut = priced(model, plan, hardware=hardware), priced(model, piped, hardware=hardware)
+
+    assert cut.stages_s["denoise"] >= whole.stages_s["denoise"] * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_a_step_is_one_of_as_many(model):
     for plan in ("single", "tp2", "ulysses2"):

@@ -1,0 +1,315 @@
+"""Exported folders: whole or not at all, complete, and telling engines what the plan says."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.export import export as exporting
+from planner.export import harness
+from planner.export.catalogue import checkpoints, cpp, runner
+from planner.export.export import BACKENDS, export, files
+from planner.export.tensorrt import tensorrt_folder
+from planner.plan import parse_plan
+from planner.request import Request
+from planner.search import price, question_of
+from planner.tensorrt.network import Recipe, networks
+from planner.lowering.lower import lower
+from topology.errors import IllegalPlanError, InputError
+from validate.small import shrink
+
+FLUX = Request(model="flux.1-dev", gpus=4)
+
+
+def small(request, text):
+    """The folder of a shrunken model: every part of the large one, and quickly written."""
+    question, plan = question_of(request), parse_plan(text)
+    model, workload = shrink(question.model, question.workload, plan)
+    little = replace(question, model=model, workload=workload)
+    return tensorrt_folder(little, price(little, plan))
+
+
+@pytest.fixture(scope="module")
+def flux():
+    return files(FLUX, "ulysses4", "tensorrt")
+
+
+@pytest.fixture(scope="module")
+def plan(flux):
+    return json.loads(flux["plan.json"])
+
+
+def test_a_folder_for_tensorrt_has_all_that_builds_and_runs_it(flux):
+    names = set(flux)
+
+    assert {"plan.json", "README.md", "tables/forward.bin"} <= names
+    assert {"networks/forward.json", "networks/forward.npz", "networks/combine.json"} <= names
+    assert {"runner/__main__.py", "runner/build.py", "runner/run.py"} <= names
+    assert {"cpp/runner.cpp", "cpp/CMakeLists.txt", "cpp/schedule.txt"} <= names
+
+
+def test_the_plan_says_who_runs_what(plan):
+    forward = plan["engines"][0]
+
+    assert plan["schema"] == "1"
+    assert (plan["model"], plan["plan"], plan["gpus"]) == ("flux.1-dev", "ulysses4", 4)
+    assert plan["devices"] == [0, 1, 2, 3]
+    assert [rank["index"] for rank in plan["ranks"]] == [{"ulysses": n} for n in range(4)]
+    assert forward["files"] == ["engines/forward.engine"]
+    assert forward["communicators"] == [[0, 1, 2, 3]]
+    assert forward["collectives"] == {"all_to_all ulysses": 114, "all_gather ulysses": 1}
+    assert forward["inputs"]["input.image"] == [1, 4096, 64]
+    assert plan["expected"]["latency_s"] > 0
+    assert plan["expected"]["memory_bytes"] > 24e9  # a 12 billion parameter model in 16 bits
+
+
+def test_expected_engines_hold_the_weights_and_take_minutes(plan):
+    """11.9 billion parameters, of which the blocks' matrices are 23.5 GB in 16 bits."""
+    forward = plan["engines"][0]
+
+    assert 22e9 < forward["expected_bytes"] < 25e9
+    assert 200 < forward["expected_build_s"] < 2000
+
+
+def test_tensor_parallel_ranks_have_engines_of_their_own():
+    """Modulation, a quarter of FLUX.1's weights, is whole on every rank."""
+    plan = json.loads(files(FLUX, "tp4", "tensorrt")["plan.json"])
+    forward, combine = plan["engines"]
+
+    assert forward["files"] == [f"engines/forward.rank{rank}.engine" for rank in range(4)]
+    assert combine["files"] == ["engines/combine.engine"]
+    whole = json.loads(files(FLUX, "ulysses4", "tensorrt")["plan.json"])["engines"][0]
+    assert forward["expected_bytes"] < 0.5 * whole["expected_bytes"]
+
+
+def test_tables_hold_every_rank_s_rows(flux):
+    document = json.loads(flux["networks/forward.json"])
+    sizes = [np.prod(one["shape"]) * 4 * document["ranks"] for one in document["tables"]]
+
+    assert sum(sizes) == len(flux["tables/forward.bin"])
+    with np.load(io.BytesIO(flux["networks/forward.npz"])) as constants:
+        named = {one["name"] for one in document["layers"] if one["kind"] == "constant"}
+        assert set(constants) == named
+
+
+def test_the_c_plus_plus_schedule_is_the_plan_s(flux, plan):
+    lines = [line.split() for line in flux["cpp/schedule.txt"].decode().splitlines()]
+    words = {line[0] for line in lines}
+
+    assert words == {"world", "steps", "engine", "communicator", "buffer", "given", "table",
+                     "device", "call", "copy", "output"}  # fmt: skip
+    assert ["world", "4"] in lines
+    assert ["steps", str(plan["steps"])] in lines
+    calls = [line for line in lines if line[0] in ("call", "copy")]
+    assert len(calls) == len(plan["once"]) + len(plan["each_step"])
+    known = {line[1] for line in lines if line[0] == "buffer"}
+    bound = {word.split("=")[1].rsplit("+", 1)[0] for call in calls for word in call[3:] if "=" in word}
+    assert bound <= known
+
+
+def test_each_forward_of_guidance_has_its_place_among_predictions():
+    plan = json.loads(small(Request(model="wan2.1-1.3b", gpus=2), "ulysses2")["plan.json"])
+    first, second, _, _ = plan["each_step"]
+
+    assert first["bind"]["prediction"] == ["predictions", 0]
+    assert second["bind"]["prediction"] == ["predictions", 1]
+    assert second["bind"]["context.text"] == ["context.text#1", 0]
+
+
+def test_a_plan_that_tensorrt_cannot_run_says_why(tmp_path):
+    with pytest.raises(IllegalPlanError, match="no point-to-point message"):
+        export(FLUX, "ring4", "tensorrt", str(tmp_path / "out"))
+    with pytest.raises(IllegalPlanError, match=r"11\.2\.1\.2"):
+        export(FLUX, "ulysses2.tp2", "tensorrt", str(tmp_path / "out"), version="11.2.1.2")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "flag"),
+    [("xdit", "--ulysses_degree 4"), ("sglang", "--ulysses-degree 4"), ("vllm-omni", "--usp 4"),
+     ("trtmc", "--context-parallel-size 4"), ("diffusers", "torchrun --nproc-per-node 4")],
+)  # fmt: skip
+def test_other_engines_are_told_the_plan(backend, flag):
+    found = files(FLUX, "ulysses4", backend)
+
+    assert flag in found["launch.sh"].decode()
+    plan = json.loads(found["plan.json"])
+    assert (plan["backend"], plan["plan"], plan["gpus"]) == (backend, "ulysses4", 4)
+    assert plan["expected"]["latency_s"] > 0
+
+
+def test_sizes_reach_the_engine():
+    asked = replace(FLUX, height=768, width=512, steps=4)
+
+    line = files(asked, "ulysses4", "xdit")["launch.sh"].decode()
+
+    assert "--height 768 --width 512 --num_inference_steps 4" in line
+
+
+def test_the_diffusers_script_enables_the_plan():
+    script = files(FLUX, "ulysses4", "diffusers")["run.py"].decode()
+
+    compile(script, "run.py", "exec")
+    assert "ContextParallelConfig(ulysses_degree=4)" in script
+
+
+def test_a_plan_that_an_engine_cannot_run_says_why():
+    with pytest.raises(IllegalPlanError, match="Model Connect has no ring axis"):
+        files(FLUX, "ring4", "trtmc")
+    with pytest.raises(InputError, match="runs no decoder models"):
+        files(Request(model="llama-3.1-8b", gpus=2), "tp2", "xdit")
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="unknown backend 'tensort': did you mean tensorrt"):
+        files(FLUX, "ulysses4", "tensort")
+    assert set(BACKENDS) == {"tensorrt", "xdit", "diffusers", "sglang", "vllm-omni", "trtmc"}
+
+
+def test_an_existing_folder_is_left_alone(tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "mine").write_text("kept")
+
+    with pytest.raises(InputError, match=r"out: it exists; --force replaces it"):
+        harness.write_folder({"a": b"1"}, str(target))
+
+    assert (target / "mine").read_text() == "kept"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_force_replaces_a_folder_whole(tmp_path):
+    target = tmp_path / "out"
+    harness.write_folder({"old": b"1", "in/old": b"1"}, str(target))
+
+    harness.write_folder({"new": b"2"}, str(target), force=True)
+
+    assert os.listdir(target) == ["new"]
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_full_disk_leaves_nothing_and_loses_nothing(tmp_path, monkeypatch, force):
+    target = tmp_path / "out"
+    if force:
+        harness.write_folder({"old": b"1"}, str(target))
+    before = sorted(os.listdir(tmp_path))
+
+    def full(self, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        harness.write_folder({"new": b"2"}, str(target), force=force)
+
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
+    target = tmp_path / "out"
+    harness.write_folder({"old": b"1"}, str(target))
+    rename = Path.rename
+
+    def failing(self, other):
+        if self.name.endswith(".new"):
+            raise OSError(5, "Input/output error")
+        return rename(self, other)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(InputError, match="Input/output error"):
+        harness.write_folder({"new": b"2"}, str(target), force=True)
+
+    assert os.listdir(target) == ["old"]
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("name", ["", "no/such/parent", "a\0b"])
+def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match="wanted the path of a folder"):
+        harness.write_folder({"a": b""}, str(tmp_path / name) if name != "" else "/")
+
+
+def test_a_file_is_not_replaced_by_a_folder(tmp_path):
+    target = tmp_path / "out"
+    target.write_text("kept")
+
+    with pytest.raises(InputError, match="it is a file"):
+        harness.write_folder({"a": b""}, str(target), force=True)
+    assert target.read_text() == "kept"
+
+
+def started(folder, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "runner", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_runner_in_the_folder_stands_alone(tmp_path):
+    """It starts without the planner on the path, and says what is there."""
+    written = small(Request(model="flux.1-dev", gpus=2), "tp2")
+    folder = harness.write_folder(written, str(tmp_path / "out"))
+    sources = [source.decode() for name, source in written.items() if name.endswith(".py")]
+
+    done = started(folder, "show")
+
+    assert not any("planner" in line for text in sources for line in text.splitlines() if "import" in line)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "flux.1-dev tp2 on h100-sxm, bf16"
+    assert "forward:" in done.stdout
+    assert "0 of 2 engines built" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("build", "--weights", "nowhere"), ("run", "--total", "60")])
+def test_the_runner_fails_in_one_line(tmp_path, words):
+    written = small(Request(model="flux.1-dev", gpus=2), "tp2")
+    folder = harness.write_folder(written, str(tmp_path / "out"))
+
+    done = started(folder, *words)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("runner: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path):
+    sources = {f"runner/{name}": source for name, source in runner().items()}
+    harness.write_folder(sources, str(tmp_path / "out"))
+
+    done = started(tmp_path / "out", "show")
+
+    assert "not a plan's folder: No such file or directory" in done.stderr
+
+
+def test_the_runner_in_c_plus_plus_hands_over_communicators():
+    text = cpp()["runner.cpp"].decode()
+
+    for name in ("setCommunicator", "enqueueV3", "ncclCommInitRank", "MPI_Init", "setTensorAddress"):
+        assert name in text
+    assert text.count("{") == text.count("}")
+
+
+@pytest.mark.parametrize(
+    "name", ["flux.1-dev", "wan2.1-1.3b", "wan2.1-14b", "llama-3.1-8b", "qwen3-8b"]
+)
+def test_checkpoints_name_tensors_for_every_weight(name):
+    question = question_of(Request(model=name))
+    program = lower(question.model, question.workload, parse_plan("single"))
+    known = checkpoints()[question.model.family]
+
+    for network in networks(program, Recipe(layers=1)):
+        wanted = {layer.attributes["weight"] for layer in network.of("weight")}
+        assert wanted <= set(known)
+
+
+def test_the_command_says_what_it_wrote(tmp_path):
+    line = exporting.export(FLUX, "ulysses4", "xdit", str(tmp_path / "out"))
+
+    assert line.endswith("out: 3 files, 0.0 MiB; see README.md")
+    assert os.access(tmp_path / "out" / "launch.sh", os.X_OK)

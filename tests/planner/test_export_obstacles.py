@@ -1,0 +1,125 @@
+"""What TensorRT cannot run, said with its reason; and the nearest plan that it can."""
+
+import pytest
+import testmodels
+
+from planner.compose import objections, plans
+from planner.plan import parse_plan
+from planner.request import Request
+from planner.search import question_of
+from planner.tensorrt.allowed import read_version
+from planner.tensorrt.catalogue import allowed
+from planner.tensorrt.obstacles import (
+    cautions,
+    mark,
+    nearest_that_run,
+    obstacles,
+    refuse_features,
+)
+from topology.catalogue import hardware
+from topology.errors import InputError
+
+
+def said(text, name="h100-sxm", version="", **more):
+    return "; ".join(obstacles(testmodels.flux, parse_plan(text), hardware(name), version, **more))
+
+
+@pytest.mark.parametrize("text", ["single", "tp8", "ulysses8", "allgather_kv4", "cfg2.ulysses4",
+                                  "ulysses4.tp2", "dp2.tp4"])  # fmt: skip
+def test_most_plans_run_on_an_h100(text):
+    assert said(text) == ""
+
+
+def test_a_ring_needs_messages_that_no_layer_passes():
+    assert "no log-sum-exp" in said("ring4")
+    assert "allgather_kv4" in said("ring4")  # what it is called for real
+    assert "ulysses2" not in said("ulysses2.ring2")
+
+
+@pytest.mark.parametrize(("text", "word"), [("pp4", "stages"), ("ep8", "experts")])
+def test_stages_and_experts_on_several_gpus_do_not_run(text, word):
+    assert word in said(text)
+
+
+def test_collectives_need_ampere():
+    """Compute capability 8.0: a T4 has 7.5, an A100 8.0."""
+    assert "compute capability 8.0" in said("tp2", "t4", precision="fp16")
+    assert said("single", "t4", precision="fp16") == ""
+    assert said("tp2", "a100-sxm-80gb") == ""
+
+
+@pytest.mark.parametrize(
+    ("precision", "name", "runs"),
+    [("fp8", "a100-sxm-80gb", False), ("fp8", "l40s", True), ("nvfp4", "h100-sxm", False),
+     ("nvfp4", "b200", True), ("bf16", "t4", False), ("fp16", "t4", True)],
+)  # fmt: skip
+def test_precisions_need_their_gpus(precision, name, runs):
+    assert (said("single", name, precision=precision) == "") == runs
+
+
+def test_groups_within_an_engine_are_broken_in_one_version():
+    """pytorch/TensorRT issue 4380: on 11.2.1.2 a group of ranks gives the sum of all."""
+    assert "issue 4380" in said("ulysses4.tp2", version="11.2.1.2")
+    assert said("cfg2.ulysses4", version="11.2.1.2") == ""  # branches have their own communicators
+    assert said("ulysses4.tp2", version="11.2.0.86") == ""
+
+
+def test_groups_elsewhere_are_to_be_watched():
+    plan = parse_plan("ulysses4.tp2")
+
+    assert any("unproven" in one for one in cautions(testmodels.flux, plan))
+    assert not any("unproven" in one for one in cautions(testmodels.flux, parse_plan("tp8")))
+    assert not any("unproven" in one for one in cautions(testmodels.flux, plan, "11.2.0.86"))
+
+
+def test_all_to_all_is_newer_than_the_other_collectives():
+    assert "all_to_all" in said("ulysses4", version="10.16.0")
+    assert said("tp4", version="10.16.0") == ""
+    assert said("tp4", version="10.15.1") != ""
+
+
+def test_dense_experts_and_new_nccl_are_said():
+    assert any("2.30" in one for one in cautions(testmodels.flux, parse_plan("ulysses2")))
+    assert any("expert" in one for one in cautions(testmodels.experts, parse_plan("tp2")))
+
+
+def test_the_nearest_plans_that_run_are_offered():
+    question = question_of(Request(model="flux.1-dev", gpus=8))
+    model, work = question.model, question.workload
+    legal = [one for one in plans(model, 8) if not any(objections(model, work, one, 8))]
+
+    near = nearest_that_run(model, parse_plan("ulysses4.ring2"), hardware("h100-sxm"), legal)
+
+    assert len(near) == 3
+    assert "ring" not in "".join(map(str, near))
+    assert any(dict(one.axes).get("ulysses") == 4 for one in near)
+    line = mark(model, parse_plan("ring8"), hardware("h100-sxm"), legal)
+    assert "nearest that it can: allgather_kv8" in line or "nearest that it can: " in line
+    assert mark(model, parse_plan("ulysses8"), hardware("h100-sxm"), legal) == ""
+
+
+def test_the_builder_s_other_features_exclude_several_gpus():
+    for feature in ("dla", "ragged", "refit", "safety"):
+        with pytest.raises(InputError, match=feature):
+            refuse_features([feature])
+    refuse_features(["weight streaming", "quantisation"])
+
+
+@pytest.mark.parametrize("text", ["", "eleven", "11.x", "11..2", "9" * 20])
+def test_a_version_that_is_none_is_refused(text):
+    with pytest.raises(InputError, match="version: got"):
+        read_version(text)
+
+
+def test_the_table_is_as_the_documents_say():
+    """Facts of NVIDIA's pages for 11.0 to 11.4, with their sources beside them."""
+    known = allowed()
+
+    assert known.capability == (8, 0)
+    assert known.attention_capability == (10, 0)
+    assert set(known.attention_types) == {"fp16", "bf16"}
+    assert known.nccl_search == ("libnccl.so.2", "libnccl.so")
+    assert known.nccl_all_to_all == (2, 30)
+    assert set(known.excluded) == {"dla", "ragged", "refit", "safety"}
+    assert all(known.sources.values())
+    assert min(known.since.values()) == known.first
