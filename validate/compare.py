@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, median
+from typing import Final
 
 import numpy as np
 
@@ -37,6 +38,17 @@ class Prediction:
     def to_dict(self) -> dict[str, object]:
         """Return the fields by name."""
         return {**asdict(self), "classes_s": dict(self.classes_s)}
+
+
+NOTHING: Final = Prediction(
+    step_s=0.0,
+    classes_s={},
+    exposed_s=0.0,
+    hidden_s=0.0,
+    launch_s=0.0,
+    memory_bytes=0.0,
+    basis="",
+)
 
 
 def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
@@ -119,9 +131,13 @@ def error(predicted: float, measured: float) -> float:
 
 
 def compare(rows: Iterable[Measured], hardware: str, profile: Profile = "") -> list[Comparison]:
-    """Predict what was measured."""
+    """Predict what was measured; nothing where a case has no time."""
     return [
-        Comparison(measured=row, predicted=predict(row.case, hardware, profile)) for row in rows
+        Comparison(
+            measured=row,
+            predicted=predict(row.case, hardware, profile) if row.step_s else NOTHING,
+        )
+        for row in rows
     ]
 
 

@@ -7,7 +7,7 @@ measured on in ``DIR/manifest.json``. It needs PyTorch and numpy.
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -16,6 +16,7 @@ from validate import harness
 from validate.cases import Case, Mode, cross
 from validate.compare import compare, rankings, summarise
 from validate.launch import Limits
+from validate.measured import read_measured, remaining
 from validate.report import markdown, text
 from validate.runs import Options, run
 
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if asked.list:
         harness.say("\n".join(case.key for case in cases))
         return 0
+    log = asked.output / "session.log"
     options = Options(
         gpus=asked.gpus,
         hardware=asked.hardware,
@@ -48,9 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         budget_s=asked.budget,
         seconds=60 * asked.minutes,
         limits=Limits(start_s=120),
+        checks=not asked.unchecked,
     )
     try:
-        rows = run(cases, options, asked.output)
+        rows = run(cases, options, asked.output, partial(harness.append_line, log))
     except (InputError, ModelError) as error:
         harness.complain(f"gpu_session: {error}")
         return 2 if isinstance(error, InputError) else 1
@@ -77,12 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, default=2.0, help="seconds to repeat a case")
     parser.add_argument("--profile", default="", help="to predict with")
     parser.add_argument("--gate", type=float, default=0.1)
+    parser.add_argument("--known", default="", help="files of results, joined by commas: not again")
+    parser.add_argument("--unchecked", action="store_true", help="start whatever seems missing")
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
     return parser
 
 
 def _cases(asked: argparse.Namespace) -> list[Case]:
-    """Choose cases: plan by plan, and first of all models in the first way to launch."""
+    """Choose cases, and leave out those with a result from another session."""
     models = [name for name in asked.models.split(",") if name]
     numbers = [int(number) for number in asked.subjects.split(",") if number]
     subjects = [
@@ -92,7 +97,14 @@ def _cases(asked: argparse.Namespace) -> list[Case]:
     ]
     modes = cast("list[Mode]", asked.modes.split(","))
     cases = cross(subjects, asked.plans.split(","), modes)
-    return [replace(case) for case in cases if case.mode in modes]
+    known = [
+        row
+        for name in asked.known.split(",")
+        if name
+        for row in read_measured(harness.read_text(Path(name)), name)
+        if row.status != "failed"
+    ]
+    return remaining(cases, known)
 
 
 if __name__ == "__main__":

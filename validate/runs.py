@@ -27,7 +27,8 @@ class Options:
 
     gpus : ranks on this host. device : ``cuda``, or ``cpu`` with gloo. compiler : backend of
     torch.compile. dtype : type of activations where it is not that of the case. budget_s : seconds
-    to repeat a case. seconds : for all cases; what is left then stays undone.
+    to repeat a case. seconds : for all cases; what is left then stays undone. checks : look for
+    what is missing before ranks are started. module : that a rank runs.
     """
 
     gpus: int
@@ -36,8 +37,9 @@ class Options:
     compiler: str = "inductor"
     dtype: str = ""
     budget_s: float = 2.0
-    seconds: float = 3000.0
+    seconds: float = 3000
     limits: Limits = Limits()
+    checks: bool = True
     module: str = "validate.torch_backend.worker"
 
     def job(self, cases: Iterable[Case], seconds: float) -> dict[str, object]:
@@ -100,6 +102,8 @@ def _of(cases: Sequence[Case], rows: Iterable[Measured]) -> list[Measured]:
 
 
 def _look(options: Options, tell: Callable[[str], None]) -> None:
+    if not options.checks:
+        return
     facts = harness.facts()
     missing = problems(facts, options.gpus, options.device)
     if missing:
@@ -118,7 +122,7 @@ def _attempt(
     job = output / "job.json"
     harness.write_text(job, json.dumps(options.job(todo, seconds), indent=1))
     argv = [sys.executable, "-m", options.module, "--job", str(job), "--output", str(output)]
-    limits = replace(options.limits, total_s=min(options.limits.total_s, seconds + 60))
+    limits = replace(options.limits, total_s=min(options.limits.total_s, seconds + 20))
     return launch(
         options.gpus,
         argv,

@@ -13,7 +13,6 @@ import torch
 
 from costmodels.ops import Attention
 from validate.torch_backend import moves
-from validate.torch_backend.functions import merge
 from validate.torch_backend.setting import Bound, Setting, Values
 from validate.torch_backend.visible import Piece, QueryRun, query_runs
 
@@ -79,7 +78,7 @@ def _attend(
     *,
     sums: bool,
 ) -> Result:
-    """Attend a run of queries to each of its pieces, and merge."""
+    """Attend a run of queries to each of its pieces, of which every query sees some, and merge."""
     q = given[0].narrow(1, run.start, run.stop - run.start)
     if not run.pieces:
         nothing = torch.full(q.shape[:3], -math.inf, dtype=setting.wide, device=q.device)
@@ -88,8 +87,9 @@ def _attend(
     results = [_piece(kernel, piece, q, given[1:], sums or several) for piece in run.pieces]
     if not several:
         return results[0]
-    out, total = merge(results[0], results[1], setting)
-    return out.to(q.dtype), total
+    (left, left_sum), (right, right_sum) = results
+    share = torch.sigmoid(right_sum - left_sum)[..., None].to(q.dtype)
+    return torch.lerp(left, right, share), torch.logaddexp(left_sum, right_sum)
 
 
 def _piece(

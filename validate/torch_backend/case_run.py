@@ -12,6 +12,7 @@ import torch
 
 from costmodels import memory
 from costmodels.ops import Attention, Loop, Program
+from topology.errors import InputError
 from validate.cases import Subject
 from validate.launch import Progress
 from validate.torch_backend.attention import kernel_for, shape_for
@@ -31,7 +32,8 @@ from validate.torch_backend.numbers import (
 from validate.torch_backend.routine import SKIPPED, Routine, make_routines, play
 from validate.torch_backend.weights import drawn, fitting, inputs_drawn
 
-DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+"""Type of activations at a precision; at fp8 layers multiply in 8 bits."""
 COMPILE_S: Final = 300
 STEP_S: Final = 120
 BUDGET_S: Final = 2.0
@@ -85,17 +87,16 @@ def run_case(subject: Subject, bench: Bench, name: str) -> Ran:
     machine = machine_of(subject, bench)
     progress.phase(f"warm-up of {name}", COMPILE_S)
     _ahead_of(stage, machine)
-    step, spent = _stepper(make_routines(machine)[stage], machine), sum(bench.fuser.spent)
+    bench.fuser.begin()
+    step = _stepper(make_routines(machine)[stage], machine)
     counts = _counted(step, machine, clock)
-    compile_s = sum(bench.fuser.spent) - spent
     _reset_peak(bench.device)
-    once = repeat(step, 1, clock)
-    output, begun = _result(machine), perf_counter()
+    begun = perf_counter()
     if subject.case.mode == "graph" and bench.device.type == "cuda":
         progress.phase(f"capture of {name}", STEP_S)
-        step, output = _captured(step, machine)
-        once = repeat(step, 1, clock)
-    capture_s = perf_counter() - begun
+        step = _captured(step)
+    capture_s, once = perf_counter() - begun, repeat(step, 1, clock)
+    output = _result(machine)
     slowest = max(_floats(bench.meeting.say(f"{name}: one step", once.median)))
     count = repeats_for(slowest, bench.budget_s)
     progress.phase(f"timing of {name}", 60 + 3 * count * slowest)
@@ -108,7 +109,7 @@ def run_case(subject: Subject, bench: Bench, name: str) -> Ran:
         memory_bytes=held[0],
         reserved_bytes=held[1],
         process_bytes=held[2],
-        compile_s=compile_s,
+        compile_s=sum(bench.fuser.spent),
         capture_s=capture_s,
         counts=counts,
         miscounted=tuple(differences(counts, _stage_counts(machine.program, stage))),
@@ -125,7 +126,7 @@ def _floats(words: list[object]) -> list[float]:
 def machine_of(subject: Subject, bench: Bench) -> Machine:
     """Put a rank together, with weights drawn on its device."""
     work = Work(model=subject.model, workload=subject.workload, plan=subject.plan)
-    dtype = bench.dtype or DTYPES[subject.case.precision]
+    dtype = bench.dtype or dtype_of(subject.case.precision)
     setting = setting_for(work, bench.comm.rank, bench.device, dtype)
     fuser = None if subject.case.mode == "eager" else bench.fuser
     program = program_of(work, bench.comm.rank)
@@ -144,6 +145,19 @@ def machine_of(subject: Subject, bench: Bench) -> Machine:
     )
     machine.weights.prepare(stages)
     return machine
+
+
+def dtype_of(precision: str) -> torch.dtype:
+    """Look up the type of activations.
+
+    Raises
+    ------
+    InputError
+        If a precision can be priced but not run.
+    """
+    if precision not in DTYPES:
+        raise InputError(f"precision: got {precision}, wanted {', '.join(DTYPES)} to run")
+    return DTYPES[precision]
 
 
 def _distinct(stages: tuple[Loop, ...], device: torch.device) -> int:
@@ -222,20 +236,15 @@ def _result(machine: Machine) -> torch.Tensor | None:
     return made.float().cpu()
 
 
-def _captured(
-    step: Callable[[], None], machine: Machine
-) -> tuple[Callable[[], None], torch.Tensor | None]:
-    """Record a step as a CUDA graph, and replay it once."""
+def _captured(step: Callable[[], None]) -> Callable[[], None]:
+    """Record a step as a CUDA graph; the way to replay it."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         step()
-    graph.replay()
-    torch.cuda.synchronize()
-    output = _result(machine)
-    return graph.replay, output
+    return graph.replay
 
 
 def _collect(device: torch.device) -> None:
@@ -275,10 +284,11 @@ def _classes(stage: str, machine: Machine, clock: Clock, seconds: float) -> dict
 
     inside = machine.instrumented(around, _ahead if machine.setting.device.type == "cuda" else None)
     step = _stepper(make_routines(inside)[stage], inside)
-    step()
-    clock.wait()
-    log.clear()
     turns = 1 if seconds > 1 else 3
+    if turns > 1:
+        step()
+        clock.wait()
+        log.clear()
     for _ in range(turns):
         step()
     clock.wait()

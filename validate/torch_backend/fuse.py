@@ -12,10 +12,10 @@ Function = Callable[..., Sequence[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fuser:
-    """A compiler with a memory, and a budget of seconds.
+    """A compiler with a memory, and a budget of seconds a case.
 
     backend : of `torch.compile`. made : by what was compiled and the shapes and strides given.
-    spent : seconds each took. failures : what could not be compiled, which then runs uncompiled.
+    spent : seconds each took, in this case. failures : what then runs as it is.
     """
 
     backend: str = "inductor"
@@ -23,6 +23,11 @@ class Fuser:
     made: dict[Hashable, Function] = field(default_factory=dict)
     spent: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Forget what an earlier case took, and what failed there."""
+        self.spent.clear()
+        self.failures.clear()
 
     def compiled(
         self, key: Hashable, function: Function, examples: Sequence[torch.Tensor]

@@ -29,6 +29,8 @@ BOUNDS: Final = {
     torch.bfloat16: 0.05,
 }
 """Largest relative error, of the root mean square, that rounding explains."""
+QUANTISED: Final = 0.2
+"""The same where layers multiply in 8 bits."""
 EXPERTS: Final = 4
 """Times as much in 16 bits where rows choose experts: near a tie they choose another one."""
 
@@ -81,8 +83,13 @@ def program_of(work: Work, rank: int) -> Program:
 
 
 def setting_for(work: Work, rank: int, device: torch.device, dtype: torch.dtype) -> Setting:
-    """Say where and how a rank computes its part of a work."""
-    return Setting(device=device, dtype=dtype, index=index_of(rank % work.plan.gpus, work.plan))
+    """Say where and how a rank computes its part of a work; 16 bits may mean 8 in its layers."""
+    return Setting(
+        device=device,
+        dtype=dtype,
+        index=index_of(rank % work.plan.gpus, work.plan),
+        quantised=work.workload.precision == "fp8" and dtype.itemsize == 2,
+    )
 
 
 def check(
@@ -107,16 +114,19 @@ def check(
     expected = expected_counts(machine.program)
     return Checked(
         error=0.0 if got is None else _error(got, machine, _own(whole, work, setting)),
-        bound=bound_of(work.model, setting.dtype),
+        bound=bound_of(work.model, setting),
         miscounted=tuple(differences(machine.counts, expected)),
     )
 
 
-def bound_of(model: Model, dtype: torch.dtype) -> float:
-    """Largest error that a type explains for a model."""
+def bound_of(model: Model, setting: Setting) -> float:
+    """Largest error that the types of a setting explain for a model."""
     towers = [tower for block in model.blocks for tower in block.towers]
     routed = any(tower.ffn and tower.ffn.experts for tower in towers)
-    return BOUNDS[dtype] * (EXPERTS if routed and dtype.itemsize == 2 else 1)
+    if setting.quantised:
+        return QUANTISED
+    half = setting.dtype.itemsize == 2
+    return BOUNDS[setting.dtype] * (EXPERTS if routed and half else 1)
 
 
 def unsplit(work: Work, seed: int = 0) -> Array:

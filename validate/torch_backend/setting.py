@@ -19,12 +19,14 @@ class Setting:
     """A rank's device, its type for activations, and its index along every axis.
 
     traced : written for a compiler that fuses, rather than for kernels that are called one by one.
+    quantised : layers' weights have 8 bits, and so have the rows that meet them.
     """
 
     device: torch.device
     dtype: torch.dtype
     index: Mapping[str, int]
     traced: bool = False
+    quantised: bool = False
 
     @property
     def wide(self) -> torch.dtype:
@@ -34,6 +36,12 @@ class Setting:
     def dtype_of(self, tensor: ops.Tensor) -> torch.dtype:
         """Type of a tensor of the program: 4 bytes an element stand for the wide one."""
         return self.wide if tensor.itemsize == 4 else self.dtype
+
+    def is_quantised(self, weight: ops.Weight) -> bool:
+        """Whether a weight has 8 bits: those of layers whose sides suit the tensor cores."""
+        sides = (weight.local_rows, weight.local_columns)
+        dense = weight.layered and weight.experts == 1
+        return self.quantised and dense and not any(side % 16 for side in sides)
 
     def table(
         self, numbers: NDArray[np.float64] | NDArray[np.int64], dtype: torch.dtype

@@ -15,6 +15,7 @@ from costmodels import ops
 from costmodels.ops import Loop, Matmul, Weight
 from validate.reference.weights import Source, own_features
 from validate.torch_backend import moves
+from validate.torch_backend.products import quantise
 from validate.torch_backend.setting import Setting, shape_of
 
 Given = Callable[[ops.Tensor, int], torch.Tensor]
@@ -64,7 +65,8 @@ def from_source(source: Source, setting: Setting) -> Weights:
 
     def make(weight: Weight, layer: int) -> torch.Tensor:
         share = np.swapaxes(source.weight(weight, layer, setting.index), -1, -2)
-        return setting.table(np.ascontiguousarray(share), setting.dtype)
+        made = setting.table(np.ascontiguousarray(share), setting.dtype)
+        return quantise(made, weight) if setting.is_quantised(weight) else made
 
     return Weights(make=make)
 
@@ -89,7 +91,8 @@ def drawn(setting: Setting, distinct: int = 0) -> Weights:
             share = moves.join([whole], runs, 1).contiguous()
         if share.untyped_storage().nbytes() > share.nbytes:
             share = share.clone()
-        return share if weight.experts > 1 else share[0]
+        share = share if weight.experts > 1 else share[0]
+        return quantise(share, weight) if setting.is_quantised(weight) else share
 
     return Weights(make=make, distinct=distinct)
 
