@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from topology.catalogue import hardware
 from topology.devices import Architecture
 from topology.errors import TopologyError
 from topology.expand import uplink, usable_nics
@@ -172,8 +173,16 @@ def _local(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]])
         bandwidth=bandwidth,
         peer_to_peer=link != "pcie" or not (alone or any(p <= set(names) for p in known.refused)),
         crosses_sockets=len({known.cpus[name] for name in names}) > 1,
-        exchange=exchange_rate(known, names, beside) if link == "pcie" and len(names) > 2 else 0.0,
+        exchange=_exchange(known, names, beside) if link == "pcie" and len(names) > 2 else 0.0,
     )
+
+
+def _exchange(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]) -> float:
+    """Give what links leave when each sends to each, or what hosts of such GPUs are known to."""
+    rate = exchange_rate(known, names, beside)
+    kinds = {gpu.hardware for gpu in known.machine.gpus if gpu.name in names} - {None}
+    usual = [hardware(str(kind)).exchange_rate(len(names)) for kind in kinds]
+    return min([rate, *filter(None, usual)])
 
 
 def _link(

@@ -16,6 +16,8 @@ _KEYS: Final = {
     "peer_to_peer", "sockets", "pcie_generation", "nics", "nic_bandwidth", "network",
 }  # fmt: skip
 
+CROWD: Final = 4  # GPUs of a group from which a host's PCIe tree holds an exchange back
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
@@ -23,6 +25,8 @@ class Hardware:
 
     gpus : GPUs in one host. domain : GPUs that share NVLink, over hosts where that exists.
     link_bandwidth : bytes per second and direction of one GPU on `link`.
+    exchange : bytes per second, nominal, that one GPU of a group of four or more sends, times
+        the peers it sends to, where an exchange is known to be held back by more than links.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Hardware:
     nics: int
     nic_bandwidth: Sourced
     network: str
+    exchange: Sourced | None = None
 
     def island(self, ranks: int, nodes: int = 0) -> int:
         """GPUs of a job of `ranks` that reach each other without a network.
@@ -93,7 +98,18 @@ class Hardware:
             pcie_generation=self.pcie_generation,
             network=self._network(min(stride, island), island) if islands > 1 else None,
             hosts=-(-span // self.gpus) if bridged else 1,
+            exchange=self.exchange_rate(local),
         )
+
+    def exchange_rate(self, local: int) -> BytesPerSecond:
+        """Nominal bytes per second of one of `local` GPUs that all send to each other; 0 unknown.
+
+        >>> from topology.catalogue import hardware
+        >>> [hardware("l40").exchange_rate(local) / 1e9 for local in (2, 4, 8)]
+        [0.0, 5.0, 2.142857142857143]
+        """
+        crowded = self.exchange is not None and local >= CROWD
+        return BytesPerSecond(self.exchange.value / (local - 1) if self.exchange and crowded else 0.0)
 
     def _network(self, sharing: int, island: int) -> Network:
         """Describe one group's part of the NICs beside the GPUs of an island."""
@@ -120,7 +136,7 @@ def load_hardware(text: str, devices: Mapping[str, Device]) -> dict[str, Hardwar
 
 
 def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device]) -> Hardware:
-    if row.keys() != _KEYS:
+    if row.keys() - {"exchange"} != _KEYS:
         raise CatalogueError(f"{name}: expected {sorted(_KEYS)}, got {sorted(row)}")
     if row["device"] not in devices:
         raise CatalogueError(f"{name}: no device {row['device']!r}")
@@ -142,7 +158,14 @@ def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device
         nics=_count(row["nics"]),
         nic_bandwidth=read_sourced(f"{name}.nic_bandwidth", row["nic_bandwidth"], "B/s", row),
         network=str(row["network"]),
+        exchange=_exchange(name, row),
     )
+
+
+def _exchange(name: str, row: Mapping[str, object]) -> Sourced | None:
+    if "exchange" not in row:
+        return None
+    return read_sourced(f"{name}.exchange", row["exchange"], "B/s", row)
 
 
 def _count(value: object) -> int:

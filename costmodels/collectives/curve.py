@@ -30,6 +30,8 @@ class Curve:
     efficiency : share of the nominal bandwidth of the link that large messages reach.
     share, cross : what is left of it when more than two GPUs use the host's PCIe tree at
         once, and when they sit on two sockets.
+    tree : B/s, the nominal bandwidth of the links on which `share` and `cross` were measured:
+        the host's tree is no slower where its slots are; 0 takes both as shares of any link.
     pool : B/s of host memory that all ranks share where copies go through it; 0 where none do.
     copy_gather, copy_reduce : copies inside a GPU, as a number of chunks on its link.
 
@@ -55,6 +57,7 @@ class Curve:
     efficiency: float
     share: float = 1.0
     cross: float = 1.0
+    tree: BytesPerSecond = BytesPerSecond(0.0)
     pool: BytesPerSecond = BytesPerSecond(0.0)
     copy_gather: float = 0.0
     copy_reduce: float = 0.0
@@ -80,12 +83,17 @@ class Curve:
     def per_byte_on(self, fabric: Fabric, idle: int = 0) -> float:
         """Seconds a byte of one GPU when all but `idle` GPUs of a node of `fabric` send."""
         local = max(2, fabric.ranks // fabric.nodes)
-        left = 1.0
-        if fabric.link == "pcie":
-            left *= self.share if local > 2 else 1.0
-            left *= self.cross if fabric.crosses_sockets else 1.0
         crowd = (local - idle) / self.pool if self.pool else 0.0
-        return self.per_byte(fabric.bandwidth) / left + crowd
+        return self.per_byte(self._through_tree(fabric, local)) + crowd
+
+    def _through_tree(self, fabric: Fabric, local: int) -> BytesPerSecond:
+        """Nominal bandwidth of a link that `local` GPUs of a node use at once."""
+        if fabric.link != "pcie":
+            return fabric.bandwidth
+        left = self.share if local > 2 else 1.0
+        left *= self.cross if fabric.crosses_sockets else 1.0
+        shared = left * (self.tree or fabric.bandwidth)
+        return BytesPerSecond(min(fabric.bandwidth, shared))
 
     def per_byte_exchanged(self, fabric: Fabric) -> float:
         """Seconds a byte of one GPU when all GPUs of a node of `fabric` send to all others.

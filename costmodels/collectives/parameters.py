@@ -14,7 +14,14 @@ from topology.units import Bytes, parse
 
 LinkClass = Literal["nvlink", "bridge", "pcie", "host"]
 
-UNITS: Final = {"launch": "s", "step": "s", "rise": "s", "rise_bytes": "B", "pool": "B/s"}
+UNITS: Final = {
+    "launch": "s",
+    "step": "s",
+    "rise": "s",
+    "rise_bytes": "B",
+    "pool": "B/s",
+    "tree": "B/s",
+}
 _COVER: Final = ("kind", "source", "ops", "smallest", "largest", "ranks")
 _ERRORS: Final = ("median_error", "worst_error")
 
