@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-from planner.tensorrt.allowed import Allowed, Version, read_version
+from planner.tensorrt.allowed import Allowed
 from planner.tensorrt.catalogue import allowed
-from topology.errors import InputError
+from planner.tensorrt.runner.library import numbers
 from topology.units import format_bytes
 from validate.tensorrt_backend.probe import Machine, probe
 
@@ -46,8 +46,8 @@ class Diagnosis:
         """Lines as a terminal shows them."""
         lines = []
         for name, state, found, advice in self.rows():
-            lines.append(f"{state:<8}{name:<16}{found}")
-            lines += [f"{'':<24}{advice}"] if advice else []
+            lines.append(f"{state:<9}{name:<24}{found}")
+            lines += [f"{'':<33}{advice}"] if advice else []
         return "\n".join(lines)
 
 
@@ -82,7 +82,7 @@ def _driver(machine: Machine, known: Allowed) -> Check:
         return Check(name="driver", state="missing", found="no libcuda.so.1", advice=advice)
     found = f"{machine.driver or 'unknown'}, CUDA {machine.cuda}"
     oldest = known.drivers.get(machine.cuda.split(".")[0])
-    if oldest and machine.driver and _version(machine.driver) < oldest:
+    if oldest and machine.driver and numbers(machine.driver) < oldest:
         advice = f"CUDA {machine.cuda} needs driver {_shown(oldest)}"
         return Check(name="driver", state="missing", found=found, advice=advice)
     return Check(name="driver", state="ok", found=found)
@@ -128,7 +128,7 @@ def _tensorrt(machine: Machine, known: Allowed) -> Check:
     if machine.tensorrt is None:
         found = machine.tensorrt_error.split(": pip")[0] or "not installed"
         return Check(name="TensorRT", state="missing", found=found[:90], advice=package)
-    runs = _version(machine.tensorrt.version)
+    runs = numbers(machine.tensorrt.version)
     found = f"{machine.tensorrt.version} in {machine.tensorrt.path}"
     if runs < known.first:
         return Check(name="TensorRT", state="missing", found=found, advice=package)
@@ -151,7 +151,7 @@ def _nccl(machine: Machine, known: Allowed) -> Check:
         )
         found = f"neither {names} along LD_LIBRARY_PATH ({where})"
         return Check(name="NCCL", state="missing", found=found, advice=advice)
-    runs = _version(machine.nccl.version)
+    runs = numbers(machine.nccl.version)
     found = f"{machine.nccl.version}, {machine.nccl.path}"
     if runs < known.nccl:
         advice = f"needs {_shown(known.nccl)}: pip install {package}"
@@ -180,23 +180,10 @@ def _shared(machine: Machine, known: Allowed) -> Iterator[Check]:
     found = format_bytes(machine.shared_bytes)
     if machine.shared_bytes < known.shared_memory.value:
         wanted = format_bytes(known.shared_memory.value)
-        advice = f"NCCL needs {wanted} of /dev/shm: docker run --shm-size=1g"  # noqa: S108
+        advice = f"NCCL needs {wanted} of /dev/shm: docker run --shm-size=1g"
         yield Check(name="shared memory", state="missing", found=found, advice=advice)
     else:
         yield Check(name="shared memory", state="ok", found=found)
-
-
-def _version(text: str) -> Version:
-    """Read as much of a version as is numbers."""
-    numbers: list[str] = []
-    for part in text.split("."):
-        if not part.isdecimal():
-            break
-        numbers.append(part)
-    try:
-        return read_version(".".join(numbers))
-    except InputError:
-        return ()
 
 
 def _shown(version: Sequence[int]) -> str:

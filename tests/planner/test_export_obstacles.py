@@ -6,9 +6,10 @@ import testmodels
 from planner.compose import objections, plans
 from planner.plan import parse_plan
 from planner.request import Request
-from planner.search import question_of
+from planner.search import find, question_of
 from planner.tensorrt.allowed import read_version
 from planner.tensorrt.catalogue import allowed
+from planner.tensorrt.marks import footnotes, marks
 from planner.tensorrt.obstacles import (
     cautions,
     mark,
@@ -96,6 +97,21 @@ def test_the_nearest_plans_that_run_are_offered():
     line = mark(model, parse_plan("ring8"), hardware("h100-sxm"), legal)
     assert "nearest that it can: allgather_kv8" in line or "nearest that it can: " in line
     assert mark(model, parse_plan("ulysses8"), hardware("h100-sxm"), legal) == ""
+
+
+def test_a_recommendation_marks_what_does_not_run():
+    question = question_of(Request(model="flux.1-dev", gpus=4))
+    answer = find(question)
+
+    found = marks(question, answer)
+
+    assert {text for text in found if "ring" not in text and "pp" not in text} == set()
+    assert "ring4" in found
+    assert "nearest that it can" in found["ring4"]
+    lines = footnotes(question, answer, len(answer.plans))
+    assert any(line.startswith("! ring4: ") for line in lines)
+    assert not any(line.startswith("! ulysses4: ") for line in lines)
+    assert len(lines) == len(set(lines))
 
 
 def test_the_builder_s_other_features_exclude_several_gpus():

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from planner.tensorrt.runner.device import shown_version
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.library import load
 from planner.tensorrt.runner.library import version as version_of
@@ -142,7 +143,7 @@ def _tensorrt() -> tuple[Library | None, str]:
 
 def find_nccl(
     folders: Sequence[str], names: Sequence[str] = ("libnccl.so.2", "libnccl.so")
-) -> Library | None:  # noqa: E501
+) -> Library | None:
     """Find NCCL as TensorRT does: each name along LD_LIBRARY_PATH, then where the system looks."""
     for name in names:
         for folder in folders:
@@ -158,18 +159,7 @@ def _nccl(path: str) -> Library | None:
     library, number = _open(path), ctypes.c_int()
     if library is None or library.ncclGetVersion(ctypes.byref(number)):
         return None
-    return Library(version=nccl_version(number.value), path=path)
-
-
-def nccl_version(code: int) -> str:
-    """Read NCCL's number of its version.
-
-    >>> nccl_version(23004), nccl_version(2708)
-    ('2.30.4', '2.7.8')
-    """
-    if code < 10000:
-        return f"{code // 1000}.{code % 1000 // 100}.{code % 100}"
-    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+    return Library(version=shown_version(number.value), path=path)
 
 
 def _beside() -> str:

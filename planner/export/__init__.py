@@ -1,0 +1,1 @@
+"""A plan as a folder: engines and launchers for TensorRT, launch lines for other engines."""

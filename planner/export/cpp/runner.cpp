@@ -1,0 +1,492 @@
+// Runs one rank of a plan: its engines, in the order of cpp/schedule.txt, with NCCL communicators
+// handed to TensorRT. Started by mpirun, one process a rank: mpirun -np N build/runner FOLDER
+
+#include <NvInfer.h>
+#include <cuda_runtime_api.h>
+#include <mpi.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void fail(std::string const& what) { throw std::runtime_error(what); }
+
+void check(cudaError_t code, char const* what) {
+    if (code != cudaSuccess) {
+        fail(std::string{what} + ": " + cudaGetErrorString(code));
+    }
+}
+
+void check(ncclResult_t code, char const* what) {
+    if (code != ncclSuccess) {
+        fail(std::string{what} + ": " + ncclGetErrorString(code));
+    }
+}
+
+// Ends the process when a phase outlives its limit: a missing rank makes NCCL wait for ever.
+class Watch {
+public:
+    explicit Watch(int rank) : mRank{rank}, mThread{[this] { look(); }} {}
+
+    ~Watch() {
+        mStop = true;
+        mThread.join();
+    }
+
+    void phase(std::string name, double seconds) {
+        std::lock_guard<std::mutex> const lock{mMutex};
+        mName = std::move(name);
+        mSeconds = seconds;
+        mUntil = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+    }
+
+private:
+    void look() {
+        while (!mStop) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            std::lock_guard<std::mutex> const lock{mMutex};
+            if (!mName.empty() && Clock::now() > mUntil) {
+                std::cerr << "runner: rank " << mRank << ": late in " << mName << ", after " << mSeconds
+                          << " s: another rank is missing or stuck" << std::endl;
+                std::_Exit(3);
+            }
+        }
+    }
+
+    int mRank;
+    std::mutex mMutex;
+    std::string mName;
+    double mSeconds{0};
+    Clock::time_point mUntil;
+    std::atomic<bool> mStop{false};
+    std::thread mThread;
+};
+
+class Logger : public nvinfer1::ILogger {
+public:
+    void log(Severity severity, char const* message) noexcept override {
+        if (severity <= Severity::kERROR) {
+            std::cerr << "TensorRT: " << message << std::endl;
+        }
+    }
+};
+
+struct Table {
+    std::string engine;
+    std::string name;
+    size_t bytes;
+    size_t start;
+};
+
+struct Buffer {
+    size_t bytes{0};
+    std::string type;
+    bool given{false};
+    void* address{nullptr};
+};
+
+struct Bind {
+    std::string tensor;
+    std::string buffer;
+    size_t offset;
+};
+
+struct Call {
+    std::string engine;  // empty: a copy from `source` to `target`
+    std::vector<Bind> binds;
+    std::string source;
+    std::string target;
+    size_t bytes{0};
+};
+
+struct Engine {
+    std::string name;
+    int ranks{1};
+    std::vector<std::string> files;
+    std::vector<std::vector<int>> groups;
+    std::unique_ptr<nvinfer1::ICudaEngine> engine;
+    std::unique_ptr<nvinfer1::IExecutionContext> context;
+    std::map<std::string, void*> tables;
+};
+
+struct Schedule {
+    int world{1};
+    int steps{1};
+    std::vector<Engine> engines;
+    std::map<std::string, Buffer> buffers;
+    std::vector<Table> tables;
+    std::map<int, int> devices;
+    std::vector<Call> once;
+    std::vector<Call> each;
+    std::string output;
+
+    Engine& engine(std::string const& name) {
+        for (auto& one : engines) {
+            if (one.name == name) {
+                return one;
+            }
+        }
+        fail("no engine " + name);
+    }
+};
+
+Call readCall(std::istringstream& words, bool copy) {
+    Call call;
+    if (copy) {
+        words >> call.source >> call.target >> call.bytes;
+        return call;
+    }
+    words >> call.engine;
+    std::string word;
+    while (words >> word) {
+        auto const plus = word.rfind('+');
+        auto const equal = word.rfind('=', plus);
+        call.binds.push_back(
+            {word.substr(0, equal), word.substr(equal + 1, plus - equal - 1), std::stoull(word.substr(plus + 1))});
+    }
+    return call;
+}
+
+Schedule readSchedule(std::filesystem::path const& path) {
+    std::ifstream file{path};
+    if (!file) {
+        fail("cannot read " + path.string());
+    }
+    Schedule schedule;
+    std::string line;
+    while (std::getline(file, line)) {
+        std::istringstream words{line};
+        std::string kind, name;
+        words >> kind;
+        if (kind == "world") {
+            words >> schedule.world;
+        } else if (kind == "steps") {
+            words >> schedule.steps;
+        } else if (kind == "engine") {
+            Engine engine;
+            words >> engine.name >> engine.ranks;
+            while (words >> name) {
+                engine.files.push_back(name);
+            }
+            schedule.engines.push_back(std::move(engine));
+        } else if (kind == "communicator") {
+            words >> name;
+            std::vector<int> group;
+            int rank;
+            while (words >> rank) {
+                group.push_back(rank);
+            }
+            schedule.engine(name).groups.push_back(group);
+        } else if (kind == "buffer") {
+            words >> name;
+            words >> schedule.buffers[name].bytes >> schedule.buffers[name].type;
+        } else if (kind == "given") {
+            words >> name;
+            schedule.buffers[name].given = true;
+        } else if (kind == "table") {
+            Table table;
+            words >> table.engine >> table.name >> table.bytes >> table.start;
+            schedule.tables.push_back(table);
+        } else if (kind == "device") {
+            int rank, host, device;
+            words >> rank >> host >> device;
+            schedule.devices[rank] = device;
+        } else if (kind == "call" || kind == "copy") {
+            words >> name;
+            (name == "once" ? schedule.once : schedule.each).push_back(readCall(words, kind == "copy"));
+        } else if (kind == "output") {
+            words >> schedule.output;
+        }
+    }
+    return schedule;
+}
+
+std::vector<char> readFile(std::filesystem::path const& path, size_t start = 0, size_t bytes = 0) {
+    std::ifstream file{path, std::ios::binary | std::ios::ate};
+    if (!file) {
+        fail("cannot read " + path.string() + " (engines are made by: python -m runner build)");
+    }
+    auto const size = static_cast<size_t>(file.tellg());
+    if (start + bytes > size) {
+        fail(path.string() + " is too short");
+    }
+    std::vector<char> data(bytes != 0 ? bytes : size);
+    file.seekg(static_cast<std::streamoff>(start));
+    file.read(data.data(), static_cast<std::streamsize>(data.size()));
+    return data;
+}
+
+// Normal numbers in the type of a buffer, the same on all ranks.
+std::vector<char> draw(Buffer const& buffer, std::string const& name) {
+    std::vector<char> data(buffer.bytes);
+    std::mt19937 random{static_cast<uint32_t>(std::hash<std::string>{}(name))};
+    std::normal_distribution<float> normal;
+    size_t const size = buffer.type == "bf16" || buffer.type == "fp16" ? 2 : 4;
+    for (size_t place = 0; place + size <= data.size(); place += size) {
+        float const value = normal(random);
+        uint32_t bits;
+        std::memcpy(&bits, &value, 4);
+        if (buffer.type == "bf16") {
+            auto const half = static_cast<uint16_t>(bits >> 16);
+            std::memcpy(&data[place], &half, 2);
+        } else if (buffer.type == "fp16") {
+            int const exponent = static_cast<int>(bits >> 23 & 255) - 112;
+            auto const half = static_cast<uint16_t>(
+                (bits >> 16 & 0x8000) | (exponent > 0 ? exponent << 10 | (bits >> 13 & 0x3ff) : 0));
+            std::memcpy(&data[place], &half, 2);
+        } else {
+            std::memcpy(&data[place], &value, 4);
+        }
+    }
+    return data;
+}
+
+std::vector<int> groupOf(Engine const& engine, int rank) {
+    for (auto const& group : engine.groups) {
+        if (std::find(group.begin(), group.end(), rank) != group.end()) {
+            return group;
+        }
+    }
+    return {rank};
+}
+
+int placeIn(std::vector<int> const& group, int rank) {
+    return static_cast<int>(std::find(group.begin(), group.end(), rank) - group.begin());
+}
+
+class Runner {
+public:
+    Runner(std::filesystem::path folder, int rank, int world)
+        : mFolder{std::move(folder)}, mRank{rank}, mWatch{rank}, mSchedule{readSchedule(mFolder / "cpp/schedule.txt")} {
+        if (mSchedule.world != world) {
+            fail("started with " + std::to_string(world) + " ranks, wanted " + std::to_string(mSchedule.world));
+        }
+    }
+
+    void run(bool graph) {
+        check(cudaSetDevice(mSchedule.devices.at(mRank)), "choosing the GPU");
+        check(cudaStreamCreateWithFlags(&mStream, cudaStreamNonBlocking), "making a stream");
+        load();
+        join();
+        bind();
+        allocate();
+        MPI_Barrier(MPI_COMM_WORLD);
+        auto const seconds = play(graph);
+        save();
+        close();
+        if (mRank == 0) {
+            auto sorted = seconds;
+            std::sort(sorted.begin(), sorted.end());
+            std::cout << sorted.size() << " steps, median " << sorted[sorted.size() / 2] << " s" << std::endl;
+        }
+    }
+
+private:
+    void load() {
+        mWatch.phase("loading engines", 600);
+        mRuntime.reset(nvinfer1::createInferRuntime(mLogger));
+        for (auto& engine : mSchedule.engines) {
+            auto const group = groupOf(engine, mRank);
+            auto const file = engine.files.size() == 1 ? engine.files[0] : engine.files[placeIn(group, mRank)];
+            auto const data = readFile(mFolder / file);
+            engine.engine.reset(mRuntime->deserializeCudaEngine(data.data(), data.size()));
+            if (!engine.engine) {
+                fail(file + ": not an engine of this GPU and this TensorRT");
+            }
+            engine.context.reset(engine.engine->createExecutionContext());
+            if (!engine.context) {
+                fail(file + ": no memory for an execution context");
+            }
+        }
+    }
+
+    // One communicator for every group of ranks; the first rank of a group makes its id.
+    void join() {
+        mWatch.phase("joining communicators", 120);
+        for (auto const& engine : mSchedule.engines) {
+            auto const group = groupOf(engine, mRank);
+            if (engine.ranks == 1 || mCommunicators.count(group) != 0) {
+                continue;
+            }
+            ncclUniqueId id{};
+            if (group[0] == mRank) {
+                check(ncclGetUniqueId(&id), "making an NCCL id");
+            }
+            std::vector<ncclUniqueId> ids(static_cast<size_t>(mSchedule.world));
+            MPI_Allgather(&id, sizeof id, MPI_BYTE, ids.data(), sizeof id, MPI_BYTE, MPI_COMM_WORLD);
+            ncclComm_t communicator{nullptr};
+            check(ncclCommInitRank(&communicator, static_cast<int>(group.size()),
+                      ids[static_cast<size_t>(group[0])], placeIn(group, mRank)),
+                "joining NCCL");
+            mCommunicators[group] = communicator;
+        }
+    }
+
+    // A handshake among the ranks, so that all hand over at once. An engine that takes no
+    // communicator would skip its collectives and give wrong numbers.
+    void bind() {
+        for (auto& engine : mSchedule.engines) {
+            if (engine.ranks == 1) {
+                continue;
+            }
+            mWatch.phase("binding the communicator of " + engine.name, 120);
+            MPI_Barrier(MPI_COMM_WORLD);
+            if (!engine.context->setCommunicator(mCommunicators.at(groupOf(engine, mRank)))) {
+                fail(engine.name + ": the engine says that it is not for several devices");
+            }
+        }
+    }
+
+    void allocate() {
+        mWatch.phase("allocating buffers", 600);
+        for (auto& [name, buffer] : mSchedule.buffers) {
+            check(cudaMalloc(&buffer.address, buffer.bytes), "allocating a buffer");
+            check(cudaMemset(buffer.address, 0, buffer.bytes), "clearing a buffer");
+            if (buffer.given) {
+                auto const path = mFolder / "inputs" / (name + ".rank" + std::to_string(mRank) + ".bin");
+                auto const data = std::filesystem::exists(path) ? readFile(path, 0, buffer.bytes) : draw(buffer, name);
+                check(cudaMemcpy(buffer.address, data.data(), buffer.bytes, cudaMemcpyHostToDevice), "filling a buffer");
+            }
+        }
+        for (auto const& table : mSchedule.tables) {
+            auto& engine = mSchedule.engine(table.engine);
+            auto const place = static_cast<size_t>(placeIn(groupOf(engine, mRank), mRank));
+            auto const data = readFile(mFolder / "tables" / (table.engine + ".bin"), table.start + place * table.bytes, table.bytes);
+            void* address{nullptr};
+            check(cudaMalloc(&address, table.bytes), "allocating a table");
+            check(cudaMemcpy(address, data.data(), table.bytes, cudaMemcpyHostToDevice), "filling a table");
+            engine.tables[table.name] = address;
+        }
+    }
+
+    std::vector<double> play(bool graph) {
+        mWatch.phase("running ahead of the steps", 120);
+        std::vector<double> seconds;
+        auto start = Clock::now();
+        issue(mSchedule.once);
+        check(cudaStreamSynchronize(mStream), "running ahead of the steps");
+        if (mSchedule.each.empty()) {
+            return {std::chrono::duration<double>(Clock::now() - start).count()};
+        }
+        for (int step = 0; step < mSchedule.steps; ++step) {
+            mWatch.phase("step " + std::to_string(step), 120);
+            start = Clock::now();
+            if (graph && step == 1) {
+                cudaGraph_t recorded;
+                check(cudaStreamBeginCapture(mStream, cudaStreamCaptureModeThreadLocal), "recording a step");
+                issue(mSchedule.each);
+                check(cudaStreamEndCapture(mStream, &recorded), "recording a step");
+                check(cudaGraphInstantiate(&mGraph, recorded, 0), "preparing a graph");
+                check(cudaGraphDestroy(recorded), "preparing a graph");
+            }
+            if (mGraph != nullptr) {
+                check(cudaGraphLaunch(mGraph, mStream), "launching a step");
+            } else {
+                issue(mSchedule.each);
+            }
+            check(cudaStreamSynchronize(mStream), "running a step");
+            seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+        }
+        return seconds;
+    }
+
+    void issue(std::vector<Call> const& calls) {
+        for (auto const& call : calls) {
+            if (call.engine.empty()) {
+                check(cudaMemcpyAsync(mSchedule.buffers.at(call.target).address, mSchedule.buffers.at(call.source).address,
+                          call.bytes, cudaMemcpyDeviceToDevice, mStream),
+                    "copying");
+                continue;
+            }
+            auto& engine = mSchedule.engine(call.engine);
+            for (auto const& bind : call.binds) {
+                auto* base = static_cast<char*>(mSchedule.buffers.at(bind.buffer).address);
+                engine.context->setTensorAddress(bind.tensor.c_str(), base + bind.offset);
+            }
+            for (auto const& [name, address] : engine.tables) {
+                engine.context->setTensorAddress(name.c_str(), address);
+            }
+            if (!engine.context->enqueueV3(mStream)) {
+                fail(call.engine + ": TensorRT did not start it");
+            }
+        }
+    }
+
+    void save() {
+        auto const& buffer = mSchedule.buffers.at(mSchedule.output);
+        std::vector<char> data(buffer.bytes);
+        check(cudaMemcpy(data.data(), buffer.address, buffer.bytes, cudaMemcpyDeviceToHost), "reading the output");
+        std::filesystem::create_directories(mFolder / "results");
+        std::ofstream file{mFolder / "results" / ("output.rank" + std::to_string(mRank) + ".bin"), std::ios::binary};
+        file.write(data.data(), static_cast<std::streamsize>(data.size()));
+    }
+
+    // Graphs first, then contexts, then communicators: another order hangs.
+    void close() {
+        mWatch.phase("closing", 60);
+        if (mGraph != nullptr) {
+            check(cudaGraphExecDestroy(mGraph), "releasing the graph");
+        }
+        for (auto& engine : mSchedule.engines) {
+            engine.context.reset();
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (auto const& [group, communicator] : mCommunicators) {
+            check(ncclCommDestroy(communicator), "closing NCCL");
+        }
+        mWatch.phase("", 0);
+    }
+
+    std::filesystem::path mFolder;
+    int mRank;
+    Watch mWatch;
+    Schedule mSchedule;
+    Logger mLogger;
+    std::unique_ptr<nvinfer1::IRuntime> mRuntime;
+    std::map<std::vector<int>, ncclComm_t> mCommunicators;
+    cudaStream_t mStream{nullptr};
+    cudaGraphExec_t mGraph{nullptr};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    MPI_Init(&argc, &argv);
+    int rank{0}, world{1};
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    if (argc < 2) {
+        std::cerr << "usage: mpirun -np N runner FOLDER [--graph]" << std::endl;
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    }
+    try {
+        Runner runner{argv[1], rank, world};
+        runner.run(argc > 2 && std::string{argv[2]} == "--graph");
+    } catch (std::exception const& error) {
+        std::cerr << "runner: rank " << rank << ": " << error.what() << std::endl;
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,65 @@
+"""``planner export``: a plan of a model as a folder, for one backend."""
+
+from typing import Final
+
+from planner.export.engines import TITLES, engine_folder
+from planner.export.harness import write_folder
+from planner.export.tensorrt import tensorrt_folder
+from planner.request import Request
+from planner.search import question_of, single_plan
+from topology.errors import unknown
+
+BACKENDS: Final = ("tensorrt", *TITLES)
+
+
+def files(
+    request: Request,
+    plan: str | None,
+    backend: str,
+    *,
+    version: str = "",
+    multi_device: bool = False,
+) -> dict[str, bytes]:
+    """Return the files of a plan's folder by path.
+
+    Parameters
+    ----------
+    plan : as a person writes it; None on one GPU.
+    version, multi_device : see `planner.export.tensorrt.tensorrt_folder`.
+
+    Raises
+    ------
+    InputError
+        If the backend is unknown, or anything in the request cannot be right.
+    IllegalPlanError
+        If the plan cannot run, does not fit, or is none that the backend can run.
+    """
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
+    question = question_of(request)
+    found = single_plan(question, plan)
+    if backend == "tensorrt":
+        return tensorrt_folder(question, found, version=version, multi_device=multi_device)
+    return engine_folder(question, found, backend)
+
+
+def export(
+    request: Request,
+    plan: str | None,
+    backend: str,
+    output: str,
+    *,
+    force: bool = False,
+    version: str = "",
+) -> str:
+    """Write the folder, and say in one line what it holds.
+
+    Raises
+    ------
+    InputError
+        As in `files`; and if the folder exists (`force` replaces it whole) or cannot be written.
+    """
+    found = files(request, plan, backend, version=version)
+    target = write_folder(found, output, force=force)
+    size = sum(map(len, found.values()))
+    return f"{target}: {len(found)} files, {size / 2**20:.1f} MiB; see README.md"

@@ -1,0 +1,82 @@
+"""The README of an exported folder."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from topology.units import format_bytes, format_seconds
+
+Document = Mapping[str, object]
+
+
+def readme(document: Document) -> str:
+    """Say what is in a TensorRT folder, how it is built and run, and what to expect."""
+    expected = cast(Document, document["expected"])
+    engines = cast("list[Document]", document["engines"])
+    build = sum(cast(float, engine["expected_build_s"]) for engine in engines)
+    said = (
+        f"Expected: {format_seconds(cast(float, expected['latency_s']))} a request, "
+        f"{format_seconds(cast(float, expected['step_s']))} a step, "
+        f"{format_bytes(cast(float, expected['memory_bytes']))} on the fullest GPU; "
+        f"about {format_seconds(build)} to build the engines."
+    )
+    cautions = [f"- {one}" for one in cast("list[str]", document["cautions"])]
+    watch = ["", "Watch:", "", *cautions] if cautions else []
+    return "\n".join(
+        [
+            f"# {document['model']}, {document['plan']}, TensorRT",
+            "",
+            f"{document['gpus']} x {document['hardware']}, {document['precision']}.",
+            said,
+            "",
+            "| engine | for | files | collectives |",
+            "|---|---|---:|---|",
+            *[_row(engine) for engine in engines],
+            *watch,
+            "",
+            *_HOW,
+            f"    mpirun -np {document['gpus']} python -m runner run",
+            "",
+            "On several nodes, MASTER_ADDR and MASTER_PORT say where rank 0 listens.",
+            "",
+            *_CPP,
+            f"    mpirun -np {document['gpus']} build/runner .",
+            "",
+            *_WHAT,
+            "",
+        ]
+    )
+
+
+def _row(engine: Document) -> str:
+    found = cast("Mapping[str, int]", engine["collectives"])
+    said = ", ".join(f"{count} x {name}" for name, count in found.items()) or "none"
+    files = len(cast("list[str]", engine["files"]))
+    each = "all ranks" if engine["shared"] else "each rank"
+    return f"| {engine['name']} | {each} | {files} | {said} |"
+
+
+_HOW = (
+    "Needs TensorRT 11, NCCL 2.30 or newer on LD_LIBRARY_PATH, and for the Python runner numpy,",
+    "nccl4py and cuda-bindings.",
+    "",
+    "    python -m runner show                       # what is here",
+    "    python -m runner build                      # engines that are missing, on this GPU",
+    "    python -m runner build --weights FOLDER     # from safetensors files instead of random",
+    "    python -m runner run --graph                # one process a GPU of this host",
+)
+_CPP = (
+    "In C++, with MPI:",
+    "",
+    "    cmake -S cpp -B build && cmake --build build",
+)
+_WHAT = (
+    "`plan.json` has the order of GPUs, ranks, groups, shapes and what was expected; `networks`",
+    "the layers of each engine; `tables` what differs from rank to rank. Inputs are read from",
+    "`inputs/NAME#FORWARD.npy` (for C++: `inputs/BUFFER.rankN.bin`), and drawn where they are",
+    "missing. Results go to `results`.",
+    "",
+    "The networks do the model's matrix products, attentions and messages at their real sizes.",
+    "Biases, learned norms and the model's own position tables are not in them: they are for",
+    "timing a plan, and for proving that ranks fit together, not for making pictures. Text",
+    "encoders and the VAE are not in this folder.",
+)

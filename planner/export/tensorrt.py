@@ -1,0 +1,187 @@
+"""The folder of a plan for TensorRT: the plan, its networks, and what builds and runs them."""
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Final, cast
+
+import numpy as np
+
+from planner.export.catalogue import checkpoints, cpp, runner
+from planner.export.cpp_schedule import cpp_schedule
+from planner.export.readme import readme
+from planner.lowering.lower import lower
+from planner.outcome import PlanEstimate
+from planner.search import Question
+from planner.tensorrt.catalogue import allowed
+from planner.tensorrt.document import SCHEMA, counts, document_of
+from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt.obstacles import cautions, obstacles
+from planner.tensorrt.schedule import buffer_bytes, schedule
+from planner.tensorrt.sheet import Dtype, Network
+from planner.tensorrt.sizes import engine_size
+from planner.workload import Workload
+from topology.errors import IllegalPlanError
+
+COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
+"""Type of activations by precision; BF16 for all others."""
+
+
+def tensorrt_folder(
+    question: Question,
+    found: PlanEstimate,
+    *,
+    version: str = "",
+    multi_device: bool = False,
+    compute: Dtype | None = None,
+) -> dict[str, bytes]:
+    """Return the files of the folder.
+
+    Parameters
+    ----------
+    found : the plan, priced; the folder says what to expect.
+    version : of TensorRT, the newest known where left out.
+    multi_device : attention over keys that stay on their ranks, in place of AllGather-KV.
+    compute : type of activations; what the precision asks for where left out.
+
+    Raises
+    ------
+    IllegalPlanError
+        If TensorRT cannot run the plan, saying why.
+    """
+    plan, precision = found.plan, question.workload.precision
+    reasons = obstacles(question.model, plan, question.site.hardware, version, precision=precision)
+    for reason in reasons:
+        raise IllegalPlanError(f"plan {plan}: {reason}")
+    workload = one_token(question.workload)
+    recipe = Recipe(
+        compute=compute or COMPUTE.get(precision, "bf16"),
+        precision=precision,
+        multi_device=multi_device,
+    )
+    program = lower(question.model, workload, plan)
+    written = networks(program, recipe)
+    order = schedule(written, program, workload, plan)
+    document = plan_document(question, found, written, order)
+    return {**_files(written), **_around(document, written)}
+
+
+def one_token(workload: Workload) -> Workload:
+    """Return a request whose decode step stands right behind its prompt."""
+    if np.ndim(workload.output_tokens) == 0 and workload.output_tokens:
+        return replace(workload, output_tokens=1)
+    return workload
+
+
+def plan_document(
+    question: Question,
+    found: PlanEstimate,
+    written: Sequence[Network],
+    order: Mapping[str, object],
+) -> dict[str, object]:
+    """Return ``plan.json``: who runs what, in which order, and what to expect of it."""
+    model, plan = question.model, found.plan
+    devices = _devices(question, found)
+    ranks = cast("list[dict[str, object]]", order["ranks"])
+    for rank, (host, device) in zip(ranks, devices, strict=True):
+        rank |= {"host": host, "device": device}
+    document = {
+        "schema": SCHEMA,
+        "backend": "tensorrt",
+        "model": model.name,
+        "family": model.family,
+        "plan": str(plan),
+        "gpus": plan.gpus,
+        "hardware": found.hardware,
+        "precision": found.precision,
+        "request": asdict(question.request),
+        "devices": [device for _, device in devices],
+        "engines": [_engine(network, order) for network in written],
+        **order,
+        "buffer_bytes": buffer_bytes(written, order),
+        "needs": needs(written),
+        "checkpoint": checkpoints().get(model.family, {}),
+        "expected": found.to_dict(),
+        "cautions": list(cautions(model, plan)),
+    }
+    parts = json.dumps([document, [document_of(network) for network in written]], sort_keys=True)
+    digest = hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+    return {**document, "digest": digest}
+
+
+def needs(written: Sequence[Network]) -> dict[str, str]:
+    """Return the oldest TensorRT and NCCL that have the networks' collectives."""
+    known = allowed()
+    used = {
+        str(layer.attributes["operation"])
+        for network in written
+        for layer in network.of("collective")
+    }
+    tensorrt = max((known.since[name] for name in used), default=known.first)
+    nccl = known.nccl_all_to_all if "all_to_all" in used else known.nccl
+    shown = {"tensorrt": tensorrt, "nccl": nccl} if used else {"tensorrt": tensorrt}
+    return {name: ".".join(map(str, version)) for name, version in shown.items()}
+
+
+def _devices(question: Question, found: PlanEstimate) -> list[tuple[int, int]]:
+    """Host and GPU of every rank: where the plan was seated, else in order."""
+    if found.placement is not None:
+        each = found.plan.gpus // found.placement.hosts
+        return [(rank // each, device) for rank, device in enumerate(found.placement.devices)]
+    each = min(found.plan.gpus, question.site.hardware.gpus)
+    return [(rank // each, rank % each) for rank in range(found.plan.gpus)]
+
+
+def _engine(network: Network, order: Mapping[str, object]) -> dict[str, object]:
+    size = engine_size(network, allowed())
+    groups = cast("Mapping[str, object]", order["communicators"]).get(network.name, [])
+    return {
+        "name": network.name,
+        "files": [f"engines/{name}" for name in engine_files(network)],
+        "shared": network.shared,
+        "ranks": network.ranks,
+        "axes": [list(axis) for axis in network.axes],
+        "communicators": groups,
+        "layers": len(network.layers),
+        "collectives": counts(network),
+        "inputs": {value.name: list(value.shape) for value in network.inputs},
+        "outputs": {name: list(value.shape) for name, value in network.outputs},
+        "expected_bytes": size.size,
+        "expected_build_s": size.build,
+    }
+
+
+def engine_files(network: Network) -> list[str]:
+    """Names of the engines of a network: one for all ranks, or one each."""
+    if network.shared:
+        return [f"{network.name}.engine"]
+    return [f"{network.name}.rank{rank}.engine" for rank in range(network.ranks)]
+
+
+def _files(written: Sequence[Network]) -> dict[str, bytes]:
+    found = {}
+    for network in written:
+        found[f"networks/{network.name}.json"] = _json(document_of(network))
+        constants = io.BytesIO()
+        np.savez(constants, allow_pickle=False, **network.constants)
+        found[f"networks/{network.name}.npz"] = constants.getvalue()
+        if network.tables:
+            tables = [np.ascontiguousarray(array).tobytes() for array in network.tables.values()]
+            found[f"tables/{network.name}.bin"] = b"".join(tables)
+    return found
+
+
+def _around(document: Mapping[str, object], written: Sequence[Network]) -> dict[str, bytes]:
+    return {
+        "plan.json": _json(document),
+        "README.md": readme(document).encode(),
+        **{f"runner/{name}": source for name, source in runner().items()},
+        **{f"cpp/{name}": source for name, source in cpp().items()},
+        "cpp/schedule.txt": cpp_schedule(document, written).encode(),
+    }
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, indent=1, allow_nan=False).encode()

@@ -1,0 +1,168 @@
+"""Why TensorRT cannot run a plan, and what to watch where it can."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from planner.compose import nearest
+from planner.models.architecture import Model
+from planner.plan import Plan
+from planner.tensorrt.allowed import Allowed, Version, read_version
+from planner.tensorrt.catalogue import allowed
+from topology.errors import InputError
+from topology.hardware import Hardware
+
+INNER: Final = ("ulysses", "allgather_kv", "tp")
+"""Axes whose ranks meet inside an engine."""
+MEETS: Final = {"tp": ("all_reduce",), "ulysses": ("all_to_all",), "allgather_kv": ("all_gather",)}
+"""Collectives that an axis needs inside engines."""
+CLOSE: Final = 3
+"""Plans that are offered in place of one that cannot run."""
+
+
+def obstacles(
+    model: Model,
+    plan: Plan,
+    hardware: Hardware,
+    version: str = "",
+    *,
+    precision: str = "bf16",
+) -> Iterator[str]:
+    """Yield what keeps TensorRT from running a plan, one clause each; nothing where it can.
+
+    Parameters
+    ----------
+    version : such as ``11.2.1.2``; the newest known where left out.
+
+    Raises
+    ------
+    InputError
+        If the version is no version.
+    """
+    known = allowed()
+    runs = read_version(version) if version else known.newest
+    del model  # what a model is made of is judged by `planner.compose.unsupported`
+    yield from messages(plan)
+    yield from _hardware(plan, hardware, precision, known)
+    yield from _version(plan, runs, known)
+
+
+def messages(plan: Plan) -> Iterator[str]:
+    """Yield what stands against a plan whatever the GPU: messages that no layer passes."""
+    degrees = dict(plan.axes)
+    if "ring" in degrees:
+        yield (
+            f"ring{degrees['ring']}: TensorRT has no point-to-point message, and its attention "
+            "gives no log-sum-exp (what NVIDIA's builder calls ring is "
+            f"allgather_kv{degrees['ring']})"
+        )
+    if "pp" in degrees:
+        yield f"pp{degrees['pp']}: TensorRT has no point-to-point message between stages"
+    if "ep" in degrees:
+        yield f"ep{degrees['ep']}: experts on several GPUs are not modelled"
+
+
+def _hardware(plan: Plan, hardware: Hardware, precision: str, known: Allowed) -> Iterator[str]:
+    has = hardware.device.compute_capability
+    if _meet(plan) and has < known.capability:
+        yield (
+            f"collectives need compute capability {_shown(known.capability)}, "
+            f"and {hardware.name} has {_shown(has)}"
+        )
+    needs = known.precisions.get(precision, (0, 0))
+    if has < needs:
+        yield f"{precision} needs compute capability {_shown(needs)}, got {_shown(has)}"
+
+
+def _version(plan: Plan, runs: Version, known: Allowed) -> Iterator[str]:
+    for axis, degree in plan.axes:
+        for operation in MEETS.get(axis, ()):
+            since = known.since[operation]
+            if runs < since:
+                yield f"{axis}{degree} needs {operation}, which TensorRT has since {_shown(since)}"
+    if plan.degree("cfg") > 1 and runs < known.first:
+        yield f"cfg{plan.degree('cfg')} needs TensorRT {_shown(known.first)}"
+    if _inner(plan) > 1 and any(_same(runs, bad) for bad in known.groups_broken):
+        yield (
+            f"{plan}: collectives among some ranks of an engine give wrong sums on TensorRT "
+            f"{_shown(runs)} (pytorch/TensorRT issue 4380)"
+        )
+
+
+def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
+    """Yield what to watch with a plan that TensorRT can run."""
+    known = allowed()
+    runs = read_version(version) if version else known.newest
+    proven = [*known.groups_broken, *known.groups_work]
+    if _inner(plan) > 1 and not any(_same(runs, one) for one in proven):
+        yield (
+            "collectives among some ranks of an engine are unproven on TensorRT "
+            f"{_shown(runs)}: they gave wrong sums on {_shown(known.groups_broken[0])}"
+        )
+    if plan.degree("ulysses") > 1:
+        yield f"all-to-all needs NCCL {_shown(known.nccl_all_to_all)} or newer"
+    if any(tower.ffn and tower.ffn.experts for block in model.blocks for tower in block.towers):
+        yield "a mixture of experts is built so that every expert takes every token"
+
+
+def nearest_that_run(
+    model: Model,
+    plan: Plan,
+    hardware: Hardware,
+    legal: Iterable[Plan],
+    version: str = "",
+    precision: str = "bf16",
+) -> list[Plan]:
+    """Return the legal plans most like one that TensorRT cannot run, and that it can."""
+    able = [
+        one
+        for one in legal
+        if not any(obstacles(model, one, hardware, version, precision=precision))
+    ]
+    return nearest(plan, able, CLOSE)
+
+
+def mark(
+    model: Model,
+    plan: Plan,
+    hardware: Hardware,
+    legal: Iterable[Plan],
+    version: str = "",
+    precision: str = "bf16",
+) -> str:
+    """Say in one line why TensorRT cannot run a plan and what it can; "" where it can."""
+    reasons = list(obstacles(model, plan, hardware, version, precision=precision))
+    if not reasons:
+        return ""
+    near = nearest_that_run(model, plan, hardware, legal, version, precision)
+    instead = f"; nearest that it can: {', '.join(map(str, near))}" if near else ""
+    return "; ".join(reasons) + instead
+
+
+def refuse_features(features: Iterable[str]) -> None:
+    """Raise where something is asked of the builder that engines of several GPUs cannot have.
+
+    Raises
+    ------
+    InputError
+        Naming the first such feature.
+    """
+    for feature in features:
+        if feature in allowed().excluded:
+            raise InputError(f"{feature}: TensorRT does not build engines of several GPUs with it")
+
+
+def _meet(plan: Plan) -> bool:
+    return any(axis in (*INNER, "cfg") for axis, _ in plan.axes)
+
+
+def _inner(plan: Plan) -> int:
+    return sum(axis in INNER for axis, _ in plan.axes)
+
+
+def _same(runs: Version, other: Version) -> bool:
+    """Whether a version is another, as far as it is told."""
+    return runs[: len(other)] == other
+
+
+def _shown(version: Version) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,163 @@
+"""Matrix products as layers: weights as constants, in fewer bits where the plan says so.
+
+Quantised products are written as TensorRT wants them: values that are quantised and dequantised
+again in front of a product, which the builder fuses. FP8 and INT8 have one scale a tensor, NVFP4
+one for every 16 neighbours along the inner axis and one for all.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.ops import Matmul, Part, Weight
+from planner.tensorrt.sheet import Draft, Dtype, Value
+from planner.tensorrt.write import elementwise, gather, matmul, scalar, shuffle
+
+REACH: Final = 16.0
+"""Largest activation that FP8 and INT8 products hold without clipping, where none was measured."""
+BLOCK: Final = 16
+"""Neighbours that share a scale in NVFP4."""
+LARGEST: Final = {"fp8": 448.0, "int8": 127.0, "nvfp4": 448.0 * 6.0}
+"""Largest number of a format; of NVFP4 with the largest scale of a block."""
+_TYPES: Final[dict[str, Dtype]] = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """A weight of a layer, and how this network holds it."""
+
+    weight: Weight
+    layer: int
+    encoding: str
+
+
+def product(draft: Draft, op: Matmul, inputs: list[Value], layer: int) -> Value:
+    """Write a product with this layer's weight, or with the experts that each row names."""
+    share = _Share(
+        weight=op.weight, layer=layer if op.weight.layered else 0, encoding=_encoding(draft, op)
+    )
+    if op.route is not None:
+        return _experts(draft, op, inputs, share)
+    return _multiply(draft, inputs[0], share, op.out.name)
+
+
+def _encoding(draft: Draft, op: Matmul) -> str:
+    """How a weight is held: matrices that the planner counts with fewer bytes, in fewer bits."""
+    narrow = op.weight.itemsize < 2 and draft.precision in _TYPES
+    uneven = draft.precision == "nvfp4" and op.weight.local_rows % BLOCK
+    return draft.precision if narrow and not uneven else "plain"
+
+
+def _multiply(draft: Draft, x: Value, share: _Share, hint: str) -> Value:
+    if share.encoding == "plain":
+        return matmul(draft, x, _weight(draft, share, "values", draft.compute), hint)
+    if share.encoding == "nvfp4":
+        return matmul(draft, _blocked(draft, x), _narrow(draft, share), hint, transpose=True)
+    scale = draft.constant(np.asarray(REACH / LARGEST[share.encoding], np.float32), "reach")
+    dtype = _TYPES[share.encoding]
+    packed = draft.add("quantize", (x, scale), x.shape, dtype, f"{x.name}.packed")
+    back = draft.add("dequantize", (packed, scale), x.shape, x.dtype, f"{x.name}.back")
+    values = _weight(draft, share, "values", dtype)
+    scales = _weight(draft, share, "scale", "fp32")
+    opened = draft.add(
+        "dequantize", (values, scales), values.shape, draft.compute, f"{values.name}.opened"
+    )
+    return matmul(draft, back, opened, hint)
+
+
+def _blocked(draft: Draft, x: Value) -> Value:
+    """Quantise rows to FP4 with the scales that their blocks need; give back what that leaves."""
+    axis = len(x.shape) - 1
+    blocks = (*x.shape[:-1], x.shape[-1] // BLOCK)
+    whole = draft.constant(np.asarray(REACH / LARGEST["nvfp4"], np.float32), "reach")
+    packed = Value(draft.name(f"{x.name}.packed"), x.shape, "fp4")
+    scales = Value(draft.name(f"{x.name}.scales"), blocks, "fp8")
+    draft.put("dynamic_quantize", (x, whole), (packed, scales), {"axis": axis, "block": BLOCK})
+    opened = draft.add("dequantize", (scales, whole), blocks, x.dtype, f"{scales.name}.opened")
+    return draft.add(
+        "dequantize", (packed, opened), x.shape, x.dtype, f"{x.name}.back", axis=axis, block=BLOCK
+    )
+
+
+def _narrow(draft: Draft, share: _Share) -> Value:
+    """Hold a weight in FP4, ``[experts, columns, rows]`` so that blocks lie along the rows."""
+    values = _weight(draft, share, "values", "fp4")
+    scales = _weight(draft, share, "scales", "fp8")
+    whole = _weight(draft, share, "scale", "fp32")
+    opened = draft.add(
+        "dequantize", (scales, whole), scales.shape, draft.compute, f"{scales.name}.opened"
+    )
+    return draft.add(
+        "dequantize",
+        (values, opened),
+        values.shape,
+        draft.compute,
+        f"{values.name}.opened",
+        axis=2,
+        block=BLOCK,
+    )
+
+
+def _weight(draft: Draft, share: _Share, part: str, dtype: Dtype) -> Value:
+    """Name a weight, or what belongs to it; its numbers are looked up when it is assembled."""
+    weight, key = share.weight, ("weight", share.weight.name, share.layer, part)
+    if key not in draft.known:
+        suffix = "" if part == "values" else f".{part}"
+        draft.known[key] = draft.add(
+            "weight",
+            (),
+            _shape(share, part),
+            dtype,
+            f"weight.{weight.name}{suffix}",
+            weight=weight.name,
+            layer=share.layer if weight.layered else -1,
+            rows=_parts(weight.rows),
+            columns=_parts(weight.columns),
+            split=weight.split if weight.degree > 1 else "none",
+            degree=weight.degree,
+            experts=weight.experts,
+            encoding=share.encoding,
+            part=part,
+        )
+    return draft.known[key]
+
+
+def _shape(share: _Share, part: str) -> tuple[int, ...]:
+    weight = share.weight
+    experts, rows, columns = weight.experts, weight.local_rows, weight.local_columns
+    if part == "scale":
+        return ()
+    if part == "scales":
+        return (experts, columns, rows // BLOCK)
+    return (experts, columns, rows) if share.encoding == "nvfp4" else (experts, rows, columns)
+
+
+def _parts(parts: tuple[Part, ...]) -> list[list[int]]:
+    return [[part.units, part.size] for part in parts]
+
+
+def _experts(draft: Draft, op: Matmul, inputs: list[Value], share: _Share) -> Value:
+    """Let every expert take every row, and pick the results that the route names.
+
+    TensorRT's own mixture-of-experts layer is not built for every GPU; this is, and does the work
+    of all experts instead of the active ones.
+    """
+    x, route = inputs
+    rows = 1
+    for size in x.shape[:-1]:
+        rows *= size
+    flat = shuffle(draft, x, (1, rows, x.shape[-1]), f"{x.name}.flat")
+    every = _multiply(draft, flat, share, f"{op.out.name}.every")
+    experts, width = every.shape[0], every.shape[2]
+    stacked = shuffle(draft, every, (experts * rows, width), f"{op.out.name}.stacked")
+    if experts == 1:
+        chosen = draft.constant(np.zeros((1, 1, 1), np.int32), "first")
+    else:
+        chosen = elementwise(
+            draft, "PROD", route, scalar(draft, rows, route, "rows"), f"{route.name}.block"
+        )
+    lead = x.shape[:3] if len(x.shape) == 4 else (*x.shape[:2], 1)
+    numbers = draft.constant(np.arange(rows, dtype=np.int32).reshape(lead), "numbers")
+    places = elementwise(draft, "SUM", chosen, numbers, f"{op.out.name}.places")
+    return gather(draft, stacked, places, 0, op.out.name)

@@ -1,0 +1,151 @@
+"""``python -m runner build|run|show``: the engines of the plan in this folder."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, cast
+
+from planner.tensorrt.runner import harness
+from planner.tensorrt.runner.build import Log, Options, logger
+from planner.tensorrt.runner.device import nccl_version, open_cuda, open_nccl
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.library import load, require, version
+from planner.tensorrt.runner.meeting import join
+from planner.tensorrt.runner.run import Job, Limits, Parts, run
+from planner.tensorrt.runner.watch import Guard
+
+LATE: Final = 3
+MIB: Final = 2**20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        folder = harness.open_folder(arguments.folder)
+        return int(arguments.command(folder, arguments))
+    except RunError as error:
+        print(f"runner: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="runner", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    show = commands.add_parser("show", help="what the folder holds")
+    show.set_defaults(command=_show)
+    build = commands.add_parser("build", help="build the engines that are not there yet")
+    build.add_argument("--weights", default="drawn", help="drawn, filler, or a folder")
+    build.add_argument("--level", type=int, default=3, help="optimisation, 0 to 5")
+    build.add_argument("--workspace", type=int, default=0, metavar="MIB")
+    build.add_argument("--streaming", action="store_true", help="weights may stay on the host")
+    build.add_argument("--capability", default="", help="such as SM120 (TensorRT-RTX alone)")
+    build.set_defaults(command=_build)
+    running = commands.add_parser("run", help="run the plan, one process a rank")
+    running.add_argument("--steps", type=int, default=0, help="denoising steps; all if left out")
+    running.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
+    running.add_argument("--budget", type=int, metavar="MIB", help="weights kept on the GPU")
+    running.add_argument("--limit", type=float, default=120.0, help="seconds that a step may take")
+    running.add_argument("--total", type=float, default=3600, help="seconds for everything")
+    running.add_argument("--results", default="results", help="folder, beside the plan")
+    running.set_defaults(command=_run)
+    for one in (show, build, running):
+        one.add_argument("--folder", default=".", help="of the plan")
+    return parser
+
+
+def _show(folder: harness.Folder, arguments: argparse.Namespace) -> int:
+    del arguments
+    plan = folder.plan
+    print(f"{plan['model']} {plan['plan']} on {plan['hardware']}, {plan['precision']}")
+    for document in folder.documents:
+        count = 1 if document["shared"] else cast(int, document["ranks"])
+        there = sum(folder.engine(str(document["name"]), rank).exists() for rank in range(count))
+        layers = len(cast("list[object]", document["layers"]))
+        print(f"  {document['name']}: {layers} layers, {there} of {count} engines built")
+    return 0
+
+
+def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
+    options = Options(
+        workspace=arguments.workspace * MIB,
+        level=arguments.level,
+        streaming=arguments.streaming,
+        capability=arguments.capability,
+    )
+    weights = harness.weights_from(arguments.weights, folder.plan)
+    harness.build_all(folder, weights, options, lambda line: print(line, flush=True))
+    return 0
+
+
+def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
+    world = len(cast("list[object]", folder.plan["ranks"]))
+    told = harness.rank_of(os.environ)
+    if told is not None:
+        if told[1] != world:
+            raise RunError(f"started with {told[1]} ranks, wanted {world}")
+        return _rank(folder, told[0], arguments)
+    argv = ["-m", __package__ or "runner", *sys.argv[1:]]
+    failed = harness.start_here(argv, world, arguments.total)
+    if failed:
+        raise RunError(failed)
+    return 0
+
+
+def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> int:
+    guard = Guard(lambda line: _expire(rank, line)).start()
+    limits = Limits(step_s=arguments.limit)
+    world = len(cast("list[object]", folder.plan["ranks"]))
+    mine = cast("list[dict[str, int]]", folder.plan["ranks"])[rank]
+    where = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29511"))
+    guard.phase("rendezvous", limits.meet_s + 10)
+    library, needs = load(), cast("dict[str, str]", folder.plan["needs"])
+    require("TensorRT", version(library), needs["tensorrt"])
+    meeting = join(rank, world, where, limits.meet_s, str(folder.plan["digest"]))
+    documents = folder.documents
+    job = Job(
+        plan=folder.plan,
+        rank=rank,
+        documents=documents,
+        tables={
+            str(one["name"]): folder.tables(one, harness.place(folder.plan, str(one["name"]), rank))
+            for one in documents
+        },
+        engines=harness.engine_of(folder, rank),
+        given=harness.given_from(folder),
+        limits=limits,
+        graph=arguments.graph,
+        steps=arguments.steps,
+        budget=-1 if arguments.budget is None else arguments.budget * MIB,
+    )
+    parts = Parts(
+        library=library,
+        device=open_cuda(mine["device"]),
+        nccl=open_nccl(),
+        meeting=meeting,
+        watch=guard,
+        logger=logger(library, Log()),
+    )
+    require("NCCL", nccl_version(), needs.get("nccl", ""))
+    out = run(job, parts)
+    results = Path(arguments.folder) / arguments.results
+    harness.save(results, f"output.rank{rank}", out.output)
+    harness.save(results, f"times.rank{rank}", {"step_s": out.seconds, "bound": out.bound})
+    if rank == 0:
+        ordered = sorted(out.seconds)
+        print(f"{len(ordered)} steps, median {ordered[len(ordered) // 2]:.4f} s", flush=True)
+    guard.end()
+    meeting.close()
+    sys.stdout.flush()
+    os._exit(0)  # libraries that hold communicators may hang when they are unloaded
+
+
+def _expire(rank: int, line: str) -> None:
+    print(f"runner: rank {rank}: {line}", file=sys.stderr, flush=True)
+    os._exit(LATE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

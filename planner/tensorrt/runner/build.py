@@ -1,0 +1,140 @@
+"""From a network's document to a serialised engine: options, progress, and failures with cause."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from planner.tensorrt.runner.assemble import assemble
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.library import Foreign, is_rtx
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How an engine is built.
+
+    workspace : bytes that a layer may use beside its tensors; 0 for all there are.
+    level : optimisation, 0 to 5. streaming : weights may stay on the host, each rank its own.
+    cache : timings of earlier builds. capability : such as ``SM120``, to build without a GPU
+    (TensorRT-RTX). fused : use TensorRT's attention layer where it has one.
+    """
+
+    workspace: int = 0
+    level: int = 3
+    streaming: bool = False
+    cache: bytes = b""
+    capability: str = ""
+    fused: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A serialised engine, and timings for the builds to come."""
+
+    plan: bytes
+    cache: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the library says; the last errors are the cause of a failure."""
+
+    errors: list[str] = field(default_factory=list)
+
+    def cause(self) -> str:
+        """Last error in one line; the first one where several came together."""
+        return " ".join((self.errors or ["no reason given"])[-1].split())[:400]
+
+
+def logger(library: ModuleType, log: Log) -> Foreign:
+    """Make a logger of the library's that writes into `log`."""
+
+    class Listener(library.ILogger):  # type: ignore[misc, name-defined]  # known when it runs
+        def __init__(self) -> None:
+            library.ILogger.__init__(self)
+
+        def log(self, severity: Foreign, message: str) -> None:
+            if severity in (library.ILogger.ERROR, library.ILogger.INTERNAL_ERROR):
+                log.errors.append(message)
+
+    return Listener()
+
+
+def _quiet(line: str) -> None:
+    del line
+
+
+def build(library: ModuleType, share: Share, options: Options, tell: Tell = _quiet) -> Built:
+    """Build the engine of one rank.
+
+    Raises
+    ------
+    RunError
+        With the layer and the cause, where TensorRT refuses.
+    """
+    log = Log()
+    builder = library.Builder(logger(library, log))
+    flag = library.NetworkDefinitionCreationFlag
+    flags = 1 << int(flag.STRONGLY_TYPED) if hasattr(flag, "STRONGLY_TYPED") else 0
+    network = builder.create_network(flags)
+    name = str(share.document["name"])
+    tell(f"{name}: assembling rank {share.rank}")
+    site = assemble(library, network, share, fused=options.fused, cause=log.cause)
+    config = builder.create_builder_config()
+    _configure(library, config, options)
+    config.progress_monitor = _monitor(library, name, tell)
+    cache = _cache(config, options)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise RunError(f"{name} of rank {share.rank}: TensorRT built nothing: {log.cause()}")
+    del site
+    return Built(bytes(plan), bytes(cache.serialize()) if cache is not None else b"")
+
+
+def _configure(library: ModuleType, config: Foreign, options: Options) -> None:
+    config.builder_optimization_level = options.level
+    if options.workspace:
+        config.set_memory_pool_limit(library.MemoryPoolType.WORKSPACE, options.workspace)
+    if options.streaming:
+        config.set_flag(library.BuilderFlag.WEIGHT_STREAMING)
+    if options.capability:
+        if not is_rtx(library):
+            raise RunError("a compute capability is set for TensorRT-RTX only")
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(getattr(library.ComputeCapability, options.capability), 0)
+    preview = getattr(library.PreviewFeature, "MULTIDEVICE_RUNTIME_10_16", None)
+    if preview is not None:
+        config.set_preview_feature(preview, True)  # noqa: FBT003  # the library's own signature
+
+
+def _cache(config: Foreign, options: Options) -> Foreign:
+    """Use timings of earlier builds, where the library keeps any."""
+    if options.capability:
+        return None
+    cache = config.create_timing_cache(options.cache)
+    config.set_timing_cache(cache, ignore_mismatch=True)
+    return cache
+
+
+def _monitor(library: ModuleType, name: str, tell: Tell) -> Foreign:
+    """Report phases of the build at the outermost level."""
+
+    class Monitor(library.IProgressMonitor):  # type: ignore[misc, name-defined]  # as above
+        def __init__(self) -> None:
+            library.IProgressMonitor.__init__(self)
+
+        def phase_start(self, phase: str, parent: str | None, steps: int) -> None:
+            if parent is None:
+                tell(f"{name}: {phase}, {steps} steps")
+
+        def phase_finish(self, phase: str) -> None:
+            del phase
+
+        def step_complete(self, phase: str, step: int) -> bool:
+            del phase, step
+            return True
+
+    return Monitor()

@@ -1,0 +1,199 @@
+"""CUDA and NCCL, as far as a rank needs them; nothing is imported before it is used."""
+
+from ctypes import CDLL, byref, c_char_p, c_int, c_void_p, py_object, pythonapi
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.library import Foreign
+from planner.tensorrt.runner.numbers import Bits
+
+
+class Device(Protocol):
+    """A GPU with one stream."""
+
+    def allocate(self, size: int) -> int: ...
+
+    def upload(self, address: int, array: Bits) -> None: ...
+
+    def download(self, address: int, array: Bits) -> None: ...
+
+    def copy(self, target: int, source: int, size: int) -> None: ...
+
+    @property
+    def stream(self) -> int: ...
+
+    def idle(self) -> bool:
+        """Whether all that was put on the stream is done."""
+        ...
+
+    def capture(self) -> None:
+        """Record what is put on the stream from now on, without running it."""
+        ...
+
+    def captured(self) -> Foreign:
+        """End the recording, and return it ready to be launched."""
+        ...
+
+    def launch(self, graph: Foreign) -> None: ...
+
+    def release(self, graph: Foreign) -> None: ...
+
+
+class Communicator(Protocol):
+    """Ranks that meet in collectives."""
+
+    @property
+    def ptr(self) -> int: ...
+
+    def destroy(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Communicators(Protocol):
+    """Where communicators come from."""
+
+    def unique(self) -> bytes: ...
+
+    def join(self, ranks: int, rank: int, unique: bytes) -> Communicator: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """One GPU through ``cuda.bindings.runtime``."""
+
+    runtime: ModuleType
+    stream: int
+
+    def allocate(self, size: int) -> int:
+        return int(_done(self.runtime, self.runtime.cudaMalloc(max(size, 1))))
+
+    def upload(self, address: int, array: Bits) -> None:
+        kind = self.runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
+        data = np.ascontiguousarray(array)
+        _done(self.runtime, self.runtime.cudaMemcpy(address, data.ctypes.data, data.nbytes, kind))
+
+    def download(self, address: int, array: Bits) -> None:
+        kind = self.runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        _done(self.runtime, self.runtime.cudaMemcpy(array.ctypes.data, address, array.nbytes, kind))
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        kind = self.runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+        _done(self.runtime, self.runtime.cudaMemcpyAsync(target, source, size, kind, self.stream))
+
+    def idle(self) -> bool:
+        (code,) = self.runtime.cudaStreamQuery(self.stream)
+        if code == self.runtime.cudaError_t.cudaErrorNotReady:
+            return False
+        _done(self.runtime, (code,))
+        return True
+
+    def capture(self) -> None:
+        mode = self.runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        _done(self.runtime, self.runtime.cudaStreamBeginCapture(self.stream, mode))
+
+    def captured(self) -> Foreign:
+        graph = _done(self.runtime, self.runtime.cudaStreamEndCapture(self.stream))
+        return _done(self.runtime, self.runtime.cudaGraphInstantiate(graph, 0))
+
+    def launch(self, graph: Foreign) -> None:
+        _done(self.runtime, self.runtime.cudaGraphLaunch(graph, self.stream))
+
+    def release(self, graph: Foreign) -> None:
+        _done(self.runtime, self.runtime.cudaGraphExecDestroy(graph))
+
+
+def open_cuda(number: int) -> Cuda:
+    """Take a GPU, and make a stream on it.
+
+    Raises
+    ------
+    RunError
+        If there is no such GPU, or no CUDA.
+    """
+    try:
+        runtime = import_module("cuda.bindings.runtime")
+    except ImportError as error:
+        raise RunError(
+            f"CUDA's Python bindings are missing ({error}): pip install cuda-bindings"
+        ) from None
+    count = int(_done(runtime, runtime.cudaGetDeviceCount()))
+    if number >= count:
+        raise RunError(f"GPU {number}: this host shows {count}")
+    _done(runtime, runtime.cudaSetDevice(number))
+    stream = _done(runtime, runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking))
+    return Cuda(runtime, int(stream))
+
+
+def _done(runtime: ModuleType, answer: tuple[Foreign, ...]) -> Foreign:
+    """Return what a call gave beside its code, which must be success."""
+    code, *rest = answer
+    if code != runtime.cudaError_t.cudaSuccess:
+        raise RunError(f"CUDA: {code!s}")
+    return rest[0] if rest else None
+
+
+@dataclass(frozen=True, slots=True)
+class Nccl:
+    """Communicators through nccl4py."""
+
+    core: ModuleType
+
+    def unique(self) -> bytes:
+        made = self.core.get_unique_id()
+        return bytes(getattr(made, "as_bytes", None) or made)
+
+    def join(self, ranks: int, rank: int, unique: bytes) -> Foreign:
+        there = self.core.UniqueId.from_bytes(unique)
+        return self.core.Communicator.init(nranks=ranks, rank=rank, unique_id=there)
+
+
+def open_nccl() -> Nccl:
+    """Find NCCL.
+
+    Raises
+    ------
+    RunError
+        If nccl4py or the library behind it is missing.
+    """
+    try:
+        return Nccl(import_module("nccl.core"))
+    except (ImportError, RuntimeError) as error:
+        raise RunError(
+            f"NCCL was not found ({error}): pip install nccl4py nvidia-nccl-cu13"
+        ) from None
+
+
+def nccl_version() -> str:
+    """Version of the NCCL that is loaded, "" where it cannot be asked."""
+    code = c_int()
+    try:
+        failed = CDLL("libnccl.so.2").ncclGetVersion(byref(code))
+    except (OSError, AttributeError):
+        return ""
+    return "" if failed else shown_version(code.value)
+
+
+def shown_version(code: int) -> str:
+    """Read NCCL's number of its version.
+
+    >>> shown_version(23004), shown_version(2708)
+    ('2.30.4', '2.7.8')
+    """
+    if code < 10000:
+        return f"{code // 1000}.{code % 1000 // 100}.{code % 100}"
+    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+
+
+def capsule(communicator: Communicator) -> Foreign:
+    """Wrap a communicator as TensorRT takes it."""
+    if not communicator.ptr:
+        raise RunError("the NCCL communicator is closed")
+    new = pythonapi.PyCapsule_New
+    new.restype, new.argtypes = py_object, [c_void_p, c_char_p, c_void_p]
+    return new(c_void_p(communicator.ptr), b"ncclComm_t", None)

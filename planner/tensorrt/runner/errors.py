@@ -1,0 +1,9 @@
+"""What can go wrong while engines are built and run."""
+
+
+class RunError(Exception):
+    """Something that a person must know, in one line: what failed, where, and why."""
+
+
+class LateError(RunError):
+    """Something took longer than it may: a rank is missing or stuck."""

@@ -1,0 +1,80 @@
+"""TensorRT, found when it is needed. Its objects have no types that a checker could read."""
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
+
+from planner.tensorrt.runner.errors import RunError
+
+Foreign = Any
+"""An object of TensorRT, NCCL or CUDA."""
+NAMES: Final = ("tensorrt", "tensorrt_rtx_bindings", "tensorrt_rtx")
+TYPES: Final = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8": "fp8",
+    "fp4": "fp4",
+    "int8": "int8",
+    "int32": "int32",
+    "bool": "bool",
+}
+"""Names of types, here and there."""
+
+
+def load(names: tuple[str, ...] = NAMES) -> ModuleType:
+    """Import TensorRT, or TensorRT-RTX where there is no TensorRT.
+
+    Raises
+    ------
+    RunError
+        If there is neither, saying what to install.
+    """
+    said = []
+    for name in names:
+        try:
+            return import_module(name)
+        except ImportError as error:
+            said.append(f"{name}: {error}")
+    raise RunError(f"TensorRT is not installed ({said[0]}): pip install tensorrt-cu13")
+
+
+def version(library: ModuleType) -> str:
+    """Version of the library."""
+    return str(library.__version__)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Read the numbers that a version begins with.
+
+    >>> numbers("11.4.1.post1")
+    (11, 4, 1)
+    """
+    found = []
+    for part in text.split("."):
+        if not part.isdecimal():
+            break
+        found.append(int(part))
+    return tuple(found)
+
+
+def require(name: str, has: str, needs: str) -> None:
+    """Raise where a version is too old; one that is not known passes.
+
+    Raises
+    ------
+    RunError
+        Saying what there is, and what is needed.
+    """
+    if numbers(has) and numbers(has) < numbers(needs):
+        raise RunError(f"{name} {has}: this plan needs {needs} or newer")
+
+
+def is_rtx(library: ModuleType) -> bool:
+    """Whether it is TensorRT-RTX, which builds for other GPUs and runs no collectives of ours."""
+    return "rtx" in library.__name__
+
+
+def type_of(library: ModuleType, dtype: str) -> Foreign:
+    """TensorRT's type."""
+    return getattr(library, TYPES[dtype])

@@ -1,0 +1,75 @@
+"""Where the numbers of weights come from: drawn by name, a filler for timing, or a checkpoint."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.tensorrt.runner.numbers import Floats
+from planner.tensorrt.runner.shares import own_features
+
+Layer = Mapping[str, object]
+"""A layer of kind ``weight`` in a network's document."""
+Weights = Callable[[Layer, int], Floats]
+"""From such a layer and the rank along ``tp`` to its share, ``[experts, rows, columns]``."""
+
+
+def sizes(layer: Layer) -> tuple[int, int, int]:
+    """Experts, rows and columns of the whole weight."""
+    rows, columns = (
+        sum(units * size for units, size in cast("list[list[int]]", layer[key]))
+        for key in ("rows", "columns")
+    )
+    return cast(int, layer["experts"]), rows, columns
+
+
+Chosen = slice | NDArray[np.int64]
+
+
+def kept(layer: Layer, rank: int) -> tuple[Chosen, Chosen]:
+    """Rows and columns that a rank holds, to index a whole weight with."""
+    split, degree = layer["split"], cast(int, layer["degree"])
+    chosen: list[Chosen] = [slice(None), slice(None)]
+    for place, key in enumerate(("rows", "columns")):
+        if split == key:
+            parts = cast("list[list[int]]", layer[key])
+            chosen[place] = own_features(parts, degree, rank)
+    return chosen[0], chosen[1]
+
+
+def drawn(seed: int = 0) -> Weights:
+    """Draw normal numbers that depend on the seed, the weight's name and its layer alone."""
+
+    def share(layer: Layer, rank: int) -> Floats:
+        shape, number = sizes(layer), cast(int, layer["layer"])
+        name = str(layer["weight"]) + (f"@{number}" if number >= 0 else "")
+        digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+        random = np.random.default_rng(int.from_bytes(digest))
+        full = random.standard_normal(shape) / np.sqrt(shape[1])
+        rows, columns = kept(layer, rank)
+        return np.asarray(full[:, rows][:, :, columns], np.float32)
+
+    return share
+
+
+def filler() -> Weights:
+    """Repeat one block of normal numbers: for timing, where only shapes matter."""
+
+    def share(layer: Layer, rank: int) -> Floats:
+        experts, rows, columns = sizes(layer)
+        mine = kept(layer, rank)
+        rows = rows if isinstance(mine[0], slice) else len(mine[0])
+        columns = columns if isinstance(mine[1], slice) else len(mine[1])
+        values = np.resize(_block(), experts * rows * columns)
+        return np.asarray(values.reshape(experts, rows, columns) / np.sqrt(rows), np.float32)
+
+    return share
+
+
+@cache
+def _block() -> Floats:
+    """Draw a million numbers."""
+    return np.random.default_rng(0).standard_normal(2**20).astype(np.float32)

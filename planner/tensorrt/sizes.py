@@ -1,0 +1,60 @@
+"""How large engines become, and how long they take to build: before anything is built."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from planner.tensorrt.allowed import Allowed
+from planner.tensorrt.sheet import Network
+from topology.units import Bytes, Seconds
+
+ITEMSIZE: Final = {
+    "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "int32": 4.0, "fp8": 1.0, "int8": 1.0, "bool": 1.0,
+    "fp4": 0.5,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSize:
+    """What one network costs before it runs. engines : how many are built of it.
+
+    size : B of one engine. build : s for all of them, one after another, good to a factor of two.
+    """
+
+    engines: int
+    size: Bytes
+    build: Seconds
+
+
+def weight_bytes(network: Network) -> float:
+    """Bytes of the weights of one rank."""
+    made = [out for layer in network.of("weight") for out in layer.outputs]
+    return sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in made)
+
+
+def engine_size(network: Network, allowed: Allowed) -> EngineSize:
+    """Estimate the engines of a network.
+
+    A build passes its transformer layers, each with an attention, and its weights once.
+    """
+    engines, weights = 1 if network.shared else network.ranks, weight_bytes(network)
+    layers = len(network.of("attention")) * allowed.build_layer.value
+    each = layers + weights / allowed.build_weights.value
+    return EngineSize(
+        engines=engines,
+        size=Bytes(weights + allowed.overhead.value),
+        build=Seconds(engines * each),
+    )
+
+
+def build_seconds(networks: Iterable[Network], allowed: Allowed) -> Seconds:
+    """Sum up the builds of all engines of a plan."""
+    return Seconds(sum(engine_size(network, allowed).build for network in networks))
+
+
+def launch_seconds(networks: Iterable[Network], calls: int, allowed: Allowed) -> Seconds:
+    """Sum up host time of a step without a CUDA graph: `calls` forwards, and what combines them."""
+    names = {network.name for network in networks}
+    once = 1 if "combine" in names else 0
+    return Seconds((calls + once) * allowed.enqueue.value)

@@ -1,0 +1,21 @@
+// NCCL whose communicators hold nothing.
+#pragma once
+#include <cstdio>
+
+typedef struct ncclComm* ncclComm_t;
+typedef struct {
+    char internal[128];
+} ncclUniqueId;
+typedef enum { ncclSuccess = 0 } ncclResult_t;
+
+inline char const* ncclGetErrorString(ncclResult_t) { return "none"; }
+inline ncclResult_t ncclGetUniqueId(ncclUniqueId*) { return ncclSuccess; }
+inline ncclResult_t ncclCommInitRank(ncclComm_t* communicator, int ranks, ncclUniqueId, int rank) {
+    std::printf("join %d of %d\n", rank, ranks);
+    *communicator = reinterpret_cast<ncclComm_t>(1);
+    return ncclSuccess;
+}
+inline ncclResult_t ncclCommDestroy(ncclComm_t) {
+    std::printf("left\n");
+    return ncclSuccess;
+}

@@ -1,0 +1,224 @@
+"""TensorRT, CUDA and NCCL as far as the runner needs them, on numpy and threads.
+
+Engines hold a network's document and are evaluated layer by layer. Communicators are handshakes:
+they come to life when all ranks have handed theirs over, and not before.
+"""
+
+import json
+import threading
+import types
+from ctypes import c_char_p, c_void_p, py_object, pythonapi
+
+import numpy as np
+
+from planner.tensorrt.runner.numbers import bits, floats, storage
+from planner.tensorrt.runner.weights import drawn
+from validate.tensorrt_backend.evaluate import Held, deliver, evaluate
+
+PATIENCE_S = 10
+
+
+class FakeCommunicator:
+    """Ranks that meet: in the handshake, and in collectives, which each rank takes in order."""
+
+    def __init__(self, ranks, number):
+        self.ptr, self.ranks = number, ranks
+        self.condition = threading.Condition()
+        self.slots, self.turns, self.results = {}, {}, {}
+        self.bound = threading.Barrier(ranks)
+        self.closed = []
+
+    def destroy(self):
+        self.closed.append("destroyed")
+
+    def abort(self):
+        self.closed.append("aborted")
+        self.bound.abort()
+
+    def exchange(self, rank, message):
+        place = message.members.index(rank)
+        with self.condition:
+            turn = self.turns[rank, message.members] = (
+                self.turns.get((rank, message.members), 0) + 1
+            )
+            key = (message.members, turn)
+            self.slots.setdefault(key, {})[place] = message
+            if len(self.slots[key]) == len(message.members):
+                given = [self.slots[key][n] for n in range(len(message.members))]
+                self.results[key] = deliver(given)
+                self.condition.notify_all()
+            done = self.condition.wait_for(lambda: key in self.results, PATIENCE_S)
+        assert done, f"rank {rank} waits for {message.operation}"
+        return self.results[key][place]
+
+
+class World:
+    """What all ranks of a run share."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.communicators, self.joined, self.count = {}, {}, 0
+        self.log = []
+
+    def note(self, *what):
+        with self.lock:
+            self.log.append(what)
+
+    def unique(self):
+        with self.lock:
+            self.count += 1
+            return self.count.to_bytes(16, "little")
+
+    def join(self, ranks, rank, unique):
+        number = int.from_bytes(unique, "little")
+        with self.lock:
+            made = self.communicators.setdefault(number, FakeCommunicator(ranks, number))
+            self.joined.setdefault(number, set()).add(rank)
+        self.note("join", number, rank)
+        return Member(made, rank)
+
+    def named(self, capsule):
+        get = pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = c_void_p, [py_object, c_char_p]
+        return self.communicators[get(capsule, b"ncclComm_t")]
+
+
+class Member:
+    """One rank's end of a communicator."""
+
+    def __init__(self, whole, rank):
+        self.whole, self.rank, self.ptr = whole, rank, whole.ptr
+
+    def destroy(self):
+        self.whole.destroy()
+
+    def abort(self):
+        self.whole.abort()
+
+
+class FakeDevice:
+    """A GPU: memory is a row of bytes, the stream runs what is put on it at once."""
+
+    def __init__(self):
+        self.memory, self.next, self.stream = np.zeros(2**24, np.uint8), 256, 1
+        self.recording, self.hangs = None, False
+
+    def allocate(self, size):
+        address, self.next = self.next, self.next + size + 256
+        assert self.next < len(self.memory)
+        return address
+
+    def upload(self, address, array):
+        raw = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        self.memory[address : address + len(raw)] = raw
+
+    def download(self, address, array):
+        raw = self.memory[address : address + array.nbytes]
+        array[...] = raw.view(array.dtype).reshape(array.shape)
+
+    def copy(self, target, source, size):
+        def work():
+            self.memory[target : target + size] = self.memory[source : source + size].copy()
+
+        self.put(work)
+
+    def put(self, work):
+        if self.recording is not None:
+            self.recording.append(work)
+        else:
+            work()
+
+    def idle(self):
+        return not self.hangs
+
+    def capture(self):
+        self.recording = []
+
+    def captured(self):
+        graph, self.recording = self.recording, None
+        return graph
+
+    def launch(self, graph):
+        for work in graph:
+            work()
+
+    def release(self, graph):
+        graph.clear()
+
+
+class FakeContext:
+    def __init__(self, world, device, engine):
+        self.world, self.device, self.engine = world, device, engine
+        self.addresses, self.communicator = {}, None
+
+    def set_communicator(self, capsule):
+        if not self.engine["several"]:
+            return False
+        self.communicator = self.world.named(capsule)
+        self.communicator.bound.wait(PATIENCE_S)  # comes back when all ranks have called
+        return True
+
+    def set_tensor_address(self, name, address):
+        self.addresses[name] = address
+        return True
+
+    def execute_async_v3(self, stream):
+        assert stream == self.device.stream
+        self.world.note("execute", self.engine["document"]["name"], self.engine["rank"])
+        self.device.put(lambda at=dict(self.addresses): self.work(at))
+        return not self.engine.get("broken")
+
+    def work(self, addresses):
+        document, rank = self.engine["document"], self.engine["rank"]
+        values = {v["name"]: self.read(v, addresses) for v in document["inputs"]}
+        tables = {v["name"]: self.read(v, addresses)[None] for v in document["tables"]}
+        arrays = {name: np.array(one) for name, one in self.engine["constants"].items()}
+        # this rank's rows are all that it was given
+        rows = {name: {rank: table[0]} for name, table in tables.items()}
+        held = Held(arrays={**arrays, **rows}, weights=drawn(), rank=rank)
+        layers = evaluate(document, held, values)
+        answer = None
+        while True:
+            try:
+                message = layers.send(answer)
+            except StopIteration as stop:
+                outputs = stop.value
+                break
+            assert self.communicator is not None, "a collective was skipped"
+            answer = self.communicator.exchange(rank, message)
+        for value in document["outputs"]:
+            if value["name"] in addresses:
+                raw = bits(outputs[value["name"]].astype(np.float32), value["dtype"])
+                self.device.upload(addresses[value["name"]], raw)
+
+    def read(self, value, addresses):
+        dtype = value["dtype"]
+        array = np.empty(value["shape"], storage(dtype))
+        self.device.download(addresses[value["name"]], array)
+        return floats(array, dtype).astype(np.float64)
+
+
+def engine(document, constants, rank, *, several=None, broken=False):
+    """Serialise a network as an engine of this library."""
+    several = document["ranks"] > 1 if several is None else several
+    plain = {name: array.tolist() for name, array in constants.items()}
+    made = {"document": document, "constants": plain, "rank": rank, "several": several}
+    return json.dumps({**made, "broken": broken}).encode()
+
+
+def library(world, device):
+    """The part of TensorRT that runs engines."""
+
+    class Runtime:
+        def __init__(self, logger):
+            del logger
+
+        def deserialize_cuda_engine(self, raw):
+            if not raw:
+                return None
+            made = json.loads(raw)
+            return types.SimpleNamespace(
+                create_execution_context=lambda: FakeContext(world, device, made)
+            )
+
+    return types.SimpleNamespace(Runtime=Runtime, __name__="fake", __version__="11.4.1")

@@ -1,0 +1,102 @@
+"""What a machine lacks for engines of several GPUs, and what to do about it."""
+
+from dataclasses import replace
+
+import pytest
+
+from topology.units import GIB
+from validate.doctor import diagnose, doctor
+from validate.tensorrt_backend.probe import Gpu, Library, Machine, find_nccl
+
+GOOD = Machine(
+    system="x86_64 Linux 6",
+    driver="580.82.07",
+    cuda="13.0",
+    gpus=(Gpu(name="NVIDIA B200", capability=(10, 0)),) * 8,
+    tensorrt=Library(version="11.4.1.3", path="/usr/lib/tensorrt"),
+    nccl=Library(version="2.30.4", path="/usr/lib/libnccl.so.2"),
+    searched=("/usr/lib",),
+    packages={"nccl4py": "0.6.0", "cuda-bindings": "13.0.1"},
+    shared_bytes=16.0 * GIB,
+)
+
+
+def state(machine, name):
+    found = [one for one in diagnose(machine).checks if one.name == name]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_machine_with_everything_is_well():
+    found = diagnose(GOOD)
+
+    assert found.ok
+    assert {one.state for one in found.checks} == {"ok"}
+    assert found.to_dict()["ok"] is True
+
+
+def test_an_empty_machine_is_told_what_to_install():
+    found = diagnose(Machine())
+
+    assert not found.ok
+    missing = {one.name: one.advice for one in found.checks if one.state == "missing"}
+    assert "driver" in missing["driver"]
+    assert "pip install 'tensorrt-cu13" in missing["TensorRT"]
+    assert "pip install nvidia-nccl-cu13" in missing["NCCL"]
+    assert all(missing.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "want", "word"),
+    [
+        ("GPUs", {"gpus": (Gpu(name="T4", capability=(7, 5)),) * 2}, "missing", "8.0"),
+        ("GPUs", {"gpus": (Gpu(name="H100", capability=(9, 0)),)}, "watch", "more of them"),
+        ("driver", {"driver": "550.54"}, "missing", "580.65"),
+        ("TensorRT", {"tensorrt": Library(version="10.9.0", path="p")}, "missing", "10.16"),
+        ("TensorRT", {"tensorrt": Library(version="11.2.1.2", path="p")}, "watch", "one axis"),
+        ("NCCL", {"nccl": Library(version="2.18.1", path="p")}, "missing", "2.19"),
+        ("NCCL", {"nccl": Library(version="2.29.7", path="p")}, "watch", "all-to-all"),
+        ("NCCL", {"nccl": None, "beside": "/site/nccl/lib"}, "missing", "/site/nccl/lib"),
+        ("peer access", {"apart": ((0, 1), (1, 0))}, "watch", "NCCL_P2P_DISABLE"),
+        ("shared memory", {"shared_bytes": 64.0 * 2**20}, "missing", "--shm-size"),
+        ("cuda-bindings", {"packages": {"nccl4py": "1"}}, "missing", "pip install cuda-bindings"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_cure(name, changes, want, word):
+    found = state(replace(GOOD, **changes), name)
+
+    assert found.state == want
+    assert word in found.advice
+
+
+def test_hopper_has_no_attention_on_several_devices():
+    hopper = replace(GOOD, gpus=(Gpu(name="H100", capability=(9, 0)),) * 8)
+
+    assert state(hopper, "multi-device attention").state == "watch"
+    assert diagnose(hopper).ok
+
+
+def test_cuda_12_is_given_its_own_packages():
+    found = diagnose(replace(GOOD, cuda="12.9", driver="575.57", nccl=None, tensorrt=None))
+    advice = " ".join(one.advice for one in found.checks)
+
+    assert "tensorrt-cu12" in advice
+    assert "nvidia-nccl-cu12" in advice
+
+
+def test_nccl_is_looked_for_along_the_path_in_order(tmp_path):
+    """A file that is no library is found, and is none."""
+    empty, other = tmp_path / "a", tmp_path / "b"
+    empty.mkdir(), other.mkdir()
+    (other / "libnothing.so.2").write_bytes(b"")
+
+    assert find_nccl([str(empty), str(other)], ("libnothing.so.2",)) is None
+    assert find_nccl([str(empty)], ("libnothing.so.2",)) is None
+
+
+def test_looking_at_this_machine_fails_nowhere():
+    found = doctor({"LD_LIBRARY_PATH": "/nowhere:/usr/lib"})
+
+    assert len(found.checks) >= 6
+    assert all(len(row) == 4 for row in found.rows())
+    assert "driver" in found.text()

@@ -1,0 +1,334 @@
+"""The runner on a made-up TensorRT: order, handshakes, time limits, and the right numbers."""
+
+import json
+import socket
+import threading
+import time
+from dataclasses import dataclass, replace
+
+import faketensorrt as fake
+import numpy as np
+import pytest
+import testmodels
+
+from planner.lowering.lower import lower
+from planner.plan import parse_plan
+from planner.tensorrt.document import document_of
+from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt.runner.errors import LateError, RunError
+from planner.tensorrt.runner.library import require
+from planner.tensorrt.runner.meeting import join
+from planner.tensorrt.runner.run import Job, Limits, Parts, run
+from planner.tensorrt.runner.watch import Guard
+from planner.tensorrt.schedule import schedule
+from validate.reference import run_plan
+from validate.reference.weights import Source
+
+
+@dataclass
+class Quiet:
+    """A watch that only remembers."""
+
+    phases: list
+
+    def phase(self, name, seconds):
+        self.phases.append(name)
+
+    def end(self):
+        pass
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that the ranks of a plan need."""
+
+    order: dict
+    documents: list
+    made: list
+    world: fake.World
+    port: int
+    limits: Limits = Limits(meet_s=10, bind_s=10, step_s=10)
+
+
+def setup(model, text, **changes):
+    plan = parse_plan(text)
+    work = testmodels.workload(model, batch=2, **changes)
+    program = lower(model, work, plan)
+    made = networks(program, Recipe(compute="fp32"))
+    order = json.loads(json.dumps(schedule(made, program, work, plan)))
+    documents = [json.loads(json.dumps(document_of(network))) for network in made]
+    return Setup(order, documents, list(made), fake.World(), free_port())
+
+
+def place(setup, name, rank):
+    groups = setup.order["communicators"].get(name, [])
+    return next((group.index(rank) for group in groups if rank in group), 0)
+
+
+def job(setup, rank, *, graph=False, spoil=None):
+    tables = {
+        network.name: {
+            name: array[place(setup, network.name, rank)] for name, array in network.tables.items()
+        }
+        for network in setup.made
+    }
+
+    def engines(name):
+        network = next(one for one in setup.made if one.name == name)
+        document = next(one for one in setup.documents if one["name"] == name)
+        raw = fake.engine(document, network.constants, place(setup, name, rank))
+        return spoil(name, rank, document, network, raw) if spoil else raw
+
+    def given(name, forward, shape):
+        return Source(0).array(f"{name}#{forward}", shape).astype(np.float32)
+
+    return Job(
+        plan=setup.order,
+        rank=rank,
+        documents=setup.documents,
+        tables=tables,
+        engines=engines,
+        given=given,
+        limits=setup.limits,
+        graph=graph,
+    )
+
+
+def start(setup, ranks, *, device=None, graph=False, spoil=None):
+    """Run ranks as threads; returns what each gave or raised."""
+    found = {}
+
+    def one(rank):
+        mine = device(rank) if device else fake.FakeDevice()
+        try:
+            world = len(setup.order["ranks"])
+            meeting = join(rank, world, ("127.0.0.1", setup.port), setup.limits.meet_s, "plan")
+            parts = Parts(
+                library=fake.library(setup.world, mine),
+                device=mine,
+                nccl=setup.world,
+                meeting=meeting,
+                watch=Quiet([]),
+            )
+            try:
+                found[rank] = run(job(setup, rank, graph=graph, spoil=spoil), parts)
+            finally:
+                meeting.close()
+        except (RunError, threading.BrokenBarrierError, AssertionError) as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return found
+
+
+PLANS = [
+    (testmodels.flux, "ulysses4"),
+    (testmodels.flux, "cfg2.tp2"),
+    (testmodels.wan, "allgather_kv2.ulysses2"),
+    (testmodels.cosmos3, "cfg2.ulysses2"),
+    (testmodels.sound, "dp2.ulysses2"),
+    (testmodels.experts, "tp2"),
+]
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["calls", "graph"])
+@pytest.mark.parametrize(("model", "text"), PLANS, ids=lambda one: getattr(one, "name", one))
+def test_a_run_gives_every_rank_the_unsplit_result(model, text, graph):
+    made = setup(model, text)
+    plan = parse_plan(text)
+    whole = run_plan(model, testmodels.workload(model, batch=2), parse_plan("single"))[0]
+
+    found = start(made, range(plan.gpus), graph=graph)
+
+    for rank, out in found.items():
+        assert not isinstance(out, Exception), f"rank {rank}: {out}"
+        first = made.order["ranks"][rank]["sample"]
+        want = whole[first : first + len(out.output)]
+        np.testing.assert_allclose(out.output, want, atol=2e-4 * np.abs(whole).max())
+        assert len(out.seconds) == made.order["steps"]
+
+
+def test_a_decoder_runs_its_prompt_and_one_token():
+    made = setup(testmodels.llama, "tp2", passes=1, output_tokens=1)
+    work = testmodels.workload(testmodels.llama, batch=2, passes=1, output_tokens=1)
+    whole = run_plan(testmodels.llama, work, parse_plan("single"))[0]
+
+    found = start(made, range(2))
+
+    for out in found.values():
+        np.testing.assert_allclose(out.output, whole, atol=2e-4 * np.abs(whole).max())
+
+
+def test_every_engine_with_collectives_takes_a_communicator():
+    made = setup(testmodels.cosmos3, "cfg2.ulysses2")
+
+    found = start(made, range(4))
+
+    assert {out.bound for out in found.values()} == {3}  # text tower, forward, combine
+    groups = [tuple(sorted(ranks)) for ranks in made.world.joined.values()]
+    assert groups == [(0, 1)] * 4  # two pairs of branches, two pairs along the sequence
+
+
+def test_communicators_are_handed_over_at_once():
+    """The handshake comes back on no rank before all have called; one after another would hang."""
+    made = setup(testmodels.flux, "ulysses4")
+
+    found = start(made, range(4))
+
+    assert [one for one in found.values() if isinstance(one, Exception)] == []
+    assert all(one.closed == ["destroyed"] * 4 for one in made.world.communicators.values())
+
+
+def test_ranks_issue_the_same_engines_in_the_same_order():
+    made = setup(testmodels.flux, "cfg2.tp2")
+
+    start(made, range(4))
+
+    calls = [what[1] for what in made.world.log if what[0] == "execute"]
+    assert calls.count("forward") == 2 * 4  # one forward a rank and step, two steps
+    assert calls.count("combine") == 2 * 4
+
+
+def test_an_engine_for_one_device_ends_the_run():
+    """Its collectives would be skipped, and the numbers wrong."""
+    made = setup(testmodels.flux, "ulysses2")
+
+    def spoil(name, rank, document, network, raw):
+        return fake.engine(document, network.constants, rank, several=False)
+
+    found = start(made, range(2), spoil=spoil)
+
+    assert "not for several devices" in str(found[0])
+
+
+def test_an_engine_of_another_machine_is_named():
+    made = setup(testmodels.flux, "single")
+
+    found = start(made, range(1), spoil=lambda name, *_: b"" if name == "combine" else _[-1])
+
+    assert str(found[0]) == "combine: not an engine of this GPU and this TensorRT: build it here"
+
+
+def test_an_engine_that_does_not_start_is_named():
+    made = setup(testmodels.flux, "single")
+
+    def spoil(name, rank, document, network, raw):
+        return fake.engine(document, network.constants, rank, broken=name == "forward")
+
+    found = start(made, range(1), spoil=spoil)
+
+    assert str(found[0]) == "forward: TensorRT did not start it"
+
+
+def test_a_step_that_does_not_end_is_late():
+    made = replace(setup(testmodels.flux, "single"), limits=Limits(meet_s=5, step_s=0.2))
+
+    def device(rank):
+        one = fake.FakeDevice()
+        one.hangs = True
+        return one
+
+    found = start(made, range(1), device=device)
+
+    assert isinstance(found[0], LateError)
+    assert "took more than 0.2 s" in str(found[0])
+
+
+def test_a_rank_that_never_comes_is_named():
+    made = replace(setup(testmodels.flux, "ulysses4"), limits=Limits(meet_s=0.5))
+
+    found = start(made, (0, 1, 3))
+
+    assert str(found[0]) == "ranks 2 did not come in 0.5 s"
+    assert all(isinstance(one, RunError) for one in found.values())
+
+
+def test_a_failing_rank_frees_the_others():
+    """They hold communicators with it: those are aborted, and every rank ends."""
+    made = replace(setup(testmodels.flux, "ulysses2"), limits=Limits(meet_s=2, step_s=2))
+
+    def spoil(name, rank, document, network, raw):
+        return fake.engine(document, network.constants, rank, several=rank == 0)
+
+    began = time.monotonic()
+    found = start(made, range(2), spoil=spoil)
+
+    assert "not for several devices" in str(found[1])
+    assert isinstance(found[0], Exception)
+    assert time.monotonic() - began < 10
+
+
+def test_a_watch_ends_a_phase_that_is_late():
+    said = []
+    done = threading.Event()
+
+    def expire(line):
+        said.append(line)
+        done.set()
+
+    guard = Guard(expire).start()
+    guard.phase("binding communicators", 0.1)
+
+    assert done.wait(5)
+    assert said == ["late in binding communicators, after 0.1 s: another rank is missing or stuck"]
+
+
+def test_a_watch_that_ended_says_nothing():
+    said = []
+    guard = Guard(said.append).start()
+    guard.phase("a step", 0.1)
+    guard.end()
+    time.sleep(0.3)
+
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("has", "needs", "fits"),
+    [("2.28.9", "2.30", False), ("2.30.4", "2.30", True), ("", "2.30", True), ("11.4.1", "", True)],
+)
+def test_a_version_that_is_too_old_is_refused(has, needs, fits):
+    if fits:
+        require("NCCL", has, needs)
+    else:
+        with pytest.raises(RunError, match=r"NCCL 2\.28\.9: this plan needs 2\.30 or newer"):
+            require("NCCL", has, needs)
+
+
+def meet(world, plans, limit=5.0):
+    port, found = free_port(), {}
+
+    def one(rank):
+        try:
+            meeting = join(rank, world, ("127.0.0.1", port), limit, plans[rank])
+            found[rank] = meeting.say("word", rank * rank)
+            meeting.close()
+        except RunError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return found
+
+
+def test_a_meeting_tells_all_what_each_said():
+    assert meet(4, ["same"] * 4) == {rank: [0, 1, 4, 9] for rank in range(4)}
+
+
+def test_a_rank_with_another_plan_is_refused():
+    found = meet(2, ["mine", "theirs"], limit=1.0)
+
+    assert str(found[0]) == "rank 1 runs another plan: theirs, wanted mine"
+    assert isinstance(found[1], RunError)
