@@ -26,7 +26,6 @@ from planner.tensorrt.write import (
 Values = Sequence[Value]
 GUIDANCE: Final = 3.0
 STEP: Final = 0.1
-SIGMOID_GELU: Final = 1.702
 TINY: Final = 10.0**-12
 """Keeps the norm of a row of zeros finite."""
 
@@ -94,10 +93,7 @@ def _gated_residual(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
 
 
 def _gelu(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
-    name = op.outputs[0].name
-    inner = scaled(draft, inputs[0], SIGMOID_GELU, f"{name}.inner")
-    gate = activation(draft, "SIGMOID", inner, f"{name}.gate")
-    return [elementwise(draft, "PROD", inputs[0], gate, name)]
+    return [activation(draft, "GELU_TANH", inputs[0], op.outputs[0].name)]
 
 
 def _relu2(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:

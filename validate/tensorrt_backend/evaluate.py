@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from planner.tensorrt.runner.assemble import index_of
 from planner.tensorrt.runner.numbers import bits, encoded, floats, fp4_codes, fp4_values
 from planner.tensorrt.runner.weights import Weights
+from validate.reference.functions import gelu
 
 Array = NDArray[np.float64]
 Document = Mapping[str, object]
@@ -200,6 +201,7 @@ _ONE: Final[dict[str, Callable[[Array], Array]]] = {
     "NOT": np.logical_not,
     "SIGMOID": lambda x: 1 / (1 + np.exp(-x)),
     "RELU": lambda x: np.maximum(x, 0),
+    "GELU_TANH": gelu,
 }
 
 

@@ -73,7 +73,7 @@ def _gated_residual(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
 
 def _gelu(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
     del op, setting
-    return [inputs[0] * torch.sigmoid(1.702 * inputs[0])]
+    return [F.gelu(inputs[0], approximate="tanh")]
 
 
 def _relu2(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
