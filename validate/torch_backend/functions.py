@@ -109,14 +109,9 @@ def merge(
     ----------
     left, right : results ``[batch, rows, heads, size]`` and log-sum-exps ``[batch, rows, heads]``
     """
-    top = torch.maximum(left[1], right[1])
-    top = torch.where(torch.isfinite(top), top, 0.0)
-    weights = [torch.exp(part - top) for part in (left[1], right[1])]
-    total = weights[0] + weights[1]
-    scale = 1 / torch.clamp_min(total, EPSILON)
-    out = left[0].to(setting.wide) * (weights[0] * scale)[..., None]
-    out = torch.addcmul(out, right[0].to(setting.wide), (weights[1] * scale)[..., None])
-    return out, top + torch.log(total)
+    share = torch.nan_to_num(torch.sigmoid(right[1] - left[1]))  # 0 where neither has keys
+    before, after = (part.to(setting.wide) for part in (left[0], right[0]))
+    return torch.lerp(before, after, share[..., None]), torch.logaddexp(left[1], right[1])
 
 
 def _route(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
