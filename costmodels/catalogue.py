@@ -21,7 +21,7 @@ def profile_for(hardware: str, asked: str = SHIPPED) -> Profile | None:
 
     Parameters
     ----------
-    asked : the path of a profile, ``none``, or nothing for the newest one that ships.
+    asked : the path or the name of a profile, ``none``, or nothing for the newest one that ships.
 
     Raises
     ------
@@ -46,13 +46,15 @@ def shipped_profile(hardware: str) -> Profile | None:
 
 
 def read_profile(path: str) -> Profile:
-    """Read a profile from a file.
+    """Read a profile from a file, or one that ships by its name.
 
     Raises
     ------
     InputError
         If it cannot be read, or is no profile.
     """
+    if path in shipped_profiles():
+        return load_profile(_read(f"profiles/{path}.toml"), path)
     try:
         with Path(path).open(encoding="utf-8") as file:
             text = file.read(LARGEST + 1)
@@ -62,6 +64,18 @@ def read_profile(path: str) -> Profile:
     if len(text) > LARGEST:
         raise InputError(f"profile {path}: more than {LARGEST} characters")
     return load_profile(text, path)
+
+
+@cache
+def shipped_profiles() -> tuple[str, ...]:
+    """List the names of the profiles that ship.
+
+    >>> "index" in shipped_profiles()
+    False
+    """
+    folder = files("costmodels").joinpath("data", "profiles")
+    names = {entry.name.removesuffix(".toml") for entry in folder.iterdir()}
+    return tuple(sorted(names - {"index"}))
 
 
 @cache
@@ -99,6 +113,17 @@ def communicator_bytes(profile: Profile | None = None) -> float:
     """Bytes of GPU memory that NCCL takes for one communicator."""
     own = None if profile is None else profile.communicator
     return _communicator() if own is None else own.value
+
+
+@cache
+def headroom(kind: str) -> float:
+    """Share of a GPU's memory that engines leave free: of ``diffusion`` models, or ``decoder``.
+
+    >>> headroom("diffusion") < headroom("decoder") < 1
+    True
+    """
+    entry = tomllib.loads(_read("memory.toml"))["headroom"][kind]
+    return read_sourced(f"memory.headroom.{kind}", entry, "1", {}).value
 
 
 @cache

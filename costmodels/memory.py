@@ -21,12 +21,22 @@ def weights(loops: Sequence[Loop]) -> float:
 
     Matrices outside the layers (embeddings, heads) are left to whoever knows the whole model.
     """
+    return _weights(loops, layered=True)
+
+
+def outer_weights(loops: Sequence[Loop]) -> float:
+    """Bytes of the matrices outside the layers that the loops multiply by."""
+    return _weights(loops, layered=False)
+
+
+def _weights(loops: Sequence[Loop], *, layered: bool) -> float:
     seen: dict[str, float] = {}
     for loop in loops:
         for matmul, layers in _matmuls(loop, 1):
             weight = matmul.weight
-            if weight.layered:
-                seen[weight.name] = max(seen.get(weight.name, 0.0), weight.bytes * layers)
+            if weight.layered == layered:
+                whole = weight.bytes * (layers if layered else 1)
+                seen[weight.name] = max(seen.get(weight.name, 0.0), whole)
     return sum(seen.values())
 
 

@@ -15,6 +15,7 @@ It is read from TOML that `planner calibrate` writes::
     [attention.cudnn]                  # as in data/kernels_attention.toml
     [pointwise]
     [curves.hopper.nvlink.ring_ll]     # as in data/collectives_nvlink.toml
+    [times.hopper.nvlink.all_reduce.graph]  # of groups like the measured one, by size
     [launch]                           # host and gap of a collective call
     [runtimes.torch-eager]             # what data/runtimes.toml says otherwise
     [overlap]                          # hidden share, by kind of collective
@@ -33,6 +34,7 @@ from costmodels.collectives.calibration import CurveCalibration
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.operations import OPS
 from costmodels.collectives.parameters import Fitted, read_fitted
+from costmodels.collectives.times import Times, read_times
 from costmodels.kernels.calibration import KernelCalibration
 from costmodels.kernels.parameters import (
     AttentionParameters,
@@ -50,10 +52,12 @@ FORMAT: Final = 1
 Table = Mapping[str, object]
 _HEAD: Final = {"format", "hardware", "date", "kind", "source"}
 _PARTS: Final = {
-    "machine", "software", "matmul", "attention", "pointwise", "curves", "launch", "runtimes",
-    "overlap", "memory",
+    "machine", "software", "matmul", "attention", "pointwise", "curves", "times", "launch",
+    "runtimes", "overlap", "memory",
 }  # fmt: skip
-_CHECK: Final = ("worst_error", "held_out_median_error", "held_out_worst_error")
+_CHECK: Final = (
+    "worst_error", "held_out_median_error", "held_out_p90_error", "held_out_worst_error",
+)  # fmt: skip
 _POSITIVE: Final[Mapping[type, tuple[str, ...]]] = {
     MatmulParameters: (
         "flop_per_cycle", "efficiency", "ceiling", "tile_half", "load_bandwidth",
@@ -64,6 +68,8 @@ _POSITIVE: Final[Mapping[type, tuple[str, ...]]] = {
     Curve: ("efficiency", "sharpness", "rise_bytes", "share", "cross"),
 }  # fmt: skip
 """What a formula divides by."""
+_DEPTHS: Final[Mapping[str, int]] = {"attention": 1, "runtimes": 1, "curves": 3, "times": 4}
+"""How many names stand before a table of a part, such as ``hopper.nvlink.ring_ll``."""
 _NAMES: Final = 32  # profiles remembered by their text
 
 
@@ -72,7 +78,7 @@ class Fit:
     """How far to trust a table.
 
     rows, held_out_rows : measurements it was fitted to, and those kept back to judge it.
-    worst_error, held_out_median_error, held_out_worst_error : relative.
+    worst_error, held_out_median_error, held_out_p90_error, held_out_worst_error : relative.
     split : how the rows were kept back. standard_errors : of each parameter, relative.
     """
 
@@ -80,6 +86,7 @@ class Fit:
     worst_error: float = math.nan
     held_out_rows: int = 0
     held_out_median_error: float = math.nan
+    held_out_p90_error: float = math.nan
     held_out_worst_error: float = math.nan
     split: str = ""
     standard_errors: tuple[tuple[str, float], ...] = ()
@@ -118,8 +125,9 @@ class Profile:
 
     @property
     def name(self) -> str:
-        """What a person calls it, such as ``h100-sxm-2026-11-27``."""
-        return f"{self.hardware}-{self.date}"
+        """What a person calls it, such as ``h100-sxm-x2-2026-11-27`` of two GPUs together."""
+        gpus = dict(self.machine).get("gpus", "1")
+        return "-".join([self.hardware, *([f"x{gpus}"] if gpus != "1" else []), self.date])
 
     def hidden_share(self, kind: str) -> float | None:
         """Share of a collective of `kind` that compute hides; None where it was not measured."""
@@ -274,17 +282,30 @@ def _curves(tables: Mapping[str, Table], identity: str) -> CurveCalibration:
         curves=tuple(_places(tables["curves"])),
         host=None if host is None else Seconds(host.value),
         gap=None if gap is None else Seconds(gap.value),
+        times=tuple(_times(tables["times"])),
     )
 
 
+def _deep(table: Table, depth: int, where: str = "") -> Iterator[tuple[str, Table]]:
+    """Yield the tables `depth` names down, each with those names joined by dots."""
+    for key, row in table.items():
+        place = f"{where}.{key}" if where else key
+        if depth == 1:
+            yield place, _inner(row, place)
+        else:
+            yield from _deep(_inner(row, place), depth - 1, place)
+
+
+def _times(table: Table) -> Iterator[Times]:
+    for where, row in _deep(table, 4):
+        yield read_times(where, _bare(row))
+
+
 def _places(table: Table) -> Iterator[tuple[str, Fitted]]:
-    for architecture, links in table.items():
-        for link, rows in _inner(links, architecture).items():
-            for name, row in _inner(rows, link).items():
-                where = f"{architecture}.{link}.{name}"
-                fitted = read_fitted(where, _bare(_inner(row, where)))
-                _check_positive(where, fitted.curve)
-                yield where, fitted
+    for where, row in _deep(table, 3):
+        fitted = read_fitted(where, _bare(row))
+        _check_positive(where, fitted.curve)
+        yield where, fitted
 
 
 def _runtime(where: str, row: Table, document: Table) -> RuntimeCalibration:
@@ -336,18 +357,10 @@ def _fits(tables: Mapping[str, Table]) -> Iterator[tuple[str, Fit]]:
     for part in ("matmul", "pointwise", "overlap"):
         if "fit" in tables[part]:
             yield part, _fit(part, _inner(tables[part]["fit"], part))
-    for part in ("attention", "runtimes"):
-        for name, row in tables[part].items():
-            inner = _inner(row, name)
-            if "fit" in inner:
-                yield f"{part}.{name}", _fit(name, _inner(inner["fit"], name))
-    for architecture, links in tables["curves"].items():
-        for link, rows in _inner(links, architecture).items():
-            for name, row in _inner(rows, link).items():
-                inner = _inner(row, name)
-                if "fit" in inner:
-                    where = f"curves.{architecture}.{link}.{name}"
-                    yield where, _fit(where, _inner(inner["fit"], where))
+    for part, depth in _DEPTHS.items():
+        for name, row in _deep(tables[part], depth):
+            if "fit" in row:
+                yield f"{part}.{name}", _fit(name, _inner(row["fit"], name))
 
 
 def _fit(where: str, row: Table) -> Fit:

@@ -17,6 +17,10 @@ from validate.measured import Measured
 Profile = str
 """Path of a calibration profile, "" for the one that ships, ``none`` for none."""
 
+WORKSPACE: Final = 64 * 2.0**20
+"""Bytes that PyTorch keeps for cuBLAS on a Hopper GPU: 32 MiB on each of two streams (notes on
+CUDA semantics, CUBLAS_WORKSPACE_CONFIG)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -65,7 +69,9 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
         exposed_s=float(spent.exposed),
         hidden_s=float(spent.hidden),
         launch_s=float(spent.launch),
-        memory_bytes=memory.weights(stages)
+        memory_bytes=WORKSPACE
+        + memory.weights(stages)
+        + memory.outer_weights(stages)
         + float(np.max(memory.activations(stage)))
         + float(np.max(memory.caches(stages))),
         basis=_basis(spent),

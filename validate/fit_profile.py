@@ -15,6 +15,7 @@ from validate.profiles.kernels import fit_kernels
 from validate.profiles.links import Links, fit_links, hidden_shares
 from validate.profiles.runtimes import communicator, fit_runtimes
 from validate.profiles.text import to_toml
+from validate.profiles.times import fit_times
 from validate.rows import Row
 
 Manifest = Mapping[str, Any]
@@ -49,16 +50,18 @@ def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
     date = str(measured.manifest.get("date", ""))
     identity = f"fit {measured.source}"
     kernels = fit_kernels(measured.rows, device, measured.source, identity)
+    fabric = fabric_of(measured.manifest, name)
     links = fit_links(
         measured.rows,
         Links(
-            fabric=fabric_of(measured.manifest, name),
+            fabric=fabric,
             recipes=recipes,
             nccl=release_of(measured.manifest),
             source=measured.source,
             identity=identity,
         ),
     )
+    times, time_fits = fit_times(measured.rows, fabric, measured.source)
     draft = Profile(
         hardware=name,
         date=date,
@@ -66,11 +69,11 @@ def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
         machine=_machine(measured.manifest),
         software=_software(measured.manifest),
         kernels=kernels.calibration,
-        curves=links.calibration,
+        curves=replace(links.calibration, times=times),
         runtimes=fit_runtimes(measured.rows, device, kernels.calibration, measured.source),
         overlap=hidden_shares(measured.rows, measured.source),
         communicator=communicator(measured.rows, measured.source),
-        fits=(*kernels.fits, *links.fits),
+        fits=(*kernels.fits, *links.fits, *time_fits),
     )
     if not draft.fits:
         good = sum(not row.error for row in measured.rows)

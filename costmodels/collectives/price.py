@@ -21,6 +21,7 @@ from costmodels.collectives.settings import (
     read_algorithm,
     read_launch,
 )
+from costmodels.collectives.timed import Timed
 from costmodels.estimate import Basis
 from topology.errors import InputError, unknown
 from topology.fabric import Fabric
@@ -234,13 +235,14 @@ def _nccl_way(
     settings: Settings,
     calibration: Calibration,
 ) -> Priced:
-    name = "" if algorithm == "auto" else algorithm
     way: Priced
     if algorithm == "symmetric":
         kernels = tuple(map(one, symmetric_kernels(op, fabric, calibration)))
         way = Fastest(ways=kernels, limits=(np.inf,) * len(kernels))
+    elif algorithm == "auto":
+        way = _own_choice(op, fabric, "graph", settings, calibration)
     else:
-        way = nccl_plan(op, fabric, tuning().at(settings.nccl), name, calibration)
+        way = nccl_plan(op, fabric, tuning().at(settings.nccl), algorithm, calibration)
     floor = 0.0
     if settings.launcher == "single":
         floor = eager().launching(fabric, _posts(op, fabric))
@@ -248,10 +250,22 @@ def _nccl_way(
         case "graph":
             return Launched(way=way, host=floor) if floor else way
         case "stream":
+            called = _own_choice(op, fabric, "stream", settings, calibration)
+            if algorithm == "auto" and isinstance(called, Timed):
+                return Launched(way=called, host=floor)
             host, gap = _calls(calibration)
             return Launched(way=way, host=max(floor, host), gap=gap)
         case _:
             assert_never(launch)
+
+
+def _own_choice(
+    op: Op, fabric: Fabric, launch: Launch, settings: Settings, calibration: Calibration
+) -> Priced:
+    """Leave algorithm and protocol to NCCL; as measured, where this machine was."""
+    way = nccl_plan(op, fabric, tuning().at(settings.nccl), "", calibration)
+    times = None if calibration is None else calibration.times_of(op, fabric, launch)
+    return way if times is None else Timed(way=way, times=times)
 
 
 def _posts(op: Op, fabric: Fabric) -> int:
@@ -286,7 +300,7 @@ def _engine_way(
     calibration: Calibration,
 ) -> Priced:
     """Take the fastest of an engine's kernels, each up to its limit, and NCCL."""
-    nccl: Priced = nccl_plan(op, fabric, tuning().at(settings.nccl), "", calibration)
+    nccl = _own_choice(op, fabric, "graph", settings, calibration)
     ways = [nccl if launch == "graph" else _eager(nccl, engine.nccl_host, fabric)]
     limits = [np.inf]
     crowded = fabric.link == "pcie" and fabric.ranks > 2  # engines leave these to NCCL

@@ -109,6 +109,17 @@ ranks = "2..2"
 median_error = "0.02"
 worst_error = "0.1"
 """
+TIMES = """
+[times.hopper.nvlink.broadcast.graph]
+kind = "measured"
+source = "an example"
+ranks = 2
+bandwidth = "450 GB/s"
+sizes = ["1 MB", "2 MB", "6 MB"]
+seconds = ["10 us", "10 us", "30 us"]
+median_error = "0.01"
+worst_error = "0.1"
+"""
 REST = """
 [launch]
 host = "30 us"
@@ -126,7 +137,7 @@ send_recv = { value = "0.9", note = "two sizes" }
 [memory]
 communicator = "100 MiB"
 """
-WHOLE = HEAD + POINTWISE + MATMUL + ATTENTION + CURVE + REST
+WHOLE = HEAD + POINTWISE + MATMUL + ATTENTION + CURVE + TIMES + REST
 PROFILE = load_profile(WHOLE)
 EMPTY = load_profile(HEAD)
 
@@ -282,6 +293,13 @@ def test_how_far_to_trust_a_table_is_kept():
         ("[launch]", "[lunch]", "unexpected ['lunch']"),
         ('ops = "all_reduce"\n', "", "missing ['ops']"),
         ('ranks = "2..2"', 'ranks = "two"', "malformed"),
+        ("ranks = 2", 'ranks = "two"', "malformed"),
+        ('"2 MB", "6 MB"', '"6 MB", "2 MB"', "do not go together"),
+        ('"10 us", "30 us"', '"30 us", "10 us"', "do not go together"),
+        ('"10 us", "10 us", "30 us"', '"10 us", "30 us"', "do not go together"),
+        ('bandwidth = "450 GB/s"\n', "", "missing ['bandwidth']"),
+        ("broadcast.graph", "broadcast.telegraph", "telegraph"),
+        ("broadcast.graph", "broadcast", "got"),
         ("[pointwise]", "[pointwise", "no TOML"),
     ],
 )

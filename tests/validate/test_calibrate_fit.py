@@ -323,7 +323,7 @@ def test_a_profile_is_written_once(tmp_path, rows):
     found = finish(task, text, json.dumps(MANIFEST), write_new)
     again = read_profile(str(task.output))
 
-    assert again.name == found.profile.name == "h100-sxm-2026-11-27"
+    assert again.name == found.profile.name == "h100-sxm-x2-2026-11-27"
     assert again.source.startswith("mine.measurements/rows.jsonl, sha256 ")
     assert [row[0] for row in found.summary] == [name for name, _ in again.fits]
     json.dumps(found.to_dict(), allow_nan=False)

@@ -117,6 +117,9 @@ def _host(tier: int) -> Iterator[Case]:
 def _collective(tier: int) -> Iterator[Case]:
     octaves = range(10, 31)
     for op in OPS:
+        for octave in range(20, 30):  # the steps of protocols and channels lie between octaves too
+            if tier == (2 if op in USED else 3):
+                yield case("collective", tier, op=op, bytes=3 * 2 ** (octave - 1))
         for octave in octaves:
             main = op in USED and octave % 2 == 0
             place = 1 if main else 2 if op in USED or octave % 2 == 0 else 3

@@ -58,6 +58,7 @@ def judge(rows: Sequence[Row], problem_of: Callable[[Sequence[Row]], Problem]) -
             worst_error=float(errors.max()),
             held_out_rows=missed.size,
             held_out_median_error=float(np.median(missed)) if missed.size else np.nan,
+            held_out_p90_error=float(np.quantile(missed, 0.9)) if missed.size else np.nan,
             held_out_worst_error=float(missed.max()) if missed.size else np.nan,
             split=SPLIT if missed.size else "",
             standard_errors=tuple(minimum.errors.items()),

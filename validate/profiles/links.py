@@ -28,6 +28,9 @@ from validate.rows import Row
 
 FIRM: Final = 2.0
 BY_RANKS: Final[tuple[str, ...]] = ("step", "rise", "copy_gather", "copy_reduce")
+ONE_WAY: Final = ("broadcast", "reduce", "gather", "scatter")
+"""Where a rank only sends or only receives: quicker to start, and undisturbed by traffic the other
+way, which a curve that all collectives share cannot say. Plans use none; their times are kept."""
 DEVICE_BOUND: Final = 2.0  # a call this many times longer than the host's part shows the gap
 
 
@@ -79,6 +82,8 @@ def fit_links(rows: Sequence[Row], links: Links) -> LinkFits:
 def _curve_name(row: Row, links: Links) -> str:
     """Name the curve that a message was sent by; empty for what shapes none."""
     if row.error or row.mode != "graph" or links.fabric.ranks < 2:
+        return ""
+    if row.family == "collective" and row.sizes["op"] in ONE_WAY:
         return ""
     if row.family == "collective":
         return curve_of(_measurement(row, links.fabric), tuning().at(links.nccl))

@@ -12,7 +12,9 @@ from topology.catalogue import hardware
 from topology.errors import InputError
 from topology.units import GIB, MIB, format_seconds
 
-FIT_HEADERS: Final = ("table", "rows", "median", "worst", "held out", "its median", "its worst")
+FIT_HEADERS: Final = (
+    "table", "rows", "median", "worst", "held out", "its median", "ninth decile", "its worst"
+)  # fmt: skip
 VALUE_HEADERS: Final = ("parameter", "value", "standard error")
 DIFF_HEADERS: Final = ("parameter", "first", "second", "change", "in standard errors")
 EXAMPLE_HEADERS: Final = ("example", "first", "second", "change")
@@ -80,6 +82,7 @@ def medians(profile: Profile) -> dict[str, float]:
     """Median error of each table, by its name in the file."""
     known = profile.kernels
     found = {f"curves.{place}": fitted.median_error for place, fitted in profile.curves.curves}
+    found |= {f"times.{times.place}": times.median_error for times in profile.curves.times}
     found |= {f"attention.{k}": record.provenance.median_error for k, record in known.attention}
     if known.matmul is not None:
         found["matmul"] = known.matmul.provenance.median_error
@@ -99,6 +102,7 @@ def fit_rows(profile: Profile) -> list[list[str]]:
             _percent(fit.worst_error),
             str(fit.held_out_rows),
             _percent(fit.held_out_median_error),
+            _percent(fit.held_out_p90_error),
             _percent(fit.held_out_worst_error),
         ]
         for name, fit in profile.fits

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from costmodels.collectives.parameters import Fitted
+from costmodels.collectives.times import Times
 from costmodels.profile import FORMAT, Fit, Profile, RuntimeCalibration
 from topology.sourced import Sourced
 from validate import fit_collectives, fit_kernels
@@ -12,6 +13,7 @@ from validate.fit_collectives import CurveFit
 
 MIB = 2**20
 MICROSECONDS = 10**6
+GIGA = 10**9
 
 
 def to_toml(profile: Profile) -> str:
@@ -23,6 +25,7 @@ def to_toml(profile: Profile) -> str:
         _texts("software", profile.software),
         *_kernels(profile, fits),
         *_curves(profile, fits),
+        *_times(profile, fits),
         *_launch(profile),
         *(_runtime(name, runtime) for name, runtime in profile.runtimes),
         *_overlap(profile),
@@ -73,6 +76,31 @@ def _curves(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[str]:
         yield _fit(name, fit)
 
 
+def _times(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[str]:
+    for times in profile.curves.times:
+        name = f"times.{times.place}"
+        yield _seen(name, times)
+        yield _fit(name, fits.get(name))
+
+
+def _seen(name: str, times: Times) -> str:
+    sizes = [f"{size:.0f} B" for size in times.sizes]
+    return "\n".join(
+        [
+            f"[{name}]",
+            f"kind = {_quoted(times.kind)}",
+            f"source = {_quoted(times.source)}",
+            f"ranks = {times.ranks}",
+            f'bandwidth = "{times.bandwidth / GIGA:.6g} GB/s"',
+            f"sizes = {_quoted(sizes)}",
+            f"seconds = {_quoted([_microseconds(time) for time in times.seconds])}",
+            f'median_error = "{times.median_error:.3f}"',
+            f'worst_error = "{times.worst_error:.3f}"',
+            "",
+        ]
+    )
+
+
 def _curve_fit(fitted: Fitted, fit: Fit | None) -> CurveFit:
     return CurveFit(
         curve=fitted.curve,
@@ -94,6 +122,7 @@ def _fit(name: str, fit: Fit | None) -> str:
     if fit.held_out_rows:
         lines += [f"held_out_rows = {fit.held_out_rows}", f"split = {_quoted(fit.split)}"]
         lines += _error("held_out_median_error", fit.held_out_median_error)
+        lines += _error("held_out_p90_error", fit.held_out_p90_error)
         lines += _error("held_out_worst_error", fit.held_out_worst_error)
     if fit.standard_errors:
         lines += ["", f"[{name}.fit.standard_errors]"]
@@ -154,5 +183,5 @@ def _mebibytes(size: float) -> str:
     return f"{size / MIB:.5g} MiB"
 
 
-def _quoted(text: str) -> str:
+def _quoted(text: str | list[str]) -> str:
     return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,129 @@
+"""Collectives as they were measured on one machine, and what lies between the sizes seen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.collectives.operations import Amount, Op, read_op
+from costmodels.collectives.parameters import link_class
+from costmodels.collectives.settings import Launch, read_launch
+from topology.errors import CatalogueError
+from topology.fabric import Fabric
+from topology.sourced import Kind
+from topology.units import BytesPerSecond, parse
+
+_ALIKE: Final = 0.01  # of two bandwidths that are the same link
+_KEYS: Final = frozenset(
+    {"kind", "source", "ranks", "bandwidth", "sizes", "seconds", "median_error", "worst_error"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    r"""What one collective took on one machine, at rising sizes.
+
+    Between two sizes the time is linear in the bytes, as a start-up and a rate of its own:
+
+    .. math:: t(m) = t_i + (m - m_i) (t_{i+1} - t_i) / (m_{i+1} - m_i)
+
+    Fewer bytes than the smallest take as long as that one; more than the largest go on at the
+    rate of the last two sizes.
+
+    Fields
+    ------
+    architecture, link : of the GPUs, as in a curve's name. bandwidth : B/s, the nominal one.
+    ranks : how many took part, all in one node. launch : how the calls were issued.
+    sizes : B, rising. seconds : s, never falling, one a size.
+    median_error, worst_error : relative, of the rows that shaped it.
+
+    Examples
+    --------
+    10 us at 1 MB and 30 us at 3 MB: 20 us at 2 MB, 10 us for less, 40 us at 4 MB.
+
+    >>> seen = Times(
+    ...     op="all_reduce", architecture="hopper", link="nvlink", ranks=2, launch="graph",
+    ...     bandwidth=BytesPerSecond(450e9), sizes=(1e6, 3e6), seconds=(1e-5, 3e-5), source="",
+    ... )
+    >>> [f"{seen.time(size) * 1e6:.0f} us" for size in (2e6, 1e3, 4e6)]
+    ['20 us', '10 us', '40 us']
+    """
+
+    op: Op
+    architecture: str
+    link: str
+    ranks: int
+    launch: Launch
+    bandwidth: BytesPerSecond
+    sizes: tuple[float, ...]
+    seconds: tuple[float, ...]
+    source: str
+    kind: Kind = "measured"
+    median_error: float = np.nan
+    worst_error: float = np.nan
+
+    @property
+    def place(self) -> str:
+        """Its name in a profile, such as ``hopper.nvlink.all_reduce.graph``."""
+        return f"{self.architecture}.{self.link}.{self.op}.{self.launch}"
+
+    def time(self, message_bytes: Amount) -> Amount:
+        """Seconds for a message of `message_bytes`."""
+        if isinstance(message_bytes, np.ndarray):
+            return self._between(message_bytes)
+        return float(self._between(np.array(message_bytes)))
+
+    def _between(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+        (before, last), (less, most) = self.seconds[-2:], self.sizes[-2:]
+        beyond = np.maximum(sizes - most, 0.0) * (last - before) / (most - less)
+        found: NDArray[np.float64] = np.interp(sizes, self.sizes, self.seconds) + beyond
+        return found
+
+    def serves(self, op: Op, fabric: Fabric, launch: Launch) -> bool:
+        """Whether it is this collective on as many GPUs over the same links."""
+        return (
+            (self.op, self.launch, self.ranks) == (op, launch, fabric.ranks)
+            and fabric.nodes == 1
+            and (self.architecture, self.link) == (fabric.architecture, link_class(fabric))
+            and abs(fabric.bandwidth - self.bandwidth) <= _ALIKE * self.bandwidth
+        )
+
+
+def read_times(place: str, row: Mapping[str, object]) -> Times:
+    """Read one table of a profile, ``[times.hopper.nvlink.all_reduce.graph]``.
+
+    Raises
+    ------
+    CatalogueError
+        If a key is missing or unknown, or sizes and seconds do not go together.
+    """
+    missing, extra = _KEYS - set(row), set(row) - _KEYS
+    if missing or extra:
+        raise CatalogueError(f"{place}: missing {sorted(missing)}, unexpected {sorted(extra)}")
+    architecture, link, op, launch = place.split(".")
+    sizes, seconds = _numbers(row["sizes"], "B"), _numbers(row["seconds"], "s")
+    rising = all(a < b for a, b in pairwise(sizes))
+    steady = all(a <= b for a, b in pairwise(seconds))
+    if not 2 <= len(sizes) == len(seconds) or not rising or not steady or seconds[0] <= 0:
+        raise CatalogueError(f"{place}: sizes and seconds do not go together")
+    return Times(
+        op=read_op(op),
+        architecture=architecture,
+        link=link,
+        ranks=int(str(row["ranks"])),
+        launch=read_launch(launch),
+        bandwidth=BytesPerSecond(parse(str(row["bandwidth"]), "B/s")),
+        sizes=sizes,
+        seconds=seconds,
+        source=str(row["source"]),
+        kind=cast(Kind, row["kind"]),
+        median_error=parse(str(row["median_error"]), "1"),
+        worst_error=parse(str(row["worst_error"]), "1"),
+    )
+
+
+def _numbers(entries: object, unit: str) -> tuple[float, ...]:
+    return tuple(parse(str(entry), unit) for entry in cast(Sequence[object], entries))
