@@ -1,6 +1,8 @@
 """Tables that ship with the cost models, and profiles: nothing else here touches a file."""
 
+import os
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -43,6 +45,39 @@ def shipped_profile(hardware: str) -> Profile | None:
     """Read the newest profile of a hardware name that ships, once; None where there is none."""
     name = tomllib.loads(_read("profiles/index.toml"))["newest"].get(hardware)
     return None if name is None else load_profile(_read(f"profiles/{name}"), str(name))
+
+
+def own_profile(hardware: str, product: str, gpus: int) -> Profile | None:
+    """Find the newest profile that was measured on a machine like this one; None where none was.
+
+    Parameters
+    ----------
+    product : what the driver calls its GPUs. gpus : how many it has.
+    """
+    alike = [
+        one
+        for one in _profiles()
+        if one.hardware == hardware
+        and dict(one.machine).get("gpu") == product
+        and dict(one.machine).get("gpus") == str(gpus)
+        and one != shipped_profile(hardware)
+    ]
+    return max(alike, key=lambda one: one.date, default=None)
+
+
+def _profiles() -> Iterator[Profile]:
+    """Yield profiles of the user's own folder, and those that ship."""
+    yield from map(read_profile, shipped_profiles())
+    folder = profile_folder()
+    for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
+        yield read_profile(str(path))
+
+
+def profile_folder() -> Path:
+    """Where profiles are looked for: ``PLANNER_PROFILES``, or below the user's settings."""
+    asked = os.environ.get("PLANNER_PROFILES")
+    settings = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
+    return Path(asked) if asked else Path(settings) / "multi-gpu-planner" / "profiles"
 
 
 def read_profile(path: str) -> Profile:

@@ -4,7 +4,6 @@ The one place that may reach up to `validate`, and only when a command needs it.
 """
 
 import argparse
-import io
 import json
 import os
 import sys
@@ -12,14 +11,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from planner.harness import write
 from topology.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from planner.ground import Ground
     from planner.request import Request
-    from topology.graph import Machine
 
 DONE, NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+ON_GPUS: Final = {
+    "validate": "run a plan, prove its numbers, and time it beside what was predicted",
+    "calibrate": "measure this machine, and write a profile of it",
+    "profile": "what a calibration profile holds",
+    "doctor": "whether this machine can run multi-device TensorRT engines",
+}
+"""Commands of the layer above, loaded when one of them is asked for."""
 WIDTH: Final = 118
 TOP: Final = 8
 
@@ -37,10 +43,11 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
-        arguments = _parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else list(argv)
+        arguments = _parser(words[0] if words else "").parse_args(words)
         answer: Answer = arguments.run(arguments)
         text, code = answer
-        _write(text, arguments.output)
+        write(text, arguments.output)
     except InputError as error:
         print(f"planner: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
@@ -56,27 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _write(text: str, output: str | None) -> None:
-    """Print, or write a file whole or not at all."""
-    if output is None:
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # bars on a terminal that has none
-        print(text, flush=True)
-        return
-    target = Path(output)
-    try:
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            draft.write_text(text + "\n", encoding="utf-8")
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror}") from None
-    except ValueError:  # no name, or a null character
-        raise InputError(f"--output {output[:60]!r}: wanted the path of a file") from None
-
-
 def _whole(text: str) -> int:
     try:
         return int(text)
@@ -84,7 +70,7 @@ def _whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number") from None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str) -> argparse.ArgumentParser:
     parser = _Parser(prog="planner", description="Split generative models over GPUs.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -93,6 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_collectives(commands.add_parser("collectives", help="what collectives cost"))
     _add_models(commands.add_parser("models", help="the models that are known, and files"))
     _add_topology(commands.add_parser("topology", help="machines: catalogue names and files"))
+    _add_export(commands.add_parser("export", help="a plan as a folder to build and run"))
+    for name, words in ON_GPUS.items():
+        added = commands.add_parser(name, help=words)
+        if name == command:
+            from validate import cli  # noqa: PLC0415  # the one import that points up
+
+            cli.add(name, added)
     return parser
 
 
@@ -134,6 +127,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--text-tower", help="once or every_step (Cosmos 3)")
     parser.add_argument("--algorithm", default="auto", help="of collectives; auto is NCCL's choice")
+    _add_profile(parser)
     parser.add_argument("--attention", default="", help="kernel to price: fa2, fa3, cudnn ...")
     parser.add_argument(
         "--wide-collectives", action="store_true", help="collectives carry 32-bit numbers"
@@ -157,6 +151,12 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detect", action="store_true", help="the machine this runs on")
     parser.add_argument("--pcie-generation", type=_whole, help="of a topology that does not say")
     parser.add_argument("--nodes", type=_whole, default=0, help="hosts to spread the GPUs over")
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--profile", default="", help="a calibration profile: a file, a name that ships, or none"
+    )
 
 
 def _add_recommend(parser: argparse.ArgumentParser) -> None:
@@ -243,6 +243,31 @@ def _estimate(arguments: argparse.Namespace) -> Answer:
     return _rendered(report.estimate(question, found, launch_of(question, found))), DONE
 
 
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    _add_request(parser)
+    parser.add_argument("--plan", help="such as cfg2.ulysses4; needed on more than one GPU")
+    parser.add_argument("--backend", default="tensorrt")
+    parser.add_argument("--tensorrt-version", default="", help="that will build it")
+    parser.add_argument("--force", action="store_true", help="replace the folder")
+    parser.add_argument("--output", required=True, metavar="DIR")
+    parser.set_defaults(run=_export)
+
+
+def _export(arguments: argparse.Namespace) -> Answer:
+    from planner.export.export import export  # noqa: PLC0415
+
+    line = export(
+        _request(arguments),
+        arguments.plan,
+        arguments.backend,
+        arguments.output,
+        force=arguments.force,
+        version=arguments.tensorrt_version,
+    )
+    arguments.output = None  # the folder; this line goes to the screen
+    return line, DONE
+
+
 def _add_collectives(parser: argparse.ArgumentParser) -> None:
     _add_machine(parser)
     parser.add_argument("--gpus", type=_whole, help="8, all of a machine's, or those of a log")
@@ -250,6 +275,7 @@ def _add_collectives(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bytes", default="1KiB:1GiB", help="a size, or a range of sizes")
     parser.add_argument("--algorithm", default="auto")
     parser.add_argument("--launch", default="graph", help="graph or stream")
+    _add_profile(parser)
     parser.add_argument("--compare", metavar="LOG", help="put an nccl-tests output beside it")
     _add_output(parser, _collectives, ("table", "json", "markdown", "csv"))
 
@@ -269,6 +295,7 @@ def _collectives(arguments: argparse.Namespace) -> Answer:
         algorithm=arguments.algorithm,
         launch=arguments.launch,
         ground=ground,
+        profile=arguments.profile,
     )
     if arguments.format == "json":
         return _json(table.to_dict()), DONE
@@ -334,8 +361,15 @@ def _add_topology(parser: argparse.ArgumentParser) -> None:
 
 def _topology(arguments: argparse.Namespace) -> Answer:
     from topology import report  # noqa: PLC0415
+    from topology.named import named  # noqa: PLC0415
 
-    machine = _machine(arguments)
+    machine = named(
+        arguments.name,
+        here=arguments.action == "detect",
+        kind=arguments.hardware,
+        nodes=arguments.nodes,
+        pcie_generation=arguments.pcie_generation,
+    )
     if arguments.format == "json" or arguments.action == "import":
         return _json(machine.to_dict()), DONE
     if arguments.format == "markdown":
@@ -343,31 +377,6 @@ def _topology(arguments: argparse.Namespace) -> Answer:
     if arguments.format == "html":
         return report.html(machine), DONE
     return _rendered(report.report(machine)), DONE
-
-
-def _machine(arguments: argparse.Namespace) -> "Machine":
-    """Return the machine that a topology command names."""
-    from topology.catalogue import hardware, hardware_names  # noqa: PLC0415
-
-    if arguments.action == "detect":
-        from topology.detect import detect  # noqa: PLC0415
-
-        return detect()
-    if arguments.name is None:
-        raise InputError(f"topology {arguments.action}: wanted a catalogue name or a file")
-    if arguments.name.lower() in hardware_names():
-        from planner.request import LARGEST  # noqa: PLC0415
-        from topology.machines import machine_of  # noqa: PLC0415
-
-        if not 1 <= arguments.nodes <= LARGEST["nodes"]:
-            raise InputError(
-                f"nodes: got {arguments.nodes}, wanted a whole number from 1 to {LARGEST['nodes']}"
-            )
-        return machine_of(hardware(arguments.name), arguments.nodes)
-    from topology.read import read_topology  # noqa: PLC0415
-
-    kind = hardware(arguments.hardware) if arguments.hardware else None
-    return read_topology(arguments.name, hardware=kind, pcie_generation=arguments.pcie_generation)
 
 
 def _json(document: object) -> str:

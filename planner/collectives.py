@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from costmodels.catalogue import profile_for
 from costmodels.collectives import basis, choose, collective_time
+from costmodels.collectives.calibration import Calibration
 from planner.request import LARGEST as MOST
 from topology.catalogue import hardware as find_hardware
 from topology.errors import InputError
@@ -131,12 +133,14 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     algorithm: str = "auto",
     launch: str = "graph",
     ground: "Ground | None" = None,
+    profile: str = "",
 ) -> CollectiveTable:
     """Price a collective over a range of sizes.
 
     Parameters
     ----------
     ground : a machine to take the GPUs from instead of catalogue hardware.
+    profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
 
     Raises
     ------
@@ -152,7 +156,9 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     else:
         part = ground.on(gpus, nodes)
         fabric, name = part.fabric(), part.machine.hardware or part.machine.name
-    rows = [_row(op, size, fabric, algorithm, launch) for size in sizes_of(sizes)]
+    known = profile_for(name, profile)
+    way = Way(algorithm=algorithm, launch=launch, known=None if known is None else known.curves)
+    rows = [_row(op, size, fabric, way) for size in sizes_of(sizes)]
     return CollectiveTable(op=op, hardware=name, gpus=gpus, rows=tuple(rows))
 
 
@@ -162,9 +168,28 @@ def links(gpus: int, hardware: str, nodes: int = 0) -> tuple[Fabric, str]:
     return found.group(gpus, stride=1, island=found.island(gpus, nodes)), found.name
 
 
-def _row(op: str, size: float, fabric: Fabric, algorithm: str, launch: str) -> Row:
-    seconds = float(collective_time(op, size, fabric, algorithm=algorithm, launch=launch))
-    chosen, protocol = choose(op, size, fabric, algorithm=algorithm)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a collective is run; `known` is what was measured of it on this machine."""
+
+    algorithm: str
+    launch: str
+    known: Calibration
+
+
+def _row(op: str, size: float, fabric: Fabric, way: Way) -> Row:
+    seconds = float(
+        collective_time(
+            op,
+            size,
+            fabric,
+            algorithm=way.algorithm,
+            launch=way.launch,
+            calibration=way.known,
+        )
+    )
+    chosen, protocol = choose(op, size, fabric, algorithm=way.algorithm, calibration=way.known)
+    found = basis(op, size, fabric, algorithm=way.algorithm, calibration=way.known)
     rate = size / seconds
     return Row(
         message_bytes=size,
@@ -173,7 +198,7 @@ def _row(op: str, size: float, fabric: Fabric, algorithm: str, launch: str) -> R
         bus_bandwidth_bytes_per_s=rate * bus_factor(op, fabric.ranks),
         algorithm=chosen,
         protocol=protocol,
-        basis=basis(op, size, fabric, algorithm=algorithm).name.lower(),
+        basis=found.name.lower(),
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from costmodels.catalogue import profile_for, runtime
+from costmodels.catalogue import own_profile, profile_for, runtime
 from costmodels.price import Target
 from costmodels.profile import Profile
 from costmodels.runtime import Runtime
@@ -80,7 +80,7 @@ def site_of(request: Request) -> Site:
     """
     ground = _ground(request)
     found = hardware(request.hardware) if ground is None else ground.ruling(request.precision)
-    profile = profile_for(found.name, request.profile)
+    profile = _profile(request, found, ground)
     if found.device.peak(request.precision) is None:
         can = ", ".join(precision for precision, _ in found.device.peaks)
         raise InputError(
@@ -98,6 +98,18 @@ def site_of(request: Request) -> Site:
         profile=profile,
         ground=ground,
     )
+
+
+def _profile(request: Request, found: Hardware, ground: "Ground | None") -> Profile | None:
+    """Take the profile that was asked for, or that of the very machine this runs on."""
+    if request.detect and not request.profile and ground is not None:
+        machine = ground.machine
+        products = {gpu.product for gpu in machine.gpus}
+        if len(products) == 1:
+            own = own_profile(found.name, products.pop(), len(machine.gpus))
+            if own is not None:
+                return own
+    return profile_for(found.name, request.profile)
 
 
 def _ground(request: Request) -> "Ground | None":

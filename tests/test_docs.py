@@ -63,9 +63,9 @@ def test_the_first_output_is_what_the_command_prints():
 
 
 def test_the_accuracy_table_is_the_current_one():
+    from planner.report import markdown
     from validate.__main__ import _texts
     from validate.accuracy import BEGIN, END, HEADERS, cells, table
-    from planner.report import markdown
 
     shown = README.partition(BEGIN)[2].partition(END)[0].strip()
 

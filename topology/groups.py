@@ -181,7 +181,8 @@ def _exchange(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str
     """Give what links leave when each sends to each, or what hosts of such GPUs are known to."""
     rate = exchange_rate(known, names, beside)
     kinds = {gpu.hardware for gpu in known.machine.gpus if gpu.name in names} - {None}
-    usual = [hardware(str(kind)).exchange_rate(len(names)) for kind in kinds]
+    across = len({known.cpus[name] for name in names}) > 1
+    usual = [hardware(str(kind)).exchange_rate(len(names), across=across) for kind in kinds]
     return min([rate, *filter(None, usual)])
 
 

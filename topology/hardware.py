@@ -16,6 +16,7 @@ _KEYS: Final = {
     "peer_to_peer", "sockets", "pcie_generation", "nics", "nic_bandwidth", "network",
 }  # fmt: skip
 
+_OPTIONAL: Final = {"exchange", "exchange_across"}
 CROWD: Final = 4  # GPUs of a group from which a host's PCIe tree holds an exchange back
 
 
@@ -25,8 +26,9 @@ class Hardware:
 
     gpus : GPUs in one host. domain : GPUs that share NVLink, over hosts where that exists.
     link_bandwidth : bytes per second and direction of one GPU on `link`.
-    exchange : bytes per second, nominal, that one GPU of a group of four or more sends, times
-        the peers it sends to, where an exchange is known to be held back by more than links.
+    exchange : bytes per second, nominal, that each of four or more GPUs of one socket passes on
+        while each sends to each, where links promise more than hosts keep. exchange_across : bytes
+        per second and direction that then pass between sockets, in all.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Hardware:
     nic_bandwidth: Sourced
     network: str
     exchange: Sourced | None = None
+    exchange_across: Sourced | None = None
 
     def island(self, ranks: int, nodes: int = 0) -> int:
         """GPUs of a job of `ranks` that reach each other without a network.
@@ -84,6 +87,7 @@ class Hardware:
         islands = ranks // local
         span = local * stride
         bridged = span <= self.domain
+        across = span > max(1, self.gpus // self.sockets)
         return Fabric(
             architecture=self.device.architecture,
             ranks=ranks,
@@ -94,22 +98,29 @@ class Hardware:
             ),
             multicast=self.multicast and local > 2,
             peer_to_peer=self.peer_to_peer,
-            crosses_sockets=span > max(1, self.gpus // self.sockets),
+            crosses_sockets=across,
             pcie_generation=self.pcie_generation,
             network=self._network(min(stride, island), island) if islands > 1 else None,
             hosts=-(-span // self.gpus) if bridged else 1,
-            exchange=self.exchange_rate(local),
+            exchange=self.exchange_rate(local, across=across),
         )
 
-    def exchange_rate(self, local: int) -> BytesPerSecond:
-        """Nominal bytes per second of one of `local` GPUs that all send to each other; 0 unknown.
+    def exchange_rate(self, local: int, *, across: bool = False) -> BytesPerSecond:
+        r"""Nominal bytes per second of one of `local` GPUs that all send to each other; 0 unknown.
+
+        Of a group halved by the sockets each GPU sends n / 2 of its n - 1 parts across, so that
+        a capacity c holds it to c (n - 1) / (n / 2)^2.
 
         >>> from topology.catalogue import hardware
-        >>> [hardware("l40").exchange_rate(local) / 1e9 for local in (2, 4, 8)]
-        [0.0, 5.0, 2.142857142857143]
+        >>> inside, over = (hardware("l40").exchange_rate(4, across=a) / 1e9 for a in (False, True))
+        >>> inside > over > hardware("l40").exchange_rate(8, across=True) / 1e9 > 0
+        True
         """
-        crowded = self.exchange is not None and local >= CROWD
-        return BytesPerSecond(self.exchange.value / (local - 1) if self.exchange and crowded else 0.0)
+        if self.exchange is None or local < CROWD:
+            return BytesPerSecond(0.0)
+        if not across or self.exchange_across is None:
+            return BytesPerSecond(self.exchange.value)
+        return BytesPerSecond(self.exchange_across.value * (local - 1) / (local / 2) ** 2)
 
     def _network(self, sharing: int, island: int) -> Network:
         """Describe one group's part of the NICs beside the GPUs of an island."""
@@ -136,7 +147,7 @@ def load_hardware(text: str, devices: Mapping[str, Device]) -> dict[str, Hardwar
 
 
 def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device]) -> Hardware:
-    if row.keys() - {"exchange"} != _KEYS:
+    if row.keys() - _OPTIONAL != _KEYS:
         raise CatalogueError(f"{name}: expected {sorted(_KEYS)}, got {sorted(row)}")
     if row["device"] not in devices:
         raise CatalogueError(f"{name}: no device {row['device']!r}")
@@ -158,14 +169,13 @@ def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device
         nics=_count(row["nics"]),
         nic_bandwidth=read_sourced(f"{name}.nic_bandwidth", row["nic_bandwidth"], "B/s", row),
         network=str(row["network"]),
-        exchange=_exchange(name, row),
+        exchange=_optional(name, row, "exchange"),
+        exchange_across=_optional(name, row, "exchange_across"),
     )
 
 
-def _exchange(name: str, row: Mapping[str, object]) -> Sourced | None:
-    if "exchange" not in row:
-        return None
-    return read_sourced(f"{name}.exchange", row["exchange"], "B/s", row)
+def _optional(name: str, row: Mapping[str, object], key: str) -> Sourced | None:
+    return read_sourced(f"{name}.{key}", row[key], "B/s", row) if key in row else None
 
 
 def _count(value: object) -> int:

@@ -43,6 +43,7 @@ def _texts() -> Texts:
         "tables": "nccl_table_figures.csv",
         "kernels": "kernel_figures.csv",
         "plans": "plan_figures.csv",
+        "runs": "2026-11-28-h100-sxm-x2/plans.jsonl",
     }
     return Texts(
         **{key: folder.joinpath(name).read_text(encoding="utf-8") for key, name in names.items()}

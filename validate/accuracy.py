@@ -9,12 +9,21 @@ import numpy as np
 from topology.catalogue import devices, hardware_names
 from topology.errors import InputError
 from topology.units import MIB
-from validate import accuracy_collectives, accuracy_kernels, accuracy_plans, accuracy_tables
+from validate import (
+    accuracy_collectives,
+    accuracy_kernels,
+    accuracy_plans,
+    accuracy_runs,
+    accuracy_tables,
+)
 from validate.accuracy_kernels import Score, summary
 
 HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "worst", "bias")
 FEW: Final = 5
 """GPUs with fewer figures than this share a line."""
+
+OWN: Final = "h100-sxm-x2-2026-11-28"
+"""Profile of the machines that `runs` were measured on, fitted to kernels and collectives alone."""
 
 BEGIN: Final = "<!-- accuracy: made by python -m validate accuracy --write README.md -->"
 END: Final = "<!-- /accuracy -->"
@@ -28,6 +37,7 @@ class Texts:
     tables: str
     kernels: str
     plans: str
+    runs: str
 
 
 def table(texts: Texts) -> list[Score]:
@@ -38,6 +48,7 @@ def table(texts: Texts) -> list[Score]:
         *accuracy_tables.score(logs),
         *_kernels(texts.kernels),
         *_plans(texts.plans),
+        *accuracy_runs.score(texts.runs, OWN),
     ]
 
 

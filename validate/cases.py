@@ -26,6 +26,8 @@ RUNTIMES: Final[Mapping[Mode, str]] = {
 
 _SIZES: Final = ("height", "width", "frames", "input_tokens", "text_tokens")
 
+_OUTPUT_TOKENS: Final = {"denoise": None, "prefill": 0, "decode": 1}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -91,9 +93,9 @@ class Case:
             runtime=RUNTIMES[self.mode],
             batch=self.batch,
             precision=self.precision,
-            steps=1,
+            steps=1 if self.stage == "denoise" else None,
             attention="auto",  # the executor takes the fastest that is right
-            output_tokens=1 if self.stage == "decode" else 0,
+            output_tokens=_OUTPUT_TOKENS[self.stage],
             profile=profile,
             **sizes,
         )
@@ -128,10 +130,10 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
     """
     request, plan = case.request(hardware, profile), parse_plan(case.plan)
     model, site = read_model(case.model), site_of(request)
-    workload = workload_of(model, request, site)
     if (model.kind == "diffusion") != (case.stage == "denoise"):
         wanted = "denoise" if model.kind == "diffusion" else "prefill or decode"
         raise InputError(f"stage of {case.model}: got {case.stage}, wanted {wanted}")
+    workload = workload_of(model, request, site)
     steps = replace(workload, steps=1) if model.kind == "diffusion" else workload
     return Subject(case=case, model=model, workload=steps, plan=plan, site=site)
 

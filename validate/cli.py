@@ -1,34 +1,54 @@
-"""``planner validate``: run a plan, prove it, time it, and put it beside what was predicted."""
+"""Commands that measure: ``planner validate``, ``calibrate``, ``profile`` and ``doctor``."""
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from planner.compose import objections
 from planner.plan import parse_plan
+from planner.report import markdown as markdown_table
 from topology.errors import IllegalPlanError, InputError
 from validate.cases import RUNTIMES, Case, Mode, look_up
 from validate.compare import Comparison, compare, rankings, summarise
 from validate.launch import Limits
-from validate.proof import Proof, proofs_markdown, proofs_text, prove
+from validate.proof import proofs_markdown, proofs_text, prove
 from validate.report import markdown, text
 from validate.runs import Options, run
 
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
 DONE, NO = 0, 1
+BACKENDS: Final = ("reference", "torch", "tensorrt")
 _SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command is told, without ``--format`` and ``--output``."""
+def add(command: str, parser: argparse.ArgumentParser) -> None:
+    """Add what one of the commands is told, and what runs it."""
+    {
+        "validate": _add_validate,
+        "calibrate": _add_calibrate,
+        "profile": _add_profile,
+        "doctor": _add_doctor,
+    }[command](parser)
+
+
+def _add_output(parser: argparse.ArgumentParser, run: Callable[..., Answer]) -> None:
+    parser.add_argument("--format", choices=["table", "json", "markdown"], default="table")
+    parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
+    parser.set_defaults(run=run)
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="a catalogue name, or a config.json")
     parser.add_argument("--plan", required=True, help="plans, joined by commas: tp2,ulysses2")
     parser.add_argument("--gpus", type=int, default=0, help="ranks; the largest plan's if left out")
-    parser.add_argument("--backend", choices=["reference", "torch"], default="reference")
+    parser.add_argument(
+        "--backend", choices=["reference", "torch", "tensorrt"], default="reference"
+    )
     parser.add_argument("--mode", default="graph", help="eager, compile and graph, with commas")
     parser.add_argument("--hardware", default="h100-sxm", help="a catalogue name, to predict with")
     parser.add_argument("--profile", default="", help="a calibration profile, to predict with")
@@ -41,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", metavar="DIR", default="validation", help="for rows and logs")
     for name in _SIZES:
         parser.add_argument(f"--{name}", type=int)
+    _add_output(parser, validate)
 
 
 def validate(arguments: argparse.Namespace) -> Answer:
@@ -55,6 +76,8 @@ def validate(arguments: argparse.Namespace) -> Answer:
     _refuse_illegal(cases, arguments.hardware)
     if arguments.backend == "reference":
         return _proved(cases, arguments)
+    if arguments.backend == "tensorrt":
+        return _built(cases, arguments)
     options = Options(
         gpus=arguments.gpus or max(parse_plan(case.plan).gpus for case in cases),
         hardware=arguments.hardware,
@@ -143,6 +166,18 @@ def _proved(cases: Sequence[Case], arguments: argparse.Namespace) -> Answer:
     return (proofs_markdown if arguments.format == "markdown" else proofs_text)(found), code
 
 
+def _built(cases: Sequence[Case], arguments: argparse.Namespace) -> Answer:
+    """Prove the networks of plans; build and run engines as far as this machine can."""
+    from validate.tensorrt_backend.check import check  # noqa: PLC0415
+
+    folder = Path(arguments.results)
+    found = [check(case, arguments.hardware, folder, _tell) for case in _once(cases)]
+    code = DONE if all(one.passed for one in found) else NO
+    if arguments.format == "json":
+        return _json({"engines": [one.to_dict() for one in found]}), code
+    return "\n\n".join(one.text() for one in found), code
+
+
 def _once(cases: Sequence[Case]) -> list[Case]:
     """Cases that differ in more than how they are launched."""
     return list({case.plan: case for case in cases}.values())
@@ -163,8 +198,89 @@ def _shown(found: Sequence[Comparison], gate: float, style: str) -> str:
     return (markdown if style == "markdown" else text)(found, ranked, summary, gate)
 
 
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="3 minutes on 2 GPUs instead of 10")
+    parser.add_argument("--resume", action="store_true", help="go on where a session was stopped")
+    parser.add_argument("--gpus", type=int, default=0, help="to measure together; all if left out")
+    parser.add_argument("--minutes", type=float, default=0.0, help="instead of 3 or 10")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
+    parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--format", choices=["table", "json", "markdown"], default="table")
+    parser.add_argument("--output", required=True, metavar="FILE", help="the profile to write")
+    parser.set_defaults(run=calibrate_machine)
+
+
+def calibrate_machine(arguments: argparse.Namespace) -> Answer:
+    """Measure, fit, write the profile where it is asked for, and say how good it is.
+
+    Raises
+    ------
+    InputError
+        If the output exists, or this machine cannot be measured.
+    """
+    from costmodels.catalogue import profile_folder  # noqa: PLC0415
+    from validate.calibrate import Task, calibrate  # noqa: PLC0415
+    from validate.profiles import report  # noqa: PLC0415
+
+    task = Task(
+        output=Path(arguments.output),
+        quick=arguments.quick,
+        resume=arguments.resume,
+        gpus=arguments.gpus,
+        minutes=arguments.minutes,
+        device=arguments.device,
+        small=arguments.small,
+    )
+    found = calibrate(task, _tell)
+    arguments.output = None  # the profile, not this report
+    _tell(f"with --detect it is used by itself once it lies in {profile_folder()}")
+    if arguments.format == "json":
+        return _json(found.to_dict()), DONE
+    return report.calibrated(found, arguments.format), DONE
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["list", "show", "diff"])
+    parser.add_argument("profiles", nargs="*", help="files, or names that ship")
+    _add_output(parser, _profile)
+
+
+def _profile(arguments: argparse.Namespace) -> Answer:
+    from costmodels.catalogue import read_profile, shipped_profiles  # noqa: PLC0415
+    from validate.profiles import report, table  # noqa: PLC0415
+
+    style, named = arguments.format, arguments.profiles
+    if arguments.action == "list":
+        names = list(shipped_profiles())
+        return (_json({"profiles": names}) if style == "json" else "\n".join(names)), DONE
+    wanted = 1 if arguments.action == "show" else 2
+    if len(named) != wanted:
+        raise InputError(f"profile {arguments.action}: got {len(named)} names, wanted {wanted}")
+    found = [read_profile(name) for name in named]
+    if wanted == 1:
+        shown = _json(table.to_dict(found[0])) if style == "json" else report.show(found[0], style)
+        return shown, DONE
+    first, second = found
+    if style == "json":
+        return _json(table.diff_to_dict(first, second)), DONE
+    return report.diff(first, second, style), DONE
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    _add_output(parser, _doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> Answer:
+    from validate.doctor import doctor  # noqa: PLC0415
+
+    found = doctor(os.environ)
+    code = DONE if found.ok else NO
+    if arguments.format == "json":
+        return _json(found.to_dict()), code
+    if arguments.format == "markdown":
+        return markdown_table(("what", "state", "found", "what to do"), found.rows()), code
+    return found.text(), code
+
+
 def _json(document: object) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
-
-
-__all__ = ["Answer", "Proof", "add_arguments", "validate"]

@@ -244,7 +244,7 @@ def test_keys_and_values_that_are_not_repeated_bound_the_degree():
     ],
 )
 def test_tokens_must_divide(tokens, good, bad):
-    """xdit-project/mochi-xdit#5; FLUX 1008 x 1008 and 1024 x 1024 (diffusers documentation); rCM#12."""
+    """mochi-xdit#5; FLUX 1008 and 1024 squared (diffusers documentation); rCM#12."""
     assert [d for d in good if not _legal(f"ring{d}", tokens=tokens)] == []
     assert [d for d in bad if _legal(f"ring{d}", tokens=tokens)] == []
 

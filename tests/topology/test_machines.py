@@ -269,8 +269,20 @@ def test_a_thousand_nodes_cost_no_time():
 
 def test_an_exchange_shares_what_a_ring_does_not():
     """Pairs under switches: a ring crosses an uplink once, an exchange of eight twelve times."""
-    machine = read_topology(two_sockets(), hardware=hardware("l40"))
+    machine = read_topology(two_sockets(), hardware=hardware("a100-pcie-80gb"))
     links = fabric(machine, range(8))
 
     assert links.bandwidth == pytest.approx(31.5e9)
     assert links.exchange == pytest.approx(31.5e9 * 7 / 12)
+
+
+def test_hosts_of_some_gpus_keep_less_of_an_exchange_than_links_promise():
+    """L40: what published Ulysses times leave, less over two sockets than inside one."""
+    kind = hardware("l40")
+    machine = read_topology(two_sockets(), hardware=kind)
+    inside, over = fabric(machine, range(4)), fabric(machine, range(8))
+
+    assert inside.exchange == kind.exchange_rate(4) < 31.5e9
+    assert over.exchange == kind.exchange_rate(8, across=True) < inside.exchange
+    assert fabric(machine, range(2)).exchange == 0
+    assert kind.fabric(8).exchange == over.exchange

@@ -1,5 +1,6 @@
 """The profile that ships follows from the rows that ship, and holds on a machine it never saw."""
 
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
-from costmodels.catalogue import profile_for, read_profile, shipped_profile, shipped_profiles
+from costmodels.catalogue import (
+    own_profile,
+    profile_for,
+    read_profile,
+    shipped_profile,
+    shipped_profiles,
+)
 from costmodels.collectives import collective_time
 from costmodels.profile import load_profile
 from topology.catalogue import hardware
@@ -69,15 +76,41 @@ def test_it_is_known_by_its_name():
         profile_for("b200", NAME)
 
 
-def test_nobody_gets_it_unasked():
-    """It is one machine's; published figures of others are met better without (decision 5)."""
-    assert shipped_profile("h100-sxm") is None
-    shipped, own = (
+def test_without_asking_only_what_holds_elsewhere_is_used():
+    """Products and collectives are one machine's; published figures know better (decision 5)."""
+    usual = shipped_profile("h100-sxm")
+    assert usual is not None
+    assert usual.kernels.matmul is None
+    assert not usual.curves.curves
+    assert not usual.curves.times
+    shipped, without, own = (
         planner.collective("all_gather", 4.0 * MIB, gpus=2, profile=profile)
-        for profile in ("", NAME)
+        for profile in ("", "none", NAME)
     )
-    assert shipped == planner.collective("all_gather", 4.0 * MIB, gpus=2)
-    assert own != shipped
+    assert shipped == without != own
+    heads = [planner.attention(24, 4608, 4608, 128, profile=name) for name in ("", "none", NAME)]
+    assert heads[0] == heads[2] != heads[1]
+
+
+def test_the_very_machine_gets_it():
+    """As --detect asks: by the GPU's name and how many there are."""
+    product = "NVIDIA H100 80GB HBM3"
+
+    assert own_profile("h100-sxm", product, 2) == read_profile(NAME)
+    assert own_profile("h100-sxm", product, 8) is None
+    assert own_profile("h200-sxm", product, 2) is None
+
+
+def test_a_profile_of_ones_own_comes_first(tmp_path, monkeypatch):
+    text = to_toml(replace(read_profile(NAME), date="2027-01-01"))
+    (tmp_path / "mine.toml").write_text(text)
+    monkeypatch.setenv("PLANNER_PROFILES", str(tmp_path))
+
+    found = own_profile("h100-sxm", "NVIDIA H100 80GB HBM3", 2)
+
+    assert found is not None
+    assert found.date == "2027-01-01"
+
 
 
 @pytest.mark.parametrize("op", OPS)

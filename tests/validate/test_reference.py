@@ -80,10 +80,7 @@ def test_variants_of_collectives_change_no_result(text):
 def _moved(model, work, plan):
     stages = lower(model, work, plan).stages
     return sum(
-        op.message_bytes
-        for stage in stages
-        for op in stage.walk()
-        if isinstance(op, Collective)
+        op.message_bytes for stage in stages for op in stage.walk() if isinstance(op, Collective)
     )
 
 
@@ -118,7 +115,7 @@ def _norm(x):
 
 
 def _turn(x, places):
-    """Rotary embedding written out for one head: pairs (i, i + half) turn by place * 0.01^(i/half)."""
+    """Rotary embedding by hand for one head: pairs (i, i + half) turn by place * 0.01^(i/half)."""
     half = x.shape[-1] // 2
     out = np.empty_like(x)
     for row, place in enumerate(places):

@@ -14,7 +14,7 @@ from planner.plan import parse_plan
 from topology.errors import InputError
 from validate import harness, report
 from validate.cases import Case, cross, look_up, read_case
-from validate.cli import _share, add_arguments, validate
+from validate.cli import _share, add, validate
 from validate.compare import Comparison, compare, predict, rankings, spearman, summarise
 from validate.gpu_session import main as session_main
 from validate.measured import Measured, line, read_measured, remaining
@@ -27,8 +27,7 @@ FLUX = Case(model="flux", height=1024, width=1024)
 
 def asked(*words):
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    parser.add_argument("--format", default="table")
+    add("validate", parser)
     return parser.parse_args(words)
 
 

@@ -244,7 +244,8 @@ def _captured(step: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         step()
-    return graph.replay
+    replay: Callable[[], None] = graph.replay
+    return replay
 
 
 def _collect(device: torch.device) -> None:
@@ -300,4 +301,4 @@ def _classes(stage: str, machine: Machine, clock: Clock, seconds: float) -> dict
 
 def _ahead(here: Here) -> None:
     del here
-    torch.cuda._sleep(AHEAD_CYCLES)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    torch.cuda._sleep(AHEAD_CYCLES)

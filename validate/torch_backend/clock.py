@@ -48,8 +48,8 @@ def clock_of(device: torch.device) -> Clock:
 
 
 def _event(stream: object) -> Mark:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record(stream or torch.cuda.current_stream())  # type: ignore[arg-type]
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream or torch.cuda.current_stream())
     return event
 
 

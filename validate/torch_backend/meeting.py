@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from topology.errors import ModelError
 from validate.launch import Place, Progress

@@ -35,12 +35,12 @@ def seen() -> dict[str, object]:
 
 
 def _cudnn() -> str:
-    return str(torch.backends.cudnn.version() or "")  # type: ignore[no-untyped-call]
+    return str(torch.backends.cudnn.version() or "")
 
 
 def _nccl() -> str:
     try:
-        return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        return ".".join(map(str, torch.cuda.nccl.version()))
     except (AttributeError, RuntimeError):
         return ""
 

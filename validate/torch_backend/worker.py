@@ -122,7 +122,7 @@ def _describe(output: Path, hardware: str) -> None:
 
 def _lane(device: torch.device) -> object:
     """Make a stream for messages that run beside compute."""
-    return torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream() if device.type == "cuda" else None
 
 
 def _todo(job: Mapping[str, object], output: Path, bench: Bench) -> list[Case]:
