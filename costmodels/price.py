@@ -111,12 +111,23 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:
 
 
 def price(op: Op, target: Target) -> Priced:
-    """Time `op` on `target`; sizes may be arrays, and so is the time then.
+    """Time one run of `op` on `target`, alone on its stream.
+
+    Sizes may be arrays that broadcast, and so is `Priced.seconds` then. A view takes no time; an
+    algorithm of collectives that cannot do `op` on its links gives way to NCCL's choice.
+
+    Returns
+    -------
+    Priced
+        Seconds on the device, what the host issues, and how well the time is known.
 
     Raises
     ------
+    InputError
+        If the device has no tensor cores for the precision or lacks the attention kernel, or a
+        name of an algorithm or a kernel is unknown.
     UncalibratedError
-        If the device has no units for the precision.
+        If there are no kernel parameters for the device.
     """
     match op:
         case Matmul():
@@ -156,7 +167,7 @@ def _matmul(op: Matmul, target: Target) -> Priced:
         ),
         kernels=1,
         basis=matmul_basis(
-            target.device, precision, _kernels(target), **_seen(target, m=m, n=n, k=k)
+            target.device, precision, _kernels(target), **_seen(target, "matmul", m=m, n=n, k=k)
         ),
     )
 
@@ -169,9 +180,9 @@ def _curves(target: Target) -> CurveCalibration | None:
     return None if target.profile is None else target.profile.curves
 
 
-def _seen(target: Target, **sizes: Real | Size) -> dict[str, Real | Size]:
-    """Return the sizes to hold against the range of a profile; shipped tables stand beyond."""
-    return {} if target.profile is None else sizes
+def _seen(target: Target, part: str, **sizes: Real | Size) -> dict[str, Real | Size]:
+    """Return the sizes to hold against the range of a profile's part; shipped tables go beyond."""
+    return sizes if getattr(_kernels(target), part, None) else {}
 
 
 def _plain(target: Target) -> Precision:
@@ -199,7 +210,9 @@ def _attention(op: Attention, target: Target) -> Priced:
         sustained=True,
         calibration=_kernels(target),
     )
-    sizes = _seen(target, heads=op.heads, queries=op.queries, keys=op.keys, head_dim=op.size)
+    sizes = _seen(
+        target, "attention", heads=op.heads, queries=op.queries, keys=op.keys, head_dim=op.size
+    )
     return Priced(
         kind="attention",
         seconds=seconds,
@@ -215,7 +228,9 @@ def _pointwise(op: Pointwise, target: Target) -> Priced:
         kind="pointwise",
         seconds=fusion.kernels * pointwise_time(moved, target.device, _kernels(target)),
         kernels=fusion.kernels,
-        basis=pointwise_basis(target.device, _kernels(target), **_seen(target, bytes=moved)),
+        basis=pointwise_basis(
+            target.device, _kernels(target), **_seen(target, "pointwise", bytes=moved)
+        ),
     )
 
 
@@ -226,7 +241,9 @@ def _rearrange(op: Rearrange, target: Target) -> Priced:
         kind="layout",
         seconds=pointwise_time(op.traffic, target.device, _kernels(target)),
         kernels=1,
-        basis=pointwise_basis(target.device, _kernels(target), **_seen(target, bytes=op.traffic)),
+        basis=pointwise_basis(
+            target.device, _kernels(target), **_seen(target, "pointwise", bytes=op.traffic)
+        ),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.catalogue import runtime
+from costmodels.catalogue import profile_for, runtime
 from costmodels.collectives import collective_time
 from costmodels.estimate import Basis
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
@@ -217,3 +217,21 @@ def test_every_gpu_has_a_price_for_every_operation(make, name):
     found = price(make(4096), target)
     assert 0 < float(found.seconds) < 60
     assert isinstance(found.basis, Basis)
+
+
+@pytest.mark.parametrize(
+    ("part", "op"),
+    [
+        ("matmul", product(rows=2**18)),
+        ("attention", OPS["attention"](2**20)),
+    ],
+)
+def test_the_range_of_a_profile_binds_its_own_parts_alone(part, op):
+    """A shipped record goes beyond the sizes that it was fitted to; a measured one does not."""
+    profile = profile_for("h100-sxm", "h100-sxm-x2-2026-11-28")
+    without = () if part == "attention" else None
+    kernels = replace(profile.kernels, identity=f"without {part}", **{part: without})
+
+    assert price(op, replace(TARGET, profile=profile)).basis == Basis.ASSUMED
+    rest = replace(TARGET, profile=replace(profile, kernels=kernels))
+    assert price(op, rest).basis == price(op, TARGET).basis == Basis.CALIBRATED
