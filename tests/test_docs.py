@@ -4,11 +4,12 @@ import contextlib
 import io
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
-from planner.cli import main
+from planner.cli import _parser, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,6 +24,19 @@ COMMANDS = [
 ]
 
 
+ON_GPUS = [
+    line[line.index("planner ") :] for block in _blocks("bash") for line in block.splitlines()
+]
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A folder with the examples, where commands may write."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_of_the_readme_run(command):
     out = io.StringIO()
@@ -31,6 +45,20 @@ def test_commands_of_the_readme_run(command):
 
     assert code == 0
     assert out.getvalue().strip()
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("command", ON_GPUS)
+def test_commands_for_gpus_are_understood_and_say_what_they_lack(command):
+    words = shlex.split(command)[1:]
+
+    assert _parser(words[0]).parse_args(words).command == words[0]
+    if shutil.which("nvidia-smi") is None:
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+            code = main(words)
+        assert code in (1, 2)
+        assert len(err.getvalue().splitlines()) == (code == 2)
 
 
 def test_the_two_commands_that_do_all_are_there():
