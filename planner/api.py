@@ -102,16 +102,20 @@ def collective(  # noqa: PLR0913  # the contract's signature
         kernels; or one by name.
     launch : ``graph``, or ``stream`` for a call issued by the host.
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, a number cannot be right, or an algorithm cannot do the operation.
     """
     from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.collectives import collective_time  # noqa: PLC0415
 
     ranks, hosts = _counted("gpus", gpus), _counted("nodes", nodes)
-    for name, text in (("op", op), ("algorithm", algorithm), ("launch", launch)):
-        _check_name(name, text)
+    _check_names(op=op, algorithm=algorithm, launch=launch, profile=profile, topology=topology)
+    if hardware is not None:
+        _check_names(hardware=hardware)
     sizes = _checked("message_bytes", message_bytes, least=0)
-    for name, text in (("hardware", hardware or ""), ("topology", topology)):
-        _check_name(name, text)
     fabric, name = _links(ranks, hosts if hosts > 1 else 0, hardware, topology)
     known = profile_for(name, profile)
     curves = None if known is None else known.curves
@@ -151,18 +155,25 @@ def matmul(
     Parameters
     ----------
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, a number cannot be right, or the GPU lacks the precision.
     """
     from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.kernels import matmul_time  # noqa: PLC0415
 
+    _check_names(hardware=hardware, precision=precision, profile=profile)
     _check_precision(hardware, precision)
+    sizes = _sizes(m=m, n=n, k=k)
     known = profile_for(find_hardware(hardware).name, profile)
     return cast(
         Number,
         matmul_time(
-            _checked("m", m),
-            _checked("n", n),
-            _checked("k", k),
+            sizes["m"],
+            sizes["n"],
+            sizes["k"],
             find_hardware(hardware).device,
             precision=precision,
             calibration=None if known is None else known.kernels,
@@ -188,25 +199,38 @@ def attention(  # noqa: PLR0913  # the contract's signature
 
     Parameters
     ----------
+    kv_heads : heads of keys and values, which divide `heads`; as many where left out.
     kernel : ``engine`` is a call as a serving engine makes it, with what it does around its
         kernel; ``auto`` the best bare kernel; or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, a number cannot be right, or the GPU lacks the precision.
     """
     from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
+    _check_names(hardware=hardware, precision=precision, kernel=kernel, profile=profile)
     _check_precision(hardware, precision)
+    shared = {} if kv_heads is None else {"kv_heads": kv_heads}
+    sizes = _sizes(
+        heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch, **shared
+    )
+    if "kv_heads" in sizes and np.any(sizes["heads"] % sizes["kv_heads"]):
+        raise InputError(f"kv_heads: got {kv_heads!r:.40}, wanted a divisor of heads {heads!r:.40}")
     known = profile_for(find_hardware(hardware).name, profile)
     return cast(
         Number,
         attention_time(
-            _checked("heads", heads),
-            _checked("queries", queries),
-            _checked("keys", keys),
-            _checked("head_dim", head_dim),
+            sizes["heads"],
+            sizes["queries"],
+            sizes["keys"],
+            sizes["head_dim"],
             find_hardware(hardware).device,
-            batch=_checked("batch", batch),
-            kv_heads=None if kv_heads is None else _checked("kv_heads", kv_heads),
+            batch=sizes["batch"],
+            kv_heads=sizes.get("kv_heads"),
             causal=causal,
             precision=precision,
             kernel=kernel,
@@ -222,19 +246,31 @@ def _counted(name: str, value: object) -> int:
     return count
 
 
-def _check_name(what: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise InputError(f"{what}: got {text!r:.40}, wanted a name")
+def _check_names(**names: object) -> None:
+    for what, text in names.items():
+        if not isinstance(text, str):
+            raise InputError(f"{what}: got {text!r:.40}, wanted a name")
 
 
 def _check_precision(hardware: str, precision: str) -> None:
-    _check_name("hardware", hardware)
     device = find_hardware(hardware).device
     if device.peak(precision) is None:
         can = ", ".join(name for name, _ in device.peaks)
         raise InputError(
             f"{device.name} has no tensor cores for {precision}: expected one of {can}"
         )
+
+
+def _sizes(**given: Number) -> dict[str, Number]:
+    """Return sizes as `_checked`, which must broadcast together."""
+    sizes = {name: _checked(name, value) for name, value in given.items()}
+    shapes = {name: np.shape(value) for name, value in sizes.items()}
+    try:
+        np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        got = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if shape)
+        raise InputError(f"sizes: got shapes {got}, wanted ones that broadcast") from None
+    return sizes
 
 
 def _checked(name: str, value: Number, least: float = 1) -> Number:

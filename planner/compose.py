@@ -3,7 +3,8 @@
 The one home of the rule that degrees multiply to the GPUs.
 """
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -48,10 +49,17 @@ def unsupported(model: Model) -> Iterator[str]:
         yield "a text encoder is not planned on its own"
 
 
-def plans(model: Model, gpus: int) -> Iterator[Plan]:
-    """Yield every plan of `gpus` GPUs that the model's kind of request can use, legal or not."""
-    names = [name for name in ORDER if name != "cfg" or model.kind == "diffusion"]
-    for degrees in _factorisations(gpus, len(names)):
+def plans(
+    model: Model, gpus: int, without: Collection[tuple[str, int]] = frozenset()
+) -> Iterator[Plan]:
+    """Yield every plan of `gpus` GPUs that the model's kind of request can use, legal or not.
+
+    Parameters
+    ----------
+    without : axes with degrees that are left out (see `hopeless`).
+    """
+    names = _names(model)
+    for degrees in _factorisations(gpus, names, without):
         axes = tuple(
             (name, degree) for name, degree in zip(names, degrees, strict=True) if degree > 1
         )
@@ -60,21 +68,89 @@ def plans(model: Model, gpus: int) -> Iterator[Plan]:
             yield Plan(axes)
 
 
-@cache
-def _factorisations(number: int, factors: int) -> tuple[tuple[int, ...], ...]:
-    """Write a number as a product of so many factors, in every order.
+def hopeless(model: Model, workload: Workload, gpus: int) -> dict[tuple[str, int], str]:
+    """Axes with degrees that no plan of `gpus` GPUs can have, and why.
 
-    >>> _factorisations(4, 2)
-    ((1, 4), (2, 2), (4, 1))
+    What stands against a degree alone, such as heads that it does not divide, stands against it
+    beside any others.
     """
-    if factors == 1:
-        return ((number,),)
-    return tuple(
-        (first, *rest)
-        for first in range(1, number + 1)
-        if number % first == 0
-        for rest in _factorisations(number // first, factors - 1)
-    )
+    found = {}
+    for axis in itertools.product(_names(model), _divisors(gpus)[1:]):
+        reasons = list(objections(model, workload, Plan((axis,)), axis[1]))
+        if reasons:
+            found[axis] = "; ".join(reasons)
+    return found
+
+
+def _names(model: Model) -> list[str]:
+    return [name for name in ORDER if name != "cfg" or model.kind == "diffusion"]
+
+
+def unpiped(plan: Plan, passes: int) -> Plan | None:
+    """Use the GPUs of a pipeline for the forwards of a step side by side, and for replicas.
+
+    M forwards pass P stages in (M + P - 1) / P times the time of one on a replica, so that M
+    replicas which share them (one turn) are never slower: a pipeline gains nothing but memory.
+    None where the forwards do not divide the stages, or cannot be shared out.
+
+    Parameters
+    ----------
+    passes : forwards a step.
+
+    Examples
+    --------
+    >>> str(unpiped(Plan((("pp", 8), ("tp", 2))), passes=2))
+    'dp4.cfg2.tp2'
+    """
+    degrees = dict(plan.axes)
+    depth, (forwards, left) = degrees.pop("pp", 1), divmod(passes, plan.degree("cfg"))
+    if left or depth % forwards:
+        return None
+    degrees["cfg"] = plan.degree("cfg") * forwards
+    degrees["dp"] = plan.degree("dp") * depth // forwards
+    return _ordered(degrees, plan.vae)
+
+
+def shallower(plan: Plan) -> Iterator[Plan]:
+    """Yield the same GPUs with fewer pipeline stages and replicas of them.
+
+    >>> [str(one) for one in shallower(Plan((("pp", 8),)))]
+    ['dp4.pp2', 'dp2.pp4']
+    """
+    depth = plan.degree("pp")
+    for stages in range(2, depth):
+        if depth % stages == 0:
+            replicas = plan.degree("dp") * depth // stages
+            yield _ordered({**dict(plan.axes), "pp": stages, "dp": replicas}, plan.vae)
+
+
+def _ordered(degrees: Mapping[str, int], vae: int) -> Plan:
+    """Put axes in their usual order, without those of one rank."""
+    return Plan(tuple((name, degrees[name]) for name in ORDER if degrees.get(name, 1) > 1), vae)
+
+
+def _factorisations(
+    number: int, names: Sequence[str], without: Collection[tuple[str, int]] = ()
+) -> Iterator[tuple[int, ...]]:
+    """Write a number as a product of a degree for each name, in every way.
+
+    >>> list(_factorisations(4, ["dp", "tp"]))
+    [(1, 4), (2, 2), (4, 1)]
+    """
+    first, *rest = names
+    if not rest:
+        if (first, number) not in without:
+            yield (number,)
+        return
+    for degree in _divisors(number):
+        if (first, degree) not in without:
+            others = _factorisations(number // degree, rest, without)
+            yield from ((degree, *more) for more in others)
+
+
+@cache
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(degree for degree in range(1, number + 1) if number % degree == 0)
 
 
 def nearest(plan: Plan, legal: Iterable[Plan], count: int = 3) -> list[Plan]:

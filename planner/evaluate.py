@@ -9,32 +9,44 @@ from typing import Final
 import numpy as np
 
 from costmodels import memory
-from costmodels.catalogue import communicator_bytes
+from costmodels.catalogue import communicator_bytes, headroom
 from costmodels.estimate import Basis
 from costmodels.ops import Loop, Program, Real
 from costmodels.price import Known, Target
 from costmodels.timeline import Cost, cost
 from planner.lowering.lower import decode_step, lower
 from planner.lowering.scene import WEIGHT_BYTES
-from planner.models.architecture import Model
+from planner.models.architecture import Kind, Model
 from planner.models.tokens import lengths
 from planner.outcome import PlanEstimate
 from planner.plan import Plan
 from planner.request import Request
 from planner.site import Site
 from planner.workload import Workload
+from topology.errors import InputError
 
+Axes = tuple[tuple[str, int], ...]
 INPUT_TOKENS: Final = 2048
 OUTPUT_TOKENS: Final = 128
+FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "decoder": ("height", "width", "frames", "steps", "text_tokens"),
+    "diffusion": ("input_tokens", "output_tokens"),
+}
+"""Sizes that a kind of model does not have."""
+
 PIXEL_BYTES: Final = 6
 """Bytes of a decoded pixel: three colours of 16 bits."""
 
-HEADROOM: Final = 0.03
-"""Share of a GPU's memory that a plan leaves free: fragmentation, the display, the driver."""
-
 
 def workload_of(model: Model, request: Request, site: Site) -> Workload:
-    """Turn sizes into sequence lengths, with the model's usual ones where none were asked for."""
+    """Turn sizes into sequence lengths, with the model's usual ones where none were asked for.
+
+    Raises
+    ------
+    InputError
+        If a size is one that the kind of model does not have, or that the model cannot take.
+    """
+    _check_kind(model, request)
     usual = model.defaults
     tower = request.text_tower or site.runtime.text_tower
     if model.kind == "decoder":
@@ -66,6 +78,16 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
         scattered_inputs=request.scattered_inputs,
         eager=site.runtime.name == "torch-eager",
     )
+
+
+def _check_kind(model: Model, request: Request) -> None:
+    """Refuse sizes of pictures for language models, and numbers of tokens for others."""
+    language = model.kind == "decoder"
+    for name in FOREIGN.get(model.kind, ()):
+        value = getattr(request, name)
+        if value is not None:
+            what = "a language model" if language else "no language model"
+            raise InputError(f"{name}: got {value}, wanted none: {model.name} is {what}")
 
 
 def evaluate(
@@ -203,6 +225,14 @@ def memory_of(
     return parts, peaks[stage], stage
 
 
+def peak_of(
+    model: Model, workload: Workload, plan: Plan, site: Site, *, offload: bool = False
+) -> float:
+    """Bytes on the fullest GPU of a legal plan, without its time."""
+    places = every_place(model, workload, plan)
+    return max(memory_of(model, workload, one, site, offload=offload)[1] for one in places)
+
+
 def running(program: Program) -> list[Loop]:
     """Return the stages of the transformer itself."""
     return [s for s in program.stages if s.name not in ("text_encode", "vae_decode")]
@@ -211,14 +241,29 @@ def running(program: Program) -> list[Loop]:
 def fixed_parts(model: Model, program: Program, site: Site, *, offload: bool) -> dict[str, float]:
     """Bytes that do not depend on the size of the request."""
     itemsize = WEIGHT_BYTES["bf16"]
-    encoders = 0.0 if offload else sum(e.parameters for e in model.encoders) * itemsize
+    encoders = 0.0 if offload else encoder_bytes(model)
     vae = model.vae.parameters * itemsize if model.vae else 0.0
     blocks = memory.weights(running(program)) * model.transformers
     return {
-        "transformer_weights": blocks + model.outer_parameters * itemsize,
+        "transformer_weights": blocks + outer_parameters(model, program.axes) * itemsize,
         "other_weights": encoders + vae,
         "runtime": site.runtime.memory.value,
     }
+
+
+def encoder_bytes(model: Model) -> float:
+    """Bytes of the text encoders, which stay in 16 bits."""
+    return sum(encoder.parameters for encoder in model.encoders) * WEIGHT_BYTES["bf16"]
+
+
+def outer_parameters(model: Model, axes: Axes) -> float:
+    """Weights outside the blocks on one rank.
+
+    A language model's embedding and head are cut by vocabulary over the ranks that share a layer,
+    as its program multiplies by the head; a diffusion model's projections are whole on every rank.
+    """
+    cut = dict(axes).get("tp", 1) if model.kind == "decoder" else 1
+    return model.outer_parameters / cut
 
 
 def fixed_bytes(model: Model, program: Program, site: Site, *, offload: bool) -> float:
@@ -246,6 +291,13 @@ def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
     return total
 
 
-def room(site: Site) -> float:
-    """Bytes of a GPU that a plan may use."""
-    return site.hardware.device.memory.value * (1 - HEADROOM)
+def room(site: Site, kind: Kind) -> float:
+    """Bytes of a GPU that a plan may use, for a kind of model.
+
+    >>> from planner.request import Request
+    >>> from planner.site import site_of
+    >>> site = site_of(Request(model="flux.1-dev", hardware="a100-sxm-80gb"))  # 80 GiB
+    >>> round(room(site, "decoder") / 2**30, 2)
+    72.0
+    """
+    return site.hardware.device.memory.value * (1 - headroom(kind))

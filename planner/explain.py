@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import log2
 from typing import Final
 
 from planner.compose import unsupported
-from planner.evaluate import room
 from planner.outcome import WORDS, PlanEstimate
 from planner.placement import visible
-from planner.plan import Plan
-from planner.search import TIE, Question, Recommendation, judge, price
+from planner.remedies import would_fit
+from planner.request import Objective
+from planner.search import TIE, Question, Recommendation, price
 from topology.units import format_bytes, format_seconds
 
 REPLICAS: Final = 1.3
@@ -18,29 +19,39 @@ REPLICAS: Final = 1.3
 SLOWER: Final = 4.0
 """A link would have to be this many times off before its order is not worth a line."""
 
+SMALL: Final = 1.1
+"""A factor below this is said in per cent."""
+
+LITTLE: Final = 1.25
+"""A doubling of the GPUs that gains less than this is not worth its price to everybody."""
+
 
 def advice(question: Question, answer: Recommendation) -> Iterator[str]:
     """Yield sentences about a recommendation, the most useful first."""
     if not answer.plans:
-        yield from _nothing(question)
+        yield from _nothing(question, answer)
         return
     first = answer.plans[0]
     yield from _seats(question, first)
     rivals = [one for one in answer.plans[1:] if one.gpus == first.gpus]
-    if rivals:
+    if rivals and answer.request.objective == "latency":
         yield _why(first, rivals[0])
         yield from _sensitivity(first, rivals)
+    elif rivals:
+        yield _better(first, rivals[0], answer.request.objective)
     yield from _fewer(first, answer)
     yield from _replicas(first, answer)
     yield from _decode(question, first)
 
 
-def _nothing(question: Question) -> Iterator[str]:
+def _nothing(question: Question, answer: Recommendation) -> Iterator[str]:
     lacking = list(unsupported(question.model))
     if lacking:
         yield from lacking
         return
-    yield f"no plan of {question.request.gpus} GPUs can run; {would_fit(question, Plan())}"
+    gpus = question.request.gpus
+    short = [one.short for one in answer.rejected if one.short and one.short.gpus == gpus]
+    yield f"no plan of {gpus} GPUs can run; {would_fit(question, short)}"
 
 
 def difference(first: PlanEstimate, second: PlanEstimate) -> tuple[float, float]:
@@ -81,20 +92,53 @@ def _why(first: PlanEstimate, second: PlanEstimate) -> str:
     return f"{first.plan} is {100 * gain:.1f} % faster than {second.plan}: {because}"
 
 
+def _better(first: PlanEstimate, second: PlanEstimate, objective: Objective) -> str:
+    """Why the first plan wins by another objective than latency."""
+    if objective == "throughput":
+        gain = _gain(first.throughput_per_s / second.throughput_per_s, "as many", "more")
+        return f"{first.plan} serves {gain} requests a second {_than(gain)} {second.plan}"
+    if objective == "memory":
+        held = [format_bytes(one.memory_bytes) for one in (first, second)]
+        return f"{first.plan} needs {held[0]} a GPU, {second.plan} {held[1]}"
+    spent = [f"{_work(one):.3g}" for one in (first, second)]
+    return f"{first.plan} takes {spent[0]} GPU-seconds a result, {second.plan} {spent[1]}"
+
+
+def _work(one: PlanEstimate) -> float:
+    """GPU-seconds of one result."""
+    return one.gpus / one.throughput_per_s
+
+
+def _gain(factor: float, equal: str, more: str) -> str:
+    """Say a factor above one: small ones as a share.
+
+    >>> _gain(1.6, "as fast", "faster"), _gain(1.05, "as fast", "faster")
+    ('1.60 times as fast', '5 % faster')
+    """
+    if factor >= SMALL:
+        return f"{factor:.2f} times {equal}"
+    return f"{100 * (factor - 1):.2g} % {more}"
+
+
+def _than(gain: str) -> str:
+    return "as" if "times" in gain else "than"
+
+
 def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[str]:
     """At what factor on communication or attention another plan would come first."""
     flips = []
     for name, word in (("communication_exposed", "communication"), ("attention", "attention")):
         for rival in rivals:
             factor = _break_even(first, rival, name)
-            if factor is not None and 1 / SLOWER < factor < SLOWER:
+            if factor is not None and factor != 1 and 1 / SLOWER < factor < SLOWER:
                 flips.append((abs(factor - 1), factor, word, rival))
     if not flips:
         yield (f"the order holds if communication or attention are off by up to {SLOWER:g} times")
         return
     _, factor, word, rival = min(flips, key=lambda flip: flip[0])
-    how = f"{factor:.2g} times slower" if factor > 1 else f"{1 / factor:.2g} times faster"
-    yield f"{rival.plan} would come first if {word} were {how} than modelled"
+    size, way = max(factor, 1 / factor), "slower" if factor > 1 else "faster"
+    much = f"{size:.2g} times" if size >= SMALL else f"{100 * (size - 1):.2g} %"
+    yield f"{rival.plan} would come first if {word} were {much} {way} than modelled"
 
 
 def _break_even(first: PlanEstimate, rival: PlanEstimate, name: str) -> float | None:
@@ -141,31 +185,50 @@ def _replicas(first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
 def _fewer(first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
     """When fewer GPUs are as fast, or much cheaper."""
     smaller = [one for one in answer.scaling if one.gpus < first.gpus]
-    enough = [one for one in smaller if one.latency_s <= first.latency_s * (1 + TIE)]
-    if enough:
-        fastest = min(enough, key=lambda found: found.latency_s)
-        close = [one for one in enough if one.latency_s <= fastest.latency_s * (1 + TIE)]
-        one = min(close, key=lambda found: found.gpus)
-        slower = first.latency_s / one.latency_s
-        yield (
-            f"use {one.gpus} GPU{'s' if one.gpus > 1 else ''}: {one.plan} takes "
-            f"{format_seconds(one.latency_s)}, and {first.gpus} "
-            + (
-                f"take {slower:.2f} times as long"
-                if slower > 1 + TIE
-                else f"gain less than {100 * TIE:.0f} %"
-            )
-        )
+    if not smaller or answer.request.objective in ("memory", "cost"):
         return
-    if smaller:
-        half = max(smaller, key=lambda found: found.gpus)
-        gain = half.latency_s / first.latency_s
-        work = first.gpus * first.latency_s / (half.gpus * half.latency_s)
-        yield (
-            f"{first.gpus} GPUs are {gain:.2f} times as fast as {half.gpus} ({half.plan}, "
-            f"{format_seconds(half.latency_s)}) and take {100 * (work - 1):+.0f} % GPU-seconds "
-            f"a result"
+    half = max(smaller, key=lambda found: found.gpus)
+    if answer.request.objective == "throughput":
+        gain = _gain(first.throughput_per_s / half.throughput_per_s, "as many", "more")
+        yield f"{first.gpus} GPUs serve {gain} requests a second {_than(gain)} {half.gpus}"
+        return
+    enough = [one for one in smaller if one.latency_s <= first.latency_s * (1 + TIE)]
+    yield _as_fast(first, enough) if enough else _doubling(first, half)
+
+
+def _as_fast(first: PlanEstimate, enough: list[PlanEstimate]) -> str:
+    """Name the fewest GPUs that are about as fast as any."""
+    fastest = min(enough, key=lambda found: found.latency_s)
+    close = [one for one in enough if one.latency_s <= fastest.latency_s * (1 + TIE)]
+    one = min(close, key=lambda found: found.gpus)
+    slower = first.latency_s / one.latency_s
+    instead = (
+        f"take {slower:.2f} times as long"
+        if slower > 1 + TIE
+        else f"gain less than {100 * TIE:.0f} %"
+    )
+    return (
+        f"use {one.gpus} GPU{'s' if one.gpus > 1 else ''}: {one.plan} takes "
+        f"{format_seconds(one.latency_s)}, and {first.gpus} {instead}"
+    )
+
+
+def _doubling(first: PlanEstimate, half: PlanEstimate) -> str:
+    """Say what the last GPUs gain, and what they cost."""
+    factor = half.latency_s / first.latency_s
+    gain = _gain(factor, "as fast", "faster")
+    here, there = _work(first), _work(half)
+    more = f"{100 * (here / there - 1):+.0f} %"
+    rival = f"{half.plan}, {format_seconds(half.latency_s)}"
+    if factor < LITTLE ** log2(first.gpus / half.gpus):
+        return (
+            f"{first.gpus} GPUs gain little over {half.gpus} ({rival}): {gain}, at {here:.3g} "
+            f"GPU-seconds a result against {there:.3g} ({more})"
         )
+    return (
+        f"{first.gpus} GPUs are {gain} {_than(gain)} {half.gpus} ({rival}) and take {more} "
+        f"GPU-seconds a result"
+    )
 
 
 def _decode(question: Question, first: PlanEstimate) -> Iterator[str]:
@@ -180,29 +243,3 @@ def _decode(question: Question, first: PlanEstimate) -> Iterator[str]:
             f"the VAE decode on one GPU is {100 * share:.0f} % of the time; split over all "
             f"({wide.plan}) the whole takes {format_seconds(wide.latency_s)}"
         )
-
-
-def would_fit(question: Question, plan: Plan) -> str:
-    """Say what would make a plan fit: another precision, offload, fewer frames, more GPUs."""
-    ways = []
-    for precision in ("fp8", "nvfp4"):
-        if question.site.hardware.device.peak(precision) is not None:
-            smaller = replace(question.workload, precision=precision)
-            if _fits(replace(question, workload=smaller), plan):
-                ways.append(f"--precision {precision}")
-                break
-    lighter = replace(question, request=replace(question.request, offload=True))
-    if _fits(lighter, plan):
-        ways.append("--offload (text encoders leave the GPU)")
-    for gpus in (2, 4, 8, 16, 32, 64):
-        split = Plan((("tp", gpus),))
-        if gpus > plan.gpus and _fits(question, split):
-            ways.append(f"{split} on {gpus} GPUs")
-            break
-    usable = format_bytes(room(question.site))
-    return f"would fit: {', '.join(ways)}" if ways else f"nothing tried fits {usable} a GPU"
-
-
-def _fits(question: Question, plan: Plan) -> bool:
-    outcome = judge(question, plan, plan.gpus)
-    return isinstance(outcome, PlanEstimate)

@@ -115,10 +115,11 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A plan that cannot run, and why."""
+    """A plan that cannot run, and why; `short` is what it would be if there were room."""
 
     plan: Plan
     reason: str
+    short: PlanEstimate | None = None
 
     def to_dict(self) -> dict[str, str]:
         """Return what ``--format json`` prints for a rejected plan."""

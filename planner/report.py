@@ -20,7 +20,7 @@ def recommendation(
     question: Question, answer: Recommendation, launches: Sequence[Launch], *, rejected: bool
 ) -> RenderableType:
     """Everything that ``planner recommend`` prints as a table."""
-    parts: list[RenderableType] = [headline(question), *_notes(question)]
+    parts: list[RenderableType] = [headline(question), *_notes(answer.notes)]
     if answer.plans:
         top = answer.plans
         parts += [Text(), ranking(answer, top), Text()]
@@ -31,9 +31,8 @@ def recommendation(
     if rejected:
         parts += [Text(), Text("rejected:", style="bold"), _rejected(answer)]
     elif answer.rejected:
-        parts += [
-            Text(f"{len(answer.rejected)} plans rejected (--rejected shows why)", style="dim")
-        ]
+        some = f"{len(answer.rejected)} plan{'s' if len(answer.rejected) > 1 else ''}"
+        parts += [Text(f"{some} rejected (--rejected shows why)", style="dim")]
     return Group(*parts)
 
 
@@ -56,10 +55,9 @@ def headline(question: Question) -> Text:
     return Text(" · ".join(said), style="bold")
 
 
-def _notes(question: Question) -> list[RenderableType]:
-    """Say what was assumed about a machine that the request brings."""
-    ground = question.site.ground
-    return [] if ground is None else [Text(line, style="dim") for line in ground.notes()]
+def _notes(lines: Iterable[str]) -> list[RenderableType]:
+    """Say what was assumed about a machine, and which plans were left out."""
+    return [Text(line, style="dim") for line in lines]
 
 
 def ranking(answer: Recommendation, plans: Iterable[PlanEstimate]) -> Table:
@@ -131,7 +129,7 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
     rate = f"{one.throughput_per_s:.3g} results a second, bound by {one.bound_by}"
     return Group(
         headline(question),
-        *_notes(question),
+        *_notes(() if question.site.ground is None else question.site.ground.notes()),
         Text(f"{total}; {rate}"),
         *([Text(visible(one.placement.devices))] if one.placement else []),
         Text(),

@@ -28,6 +28,9 @@ LARGEST: Final = {
 _NAMES: Final = (
     "model", "hardware", "runtime", "algorithm", "attention", "profile", "topology",
 )  # fmt: skip
+_FLAGS: Final = (
+    "at_most", "offload", "kv_repeat", "wide_collectives", "scattered_inputs", "detect",
+)  # fmt: skip
 _OPTIONAL: Final = (
     "height", "width", "frames", "steps", "input_tokens", "text_tokens", "pcie_generation",
 )  # fmt: skip
@@ -84,6 +87,8 @@ class Request:
         """Refuse numbers and names that cannot be right."""
         for name in _NAMES:
             _check_name(name, getattr(self, name))
+        for name in _FLAGS:
+            _check_flag(name, getattr(self, name))
         if self.topology and self.detect:
             raise InputError("detect: got a topology too, wanted one of the two")
         for name in ("gpus", "batch"):
@@ -108,6 +113,11 @@ def _check_choice(what: str, name: object, known: tuple[str, ...]) -> None:
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise InputError(f"{what}: got {_shown(name)}, wanted a name")
+
+
+def _check_flag(what: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InputError(f"{what}: got {_shown(value)}, wanted True or False")
 
 
 def _check_count(name: str, value: object) -> None:

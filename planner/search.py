@@ -1,12 +1,13 @@
 """Try every plan there is, and say which is best and why the others are not."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from costmodels.price import Known
+from planner.alike import LONGEST, replaceable, replica, replicated, turned
 from planner.catalogue import engines
-from planner.compose import nearest, objections, plans
+from planner.compose import hopeless, nearest, objections, plans
 from planner.evaluate import evaluate, room, workload_of
 from planner.launch import Launch, launches
 from planner.lowering.lower import lower
@@ -24,6 +25,15 @@ from topology.units import format_bytes
 TIE: Final = 0.03
 """Fewer GPUs win when more gain less than this share of the time."""
 
+MANY: Final = 64
+"""Above so many GPUs plans are left out of which others are known to be as good."""
+
+NO_RINGS: Final = f"above {MANY} GPUs rings of more than {LONGEST} are left out"
+NO_PIPELINES: Final = (
+    f"above {MANY} GPUs pipelines deeper than it takes to fit are left out: replicas in their "
+    "place are as fast"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -40,7 +50,7 @@ class Recommendation:
     """Plans, best first; rejected plans with reasons; the best plan at every number of GPUs.
 
     baseline : one GPU, priced whether or not it fits. launch : how engines run the first plan.
-    notes : what was assumed about a machine that the request brings.
+    notes : what was assumed about a machine that the request brings; kinds of plans left out.
     """
 
     request: Request
@@ -83,27 +93,6 @@ def search(question: Question, gpus: int, known: Known | None = None) -> Iterato
         yield judge(question, plan, gpus, found)
 
 
-def replicated(plan: Plan, one: Outcome) -> Outcome:
-    """Turn what became of one replica into what becomes of `plan`, which has several.
-
-    With a batch of one each replica serves a request of its own: nothing changes but throughput.
-    """
-    if isinstance(one, Rejected):
-        return Rejected(plan=plan, reason=one.reason)
-    rate = one.throughput_per_s * plan.degree("dp")
-    return replace(one, plan=plan, gpus=plan.gpus, throughput_per_s=rate)
-
-
-def _replica(question: Question, plan: Plan) -> Plan | None:
-    """Return the plan of one replica, where it is the same alone as beside others."""
-    axes = tuple(axis for axis in plan.axes if axis[0] != "dp")
-    if question.site.ground is not None:  # replicas share its links
-        return None
-    alone = question.site.nodes == 0 and Plan(axes).gpus <= question.site.hardware.gpus
-    single = question.request.batch == 1 and plan.vae == 1
-    return Plan(axes) if len(axes) < len(plan.axes) and single and alone else None
-
-
 def judge(question: Question, plan: Plan, gpus: int, known: Known | None = None) -> Outcome:
     """Estimate a plan, or say why it cannot run."""
     reasons = list(objections(question.model, question.workload, plan, gpus))
@@ -116,14 +105,27 @@ def judge(question: Question, plan: Plan, gpus: int, known: Known | None = None)
     if reasons:
         return Rejected(plan=plan, reason="; ".join(reasons))
     found = price(question, plan, known)
-    missing = found.memory_bytes - room(question.site)
+    missing = found.memory_bytes - room(question.site, question.model.kind)
     if missing > 0:
-        return Rejected(plan=plan, reason=_short(found, missing, question.site))
+        return Rejected(plan=plan, reason=_short(found, missing), short=found)
     return found
 
 
 def price(question: Question, plan: Plan, known: Known | None = None) -> PlanEstimate:
-    """Estimate a legal plan, whether or not it fits."""
+    """Estimate a legal plan, whether or not it fits, on the best seats of a machine.
+
+    Parameters
+    ----------
+    plan : legal (see `objections`), of any number of GPUs that the site has.
+    known : prices of other plans of the same question; used, and added to.
+
+    Raises
+    ------
+    TopologyError
+        If the site has fewer GPUs, or its nodes would hold unequal shares.
+    UncalibratedError
+        If there are no kernel parameters for the device.
+    """
     site = _seated(question, plan)
     found = evaluate(
         question.model,
@@ -152,9 +154,10 @@ def _seated(question: Question, plan: Plan) -> Site:
     return replace(site, placed=seat(plan, site.ground, sent))
 
 
-def _short(found: PlanEstimate, missing: float, site: Site) -> str:
+def _short(found: PlanEstimate, missing: float) -> str:
+    usable = found.memory_bytes - missing
     return (
-        f"needs {format_bytes(found.memory_bytes)} of {format_bytes(room(site))} a GPU, "
+        f"needs {format_bytes(found.memory_bytes)} of {format_bytes(usable)} a GPU, "
         f"{missing:.0f} bytes ({format_bytes(missing)}) short, at {found.peak_stage}"
     )
 
@@ -183,27 +186,28 @@ def _goal(one: PlanEstimate, request: Request) -> float:
 
 
 def counts_up_to(gpus: int) -> list[int]:
-    """Numbers of GPUs worth a look: powers of two, and divisors, up to `gpus`.
+    """Numbers of GPUs worth a look: powers of two up to `gpus`, and divisors where it is not many.
 
-    >>> counts_up_to(12)
-    [1, 2, 3, 4, 6, 8, 12]
+    >>> counts_up_to(12), counts_up_to(96)
+    ([1, 2, 3, 4, 6, 8, 12], [1, 2, 4, 8, 16, 32, 64, 96])
     """
     powers = {2**power for power in range(gpus.bit_length()) if 2**power <= gpus}
-    return sorted(powers | {count for count in range(1, gpus + 1) if gpus % count == 0})
+    divisors = range(1, gpus + 1) if gpus <= MANY else ()
+    return sorted(powers | {gpus} | {count for count in divisors if gpus % count == 0})
 
 
 def find(question: Question) -> Recommendation:
     """Search all plans of a request and rank them."""
     from planner.explain import advice  # noqa: PLC0415  # explanations build on the search
 
-    request, model = question.request, question.model
+    request = question.request
     known: Known = {}
     by_count: dict[int, list[Outcome]] = {}
     seen: dict[Plan, Outcome] = {}
     for gpus in _counts(question):
         if question.site.ground is not None:
             known = {}  # another number of GPUs may be of another kind
-        by_count[gpus] = [_outcome(question, plan, seen, known) for plan in plans(model, gpus)]
+        by_count[gpus] = list(_outcomes(question, gpus, seen, known))
     outcomes = [
         one
         for gpus, found in by_count.items()
@@ -217,11 +221,11 @@ def find(question: Question) -> Recommendation:
     answer = Recommendation(
         request=request,
         plans=tuple(ranked),
-        rejected=tuple(one for one in outcomes if isinstance(one, Rejected)),
+        rejected=tuple(_once(outcomes)),
         scaling=tuple(scaling),
         baseline=_baseline(question),
         launch=launch_of(question, ranked[0]) if ranked else (),
-        notes=() if question.site.ground is None else question.site.ground.notes(),
+        notes=tuple(_notes(question)),
     )
     return replace(answer, advice=tuple(advice(question, answer)))
 
@@ -237,44 +241,63 @@ def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
     return tuple(replace(one, line=f"{before} {one.line}") if one.line else one for one in lines)
 
 
+def _notes(question: Question) -> Iterator[str]:
+    if question.site.ground is not None:
+        yield from question.site.ground.notes()
+    if question.request.gpus > MANY:
+        yield NO_RINGS
+        if question.request.objective != "memory":
+            yield NO_PIPELINES
+
+
+def _outcomes(
+    question: Question, gpus: int, seen: dict[Plan, Outcome], known: Known
+) -> Iterator[Outcome]:
+    """Judge the plans of one number of GPUs.
+
+    Where they are many, a degree that no plan can have is rejected once, for all of them, and the
+    shallowest pipelines come first.
+    """
+    model = question.model
+    if question.request.gpus <= MANY:
+        yield from (_outcome(question, plan, seen, known) for plan in plans(model, gpus))
+        return
+    barred = hopeless(model, question.workload, gpus)
+    for axis, reason in barred.items():
+        yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
+    for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
+        if not (_left_out(question, plan, seen) and _legal(question, plan)):
+            yield _outcome(question, plan, seen, known)
+
+
+def _left_out(question: Question, plan: Plan, seen: Mapping[Plan, Outcome]) -> bool:
+    """Whether other plans are known to be as good, where GPUs are many."""
+    if plan.degree("ring") > LONGEST:
+        return True
+    frugal = question.request.objective == "memory"
+    return not frugal and replaceable(plan, question.workload.passes, seen)
+
+
+def _legal(question: Question, plan: Plan) -> bool:
+    return not any(objections(question.model, question.workload, plan, plan.gpus))
+
+
 def _outcome(question: Question, plan: Plan, seen: dict[Plan, Outcome], known: Known) -> Outcome:
     """Judge a plan, or reuse what became of one of its replicas."""
-    one = _replica(question, plan)
+    one = replica(question.site, plan) if question.request.batch == 1 else None
     if one is not None and one in seen:
-        return replicated(plan, seen[one])
+        seen[plan] = replicated(plan.degree("dp"), seen[one])
+        return seen[plan]
     found = judge(question, plan, plan.gpus, known)
-    turned = _turned(question.site, plan)
-    if turned is not None:
-        found = min(found, judge(question, turned, plan.gpus, known), key=_latency)
+    other = turned(question.site, plan)
+    if other is not None:
+        found = min(found, judge(question, other, plan.gpus, known), key=_latency)
     seen[plan] = found
     return found
 
 
 def _latency(one: Outcome) -> float:
     return one.latency_s if isinstance(one, PlanEstimate) else float("inf")
-
-
-def _turned(site: Site, plan: Plan) -> Plan | None:
-    """Nest the two ways to cut a sequence the other way round, where a plan spans hosts.
-
-    On one host the seats of a machine's GPUs do as much.
-    """
-    names = [name for name, _ in plan.axes]
-    inner = next((names.index(name) for name in ("ring", "allgather_kv") if name in names), None)
-    if "ulysses" not in names or inner is None or not _spans(site, plan.gpus):
-        return None
-    axes, outer = list(plan.axes), names.index("ulysses")
-    axes[outer], axes[inner] = axes[inner], axes[outer]
-    return Plan(tuple(axes), plan.vae)
-
-
-def _spans(site: Site, gpus: int) -> bool:
-    try:
-        if site.ground is not None:
-            return site.ground.on(gpus).hosts > 1
-        return site.hardware.island(gpus, site.nodes) < gpus
-    except TopologyError:
-        return False
 
 
 def _counts(question: Question) -> list[int]:
@@ -292,6 +315,12 @@ def _evenly(site: Site, gpus: int) -> bool:
     except InputError:
         return False
     return site.nodes == 0
+
+
+def _once(outcomes: Iterable[Outcome]) -> Iterable[Rejected]:
+    """Keep one of the rows that say the same; a degree may be barred at several numbers of GPUs."""
+    rejected = (one for one in outcomes if isinstance(one, Rejected))
+    return {(one.plan, one.reason): one for one in rejected}.values()
 
 
 def _estimates(outcomes: Iterable[Outcome]) -> list[PlanEstimate]:
@@ -323,14 +352,16 @@ def single_plan(question: Question, text: str | None) -> PlanEstimate:
 
 
 def _instead(question: Question, plan: Plan) -> str:
-    from planner.explain import would_fit  # noqa: PLC0415  # explanations build on the search
+    from planner.remedies import would_fit  # noqa: PLC0415  # remedies build on the search
 
     gpus = question.request.gpus
-    legal = [one.plan for one in search(question, gpus) if isinstance(one, PlanEstimate)]
-    if legal:
-        near = ", ".join(str(one) for one in nearest(plan, legal))
+    found = list(_outcomes(question, gpus, {}, {}))
+    able = [one.plan for one in _estimates(found)]
+    if able:
+        near = ", ".join(str(one) for one in nearest(plan, able))
         return f"nearest that can on {gpus} GPUs: {near}"
-    return would_fit(question, plan)
+    short = [one.short for one in found if isinstance(one, Rejected) and one.short is not None]
+    return would_fit(question, short, plan)
 
 
 def shortened(answer: Recommendation, count: int) -> Recommendation:

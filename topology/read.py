@@ -9,7 +9,7 @@ from typing import Final
 from topology.catalogue import hardware_names
 from topology.cluster import build_cluster, host_of, read_cluster
 from topology.concerns import concerns
-from topology.errors import TopologyError
+from topology.errors import InputError, TopologyError
 from topology.graph import Machine
 from topology.hardware import Hardware
 from topology.readers.assemble import Choices, assemble
@@ -57,6 +57,8 @@ def read_topology(
     >>> [(link.kind, link.count, link.bandwidth) for link in pair.pairs]
     [('NVLINK', 4, 56250000000.0)]
     """
+    if not isinstance(source, str | Path):
+        raise InputError(f"topology: got {source!r:.40}, wanted the text or the path of a machine")
     choices = Choices(
         name="machine" if is_text(source) else Path(source).name,
         hardware=hardware,

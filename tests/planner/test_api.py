@@ -283,3 +283,57 @@ def test_any_value_anywhere_is_an_answer_or_one_line(value):
     for name in ("gpus", "plan", "hardware", "runtime", "precision", "height", "steps", "nodes"):
         _, said = tried(planner.estimate, **{**asked, name: value})
         assert "\n" not in said
+
+
+@pytest.mark.parametrize("kv_heads", [3, 16, 0.5, np.array([1, 3])])
+def test_key_value_heads_divide_the_heads(kv_heads):
+    with pytest.raises(planner.InputError, match=r"kv_heads: got .*, wanted"):
+        planner.attention(8, 128, 128, 64, kv_heads=kv_heads)
+
+
+def test_key_value_heads_may_be_an_array():
+    seconds = planner.attention(8, 1, 2**16, 128, batch=16, kv_heads=np.array([1, 2, 4, 8]))
+
+    assert seconds.shape == (4,)
+    assert np.all(np.diff(seconds) >= 0)
+    assert seconds[-1] == pytest.approx(planner.attention(8, 1, 2**16, 128, batch=16, kv_heads=8))
+
+
+def test_sizes_broadcast_or_are_refused():
+    with pytest.raises(planner.InputError, match=r"queries \(2,\), keys \(3,\), wanted ones that"):
+        planner.attention(8, [1, 2], [1, 2, 3], 64)
+    with pytest.raises(planner.InputError, match=r"sizes: got shapes m \(2,\), n \(3,\)"):
+        planner.matmul([1, 2], [1, 2, 3], 64)
+    assert planner.matmul(np.ones((2, 1)), np.ones(3), 64).shape == (2, 3)
+
+
+@pytest.mark.parametrize("nothing", [None, 3, [], {}, b"GPU0"])
+def test_a_machine_is_a_text_or_a_path(nothing):
+    with pytest.raises(planner.InputError, match=r"topology: got .*, wanted the text or the path"):
+        planner.read_topology(nothing)
+
+
+@pytest.mark.parametrize("nothing", [3, [], {}, b"h100-sxm", False])
+def test_names_are_words(nothing):
+    calls = (
+        lambda: planner.collective("all_reduce", 1024, 8, hardware=nothing),
+        lambda: planner.collective("all_reduce", 1024, 8, profile=nothing),
+        lambda: planner.collective("all_reduce", 1024, 8, topology=nothing),
+        lambda: planner.matmul(1, 1, 1, hardware=nothing),
+        lambda: planner.matmul(1, 1, 1, precision=nothing),
+        lambda: planner.matmul(1, 1, 1, profile=nothing),
+        lambda: planner.attention(8, 1, 1, 64, kernel=nothing),
+        lambda: planner.attention(8, 1, 1, 64, precision=nothing),
+        lambda: planner.recommend(nothing),
+        lambda: planner.recommend("flux", hardware=nothing),
+    )
+    for call in calls:
+        with pytest.raises(planner.InputError, match=r"got .*, wanted a name") as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+def test_hardware_left_out_is_the_usual_one():
+    usual = planner.collective("all_reduce", 2**20, 8, hardware="h100-sxm")
+
+    assert planner.collective("all_reduce", 2**20, 8, hardware=None) == usual

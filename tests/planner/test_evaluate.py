@@ -4,19 +4,21 @@ import re
 from dataclasses import replace
 
 import pytest
+from commands import assert_refused, run
 from generators import MODELS, asked, priced, recommended, videos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.catalogue import headroom
 from costmodels.ops import Loop, Matmul
 from costmodels.timeline import cost
 from planner.compose import objections, plans
-from planner.evaluate import HEADROOM, memory_of, room
+from planner.evaluate import memory_of, outer_parameters, room
 from planner.lowering.lower import lower
 from planner.models import names, read_model
 from planner.plan import parse_plan
 from planner.request import Request
-from planner.search import price, question_of
+from planner.search import judge, price, question_of
 from topology.errors import InputError
 
 DECODERS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-27b", "gpt-oss-20b")
@@ -324,11 +326,70 @@ def test_models_that_run_on_one_large_gpu_fit_eight(model):
     assert fits(model, 8)
 
 
-def test_some_memory_is_left_free():
+@pytest.mark.parametrize("name", ["l20", "l40", "l40s"])
+def test_cards_of_48_gb_that_correct_errors_have_45_gib(name):
+    """nvidia-smi shows 46068 MiB where ECC is on."""
+    site = asked("flux.1-dev", 1, hardware=name).site
+
+    assert site.hardware.device.memory.value == 46068 * 2**20
+    assert room(site, "diffusion") < 44 * 2**30
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "decoder"])
+def test_some_memory_is_left_free(kind):
     site = asked("flux.1-dev").site
 
-    assert room(site) == pytest.approx((1 - HEADROOM) * site.hardware.device.memory.value)
-    assert HEADROOM > 0
+    assert room(site, kind) == pytest.approx(
+        (1 - headroom(kind)) * site.hardware.device.memory.value
+    )
+    assert 0 < headroom(kind) < 0.2
+
+
+def test_language_models_leave_a_tenth():
+    """As vLLM does by default: of 80 GiB, 72."""
+    question = asked("llama-3.1-70b", 2, hardware="a100-sxm-80gb")
+    reason = judge(replace(question, workload=long_prompts(question)), parse_plan("tp2"), 2).reason
+
+    assert " of 72 GiB a GPU" in reason
+
+
+def long_prompts(question):
+    tokens = tuple((name, 2**17) for name, _ in question.workload.tokens)
+    return replace(question.workload, tokens=tokens)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "gemma-3-27b"])
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_embedding_and_head_are_cut_by_vocabulary(model, degree):
+    """The whole of a dense language model is cut: each of 8 ranks holds an eighth of its bytes."""
+    whole, cut = priced(model), priced(model, f"tp{degree}")
+    share = whole.memory_parts_bytes["transformer_weights"] / degree
+
+    assert cut.memory_parts_bytes["transformer_weights"] == pytest.approx(share, rel=1e-6)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 8])
+def test_the_head_that_is_held_is_the_head_that_is_multiplied(degree):
+    """Llama-3.1-8B: 128256 x 4096 twice, and a norm of 4096."""
+    question = asked("llama-3.1-8b", degree)
+    plan = parse_plan(f"tp{degree}")
+    program = lower(question.model, question.workload, plan)
+    head = next(
+        op.weight
+        for stage in program.stages
+        for op in stage.walk()
+        if isinstance(op, Matmul) and op.weight.name == "head"
+    )
+
+    assert outer_parameters(question.model, program.axes) * 2 == pytest.approx(
+        2 * head.bytes, rel=1e-4
+    )
+
+
+def test_a_diffusion_model_keeps_its_projections_whole():
+    question = asked("flux.1-dev", 8)
+
+    assert outer_parameters(question.model, (("tp", 8),)) == question.model.outer_parameters
 
 
 @pytest.mark.parametrize(
@@ -337,11 +398,39 @@ def test_some_memory_is_left_free():
         ("flux.1-dev", {"frames": 5}, "frames: got 5, wanted 1"),
         ("cogvideox-5b", {"height": 721}, "height: got 721, wanted a multiple of"),
         ("flux.1-dev", {"hardware": "a100-sxm-80gb", "precision": "fp8"}, "has no tensor cores"),
+        ("flux.1-dev", {"input_tokens": 64}, "input_tokens: got 64, wanted none: flux.1-dev is no"),
+        ("flux.1-dev", {"output_tokens": 0}, "output_tokens: got 0, wanted none: flux.1-dev"),
+        ("llama-3.1-8b", {"height": 512}, "height: got 512, wanted none: llama-3.1-8b is a lang"),
+        ("llama-3.1-8b", {"frames": 1}, "frames: got 1, wanted none"),
+        ("llama-3.1-8b", {"steps": 4}, "steps: got 4, wanted none"),
+        ("llama-3.1-8b", {"text_tokens": 4}, "text_tokens: got 4, wanted none"),
     ],
 )
 def test_sizes_that_a_model_cannot_take_are_refused(model, more, said):
     with pytest.raises(InputError, match=said):
         question_of(Request(model=model, **more))
+
+
+@pytest.mark.parametrize("model", ["flux.1-dev", "llama-3.1-8b"])
+def test_sizes_may_be_left_out_in_so_many_words(model):
+    sizes = dict.fromkeys(("height", "width", "frames", "steps", "input_tokens", "output_tokens"))
+
+    assert question_of(Request(model=model, **sizes)) == question_of(Request(model=model))
+
+
+@pytest.mark.parametrize(
+    ("model", "flag"),
+    [
+        ("llama-3.1-8b", "--height"),
+        ("flux.1-dev", "--input-tokens"),
+        ("z-image", "--output-tokens"),
+    ],
+)
+def test_the_command_refuses_sizes_of_another_kind(model, flag):
+    for command in ("recommend", "estimate"):
+        name = flag.removeprefix("--").replace("-", "_")
+        refused = run(command, "--model", model, flag, "512")
+        assert_refused(*refused, f"{name}: got 512, wanted none", model)
 
 
 def test_a_request_alone_decides_its_estimate():

@@ -1,4 +1,4 @@
-"""What is said about a recommendation is true: factors, shares, and what would fit."""
+"""What is said about a recommendation is true: factors, shares and prices."""
 
 import re
 from dataclasses import replace
@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.estimate import Basis
-from planner.explain import advice, difference, too_close, would_fit
+from planner.explain import advice, difference, too_close
 from planner.outcome import UNCERTAINTY, PlanEstimate
-from planner.plan import Plan, parse_plan
-from planner.request import Request
-from planner.search import Recommendation, find, judge, question_of
+from planner.plan import parse_plan
+from planner.search import Recommendation, judge
 
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
 
@@ -29,13 +28,14 @@ def plan(text, gemm, communication, attention=0.0, **more):
             "breakdown_s": parts,
             "stages_s": {"denoise": gemm + communication + attention},
             "known": KNOWN,
+            "throughput_per_s": parsed.degree("dp") / (gemm + communication + attention or 1.0),
             **more,
         }
     )
 
 
-def said(*plans, scaling=()):
-    question = asked("flux.1-dev", plans[0].gpus)
+def said(*plans, scaling=(), **more):
+    question = asked("flux.1-dev", plans[0].gpus, **more)
     answer = Recommendation(
         request=question.request, plans=plans, rejected=(), scaling=scaling, baseline=None
     )
@@ -90,6 +90,10 @@ def test_differences_turn_their_sign_with_the_order(one, two):
         ((6.0, 1.0), (8.0, 0.0), "ring8 would come first if communication were 2 times slower"),
         # never
         ((6.0, 1.0), (8.0, 1.0), "the order holds if communication or attention are off by up to"),
+        # 6 + f = 6.05 at f = 1.05: a share
+        ((6.0, 1.0), (7.05, 0.0), "ring8 would come first if communication were 5 % slower than"),
+        # 7 + f = 6 + 2.05 f at f = 1 / 1.05
+        ((7.0, 1.0), (6.0, 2.05), "ring8 would come first if communication were 5 % faster than"),
         # only at ten times: not worth a line
         ((6.0, 1.0), (16.0, 0.0), "the order holds"),
     ],
@@ -104,11 +108,14 @@ def test_the_factor_that_is_printed_does_turn_the_order(model):
     answer = recommended(model)
     line = next(one for one in answer.advice if "would come first" in one)
     name, word, factor, way = re.fullmatch(
-        r"(\S+) would come first if (\w+) were ([0-9.]+) times (faster|slower) than modelled", line
+        r"(\S+) would come first if (\w+) were ([0-9.]+ (?:times|%)) (faster|slower) than modelled",
+        line,
     ).groups()
     part = {"communication": "communication_exposed", "attention": "attention"}[word]
     rival = next(one for one in answer.plans if str(one.plan) == name)
-    scale = float(factor) if way == "slower" else 1 / float(factor)
+    number, unit = factor.split()
+    size = float(number) if unit == "times" else 1 + float(number) / 100
+    scale = size if way == "slower" else 1 / size
 
     def scaled(one, more):
         return one.latency_s + one.breakdown_s[part] * (more - 1)
@@ -143,6 +150,91 @@ def test_the_last_doubling_has_its_price():
     )
 
 
+def test_a_doubling_that_gains_little_says_so_with_its_numbers():
+    """1.2 times as fast: 8 x 10 s against 4 x 12 s."""
+    line = said(plan("tp8", 10.0, 0.0), scaling=(plan("tp4", 12.0, 0.0),))[0]
+
+    assert line == (
+        "8 GPUs gain little over 4 (tp4, 12 s): 1.20 times as fast, at 80 GPU-seconds a result "
+        "against 48 (+67 %)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("few", "seconds", "words"),
+    [
+        ("tp4", 12.4, "gain little over 4"),
+        ("tp4", 12.6, "are 1.26 times as fast as 4"),
+        ("tp4", 10.5, "gain little over 4 (tp4, 10.5 s): 5 % faster"),
+        ("tp2", 15.0, "gain little over 2"),  # two doublings
+        ("tp2", 16.0, "are 1.60 times as fast as 2"),
+        ("tp6", 11.2, "are 1.12 times as fast as 6"),  # a third more GPUs, an eighth faster
+    ],
+)
+def test_little_is_less_than_a_quarter_a_doubling(few, seconds, words):
+    assert words in said(plan("tp8", 10.0, 0.0), scaling=(plan(few, seconds, 0.0),))[0]
+
+
+def test_schnell_gains_little_from_its_last_four_gpus():
+    """One picture in four steps is too little work for 8 B200; the ranking stays as it is."""
+    answer = recommended("flux.1-schnell", hardware="b200", height=512, width=512)
+    line = next(one for one in answer.advice if "GPU-seconds" in one or one.startswith("use "))
+
+    assert "8 GPUs gain little over 4" in line or line.startswith("use ")
+    assert answer.plans[0].gpus == 8
+    latencies = [one.latency_s for one in answer.plans]
+    assert latencies == sorted(latencies)
+
+
+def test_what_is_the_same_gains_nothing():
+    """Never "1.00 times as fast", nor "1 times faster"."""
+    for seconds in (10.0, 10.01, 10.2, 10.29):
+        line = said(plan("tp8", 10.0, 0.0), scaling=(plan("tp4", seconds, 0.0),))[0]
+        assert line.startswith("use 4 GPUs")
+    lines = said(plan("tp8", 10.0, 1.0), plan("ring8", 10.0, 1.0), plan("ulysses8", 9.0, 2.0))
+    assert not [line for line in lines if re.search(r"\b1(\.0+)? times", line)]
+
+
+@pytest.mark.parametrize(
+    ("objective", "sentences"),
+    [
+        (
+            "throughput",
+            [
+                "dp8 serves 1.60 times as many requests a second as tp8",
+                "8 GPUs serve 2.00 times as many requests a second as 4",
+            ],
+        ),
+        ("memory", ["dp8 needs 1 GiB a GPU, tp8 2 GiB"]),
+        ("cost", ["dp8 takes 50 GPU-seconds a result, tp8 80"]),
+    ],
+)
+def test_other_objectives_are_explained_by_what_they_ask_for(objective, sentences):
+    plans = (
+        plan("dp8", 50.0, 0.0, memory_bytes=2.0**30),
+        plan("tp8", 10.0, 0.0, memory_bytes=2.0**31),
+    )
+    scaling = (plan("dp4", 50.0, 0.0),)
+
+    assert said(*plans, scaling=scaling, objective=objective) == sentences
+
+
+def test_small_gains_are_shares_for_every_objective():
+    one, two = plan("dp8", 50.0, 0.0), plan("dp8.tp1", 52.0, 0.0)
+
+    line = said(one, two, objective="throughput")[0]
+    assert line == "dp8 serves 4 % more requests a second than dp8"
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput", "memory", "cost"])
+@pytest.mark.parametrize("model", ["wan2.1-14b", "llama-3.1-8b"])
+def test_no_sentence_praises_what_is_worse(model, objective):
+    lines = recommended(model, objective=objective).advice
+
+    assert lines
+    assert not [line for line in lines if re.search(r"-\d+(\.\d+)? % (faster|more)", line)]
+
+
 def test_a_parallel_decode_is_offered_where_it_shows():
     """Cosmos 3 decodes for a fifth of the time; engines can split that."""
     answer = recommended("cosmos3-nano")
@@ -153,48 +245,6 @@ def test_a_parallel_decode_is_offered_where_it_shows():
     assert wide.latency_s < answer.plans[0].latency_s
     assert not [one for one in recommended("cosmos3-nano", 1).advice if "VAE decode" in one]
     assert not [one for one in recommended("llama-3.1-8b").advice if "VAE decode" in one]
-
-
-def suggested(line):
-    """Turn "would fit: --precision fp8, --offload (..), tp4 on 4 GPUs" into requests."""
-    for way in line.partition("would fit: ")[2].split(", "):
-        if match := re.fullmatch(r"--precision (\w+)", way):
-            yield {"precision": match[1]}
-        elif way.startswith("--offload"):
-            yield {"offload": True}
-        elif match := re.fullmatch(r"(\S+) on (\d+) GPUs", way):
-            yield {"gpus": int(match[2])}
-        else:
-            raise AssertionError(way)
-
-
-@pytest.mark.parametrize(
-    ("model", "gpus", "more"),
-    [
-        ("flux.1-dev", 1, {"hardware": "rtx-4090"}),
-        ("cosmos3-super", 2, {"hardware": "l40s"}),
-        ("wan2.1-14b", 1, {"hardware": "a100-sxm-40gb"}),
-        ("llama-3.1-70b", 1, {}),
-        ("qwen-image", 1, {"hardware": "l40s"}),
-    ],
-)
-def test_what_is_said_to_fit_does(model, gpus, more):
-    answer = recommended(model, gpus, **more)
-    ways = list(suggested(answer.advice[0]))
-
-    assert answer.plans == ()
-    assert answer.advice[0].startswith(f"no plan of {gpus} GPUs can run; would fit: ")
-    assert ways
-    for way in ways:
-        asked_for = {"model": model, "gpus": gpus, **more, **way}
-        assert find(question_of(Request(**asked_for))).plans, way
-
-
-def test_when_nothing_fits_that_is_said():
-    """405 billion parameters on GPUs of 24 GB."""
-    line = would_fit(asked("llama-3.1-405b", 1, hardware="l4"), Plan())
-
-    assert line.startswith("nothing tried fits 21.8 GiB a GPU")
 
 
 def test_what_is_not_modelled_is_said_first():

@@ -1,13 +1,17 @@
 """What a person reads: every number is there, and nothing is wider than the terminal."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
+from commands import FLUX, run
 from generators import asked, priced, recommended
 
 from planner import report
 from planner.catalogue import engines
 from planner.launch import launches
+from planner.models import names
 from planner.search import shortened
 
 CASES = [
@@ -122,3 +126,29 @@ def test_colours_are_for_terminals():
 
     assert "\x1b[" not in plain
     assert "\x1b[" in coloured
+
+
+def unlinked():
+    """Models of the catalogue whose weights no engine has a repository for."""
+    return [name for name in names() if name not in engines().repositories]
+
+
+@pytest.mark.parametrize("name", [*unlinked(), "FLUX"])
+def test_models_without_a_repository_are_shown_as_well(name, tmp_path):
+    """A config.json has none either."""
+    if name == "FLUX":
+        name = str(tmp_path / "config.json")
+        Path(name).write_text(json.dumps(FLUX), encoding="utf-8")
+    for style in ("table", "json", "markdown"):
+        code, out, err = run("recommend", "--model", name, "--gpus", "2", "--format", style)
+        assert code in (0, 1)
+        assert not err
+        assert not re.search(r"\bNone\b|\bnan\b", out)
+        assert out.strip()
+
+
+@pytest.mark.parametrize("style", ["table", "json", "markdown"])
+def test_what_is_left_out_of_many_gpus_is_printed(style):
+    _, out, _ = run("recommend", "--model", "llama-3.1-8b", "--gpus", "72", "--format", style)
+
+    assert "rings of more than 32 are left out" in " ".join(out.split())

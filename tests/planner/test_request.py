@@ -55,6 +55,13 @@ def test_names_are_words_that_are_known(name, value, said):
         Request(model="flux", **{name: value})
 
 
+@pytest.mark.parametrize("name", ["at_most", "offload", "kv_repeat", "detect"])
+@pytest.mark.parametrize("value", [None, 1, "yes", []])
+def test_switches_are_on_or_off(name, value):
+    with pytest.raises(InputError, match=f"{name}: got .*, wanted True or False"):
+        Request(model="flux", **{name: value})
+
+
 @pytest.mark.parametrize("value", [8, 8.0, np.int32(8), np.float64(8), np.array(8)])
 def test_a_program_may_pass_any_kind_of_whole_number(value):
     number = whole_number("gpus", value)

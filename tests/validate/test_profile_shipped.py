@@ -112,7 +112,6 @@ def test_a_profile_of_ones_own_comes_first(tmp_path, monkeypatch):
     assert found.date == "2027-01-01"
 
 
-
 @pytest.mark.parametrize("op", OPS)
 def test_collectives_hold_on_another_pair_of_gpus(op):
     """Two other GPUs of the kind, at octaves and between: the median within 4 %."""

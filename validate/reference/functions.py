@@ -166,7 +166,7 @@ def _route(op: Pointwise, scores: Array) -> list[Array]:
 
 def _guidance(predictions: Array) -> Array:
     if len(predictions) == 1:
-        return predictions[0]
+        return np.asarray(predictions[0])
     return np.asarray(predictions[1] + GUIDANCE * (predictions[0] - predictions[1]))
 
 

@@ -301,4 +301,4 @@ def _classes(stage: str, machine: Machine, clock: Clock, seconds: float) -> dict
 
 def _ahead(here: Here) -> None:
     del here
-    torch.cuda._sleep(AHEAD_CYCLES)
+    torch.cuda._sleep(AHEAD_CYCLES)  # noqa: SLF001  # PyTorch has no public wait on the device

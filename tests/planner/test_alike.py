@@ -1,0 +1,208 @@
+"""Where GPUs are many, plans are left out of which others are known to be as good."""
+
+import pytest
+from generators import asked, made, priced, recommended
+
+from planner.alike import replica, replicated, turned
+from planner.compose import hopeless, objections, plans, shallower, unpiped
+from planner.outcome import PlanEstimate, Rejected
+from planner.plan import Plan, parse_plan
+from planner.search import MANY, TIE, judge, rank
+
+
+@pytest.mark.parametrize(
+    ("plan", "passes", "instead"),
+    [
+        ("pp4.tp2", 1, "dp4.tp2"),
+        ("pp4.tp2", 2, "dp2.cfg2.tp2"),
+        ("pp4.cfg2", 2, "dp4.cfg2"),
+        ("dp2.pp2.ulysses4", 2, "dp2.cfg2.ulysses4"),
+        ("pp3", 2, None),  # two forwards do not divide three stages
+        ("pp4.cfg4", 2, None),  # not legal itself
+        ("tp8", 1, "tp8"),
+    ],
+)
+def test_a_pipeline_gives_its_gpus_to_forwards_and_replicas(plan, passes, instead):
+    found = unpiped(parse_plan(plan), passes)
+
+    assert (None if found is None else str(found)) == instead
+    assert found is None or found.gpus == parse_plan(plan).gpus
+
+
+@pytest.mark.parametrize("plan", ["pp2", "pp4", "pp2.tp2", "pp4.ulysses2", "pp2.cfg2", "dp2.pp2"])
+@pytest.mark.parametrize("hardware", ["h100-sxm", "l40s"])
+@pytest.mark.parametrize(
+    "model", ["cosmos3-nano", "wan2.1-14b", "hunyuanvideo", "flux.1-dev", "llama-3.1-70b"]
+)
+def test_a_pipeline_is_no_faster_than_what_takes_its_place(model, hardware, plan):
+    question, piped = asked(model, hardware=hardware), parse_plan(plan)
+    if any(objections(question.model, question.workload, piped, piped.gpus)):
+        return
+    instead = unpiped(piped, question.workload.passes)
+    slow, fast = (priced(model, str(one), hardware=hardware) for one in (piped, instead))
+
+    assert fast.latency_s <= slow.latency_s * (1 + TIE)
+    assert fast.throughput_per_s >= slow.throughput_per_s * (1 - TIE)
+
+
+@pytest.mark.parametrize("gpus", [12, 64])
+def test_fewer_stages_keep_the_gpus(gpus):
+    for plan in plans(asked("flux.1-dev").model, gpus):
+        for other in shallower(plan):
+            assert other.gpus == gpus
+            assert 1 < other.degree("pp") < plan.degree("pp")
+
+
+@pytest.mark.parametrize("model", ["cosmos3-nano", "flux.1-dev", "wan2.1-1.3b", "llama-3.1-70b"])
+def test_what_no_plan_can_have_is_in_no_legal_plan(model):
+    question = asked(model)
+    barred = hopeless(question.model, question.workload, 48)
+    left = set(plans(question.model, 48, barred))
+
+    for plan in plans(question.model, 48):
+        legal = not any(objections(question.model, question.workload, plan, 48))
+        assert plan in left or not legal
+        assert (plan in left) == (not barred.keys() & set(plan.axes))
+
+
+def every_outcome(question, gpus):
+    """Judge every plan there is, in both nestings, each on its own."""
+    for plan in plans(question.model, gpus):
+        yield judge(question, plan, gpus)
+        other = turned(question.site, plan)
+        if other is not None:
+            yield judge(question, other, gpus)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "more"),
+    [
+        ("wan2.1-1.3b", 80, {"hardware": "l40s"}),
+        ("llama-3.1-405b", 96, {}),
+        ("llama-3.1-405b", 128, {"hardware": "l40s", "objective": "throughput"}),
+        ("llama-3.1-70b", 128, {"hardware": "l4", "objective": "cost"}),
+    ],
+)
+def test_nothing_better_is_left_out(model, gpus, more):
+    answer, question = recommended(model, gpus, **more), asked(model, gpus, **more)
+    every = [one for one in every_outcome(question, gpus) if isinstance(one, PlanEstimate)]
+    best, first = rank(every, question.request)[0], answer.plans[0]
+
+    assert gpus > MANY
+    if question.request.objective == "latency":
+        assert first.latency_s <= best.latency_s * (1 + TIE)
+    else:
+        assert first.throughput_per_s >= best.throughput_per_s * (1 - TIE)
+    shown = {str(one.plan): one.latency_s for one in answer.plans}
+    known = {str(one.plan): one.latency_s for one in every}
+    assert shown == pytest.approx({name: known[name] for name in shown})
+
+
+def test_what_is_left_out_is_said():
+    answer = recommended("wan2.1-1.3b", 80, hardware="l40s")
+
+    assert any("rings of more than 32" in line for line in answer.notes)
+    assert any("pipelines deeper than it takes to fit" in line for line in answer.notes)
+    assert answer.to_dict()["notes"] == list(answer.notes)
+    assert recommended("wan2.1-1.3b", 8).notes == ()
+    depths = {one.plan.degree("pp") for one in answer.plans}
+    assert depths == {1, 5}  # it fits without; two forwards a step do not share five stages
+
+
+def test_pipelines_are_kept_where_memory_is_the_objective():
+    answer = recommended("llama-3.1-70b", 80, objective="memory")
+
+    assert answer.plans[0].plan.degree("pp") > 1
+    assert not any("pipelines" in line for line in answer.notes)
+
+
+def test_pipelines_are_kept_where_nothing_fits_without():
+    """405 billion parameters on 96 GPUs of 24 GB: 96 does not divide the heads."""
+    answer = recommended("llama-3.1-405b", 96, hardware="l4")
+
+    assert answer.plans
+    assert all(one.plan.degree("pp") > 1 for one in answer.plans)
+
+
+def test_many_gpus_reject_a_degree_once():
+    answer = recommended("wan2.1-1.3b", 80, hardware="l40s")
+    rows = [one for one in answer.rejected if one.reason.endswith("for every plan that has it")]
+
+    assert {"cfg4", "tp80", "ulysses8"} <= {str(one.plan) for one in rows}
+    assert all(len(one.plan.axes) == 1 for one in rows)
+    assert len({one.plan for one in answer.rejected}) == len(answer.rejected)
+
+
+def test_a_degree_is_rejected_once_where_fewer_gpus_may_do():
+    answer = recommended("llama-3.1-8b", 72, at_most=True)
+
+    rows = [(one.plan, one.reason) for one in answer.rejected]
+    assert len(rows) == len(set(rows))
+
+
+def test_hundreds_of_gpus_are_a_few_hundred_plans():
+    """Of 3289 ways to write 512 as a product."""
+    answer = recommended("cosmos3-nano", 512, nodes=64)
+
+    assert 100 < len(answer.plans) < 400
+    assert [one.gpus for one in answer.scaling] == [512]
+    assert [one.gpus for one in recommended("llama-3.1-8b", 512).scaling] == [
+        2**power for power in range(10)
+    ]
+
+
+@pytest.mark.parametrize("gpus", [8, 16])
+@pytest.mark.parametrize("model", ["flux.1-dev", "wan2.1-14b"])
+def test_replicas_are_as_they_would_be_judged(model, gpus):
+    """Their links are those of one alone, so that it is priced once."""
+    question = asked(model, gpus)
+    for one in recommended(model, gpus).plans:
+        if one.plan.degree("dp") > 1:
+            found = judge(question, one.plan, gpus)
+            assert found.latency_s == pytest.approx(one.latency_s)
+            assert found.memory_bytes == pytest.approx(one.memory_bytes)
+            assert found.throughput_per_s == pytest.approx(one.throughput_per_s)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "plan", "alone"),
+    [
+        ("h100-sxm", "dp2.tp8", "tp8"),
+        ("h100-sxm", "dp4.tp4", "tp4"),
+        ("h100-sxm", "dp2.tp16", "tp16"),  # hosts of eight, both times
+        ("h100-sxm", "dp3.ring4", "ring4"),
+        ("h100-sxm", "dp3.ring8", "ring8"),
+        ("h100-sxm", "dp3.tp4.ring2", "tp4.ring2"),
+        ("gb200", "dp2.tp64", "tp64"),  # one island of 72, then two of 64
+        ("gb200", "dp2.tp72", "tp72"),
+        ("h100-sxm", "tp8", None),
+        ("h100-sxm", "dp2.tp4/vae8", None),
+    ],
+)
+def test_a_replica_alone_has_the_links_it_has_beside_others(hardware, plan, alone):
+    found = replica(asked("flux.1-dev", hardware=hardware).site, parse_plan(plan))
+
+    assert (None if found is None else str(found)) == alone
+
+
+def test_a_replica_of_nine_on_hosts_of_eight_stands_for_nothing():
+    """18 GPUs are 3 hosts of 6; 9 alone do not fit hosts evenly."""
+    assert replica(asked("flux.1-dev").site, parse_plan("dp2.ring9")) is None
+
+
+def test_a_rejected_replica_is_rejected_for_the_same_reason():
+    one = Rejected(plan=Plan(), reason="no room", short=priced("flux.1-dev"))
+    found = replicated(4, one)
+
+    assert (str(found.plan), found.reason) == ("dp4", "no room")
+    assert found.short.throughput_per_s == pytest.approx(4 * one.short.throughput_per_s)
+    assert replicated(4, Rejected(plan=Plan(), reason="no")).short is None
+    assert "short" not in found.to_dict()
+
+
+def test_replicas_are_nested_as_the_one_that_was_priced():
+    """The best nesting of one may not be the usual one."""
+    one = made(plan=parse_plan("allgather_kv4.ulysses4"), gpus=16)
+
+    assert str(replicated(5, one).plan) == "dp5.allgather_kv4.ulysses4"
+    assert replicated(5, one).gpus == 80

@@ -1,0 +1,233 @@
+"""What is said to fit does, and it is the least change that does."""
+
+import re
+import time
+from dataclasses import replace
+
+import pytest
+from generators import asked, recommended
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.compose import nearest
+from planner.evaluate import peak_of
+from planner.outcome import PlanEstimate
+from planner.plan import Plan, parse_plan
+from planner.remedies import would_fit
+from planner.request import Request
+from planner.search import find, judge, question_of, search, single_plan
+from topology.errors import IllegalPlanError
+
+CASES = [
+    ("flux.1-dev", 1, {"hardware": "rtx-4090"}),
+    ("cosmos3-super", 2, {"hardware": "l40s"}),
+    ("cosmos3-super", 8, {"hardware": "rtx-4090"}),
+    ("wan2.1-14b", 1, {"hardware": "a100-sxm-40gb"}),
+    ("wan2.2-a14b", 4, {"hardware": "a100-sxm-40gb", "batch": 8}),
+    ("hunyuanvideo", 1, {"hardware": "l20", "height": 720, "width": 1280, "frames": 129}),
+    ("hunyuanvideo", 8, {"hardware": "rtx-4090"}),
+    ("mochi-1", 1, {"hardware": "rtx-4090", "offload": True}),
+    ("qwen-image", 1, {"hardware": "l40s"}),
+    ("llama-3.1-70b", 1, {}),
+    ("llama-3.1-405b", 8, {}),
+    ("llama-3.1-8b", 1, {"hardware": "l4", "batch": 4, "input_tokens": 16384}),
+    ("llama-3.1-8b", 1, {"hardware": "l4", "input_tokens": 60000}),
+]
+cases = pytest.mark.parametrize(("model", "gpus", "more"), CASES)
+
+
+def short_of(model, gpus, **more):
+    """Every legal split, none of which fits."""
+    rejected = [one.short for one in recommended(model, gpus, **more).rejected]
+    return [one for one in rejected if one is not None]
+
+
+def suggested(line, gpus):
+    """Turn "would fit: tp2 with --offload, --frames 61, tp4 on 4 GPUs" into plans and requests."""
+    for way in re.split(r", ", line.partition(": ")[2]):
+        on = re.fullmatch(r"(\S+) on (\d+) GPUs?", way)
+        if on:
+            yield on[1], {"gpus": int(on[2])}
+            continue
+        plan, _, flags = way.rpartition(" with ")
+        named = re.findall(r"--([a-z-]+)(?: (\w+))?", flags)
+        assert named, way
+        changes = {name.replace("-", "_"): value for name, value in named}
+        yield (
+            plan or "single",
+            {
+                "gpus": gpus,
+                **{
+                    name: True
+                    if name == "offload"
+                    else value
+                    if name == "precision"
+                    else int(value)
+                    for name, value in changes.items()
+                },
+            },
+        )
+
+
+@cases
+def test_what_is_said_to_fit_does(model, gpus, more):
+    line = would_fit(asked(model, gpus, **more), short_of(model, gpus, **more))
+    ways = list(suggested(line, gpus))
+
+    assert line.startswith("would fit: ")
+    assert 1 <= len(ways) <= 4
+    for plan, changes in ways:
+        question = question_of(Request(**{"model": model, **more, **changes}))
+        found = judge(question, parse_plan(plan), question.request.gpus)
+        assert isinstance(found, PlanEstimate), (plan, changes, found.reason)
+
+
+@cases
+def test_it_is_said_at_once(model, gpus, more):
+    question, short = asked(model, gpus, **more), short_of(model, gpus, **more)
+    start = time.process_time()
+    would_fit(question, short)
+
+    assert time.process_time() - start < 3  # a third of a second, on a machine with nothing to do
+
+
+@cases
+def test_recommendations_and_refusals_say_the_same_kind_of_thing(model, gpus, more):
+    answer = recommended(model, gpus, **more)
+
+    assert answer.plans == ()
+    assert answer.advice[0].startswith(f"no plan of {gpus} GPUs can run; would fit: ")
+    with pytest.raises(IllegalPlanError, match=r"short.*; would fit: ") as error:
+        single_plan(asked(model, gpus, **more), f"tp{gpus}" if gpus > 1 else "single")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "more", "ways"),
+    [
+        # 24 GB of transformer and 10 GB of encoders on 24 GB: 8 bits halve the first
+        ("flux.1-dev", 1, {"hardware": "rtx-4090"}, ["--precision fp8"]),
+        # 28 GB of transformer and 11 GB of encoder on 40 GB, which has no 8-bit floats
+        ("wan2.1-14b", 1, {"hardware": "a100-sxm-40gb"}, ["--offload"]),
+        # the same on 24 GB: 28 GB, or 14 and 11, are too much; 14 are not
+        (
+            "wan2.1-14b",
+            1,
+            {"hardware": "rtx-4090", "height": 480, "width": 832},
+            ["--offload --precision fp8"],
+        ),
+    ],
+)
+def test_the_least_change_comes_first(model, gpus, more, ways):
+    line = would_fit(asked(model, gpus, **more), short_of(model, gpus, **more))
+
+    assert line.removeprefix("would fit: ").split(", ")[: len(ways)] == ways
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "name"),
+    [
+        ("hunyuanvideo", {"hardware": "l20", "frames": 129}, "frames"),
+        ("llama-3.1-8b", {"hardware": "l4", "input_tokens": 60000}, "input_tokens"),
+        ("llama-3.1-8b", {"hardware": "l4", "input_tokens": 8192, "batch": 16}, "batch"),
+    ],
+)
+def test_the_largest_request_that_fits_is_named(model, more, name):
+    """One step more does not fit: a latent frame, 128 tokens, a sample."""
+    question = asked(model, 1, **more)
+    line = would_fit(question, short_of(model, 1, **more))
+    most = int(re.search(rf"--{name.replace('_', '-')} (\d+)", line)[1])
+    step = {"frames": 4, "input_tokens": 128, "batch": 1}[name]
+
+    named = question_of(Request(**{"model": model, **more, name: most}))
+    assert isinstance(judge(named, Plan(), 1), PlanEstimate)
+    wider = question_of(Request(**{"model": model, **more, name: most + step}))
+    assert "short" in judge(wider, Plan(), 1).reason
+
+
+def test_smaller_requests_are_the_same_in_latent_frames():
+    line = recommended("hunyuanvideo", 1, hardware="l20", frames=129).advice[0]
+
+    assert int(re.search(r"--frames (\d+)", line)[1]) % 4 == 1
+
+
+def test_a_request_is_not_cut_to_nothing():
+    """Five frames of 129 would fit eight cards of 24 GB; that is not what was asked for."""
+    line = recommended("hunyuanvideo", 8, hardware="rtx-4090").advice[0]
+
+    assert "--frames" not in line
+
+
+def test_pictures_have_no_frames_to_leave_out():
+    assert "--frames" not in recommended("qwen-image", 1, hardware="l40s").advice[0]
+
+
+def test_the_split_that_was_asked_for_is_kept_where_it_can_be():
+    question = asked("cosmos3-super", 8, hardware="rtx-4090")
+    short = short_of("cosmos3-super", 8, hardware="rtx-4090")
+
+    assert "pp8 with --precision fp8" in would_fit(question, short, parse_plan("pp8"))
+    assert "tp8 with --precision fp8" in would_fit(question, short, parse_plan("tp8"))
+
+
+@given(plan=st.sampled_from(["tp8", "ulysses8", "cfg2.tp4", "pp2.ring4"]))
+@settings(max_examples=4)
+def test_the_nearest_split_that_would_fit_is_named(plan):
+    question = asked("hunyuanvideo", 8, hardware="rtx-4090")
+    short = short_of("hunyuanvideo", 8, hardware="rtx-4090")
+    line = would_fit(question, short, parse_plan(plan))
+    named = re.search(r"(\S+) with --offload", line)[1]
+    away = replace(question, request=replace(question.request, offload=True))
+    able = [one.plan for one in search(away, 8) if isinstance(one, PlanEstimate)]
+
+    assert parse_plan(named) == nearest(parse_plan(plan), able)[0]
+
+
+def test_more_gpus_may_be_split_along_any_axis():
+    """Qwen-Image's modulation is not cut by tensor parallelism: a pipeline takes fewer GPUs."""
+    line = recommended("qwen-image", 1, hardware="l40s").advice[0]
+    plan, gpus = re.search(r"(\S+) on (\d+) GPUs", line).groups()
+    best = find(question_of(Request(model="qwen-image", gpus=int(gpus), hardware="l40s"))).plans[0]
+
+    assert parse_plan(plan) == best.plan
+
+
+@pytest.mark.parametrize(("model", "gpus", "hardware"), [("llama-3.1-70b", 1, "h100-sxm"),
+                                                         ("llama-3.1-405b", 8, "h100-sxm"),
+                                                         ("cosmos3-super", 2, "l40s")])  # fmt: skip
+def test_no_fewer_gpus_would_do(model, gpus, hardware):
+    line = recommended(model, gpus, hardware=hardware).advice[0]
+    needed = int(re.search(r" on (\d+) GPUs", line)[1])
+
+    assert needed > gpus
+    count = gpus * 2
+    while count < needed:
+        assert not find(question_of(Request(model=model, gpus=count, hardware=hardware))).plans
+        count *= 2
+
+
+def test_fewer_gpus_are_named_where_no_split_is_legal():
+    """61 divides neither a batch of 2 nor 24 heads nor 4096 tokens, and there are 57 layers."""
+    answer = recommended("flux.1-dev", 61, hardware="gb200", batch=2)
+    said = re.fullmatch(
+        r"no plan of 61 GPUs can run; would run: (\S+) on 32 GPUs", answer.advice[0]
+    )
+    fewer = asked("flux.1-dev", 32, hardware="gb200", batch=2)
+
+    assert isinstance(judge(fewer, parse_plan(said[1]), 32), PlanEstimate)
+
+
+def test_when_nothing_fits_that_is_said():
+    """405 billion parameters in 16 bits on up to 64 GPUs of 16 GB."""
+    question = asked("llama-3.1-405b", 1, hardware="t4", precision="fp16")
+    line = would_fit(question, short_of("llama-3.1-405b", 1, hardware="t4", precision="fp16"))
+
+    assert line == "nothing tried fits 13.5 GiB a GPU"  # nine tenths of 15
+
+
+def test_what_is_priced_is_what_is_counted():
+    question = asked("wan2.1-14b", 2)
+    for plan in map(parse_plan, ("tp2", "ulysses2", "pp2", "cfg2")):
+        found = judge(question, plan, 2)
+        held = peak_of(question.model, question.workload, plan, question.site)
+        assert held == pytest.approx(found.memory_bytes)
