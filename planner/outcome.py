@@ -127,3 +127,17 @@ class Rejected:
 
 
 Outcome = PlanEstimate | Rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A legal plan that a runtime cannot run, why, and the most similar that it can."""
+
+    plan: Plan
+    reason: str
+    nearest: tuple[Plan, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints for a marked plan."""
+        near = [str(plan) for plan in self.nearest]
+        return {"plan": str(self.plan), "reason": self.reason, "nearest": near}

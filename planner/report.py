@@ -24,7 +24,8 @@ def recommendation(
     if answer.plans:
         top = answer.plans
         parts += [Text(), ranking(answer, top), Text()]
-        parts += [_bullets(answer.advice), Text(f"  known: {_known(top[0])}", style="dim"), Text()]
+        parts += [_bullets(answer.advice), *_notes(_footnotes(question, answer))]
+        parts += [Text(f"  known: {_known(top[0])}", style="dim"), Text()]
         parts += [Text(f"run {top[0].plan}:", style="bold"), _launches(launches)]
     else:
         parts += [Text(), _bullets(answer.advice)]
@@ -68,9 +69,22 @@ def ranking(answer: Recommendation, plans: Iterable[PlanEstimate]) -> Table:
     for name in ("latency", "speed-up", "efficiency", "memory", "exposed comm"):
         table.add_column(name, justify="right")
     table.add_column("bound by")
+    marked = {mark.plan for mark in answer.marks}
     for number, one in enumerate(plans, 1):
-        table.add_row(str(number), *_row(one, answer.baseline), style="bold" if number == 1 else "")
+        sign = " !" if one.plan in marked else ""
+        name, *rest = _row(one, answer.baseline)
+        style = "bold" if number == 1 else ""
+        table.add_row(str(number), name + sign, *rest, style=style)
     return table
+
+
+def _footnotes(question: Question, answer: Recommendation) -> list[str]:
+    """Say which of the plans shown the runtime cannot run, and what to watch with the others."""
+    if question.site.runtime.name != "tensorrt":
+        return []
+    from planner.tensorrt.marks import footnotes  # noqa: PLC0415  # of one runtime
+
+    return footnotes(question, answer.plans, answer.marks)
 
 
 def _row(one: PlanEstimate, baseline: PlanEstimate | None) -> list[str]:
@@ -205,7 +219,7 @@ def _recommendation_lines(
     if answer.plans:
         yield markdown(headers, [_row(one, answer.baseline) for one in answer.plans])
         yield ""
-    for line in (*answer.notes, *answer.advice):
+    for line in (*answer.notes, *answer.advice, *_footnotes(question, answer)):
         yield f"- {line}"
     for launch in launches:
         yield f"- {launch.engine}: " + (

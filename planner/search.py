@@ -1,9 +1,10 @@
 """Try every plan there is, and say which is best and why the others are not."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from costmodels.catalogue import profile_for
 from costmodels.price import Known
 from planner.alike import LONGEST, replaceable, replica, replicated, turned
 from planner.catalogue import engines
@@ -13,7 +14,7 @@ from planner.launch import Launch, launches
 from planner.lowering.lower import lower
 from planner.models import read_model
 from planner.models.architecture import Model
-from planner.outcome import Outcome, PlanEstimate, Rejected
+from planner.outcome import Mark, Outcome, PlanEstimate, Rejected
 from planner.placement import visible
 from planner.plan import Plan, parse_plan
 from planner.request import LARGEST, Request
@@ -51,6 +52,7 @@ class Recommendation:
 
     baseline : one GPU, priced whether or not it fits. launch : how engines run the first plan.
     notes : what was assumed about a machine that the request brings; kinds of plans left out.
+    marks : plans that the runtime cannot run.
     """
 
     request: Request
@@ -61,6 +63,7 @@ class Recommendation:
     advice: tuple[str, ...] = ()
     launch: tuple[Launch, ...] = ()
     notes: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
@@ -75,6 +78,7 @@ class Recommendation:
             "advice": list(self.advice),
             "launch": [one.to_dict() for one in self.launch],
             **({"notes": list(self.notes)} if self.notes else {}),
+            **({"marks": [one.to_dict() for one in self.marks]} if self.marks else {}),
         }
 
 
@@ -226,6 +230,7 @@ def find(question: Question) -> Recommendation:
         baseline=_baseline(question),
         launch=launch_of(question, ranked[0]) if ranked else (),
         notes=tuple(_notes(question)),
+        marks=_marks(question, ranked),
     )
     return replace(answer, advice=tuple(advice(question, answer)))
 
@@ -241,9 +246,22 @@ def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
     return tuple(replace(one, line=f"{before} {one.line}") if one.line else one for one in lines)
 
 
+def _marks(question: Question, ranked: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
+    if question.site.runtime.name != "tensorrt":
+        return ()
+    from planner.tensorrt.marks import marks  # noqa: PLC0415  # marks build on the search
+
+    return marks(question, ranked)
+
+
 def _notes(question: Question) -> Iterator[str]:
     if question.site.ground is not None:
         yield from question.site.ground.notes()
+    asked, profile = question.request, question.site.profile
+    if profile is not None and asked.detect and not asked.profile:
+        own = profile != profile_for(question.site.hardware.name)
+        whose = "this machine's own profile" if own else "the shipped profile"
+        yield f"priced with {whose} of {profile.date}"
     if question.request.gpus > MANY:
         yield NO_RINGS
         if question.request.objective != "memory":

@@ -1,40 +1,76 @@
 """Which plans of a recommendation TensorRT cannot run, why, and what it can instead."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Final
 
-from planner.search import Question, Recommendation
-from planner.tensorrt.obstacles import cautions, mark, obstacles
+from planner.outcome import Mark, PlanEstimate
+from planner.plan import Plan
+from planner.search import Question
+from planner.tensorrt.obstacles import cautions, nearest_that_run, obstacles
+from topology.units import format_seconds
 
-SIGN = "!"
+SIGN: Final = "!"
 """Stands behind a plan's name in a table; the reason follows below."""
 
+GOOD: Final = 32
+"""First plans that run, among which the nearest to one that does not is looked for."""
 
-def marks(question: Question, answer: Recommendation, version: str = "") -> Mapping[str, str]:
-    """Return a line for every plan that TensorRT cannot run, by the plan's name.
 
-    The nearest plans that it can run are chosen among those of the answer.
+def marks(question: Question, found: Sequence[PlanEstimate], version: str = "") -> tuple[Mark, ...]:
+    """Return a mark for every plan that TensorRT cannot run.
+
+    Parameters
+    ----------
+    found : plans, best first; the nearest that run are chosen among the first of them.
+    version : of TensorRT, such as ``11.2.1.2``; the newest known where left out.
     """
     model, hardware = question.model, question.site.hardware
-    legal = [one.plan for one in answer.plans]
-    found = {}
-    for one in answer.plans:
-        asked = question.workload.precision
-        if any(obstacles(model, one.plan, hardware, version, precision=asked)):
-            same = [plan for plan in legal if plan.gpus == one.plan.gpus]
-            found[str(one.plan)] = mark(model, one.plan, hardware, same, version, asked)
-    return found
-
-
-def footnotes(question: Question, answer: Recommendation, top: int, version: str = "") -> list[str]:
-    """Return what a table of the first `top` plans says below: reasons, then what to watch."""
-    shown = answer.plans[:top]
-    found = marks(question, answer, version)
-    names = [str(one.plan) for one in shown if str(one.plan) in found]
-    lines = [f"{SIGN} {name}: {found[name]}" for name in names]
-    watch = [
-        said
-        for one in shown
-        if str(one.plan) not in found
-        for said in cautions(question.model, one.plan, version)
+    precision = question.workload.precision
+    reasons = [
+        tuple(obstacles(model, one.plan, hardware, version, precision=precision)) for one in found
     ]
-    return [*lines, *dict.fromkeys(watch)]
+    able = [one.plan for one, why in zip(found, reasons, strict=True) if not why]
+    return tuple(
+        Mark(
+            plan=one.plan,
+            reason="; ".join(why),
+            nearest=tuple(nearest_that_run(one.plan, _alike(one.plan.gpus, able))),
+        )
+        for one, why in zip(found, reasons, strict=True)
+        if why
+    )
+
+
+def footnotes(
+    question: Question, found: Sequence[PlanEstimate], marked: Sequence[Mark], version: str = ""
+) -> list[str]:
+    """Return what stands below a table of plans: reasons, once each, then what to watch."""
+    shown = {one.plan for one in found}
+    below = [one for one in marked if one.plan in shown]
+    lines = [
+        _line([one for one in below if one.reason == reason])
+        for reason in dict.fromkeys(one.reason for one in below)
+    ]
+    barred = {one.plan for one in below}
+    running = [one for one in found if one.plan not in barred]
+    watch = [
+        f"TensorRT: {s}" for one in running for s in cautions(question.model, one.plan, version)
+    ]
+    first = [
+        f"the first that TensorRT can run is {one.plan}, {format_seconds(one.latency_s)}"
+        for one in running[:1]
+        if one != found[0]
+    ]
+    return [*lines, *first, *dict.fromkeys(watch)]
+
+
+def _alike(gpus: int, able: Sequence[Plan]) -> list[Plan]:
+    return [plan for plan in able if plan.gpus == gpus][:GOOD]
+
+
+def _line(same: Sequence[Mark]) -> str:
+    """Say a reason of several plans once, with the plan that is nearest to each."""
+    instead = list(dict.fromkeys(str(plan) for one in same for plan in one.nearest[:1]))
+    names = ", ".join(str(one.plan) for one in same)
+    near = f"; nearest that it can: {', '.join(instead)}" if instead else ""
+    return f"{SIGN} not with TensorRT: {names}: {same[0].reason}{near}"

@@ -51,14 +51,13 @@ def messages(plan: Plan) -> Iterator[str]:
     degrees = dict(plan.axes)
     if "ring" in degrees:
         yield (
-            f"ring{degrees['ring']}: TensorRT has no point-to-point message, and its attention "
-            "gives no log-sum-exp (what NVIDIA's builder calls ring is "
-            f"allgather_kv{degrees['ring']})"
+            "ring needs point-to-point messages, which TensorRT has not, and a log-sum-exp that "
+            "its attention does not give (what NVIDIA's builder calls ring is allgather_kv)"
         )
     if "pp" in degrees:
-        yield f"pp{degrees['pp']}: TensorRT has no point-to-point message between stages"
+        yield "pp needs point-to-point messages between stages, which TensorRT has not"
     if "ep" in degrees:
-        yield f"ep{degrees['ep']}: experts on several GPUs are not modelled"
+        yield "experts on several GPUs are not modelled"
 
 
 def _hardware(plan: Plan, hardware: Hardware, precision: str, known: Allowed) -> Iterator[str]:
@@ -104,38 +103,9 @@ def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
         yield "a mixture of experts is built so that every expert takes every token"
 
 
-def nearest_that_run(
-    model: Model,
-    plan: Plan,
-    hardware: Hardware,
-    legal: Iterable[Plan],
-    version: str = "",
-    precision: str = "bf16",
-) -> list[Plan]:
-    """Return the legal plans most like one that TensorRT cannot run, and that it can."""
-    able = [
-        one
-        for one in legal
-        if not any(obstacles(model, one, hardware, version, precision=precision))
-    ]
+def nearest_that_run(plan: Plan, able: Iterable[Plan]) -> list[Plan]:
+    """Return the plans most like one that TensorRT cannot run, of those that it can."""
     return nearest(plan, able, CLOSE)
-
-
-def mark(
-    model: Model,
-    plan: Plan,
-    hardware: Hardware,
-    legal: Iterable[Plan],
-    version: str = "",
-    precision: str = "bf16",
-) -> str:
-    """Say in one line why TensorRT cannot run a plan and what it can; "" where it can."""
-    reasons = list(obstacles(model, plan, hardware, version, precision=precision))
-    if not reasons:
-        return ""
-    near = nearest_that_run(model, plan, hardware, legal, version, precision)
-    instead = f"; nearest that it can: {', '.join(map(str, near))}" if near else ""
-    return "; ".join(reasons) + instead
 
 
 def refuse_features(features: Iterable[str]) -> None:

@@ -9,14 +9,8 @@ from planner.request import Request
 from planner.search import find, question_of
 from planner.tensorrt.allowed import read_version
 from planner.tensorrt.catalogue import allowed
-from planner.tensorrt.marks import footnotes, marks
-from planner.tensorrt.obstacles import (
-    cautions,
-    mark,
-    nearest_that_run,
-    obstacles,
-    refuse_features,
-)
+from planner.tensorrt.marks import footnotes
+from planner.tensorrt.obstacles import cautions, nearest_that_run, obstacles, refuse_features
 from topology.catalogue import hardware
 from topology.errors import InputError
 
@@ -32,8 +26,8 @@ def test_most_plans_run_on_an_h100(text):
 
 
 def test_a_ring_needs_messages_that_no_layer_passes():
-    assert "no log-sum-exp" in said("ring4")
-    assert "allgather_kv4" in said("ring4")  # what it is called for real
+    assert "log-sum-exp" in said("ring4")
+    assert "allgather_kv" in said("ring4")  # what it is called for real
     assert "ulysses2" not in said("ulysses2.ring2")
 
 
@@ -86,32 +80,69 @@ def test_dense_experts_and_new_nccl_are_said():
 
 def test_the_nearest_plans_that_run_are_offered():
     question = question_of(Request(model="flux.1-dev", gpus=8))
-    model, work = question.model, question.workload
+    model, work, node = question.model, question.workload, question.site.hardware
     legal = [one for one in plans(model, 8) if not any(objections(model, work, one, 8))]
+    able = [one for one in legal if not any(obstacles(model, one, node))]
 
-    near = nearest_that_run(model, parse_plan("ulysses4.ring2"), hardware("h100-sxm"), legal)
+    near = nearest_that_run(parse_plan("ulysses4.ring2"), able)
 
     assert len(near) == 3
     assert "ring" not in "".join(map(str, near))
     assert any(dict(one.axes).get("ulysses") == 4 for one in near)
-    line = mark(model, parse_plan("ring8"), hardware("h100-sxm"), legal)
-    assert "nearest that it can: allgather_kv8" in line or "nearest that it can: " in line
-    assert mark(model, parse_plan("ulysses8"), hardware("h100-sxm"), legal) == ""
 
 
-def test_a_recommendation_marks_what_does_not_run():
+@pytest.mark.parametrize(("model", "gpus"), [("flux.1-dev", 4), ("cosmos3", 8), ("z-image", 6)])
+def test_a_recommendation_marks_what_does_not_run(model, gpus):
+    """A mark for each plan that has something against it, with plans that have nothing."""
+    question = question_of(Request(model=model, gpus=gpus))
+    answer = find(question)
+    barred = {
+        one.plan
+        for one in answer.plans
+        if any(obstacles(question.model, one.plan, question.site.hardware))
+    }
+
+    assert {mark.plan for mark in answer.marks} == barred
+    assert all("ring" in str(plan) or "pp" in str(plan) for plan in barred)
+    for mark in answer.marks:
+        assert mark.reason
+        assert mark.nearest
+        assert not barred.intersection(mark.nearest)
+        assert {near.gpus for near in mark.nearest} == {mark.plan.gpus}
+    rows = answer.to_dict()["marks"]
+    assert [row["plan"] for row in rows] == [str(mark.plan) for mark in answer.marks]
+
+
+def test_footnotes_say_a_reason_once_and_only_of_what_is_shown():
     question = question_of(Request(model="flux.1-dev", gpus=4))
     answer = find(question)
 
-    found = marks(question, answer)
+    lines = footnotes(question, answer.plans, answer.marks)
 
-    assert {text for text in found if "ring" not in text and "pp" not in text} == set()
-    assert "ring4" in found
-    assert "nearest that it can" in found["ring4"]
-    lines = footnotes(question, answer, len(answer.plans))
-    assert any(line.startswith("! ring4: ") for line in lines)
-    assert not any(line.startswith("! ulysses4: ") for line in lines)
+    reasons = {mark.reason for mark in answer.marks}
+    assert sum(line.startswith("! not with TensorRT: ") for line in lines) == len(reasons)
+    assert all(str(mark.plan) in " ".join(lines) for mark in answer.marks)
     assert len(lines) == len(set(lines))
+    running = [one for one in answer.plans if str(one.plan) == "tp4"]
+    assert footnotes(question, running, answer.marks) == []
+
+
+def test_where_the_first_plan_does_not_run_the_first_that_does_is_named():
+    question = question_of(Request(model="flux.1-dev", gpus=4))
+    answer = find(question)
+    ring = [one for one in answer.plans if str(one.plan) == "ring4"]
+    others = [one for one in answer.plans if str(one.plan) == "ulysses4"]
+
+    lines = footnotes(question, [*ring, *others], answer.marks)
+
+    assert any("the first that TensorRT can run is ulysses4, " in line for line in lines)
+
+
+def test_another_runtime_marks_nothing():
+    answer = find(question_of(Request(model="flux.1-dev", gpus=4, runtime="torch-compile")))
+
+    assert answer.marks == ()
+    assert "marks" not in answer.to_dict()
 
 
 def test_the_builder_s_other_features_exclude_several_gpus():

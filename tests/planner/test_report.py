@@ -44,6 +44,16 @@ def test_every_plan_and_every_sentence_is_printed(model, more):
 
 
 @cases
+def test_plans_that_the_runtime_cannot_run_have_a_sign(model, more):
+    text, answer, *_ = shown(model, more, width=400)
+    marked = {str(mark.plan) for mark in answer.marks}
+
+    signed = re.findall(r"^\d+ +(\S+) ! ", text, re.MULTILINE)
+    assert set(signed) == marked & {str(one.plan) for one in answer.plans}
+    assert ("! not with TensorRT" in text) == bool(signed)
+
+
+@cases
 @pytest.mark.parametrize("width", [60, 80, 118, 200])
 def test_nothing_is_wider_than_the_terminal(model, more, width):
     text, *_ = shown(model, more, width, rejected=True)

@@ -9,12 +9,13 @@ from generators import MODELS, asked, made, recommended
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.catalogue import profile_for
 from planner.compose import nearest, objections, plans
 from planner.evaluate import room
 from planner.outcome import PlanEstimate, Rejected
 from planner.plan import Plan, parse_plan
 from planner.request import Request
-from planner.search import TIE, counts_up_to, judge, rank, search, shortened, single_plan
+from planner.search import TIE, counts_up_to, find, judge, rank, search, shortened, single_plan
 from topology.errors import IllegalPlanError, InputError
 
 OBJECTIVES = ("latency", "throughput", "memory", "cost")
@@ -251,3 +252,19 @@ def test_a_plan_of_the_wrong_size_is_the_only_objection():
     assert list(objections(question.model, question.workload, parse_plan("cfg4"), 2)) == [
         "degrees multiply to 4 (4), not to 2 GPUs"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("h100-sxm-x2-2026-11-28", "this machine's own profile of 2026-11-28"), ("", "the shipped")],
+)
+def test_the_profile_of_a_machine_that_was_looked_at_is_named(name, said):
+    question = asked("flux.1-dev", 2)
+    seen = replace(
+        question,
+        request=replace(question.request, detect=True),
+        site=replace(question.site, profile=profile_for("h100-sxm", name)),
+    )
+
+    assert any(note.startswith(f"priced with {said}") for note in find(seen).notes)
+    assert find(question).notes == ()
