@@ -182,7 +182,7 @@ def _write(writing: _Writing, op: Op) -> None:
             return
         case SendReceive():
             raise IllegalPlanError(
-                f"{op.axis}{op.degree}: TensorRT has no point-to-point message between ranks"
+                f"{op.axis} needs point-to-point messages between ranks, which TensorRT has not"
             )
         case Rearrange(move="store" | "load" | "append" | "collect"):
             made = _keep(writing, op)

@@ -126,7 +126,7 @@ def test_each_forward_of_guidance_has_its_place_among_predictions():
 
 
 def test_a_plan_that_tensorrt_cannot_run_says_why(tmp_path):
-    with pytest.raises(IllegalPlanError, match="no point-to-point message"):
+    with pytest.raises(IllegalPlanError, match="needs point-to-point messages"):
         export(FLUX, "ring4", "tensorrt", str(tmp_path / "out"))
     with pytest.raises(IllegalPlanError, match=r"11\.2\.1\.2"):
         export(FLUX, "ulysses2.tp2", "tensorrt", str(tmp_path / "out"), version="11.2.1.2")

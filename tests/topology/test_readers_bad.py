@@ -172,10 +172,10 @@ def attempt(text):
     ],
 )
 def test_reading_takes_time_in_proportion(hostile):
-    """A text of a megabyte takes less than two seconds, whatever it repeats."""
+    """A text of a megabyte takes less than two seconds of a processor, whatever it repeats."""
     text = hostile(1)
     text = hostile(10**6 // len(text))
-    start = time.perf_counter()
+    start = time.process_time()
     attempt(text)
 
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

@@ -187,7 +187,7 @@ def test_guidance_branches_have_communicators_of_their_own():
 def test_plans_that_need_messages_between_two_ranks_are_refused(text):
     program = lower(testmodels.wan, request(testmodels.wan), parse_plan(text))
 
-    with pytest.raises(IllegalPlanError, match="no point-to-point message"):
+    with pytest.raises(IllegalPlanError, match="needs point-to-point messages"):
         networks(program, Recipe())
 
 
