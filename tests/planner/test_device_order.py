@@ -103,10 +103,10 @@ BOXES = [
 def test_eight_are_seated_in_a_fifth_of_a_second(box, plan):
     """The bound is doubled for slow machines that run tests."""
     where = ground(*box)
-    start = time.perf_counter()
+    start = time.process_time()
     found = seat(parse_plan(plan), where, HEAVY)
 
-    assert time.perf_counter() - start < 0.4
+    assert time.process_time() - start < 0.4
     assert found.exact
     assert sorted(found.devices) == list(range(8))
 

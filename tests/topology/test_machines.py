@@ -258,11 +258,11 @@ def test_a_thousand_nodes_cost_no_time():
 
     machine = machine_of(hardware("h100-sxm"), 1024)
     fabric(machine, range(8))
-    start = time.perf_counter()
+    start = time.process_time()
     links = fabric(machine, range(8192))
     seconds = collective_time("all_reduce", 2.0**30, links)
 
-    assert time.perf_counter() - start < 0.02  # twice the aim, for slow machines that run tests
+    assert time.process_time() - start < 0.02  # twice the aim, for slow machines that run tests
     assert links.nodes == 1024
     assert 1e-3 < seconds < 1
 
