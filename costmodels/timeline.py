@@ -7,7 +7,7 @@ part of itself, because it takes multiprocessors and power away from it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from costmodels.ops import Collective, Loop, Op, Real, Size, Tensor
 from costmodels.overlap import hidden_share
 from costmodels.price import Class, Known, Priced, Target, recall
 
+K = TypeVar("K")
 _TINY: Final = 2.0**-100  # s, keeps a share of nothing finite
+
+SHARE: Final = 0.05
+"""Share of a time below which a part does not decide how well the time is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +30,23 @@ class Cost:
     classes : busy seconds by class of operation, `communication` in full.
     exposed, hidden : communication that adds to the time, and that runs beside compute.
     host : seconds the host takes to issue it all.
+    known : busy seconds by class and by how well they are known.
     """
 
     classes: Mapping[Class, Real] = field(default_factory=dict)
     exposed: Real = 0.0
     hidden: Real = 0.0
     host: Real = 0.0
-    basis: Mapping[Class, Basis] = field(default_factory=dict)
+    known: Mapping[tuple[Class, Basis], Real] = field(default_factory=dict)
+
+    @property
+    def basis(self) -> dict[Class, Basis]:
+        """How well each class is known: the weakest of what makes up a real share of it."""
+        found: dict[Class, Basis] = {}
+        for (kind, basis), seconds in self.known.items():
+            if np.any(np.asarray(seconds) >= SHARE * np.asarray(self.classes[kind])):
+                found[kind] = max(found.get(kind, Basis.MEASURED), basis)
+        return found
 
     @property
     def compute(self) -> Real:
@@ -59,17 +73,12 @@ class Cost:
         return np.maximum(self.host, self.device)
 
     def __add__(self, other: "Cost") -> "Cost":
-        kinds = {**self.classes, **other.classes}
-        known = {**self.basis, **other.basis}
         return Cost(
-            classes={k: self.classes.get(k, 0.0) + other.classes.get(k, 0.0) for k in kinds},
+            classes=_added(self.classes, other.classes),
             exposed=self.exposed + other.exposed,
             hidden=self.hidden + other.hidden,
             host=self.host + other.host,
-            basis={
-                k: max(self.basis.get(k, Basis.MEASURED), other.basis.get(k, Basis.MEASURED))
-                for k in known
-            },
+            known=_added(self.known, other.known),
         )
 
     def times(self, count: Size | Real) -> "Cost":
@@ -79,8 +88,12 @@ class Cost:
             exposed=self.exposed * count,
             hidden=self.hidden * count,
             host=self.host * count,
-            basis=self.basis,
+            known={part: seconds * count for part, seconds in self.known.items()},
         )
+
+
+def _added(one: Mapping[K, Real], other: Mapping[K, Real]) -> dict[K, Real]:
+    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}
 
 
 def cost(loop: Loop, target: Target, known: Known | None = None) -> Cost:
@@ -102,18 +115,19 @@ def _straight(ops: list[Op], target: Target, known: Known) -> Cost:
     """Price operations between barriers."""
     priced = [(op, recall(op, target, known)) for op in ops]
     classes: dict[Class, Real] = {}
-    basis: dict[Class, Basis] = {}
+    weights: dict[tuple[Class, Basis], Real] = {}
     for _, one in priced:
         if one.kernels or one.calls:
             classes[one.kind] = classes.get(one.kind, 0.0) + one.seconds
-            basis[one.kind] = max(basis.get(one.kind, Basis.MEASURED), one.basis)
+            part = one.kind, one.basis
+            weights[part] = weights.get(part, 0.0) + one.seconds
     exposed, hidden = _overlap(priced, classes, target)
     return Cost(
         classes=classes,
         exposed=exposed,
         hidden=hidden,
         host=_host(priced, target),
-        basis=basis,
+        known=weights,
     )
 
 

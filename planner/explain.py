@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import log2
+from math import hypot, log2
 from typing import Final
 
 from planner.compose import unsupported
-from planner.outcome import WORDS, PlanEstimate
+from planner.outcome import APART, WORDS, PlanEstimate
 from planner.placement import visible
 from planner.remedies import would_fit
 from planner.request import Objective
@@ -57,7 +57,7 @@ def _nothing(question: Question, answer: Recommendation) -> Iterator[str]:
 def difference(first: PlanEstimate, second: PlanEstimate) -> tuple[float, float]:
     """Return how much slower the second plan is, and how well that difference is known.
 
-    Parts that the two share cancel, and so do their errors.
+    Parts that the two share cancel, and so do their errors; what is left beside is measured.
 
     Returns
     -------
@@ -65,7 +65,9 @@ def difference(first: PlanEstimate, second: PlanEstimate) -> tuple[float, float]
     """
     names = first.breakdown_s.keys() | second.breakdown_s.keys()
     apart = {n: second.breakdown_s.get(n, 0.0) - first.breakdown_s.get(n, 0.0) for n in names}
-    return second.latency_s - first.latency_s, second.half_width_of(apart)
+    longer = max(first.latency_s, second.latency_s)
+    half = hypot(second.half_width_of(apart), APART * longer)
+    return second.latency_s - first.latency_s, half
 
 
 def too_close(first: PlanEstimate, second: PlanEstimate) -> bool:

@@ -161,19 +161,14 @@ def attention_basis(
     calibration: Calibration = None,
     **sizes: Number,
 ) -> Basis:
-    """How well `attention_time` is known; `sizes` outside what was measured are assumed.
+    """How well `attention_time` of `sizes` is known.
 
     >>> from topology.catalogue import devices
     >>> attention_basis(devices()["h100-sxm"], kernel="fa3", head_dim=128).name
     'CALIBRATED'
     """
     known = machine(device, precision, kernel, calibration).parameters.provenance
-    if known.kind == "assumed" or not known.saw(**sizes):
-        return Basis.ASSUMED
-    fitted = device.name in known.hardware and precision != "fp8"
-    if not fitted:
-        return Basis.DATASHEET
-    return Basis.MEASURED if known.kind == "measured" else Basis.CALIBRATED
+    return known.basis(device.name, sizes, alike=precision != "fp8")
 
 
 @cache

@@ -119,18 +119,16 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
 def matmul_basis(
     device: Device, precision: str = "bf16", calibration: Calibration = None, **sizes: Number
 ) -> Basis:
-    """How well `matmul_time` is known: `sizes` (m, n, k) outside what was measured are assumed.
+    """How well `matmul_time` of `sizes` (m, n, k) is known.
 
     >>> from topology.catalogue import devices
     >>> matmul_basis(devices()["h100-sxm"], m=4096).name, matmul_basis(devices()["h20"]).name
     ('CALIBRATED', 'DATASHEET')
     """
-    known = matmul_record(device, calibration).provenance
-    if not known.saw(**sizes):
+    if precision == "nvfp4":
         return Basis.ASSUMED
-    if device.name in known.hardware and precision in ("bf16", "fp16"):
-        return Basis.MEASURED if known.kind == "measured" else Basis.CALIBRATED
-    return Basis.ASSUMED if precision == "nvfp4" or known.kind == "assumed" else Basis.DATASHEET
+    known = matmul_record(device, calibration).provenance
+    return known.basis(device.name, sizes, alike=precision in ("bf16", "fp16"))
 
 
 @cache

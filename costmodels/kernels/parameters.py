@@ -7,10 +7,14 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from costmodels.estimate import Basis
 from costmodels.kernels.shapes import Number
 from topology.errors import CatalogueError
 from topology.sourced import Kind, read_sourced
 from topology.units import BytesPerSecond, FlopPerSecond, Seconds, parse
+
+NEAR: Final = 4.0
+"""Factor beyond the sizes of a fit up to which its law is carried on rather than guessed at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +36,34 @@ class Provenance:
     p90_error: float = 0.0
     ranges: tuple[tuple[str, float, float], ...] = ()
 
-    def saw(self, **sizes: Number) -> bool:
-        """Whether the fit saw sizes like all of these; one it knows no range of does not count."""
-        known = {name: (least, most) for name, least, most in self.ranges}
+    def saw(self, sizes: Mapping[str, Number], margin: float = 1.0) -> bool:
+        """Whether the fit saw sizes like all of these; one it knows no range of does not count.
+
+        Parameters
+        ----------
+        margin : factor beyond the range that still counts.
+        """
+        known = {name: (least / margin, most * margin) for name, least, most in self.ranges}
         return all(
             known[name][0] <= np.min(size) and np.max(size) <= known[name][1]
             for name, size in sizes.items()
             if name in known
         )
+
+    def basis(self, device: str, sizes: Mapping[str, Number], *, alike: bool = True) -> Basis:
+        """How well what the record says of `sizes` is known.
+
+        Parameters
+        ----------
+        device : name of the GPU. alike : whether the kernels asked about are those of the fit.
+        """
+        if self.kind == "assumed" or not self.saw(sizes, NEAR):
+            return Basis.ASSUMED
+        if device not in self.hardware or not alike:
+            return Basis.DATASHEET
+        if not self.saw(sizes):
+            return Basis.EXTRAPOLATED
+        return Basis.MEASURED if self.kind == "measured" else Basis.CALIBRATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,9 +50,4 @@ def pointwise_basis(device: Device, calibration: Calibration = None, **sizes: Nu
     >>> pointwise_basis(devices()["l4"]).name
     'ASSUMED'
     """
-    known = pointwise_record(device, calibration).provenance
-    if known.kind == "assumed" or not known.saw(**sizes):
-        return Basis.ASSUMED
-    if device.name not in known.hardware:
-        return Basis.DATASHEET
-    return Basis.MEASURED if known.kind == "measured" else Basis.CALIBRATED
+    return pointwise_record(device, calibration).provenance.basis(device.name, sizes)

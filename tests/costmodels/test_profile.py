@@ -217,8 +217,11 @@ def test_a_call_of_the_host_costs_what_was_measured():
     [
         ({"m": 16, "n": 16, "k": 16}, Basis.MEASURED),
         ({"m": 8192, "n": 64, "k": 8192}, Basis.MEASURED),
-        ({"m": 8193, "n": 64, "k": 64}, Basis.ASSUMED),
-        ({"m": 8, "n": 64, "k": 64}, Basis.ASSUMED),
+        ({"m": 8193, "n": 64, "k": 64}, Basis.EXTRAPOLATED),
+        ({"m": 8, "n": 64, "k": 64}, Basis.EXTRAPOLATED),
+        ({"m": 4 * 8192, "n": 64, "k": 64}, Basis.EXTRAPOLATED),
+        ({"m": 4 * 8192 + 1, "n": 64, "k": 64}, Basis.ASSUMED),
+        ({"m": 3, "n": 64, "k": 64}, Basis.ASSUMED),
     ],
 )
 def test_products_outside_the_range_are_extrapolated(sizes, known):
@@ -229,10 +232,10 @@ def test_other_kernels_outside_their_range_are_extrapolated():
     device, kernels = H100.device, PROFILE.kernels
 
     assert attention_basis(device, "bf16", "cudnn", kernels, queries=512) == Basis.MEASURED
-    assert attention_basis(device, "bf16", "cudnn", kernels, queries=9000) == Basis.ASSUMED
+    assert attention_basis(device, "bf16", "cudnn", kernels, queries=9000) == Basis.EXTRAPOLATED
     assert attention_basis(device, "bf16", "fa3", kernels, queries=512) == Basis.CALIBRATED
     assert pointwise_basis(device, kernels, bytes=2.0**20) == Basis.MEASURED
-    assert pointwise_basis(device, kernels, bytes=2.0**31) == Basis.ASSUMED
+    assert pointwise_basis(device, kernels, bytes=2.0**31) == Basis.EXTRAPOLATED
 
 
 @pytest.mark.parametrize(

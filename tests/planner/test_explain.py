@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import hypot
 
 import pytest
 from generators import asked, made, recommended
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodels.estimate import Basis
 from planner.explain import advice, difference, too_close
-from planner.outcome import UNCERTAINTY, PlanEstimate
+from planner.outcome import APART, UNCERTAINTY, PlanEstimate
 from planner.plan import parse_plan
 from planner.search import Recommendation, judge
 
@@ -49,13 +50,20 @@ def test_the_first_plan_wins_by_the_part_that_differs_most():
 
 
 def test_what_two_plans_share_does_not_blur_their_difference():
-    """Both spend 100 s on products; a second of communication is told apart all the same."""
-    one, two = plan("tp8", 100.0, 1.0), plan("ring8", 100.0, 2.0)
+    """Both spend 100 s on products, guessed at; ten more of communication are told apart."""
+    guessed = {**KNOWN, "gemm": Basis.ASSUMED}
+    one = plan("tp8", 100.0, 1.0, known=guessed)
+    two = plan("ring8", 100.0, 11.0, known=guessed)
 
     seconds, half = difference(one, two)
-    assert seconds == pytest.approx(1)
-    assert half == pytest.approx(UNCERTAINTY[Basis.MEASURED])
+    assert seconds == pytest.approx(10)
+    assert half == pytest.approx(hypot(10 * UNCERTAINTY[Basis.MEASURED], APART * 111))
     assert not too_close(one, two)
+
+
+def test_a_per_cent_is_too_close_to_call_however_well_the_parts_are_known():
+    """Errors of two plans of one request differ by more, measured on GPUs."""
+    assert too_close(plan("tp8", 100.0, 1.0), plan("ring8", 100.0, 2.0))
 
 
 def test_a_difference_within_what_is_known_is_too_close_to_call():
