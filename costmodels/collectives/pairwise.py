@@ -19,7 +19,8 @@ class Pairwise:
 
     with m what one rank holds, of which 1 / n stays at home, n the ranks, g those of a node and
     r = n - g the remote ones; all g GPUs of a node share its network. Gather and scatter are
-    the same at their root. Send and receive pass the whole of m to the next rank.
+    the same at their root, whose NIC is one of its node's: the others do not help it. Send and
+    receive pass the whole of m to the next rank.
 
     Examples
     --------
@@ -53,9 +54,8 @@ class Pairwise:
             )
         chunk = message_bytes / ranks
         start = self.curve.start(local - 1, message_bytes, 1)
-        senders = local if self.op == "all_to_all" else 1
         inside = (local - 1 + self.curve.copy_gather) * self._inside()
-        outside = max(senders * (ranks - local) * self.hop.exchange, self.hop.flow)
+        outside = max(local * (ranks - local) * self.hop.exchange, self.hop.flow)
         travel = (ranks - local) * self.hop.message
         return self.hop.join(self.curve, start, travel, (chunk * inside, chunk * outside))
 
