@@ -10,8 +10,8 @@ from costmodels.collectives.calibration import Calibration
 from planner.request import LARGEST as MOST
 from topology.catalogue import hardware as find_hardware
 from topology.errors import InputError
-from topology.fabric import Fabric
-from topology.units import format_bytes, format_seconds, parse_bytes
+from topology.fabric import Fabric, Network
+from topology.units import counted, format_bytes, format_seconds, parse_bytes
 
 if TYPE_CHECKING:
     from planner.ground import Ground
@@ -35,11 +35,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTable:
-    """Times of one collective over a range of sizes."""
+    """Times of one collective over a range of sizes.
+
+    nodes : hosts, or racks of one NVLink domain, that the GPUs are spread over evenly.
+    network : of a node, between several; None on one.
+    """
 
     op: str
     hardware: str
     gpus: int
+    nodes: int = 1
+    network: Network | None = None
     rows: tuple[Row, ...]
 
     def to_dict(self) -> dict[str, object]:
@@ -48,8 +54,24 @@ class CollectiveTable:
             "op": self.op,
             "hardware": self.hardware,
             "gpus": self.gpus,
+            "nodes": self.nodes,
+            "network": None if self.network is None else asdict(self.network),
             "rows": [asdict(row) for row in self.rows],
         }
+
+    def title(self) -> str:
+        """Say what runs on what.
+
+        >>> table("all_reduce", "1MiB", gpus=8, nodes=2).title()
+        'all_reduce on 8 x h100-sxm: 2 nodes, 4 GPUs each, over infiniband (4 NICs, 200 GB/s a node)'
+        """  # noqa: E501  # one line is what is promised
+        whole = f"{self.op} on {self.gpus} x {self.hardware}"
+        if self.nodes < 2 or self.network is None:
+            return whole
+        speed = f"{self.network.bandwidth / 1e9:.4g} GB/s a node"
+        over = f"{self.network.kind} ({counted(self.network.nics, 'NIC')}, {speed})"
+        each = counted(self.gpus // self.nodes, "GPU")
+        return f"{whole}: {self.nodes} nodes, {each} each, over {over}"
 
     def cells(self) -> Iterator[list[str]]:
         """Yield the cells of each row as text."""
@@ -78,12 +100,12 @@ class CollectiveTable:
         """Write the table for a document."""
         from planner.report import markdown  # noqa: PLC0415  # rich is slow to import
 
-        return markdown(HEADERS, self.cells())
+        return f"**{self.title()}**\n\n{markdown(HEADERS, self.cells())}"
 
     def text(self) -> str:
         """Write the table for a terminal, with a bar of the bus bandwidth."""
         top = max(row.bus_bandwidth_bytes_per_s for row in self.rows)
-        lines = [f"{self.op} on {self.gpus} x {self.hardware}", _line([*HEADERS, "bus bandwidth"])]
+        lines = [self.title(), _line([*HEADERS, "bus bandwidth"])]
         for row, cells in zip(self.rows, self.cells(), strict=True):
             bar = "█" * round(BAR * row.bus_bandwidth_bytes_per_s / top) if top else ""
             lines.append(_line([*cells, bar]).rstrip())
@@ -159,7 +181,14 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     known = profile_for(name, profile)
     way = Way(algorithm=algorithm, launch=launch, known=None if known is None else known.curves)
     rows = [_row(op, size, fabric, way) for size in sizes_of(sizes)]
-    return CollectiveTable(op=op, hardware=name, gpus=gpus, rows=tuple(rows))
+    return CollectiveTable(
+        op=op,
+        hardware=name,
+        gpus=gpus,
+        nodes=fabric.nodes,
+        network=fabric.network,
+        rows=tuple(rows),
+    )
 
 
 def links(gpus: int, hardware: str, nodes: int = 0) -> tuple[Fabric, str]:

@@ -9,10 +9,12 @@ import numpy as np
 from costmodels.collectives import Settings, choose, supports
 from costmodels.collectives.operations import Op, read_op
 from planner.collectives import bus_factor, links
-from planner.diagnosis import SMALL, Run, diagnose, disturbed
-from planner.nccl_log import Log, ranks_of, read_log
+from planner.diagnosis import SMALL, Run, diagnose, disturbances, disturbed
+from planner.nccl_log import Log, ranks_of, read_log, with_op
+from planner.nccl_ops import inferred_op
 from planner.plot import plot
 from topology.catalogue import hardware as find_hardware
+from topology.catalogue import hardware_names
 from topology.errors import InputError
 from topology.fabric import Fabric
 from topology.links.catalogue import names
@@ -52,6 +54,7 @@ class ComparedRow:
 class Comparison:
     """One table of a log beside the model.
 
+    mismatch : that the log names other GPUs, empty where it does not; then no reasons are sought.
     notes : what was taken for granted. diagnosis : where and why the two part.
     """
 
@@ -61,6 +64,7 @@ class Comparison:
     gpus: int
     nodes: int
     rows: tuple[ComparedRow, ...]
+    mismatch: str = ""
     notes: tuple[str, ...]
     diagnosis: tuple[str, ...]
 
@@ -80,7 +84,7 @@ class Comparison:
             "median_error_small": self.median(small=True),
             "median_error_large": self.median(small=False),
             "rows": [asdict(row) for row in self.rows],
-            "notes": list(self.notes),
+            "notes": [*self.opening(), *self.notes],
             "diagnosis": list(self.diagnosis),
         }
 
@@ -105,6 +109,10 @@ class Comparison:
         marked = ["* disturbed"] if any(row.disturbed for row in self.rows) else []
         return [f"median error {', '.join(parts)}", *marked, *self.notes, *self.diagnosis]
 
+    def opening(self) -> list[str]:
+        """Give the line that stands before all others, where there is one."""
+        return [self.mismatch] if self.mismatch else []
+
     def headline(self) -> str:
         """Say what was compared."""
         nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
@@ -116,7 +124,7 @@ class Comparison:
 class Setting:
     """What the caller says about a log; empty, None and 0 where the log must tell.
 
-    ground : the machine, where the caller has one.
+    ground : the machine, where the caller has one. name : of the log's file.
     """
 
     hardware: str = ""
@@ -125,6 +133,7 @@ class Setting:
     ground: "Ground | None" = None
     op: str = ""
     algorithm: str = "auto"
+    name: str = ""
 
 
 def compare_all(text: str, setting: Setting) -> list[Comparison]:
@@ -140,12 +149,11 @@ def compare_all(text: str, setting: Setting) -> list[Comparison]:
 
 def compare(log: Log, setting: Setting) -> Comparison:
     """Price every row of one table on the links that it was measured on."""
+    log, inferred = known_op(log, setting)
     fabric, name = links_of(log, setting)
-    op = log.op or setting.op
-    if not op:
-        raise InputError("log: it does not say which collective it timed: give --op")
+    other = other_hardware(log, name)
     run = Run(
-        op=read_op(op),
+        op=read_op(log.op or setting.op),
         fabric=fabric,
         algorithm=setting.algorithm if setting.algorithm != "auto" else log.algorithm or "auto",
         settings=Settings(
@@ -162,9 +170,40 @@ def compare(log: Log, setting: Setting) -> Comparison:
         gpus=fabric.ranks,
         nodes=fabric.nodes,
         rows=tuple(_rows(run, [row.in_place_s for row in log.rows])),
-        notes=tuple(_notes(log, fabric)),
-        diagnosis=tuple(diagnose(run)),
+        mismatch=other,
+        notes=(*inferred, *_notes(log, fabric)),
+        diagnosis=tuple(disturbances(run) if other else diagnose(run)),
     )
+
+
+def known_op(log: Log, setting: Setting) -> tuple[Log, tuple[str, ...]]:
+    """Find out which collective a log is of, and say so where it had to be inferred.
+
+    Raises
+    ------
+    InputError
+        If nothing tells it.
+    """
+    if log.op is not None:
+        return log, ()
+    if setting.op:
+        return with_op(log, read_op(setting.op)), ()
+    op, note = inferred_op(log, setting.name, setting.gpus or log.gpus)
+    return with_op(log, op), (note,)
+
+
+def other_hardware(log: Log, name: str) -> str:
+    """Say that a log names other GPUs than those it is compared with; empty where it does not.
+
+    >>> other_hardware(Log(product="NVIDIA H100 80GB HBM3"), "a100-sxm-80gb")
+    'the log names NVIDIA H100 80GB HBM3 (h100-sxm), priced as a100-sxm-80gb'
+    """
+    named = by_product(names(), log.product) if log.product else None
+    if named is None or named == name or name not in hardware_names():
+        return ""
+    if find_hardware(named).device == find_hardware(name).device:
+        return ""
+    return f"the log names {log.product[:60]} ({named}), priced as {name}"
 
 
 def links_of(log: Log, setting: Setting) -> tuple[Fabric, str]:
@@ -262,7 +301,8 @@ def _text(one: Comparison) -> str:
     }
     ends = format_bytes(one.rows[0].message_bytes), format_bytes(one.rows[-1].message_bytes)
     drawn = ["", "bus bandwidth, GB/s", plot(curves, ends)] if len(one.rows) > 2 else []
-    return "\n".join([one.headline(), *table, *drawn, "", *(f"- {line}" for line in one.summary())])
+    said = [*one.opening(), one.headline()]
+    return "\n".join([*said, *table, *drawn, "", *(f"- {line}" for line in one.summary())])
 
 
 def as_markdown(found: Sequence[Comparison]) -> str:
@@ -272,7 +312,10 @@ def as_markdown(found: Sequence[Comparison]) -> str:
     parts = []
     for one in found:
         lines = "\n".join(f"- {line}" for line in one.summary())
-        parts.append(f"**{one.headline()}**\n\n{markdown(HEADERS, one.cells())}\n\n{lines}")
+        opening = "".join(f"{line}\n\n" for line in one.opening())
+        parts.append(
+            f"{opening}**{one.headline()}**\n\n{markdown(HEADERS, one.cells())}\n\n{lines}"
+        )
     return "\n\n".join(parts)
 
 

@@ -15,11 +15,12 @@ from costmodels.collectives import Settings, collective_time, least_bytes, suppo
 from costmodels.collectives.operations import Op
 from topology.fabric import Fabric, Network
 from topology.hardware import pcie_bandwidth
-from topology.units import MIB, BytesPerSecond, format_seconds
+from topology.units import MIB, BytesPerSecond, format_bytes, format_seconds
 
 Array = NDArray[np.float64]
 
 SMALL: Final = 64 * 1024  # B
+FLOORED: Final = MIB  # B, of the largest message that a floor may hold
 APART: Final = 0.2  # relative error that asks for a reason
 SIZES: Final = 0.3  # how much better than any path other sizes must explain the times
 EXPLAINS: Final = 0.5  # share of an error that may be left by a reason
@@ -67,13 +68,19 @@ def disturbed(seconds: Array) -> NDArray[np.bool_]:
 
 def diagnose(run: Run) -> Iterator[str]:
     """Say where and why measured and modelled times part; nothing where they do not."""
+    yield from disturbances(run)
     bad = disturbed(run.seconds)
-    if bad.any():
-        yield _disturbance(bad)
     clean = run.kept(~bad)
     if clean.sizes.size:
         yield from _floor(clean)
         yield from _large(clean)
+
+
+def disturbances(run: Run) -> Iterator[str]:
+    """Say which rows something else disturbed."""
+    bad = disturbed(run.seconds)
+    if bad.any():
+        yield _disturbance(bad)
 
 
 def _disturbance(bad: NDArray[np.bool_]) -> str:
@@ -93,23 +100,41 @@ def _off(run: Run, factor: float = 1.0) -> float:
 
 def _floor(run: Run) -> Iterator[str]:
     """Small messages that all take the same, and longer than modelled."""
-    small = run.kept(run.sizes <= SMALL)
-    if small.sizes.size < 3:
+    flat = _flat(run)
+    if flat.sizes.size < 3:
         return
-    flat = small.kept(small.seconds <= FLAT * small.seconds.min())
     measured = float(np.median(flat.seconds))
-    modelled = float(np.median(flat.times()))
-    if flat.sizes.size < 3 or measured < (1 + APART) * modelled:
+    times = flat.times()
+    modelled = float(np.median(times))
+    if measured < (1 + APART) * modelled:
         return
     single = replace(flat, settings=replace(flat.settings, launcher="single"))
     alone = float(np.median(single.times()))
-    said = f"small messages take {format_seconds(measured)}, the model {format_seconds(modelled)}"
+    ends = f"from {format_bytes(flat.sizes.min())} to {format_bytes(flat.sizes.max())}"
+    said = f"small messages take {format_seconds(measured)} whatever their size, {ends}"
+    said += f", the model {_range(times)}"
     if run.settings.launcher == "process" and abs(np.log(alone / measured)) < np.log1p(APART):
-        yield f"{said}: the floor of one process that launches all GPUs of a node (-g)"
+        yield f"{said}: launch overhead, the floor of one process that launches all GPUs (-g)"
     elif run.fabric.nodes > 1:
         yield f"{said}: every step to another node waits longer (a slower transport, or no RDMA)"
     else:
-        yield f"{said}: the floor of a slow host, or of calls that no graph replays"
+        yield f"{said}: the host is the bound, a slow one, or calls that no graph replays"
+
+
+def _flat(run: Run) -> Run:
+    """Keep the smallest messages up to the first that takes longer than a floor explains."""
+    small = run.kept(run.sizes <= FLOORED)
+    if not small.sizes.size:
+        return small
+    level = float(np.median(small.seconds[:3]))
+    beyond = np.flatnonzero(small.seconds > FLAT * level)
+    end = float(small.sizes[beyond[0]]) if beyond.size else np.inf
+    return small.kept(small.sizes < end)
+
+
+def _range(times: Array) -> str:
+    low, high = format_seconds(float(times.min())), format_seconds(float(times.max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def _large(run: Run) -> Iterator[str]:

@@ -16,7 +16,7 @@ from topology.groups import fabric
 from topology.hardware import Hardware
 from topology.sourced import Sourced
 from topology.survey import Survey, survey
-from topology.units import MIB, format_bytes
+from topology.units import MIB, counted, format_bytes
 
 _TRIED: Final = 10  # GPUs of a host up to which every subset is tried
 _PROBE: Final = 16 * MIB  # B, the all-reduce that compares subsets
@@ -79,7 +79,8 @@ class Ground:
             )
         if gpus % hosts or gpus // hosts > per:
             raise TopologyError(
-                f"{gpus} GPUs of {machine.name} over {hosts} nodes: got {gpus / hosts:g} a node, "
+                f"{counted(gpus, 'GPU')} of {machine.name} over {counted(hosts, 'node')}: "
+                f"got {gpus / hosts:g} a node, "
                 f"wanted a whole number up to {per}"
             )
         return replace(self, hosts=hosts, local=best_subset(self.known, gpus // hosts))

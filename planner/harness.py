@@ -1,4 +1,4 @@
-"""Where answers go: the screen, or a file that is written whole or not at all."""
+"""Where answers go, the screen or a file written whole or not at all; and what is piped in."""
 
 import io
 import os
@@ -6,6 +6,24 @@ import sys
 from pathlib import Path
 
 from topology.errors import InputError
+
+
+def standard_input() -> str:
+    """Read what is piped or typed, as text that is never taken for the name of a file.
+
+    Raises
+    ------
+    InputError
+        If it is longer than files may be, or no text.
+    """
+    from topology.readers.catalogue import decoded  # noqa: PLC0415  # only pipes need it
+    from topology.readers.lines import MOST_CHARACTERS as most  # noqa: N811, PLC0415
+
+    stream = getattr(sys.stdin, "buffer", None)
+    data = sys.stdin.read(most + 1).encode() if stream is None else stream.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"standard input: more than {most} bytes")
+    return f"{decoded(data, 'standard input')}\n"
 
 
 def write(text: str, output: str | None) -> None:

@@ -1,12 +1,33 @@
 """How an engine is told a plan: its launch line, or the reason why it cannot run it."""
 
+import shlex
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
+from planner.asked import Asked
 from planner.models.architecture import Model
 from planner.plan import Plan
+
+Table = Mapping[str, object]
+Words = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Several:
+    """How an engine is started on several hosts; `reason` says why it cannot be.
+
+    replicas : the command where every host holds whole data-parallel copies.
+    never : axes that it cannot have there.
+    """
+
+    command: str = ""
+    note: str = ""
+    replicas: str = ""
+    replicas_note: str = ""
+    never: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,18 +35,40 @@ class Engine:
     """What an engine can be told.
 
     axes : flag by axis. only : degrees that an axis may have. alone : axes that exclude each other.
-    families : the only ones it runs; empty for any.
+    families : the only ones it runs; empty for any. models : the only ones, by its names for
+    them; empty for any. folder : a model may be a folder.
+    python, call : flags are calls of a script, the first of them the axes'.
+    after : what is left to do. runtime, runtimes : the one it behaves as, and flags of others.
+    sizes : flag by size. request : by size, its name in each request. video : both, for videos.
+    precision : flag by precision. resident : flags where nothing is offloaded.
+    untold : why something has no flag.
     """
 
     title: str
     kind: str
     source: str
     command: str
-    axes: Mapping[str, str]
+    axes: Words
     only: Mapping[str, tuple[int, ...]]
     alone: tuple[str, ...]
     families: tuple[str, ...]
     vae: str
+    models: Words
+    folder: bool
+    python: bool
+    call: str
+    after: str
+    runtime: str
+    runtimes: Words
+    sizes: Words
+    request: Words
+    video: Words
+    precision: Words
+    offload: str
+    resident: str
+    untold: Words
+    several: Several
+    sources: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,73 +76,150 @@ class Engines:
     """All engines, and where each catalogue model's weights are found."""
 
     engines: tuple[Engine, ...]
-    repositories: Mapping[str, str]
+    repositories: Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What to type, or why not: one of `line` and `reason` is empty."""
+    """What to type, or why not: one of `line` and `reason` is empty.
+
+    runtime : the one that the engine behaves as. calls : what a script does beside.
+    request : what each request has to say. notes : what the line does not say.
+    """
 
     engine: str
-    line: str = ""
+    runtime: str = ""
+    command: str = ""
+    calls: tuple[str, ...] = ()
+    request: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     reason: str = ""
+
+    @property
+    def line(self) -> str:
+        """The command, and behind it as a comment what it does not say.
+
+        >>> Launch(engine="E", command="run", request={"height": 512}, notes=("fp8: no flag",)).line
+        'run  # each request: height=512; fp8: no flag'
+        """
+        each = ", ".join(f"{name}={size}" for name, size in self.request.items())
+        said = [*self.calls, *([f"each request: {each}"] if each else []), *self.notes]
+        return "  # ".join([self.command, *(["; ".join(said)] if said else [])])
 
     def to_dict(self) -> dict[str, str]:
         """Return what ``--format json`` prints."""
-        said = {"line": self.line} if self.line else {"reason": self.reason}
-        return {"engine": self.engine, **said}
+        said = {"reason": self.reason} if self.reason else {"line": self.line}
+        return {"engine": self.engine, **said, "runtime": self.runtime}
 
 
 def load_engines(text: str) -> Engines:
     """Read engines from TOML `text`; the caller does the file I/O."""
     tables = tomllib.loads(text)
-    repositories = cast("Mapping[str, str]", tables.pop("repositories"))
+    repositories = cast(Words, tables.pop("repositories"))
     return Engines(tuple(_engine(row) for row in tables.values()), repositories)
 
 
-def _engine(row: Mapping[str, object]) -> Engine:
+def _engine(row: Table) -> Engine:
     only = cast("Mapping[str, list[int]]", row.get("only", {}))
-    alone = cast("Mapping[str, list[str]]", row.get("alone", {}))
     return Engine(
         title=str(row["title"]),
         kind=str(row["kind"]),
         source=str(row["source"]),
         command=str(row["command"]),
-        axes=cast("Mapping[str, str]", row["axes"]),
+        axes=_words(row, "axes"),
         only={axis: tuple(degrees) for axis, degrees in only.items()},
-        alone=tuple(alone.get("axes", ())),
-        families=tuple(cast("list[str]", row.get("families", []))),
-        vae=str(row.get("vae", "")),
+        alone=_list(cast(Table, row.get("alone", {})), "axes"),
+        families=_list(row, "families"),
+        vae=_word(row, "vae"),
+        models=_words(row, "models"),
+        folder=bool(row.get("folder", True)),
+        python=bool(row.get("python", False)),
+        call=_word(row, "call"),
+        after=_word(row, "after"),
+        runtime=_word(row, "runtime"),
+        runtimes=_words(row, "runtimes"),
+        sizes=_words(row, "sizes"),
+        request=_words(row, "request"),
+        video=_words(row, "video"),
+        precision=_words(row, "precision"),
+        offload=_word(row, "offload"),
+        resident=_word(row, "resident"),
+        untold=_words(row, "untold"),
+        several=_several(cast(Table, row.get("several", {}))),
+        sources=_words(row, "sources"),
     )
 
 
-def launches(engines: Engines, model: Model, plan: Plan) -> list[Launch]:
+def _several(row: Table) -> Several:
+    return Several(
+        command=_word(row, "command"),
+        note=_word(row, "note"),
+        replicas=_word(row, "replicas"),
+        replicas_note=_word(row, "replicas_note"),
+        never=_list(row, "never"),
+        reason=_word(row, "reason"),
+    )
+
+
+def _word(row: Table, name: str) -> str:
+    return str(row.get(name, ""))
+
+
+def _words(row: Table, name: str) -> Words:
+    return cast(Words, row.get(name, {}))
+
+
+def _list(row: Table, name: str) -> tuple[str, ...]:
+    return tuple(cast("list[str]", row.get(name, [])))
+
+
+def launches(
+    engines: Engines, model: Model, plan: Plan, asked: Asked | None = None
+) -> list[Launch]:
     """Say for every engine of the model's kind how it runs the plan, or why it cannot."""
-    repo = engines.repositories.get(model.name, model.name)
+    told = asked or Asked()
+    repo = told.folder or engines.repositories.get(model.name, model.name)
     return [
-        _launch(engine, repo, model.family, plan)
+        _launch(engine, repo, model, plan, told)
         for engine in engines.engines
         if engine.kind == model.kind
     ]
 
 
-def _launch(engine: Engine, repo: str, family: str, plan: Plan) -> Launch:
-    reason = _refusal(engine, family, plan)
+def _launch(engine: Engine, repo: str, model: Model, plan: Plan, asked: Asked) -> Launch:
+    told = asked.runtime in engine.runtimes
+    runtime = asked.runtime if told else engine.runtime
+    reason = (
+        _stranger(engine, model, asked) or _refusal(engine, plan) or _apart(engine, plan, asked)
+    )
     if reason:
-        return Launch(engine=engine.title, reason=reason)
-    flags = [engine.axes[axis].format(n=degree) for axis, degree in plan.axes]
-    if "{arguments}" in engine.command:
-        filled = engine.command.format(gpus=plan.gpus, repo=repo, arguments=", ".join(flags))
-        return Launch(engine=engine.title, line=filled)
-    if plan.vae > 1:
-        flags.append(engine.vae.format(n=plan.vae))
-    command = engine.command.format(gpus=plan.gpus, repo=repo)
-    return Launch(engine=engine.title, line=" ".join([command, *flags]))
+        return Launch(engine=engine.title, runtime=runtime, reason=reason)
+    command, note = _command(engine, engine.models.get(model.name, repo), plan, asked)
+    flags = [flag for flag in _flags(engine, plan, asked) if flag]
+    request = _by_size(engine, engine.request, asked)
+    notes = (*_untold(engine, asked), note, engine.after.format(gpus=plan.gpus))
+    return Launch(
+        engine=engine.title,
+        runtime=runtime,
+        command=command if engine.python else " ".join([command, *flags]),
+        calls=tuple(flags) if engine.python else (),
+        request={name: asked.sizes[size] for size, name in request.items()},
+        notes=tuple(note for note in notes if note),
+    )
 
 
-def _refusal(engine: Engine, family: str, plan: Plan) -> str:
-    if engine.families and family not in engine.families:
-        return f"does not run the {family} family"
+def _stranger(engine: Engine, model: Model, asked: Asked) -> str:
+    """Say why an engine cannot load a model; empty where it can."""
+    if engine.families and model.family not in engine.families:
+        return f"does not run the {model.family} family"
+    if asked.folder and not engine.folder:
+        return "runs models that it knows by name, not a folder"
+    if engine.models and model.name not in engine.models:
+        return f"does not know {model.name} by name"
+    return ""
+
+
+def _refusal(engine: Engine, plan: Plan) -> str:
     for axis, degree in plan.axes:
         if axis not in engine.axes:
             return f"has no {axis} axis"
@@ -112,3 +232,71 @@ def _refusal(engine: Engine, family: str, plan: Plan) -> str:
     if len(together) > 1:
         return f"{' and '.join(together)} exclude each other"
     return ""
+
+
+def _apart(engine: Engine, plan: Plan, asked: Asked) -> str:
+    """Say why an engine cannot run a plan over several hosts; empty where it can."""
+    several = engine.several
+    if asked.hosts == 1:
+        return ""
+    if several.reason or not several.command:
+        return f"{several.reason or 'runs on one host'}, not on {asked.hosts}"
+    barred = [axis for axis, _ in plan.axes if axis in several.never]
+    if barred:
+        return f"has no {barred[0]} axis over {asked.hosts} hosts"
+    if several.replicas and plan.degree("dp") > 1 and plan.degree("dp") % asked.hosts:
+        return f"would split its {plan.degree('dp')} copies over {asked.hosts} hosts"
+    return ""
+
+
+def _command(engine: Engine, repo: str, plan: Plan, asked: Asked) -> tuple[str, str]:
+    """Fill in how the engine is started, and say what to mind."""
+    several, copies = engine.several, plan.degree("dp")
+    command, note = engine.command, ""
+    if asked.hosts > 1:
+        whole = bool(several.replicas) and copies > 1
+        command = several.replicas if whole else several.command
+        note = several.replicas_note if whole else several.note
+    filled = command.format(
+        repo=shlex.quote(repo),
+        gpus=plan.gpus,
+        hosts=asked.hosts,
+        local=plan.gpus // asked.hosts,
+        replicas=copies // asked.hosts,
+        host=asked.host,
+        rank=asked.rank,
+    )
+    return filled, note
+
+
+def _flags(engine: Engine, plan: Plan, asked: Asked) -> Iterator[str]:
+    axes = [engine.axes[axis].format(n=degree) for axis, degree in plan.axes]
+    if engine.call and axes:
+        yield engine.call.format(arguments=", ".join(axes))
+    elif not engine.call:
+        yield from axes
+    if plan.vae > 1:
+        yield engine.vae.format(n=plan.vae)
+    yield engine.precision.get(asked.precision, "")
+    yield engine.runtimes.get(asked.runtime, "")
+    yield engine.offload if asked.offload else engine.resident
+    for size, flag in _by_size(engine, engine.sizes, asked).items():
+        yield flag.format(n=asked.sizes[size])
+
+
+def _by_size(engine: Engine, known: Words, asked: Asked) -> Words:
+    """Look up the sizes that were asked for; a video's may go by other words."""
+    words = {**known, **(engine.video if known and asked.video else {})}
+    return {size: words[size] for size in asked.sizes if size in words}
+
+
+def _untold(engine: Engine, asked: Asked) -> Iterator[str]:
+    """Say of everything that was asked for and has no flag that it has none."""
+    told = {**engine.sizes, **engine.request, **(engine.video if asked.video else {})}
+    if asked.precision != "bf16" and asked.precision not in engine.precision:
+        yield f"{asked.precision}: {engine.untold.get(asked.precision, 'no flag')}"
+    if asked.offload and not engine.offload:
+        yield f"offload: {engine.untold.get('offload', 'no flag')}"
+    for size in asked.sizes:
+        if size not in told or size in engine.untold:
+            yield f"{size} {asked.sizes[size]}: {engine.untold.get(size, 'no flag')}"

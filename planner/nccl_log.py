@@ -40,7 +40,7 @@ _FORCED: Final = re.compile(
     r"(?:\bNCCL_ALGO\s*[=:]|\balgo_forced:)\s*\"?(ring|tree|nvlstree|collnet|pat)\b",
     re.IGNORECASE,
 )
-_SURE: Final = 2 * 10**9  # B/s above which printed ratios of bandwidths say something
+SURE: Final = 2 * 10**9  # B/s above which printed ratios of bandwidths say something
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class LogRow:
     """One message size.
 
     seconds : out of place, or in place where only that was printed. in_place_s : None where
-    absent. bus_factor : printed bus over algorithm bandwidth, 0 where too small to tell.
+    absent. reduction : its name, empty where that column is absent. root : None where absent.
     """
 
     line: int
@@ -59,6 +59,8 @@ class LogRow:
     in_place_s: float | None
     algorithm_bandwidth_bytes_per_s: float
     bus_bandwidth_bytes_per_s: float
+    reduction: str = ""
+    root: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +153,13 @@ def _row(number: int, match: re.Match[str]) -> LogRow | None:
     """Read the numbers behind the type; None where they are no row."""
     size, count, kind, rest = match.groups()
     words = rest.split()
-    if words and words[0] in _REDUCTIONS:
-        words = words[1:]
+    reduction = words.pop(0) if words and words[0] in _REDUCTIONS else ""
+    root = ""
     numbers = [word for word in words if _NUMBER.fullmatch(word)]
     if len(numbers) != len(words) or len(numbers) < 3 or float(size) == 0:
         return None
     if len(numbers) in (5, 9) or (len(numbers) == 4 and "." not in numbers[0]):
-        numbers = numbers[1:]  # the root
+        root, numbers = numbers[0], numbers[1:]
     time, algorithm, bus = (_value(word) for word in numbers[:3])
     if not time:
         return None
@@ -170,6 +172,8 @@ def _row(number: int, match: re.Match[str]) -> LogRow | None:
         in_place_s=_value(numbers[4]) / 10**6 or None if len(numbers) >= 7 else None,
         algorithm_bandwidth_bytes_per_s=algorithm * 10**9,
         bus_bandwidth_bytes_per_s=bus * 10**9,
+        reduction=reduction,
+        root=int(root) if root.lstrip("-").isdecimal() else None,
     )
 
 
@@ -239,6 +243,26 @@ def _titled(log: Log, line: str) -> Log:
     )
 
 
+def named_op(text: str) -> Op | None:
+    """Find the collective that a text such as a file's name speaks of; None where none or several.
+
+    >>> named_op("h100_All-Reduce_8.log"), named_op("alltoall.txt"), named_op("run.log")
+    ('all_reduce', 'all_to_all', None)
+    """
+    squeezed = re.sub(r"[\W_]+", "", text.lower())
+    found = set[Op]()
+    for name, op in sorted(_OPS.items(), key=lambda pair: -len(pair[0])):
+        if name in squeezed:
+            found.add(op)
+            squeezed = squeezed.replace(name, " ")
+    return found.pop() if len(found) == 1 else None
+
+
+def with_op(log: Log, op: Op) -> Log:
+    """Say which collective a log is of; ranks that its bandwidths tell are worked out."""
+    return replace(log, op=op, gpus=log.gpus or _even(ranks_of(op, log.rows), log.nodes))
+
+
 def _finished(seen: _Seen, rows: Sequence[LogRow]) -> Log:
     """Add what ranks and bandwidths tell to what was said."""
     log = replace(seen.log, rows=tuple(sorted(rows, key=lambda row: row.message_bytes)))
@@ -272,7 +296,7 @@ def ranks_of(op: Op | None, rows: Iterable[LogRow]) -> int | None:
     >>> ranks_of("all_reduce", [row])
     8
     """
-    sure = [row for row in rows if row.algorithm_bandwidth_bytes_per_s > _SURE]
+    sure = [row for row in rows if row.algorithm_bandwidth_bytes_per_s > SURE]
     if not sure or op in (None, "broadcast", "reduce", "send_recv"):
         return None
     factor = median(

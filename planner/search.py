@@ -7,6 +7,7 @@ from typing import Final
 from costmodels.catalogue import profile_for
 from costmodels.price import Known
 from planner.alike import LONGEST, replaceable, replica, replicated, turned
+from planner.asked import asked_of, hosts_of
 from planner.catalogue import engines
 from planner.compose import hopeless, nearest, objections, plans
 from planner.evaluate import evaluate, room, workload_of
@@ -237,13 +238,17 @@ def find(question: Question) -> Recommendation:
 
 def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
     """Say how engines run a plan, on the GPUs it was seated on."""
-    lines = launches(engines(), question.model, found.plan)
     where = found.placement
+    hosts = hosts_of(found.plan.gpus, question.site, where)
+    asked = asked_of(question.request, question.model, question.workload, hosts)
+    lines = launches(engines(), question.model, found.plan, asked)
     ground = question.site.ground
     if where is None or ground is None or where.devices == tuple(range(len(ground.machine.gpus))):
         return tuple(lines)
     before = visible(where.devices)
-    return tuple(replace(one, line=f"{before} {one.line}") if one.line else one for one in lines)
+    return tuple(
+        one if one.reason else replace(one, command=f"{before} {one.command}") for one in lines
+    )
 
 
 def _marks(question: Question, ranked: Sequence[PlanEstimate]) -> tuple[Mark, ...]:

@@ -16,7 +16,7 @@ def concerns(machine: Machine) -> tuple[str, ...]:
     >>> from topology.catalogue import hardware
     >>> from topology.machines import machine_of
     >>> concerns(machine_of(hardware("rtx-4090")))[0]
-    'no peer access for 28 of 28 GPU pairs (the driver refuses it on these cards): copies go through the host'
+    'no peer access for 28 of 28 GPU pairs (the driver refuses it on consumer cards): copies go through the host'
     """  # noqa: E501  # one line is what is promised
     return (
         *_peers(machine),

@@ -12,6 +12,9 @@ A plan that is illegal or does not fit is *not* an error in a search: it is a `R
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
+
+_FEW: Final = 6  # names, of which all are said rather than one with another number
 
 
 class ModelError(Exception):
@@ -47,7 +50,26 @@ def unknown(what: str, got: str, known: Iterable[str]) -> InputError:
     "unknown runtime '?': expected one of a, b"
     """
     names = list(known)
-    near = get_close_matches(got.lower(), names, n=3, cutoff=0.5)
-    if near:
-        return InputError(f"unknown {what} {got[:60]!r}: did you mean {' or '.join(near)}?")
+    close = near(got, names)
+    if close:
+        return InputError(f"unknown {what} {got[:60]!r}: did you mean {' or '.join(close)}?")
     return InputError(f"unknown {what} {got[:60]!r}: expected one of {', '.join(names)}")
+
+
+def near(got: str, known: Iterable[str]) -> list[str]:
+    """List names near one that is not known: those it begins, those it is part of, or like it.
+
+    >>> near("4090", ["rtx-4090", "rtx-5090", "l4"]), near("int4", ["bf16", "fp8", "int8"])
+    (['rtx-4090'], [])
+    """
+    names, text = list(known), got.strip().lower()
+    begun = [name for name in names if name.lower().startswith(text)]
+    parts = begun or [name for name in names if text in name.lower()]
+    if len(text) > 1 and parts:
+        return get_close_matches(text, parts, n=4, cutoff=0.0)
+    alike = get_close_matches(text, names, n=3, cutoff=0.5)
+    return [name for name in alike if len(names) > _FEW or _digits(name) == _digits(text)]
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))

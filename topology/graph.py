@@ -24,7 +24,8 @@ class Gpu:
     """One GPU of a machine; `hardware` is its catalogue name where that is known.
 
     capability : compute capability without its point, assumed where `hardware` is None.
-    memory : bytes, None where unknown. peer_to_peer : the driver allows peer access over PCIe.
+    memory : bytes, None where unknown. peer_to_peer : GPUs reach each other over PCIe; no_peers :
+    why they do not, empty where that is unknown.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Gpu:
     capability: int
     memory: Bytes | None = None
     peer_to_peer: bool = True
+    no_peers: str = ""
     mig: bool = False
     gpudirect: bool | None = None
     bus: str = ""
@@ -86,7 +88,7 @@ class Pair:
     """How two devices of one host reach each other, in the words of ``nvidia-smi topo``.
 
     count : NVLinks, else 1. bandwidth : bytes per second each way with nobody else about.
-    read : the text says so; otherwise it was filled in.
+    read : the text says so; otherwise it, or the bandwidth of its NIC, was filled in.
     """
 
     a: str

@@ -9,14 +9,15 @@ from topology.devices import Device
 from topology.errors import CatalogueError, TopologyError
 from topology.fabric import Fabric, LinkKind, Network, NetworkKind
 from topology.sourced import Sourced, read_sourced
-from topology.units import BytesPerSecond
+from topology.units import BytesPerSecond, counted
 
 _KEYS: Final = {
     "kind", "source", "device", "gpus", "domain", "link", "link_bandwidth", "multicast",
     "peer_to_peer", "sockets", "pcie_generation", "nics", "nic_bandwidth", "network",
 }  # fmt: skip
 
-_OPTIONAL: Final = {"exchange", "exchange_across"}
+_OPTIONAL: Final = {"exchange", "exchange_across", "no_peers"}
+NO_PEERS: Final = "taken as off on such cards"
 CROWD: Final = 4  # GPUs of a group from which a host's PCIe tree holds an exchange back
 
 
@@ -26,6 +27,7 @@ class Hardware:
 
     gpus : GPUs in one host. domain : GPUs that share NVLink, over hosts where that exists.
     link_bandwidth : bytes per second and direction of one GPU on `link`.
+    no_peers : why GPUs have no peer access over PCIe; empty where they have.
     exchange : bytes per second, nominal, that each of four or more GPUs of one socket passes on
         while each sends to each, where links promise more than hosts keep. exchange_across : bytes
         per second and direction that then pass between sockets, in all.
@@ -44,6 +46,7 @@ class Hardware:
     nics: int
     nic_bandwidth: Sourced
     network: str
+    no_peers: str = ""
     exchange: Sourced | None = None
     exchange_across: Sourced | None = None
 
@@ -65,7 +68,7 @@ class Hardware:
         hosts = nodes or -(-ranks // size)
         if ranks % hosts or ranks // hosts > size:
             raise TopologyError(
-                f"{ranks} GPUs of {self.name} over {hosts} nodes: "
+                f"{counted(ranks, 'GPU')} of {self.name} over {counted(hosts, 'node')}: "
                 f"got {ranks / hosts:g} a node, wanted a whole number up to {size}"
             )
         return ranks // hosts
@@ -169,6 +172,7 @@ def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device
         nics=_count(row["nics"]),
         nic_bandwidth=read_sourced(f"{name}.nic_bandwidth", row["nic_bandwidth"], "B/s", row),
         network=str(row["network"]),
+        no_peers="" if row["peer_to_peer"] else str(row.get("no_peers", NO_PEERS)),
         exchange=_optional(name, row, "exchange"),
         exchange_across=_optional(name, row, "exchange_across"),
     )

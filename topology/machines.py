@@ -62,6 +62,7 @@ def gpu_of(hardware: Hardware, index: int) -> Gpu:
         capability=device.compute_capability[0] * 10 + device.compute_capability[1],
         memory=Bytes(device.memory.value),
         peer_to_peer=hardware.peer_to_peer,
+        no_peers=hardware.no_peers,
     )
 
 

@@ -4,12 +4,14 @@ from typing import Final
 
 from topology.catalogue import hardware, hardware_names
 from topology.detect import detect
-from topology.errors import InputError
+from topology.errors import InputError, unknown
 from topology.graph import Machine
 from topology.machines import machine_of
 from topology.read import read_topology
+from topology.readers.catalogue import is_file, is_text
 
 LARGEST: Final = 1024  # hosts
+_MARKS: Final = frozenset("/\\.")  # of what can only be a file
 
 
 def named(
@@ -40,5 +42,7 @@ def named(
         if not 1 <= nodes <= LARGEST:
             raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {LARGEST}")
         return machine_of(hardware(name), nodes)
+    if not is_text(name) and _MARKS.isdisjoint(name) and not is_file(name):
+        raise unknown("hardware or file", name, hardware_names())
     found = hardware(kind) if kind else None
     return read_topology(name, hardware=found, pcie_generation=pcie_generation)

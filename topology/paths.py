@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from topology.graph import Gpu, Machine, Nic, Node, Pair, pair_table
+from topology.hardware import NO_PEERS
 from topology.links.rates import NcclRates
 from topology.routes import Adjacency, adjacency, host_route, nearest
 from topology.units import BytesPerSecond
@@ -201,7 +202,7 @@ def _peer_allowed(
     if states:
         return Access(allowed=True, reason="nvidia-smi topo -p2p: OK")
     if not (a.peer_to_peer and b.peer_to_peer):
-        return Access(allowed=False, reason="the driver refuses it on these cards")
+        return Access(allowed=False, reason=a.no_peers or b.no_peers or NO_PEERS)
     return Access(allowed=True, reason="PCIe")
 
 
@@ -267,7 +268,7 @@ def _direct(gpu: Gpu, nic: Nic, kind: PathType) -> Access:
     if gpu.mig or nic.virtual or False in (gpu.gpudirect, nic.gpudirect):
         return Access(allowed=False, reason="the topology file or the kind of port rules it out")
     if not gpu.peer_to_peer:
-        return Access(allowed=False, reason="the driver refuses it on these cards")
+        return Access(allowed=False, reason=gpu.no_peers or NO_PEERS)
     limit = PathType.P2C if kind == PathType.P2C else PathType.PXB
     if kind > limit:
         return Access(allowed=False, reason=f"{kind.name} is beyond {limit.name}")

@@ -9,10 +9,12 @@ from rich.tree import Tree
 
 from topology.flows import bisection_bandwidth
 from topology.graph import Edge, Gpu, Machine, Nic
+from topology.hardware import Hardware
 from topology.links.catalogue import rates
 from topology.matrices import SHOWN, Rows, link_rows, nccl_rows, nic_rows
 from topology.picture import page, svg
-from topology.units import format_bytes
+from topology.roster import HEADERS, roster_rows
+from topology.units import counted, format_bytes
 
 
 def report(machine: Machine) -> RenderableType:
@@ -46,6 +48,16 @@ def markdown(machine: Machine) -> str:
     return "\n".join(lines)
 
 
+def hardware_table(known: Sequence[Hardware]) -> RenderableType:
+    """List hardware for a terminal."""
+    return _table([list(HEADERS), *roster_rows(known)], shown=len(known) + 1)
+
+
+def hardware_markdown(known: Sequence[Hardware]) -> str:
+    """List hardware as Markdown."""
+    return "\n".join(map(_bar, [HEADERS, ["---"] * len(HEADERS), *roster_rows(known)]))
+
+
 def tables(machine: Machine) -> list[tuple[str, Rows]]:
     """Give the tables of a report with their titles."""
     found = []
@@ -65,11 +77,12 @@ def summary(machine: Machine) -> str:
     """Say in one line what a machine is."""
     kinds = dict.fromkeys(gpu.hardware or gpu.product or "unknown kind" for gpu in machine.gpus)
     what = f" ({', '.join(kinds)})" if kinds else ""
-    hosts = f"{machine.hosts} nodes, " if machine.hosts > 1 else ""
+    hosts = f"{counted(machine.hosts, 'node')}, " if machine.hosts > 1 else ""
     halves = bisection_bandwidth(machine) if machine.edges else 0.0
     cut = f", {halves / 10**9:.4g} GB/s between halves" if halves else ""
     nics = len(machine.nics) * machine.copies
-    return f"{hosts}{machine.gpu_count} GPUs{what}, {nics} NICs{cut}; from {machine.source}"
+    devices = f"{counted(machine.gpu_count, 'GPU')}{what}, {counted(nics, 'NIC')}"
+    return f"{hosts}{devices}{cut}; from {machine.source}"
 
 
 def tree(machine: Machine) -> Tree:
@@ -154,13 +167,13 @@ def _search_rows(machine: Machine) -> Rows:
     ]
 
 
-def _table(rows: Rows) -> Table:
+def _table(rows: Rows, shown: int = SHOWN) -> Table:
     head, *body = rows
     table = Table(*head, box=None, header_style="bold", pad_edge=False)
     for row in body:
         table.add_row(*map(Text, row))
-    if len(body) == SHOWN:
-        table.caption = f"the first {SHOWN}"
+    if len(body) == shown:
+        table.caption = f"the first {shown}"
     return table
 
 

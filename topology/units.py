@@ -116,5 +116,14 @@ def format_seconds(value: float) -> str:
     return f"{_digits(value * 1e9)} ns"
 
 
+def counted(number: int, what: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "GPU"), counted(2, "node")
+    ('1 GPU', '2 nodes')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -162,7 +162,7 @@ def check_gpus(listed: str, *, has_torch: bool) -> list[str]:
     ['NVIDIA L4']
     """
     if not has_torch:
-        raise InputError("calibrate: got no PyTorch, wanted it installed: pip install torch")
+        raise InputError("calibrate: got no PyTorch, wanted it: pip install 'torch>=2.6,<3'")
     pairs = [line.rpartition(",") for line in listed.splitlines() if line.strip()]
     found = [name.strip() for name, _, _ in pairs]
     if not found:

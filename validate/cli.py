@@ -4,20 +4,17 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from planner.compose import objections
-from planner.plan import parse_plan
-from planner.report import markdown as markdown_table
+from planner.arguments import FORMATS, add_output, whole
 from topology.errors import IllegalPlanError, InputError
-from validate.cases import RUNTIMES, Case, Mode, look_up
-from validate.compare import Comparison, compare, rankings, summarise
-from validate.launch import Limits
-from validate.proof import proofs_markdown, proofs_text, prove
-from validate.report import markdown, text
-from validate.runs import Options, run
+
+if TYPE_CHECKING:  # a profile is shown without what runs plans
+    from validate.cases import Case, Mode
+    from validate.compare import Comparison
+    from validate.profiles.table import Entry
 
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
@@ -36,32 +33,59 @@ def add(command: str, parser: argparse.ArgumentParser) -> None:
     }[command](parser)
 
 
-def _add_output(parser: argparse.ArgumentParser, run: Callable[..., Answer]) -> None:
-    parser.add_argument("--format", choices=["table", "json", "markdown"], default="table")
-    parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
-    parser.set_defaults(run=run)
-
-
 def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="a catalogue name, or a config.json")
     parser.add_argument("--plan", required=True, help="plans, joined by commas: tp2,ulysses2")
-    parser.add_argument("--gpus", type=int, default=0, help="ranks; the largest plan's if left out")
     parser.add_argument(
-        "--backend", choices=["reference", "torch", "tensorrt"], default="reference"
+        "--gpus", type=whole, default=0, help="ranks (default: those of the largest plan)"
     )
-    parser.add_argument("--mode", default="graph", help="eager, compile and graph, with commas")
-    parser.add_argument("--hardware", default="h100-sxm", help="a catalogue name, to predict with")
-    parser.add_argument("--profile", default="", help="a calibration profile, to predict with")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--gate", default="10%", help="largest error of a step that passes")
-    parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--decode", action="store_true", help="a decoder's decode step")
-    parser.add_argument("--seconds", type=float, default=3000, help="for all cases")
-    parser.add_argument("--results", metavar="DIR", default="validation", help="for rows and logs")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="reference",
+        help="reference, numbers of all ranks in numpy; torch, times on GPUs; tensorrt, engines "
+        "as far as this machine can (default: reference)",
+    )
+    parser.add_argument(
+        "--mode",
+        default="graph",
+        help="how torch is launched: eager, compile and graph, with commas (default: graph)",
+    )
+    parser.add_argument(
+        "--hardware", default="h100-sxm", help="a name to predict with (default: h100-sxm)"
+    )
+    parser.add_argument(
+        "--profile",
+        default="",
+        help="a calibration to predict with: a file, a name, or none, the tables alone "
+        "(default: the one that ships for the hardware)",
+    )
+    parser.add_argument(
+        "--device", choices=["cuda", "cpu"], default="cuda", help="torch's (default: cuda)"
+    )
+    parser.add_argument(
+        "--gate", default="10%", help="largest error of a step that passes (default: 10%%)"
+    )
+    parser.add_argument("--precision", default="bf16", help="of the model (default: bf16)")
+    parser.add_argument("--batch", type=whole, default=1, metavar="N", help="(default: 1)")
+    parser.add_argument(
+        "--decode", action="store_true", help="a decoder's decode step instead of its prefill"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3000, help="for all cases together (default: 3000)"
+    )
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        default="validation",
+        help="for rows and logs (default: validation)",
+    )
     for name in _SIZES:
-        parser.add_argument(f"--{name}", type=int)
-    _add_output(parser, validate)
+        parser.add_argument(
+            f"--{name}", type=whole, metavar="N", help="(default: the model's usual one)"
+        )
+    add_output(parser)
+    parser.set_defaults(run=validate)
 
 
 def validate(arguments: argparse.Namespace) -> Answer:
@@ -72,6 +96,11 @@ def validate(arguments: argparse.Namespace) -> Answer:
     InputError
         If a name, plan or number cannot be right, or this host lacks something.
     """
+    from planner.plan import parse_plan  # noqa: PLC0415
+    from validate.compare import compare  # noqa: PLC0415
+    from validate.launch import Limits  # noqa: PLC0415
+    from validate.runs import Options, run  # noqa: PLC0415
+
     cases, gate = _cases(arguments), _share(arguments.gate)
     _refuse_illegal(cases, arguments.hardware)
     if arguments.backend == "reference":
@@ -96,7 +125,10 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _cases(arguments: argparse.Namespace) -> list[Case]:
+def _cases(arguments: argparse.Namespace) -> "list[Case]":
+    from planner.plan import parse_plan  # noqa: PLC0415
+    from validate.cases import Case  # noqa: PLC0415
+
     sizes = {name: getattr(arguments, name) for name in map(_attribute, _SIZES)}
     modes = [_mode(word) for word in arguments.mode.split(",")]
     stage = _stage(arguments)
@@ -119,7 +151,9 @@ def _attribute(option: str) -> str:
     return option.replace("-", "_")
 
 
-def _mode(word: str) -> Mode:
+def _mode(word: str) -> "Mode":
+    from validate.cases import RUNTIMES  # noqa: PLC0415
+
     for mode in RUNTIMES:
         if word.strip() == mode:
             return mode
@@ -150,7 +184,10 @@ def _share(words: str) -> float:
     return value
 
 
-def _refuse_illegal(cases: Sequence[Case], hardware: str) -> None:
+def _refuse_illegal(cases: "Sequence[Case]", hardware: str) -> None:
+    from planner.compose import objections  # noqa: PLC0415
+    from validate.cases import look_up  # noqa: PLC0415
+
     for case in cases:
         subject = look_up(case, hardware)
         reasons = list(objections(subject.model, subject.workload, subject.plan, subject.plan.gpus))
@@ -158,7 +195,10 @@ def _refuse_illegal(cases: Sequence[Case], hardware: str) -> None:
             raise IllegalPlanError(f"plan {case.plan}: {'; '.join(reasons)}")
 
 
-def _proved(cases: Sequence[Case], arguments: argparse.Namespace) -> Answer:
+def _proved(cases: "Sequence[Case]", arguments: argparse.Namespace) -> Answer:
+    from validate.cases import look_up  # noqa: PLC0415
+    from validate.proof import proofs_markdown, proofs_text, prove  # noqa: PLC0415
+
     found = [prove(look_up(case, arguments.hardware)) for case in _once(cases)]
     code = DONE if all(one.ok for one in found) else NO
     if arguments.format == "json":
@@ -166,7 +206,7 @@ def _proved(cases: Sequence[Case], arguments: argparse.Namespace) -> Answer:
     return (proofs_markdown if arguments.format == "markdown" else proofs_text)(found), code
 
 
-def _built(cases: Sequence[Case], arguments: argparse.Namespace) -> Answer:
+def _built(cases: "Sequence[Case]", arguments: argparse.Namespace) -> Answer:
     """Prove the networks of plans; build and run engines as far as this machine can."""
     from validate.tensorrt_backend.check import check  # noqa: PLC0415
 
@@ -178,12 +218,15 @@ def _built(cases: Sequence[Case], arguments: argparse.Namespace) -> Answer:
     return "\n\n".join(one.text() for one in found), code
 
 
-def _once(cases: Sequence[Case]) -> list[Case]:
+def _once(cases: "Sequence[Case]") -> "list[Case]":
     """Cases that differ in more than how they are launched."""
     return list({case.plan: case for case in cases}.values())
 
 
-def _shown(found: Sequence[Comparison], gate: float, style: str) -> str:
+def _shown(found: "Sequence[Comparison]", gate: float, style: str) -> str:
+    from validate.compare import rankings, summarise  # noqa: PLC0415
+    from validate.report import markdown, text  # noqa: PLC0415
+
     ranked = rankings(found)
     summary = summarise(found, ranked)
     if style == "json":
@@ -201,11 +244,15 @@ def _shown(found: Sequence[Comparison], gate: float, style: str) -> str:
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="3 minutes on 2 GPUs instead of 10")
     parser.add_argument("--resume", action="store_true", help="go on where a session was stopped")
-    parser.add_argument("--gpus", type=int, default=0, help="to measure together; all if left out")
-    parser.add_argument("--minutes", type=float, default=0.0, help="instead of 3 or 10")
+    parser.add_argument("--gpus", type=whole, default=0, help="to measure together (default: all)")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="(default: 10, or 3 with --quick)"
+    )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--format", choices=["table", "json", "markdown"], default="table")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="table", help="of the report (default: table)"
+    )
     parser.add_argument("--output", required=True, metavar="FILE", help="the profile to write")
     parser.set_defaults(run=calibrate_machine)
 
@@ -240,9 +287,10 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["list", "show", "diff"])
+    parser.add_argument("action", choices=["list", "show", "diff"], help="see above")
     parser.add_argument("profiles", nargs="*", help="files, or names that ship")
-    _add_output(parser, _profile)
+    add_output(parser)
+    parser.set_defaults(run=_profile)
 
 
 def _profile(arguments: argparse.Namespace) -> Answer:
@@ -251,23 +299,35 @@ def _profile(arguments: argparse.Namespace) -> Answer:
 
     style, named = arguments.format, arguments.profiles
     if arguments.action == "list":
-        names = list(shipped_profiles())
-        return (_json({"profiles": names}) if style == "json" else "\n".join(names)), DONE
+        entries = [_entry(name) for name in shipped_profiles()]
+        if style == "json":
+            return _json(table.entries_to_dict(entries)), DONE
+        return report.listed(entries, style), DONE
     wanted = 1 if arguments.action == "show" else 2
     if len(named) != wanted:
         raise InputError(f"profile {arguments.action}: got {len(named)} names, wanted {wanted}")
     found = [read_profile(name) for name in named]
     if wanted == 1:
-        shown = _json(table.to_dict(found[0])) if style == "json" else report.show(found[0], style)
-        return shown, DONE
-    first, second = found
+        if style == "json":
+            return _json(table.to_dict(found[0], named[0])), DONE
+        return report.show(found[0], style, named[0]), DONE
+    (first, second), called = found, (named[0], named[1])
     if style == "json":
-        return _json(table.diff_to_dict(first, second)), DONE
-    return report.diff(first, second, style), DONE
+        return _json(table.diff_to_dict(first, second, called)), DONE
+    return report.diff(first, second, style, called), DONE
+
+
+def _entry(name: str) -> "Entry":
+    from costmodels.catalogue import read_profile, shipped_profile  # noqa: PLC0415
+    from validate.profiles.table import Entry  # noqa: PLC0415
+
+    found = read_profile(name)
+    return Entry(name=name, profile=found, default=found == shipped_profile(found.hardware))
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    _add_output(parser, _doctor)
+    add_output(parser)
+    parser.set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> Answer:
@@ -278,7 +338,9 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
     if arguments.format == "json":
         return _json(found.to_dict()), code
     if arguments.format == "markdown":
-        return markdown_table(("what", "state", "found", "what to do"), found.rows()), code
+        from planner.report import markdown  # noqa: PLC0415  # rich is slow to import
+
+        return markdown(("what", "state", "found", "what to do"), found.rows()), code
     return found.text(), code
 
 

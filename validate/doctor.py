@@ -70,7 +70,7 @@ def diagnose(machine: Machine) -> Diagnosis:
             *_gpus(machine, known),
             _tensorrt(machine, known),
             _nccl(machine, known),
-            *_packages(machine),
+            *_packages(machine, known),
             *_shared(machine, known),
         )
     )
@@ -123,8 +123,7 @@ def _peers(machine: Machine) -> Check:
 
 
 def _tensorrt(machine: Machine, known: Allowed) -> Check:
-    major = machine.cuda.split(".")[0] or "13"
-    package = f"pip install 'tensorrt-cu{major}>={_shown(known.first)}'"
+    package = known.install("tensorrt", machine.cuda)
     if machine.tensorrt is None:
         found = machine.tensorrt_error.split(": pip")[0] or "not installed"
         return Check(name="TensorRT", state="missing", found=found[:90], advice=package)
@@ -135,42 +134,43 @@ def _tensorrt(machine: Machine, known: Allowed) -> Check:
     if any(runs[: len(bad)] == bad for bad in known.groups_broken):
         advice = "collectives among some ranks are wrong in this version: one axis an engine"
         return Check(name="TensorRT", state="watch", found=found, advice=advice)
+    if runs < known.general:
+        advice = f"all-to-all, gather and scatter need {_shown(known.general)}: {package}"
+        return Check(name="TensorRT", state="watch", found=found, advice=advice)
     return Check(name="TensorRT", state="ok", found=found)
 
 
 def _nccl(machine: Machine, known: Allowed) -> Check:
-    major = machine.cuda.split(".")[0]
-    package = known.nccl_packages.get(major, "nvidia-nccl-cu13")
+    package = known.install("nvidia-nccl", machine.cuda)
     if machine.nccl is None:
         names = " nor ".join(known.nccl_search)
         where = ":".join(machine.searched) or "empty"
         advice = (
             f"export LD_LIBRARY_PATH={machine.beside}:$LD_LIBRARY_PATH"
             if machine.beside
-            else f"pip install {package}, and put its folder on LD_LIBRARY_PATH"
+            else f"{package}, and put its folder on LD_LIBRARY_PATH"
         )
         found = f"neither {names} along LD_LIBRARY_PATH ({where})"
         return Check(name="NCCL", state="missing", found=found, advice=advice)
     runs = numbers(machine.nccl.version)
     found = f"{machine.nccl.version}, {machine.nccl.path}"
     if runs < known.nccl:
-        advice = f"needs {_shown(known.nccl)}: pip install {package}"
+        advice = f"needs {_shown(known.nccl)}: {package}"
         return Check(name="NCCL", state="missing", found=found, advice=advice)
     if runs < known.nccl_all_to_all:
-        advice = f"Ulysses' all-to-all needs {_shown(known.nccl_all_to_all)}: pip install {package}"
+        advice = f"Ulysses' all-to-all needs {_shown(known.nccl_all_to_all)}: {package}"
         return Check(name="NCCL", state="watch", found=found, advice=advice)
     return Check(name="NCCL", state="ok", found=found)
 
 
-def _packages(machine: Machine) -> Iterator[Check]:
+def _packages(machine: Machine, known: Allowed) -> Iterator[Check]:
     for name, needed in (("nccl4py", True), ("cuda-bindings", True), ("mpi4py", False)):
         found = machine.packages.get(name, "")
         if found:
             yield Check(name=name, state="ok", found=found)
         elif needed:
-            yield Check(
-                name=name, state="missing", found="not installed", advice=f"pip install {name}"
-            )
+            advice = known.install(name, machine.cuda)
+            yield Check(name=name, state="missing", found="not installed", advice=advice)
 
 
 def _shared(machine: Machine, known: Allowed) -> Iterator[Check]:

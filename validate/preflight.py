@@ -41,7 +41,7 @@ def problems(facts: Facts, gpus: int, device: str = "cuda") -> list[str]:
     """
     if not facts.seen:
         reason = facts.error or "No module named 'torch'"
-        return [f"PyTorch does not start ({reason}): pip install 'multi-gpu-planner[torch]'"]
+        return [f"PyTorch does not start ({reason}): pip install 'torch>=2.6,<3'"]
     if device == "cpu":
         return [] if facts.seen.get("has_gloo") else ["gloo: this PyTorch was built without it"]
     found = [_nccl(facts), *_gpus(facts, gpus), *_slices(facts, gpus)]

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final
 
+from planner.asked import Asked, asked_of, hosts_of
 from planner.catalogue import engines
 from planner.launch import Launch, launches
 from planner.outcome import PlanEstimate
@@ -21,21 +22,6 @@ TITLES: Final[Mapping[str, str]] = {
     "trtmc": "TensorRT Model Connect",
 }
 """Backends, and what their engines are called in the planner's table."""
-SIZE_FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
-    "xdit": {
-        "height": "--height",
-        "width": "--width",
-        "frames": "--num_frames",
-        "steps": "--num_inference_steps",
-    },
-    "sglang": {
-        "height": "--height",
-        "width": "--width",
-        "frames": "--num-frames",
-        "steps": "--num-inference-steps",
-    },
-}
-"""Flags of engines that are told sizes on their command line."""
 
 
 def engine_folder(question: Question, found: PlanEstimate, backend: str) -> dict[str, bytes]:
@@ -49,14 +35,14 @@ def engine_folder(question: Question, found: PlanEstimate, backend: str) -> dict
         If the engine cannot run the plan, saying why.
     """
     title = TITLES[backend]
-    said = launches(engines(), question.model, found.plan)
+    asked = _asked(question, found)
+    said = launches(engines(), question.model, found.plan, asked)
     launch = next((one for one in said if one.engine == title), None)
     if launch is None:
         raise InputError(f"--backend {backend}: {title} runs no {question.model.kind} models")
     if launch.reason:
         raise IllegalPlanError(f"plan {found.plan}: {title} {launch.reason}")
-    sizes = _sizes(question)
-    document = {
+    document: dict[str, object] = {
         "schema": SCHEMA,
         "backend": backend,
         "model": question.model.name,
@@ -64,57 +50,62 @@ def engine_folder(question: Question, found: PlanEstimate, backend: str) -> dict
         "gpus": found.plan.gpus,
         "hardware": found.hardware,
         "precision": found.precision,
-        "sizes": sizes,
+        "sizes": {name: size for name, size in asked.sizes.items() if name != "batch"},
         "request": asdict(question.request),
-        "devices": _devices(question, found),
+        "devices": _devices(found, asked.hosts),
         "launch": launch.line,
         "expected": found.to_dict(),
     }
     files = {"plan.json": json.dumps(document, indent=1, allow_nan=False).encode()}
-    files |= _scripts(launch, backend, sizes, document)
+    files |= _scripts(launch, backend, asked, document)
     files["README.md"] = _readme(document, title).encode()
     return files
 
 
-def _sizes(question: Question) -> dict[str, int]:
-    """Sizes of the request, the model's usual ones where none were asked for."""
-    asked, usual = question.request, question.model.defaults
-    found = {
-        name: getattr(asked, name) or getattr(usual, name)
+def _asked(question: Question, found: PlanEstimate) -> Asked:
+    """Collect all that was priced: usual sizes too, so that the folder runs those."""
+    request, usual = question.request, question.model.defaults
+    hosts = hosts_of(found.plan.gpus, question.site, found.placement)
+    asked = asked_of(request, question.model, question.workload, hosts)
+    found_sizes = {
+        name: int(getattr(request, name) or getattr(usual, name) or 0)
         for name in ("height", "width", "frames", "steps")
     }
-    return {
-        name: int(size) for name, size in found.items() if size and (name, size) != ("frames", 1)
-    }
+    sizes = {name: n for name, n in found_sizes.items() if n and (name, n) != ("frames", 1)}
+    return replace(asked, sizes=sizes | dict(asked.sizes), host='"$HOST"', rank='"$NODE_RANK"')
 
 
-def _devices(question: Question, found: PlanEstimate) -> list[int]:
+def _devices(found: PlanEstimate, hosts: int) -> list[int]:
+    """List the GPUs of one host in the order of its ranks."""
     if found.placement is not None:
         return list(found.placement.devices)
-    return [rank % question.site.hardware.gpus for rank in range(found.plan.gpus)]
+    return list(range(found.plan.gpus // hosts))
 
 
 def _scripts(
-    launch: Launch, backend: str, sizes: Mapping[str, int], document: Mapping[str, object]
+    launch: Launch, backend: str, asked: Asked, document: Mapping[str, object]
 ) -> dict[str, bytes]:
     order = ",".join(map(str, document["devices"]))  # type: ignore[call-overload]  # a list
-    head = ["#!/bin/sh", "set -eu", f"export CUDA_VISIBLE_DEVICES={order}"]
-    line, _, comment = launch.line.partition("  # ")
-    flags = SIZE_FLAGS.get(backend, {})
-    told = [f"{flag} {sizes[name]}" for name, flag in flags.items() if name in sizes]
-    more = ['"$@"'] if flags or backend == "diffusers" else []
-    files = {"launch.sh": "\n".join([*head, " ".join([line, *told, *more]), ""]).encode()}
+    head = ["#!/bin/sh", "set -eu", *_needs(launch), f"export CUDA_VISIBLE_DEVICES={order}"]
+    notes = [f"# {note}" for note in launch.notes]
+    command = f'{launch.command} "$@"'
+    files = {"launch.sh": "\n".join([*head, *notes, command, ""]).encode()}
     if backend == "diffusers":
-        files["run.py"] = _diffusers(comment, sizes, document).encode()
-    elif not flags:
-        files["request.json"] = json.dumps(dict(sizes), indent=1).encode()
+        files["run.py"] = _diffusers(launch, asked, document).encode()
+    elif launch.request:
+        files["request.json"] = json.dumps(dict(launch.request), indent=1).encode()
     return files
 
 
-def _diffusers(call: str, sizes: Mapping[str, int], document: Mapping[str, object]) -> str:
+def _needs(launch: Launch) -> list[str]:
+    """Say what a host has to be told where there are several."""
+    told = {"$HOST": "name of the first host", "$NODE_RANK": "number of this host, from 0"}
+    return [f': "${{{name[1:]}:?{what}}}"' for name, what in told.items() if name in launch.command]
+
+
+def _diffusers(launch: Launch, asked: Asked, document: Mapping[str, object]) -> str:
     """Write the script that the launch line starts."""
-    names = {"frames": "num_frames", "steps": "num_inference_steps"}
-    told = [f"{names.get(name, name)}={size}" for name, size in sizes.items()]
+    told = [f"{name}={size}" for name, size in launch.request.items()]
     return "\n".join(
         [
             f'"""{document["model"]}, {document["plan"]}: one rank, started by launch.sh."""',
@@ -128,11 +119,11 @@ def _diffusers(call: str, sizes: Mapping[str, int], document: Mapping[str, objec
             "",
             'dist.init_process_group("nccl")',
             'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
-            f'name = "{_repository(document)}"',
+            f"name = {_weights(asked, document)!r}",
             "pipe = DiffusionPipeline.from_pretrained(name, torch_dtype=torch.bfloat16)",
             'pipe.to("cuda")',
-            call,
-            f"result = pipe(sys.argv[1], {', '.join(told)})",
+            *launch.calls,
+            f"result = pipe({', '.join(['sys.argv[1]', *told])})",
             "if dist.get_rank() == 0:",
             "    print(type(result).__name__)",
             "dist.destroy_process_group()",
@@ -141,9 +132,9 @@ def _diffusers(call: str, sizes: Mapping[str, int], document: Mapping[str, objec
     )
 
 
-def _repository(document: Mapping[str, object]) -> str:
+def _weights(asked: Asked, document: Mapping[str, object]) -> str:
     name = str(document["model"])
-    return engines().repositories.get(name, name)
+    return asked.folder or engines().repositories.get(name, name)
 
 
 def _readme(document: Mapping[str, object], title: str) -> str:

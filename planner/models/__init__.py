@@ -3,7 +3,7 @@
 `planner.models.tokens` turns the size of a request into the lengths of a model's streams.
 """
 
-from planner.models.catalogue import ALIASES, names, read_model
+from planner.models.catalogue import ALIASES, known_as, names, read_model
 from planner.models.describe import describe
 
-__all__ = ["ALIASES", "describe", "names", "read_model"]
+__all__ = ["ALIASES", "describe", "known_as", "names", "read_model"]

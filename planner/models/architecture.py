@@ -158,11 +158,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latent:
-    """From pixels to tokens: VAE strides, then patches, rounded up.
+    """From pixels to tokens: VAE strides, then patches.
 
     One token covers `spatial` * `patch_height` pixels down, `spatial` * `patch_width` across
     and `temporal` * `patch_frames` frames; the first frame stands alone (`1 + (F - 1) / temporal`).
-    rounds : the pipeline rounds odd sizes up to whole tokens; others refuse them.
+    rounds : how the pipeline makes odd sizes whole tokens; those of no way refuse them.
     """
 
     spatial: int
@@ -171,7 +171,7 @@ class Latent:
     patch_frames: int = 1
     patch_height: int = 2
     patch_width: int = 2
-    rounds: bool = False
+    rounds: Literal["", "up", "down"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The models that ship with the project, and those in a user's files. Only here are files read."""
 
 import os
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -22,7 +23,7 @@ from planner.models.entries import (
 )
 from planner.models.fields import Fields
 from planner.models.readers import reader_of
-from topology.errors import InputError, unknown
+from topology.errors import InputError, near, unknown
 
 ALIASES: Final = {
     "cosmos3": "cosmos3-nano",
@@ -52,8 +53,9 @@ def read_model(path_or_name: str | os.PathLike[str]) -> Model:
 
     Parameters
     ----------
-    path_or_name : a catalogue name in any case; the path of a config.json, of a folder with one,
-        or of a diffusers pipeline folder with a model_index.json; or text that starts with ``{``.
+    path_or_name : a catalogue name, or the repository of its weights, in any case; the path of a
+        config.json, of a folder with one, or of a diffusers pipeline folder with a
+        model_index.json; or text that starts with ``{``.
 
     Raises
     ------
@@ -71,10 +73,32 @@ def read_model(path_or_name: str | os.PathLike[str]) -> Model:
     text = os.fspath(path_or_name)
     if text.lstrip().startswith("{"):
         return _configured(_object(text, "config.json"), name="config.json")
+    name = known_as(text)
+    return catalogued(name) if name else _from_path(text)
+
+
+def known_as(text: str) -> str:
+    """Look up a catalogue name by that name, an alias or its repository, in any case; "" for none.
+
+    What lies at a path goes before a repository of the same name.
+
+    >>> known_as("flux"), known_as("black-forest-labs/flux.1-dev"), known_as("flux-2000")
+    ('flux.1-dev', 'flux.1-dev', '')
+    """
     name = ALIASES.get(text.lower(), text.lower())
     if name in names():
-        return catalogued(name)
-    return _from_path(text)
+        return name
+    if "/" not in text or _found(text):
+        return ""
+    return repositories().get(text.lower(), "")
+
+
+@cache
+def repositories() -> dict[str, str]:
+    """Read catalogue names by the repositories of their weights, in lower case."""
+    text = (_DATA.parent.parent / "data" / "engines.toml").read_text(encoding="utf-8")
+    table = cast("dict[str, str]", tomllib.loads(text)["repositories"])
+    return {repository.lower(): name for name, repository in table.items()}
 
 
 def catalogued(name: str) -> Model:
@@ -99,6 +123,8 @@ def _from_path(text: str) -> Model:
     if found == "file":
         name = _folder_name(path.parent) if path.name == "config.json" else path.stem
         return _configured(_file(path), name=_shown(name))
+    if os.sep in text and near(text, repositories()):
+        raise unknown("model", text, repositories())
     if path.suffix == ".json" or os.sep in text:
         raise InputError(f"no such file or folder: {_shown(text)}")
     raise unknown("model", text, [*names(), *ALIASES])

@@ -3,8 +3,13 @@
 .. math:: T = ceil((1 + floor((F - 1) / temporal)) / patch_frames)
 .. math:: N = T * ceil(ceil(H / spatial) / patch_height) * ceil(ceil(W / spatial) / patch_width)
 
-for H x W pixels and F frames. A pipeline that does not round (`Latent.rounds`) refuses sizes that
-are not whole tokens, as diffusers' pipelines do; frames are always rounded down to whole latents.
+for H x W pixels and F frames. Sizes that are not whole tokens are refused, rounded up as written,
+or rounded down (`Latent.rounds`), as the model's pipeline does [1]_. Frames are rounded down to
+whole latents, as Wan's own repository and TensorRT-LLM do; diffusers takes 80 of Wan's for 81.
+
+References
+----------
+.. [1] diffusers, ``pipelines/flux/pipeline_flux.py``, as in those of Qwen-Image and HiDream
 """
 
 from typing import Final
@@ -66,9 +71,15 @@ def latent_frames(latent: Latent, frames: Size) -> Size:
 
 
 def _latent_tokens(latent: Latent, height: Size, width: Size, frames: Size) -> Size:
-    rows = ceil_div(ceil_div(height, latent.spatial), latent.patch_height)
-    columns = ceil_div(ceil_div(width, latent.spatial), latent.patch_width)
+    rows = _side(latent, height, latent.patch_height)
+    columns = _side(latent, width, latent.patch_width)
     return ceil_div(latent_frames(latent, frames), latent.patch_frames) * rows * columns
+
+
+def _side(latent: Latent, side: Size, patch: int) -> Size:
+    if latent.rounds == "down":
+        return side // (latent.spatial * patch)
+    return ceil_div(ceil_div(side, latent.spatial), patch)
 
 
 def _length(stream: Stream, main: Size, frames: Size, text_tokens: int | None) -> Size:
@@ -96,6 +107,8 @@ def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames
     )
     for name, side, step in sides:
         _check_range(name, side, _LARGEST_SIDE)
+        if latent.rounds == "down" and np.any(np.asarray(side) < step):
+            raise InputError(f"{name}: got {_shown(side)}, wanted {step} at least")
         if not latent.rounds and np.any(np.asarray(side) % step):
             raise InputError(f"{name}: got {_shown(side)}, wanted {_nearest(side, step)}")
     _check_range("frames", frames, _MOST_FRAMES)

@@ -19,12 +19,14 @@ class Allowed:
     since : first version of each collective. precisions : capability that each needs.
     attention : capability, first version and types of an attention on several devices.
     groups_broken, groups_work : versions on which collectives among some ranks fail, and are right.
-    nccl, nccl_all_to_all : oldest versions. drivers : oldest driver by CUDA's major version.
+    general : first version that has every collective. nccl, nccl_all_to_all : oldest versions.
+    packages, drivers : what pip installs, and the oldest driver, by CUDA's major version.
     build_layer, build_weights : s a layer, B/s of weights. overhead : B of an engine beside its
     weights. enqueue : s of one call of an engine without a graph.
     """
 
     first: Version
+    general: Version
     newest: Version
     capability: Capability
     since: Mapping[str, Version]
@@ -39,7 +41,7 @@ class Allowed:
     nccl: Version
     nccl_all_to_all: Version
     nccl_search: tuple[str, ...]
-    nccl_packages: Mapping[str, str]
+    packages: Mapping[str, tuple[str, ...]]
     drivers: Mapping[str, Version]
     shared_memory: Sourced
     build_layer: Sourced
@@ -47,6 +49,17 @@ class Allowed:
     overhead: Sourced
     enqueue: Sourced
     sources: Mapping[str, str]
+
+    def install(self, name: str, cuda: str = "") -> str:
+        """Give the line that installs a package for a CUDA such as ``13.0``, the newest if empty.
+
+        >>> from planner.tensorrt.catalogue import allowed
+        >>> allowed().install("tensorrt", "12.9")
+        "pip install 'tensorrt-cu12>=11.0,<12'"
+        """
+        major = cuda.partition(".")[0]
+        known = self.packages.get(major) or self.packages[max(self.packages)]
+        return f"pip install '{next(one for one in known if one.startswith(name))}'"
 
 
 def read_version(text: str) -> Version:
@@ -80,6 +93,7 @@ def load_allowed(text: str) -> Allowed:
     since = cast("dict[str, str]", collectives["since"])
     return Allowed(
         first=read_version(str(versions["first"])),
+        general=read_version(str(versions["general"])),
         newest=read_version(str(versions["newest"])),
         capability=_capability(collectives["capability"]),
         since={name: read_version(version) for name, version in since.items()},
@@ -94,7 +108,7 @@ def load_allowed(text: str) -> Allowed:
         nccl=read_version(str(nccl["minimum"])),
         nccl_all_to_all=read_version(str(nccl["all_to_all"])),
         nccl_search=_texts(nccl, "search"),
-        nccl_packages=cast("dict[str, str]", nccl["packages"]),
+        packages=_packages(tables["packages"]),
         drivers=_drivers(tables["driver"]),
         shared_memory=_sourced(tables, "shared_memory", "minimum", "B"),
         build_layer=_sourced(tables, "build", "layer", "s"),
@@ -107,6 +121,10 @@ def load_allowed(text: str) -> Allowed:
 
 def _precisions(row: Mapping[str, object]) -> dict[str, Capability]:
     return {name: _capability(value) for name, value in row.items() if name != "source"}
+
+
+def _packages(row: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    return {name: _texts(row, name) for name in row if name != "source"}
 
 
 def _drivers(row: Mapping[str, object]) -> dict[str, Version]:

@@ -115,7 +115,7 @@ def test_bad_input_is_named(changes, said):
 def test_a_table_as_text_and_as_markdown_has_the_same_cells():
     found = table("all_reduce", "1KiB:1MiB", gpus=8)
     lines = found.text().splitlines()
-    document = found.markdown().splitlines()
+    document = found.markdown().splitlines()[2:]
 
     assert lines[0] == "all_reduce on 8 x h100-sxm"
     assert len(lines) == len(document) == len(found.rows) + 2
@@ -131,3 +131,15 @@ def test_the_longest_bar_is_the_fastest_row():
     rates = [row.bus_bandwidth_bytes_per_s for row in found.rows]
 
     assert bars.index(max(bars)) == rates.index(max(rates))
+
+
+def test_several_nodes_are_named_with_their_network():
+    spread = table("all_reduce", "1MiB", gpus=8, nodes=2)
+    alone = table("all_reduce", "1MiB", gpus=8)
+
+    assert "2 nodes, 4 GPUs each, over infiniband (4 NICs, 200 GB/s a node)" in spread.text()
+    assert spread.markdown().startswith(f"**{spread.title()}**")
+    assert spread.to_dict()["nodes"] == 2
+    assert spread.to_dict()["network"]["nics"] == 4
+    assert alone.title() == "all_reduce on 8 x h100-sxm"
+    assert alone.to_dict()["network"] is None

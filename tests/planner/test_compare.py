@@ -22,6 +22,7 @@ from topology.fabric import Network
 
 SIZES = 2.0 ** np.arange(10, 34, 2)
 NODE = hardware("h100-sxm").fabric(8)
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 
 
 def rows(op, times, *, ranks=8, sizes=SIZES, prefix="", type_bytes=4):
@@ -34,12 +35,12 @@ def rows(op, times, *, ranks=8, sizes=SIZES, prefix="", type_bytes=4):
     return "\n".join(lines)
 
 
-def log_of(op, fabric, *, ranks=None, settings=None, sizes=SIZES, printed=None, start=""):
+def log_of(op, fabric, *, settings=None, sizes=SIZES, printed=None, start="", product=H100):
     """A log of a machine that behaves as the model says of `fabric`."""
     times = collective_time(op, sizes, fabric, settings=settings or Settings())
     names = "\n".join(
         f"#  Rank {rank:2d} Group  0 Pid {rank} on host{rank * fabric.nodes // fabric.ranks} "
-        f"device {rank % (fabric.ranks // fabric.nodes)} [0x0{rank}] NVIDIA H100 80GB HBM3"
+        f"device {rank % (fabric.ranks // fabric.nodes)} [0x0{rank}] {product}"
         for rank in range(fabric.ranks)
     )
     shown = sizes if printed is None else printed
@@ -213,14 +214,77 @@ KNOWN = "# gpus_total: 2\n# gpu: NVIDIA H100 80GB HBM3\n"
     ("text", "said"),
     [
         ("nothing", "wanted size, count, type, time"),
-        ("1048576 262144 float sum -1 63.2 16.59 24.89 0", "give --gpus"),
-        ("# gpus_total: 2\n1048576 262144 float sum -1 63.2 16.59 16.59 0", "give --hardware"),
-        (f"{KNOWN}1048576 262144 float sum -1 63.2 16.59 16.59 0", "give --op"),
+        ("# all_reduce_perf\n1048576 262144 float sum -1 630.2 1.66 2.49 0", "give --gpus"),
+        ("# gpus: 2\n1048576 262144 float none 0 63.2 16.59 16.59 0", "give --hardware"),
+        (f"{KNOWN}1048576 262144 float sum -1 63.2 16.59 16.59 0", "all_reduce or send_recv: give"),
+        (f"{KNOWN}1048576 131072 float none -1 63.2 16.59 8.30 0", "all_gather or all_to_all"),
+        ("1048576 262144 float sum -1 63.2 16.59 24.89 0", "give --hardware"),
     ],
 )  # fmt: skip
 def test_what_a_log_lacks_is_asked_for(text, said):
     with pytest.raises(InputError, match=said):
         compare_all(text, Setting())
+
+
+NAMELESS = {  # file's name, columns of one row: on 8 ranks, of 64 MiB
+    "all_reduce": ("run.log", "16777216 float sum -1 300.0 223.70 391.47 0"),
+    "reduce": ("run.log", "16777216 float sum 0 300.0 223.70 223.70 0"),
+    "reduce_scatter": ("run.log", "2097152 float sum -1 300.0 223.70 195.73 0"),
+    "broadcast": ("run.log", "16777216 float none 0 300.0 223.70 223.70 0"),
+    "send_recv": ("run.log", "16777216 float sum -1 300.0 223.70 223.70 0"),
+    "all_gather": ("h100_AllGather.txt", "2097152 float 300.0 223.70 195.73 0"),
+    "all_to_all": ("h100x8_alltoall.out", "2097152 float none -1 300.0 223.70 195.73 0"),
+}
+
+
+@pytest.mark.parametrize("op", NAMELESS)
+@pytest.mark.parametrize("ranks", ["# gpus_total: 8\n", ""])
+def test_a_collective_without_a_name_is_inferred_and_said(op, ranks):
+    name, columns = NAMELESS[op]
+    said = Setting(hardware="h100-sxm", name=name, gpus=None if ranks else 8)
+    (found,) = compare_all(f"{ranks}67108864 {columns}\n", said)
+
+    assert (found.op, found.gpus) == (op, 8)
+    assert f"does not name its collective: {op}" in found.notes[0]
+
+
+def test_ranks_follow_from_an_inferred_collective():
+    text = f"67108864 {NAMELESS['all_reduce'][1]}"
+    (found,) = compare_all(text, Setting(hardware="h100-sxm"))
+
+    assert (found.op, found.gpus) == ("all_reduce", 8)
+    assert "1.75 times algorithm bandwidth" in found.notes[0]
+
+
+def test_a_file_that_is_called_otherwise_is_asked_about():
+    text = f"# gpus_total: 8\n67108864 {NAMELESS['all_reduce'][1]}"
+
+    with pytest.raises(InputError, match="called all_gather, its columns are not: give --op"):
+        compare_all(text, Setting(hardware="h100-sxm", name="all_gather.log"))
+    (found,) = compare_all(text, Setting(hardware="h100-sxm", name="b.log", op="all_reduce"))
+    assert found.op == "all_reduce"
+
+
+def test_the_name_of_a_file_is_read_from_the_command_line(tmp_path, capsys):
+    path = tmp_path / "node1-all-gather.log"
+    path.write_text(f"# gpus_total: 8\n67108864 {NAMELESS['all_gather'][1]}")
+
+    assert main(["collectives", "--compare", str(path), "--hardware", "h100-sxm"]) == 0
+    assert "all_gather, as its file is called" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("style", ["table", "json", "markdown"])
+def test_a_log_of_other_gpus_says_so_first_and_no_reason_is_sought(style):
+    found = compare_all(log_of("all_reduce", NODE), Setting(hardware="a100-sxm-80gb"))
+    said = "the log names NVIDIA H100 80GB HBM3 (h100-sxm), priced as a100-sxm-80gb"
+    text = json.dumps(found[0].to_dict()) if style == "json" else written(found, style)
+
+    assert found[0].diagnosis == ()
+    assert said in text
+    if style == "json":
+        assert json.loads(text)["notes"][0] == said
+    else:
+        assert text.startswith(said)
 
 
 def test_a_missing_log_is_one_line(capsys):
@@ -250,7 +314,8 @@ def test_a_broken_path_is_named(changes, said):
 def test_missing_nics_are_counted(left):
     nodes = hardware("a100-sxm-80gb").fabric(16, nodes=2)
     share = Network(kind="infiniband", bandwidth=nodes.network.bandwidth * left / 8, nics=left)
-    found = reasons(log_of("all_gather", replace(nodes, network=share)), hardware="a100-sxm-80gb")
+    text = log_of("all_gather", replace(nodes, network=share), product=A100)
+    found = reasons(text, hardware="a100-sxm-80gb")
 
     assert f"{left} of 8 NICs" in found if left < 7 else not found  # an eighth is within the model
 
@@ -259,7 +324,9 @@ def test_sockets_instead_of_rdma():
     nodes = hardware("a100-sxm-80gb").fabric(16, nodes=2)
     slow = replace(nodes, network=Network(kind="ethernet", bandwidth=25e9, nics=1))
 
-    assert "TCP sockets" in reasons(log_of("all_reduce", slow), hardware="a100-sxm-80gb")
+    text = log_of("all_reduce", slow, product=A100)
+
+    assert "TCP sockets" in reasons(text, hardware="a100-sxm-80gb")
 
 
 def test_sizes_of_one_part():
@@ -274,6 +341,25 @@ def test_the_floor_of_one_process():
 
     assert "one process that launches all GPUs" in reasons(text)
     assert not reasons(text.replace("NCCL version", "# nThread 1 nGpus 8\nNCCL version"))
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_flat_time_is_a_floor_however_few_sizes_show_it(step):
+    """34.7 us from 1 KiB to 1 MiB, as one process that launches eight GPUs takes."""
+    sizes = 2.0 ** np.arange(10, 31, step)
+    times = np.maximum(34.7e-6, collective_time("all_reduce", sizes, NODE))
+    text = "# all_reduce_perf\n# gpus_total: 8\n" + rows("all_reduce", times, sizes=sizes)
+    found = reasons(text)
+
+    assert "small messages take 34.7 us whatever their size, from 1 KiB to 1 MiB" in found
+    assert "launch overhead, the floor of one process that launches all GPUs" in found
+
+
+def test_a_higher_floor_is_the_hosts():
+    times = np.maximum(90e-6, collective_time("all_reduce", SIZES, NODE))
+    text = "# all_reduce_perf\n# nThread 1 nGpus 8\n" + rows("all_reduce", times)
+
+    assert "the host is the bound" in reasons(text)
 
 
 def test_slow_first_rows_are_left_out():

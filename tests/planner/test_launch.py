@@ -1,6 +1,7 @@
 """How to run a plan: a line that says all of it, or the reason why there is none."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from generators import asked
@@ -11,8 +12,11 @@ from planner.catalogue import engines
 from planner.launch import launches, load_engines
 from planner.models import names, read_model
 from planner.plan import AXES, Plan, parse_plan
+from topology.devices import Precision
 
 ENGINES = engines()
+RUNTIMES = ("tensorrt", "torch-compile", "torch-eager")
+SIZES = ("height", "width", "frames", "steps", "batch", "length")
 MODELS = ("flux.1-dev", "wan2.1-14b", "cosmos3-nano", "llama-3.1-70b", "qwen3-8b")
 
 
@@ -35,14 +39,18 @@ def said(model, plan):
             "SGLang Diffusion",
             (
                 "sglang generate --model-path black-forest-labs/FLUX.1-dev --num-gpus 4 "
-                "--ulysses-degree 2 --ring-degree 2"
+                "--ulysses-degree 2 --ring-degree 2 "
+                "--dit-cpu-offload false --text-encoder-cpu-offload false"
             ),
         ),
         (
             "flux.1-dev",
             "tp8",
             "TensorRT Model Connect",
-            "trtmc build black-forest-labs/FLUX.1-dev --tensor-parallel-size 8",
+            (
+                "trtmc build black-forest-labs/FLUX.1-dev --tensor-parallel-size 8 "
+                "--precision bf16  # run the bundle: mpirun -np 8 trtmc generate-video BUNDLE"
+            ),
         ),
         (
             "llama-3.1-70b",
@@ -69,6 +77,8 @@ def test_lines_as_the_engines_document_them(model, plan, engine, line):
         ("cosmos3-nano", "ring8", "TensorRT Model Connect", "has no ring axis"),
         ("cosmos3-nano", "ulysses8", "diffusers", "does not run the cosmos3 family"),
         ("flux.1-dev", "pp2.tp4", "xDiT", "has no pp axis"),
+        # xDiT, runner.md: a table of valid model names
+        ("flux.1-schnell", "ulysses4", "xDiT", "does not know flux.1-schnell by name"),
         ("flux.1-dev", "ulysses8/vae8", "SGLang Diffusion", "has no parallel VAE decode"),
         ("llama-3.1-70b", "dp2.tp4", "TensorRT-LLM", "has no dp axis"),
     ],
@@ -109,6 +119,22 @@ def test_engines_name_their_source_and_known_axes(engine):
     assert set(engine.axes) <= set(AXES)
     assert set(engine.only) <= set(engine.axes)
     assert set(engine.alone) <= set(engine.axes)
+    assert set(engine.several.never) <= set(engine.axes)
+    assert engine.runtime in RUNTIMES
+    assert set(engine.runtimes) <= set(RUNTIMES) - {engine.runtime}
+    assert set(engine.precision) | set(engine.untold) <= {*get_args(Precision), *SIZES}
+    assert {*engine.sizes, *engine.request, *engine.video} <= set(SIZES)
+    assert bool(engine.several.command) != bool(engine.several.reason)
+
+
+@pytest.mark.parametrize("engine", ENGINES.engines, ids=lambda engine: engine.title)
+def test_all_that_an_engine_is_told_has_a_source(engine):
+    told = ("models", "runtime", "several", "sizes", "request", "precision", "offload", "after")
+    given = {name for name in told if getattr(engine, name)}
+
+    assert given <= set(engine.sources)
+    assert engine.folder or "folder" in engine.sources
+    assert all(text.strip() for text in engine.sources.values())
 
 
 def test_engines_run_families_that_exist():
@@ -120,14 +146,16 @@ def test_engines_run_families_that_exist():
 
 def test_repositories_are_of_models_in_the_catalogue():
     assert set(ENGINES.repositories) <= set(names())
+    for engine in ENGINES.engines:
+        assert set(engine.models) <= set(names())
 
 
-def test_a_model_of_a_file_is_run_by_its_own_name():
+def test_a_model_of_no_repository_is_run_by_its_own_name():
     mine = replace(asked("flux.1-dev").model, name="my-flux")
+    found = {one.engine: one for one in launches(ENGINES, mine, parse_plan("ulysses2"))}
 
-    assert launches(ENGINES, mine, parse_plan("ulysses2"))[0].line.startswith(
-        "xdit --model my-flux "
-    )
+    assert found["vLLM-Omni"].line.startswith("vllm serve my-flux ")
+    assert found["xDiT"].reason == "does not know my-flux by name"
 
 
 def test_a_table_of_engines_is_read_as_written():
@@ -137,6 +165,7 @@ title = "Mine"
 kind = "diffusion"
 source = "a test"
 command = "run {repo} on {gpus}"
+runtime = "mine"
 [mine.axes]
 tp = "-t {n}"
 [repositories]
@@ -144,4 +173,4 @@ tp = "-t {n}"
 """)
 
     (one,) = launches(found, asked("flux.1-dev").model, parse_plan("tp4"))
-    assert one.to_dict() == {"engine": "Mine", "line": "run flux on 4 -t 4"}
+    assert one.to_dict() == {"engine": "Mine", "line": "run flux on 4 -t 4", "runtime": "mine"}

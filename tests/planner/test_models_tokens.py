@@ -106,8 +106,8 @@ def test_a_prompt_cannot_be_empty():
 
 @given(
     name=st.sampled_from(["cosmos3", "flux", "qwen-image", "hidream-i1"]),
-    height=st.integers(1, 4096),
-    width=st.integers(1, 4096),
+    height=st.integers(16, 4096),
+    width=st.integers(16, 4096),
     more=st.integers(0, 512),
 )
 def test_models_that_round_take_every_size_and_more_pixels_never_mean_fewer_tokens(
@@ -119,3 +119,26 @@ def test_models_that_round_take_every_size_and_more_pixels_never_mean_fewer_toke
     small = lengths(model, height, width, 1)[main]
 
     assert 1 <= small <= lengths(model, height + more, width, 1)[main]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "tokens"),
+    [
+        ("cosmos3", (720, 1280, 1), 23 * 40),  # 45 rows of latents, in twos, up
+        ("flux", (1000, 1024, 1), 62 * 64),  # FluxPipeline crops to 992 x 1024
+        ("flux", (1008, 1008, 1), 63 * 63),
+        ("wan2.1-14b", (720, 1280, 81), 21 * 45 * 80),
+        ("wan2.1-14b", (720, 1280, 80), 20 * 45 * 80),  # 77 frames
+        ("hunyuanvideo", (720, 1280, 80), 20 * 45 * 80),
+    ],
+)
+def test_sizes_are_rounded_as_pipelines_do(name, size, tokens):
+    model = read_model(name)
+
+    assert lengths(model, *size)[model.streams[-1].name] == tokens
+
+
+@pytest.mark.parametrize("name", ["flux", "qwen-image", "hidream-i1"])
+def test_a_picture_has_a_token_at_least(name):
+    with pytest.raises(InputError, match="height: got 15, wanted 16 at least"):
+        lengths(read_model(name), 15, 1024, 1)

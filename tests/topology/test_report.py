@@ -131,3 +131,36 @@ def test_detection_says_what_is_missing(monkeypatch):
 
     with pytest.raises(InputError, match="nvidia-ml-py"):
         snapshot()
+
+
+def test_an_assumed_rate_of_nics_is_listed_and_not_read():
+    names = "\tGPU0\tGPU1\tNIC0"
+    paste = f"{names}\nGPU0\t X \tPHB\tPIX\nGPU1\tPHB\t X \tSYS\nNIC0\tPIX\tSYS\t X "
+    machine = read_topology(paste, hardware=hardware("l40s"))
+    links = {(link["a"], link["b"]): link["read"] for link in machine.to_dict()["links"]}
+
+    assert "NICs of 25 GB/s, as in the usual server of l40s" in machine.assumptions
+    assert links == {("GPU0", "GPU1"): True, ("GPU0", "NIC0"): False, ("GPU1", "NIC0"): False}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("l40s", "as in common servers of these cards"),
+        ("rtx-4090", "the driver refuses it on consumer cards"),
+        ("rtx-3090", "the driver refuses it without a bridge"),
+        ("l4", "taken as off on such cards"),
+    ],
+)
+def test_why_peers_have_no_access_is_what_the_catalogue_says(name, why):
+    machine = read_topology(pastes.square("PHB", 2), hardware=hardware(name))
+
+    said = f"no peer access for 1 of 1 GPU pairs ({why}): copies go through the host"
+    assert said in machine.warnings
+
+
+def test_one_is_not_several():
+    machine = read_topology(pastes.square("PHB", 2), hardware=hardware("l40s"))
+
+    assert summary(machine).startswith("2 GPUs (l40s), 0 NICs")
+    assert summary(machine_of(hardware("l4"))).startswith("8 GPUs (l4), 1 NIC,")

@@ -305,7 +305,7 @@ def test_gpus_without_peer_access_talk_through_the_host():
 @pytest.mark.parametrize(
     ("listed", "torch", "says"),
     [
-        ("NVIDIA L4, [N/A]", False, "pip install torch"),
+        ("NVIDIA L4, [N/A]", False, "pip install 'torch>=2.6,<3'"),
         ("", True, "lists no GPU"),
         ("NVIDIA L4, [N/A]\nTesla T4, [N/A]", True, "different GPUs"),
         ("NVIDIA H100 80GB HBM3, Enabled", True, "MIG"),

@@ -1,13 +1,19 @@
 """What a machine lacks for engines of several GPUs, and what to do about it."""
 
+import re
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from planner.tensorrt.catalogue import allowed
 from topology.units import GIB
 from validate.doctor import diagnose, doctor
 from validate.tensorrt_backend.probe import Gpu, Library, Machine, find_nccl
 
+ROOT = Path(__file__).parents[2]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 GOOD = Machine(
     system="x86_64 Linux 6",
     driver="580.82.07",
@@ -41,8 +47,8 @@ def test_an_empty_machine_is_told_what_to_install():
     assert not found.ok
     missing = {one.name: one.advice for one in found.checks if one.state == "missing"}
     assert "driver" in missing["driver"]
-    assert "pip install 'tensorrt-cu13" in missing["TensorRT"]
-    assert "pip install nvidia-nccl-cu13" in missing["NCCL"]
+    assert "pip install 'tensorrt-cu13>=11.0,<12'" in missing["TensorRT"]
+    assert "pip install 'nvidia-nccl-cu13>=2.30,<3'" in missing["NCCL"]
     assert all(missing.values())
 
 
@@ -52,14 +58,25 @@ def test_an_empty_machine_is_told_what_to_install():
         ("GPUs", {"gpus": (Gpu(name="T4", capability=(7, 5)),) * 2}, "missing", "8.0"),
         ("GPUs", {"gpus": (Gpu(name="H100", capability=(9, 0)),)}, "watch", "more of them"),
         ("driver", {"driver": "550.54"}, "missing", "580.65"),
-        ("TensorRT", {"tensorrt": Library(version="10.9.0", path="p")}, "missing", "10.16"),
+        (
+            "TensorRT",
+            {"tensorrt": Library(version="10.9.0", path="p")},
+            "missing",
+            "cu13>=11.0,<12",
+        ),
+        ("TensorRT", {"tensorrt": Library(version="10.16.1", path="p")}, "watch", "need 11.0"),
         ("TensorRT", {"tensorrt": Library(version="11.2.1.2", path="p")}, "watch", "one axis"),
         ("NCCL", {"nccl": Library(version="2.18.1", path="p")}, "missing", "2.19"),
         ("NCCL", {"nccl": Library(version="2.29.7", path="p")}, "watch", "all-to-all"),
         ("NCCL", {"nccl": None, "beside": "/site/nccl/lib"}, "missing", "/site/nccl/lib"),
         ("peer access", {"apart": ((0, 1), (1, 0))}, "watch", "NCCL_P2P_DISABLE"),
         ("shared memory", {"shared_bytes": 64.0 * 2**20}, "missing", "--shm-size"),
-        ("cuda-bindings", {"packages": {"nccl4py": "1"}}, "missing", "pip install cuda-bindings"),
+        (
+            "cuda-bindings",
+            {"packages": {"nccl4py": "1"}},
+            "missing",
+            "pip install 'cuda-bindings>=13.0,<14'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_cure(name, changes, want, word):
@@ -100,3 +117,31 @@ def test_looking_at_this_machine_fails_nowhere():
     assert len(found.checks) >= 6
     assert all(len(row) == 4 for row in found.rows())
     assert "driver" in found.text()
+
+
+@pytest.mark.parametrize(("extra", "cuda"), [("gpu", "12"), ("gpu-cu13", "13")])
+def test_what_is_to_be_installed_is_what_the_extras_have(extra, cuda):
+    assert list(allowed().packages[cuda]) == EXTRAS[extra]
+
+
+def test_every_text_that_tells_what_to_install_asks_for_what_the_extras_have():
+    known = {one for extra in EXTRAS.values() for one in extra}
+    told = {
+        (path.name, wanted)
+        for layer in ("planner", "validate")
+        for path in (ROOT / layer).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if "pip install" in line
+        for wanted in re.findall(r"'([a-z0-9-]+[><=][^']*)'", line.partition("pip install")[2])
+    }
+    bare = {
+        f"{path.name}: {line.strip()}"
+        for layer in ("planner", "validate")
+        for path in (ROOT / layer).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(r"pip install (?!'\{next)[^'\s]", line) or "pip install '.[" in line
+    }
+
+    assert {wanted for _, wanted in told} <= known
+    assert len(told) >= 5
+    assert bare == set()

@@ -29,6 +29,7 @@ from topology.units import Bytes, BytesPerSecond
 _GENERATIONS: Final = {
     "volta": 3, "turing": 3, "ampere": 4, "ada": 4, "hopper": 5, "blackwell": 5,
 }  # fmt: skip
+_CONSUMER: Final = "the driver refuses it on consumer cards"
 _NEAR: Final = 0.08  # a link of 25 GB/s shows as 25 to 26.6
 _SPOKEN: Final = {
     "volta": "volta", "turing": "turing", "ampere": "ampere", "ada": "ada",
@@ -124,9 +125,16 @@ def _gpu(gpu: GpuText, kind: Hardware | None, generation: NvlinkGeneration | Non
         capability=capability,
         memory=memory,
         peer_to_peer=kind.peer_to_peer if kind else "GeForce" not in gpu.product,
+        no_peers=_no_peers(gpu, kind),
         mig=gpu.mig,
         bus=gpu.bus,
     )
+
+
+def _no_peers(gpu: GpuText, kind: Hardware | None) -> str:
+    if kind is not None:
+        return kind.no_peers
+    return _CONSUMER if "GeForce" in gpu.product else ""
 
 
 def _pcie_generation(
@@ -232,7 +240,7 @@ def _with_pairs(machine: Machine, reading: Reading, filled: frozenset[tuple[str,
                     kind=kind if label is None or label.kind == "NVLINK" else label.kind,
                     count=count,
                     bandwidth=BytesPerSecond(width),
-                    read=label is not None and (a, b) not in filled,
+                    read=label is not None and (a, b) not in filled and b not in ports,
                 )
             )
     notes = (f"{odd} labels do not nest; taken as written",) if odd else ()
@@ -258,6 +266,10 @@ def _guesses(
         yield f"NVLink taken as {rate:g} GB/s a link and direction"
     if choices.pcie_generation is None and any(not gpu.generation for gpu in reading.gpus):
         yield f"PCIe generation {builder.generation} with sixteen lanes"
+    rated = [kind for kind in kinds.values() if kind is not None] if reading.nics else []
+    if rated:
+        speed = rated[0].nic_bandwidth.value / 10**9
+        yield f"NICs of {speed:g} GB/s, as in the usual server of {rated[0].name}"
     if len(reading.gpus) > 1 and not _layout_told(reading):
         yield "PCIe layout unknown: a root port for each GPU"
 

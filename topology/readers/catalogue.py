@@ -34,6 +34,14 @@ def text_of(source: str | Path) -> str:
         raise TopologyError(f"cannot read {shown!r}: {error}") from None
 
 
+def is_file(source: str) -> bool:
+    """Whether a text is the name of something that is there; False for what is no name."""
+    try:
+        return len(source) <= _LONGEST_PATH and Path(source).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def is_text(source: str | Path) -> bool:
     """Tell text from the name of a file."""
     return isinstance(source, str) and any(mark in source for mark in "\n\r<{")

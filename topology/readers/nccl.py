@@ -239,6 +239,7 @@ def _gpu(name: str, device: _Device, choices: Choices) -> Gpu:
         capability=capability,
         memory=Bytes(kind.device.memory.value) if kind else None,
         peer_to_peer=kind.peer_to_peer if kind else True,
+        no_peers=kind.no_peers if kind else "",
         gpudirect=None if gdr is None else gdr != "0",
         bus=device.element.attributes.get("busid", ""),
     )

@@ -1,7 +1,7 @@
 """A profile for people: what it holds and how far to trust it; and what two differ in."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -10,14 +10,32 @@ from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.profile import Fit, Profile
 from topology.catalogue import hardware
 from topology.errors import InputError
-from topology.units import GIB, MIB, format_seconds
+from topology.units import GIB, MIB, counted, format_seconds
 
 FIT_HEADERS: Final = (
     "table", "rows", "median", "worst", "held out", "its median", "ninth decile", "its worst"
 )  # fmt: skip
 VALUE_HEADERS: Final = ("parameter", "value", "standard error")
 DIFF_HEADERS: Final = ("parameter", "first", "second", "change", "in standard errors")
+ENTRY_HEADERS: Final = ("profile", "hardware", "used", "parts")
 EXAMPLE_HEADERS: Final = ("example", "first", "second", "change")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A profile under the name it is asked for by. default : used where no other is asked for."""
+
+    name: str
+    profile: Profile
+    default: bool
+
+    def used(self) -> str:
+        """Say when predictions take it."""
+        machine = dict(self.profile.machine)
+        if self.default:
+            return f"by itself for {self.profile.hardware}"
+        there = f"{machine.get('gpus', '1')} x {machine.get('gpu', self.profile.hardware)}"
+        return f"by name, or with --detect on {there}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +109,72 @@ def medians(profile: Profile) -> dict[str, float]:
     return found
 
 
+def parts(profile: Profile) -> dict[str, int]:
+    """Count the numbers of each part that a profile has, such as ``matmul`` or ``curves``."""
+    found: dict[str, int] = {}
+    for value in values(profile):
+        name = _part(value.name)
+        found[name] = found.get(name, 0) + 1
+    for times in profile.curves.times:
+        found["times"] = found.get("times", 0) + len(times.sizes)
+    launch = sum(one is not None for one in (profile.curves.host, profile.curves.gap))
+    found |= {"launch": launch} if launch else {}
+    return found | ({"memory": 1} if profile.communicator is not None else {})
+
+
+def _part(name: str) -> str:
+    """Name the part that a number belongs to.
+
+    >>> _part("attention.cudnn.tail"), _part("matmul.floor")
+    ('attention.cudnn', 'matmul')
+    """
+    first, _, rest = name.partition(".")
+    deep = first in ("attention", "runtimes")
+    return f"{first}.{rest.partition('.')[0]}" if deep else first
+
+
+def entry_rows(entries: Sequence[Entry]) -> list[list[str]]:
+    """Write what each profile is for, a line each."""
+    return [
+        [one.name, one.profile.hardware, one.used(), _spoken(parts(one.profile))] for one in entries
+    ]
+
+
+def _spoken(found: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(name.partition(".")[0] for name in found))
+
+
+def entries_to_dict(entries: Sequence[Entry]) -> dict[str, object]:
+    """Return what ``planner profile list --format json`` prints."""
+    return {
+        "profiles": [one.name for one in entries],
+        "details": [
+            {
+                "name": one.name,
+                "hardware": one.profile.hardware,
+                "date": one.profile.date,
+                "default": one.default,
+                "parts": parts(one.profile),
+            }
+            for one in entries
+        ],
+    }
+
+
+def part_rows(first: Profile, second: Profile) -> list[list[str]]:
+    """Write the parts that one of two profiles lacks, with how many numbers the other has."""
+    ours, theirs = parts(first), parts(second)
+    return [
+        [name, _numbers(ours.get(name)), _numbers(theirs.get(name))]
+        for name in dict.fromkeys([*ours, *theirs])
+        if name not in ours or name not in theirs
+    ]
+
+
+def _numbers(count: int | None) -> str:
+    return "-" if count is None else counted(count, "number")
+
+
 def fit_rows(profile: Profile) -> list[list[str]]:
     """Write how far to trust each table, a line each: the summary of a calibration."""
     median = medians(profile)
@@ -143,17 +227,23 @@ def _change(name: str, first: Value, second: Value) -> Change:
 
 
 def change_rows(first: Profile, second: Profile) -> list[list[str]]:
-    """Write the differences of two profiles, a line each."""
+    """Write the differences of two profiles, a line each, in the parts that both have."""
+    alone = {row[0] for row in part_rows(first, second)}
     return [
         [
             change.name,
-            f"{change.first:.4g}",
-            f"{change.second:.4g}",
+            _number(change.first),
+            _number(change.second),
             _signed(change.first, change.second),
             "-" if math.isnan(change.sigmas) else f"{change.sigmas:.1f}",
         ]
         for change in changes(first, second)
+        if _part(change.name) not in alone
     ]
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}"
 
 
 def examples(profile: Profile) -> dict[str, float]:
@@ -186,11 +276,12 @@ def example_rows(first: Profile, second: Profile) -> list[list[str]]:
     ]
 
 
-def to_dict(profile: Profile) -> dict[str, object]:
+def to_dict(profile: Profile, name: str = "") -> dict[str, object]:
     """Return what ``planner profile show --format json`` prints."""
     median = medians(profile)
     return {
-        "name": profile.name,
+        "name": name or profile.name,
+        "measured_as": profile.name,
         "hardware": profile.hardware,
         "date": profile.date,
         "source": profile.source,
@@ -205,20 +296,23 @@ def to_dict(profile: Profile) -> dict[str, object]:
     }
 
 
-def diff_to_dict(first: Profile, second: Profile) -> dict[str, object]:
+def diff_to_dict(
+    first: Profile, second: Profile, called: tuple[str, str] = ("", "")
+) -> dict[str, object]:
     """Return what ``planner profile diff --format json`` prints."""
     ours, theirs = examples(first), examples(second)
     return {
-        "first": first.name,
-        "second": second.name,
+        "first": called[0] or first.name,
+        "second": called[1] or second.name,
+        "parts": {"first": parts(first), "second": parts(second)},
         "changes": [_finite(asdict(change)) for change in changes(first, second)],
         "examples_s": {name: [ours[name], theirs[name]] for name in ours},
     }
 
 
 def _finite(row: dict[str, object]) -> dict[str, object]:
-    """Leave out what is not known: JSON has no NaN."""
-    return {k: v for k, v in row.items() if not (isinstance(v, float) and math.isnan(v))}
+    """Write what is not known as None: JSON has no NaN."""
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
 def _percent(share: float) -> str:

@@ -45,7 +45,7 @@ def _grid(fields: Fields) -> Grid:
     channels = fields.integer("latent_channel", high=CHANNELS, default=48)
     features = fields.integer("patch_latent_dim", default=min(channels * patch**2, CHANNELS))
     latent = latent_of((16, 4), channels, (1, patch, patch))
-    return Grid(latent=replace(latent, rounds=True), inputs=features, outputs=features)
+    return Grid(latent=replace(latent, rounds="up"), inputs=features, outputs=features)
 
 
 def _heads(fields: Fields) -> Heads:

@@ -22,7 +22,7 @@ _ROUND = 256
 def read(fields: Fields) -> Model:
     """Read a `HiDreamImageTransformer2DModel`."""
     heads = heads_of(fields, query=20, size=128)
-    grid = grid_of(fields, strides=(8, 1), patch=2, channels=(64, 0), rounds=True)
+    grid = grid_of(fields, strides=(8, 1), patch=2, channels=(64, 0), rounds="down")
     return assemble(
         fields,
         "hidream",

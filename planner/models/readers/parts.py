@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from planner.models.architecture import (
     Block,
@@ -139,7 +139,7 @@ def grid_of(
     strides: tuple[int, int],
     patch: int,
     channels: tuple[int, int],
-    rounds: bool = False,
+    rounds: Literal["", "up", "down"] = "",
 ) -> Grid:
     """Read patches and channels; `strides` are the autoencoder's pixels and frames a latent."""
     side = fields.integer("patch_size", high=PATCH, default=patch)
@@ -156,7 +156,7 @@ def packed_grid(fields: Fields, *, inputs: int) -> Grid:
     """Read the channels of a model before which 2 x 2 latents are packed into one."""
     entering, leaving = channels_of(fields, inputs=inputs)
     latent = latent_of((8, 1), max(leaving // 4, 1), (1, 2, 2))
-    return Grid(latent=replace(latent, rounds=True), inputs=entering, outputs=leaving)
+    return Grid(latent=replace(latent, rounds="down"), inputs=entering, outputs=leaving)
 
 
 def latent_of(strides: tuple[int, int], channels: int, patch: tuple[int, int, int]) -> Latent:

@@ -30,7 +30,7 @@ def read(fields: Fields) -> Model:
     channels = fields.integer("out_channels", high=CHANNELS, default=16)
     latent = latent_of((8, 1), channels, (1, patch, patch))
     grid = Grid(
-        latent=replace(latent, rounds=True),
+        latent=replace(latent, rounds="down"),
         inputs=fields.integer("in_channels", high=CHANNELS, default=64),
         outputs=channels * patch**2,
     )

@@ -120,7 +120,8 @@ def open_cuda(number: int) -> Cuda:
         runtime = import_module("cuda.bindings.runtime")
     except ImportError as error:
         raise RunError(
-            f"CUDA's Python bindings are missing ({error}): pip install cuda-bindings"
+            f"CUDA's Python bindings are missing ({error}): "
+            "pip install 'cuda-bindings>=13.0,<14' (or 12.8 for CUDA 12)"
         ) from None
     count = int(_done(runtime, runtime.cudaGetDeviceCount()))
     if number >= count:
@@ -165,7 +166,8 @@ def open_nccl() -> Nccl:
         return Nccl(import_module("nccl.core"))
     except (ImportError, RuntimeError) as error:
         raise RunError(
-            f"NCCL was not found ({error}): pip install nccl4py nvidia-nccl-cu13"
+            f"NCCL was not found ({error}): "
+            "pip install 'nccl4py>=0.1,<1' 'nvidia-nccl-cu13>=2.30,<3'"
         ) from None
 
 

@@ -36,7 +36,8 @@ def load(names: tuple[str, ...] = NAMES) -> ModuleType:
             return import_module(name)
         except ImportError as error:
             said.append(f"{name}: {error}")
-    raise RunError(f"TensorRT is not installed ({said[0]}): pip install tensorrt-cu13")
+    wanted = "pip install 'tensorrt-cu13>=11.0,<12'"
+    raise RunError(f"TensorRT is not installed ({said[0]}): {wanted}")
 
 
 def version(library: ModuleType) -> str:

@@ -1,0 +1,285 @@
+"""The options of each command, with what ``--help`` says of them."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from planner.manual import PAGES, WHOLE, Page
+from topology.errors import InputError
+
+TOP: Final = 8
+FORMATS: Final = ("table", "json", "markdown")
+_USUAL: Final = "(default: the model's usual one)"
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message[0].lower()}{message[1:]}")
+
+
+def add_command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str
+) -> argparse.ArgumentParser:
+    """Add a command with its page of help, and no option yet."""
+    return dressed(commands.add_parser(name, help=PAGES[name].help), PAGES[name])
+
+
+def dressed(parser: argparse.ArgumentParser, page: Page = WHOLE) -> argparse.ArgumentParser:
+    """Give a parser the words of a page."""
+    parser.description, parser.epilog = page.text, page.epilog
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    return parser
+
+
+def whole(text: str) -> int:
+    """Read a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number") from None
+
+
+def add_output(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+    """Add how and where an answer is written."""
+    parser.add_argument(
+        "--format", choices=formats, default="table", help="of the answer (default: table)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
+
+
+def add_recommend(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``planner recommend``."""
+    add_request(parser)
+    parser.add_argument(
+        "--objective",
+        default="latency",
+        help="what the best plan has least or most of: latency, the least seconds a result; "
+        "throughput, the most results a second; memory, the fewest bytes on a GPU; cost, the "
+        "fewest GPU-seconds a result (default: latency)",
+    )
+    parser.add_argument(
+        "--at-most-gpus",
+        action="store_true",
+        dest="at_most",
+        help="--gpus is what there is, not what must be used: a plan of fewer GPUs comes first "
+        "where more of them gain less than 3 %%",
+    )
+    parser.add_argument(
+        "--top", type=whole, help=f"plans to print (default: {TOP}, and all of them in JSON)"
+    )
+    parser.add_argument("--rejected", action="store_true", help="print why plans were rejected")
+    add_output(parser)
+
+
+def add_estimate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``planner estimate``."""
+    add_request(parser)
+    _add_plan(parser)
+    add_output(parser)
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``planner export``."""
+    add_request(parser)
+    _add_plan(parser)
+    parser.add_argument(
+        "--backend",
+        default="tensorrt",
+        help="what the folder is for: tensorrt, networks with a builder and runners; or an engine "
+        "by name, xdit, diffusers, sglang, vllm-omni or trtmc: its launch line and settings "
+        "(default: tensorrt)",
+    )
+    parser.add_argument(
+        "--tensorrt-version",
+        default="",
+        help="of the TensorRT that will build it, such as 11.2.1.2 (default: the newest known)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace the folder, if there is one")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plan",
+        help="axes with their degrees, such as cfg2.ulysses4; needed on more than one GPU",
+    )
+
+
+def add_request(parser: argparse.ArgumentParser) -> None:
+    """Add what is asked of which model on what."""
+    parser.add_argument(
+        "--model", required=True, help="a catalogue name, a config.json, or a pipeline folder"
+    )
+    parser.add_argument(
+        "--gpus", type=whole, help="in all (default: 1, or all of --topology or --detect)"
+    )
+    add_machine(parser)
+    _add_sizes(parser)
+    parser.add_argument(
+        "--precision", default="bf16", help="bf16, fp16, fp8, nvfp4 or int8 (default: bf16)"
+    )
+    parser.add_argument(
+        "--runtime",
+        default="tensorrt",
+        help="tensorrt, torch-compile or torch-eager (default: tensorrt)",
+    )
+    add_profile(parser)
+    _add_variants(parser)
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    sizes = {
+        "height": "pixels",
+        "width": "pixels",
+        "frames": "of a video",
+        "steps": "of denoising",
+        "input-tokens": "of a language model's prompt",
+        "output-tokens": "that a language model writes",
+        "text-tokens": "of a diffusion model's prompt",
+    }
+    for name, what in sizes.items():
+        parser.add_argument(f"--{name}", type=whole, metavar="N", help=f"{what} {_USUAL}")
+    parser.add_argument(
+        "--batch", type=whole, default=1, metavar="N", help="results at once (default: 1)"
+    )
+
+
+def _add_variants(parser: argparse.ArgumentParser) -> None:
+    """Add how the model is run, where that is not the runtime's habit."""
+    parser.add_argument(
+        "--algorithm",
+        default="auto",
+        help="of collectives: auto, NCCL's choice; engine, the best of NCCL and serving engines' "
+        "kernels; or one by name, such as ring, tree, nvls or twoshot (default: auto)",
+    )
+    parser.add_argument(
+        "--attention",
+        default="",
+        help="kernel to price: fa2, fa3, fa4, cudnn, trtllm ... (default: the runtime's)",
+    )
+    parser.add_argument(
+        "--text-tower",
+        help="run the tower of a model that does not look at the step, as in Cosmos 3: once or "
+        "every_step (default: the runtime's habit)",
+    )
+    parser.add_argument(
+        "--offload", action="store_true", help="text encoders leave the GPU before denoising"
+    )
+    parser.add_argument(
+        "--kv-repeat",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="tensor parallelism may copy keys and values where it has more ranks than the model "
+        "has key-value heads; --no-kv-repeat refuses such plans (default: --kv-repeat)",
+    )
+    parser.add_argument(
+        "--wide-collectives",
+        action="store_true",
+        help="collectives carry 32-bit numbers between casts, twice the bytes of bf16, as some "
+        "TensorRT networks do",
+    )
+    parser.add_argument(
+        "--scattered-inputs",
+        action="store_true",
+        help="each rank cuts its part of an input by a reduce-scatter, not by a slice, as networks "
+        "that do not know their rank do: more traffic, one network for all ranks",
+    )
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Add what a request runs on."""
+    parser.add_argument(
+        "--hardware",
+        help="a name of `planner topology list` (default: h100-sxm); with --topology the kind of "
+        "GPU where the text names none",
+    )
+    parser.add_argument(
+        "--topology",
+        default="",
+        metavar="FILE",
+        help="the machine: nvidia-smi topo -m, XML, a cluster ...; - reads what is piped in",
+    )
+    parser.add_argument("--detect", action="store_true", help="the machine this runs on")
+    _add_generation(parser)
+    parser.add_argument(
+        "--nodes",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="hosts that share the GPUs evenly (default: as few as hold them)",
+    )
+
+
+def _add_generation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pcie-generation",
+        type=whole,
+        metavar="N",
+        help="of a topology that does not say (default: the kind of GPU's)",
+    )
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """Add the profile to predict with."""
+    parser.add_argument(
+        "--profile",
+        default="",
+        help="calibration to predict with: a file, a name of `planner profile list`, or none, "
+        "which leaves measured profiles out and takes the tables of the GPU's generation alone "
+        "(default: the one that ships for the hardware, if any)",
+    )
+
+
+def add_collectives(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``planner collectives``."""
+    add_machine(parser)
+    parser.add_argument(
+        "--gpus", type=whole, help="in all (default: 8, all of a machine's, or those of a log)"
+    )
+    parser.add_argument(
+        "--op",
+        help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "
+        "scatter or send_recv (default: all_reduce, or that of a log)",
+    )
+    parser.add_argument(
+        "--bytes",
+        default="1KiB:1GiB",
+        help="a size, or a range that doubles, low:high (default: 1KiB:1GiB)",
+    )
+    parser.add_argument(
+        "--algorithm",
+        default="auto",
+        help="auto, NCCL's choice, or one by name, such as ring or nvls (default: auto)",
+    )
+    parser.add_argument(
+        "--launch",
+        default="graph",
+        help="who starts a call: graph, a CUDA graph that is replayed; stream, the host each time, "
+        "which small messages wait for (default: graph)",
+    )
+    add_profile(parser)
+    parser.add_argument(
+        "--compare", metavar="LOG", help="put an output of nccl-tests beside what is predicted"
+    )
+    add_output(parser, (*FORMATS, "csv"))
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``planner models``."""
+    parser.add_argument("action", choices=["list", "show", "import"], help="see above")
+    parser.add_argument("name", nargs="?", help="a catalogue name, a config.json or a folder")
+    add_output(parser)
+
+
+def add_topology(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``planner topology``."""
+    parser.add_argument("action", choices=["list", "show", "import", "detect"], help="see above")
+    parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
+    parser.add_argument("--hardware", help="kind of GPU, where the file does not say")
+    parser.add_argument(
+        "--nodes", type=whole, default=1, metavar="N", help="hosts of a catalogue name (default: 1)"
+    )
+    _add_generation(parser)
+    add_output(parser, (*FORMATS, "html"))

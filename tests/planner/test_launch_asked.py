@@ -1,0 +1,393 @@
+"""What was asked reaches every engine: in its line, in its notes, or as the reason against it."""
+
+import json
+from functools import cache
+
+import pytest
+
+from planner.asked import Asked, asked_of, hosts_of
+from planner.catalogue import engines
+from planner.export.export import files
+from planner.launch import launches
+from planner.models import known_as, names, read_model
+from planner.plan import parse_plan
+from planner.request import Request
+from planner.search import Question, launch_of, question_of, single_plan
+from topology.errors import InputError
+
+PLANS = {"flux.1-dev": "ulysses4", "wan2.1-14b": "ulysses4", "llama-3.1-8b": "tp4"}
+FLUX = {
+    "_class_name": "FluxTransformer2DModel",
+    "num_layers": 19,
+    "num_single_layers": 38,
+    "attention_head_dim": 128,
+    "num_attention_heads": 24,
+    "joint_attention_dim": 4096,
+    "pooled_projection_dim": 768,
+    "in_channels": 64,
+    "guidance_embeds": True,
+}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+
+
+@cache
+def question(model, hardware="h100-sxm", **more):
+    return question_of(Request(model=model, gpus=4, hardware=hardware, **more))
+
+
+def said(model, plan="", hosts=0, **more):
+    """Launches by engine, without pricing a plan."""
+    asked = question(model, **more)
+    plan = parse_plan(plan or PLANS.get(model, "tp4"))
+    told = asked_of(asked.request, asked.model, asked.workload, hosts or 1)
+    return {one.engine: one for one in launches(engines(), asked.model, plan, told)}
+
+
+def launched(plan, **more):
+    """Launches by engine of a plan that was priced."""
+    asked = question_of(Request(**more))
+    return {one.engine: one for one in launch_of(asked, single_plan(asked, plan))}
+
+
+# Sizes.
+
+IMAGE = {"height": 768, "width": 512, "steps": 4, "batch": 2}
+VIDEO = {"height": 480, "width": 832, "frames": 49, "steps": 5}
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "engine", "told"),
+    [
+        ("flux.1-dev", IMAGE, "xDiT", "--height 768 --width 512 --num_inference_steps 4"),
+        ("flux.1-dev", IMAGE, "xDiT", "--batch_size 2  # batch 2: needs a --dataset_path"),
+        ("flux.1-dev", IMAGE, "SGLang Diffusion", "--height 768 --width 512"),
+        ("flux.1-dev", IMAGE, "SGLang Diffusion", "--num-outputs-per-prompt 2"),
+        ("flux.1-dev", IMAGE, "vLLM-Omni", "# each request: height=768, width=512"),
+        ("flux.1-dev", IMAGE, "diffusers", "num_inference_steps=4, num_images_per_prompt=2"),
+        ("flux.1-dev", IMAGE, "TensorRT Model Connect", "--image-height 768 --image-width 512"),
+        ("flux.1-dev", IMAGE, "TensorRT Model Connect", "--max-batch-size 2"),
+        ("wan2.1-14b", VIDEO, "xDiT", "--num_frames 49 --num_inference_steps 5"),
+        ("wan2.1-14b", VIDEO, "SGLang Diffusion", "--num-frames 49 --num-inference-steps 5"),
+        ("wan2.1-14b", VIDEO, "vLLM-Omni", "num_frames=49, num_inference_steps=5"),
+        ("wan2.1-14b", VIDEO, "diffusers", "each request: height=480, width=832, num_frames=49"),
+        ("wan2.1-14b", VIDEO, "TensorRT Model Connect", "--video-num-frames 49"),
+        ("llama-3.1-8b", {"batch": 8}, "vLLM", "--max-num-seqs 8"),
+        ("llama-3.1-8b", {"batch": 8}, "SGLang", "--max-running-requests 8"),
+        ("llama-3.1-8b", {"batch": 8}, "TensorRT-LLM", "--max_batch_size 8"),
+    ],
+)
+def test_sizes_are_told(model, asked, engine, told):
+    assert told in said(model, **asked)[engine].line
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [
+        ("vLLM", "--max-model-len"),
+        ("SGLang", "--context-length"),
+        ("TensorRT-LLM", "--max_seq_len"),
+    ],
+)
+def test_prompt_and_answer_fit_the_context_that_is_asked_for(engine, flag):
+    found = said("llama-3.1-8b", input_tokens=2000, output_tokens=100)[engine]
+
+    assert f"{flag} 2100" in found.line
+    assert flag not in said("llama-3.1-8b")[engine].line
+
+
+@pytest.mark.parametrize("model", PLANS)
+def test_sizes_left_out_are_the_engine_s(model):
+    for one in said(model).values():
+        for word in ("height", "steps", "frames", "batch", "max-num-seqs", "each request"):
+            assert word not in one.line
+
+
+def test_an_image_has_no_frames():
+    assert "frames" not in said("flux.1-dev", frames=1)["xDiT"].line
+
+
+# Precision, offloading and the runtime.
+
+DIFFUSION = ("xDiT", "SGLang Diffusion", "vLLM-Omni", "diffusers", "TensorRT Model Connect")
+LANGUAGE = ("vLLM", "TensorRT-LLM", "SGLang")
+PRECISION = {
+    "xDiT": {"fp8": "--use_fp8_gemms", "int8": "--use_int8_gemms"},
+    "SGLang Diffusion": {"fp8": "--quantization fp8", "fp16": "--dit-precision fp16"},
+    "vLLM-Omni": {
+        "fp8": "--quantization fp8", "int8": "--quantization int8", "fp16": "--dtype float16",
+    },
+    "diffusers": {"fp16": "pipe.to(torch.float16)"},
+    "TensorRT Model Connect": {
+        "fp8": "--quantize fp8", "int8": "--quantize int8", "nvfp4": "--quantize nvfp4",
+        "fp16": "--precision fp16",
+    },
+    "vLLM": {"fp8": "--quantization fp8", "fp16": "--dtype float16"},
+    "SGLang": {"fp8": "--quantization fp8", "fp16": "--dtype float16"},
+    "TensorRT-LLM": {"fp16": "--set dtype=float16"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["fp8", "fp16", "int8", "nvfp4"])
+@pytest.mark.parametrize("engine", [*DIFFUSION, *LANGUAGE])
+def test_a_precision_is_told_or_noted(engine, precision):
+    model = "flux.1-dev" if engine in DIFFUSION else "llama-3.1-8b"
+    asked = question(model, hardware="b200", precision=precision)
+    told = Asked(precision=asked.request.precision)
+    found = launches(engines(), asked.model, parse_plan(PLANS[model]), told)
+    line = next(one.line for one in found if one.engine == engine)
+    flag = PRECISION[engine].get(precision)
+
+    assert (flag in line) if flag else (f"{precision}: " in line.partition("#")[2])
+    assert not (flag and f"{precision}: " in line)
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("xDiT", "--enable_model_cpu_offload"),
+        ("SGLang Diffusion", "--dit-cpu-offload false --text-encoder-cpu-offload"),
+        ("vLLM-Omni", """'{"mode":"module","components":["text_encoder"]}'"""),
+        ("diffusers", "pipe.enable_model_cpu_offload(gpu_id=torch.cuda.current_device())"),
+        ("TensorRT Model Connect", "# offload: no flag"),
+    ],
+)
+def test_offloading_is_told_or_noted(engine, told):
+    assert told in said("flux.1-dev", offload=True)[engine].line
+    if engine != "SGLang Diffusion":  # which offloads by itself, and is told not to
+        assert "offload" not in said("flux.1-dev")[engine].line
+
+
+def test_language_models_have_nothing_to_offload():
+    assert not any("offload" in one.line for one in said("llama-3.1-8b", offload=True).values())
+
+
+@pytest.mark.parametrize(
+    ("engine", "own"),
+    [
+        ("xDiT", "torch-eager"),
+        ("SGLang Diffusion", "torch-eager"),
+        ("vLLM-Omni", "torch-compile"),
+        ("diffusers", "torch-eager"),
+        ("TensorRT Model Connect", "tensorrt"),
+    ],
+)
+def test_every_launch_says_its_runtime(engine, own):
+    found = said("flux.1-dev")[engine]
+
+    assert found.runtime == own
+    assert found.to_dict()["runtime"] == own
+    assert said("flux.1-dev", plan="pp4")[engine].to_dict()["runtime"] == own
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("xDiT", "--use_torch_compile"),
+        ("SGLang Diffusion", "--enable-torch-compile"),
+        ("diffusers", "pipe.transformer.compile_repeated_blocks()"),
+    ],
+)
+def test_an_engine_is_told_to_compile(engine, told):
+    found = said("flux.1-dev", runtime="torch-compile")[engine]
+
+    assert told in found.line
+    assert found.runtime == "torch-compile"
+    assert told not in said("flux.1-dev")[engine].line
+
+
+# Several hosts.
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("xDiT", "xdit --nnodes 2 --node_rank 0 --nproc_per_node 8 --master_addr HOST"),
+        ("diffusers", "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d"),
+        ("diffusers", "--rdzv-endpoint HOST:29500 run.py"),
+        ("SGLang Diffusion", "starts all its ranks on one host, not on 2"),
+        ("vLLM-Omni", "runs all ranks of a diffusion stage on one host, not on 2"),
+        ("TensorRT Model Connect", "has no ring axis"),
+    ],
+)
+def test_two_hosts_of_eight(engine, told):
+    found = launched("ring2.ulysses8", model="flux.1-dev", gpus=16, nodes=2)[engine]
+
+    assert told in (found.line if found.command else found.reason)
+
+
+def test_model_connect_runs_on_one_host():
+    found = said("flux.1-dev", plan="ulysses8", hosts=2)["TensorRT Model Connect"]
+
+    assert found.reason == "runs on one host, not on 2"
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("vLLM", "--nnodes 2 --node-rank 0 --master-addr HOST --pipeline-parallel-size 2"),
+        ("vLLM", "# on the others: --headless and their --node-rank"),
+        ("SGLang", "--nnodes 2 --node-rank 0 --dist-init-addr HOST:20000"),
+        ("TensorRT-LLM", "srun -N 2 --ntasks 16 --ntasks-per-node 8 --mpi=pmix"),
+        ("TensorRT-LLM", "trtllm-llmapi-launch trtllm-serve meta-llama/Llama-3.1-8B-Instruct"),
+    ],
+)
+def test_language_models_on_two_hosts(engine, told):
+    assert told in said("llama-3.1-8b", plan="pp2.tp8", hosts=2)[engine].line
+
+
+def test_copies_of_a_language_model_are_spread_whole():
+    found = said("llama-3.1-8b", plan="dp4.tp4", hosts=2)
+
+    assert "--data-parallel-size-local 2 --data-parallel-address HOST" in found["vLLM"].line
+    assert "--data-parallel-size 4 --tensor-parallel-size 4" in found["vLLM"].line
+    assert found["SGLang"].reason == "has no dp axis over 2 hosts"
+    wide = said("llama-3.1-8b", plan="dp2.tp8", hosts=4)["vLLM"]
+    assert wide.reason == "would split its 2 copies over 4 hosts"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "nodes", "hosts"),
+    [
+        ("h100-sxm", 8, 0, 1),
+        ("h100-sxm", 16, 0, 2),
+        ("h100-sxm", 8, 2, 2),
+        ("gb200", 8, 0, 2),  # one NVLink domain, of hosts of 4
+        ("gb200", 6, 0, 2),
+        ("gb200", 5, 0, 5),
+    ],
+)
+def test_hosts_are_as_few_as_hold_the_gpus_evenly(hardware, gpus, nodes, hosts):
+    asked = question_of(Request(model="flux.1-dev", gpus=gpus, hardware=hardware, nodes=nodes))
+
+    assert hosts_of(gpus, asked.site) == hosts
+
+
+def test_a_folder_for_two_hosts_asks_who_is_first():
+    found = files(Request(model="flux.1-dev", gpus=16, nodes=2), "ring2.ulysses8", "xdit")
+    script = found["launch.sh"].decode()
+
+    assert '--node_rank "$NODE_RANK" --nproc_per_node 8 --master_addr "$HOST"' in script
+    assert ': "${HOST:?name of the first host}"' in script
+    assert "export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7\n" in script
+    assert json.loads(found["plan.json"])["devices"] == list(range(8))
+
+
+# Exported folders run all that was priced.
+
+
+def test_a_folder_has_sizes_precision_and_offloading():
+    asked = Request(model="flux.1-dev", gpus=4, steps=4, precision="fp8", offload=True, batch=2)
+    line = files(asked, "ulysses4", "sglang")["launch.sh"].decode()
+
+    assert "--quantization fp8 --dit-cpu-offload false --text-encoder-cpu-offload" in line
+    assert "--height 1024 --width 1024 --num-inference-steps 4 --num-outputs-per-prompt 2" in line
+    request = json.loads(files(asked, "ulysses4", "vllm-omni")["request.json"])
+    assert request["num_inference_steps"] == 4
+    assert request["height"] == 1024
+
+
+def test_the_diffusers_script_does_what_was_asked():
+    asked = Request(model="flux.1-dev", gpus=4, precision="fp16", offload=True, steps=4)
+    script = files(asked, "ulysses4", "diffusers")["run.py"].decode()
+
+    compile(script, "run.py", "exec")
+    assert "pipe.to(torch.float16)\npipe.enable_model_cpu_offload(gpu_id=" in script
+    assert "num_inference_steps=4)" in script
+
+
+# Folders, repositories and names.
+
+
+@pytest.fixture
+def folders(tmp_path):
+    (tmp_path / "my models" / "hf").mkdir(parents=True)
+    (tmp_path / "my models" / "hf" / "config.json").write_text(json.dumps(LLAMA))
+    flux = tmp_path / "flux" / "transformer"
+    flux.mkdir(parents=True)
+    (flux / "config.json").write_text(json.dumps(FLUX))
+    return tmp_path
+
+
+@pytest.mark.parametrize("engine", LANGUAGE)
+@pytest.mark.parametrize("file", ["", "/config.json"])
+def test_a_language_model_in_a_folder_is_named_by_its_path(folders, engine, file):
+    path = f"{folders}/my models/hf"
+    line = said(path + file)[engine].line
+
+    assert f" '{path}'" in line
+
+
+@pytest.mark.parametrize("engine", ["SGLang Diffusion", "vLLM-Omni", "TensorRT Model Connect"])
+def test_a_transformer_in_a_folder_is_named_by_its_pipeline(folders, engine):
+    assert f" {folders}/flux " in said(f"{folders}/flux/transformer", "ulysses4")[engine].line
+
+
+def test_engines_that_take_no_folder_say_so(folders):
+    found = said(f"{folders}/flux/transformer", "ulysses4")
+
+    assert "not a folder" in found["xDiT"].reason
+    assert found["diffusers"].line
+
+
+def test_a_script_loads_the_folder(folders):
+    asked = Request(model=f"{folders}/flux/transformer/config.json", gpus=4)
+    script = files(asked, "ulysses4", "diffusers")["run.py"].decode()
+
+    assert f"name = '{folders}/flux'" in script
+
+
+def test_text_has_no_path():
+    assert " MODEL " in said(json.dumps(LLAMA))["vLLM"].line
+
+
+@pytest.mark.parametrize("change", [str, str.upper, str.lower])
+def test_models_go_by_the_repositories_that_lines_print(change):
+    for name, repository in engines().repositories.items():
+        assert known_as(change(repository)) == name
+
+
+def test_a_model_named_by_its_repository_is_the_catalogue_s():
+    found = read_model("black-forest-labs/FLUX.1-dev")
+
+    assert found == read_model("flux.1-dev")
+    assert "xdit --model black-forest-labs/FLUX.1-dev " in (
+        said("black-forest-labs/flux.1-DEV", "ulysses4")["xDiT"].line
+    )
+
+
+def test_a_folder_goes_before_a_repository_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "meta-llama" / "Llama-3.1-8B-Instruct"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+
+    assert known_as("meta-llama/Llama-3.1-8B-Instruct") == ""
+    assert read_model("meta-llama/Llama-3.1-8B-Instruct").name == "Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("got", "said"),
+    [
+        ("wan", "did you mean wan"),
+        ("black-forest-labs/FLUX.1-deb", "did you mean black-forest-labs/flux.1-dev"),
+        ("no/such/model", "no such file or folder"),
+    ],
+)
+def test_unknown_models_are_told_near_names(got, said):
+    with pytest.raises(InputError, match=said):
+        read_model(got)
+
+
+def test_names_of_the_catalogue_are_known():
+    assert all(known_as(name.upper()) == name for name in names())
+    assert isinstance(question("flux.1-dev"), Question)

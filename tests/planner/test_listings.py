@@ -1,0 +1,154 @@
+"""Lists of what has a name; machines that are piped in; a model as a person reads it."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+import testpastes as pastes
+from commands import ROOT, assert_refused, run
+
+from planner.compose import unsupported
+from planner.models import describe, names, read_model
+from planner.models.shown import shown
+from topology.catalogue import hardware, hardware_names
+from topology.readers.lines import MOST_CHARACTERS
+
+
+@pytest.mark.parametrize("style", ["table", "markdown", "json"])
+def test_all_hardware_is_listed(style):
+    code, out, err = run("topology", "list", "--format", style)
+
+    assert (code, err) == (0, "")
+    assert all(name in out for name in hardware_names())
+    if style == "json":
+        (entry,) = [one for one in json.loads(out)["hardware"] if one["name"] == "gb200"]
+        found = hardware("gb200")
+        assert (entry["gpus"], entry["domain"], entry["link"]) == (4, 72, "nvswitch")
+        assert entry["memory_bytes"] == found.device.memory.value
+        assert "nvfp4" in entry["precisions"]
+    else:
+        assert "NVSwitch of 72, 900" in out
+
+
+def test_a_list_is_no_page():
+    assert_refused(*run("topology", "list", "--format", "html"), "wanted table, json or markdown")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nosuch", "unknown hardware or file 'nosuch': expected one of h100-sxm"),
+        ("h100", "unknown hardware or file 'h100': did you mean h100-sxm"),
+        ("nothing.txt", "no such file: 'nothing.txt'"),
+    ],
+)
+def test_a_name_that_is_none_is_answered_with_the_nearest(name, said):
+    assert_refused(*run("topology", "show", name), said)
+
+
+@pytest.fixture
+def piped(monkeypatch):
+    def give(data):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    return give
+
+
+def test_a_machine_is_piped_in(piped):
+    piped(pastes.HGX.encode())
+    code, out, err = run("topology", "show", "-", "--hardware", "h100-sxm", "--format", "json")
+
+    assert (code, err) == (0, "")
+    assert len(json.loads(out)["gpus"]) == 8
+
+
+@pytest.mark.parametrize("more", [(), ("--gpus", "2")])
+def test_a_request_on_a_machine_that_is_piped_in(piped, more):
+    piped(pastes.square("NV12", 2).encode())
+    request = ("recommend", "--model", "flux.1-dev", "--hardware", "a100-sxm-80gb", *more)
+    code, out, err = run(*request, "--topology", "-", "--format", "json")
+
+    assert (code, err) == (0, "")
+    assert json.loads(out)["request"]["gpus"] == 2
+
+
+def test_collectives_of_a_machine_that_is_piped_in(piped):
+    piped(pastes.HGX.encode())
+    options = ("--hardware", "h100-sxm", "--bytes", "1MiB")
+
+    assert "all_reduce on 8 x h100-sxm" in run("collectives", "--topology", "-", *options)[1]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"x" * (MOST_CHARACTERS + 1), "standard input: more than"),
+        (b"", "got an empty text"),
+        (b"h100-sxm", "no topology in a text that begins 'h100-sxm'"),
+        (b"GPU0 \xfa\xff", "standard input: line 1 is not text"),
+    ],
+)
+def test_what_is_piped_in_is_bounded_and_text(piped, data, said):
+    piped(data)
+
+    assert_refused(*run("topology", "show", "-"), said)
+
+
+@pytest.mark.parametrize("style", ["table", "markdown", "json"])
+def test_models_that_cannot_be_planned_are_marked_with_the_reason(style):
+    code, out, _ = run("models", "list", "--format", style)
+    marked = {name: "; ".join(unsupported(read_model(name))) for name in names()}
+    marked = {name: reason for name, reason in marked.items() if reason}
+
+    assert code == 0
+    assert marked
+    if style == "json":
+        assert json.loads(out) == {"models": list(names()), "not_planned": marked}
+        return
+    lines = {name: line for line in out.splitlines() for name in names() if f"{name} " in line}
+    assert set(lines) == set(names())
+    for name in names():
+        reason = marked.get(name, "")
+        assert ("not planned" in lines[name]) == bool(reason)
+        assert reason in lines[name]
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_model_is_shown_without_what_it_lacks(name):
+    lines = shown(describe(read_model(name)))
+
+    assert all(lines.values())
+    assert not {"None", "[]", "{}", "False"} & {
+        word for line in lines.values() for word in line.split()
+    }
+    assert lines["parameters"].endswith(("billion", "million"))
+
+
+def test_a_model_without_an_autoencoder_has_no_line_for_one():
+    _, out, _ = run("models", "show", "llama-3.1-8b")
+
+    assert "latent" not in out
+    assert "8.03 billion" in out
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_gpus_are_no_eight_gpus(count):
+    assert_refused(*run("collectives", "--gpus", str(count)), f"gpus: got {count}")
+
+
+def test_one_gpu_is_one_gpu():
+    said = "1 GPU of h100-sxm over 2 nodes: got 0.5 a node, wanted a whole number up to 8"
+
+    assert_refused(*run("recommend", "--model", "flux.1-dev", "--nodes", "2"), said)
+
+
+def test_a_pipe_of_two_processes():
+    done = subprocess.run(
+        [sys.executable, "-m", "planner", "topology", "import", "-", "--hardware", "h100-sxm"],
+        input=pastes.HGX, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)["gpus"]) == 8
