@@ -62,7 +62,7 @@ def add_recommend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at-most-gpus",
         action="store_true",
-        dest="at_most",
+        dest="at_most_gpus",
         help="--gpus is what there is, not what must be used: a plan of fewer GPUs comes first "
         "where more of them gain less than 3 %%",
     )

@@ -10,8 +10,8 @@ from planner.outcome import APART, WORDS, PlanEstimate
 from planner.placement import visible
 from planner.remedies import would_fit
 from planner.request import Objective
-from planner.search import TIE, Question, Recommendation, price
-from topology.units import format_bytes, format_seconds
+from planner.search import TIE, Question, Recommendation, launch_of, price
+from topology.units import counted, format_bytes, format_seconds
 
 REPLICAS: Final = 1.3
 """Copies of the model are worth a line when they serve this many times as many requests."""
@@ -21,6 +21,12 @@ SLOWER: Final = 4.0
 
 SMALL: Final = 1.1
 """A factor below this is said in per cent."""
+
+LOOKED_AT: Final = 32
+"""First plans among which one is looked for that an engine runs."""
+
+SAME: Final = 0.5
+"""Per cent below which a price is the same."""
 
 LITTLE: Final = 1.25
 """A doubling of the GPUs that gains less than this is not worth its price to everybody."""
@@ -39,6 +45,7 @@ def advice(question: Question, answer: Recommendation) -> Iterator[str]:
         yield from _sensitivity(first, rivals)
     elif rivals:
         yield _better(first, rivals[0], answer.request.objective)
+    yield from _runnable(question, answer)
     yield from _fewer(first, answer)
     yield from _replicas(first, answer)
     yield from _decode(question, first)
@@ -50,8 +57,13 @@ def _nothing(question: Question, answer: Recommendation) -> Iterator[str]:
         yield from lacking
         return
     gpus = question.request.gpus
-    short = [one.short for one in answer.rejected if one.short and one.short.gpus == gpus]
-    yield f"no plan of {gpus} GPUs can run; {would_fit(question, short)}"
+    yield f"no plan of {counted(gpus, 'GPU')} can run; {would_fit(question, _short(answer))}"
+
+
+def _short(answer: Recommendation) -> list[PlanEstimate]:
+    """List the legal plans of all GPUs that do not fit."""
+    gpus = answer.request.gpus
+    return [one.short for one in answer.rejected if one.short and one.short.gpus == gpus]
 
 
 def difference(first: PlanEstimate, second: PlanEstimate) -> tuple[float, float]:
@@ -124,6 +136,21 @@ def _gain(factor: float, equal: str, more: str) -> str:
 
 def _than(gain: str) -> str:
     return "as" if "times" in gain else "than"
+
+
+def _runnable(question: Question, answer: Recommendation) -> Iterator[str]:
+    """Where no engine runs the first plan, name the best that one does."""
+    if not answer.launch or any(not one.reason for one in answer.launch):
+        return
+    for one in answer.plans[1:LOOKED_AT]:
+        able = [launch.engine for launch in launch_of(question, one) if not launch.reason]
+        if able:
+            yield (
+                f"none of the engines below runs {answer.plans[0].plan}; {able[0]} runs "
+                f"{one.plan}, {format_seconds(one.latency_s)}"
+            )
+            return
+    yield f"none of the engines below runs these plans; {would_fit(question, _short(answer))}"
 
 
 def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[str]:
@@ -220,7 +247,8 @@ def _doubling(first: PlanEstimate, half: PlanEstimate) -> str:
     factor = half.latency_s / first.latency_s
     gain = _gain(factor, "as fast", "faster")
     here, there = _work(first), _work(half)
-    more = f"{100 * (here / there - 1):+.0f} %"
+    share = 100 * (here / there - 1)
+    more = f"{share:+.0f} %" if abs(share) >= SAME else "no more"
     rival = f"{half.plan}, {format_seconds(half.latency_s)}"
     if factor < LITTLE ** log2(first.gpus / half.gpus):
         return (

@@ -70,6 +70,14 @@ class PlanEstimate:
         return usual.name.lower()
 
     @property
+    def memory_apart(self) -> str:
+        """The part of memory that is not there at the peak: the decode or the transformer's own.
+
+        All other parts add up to `memory_bytes`.
+        """
+        return "activations" if self.peak_stage == "vae_decode" else "vae_decode"
+
+    @property
     def half_width_s(self) -> float:
         """Half the interval around the latency."""
         return self.half_width_of(self.breakdown_s)

@@ -25,7 +25,7 @@ from planner.lowering.scene import WEIGHT_BYTES
 from planner.outcome import PlanEstimate
 from planner.plan import Plan
 from planner.request import Request
-from planner.search import Question, judge, rank
+from planner.search import Question, judge, price, rank
 from topology.devices import Precision
 from topology.errors import TopologyError
 from topology.units import format_bytes
@@ -62,7 +62,8 @@ def would_fit(question: Question, short: Sequence[PlanEstimate], plan: Plan | No
     plan : the split that was asked for, to stay near it; the best are taken where there is none.
     """
     ordered = _ordered(short, question.request, plan)
-    ways = [*islice(_ways(question, ordered), WAYS), *_more(question, legal=bool(short))]
+    tried = TRIED if plan is None else 1
+    ways = [*islice(_ways(question, ordered, tried), WAYS), *_more(question, legal=bool(short))]
     if ways:
         return f"would {'fit' if short else 'run'}: {', '.join(ways)}"
     return f"nothing tried fits {format_bytes(_room(question))} a GPU"
@@ -73,7 +74,7 @@ def _ordered(
 ) -> list[PlanEstimate]:
     """Put splits in order: those most like the one that was asked for first, or the best first."""
     if plan is None:
-        return rank(short, replace(request, at_most=False))
+        return rank(short, replace(request, at_most_gpus=False))
     near = nearest(plan, [one.plan for one in short], count=len(short))
     return sorted(short, key=lambda one: near.index(one.plan))
 
@@ -82,9 +83,9 @@ def _room(question: Question) -> float:
     return room(question.site, question.model.kind)
 
 
-def _ways(question: Question, short: Sequence[PlanEstimate]) -> Iterator[str]:
+def _ways(question: Question, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
     """Yield ways on the same GPUs: other settings, smaller requests, or both at once."""
-    ways = [*_lighter(question, short), *_shorter(question, question, short)]
+    ways = [*_lighter(question, short, tried), *_shorter(question, question, short)]
     if not ways:
         lightest = _asking(question, offload=True, precision=_precisions(question)[-1])
         ways = list(_shorter(question, lightest, short))
@@ -105,31 +106,38 @@ def _precisions(question: Question) -> list[Precision]:
     return [asked, *(p for p in SMALLER if WEIGHT_BYTES[p] < bits and device.peak(p) is not None)]
 
 
-def _lighter(question: Question, short: Sequence[PlanEstimate]) -> Iterator[str]:
+def _lighter(question: Question, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
     """Yield settings under which a split fits: encoders away, fewer bits, and both if need be."""
     fewer = _precisions(question)[1:]
     can_offload = bool(question.model.encoders) and not question.request.offload
     away = [_asking(question, offload=True)] if can_offload else []
     less = [_asking(question, precision=precision) for precision in fewer]
     both = [_asking(one, precision=precision) for one in away for precision in fewer]
-    single = [*_first(question, away, short), *_first(question, less, short)]
-    yield from single or _first(question, both, short)
+    single = [*_first(question, away, short, tried), *_first(question, less, short, tried)]
+    yield from single or _first(question, both, short, tried)
 
 
 def _first(
-    question: Question, changed: Sequence[Question], short: Sequence[PlanEstimate]
+    question: Question, changed: Sequence[Question], short: Sequence[PlanEstimate], tried: int
 ) -> Iterator[str]:
-    """Yield the first change under which a split fits, with the first such split."""
+    """Yield the first change under which a split fits, with the fastest of the first that do.
+
+    Parameters
+    ----------
+    tried : so many that fit are compared; the first is taken where it is one.
+    """
     for other in changed:
         likely = (
             one.plan
             for one in short
             if one.memory_bytes - _saved(question, other, one) <= _room(other)
         )
-        for plan in islice(likely, TRIED):
-            if _fits(other, plan):
-                yield _said(question, other, plan)
-                return
+        fitting = (plan for plan in islice(likely, 4 * TRIED) if _fits(other, plan))
+        found = list(islice(fitting, tried))
+        if found:
+            best = min(found, key=lambda plan: price(other, plan).latency_s)
+            yield _said(question, other, best)
+            return
 
 
 def _saved(question: Question, other: Question, one: PlanEstimate) -> float:
@@ -258,7 +266,7 @@ def _best(question: Question, gpus: int) -> PlanEstimate | None:
         outcomes = [judge(wider, plan, gpus, known) for plan in hopeful]
         found = [one for one in outcomes if isinstance(one, PlanEstimate)]
         if found:
-            return rank(found, replace(question.request, at_most=False))[0]
+            return rank(found, replace(question.request, at_most_gpus=False))[0]
     return None
 
 

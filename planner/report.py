@@ -7,9 +7,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from costmodels.ops import Size
+from planner.asked import hosts_of
+from planner.evaluate import room
 from planner.launch import Launch
 from planner.outcome import WORDS, PlanEstimate
 from planner.placement import visible
+from planner.request import Request
 from planner.search import Question, Recommendation
 from topology.units import format_bytes, format_seconds
 
@@ -23,10 +27,11 @@ def recommendation(
     parts: list[RenderableType] = [headline(question), *_notes(answer.notes)]
     if answer.plans:
         top = answer.plans
-        parts += [Text(), ranking(answer, top), Text()]
+        parts += [Text(), ranking(answer, top), *_notes(_baseline(question, answer)), Text()]
         parts += [_bullets(answer.advice), *_notes(_footnotes(question, answer))]
         parts += [Text(f"  known: {_known(top[0])}", style="dim"), Text()]
         parts += [Text(f"run {top[0].plan}:", style="bold"), _launches(launches)]
+        parts += _notes(_runtimes(question, launches))
     else:
         parts += [Text(), _bullets(answer.advice)]
     if rejected:
@@ -40,7 +45,7 @@ def recommendation(
 def headline(question: Question) -> Text:
     """One line that says what was asked, defaults included."""
     request, work = question.request, question.workload
-    said = [question.model.name, f"{request.gpus} x {question.site.hardware.name}"]
+    said = [question.model.name, _machine(question)]
     usual = question.model.defaults
     if question.model.kind == "diffusion":
         height, width = request.height or usual.height, request.width or usual.width
@@ -49,11 +54,25 @@ def headline(question: Question) -> Text:
         said.append(f"{work.steps} steps of {forwards}")
     else:
         said.append(f"{work.output_tokens} tokens out")
-    said.append(", ".join(f"{tokens:,} {name} tokens" for name, tokens in work.tokens))
+    said.append(", ".join(_stream(name, tokens) for name, tokens in work.tokens))
     if work.batch != 1:
         said.append(f"batch {work.batch}")
     said += [work.precision, question.site.runtime.name]
     return Text(" · ".join(said), style="bold")
+
+
+def _machine(question: Question) -> str:
+    """Say how many GPUs of what kind, and which network joins their hosts."""
+    site, gpus = question.site, question.request.gpus
+    said = f"{gpus} x {site.hardware.name}"
+    hosts = hosts_of(gpus, site)
+    if hosts < 2 or site.ground is not None:
+        return said
+    return f"{said} on {hosts} hosts over {site.hardware.network}"
+
+
+def _stream(name: str, tokens: Size) -> str:
+    return f"{tokens:,} tokens in" if name == "tokens" else f"{tokens:,} {name} tokens"
 
 
 def _notes(lines: Iterable[str]) -> list[RenderableType]:
@@ -65,14 +84,12 @@ def ranking(answer: Recommendation, plans: Iterable[PlanEstimate]) -> Table:
     """One row a plan, best first."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("#", justify="right")
-    table.add_column("plan")
-    for name in ("latency", "speed-up", "efficiency", "memory", "exposed comm"):
-        table.add_column(name, justify="right")
-    table.add_column("bound by")
+    for name in _columns(answer.request):
+        table.add_column(name, justify="left" if name in ("plan", "bound by") else "right")
     marked = {mark.plan for mark in answer.marks}
     for number, one in enumerate(plans, 1):
         sign = " !" if one.plan in marked else ""
-        name, *rest = _row(one, answer.baseline)
+        name, *rest = _row(one, answer)
         style = "bold" if number == 1 else ""
         table.add_row(str(number), name + sign, *rest, style=style)
     return table
@@ -87,11 +104,36 @@ def _footnotes(question: Question, answer: Recommendation) -> list[str]:
     return footnotes(question, answer.plans, answer.marks)
 
 
-def _row(one: PlanEstimate, baseline: PlanEstimate | None) -> list[str]:
+def _baseline(question: Question, answer: Recommendation) -> Iterator[str]:
+    """Say what the speed-up is over, where it is a GPU that could not hold the model."""
+    one = answer.baseline
+    if one is not None and one.memory_bytes > room(question.site, question.model.kind):
+        yield (
+            f"speed-up and efficiency are over one GPU, {format_seconds(one.latency_s)}, "
+            f"had it the {format_bytes(one.memory_bytes)} that the model needs"
+        )
+
+
+def _columns(request: Request) -> list[str]:
+    """Name the columns: the usual ones, and what plans are ranked by if it is none of them."""
+    more = {"throughput": ["results/s"], "cost": ["GPU-s a result"]}.get(request.objective, [])
+    counts = ["GPUs"] if request.at_most_gpus else []
+    usual = ["latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by"]
+    return ["plan", *counts, *more, *usual]
+
+
+def _row(one: PlanEstimate, answer: Recommendation) -> list[str]:
+    baseline, request = answer.baseline, answer.request
     speed = baseline.latency_s / one.latency_s if baseline else 0.0
     exposed = one.breakdown_s.get("communication_exposed", 0.0)
+    goal = {
+        "throughput": [f"{one.throughput_per_s:.3g}"],
+        "cost": [_three(one.gpus / one.throughput_per_s)],
+    }.get(request.objective, [])
     return [
         str(one.plan),
+        *([str(one.gpus)] if request.at_most_gpus else []),
+        *goal,
         f"{format_seconds(one.latency_s)} ± {_digits(one.half_width_s, one.latency_s)}",
         f"{speed:.2f}x" if baseline else "-",
         f"{100 * speed / one.gpus:.0f} %" if baseline else "-",
@@ -104,7 +146,11 @@ def _row(one: PlanEstimate, baseline: PlanEstimate | None) -> list[str]:
 def _digits(half: float, whole: float) -> str:
     """Half-width in the unit of the whole."""
     size = next(size for size in (1.0, 1e-3, 1e-6, 0.0) if whole >= size) or 1e-9
-    return f"{half / size:.2g}"
+    return f"{half / size:.2g}" if half < 100 * size else f"{half / size:,.0f}"
+
+
+def _three(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _known(one: PlanEstimate) -> str:
@@ -127,6 +173,18 @@ def _launches(launches: Sequence[Launch]) -> RenderableType:
     for launch in launches:
         table.add_row(launch.engine, launch.line or Text(f"no: {launch.reason}", style="dim"))
     return Padding(table, (0, 0, 0, 2))
+
+
+def _runtimes(question: Question, launches: Sequence[Launch]) -> Iterator[str]:
+    """Say which engines run in another way than was priced."""
+    priced = question.site.runtime.name
+    others: dict[str, list[str]] = {}
+    for one in launches:
+        if not one.reason and one.runtime not in ("", priced):
+            others.setdefault(one.runtime, []).append(one.engine)
+    if others:
+        said = "; ".join(f"{', '.join(names)} as {how}" for how, names in others.items())
+        yield f"priced as {priced}; {said} (--runtime prices that)"
 
 
 def _rejected(answer: Recommendation) -> RenderableType:
@@ -152,10 +210,19 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
         Text("time by part", style="dim"),
         _bars({WORDS.get(k, k): v for k, v in one.breakdown_s.items()}, format_seconds),
         Text(f"communication hidden: {format_seconds(one.communication_hidden_s)}", style="dim"),
-        Text(f"memory: {format_bytes(one.memory_bytes)}, peak at {one.peak_stage}", style="dim"),
+        Text(f"memory: {_memory(one)}", style="dim"),
         _bars({k.replace("_", " "): v for k, v in one.memory_parts_bytes.items()}, format_bytes),
         Text(f"run {one.plan}:", style="bold"),
         _launches(launches),
+        *_notes(_runtimes(question, launches)),
+    )
+
+
+def _memory(one: PlanEstimate) -> str:
+    """Say the peak, and which part is not there when it is reached."""
+    gone = one.memory_apart
+    return f"{format_bytes(one.memory_bytes)}, peak at {one.peak_stage}" + (
+        f", when {gone.replace('_', ' ')} are gone" if gone == "activations" else ""
     )
 
 
@@ -215,10 +282,11 @@ def _recommendation_lines(
 ) -> Iterator[str]:
     yield f"**{headline(question).plain}**"
     yield ""
-    headers = ["plan", "latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by"]
     if answer.plans:
-        yield markdown(headers, [_row(one, answer.baseline) for one in answer.plans])
+        yield markdown(_columns(answer.request), [_row(one, answer) for one in answer.plans])
         yield ""
+        for line in _baseline(question, answer):
+            yield f"- {line}"
     for line in (*answer.notes, *answer.advice, *_footnotes(question, answer)):
         yield f"- {line}"
     for launch in launches:

@@ -29,7 +29,7 @@ _NAMES: Final = (
     "model", "hardware", "runtime", "algorithm", "attention", "profile", "topology",
 )  # fmt: skip
 _FLAGS: Final = (
-    "at_most", "offload", "kv_repeat", "wide_collectives", "scattered_inputs", "detect",
+    "at_most_gpus", "offload", "kv_repeat", "wide_collectives", "scattered_inputs", "detect",
 )  # fmt: skip
 _OPTIONAL: Final = (
     "height", "width", "frames", "steps", "input_tokens", "text_tokens", "pcie_generation",
@@ -40,7 +40,7 @@ _OPTIONAL: Final = (
 class Request:
     """One question. Sizes left out are the model's usual ones.
 
-    at_most : the answer may use fewer GPUs than `gpus`. offload : text encoders leave the GPU
+    at_most_gpus : the answer may use fewer GPUs than `gpus`. offload : text encoders leave the GPU
     before the denoising starts. attention : kernel to price (``fa2``, ``cudnn`` ...), empty for the
     runtime's. text_tower : run a tower that ignores the step once or every step;
     the runtime's habit where left out. nodes : hosts that the GPUs are spread over; 0 for as few
@@ -65,7 +65,7 @@ class Request:
     precision: Precision = "bf16"
     runtime: str = "tensorrt"
     objective: Objective = "latency"
-    at_most: bool = False
+    at_most_gpus: bool = False
     offload: bool = False
     text_tower: Literal["once", "every_step"] | None = None
     algorithm: str = "auto"

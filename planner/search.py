@@ -10,6 +10,7 @@ from planner.alike import LONGEST, replaceable, replica, replicated, turned
 from planner.asked import asked_of, hosts_of
 from planner.catalogue import engines
 from planner.compose import hopeless, nearest, objections, plans
+from planner.counts import of_fewer, worth_a_look
 from planner.evaluate import evaluate, room, workload_of
 from planner.launch import Launch, launches
 from planner.lowering.lower import lower
@@ -170,7 +171,7 @@ def _short(found: PlanEstimate, missing: float) -> str:
 def rank(found: Iterable[PlanEstimate], request: Request) -> list[PlanEstimate]:
     """Order plans by the objective; equal ones by fewer GPUs, then by name."""
     ordered = sorted(found, key=lambda one: (_goal(one, request), one.gpus, str(one.plan)))
-    if not request.at_most or not ordered:
+    if not request.at_most_gpus or not ordered:
         return ordered
     best = _goal(ordered[0], request)
     close = [one for one in ordered if _goal(one, request) <= best + TIE * abs(best)]
@@ -190,17 +191,6 @@ def _goal(one: PlanEstimate, request: Request) -> float:
             return one.gpus / one.throughput_per_s
 
 
-def counts_up_to(gpus: int) -> list[int]:
-    """Numbers of GPUs worth a look: powers of two up to `gpus`, and divisors where it is not many.
-
-    >>> counts_up_to(12), counts_up_to(96)
-    ([1, 2, 3, 4, 6, 8, 12], [1, 2, 4, 8, 16, 32, 64, 96])
-    """
-    powers = {2**power for power in range(gpus.bit_length()) if 2**power <= gpus}
-    divisors = range(1, gpus + 1) if gpus <= MANY else ()
-    return sorted(powers | {gpus} | {count for count in divisors if gpus % count == 0})
-
-
 def find(question: Question) -> Recommendation:
     """Search all plans of a request and rank them."""
     from planner.explain import advice  # noqa: PLC0415  # explanations build on the search
@@ -209,15 +199,15 @@ def find(question: Question) -> Recommendation:
     known: Known = {}
     by_count: dict[int, list[Outcome]] = {}
     seen: dict[Plan, Outcome] = {}
-    for gpus in _counts(question):
+    for gpus in worth_a_look(request.gpus, question.site, MANY):
         if question.site.ground is not None:
             known = {}  # another number of GPUs may be of another kind
-        by_count[gpus] = list(_outcomes(question, gpus, seen, known))
+        by_count[gpus] = list(_outcomes(_of_fewer(question, gpus), gpus, seen, known))
     outcomes = [
         one
         for gpus, found in by_count.items()
         for one in found
-        if request.at_most or gpus == request.gpus
+        if request.at_most_gpus or gpus == request.gpus
     ]
     ranked = rank(_estimates(outcomes), request)
     scaling = [
@@ -236,10 +226,15 @@ def find(question: Question) -> Recommendation:
     return replace(answer, advice=tuple(advice(question, answer)))
 
 
+def _of_fewer(question: Question, gpus: int) -> Question:
+    """Ask about some of the GPUs."""
+    return replace(question, site=of_fewer(question.request.gpus, question.site, gpus))
+
+
 def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
     """Say how engines run a plan, on the GPUs it was seated on."""
     where = found.placement
-    hosts = hosts_of(found.plan.gpus, question.site, where)
+    hosts = hosts_of(found.plan.gpus, _of_fewer(question, found.plan.gpus).site, where)
     asked = asked_of(question.request, question.model, question.workload, hosts)
     lines = launches(engines(), question.model, found.plan, asked)
     ground = question.site.ground
@@ -321,23 +316,6 @@ def _outcome(question: Question, plan: Plan, seen: dict[Plan, Outcome], known: K
 
 def _latency(one: Outcome) -> float:
     return one.latency_s if isinstance(one, PlanEstimate) else float("inf")
-
-
-def _counts(question: Question) -> list[int]:
-    counts = counts_up_to(question.request.gpus)
-    site = question.site
-    return [n for n in counts if n == question.request.gpus or _evenly(site, n)]
-
-
-def _evenly(site: Site, gpus: int) -> bool:
-    try:
-        if site.ground is None:
-            site.hardware.island(gpus, 0)
-        else:
-            site.ground.on(gpus)
-    except InputError:
-        return False
-    return site.nodes == 0
 
 
 def _once(outcomes: Iterable[Outcome]) -> Iterable[Rejected]:

@@ -73,6 +73,18 @@ def parse(text: str, unit: str) -> float:
     return value
 
 
+def parse_rate(text: str) -> BytesPerSecond:
+    """Read a bandwidth in bytes, or in bits as people say it of networks.
+
+    >>> parse_rate("400 Gbit/s") == parse_rate("400Gb/s") == parse_rate("50 GB/s") == 50e9
+    True
+    """
+    match = re.fullmatch(rf"{_NUMBER}\s*([TGM])(?:bit/s|bps|b/s)", text.strip()[:40])
+    if match is None:
+        return BytesPerSecond(parse(text.strip()[:40], "B/s"))
+    return BytesPerSecond(parse(f"{match[1]} {match[2]}B/s", "B/s") / 8)
+
+
 def parse_bytes(text: str) -> Bytes:
     """Read a message or memory size; a bare number counts bytes, ``K M G`` without B are binary.
 
@@ -126,4 +138,4 @@ def counted(number: int, what: str) -> str:
 
 
 def _digits(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

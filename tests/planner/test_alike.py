@@ -134,7 +134,7 @@ def test_many_gpus_reject_a_degree_once():
 
 
 def test_a_degree_is_rejected_once_where_fewer_gpus_may_do():
-    answer = recommended("llama-3.1-8b", 72, at_most=True)
+    answer = recommended("llama-3.1-8b", 72, at_most_gpus=True)
 
     rows = [(one.plan, one.reason) for one in answer.rejected]
     assert len(rows) == len(set(rows))
@@ -145,10 +145,8 @@ def test_hundreds_of_gpus_are_a_few_hundred_plans():
     answer = recommended("cosmos3-nano", 512, nodes=64)
 
     assert 100 < len(answer.plans) < 400
-    assert [one.gpus for one in answer.scaling] == [512]
-    assert [one.gpus for one in recommended("llama-3.1-8b", 512).scaling] == [
-        2**power for power in range(10)
-    ]
+    for scaling in (answer.scaling, recommended("llama-3.1-8b", 512).scaling):
+        assert [one.gpus for one in scaling] == [2**power for power in range(10)]
 
 
 @pytest.mark.parametrize("gpus", [8, 16])

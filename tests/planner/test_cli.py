@@ -50,7 +50,7 @@ SAME = {
     ),
     "at most": (
         ("recommend", "--model", "flux", "--gpus", "8", "--at-most-gpus", "--hardware", "l40s"),
-        lambda: planner.recommend("flux", gpus=8, at_most=True, hardware="l40s"),
+        lambda: planner.recommend("flux", gpus=8, at_most_gpus=True, hardware="l40s"),
     ),
     "decoder": (
         ("recommend", "--model", "llama-3.1-8b", "--gpus", "4", "--input-tokens", "512"),
@@ -124,7 +124,7 @@ def test_no_feasible_plan_is_an_answer_and_exit_code_one(style):
     code, out, err = run(*NOTHING, "--format", style)
 
     assert (code, err) == (1, "")
-    assert "no plan of 1 GPUs can run; would fit: " in out
+    assert "no plan of 1 GPU can run; would fit: " in out
 
 
 def test_an_interrupt_is_exit_code_130(monkeypatch):

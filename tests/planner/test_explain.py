@@ -269,3 +269,17 @@ def test_advice_is_short_sentences(model):
 
 def test_answers_are_estimates():
     assert all(isinstance(one, PlanEstimate) for one in recommended("flux.1-dev").scaling)
+
+
+def test_a_plan_that_no_engine_runs_is_answered_with_one_that_does():
+    """No engine passes a pipeline; of 4 x L4 only a pipeline holds FLUX.1."""
+    lines = recommended("flux.1-dev", 4, hardware="l4").advice
+    assert lines[0].startswith("none of the engines below runs these plans; would fit: ")
+
+    answer = recommended("flux.1-dev", 8, objective="memory")
+    assert "pp" in str(answer.plans[0].plan)
+    line = next(line for line in answer.advice if line.startswith("none of the engines"))
+    name = re.search(r"; .* runs (\S+), ", line)[1]
+    ranked = [str(one.plan) for one in answer.plans]
+    assert "pp" not in name
+    assert all("pp" in other for other in ranked[: ranked.index(name)])

@@ -17,6 +17,7 @@ from planner.remedies import would_fit
 from planner.request import Request
 from planner.search import find, judge, question_of, search, single_plan
 from topology.errors import IllegalPlanError
+from topology.units import counted
 
 CASES = [
     ("flux.1-dev", 1, {"hardware": "rtx-4090"}),
@@ -96,7 +97,7 @@ def test_recommendations_and_refusals_say_the_same_kind_of_thing(model, gpus, mo
     answer = recommended(model, gpus, **more)
 
     assert answer.plans == ()
-    assert answer.advice[0].startswith(f"no plan of {gpus} GPUs can run; would fit: ")
+    assert answer.advice[0].startswith(f"no plan of {counted(gpus, 'GPU')} can run; would fit: ")
     with pytest.raises(IllegalPlanError, match=r"short.*; would fit: ") as error:
         single_plan(asked(model, gpus, **more), f"tp{gpus}" if gpus > 1 else "single")
     assert "\n" not in str(error.value)

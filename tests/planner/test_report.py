@@ -70,7 +70,8 @@ def test_the_headline_says_what_was_asked_and_what_was_taken_as_usual(model, mor
 
     assert f"{question.request.gpus} x {question.request.hardware}" in line
     for name, tokens in question.workload.tokens:
-        assert f"{tokens:,} {name} tokens" in line
+        said = "tokens in" if name == "tokens" else f"{name} tokens"
+        assert f"{tokens:,} {said}" in line
     assert line.endswith(f"{question.request.precision} · {question.request.runtime}")
 
 
@@ -162,3 +163,65 @@ def test_what_is_left_out_of_many_gpus_is_printed(style):
     _, out, _ = run("recommend", "--model", "llama-3.1-8b", "--gpus", "72", "--format", style)
 
     assert "rings of more than 32 are left out" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        ("llama-3.1-8b", {"gpus": 2}, "2,048 tokens in"),
+        ("flux.1-dev", {"gpus": 16, "nodes": 2}, "16 x h100-sxm on 2 hosts over infiniband"),
+        ("flux.1-dev", {"gpus": 8}, "8 x h100-sxm ·"),
+    ],
+)
+def test_the_headline_names_hosts_and_tokens(model, more, said):
+    assert said in report.headline(asked(model, **more)).plain
+
+
+@pytest.mark.parametrize(
+    ("objective", "column"), [("throughput", "results/s"), ("cost", "GPU-s a result")]
+)
+def test_what_plans_are_ranked_by_has_a_column(objective, column):
+    more = {"gpus": 4, "objective": objective, "at_most_gpus": True}
+    text, answer, lines, question = shown("flux.1-dev", more, width=400)
+    header = re.search(r"^# .*$", text, re.MULTILINE)[0]
+
+    assert column in header
+    assert "GPUs" in header
+    document = report.recommendation_markdown(question, answer, lines)
+    assert f"| plan | GPUs | {column} | latency |" in document
+    assert f"| {answer.plans[0].plan} | {answer.plans[0].gpus} | " in document
+
+
+def test_a_speed_up_over_a_gpu_without_room_says_so():
+    text, *_ = shown("llama-3.1-70b", {"gpus": 8}, width=400)
+    assert re.search(r"over one GPU, [\d.]+ s, had it the 13\d GiB", text)
+
+    text, *_ = shown("flux.1-dev", {"gpus": 8}, width=400)
+    assert "had it the" not in text
+
+
+@pytest.mark.parametrize("runtime", ["tensorrt", "torch-eager"])
+def test_engines_that_run_otherwise_than_priced_are_named(runtime):
+    text, _, lines, _ = shown("flux.1-dev", {"gpus": 4, "runtime": runtime}, width=400)
+    others = [one.engine for one in lines if one.line and one.runtime != runtime]
+
+    found = re.search(rf"^priced as {runtime}; (.*) \(--runtime prices that\)", text, re.MULTILINE)
+    assert bool(found) == bool(others)
+    assert all(name in found[1] for name in others)
+
+
+def test_half_widths_have_no_powers_of_ten():
+    text, *_ = shown("wan2.1-14b", {"gpus": 1, "hardware": "a100-sxm-80gb"}, width=400)
+
+    assert re.search(r"\d,\d{3} s ± \d{2,3} ", text)
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"), [("flux.1-dev", "single"), ("wan2.1-1.3b", "cfg2"), ("llama-3.1-8b", "tp2")]
+)
+def test_the_parts_of_memory_add_up_without_the_one_that_is_not_there(model, plan):
+    one = priced(model, plan)
+    parts = one.memory_parts_bytes
+
+    left_out = parts.get(one.memory_apart, 0.0)
+    assert one.memory_bytes == pytest.approx(sum(parts.values()) - left_out)

@@ -55,7 +55,7 @@ def test_names_are_words_that_are_known(name, value, said):
         Request(model="flux", **{name: value})
 
 
-@pytest.mark.parametrize("name", ["at_most", "offload", "kv_repeat", "detect"])
+@pytest.mark.parametrize("name", ["at_most_gpus", "offload", "kv_repeat", "detect"])
 @pytest.mark.parametrize("value", [None, 1, "yes", []])
 def test_switches_are_on_or_off(name, value):
     with pytest.raises(InputError, match=f"{name}: got .*, wanted True or False"):
