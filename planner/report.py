@@ -28,6 +28,8 @@ def recommendation(
     if answer.plans:
         top = answer.plans
         parts += [Text(), ranking(answer, top), *_notes(_baseline(question, answer)), Text()]
+        if answer.request.at_most_gpus and len(answer.scaling) > 1:
+            parts += [Text("the best plan of each number of GPUs", style="dim"), _scaling(answer)]
         parts += [_bullets(answer.advice), *_notes(_footnotes(question, answer))]
         parts += [Text(f"  known: {_known(top[0])}", style="dim"), Text()]
         parts += [Text(f"run {top[0].plan}:", style="bold"), _launches(launches)]
@@ -112,6 +114,22 @@ def _baseline(question: Question, answer: Recommendation) -> Iterator[str]:
             f"speed-up and efficiency are over one GPU, {format_seconds(one.latency_s)}, "
             f"had it the {format_bytes(one.memory_bytes)} that the model needs"
         )
+
+
+def _scaling(answer: Recommendation) -> RenderableType:
+    """One row a number of GPUs: the plan, its time as a bar, and what a result costs."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("GPUs", "latency", "GPU-s a result"):
+        table.add_column(name, justify="right")
+    table.add_column("plan")
+    table.add_column("")
+    longest = max(one.latency_s for one in answer.scaling)
+    for one in answer.scaling:
+        bar = "█" * max(1, round(BAR * one.latency_s / longest))
+        cost = _three(one.gpus / one.throughput_per_s)
+        cells = [str(one.gpus), format_seconds(one.latency_s), cost, str(one.plan)]
+        table.add_row(*cells, Text(bar, style="cyan"))
+    return Padding(table, (0, 0, 1, 2))
 
 
 def _columns(request: Request) -> list[str]:

@@ -225,3 +225,17 @@ def test_the_parts_of_memory_add_up_without_the_one_that_is_not_there(model, pla
 
     left_out = parts.get(one.memory_apart, 0.0)
     assert one.memory_bytes == pytest.approx(sum(parts.values()) - left_out)
+
+
+def test_where_fewer_gpus_may_do_every_number_has_a_row():
+    text, answer, *_ = shown("cosmos3-nano", {"gpus": 8, "at_most_gpus": True}, width=400)
+
+    bars = []
+    for one in answer.scaling:
+        found = re.search(
+            rf"^ +{one.gpus} +\S+ s +\S+ +{re.escape(str(one.plan))} +(█+)$", text, re.MULTILINE
+        )
+        bars.append(len(found[1]))
+    assert bars == sorted(bars, reverse=True)
+    assert bars[0] == report.BAR
+    assert "best plan of each" not in shown("cosmos3-nano", {"gpus": 8})[0]
