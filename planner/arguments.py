@@ -232,6 +232,13 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_checked_profile(parser: argparse.ArgumentParser) -> None:
+    """Add the profile to a command that predicts nothing, for scripts that give it to all."""
+    parser.add_argument(
+        "--profile", default="", help="a calibration, which is read and checked; nothing is priced"
+    )
+
+
 def add_collectives(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner collectives``."""
     add_machine(parser)
@@ -270,6 +277,7 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner models``."""
     parser.add_argument("action", choices=["list", "show", "import"], help="see above")
     parser.add_argument("name", nargs="?", help="a catalogue name, a config.json or a folder")
+    add_checked_profile(parser)
     add_output(parser)
 
 
@@ -282,4 +290,5 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
         "--nodes", type=whole, default=1, metavar="N", help="hosts of a catalogue name (default: 1)"
     )
     _add_generation(parser)
+    add_checked_profile(parser)
     add_output(parser, (*FORMATS, "html"))

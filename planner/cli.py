@@ -231,6 +231,7 @@ def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
 def _models(said: argparse.Namespace) -> Answer:
     from planner import models  # noqa: PLC0415
 
+    _check_profile(said.profile)
     if said.action == "list":
         return _model_list(said.format), DONE
     if said.name is None:
@@ -242,6 +243,13 @@ def _models(said: argparse.Namespace) -> Answer:
     from planner.report import pairs  # noqa: PLC0415
 
     return pairs(shown(described), said.format), DONE
+
+
+def _check_profile(asked: str) -> None:
+    from costmodels.catalogue import NONE, SHIPPED, read_profile  # noqa: PLC0415
+
+    if asked not in (NONE, SHIPPED):
+        read_profile(asked)
 
 
 def _model_list(style: str) -> str:
@@ -263,6 +271,7 @@ def _topology(said: argparse.Namespace) -> Answer:
     from topology import report  # noqa: PLC0415
     from topology.named import named  # noqa: PLC0415
 
+    _check_profile(said.profile)
     if said.action == "list":
         return _hardware_list(said.format), DONE
     machine = named(

@@ -326,3 +326,11 @@ def test_a_reader_that_leaves_early_is_no_error():
         )
 
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("words", [("topology", "show", "h100-sxm"), ("models", "show", "flux")])
+def test_commands_that_predict_nothing_check_a_profile_all_the_same(words):
+    code, out, _ = run(*words, "--profile", "h100-sxm")
+    assert (code, out) == run(*words)[:2]
+
+    assert_refused(*run(*words, "--profile", "/no/such/profile"), "/no/such/profile")
