@@ -8,6 +8,7 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.collectives import MOST_GPUS, MOST_NODES
 from planner.outcome import PlanEstimate
 from planner.request import LARGEST, Request, whole_number
 from planner.search import Recommendation, find, question_of, single_plan
@@ -111,7 +112,7 @@ def collective(  # noqa: PLR0913  # the contract's signature
     from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.collectives import collective_time  # noqa: PLC0415
 
-    ranks, hosts = _counted("gpus", gpus), _counted("nodes", nodes)
+    ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
     _check_names(op=op, algorithm=algorithm, launch=launch, profile=profile, topology=topology)
     if hardware is not None:
         _check_names(hardware=hardware)
@@ -239,10 +240,10 @@ def attention(  # noqa: PLR0913  # the contract's signature
     )
 
 
-def _counted(name: str, value: object) -> int:
+def _counted(name: str, value: object, most: int) -> int:
     count = whole_number(name, value)
-    if not 1 <= count <= LARGEST[name]:
-        raise InputError(f"{name}: got {count}, wanted a whole number from 1 to {LARGEST[name]}")
+    if not 1 <= count <= most:
+        raise InputError(f"{name}: got {count}, wanted a whole number from 1 to {most}")
     return count
 
 

@@ -197,6 +197,7 @@ def _collectives(said: argparse.Namespace) -> Answer:
         launch=said.launch,
         ground=ground,
         profile=said.profile,
+        here=said.detect,
     )
     if said.format == "json":
         return _json(table.to_dict()), DONE
@@ -221,6 +222,8 @@ def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
             op=said.op or "",
             name=Path(said.compare).name,
             algorithm=said.algorithm,
+            profile=said.profile,
+            here=said.detect,
         ),
     )
     if said.format == "json":

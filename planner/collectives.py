@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from costmodels.catalogue import profile_for
 from costmodels.collectives import basis, choose, collective_time
 from costmodels.collectives.calibration import Calibration
-from planner.request import LARGEST as MOST
 from topology.catalogue import hardware as find_hardware
 from topology.errors import InputError
 from topology.fabric import Fabric, Network
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from planner.ground import Ground
 
 LARGEST: Final = 2**44
+MOST_GPUS: Final = 2**17
+MOST_NODES: Final = 2**14
 BAR: Final = 30
 
 
@@ -156,6 +157,7 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     launch: str = "graph",
     ground: "Ground | None" = None,
     profile: str = "",
+    here: bool = False,
 ) -> CollectiveTable:
     """Price a collective over a range of sizes.
 
@@ -163,23 +165,24 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     ----------
     ground : a machine to take the GPUs from instead of catalogue hardware.
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
+    here : `ground` is the machine this runs on, which may have a profile of its own.
 
     Raises
     ------
     InputError
         If a name, a number or a size cannot be right.
     """
-    if not 2 <= gpus <= MOST["gpus"]:
-        raise InputError(f"gpus: got {gpus}, wanted a whole number from 2 to {MOST['gpus']}")
-    if not 0 <= nodes <= MOST["nodes"]:
-        raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST['nodes']}")
+    if not 2 <= gpus <= MOST_GPUS:
+        raise InputError(f"gpus: got {gpus}, wanted a whole number from 2 to {MOST_GPUS}")
+    if not 0 <= nodes <= MOST_NODES:
+        raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
     if ground is None:
         fabric, name = links(gpus, hardware, nodes)
     else:
         part = ground.on(gpus, nodes)
         fabric, name = part.fabric(), part.machine.hardware or part.machine.name
-    known = profile_for(name, profile)
-    way = Way(algorithm=algorithm, launch=launch, known=None if known is None else known.curves)
+    known = curves_of(name, profile, ground if here else None)
+    way = Way(algorithm=algorithm, launch=launch, known=known)
     rows = [_row(op, size, fabric, way) for size in sizes_of(sizes)]
     return CollectiveTable(
         op=op,
@@ -189,6 +192,17 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
         network=fabric.network,
         rows=tuple(rows),
     )
+
+
+def curves_of(hardware: str, profile: str, own: "Ground | None") -> Calibration:
+    """Take the curves of a profile: the one asked for, that of the machine `own`, or the usual."""
+    if own is None:
+        known = profile_for(hardware, profile)
+    else:
+        from planner.ground import profile_on  # noqa: PLC0415  # machines take a while to import
+
+        known = profile_on(own.machine, hardware, profile)
+    return None if known is None else known.curves
 
 
 def links(gpus: int, hardware: str, nodes: int = 0) -> tuple[Fabric, str]:

@@ -8,9 +8,10 @@ import numpy as np
 
 from costmodels.collectives import Settings, choose, supports
 from costmodels.collectives.operations import Op, read_op
-from planner.collectives import bus_factor, links
+from planner.collectives import bus_factor, curves_of, links
 from planner.diagnosis import SMALL, Run, diagnose, disturbances, disturbed
 from planner.nccl_log import Log, ranks_of, read_log, with_op
+from planner.nccl_network import as_said
 from planner.nccl_ops import inferred_op
 from planner.plot import plot
 from topology.catalogue import hardware as find_hardware
@@ -125,6 +126,7 @@ class Setting:
     """What the caller says about a log; empty, None and 0 where the log must tell.
 
     ground : the machine, where the caller has one. name : of the log's file.
+    profile : as in `planner.collectives.table`. here : `ground` is the machine this runs on.
     """
 
     hardware: str = ""
@@ -134,6 +136,8 @@ class Setting:
     op: str = ""
     algorithm: str = "auto"
     name: str = ""
+    profile: str = ""
+    here: bool = False
 
 
 def compare_all(text: str, setting: Setting) -> list[Comparison]:
@@ -150,7 +154,7 @@ def compare_all(text: str, setting: Setting) -> list[Comparison]:
 def compare(log: Log, setting: Setting) -> Comparison:
     """Price every row of one table on the links that it was measured on."""
     log, inferred = known_op(log, setting)
-    fabric, name = links_of(log, setting)
+    fabric, name, said = links_of(log, setting)
     other = other_hardware(log, name)
     run = Run(
         op=read_op(log.op or setting.op),
@@ -162,6 +166,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
         ),
         sizes=np.array([row.message_bytes for row in log.rows]),
         seconds=np.array([row.seconds for row in log.rows]),
+        known=curves_of(name, setting.profile, setting.ground if setting.here else None),
     )
     return Comparison(
         title=log.title,
@@ -171,7 +176,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
         nodes=fabric.nodes,
         rows=tuple(_rows(run, [row.in_place_s for row in log.rows])),
         mismatch=other,
-        notes=(*inferred, *_notes(log, fabric)),
+        notes=(*inferred, *said, *_notes(log, fabric)),
         diagnosis=tuple(disturbances(run) if other else diagnose(run)),
     )
 
@@ -206,8 +211,11 @@ def other_hardware(log: Log, name: str) -> str:
     return f"the log names {log.product[:60]} ({named}), priced as {name}"
 
 
-def links_of(log: Log, setting: Setting) -> tuple[Fabric, str]:
-    """Give the links that a log was measured on, and the name of its GPUs.
+def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
+    """Give the links that a log was measured on, the name of its GPUs, and what was read of them.
+
+    What the log says of its links stands before the catalogue; a machine that the caller has
+    stands before both.
 
     Raises
     ------
@@ -221,7 +229,7 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str]:
     hosts = nodes if nodes > 1 else 0
     if setting.ground is not None:
         part = setting.ground.on(ranks, hosts)
-        return part.fabric(), part.machine.hardware or part.machine.name
+        return part.fabric(), part.machine.hardware or part.machine.name, ()
     name = setting.hardware or by_product(names(), log.product)
     if not name:
         shown = repr(log.product[:40]) if log.product else "nothing"
@@ -229,7 +237,9 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str]:
             f"log: got {shown} for the kind of GPU, wanted a catalogue name: give --hardware"
         )
     found = find_hardware(name)
-    return links(ranks, name, 0 if found.domain > found.gpus else hosts)
+    usual, name = links(ranks, name, 0 if found.domain > found.gpus else hosts)
+    fabric, said = as_said(usual, log.links, found, log.product)
+    return fabric, name, said
 
 
 def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:

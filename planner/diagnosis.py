@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives import Settings, collective_time, least_bytes, supports
+from costmodels.collectives.calibration import Calibration
 from costmodels.collectives.operations import Op
 from topology.fabric import Fabric, Network
 from topology.hardware import pcie_bandwidth
@@ -38,6 +39,7 @@ class Run:
     settings: Settings
     sizes: Array
     seconds: Array
+    known: Calibration = None
 
     def times(self, factor: float = 1.0) -> Array:
         """Seconds by the model; `factor` scales the sizes."""
@@ -48,6 +50,7 @@ class Run:
             self.fabric,
             algorithm=self.algorithm if able else "auto",
             settings=self.settings,
+            calibration=self.known,
         )
 
     def kept(self, which: NDArray[np.bool_]) -> "Run":
@@ -220,7 +223,10 @@ def _networks(fabric: Fabric, network: Network) -> Iterator[tuple[str, Fabric]]:
         yield f"NICs run at 1/{part} of their rate", replace(fabric, network=slow)
         fast = replace(network, bandwidth=BytesPerSecond(network.bandwidth * part))
         yield f"NICs are {part} times as fast as assumed", replace(fabric, network=fast)
-    if network.kind != "ethernet":
+    if network.kind == "ethernet":
+        direct = replace(network, kind="roce")
+        yield "RDMA carries the traffic, not TCP sockets", replace(fabric, network=direct)
+    else:
         sockets = replace(network, kind="ethernet")
         yield "traffic takes TCP sockets instead of RDMA", replace(fabric, network=sockets)
         port = BytesPerSecond(network.bandwidth / network.nics)

@@ -1,14 +1,18 @@
 """The machine that a request brings: which of its GPUs are used, and which one sets the pace."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
+from costmodels.catalogue import own_profile, profile_for
 from costmodels.collectives import collective_time
+from costmodels.profile import Profile
 from topology.catalogue import hardware as find_hardware
 from topology.cluster import repeated
+from topology.devices import Device
 from topology.errors import InputError, TopologyError
 from topology.fabric import Fabric
 from topology.graph import Gpu, Machine
@@ -18,6 +22,8 @@ from topology.sourced import Sourced
 from topology.survey import Survey, survey
 from topology.units import MIB, counted, format_bytes
 
+_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:\+\S{1,12})?")
+_SLICES: Final = 7  # MIG compute slices of a GPU
 _TRIED: Final = 10  # GPUs of a host up to which every subset is tried
 _PROBE: Final = 16 * MIB  # B, the all-reduce that compares subsets
 
@@ -102,23 +108,47 @@ class Ground:
             memory=_least(slowest.device.memory, memory),
             memory_bandwidth=_least(slowest.device.memory_bandwidth, narrow),
         )
+        if self.gpus == 1 and self.chosen[0].mig:
+            device = sliced(device, self.chosen[0].slice)
         per = len(self.machine.gpus)
         return replace(slowest, device=device, gpus=per, domain=per)
 
     def obstacle(self) -> str:
         """Say why the GPUs in use cannot work together; empty where they can."""
-        sliced = [gpu.name for gpu in self.chosen if gpu.mig]
-        if sliced and self.gpus > 1:
+        split = [gpu for gpu in self.chosen if gpu.mig]
+        if split and self.gpus > 1:
+            names = ", ".join(gpu.name for gpu in split[:4])
             return (
-                f"{', '.join(sliced[:4])} {'are' if len(sliced) > 1 else 'is'} split into MIG "
+                f"{names} {'are' if len(split) > 1 else 'is'} split into MIG "
                 f"slices, which have no peer access and which NCCL does not join"
+            )
+        if split and not share_of(split[0].slice):
+            return (
+                f"{split[0].name} is split into MIG slices: got no one profile, wanted a line such "
+                f"as 'MIG 1g.10gb Device 0' of nvidia-smi -L"
             )
         return ""
 
     def notes(self) -> tuple[str, ...]:
         """List what was assumed about the machine, and which GPU rules among different ones."""
         lines = [f"assumed: {line}" for line in self.machine.assumptions]
-        return (*lines, *self._mixed(), *(f"warning: {line}" for line in self.machine.warnings))
+        return (
+            *lines,
+            *self._mixed(),
+            *self._sliced(),
+            *(f"warning: {line}" for line in self.machine.warnings),
+        )
+
+    def _sliced(self) -> tuple[str, ...]:
+        gpu = self.chosen[0]
+        share = share_of(gpu.slice)
+        if self.gpus > 1 or not gpu.mig or not share:
+            return ()
+        line = (
+            f"priced as one MIG slice {gpu.slice} of {_kind(gpu)}: {100 * share[0]:.3g} % of its "
+            f"multiprocessors, {share[1] / 10**9:g} GB of its memory"
+        )
+        return (line,)
 
     def _mixed(self) -> tuple[str, ...]:
         kinds = sorted({_kind(gpu) for gpu in self.chosen})
@@ -131,6 +161,21 @@ class Ground:
             f"the {format_bytes(_memory(small))} of {_kind(small)}"
         )
         return (line,)
+
+
+def profile_on(machine: Machine, hardware: str, asked: str) -> Profile | None:
+    """Take the profile that was asked for, the machine's own, or the one that ships.
+
+    Parameters
+    ----------
+    machine : this very one, as it was found. hardware : the catalogue name of its GPUs.
+    """
+    products = {gpu.product for gpu in machine.gpus}
+    if not asked and len(products) == 1:
+        own = own_profile(hardware, products.pop(), len(machine.gpus))
+        if own is not None:
+            return own
+    return profile_for(hardware, asked)
 
 
 def ground_of(
@@ -197,6 +242,44 @@ def _speed(hardware: Hardware) -> float:
 def _memory(gpu: Gpu) -> float:
     listed = find_hardware(_kind(gpu)).device.memory.value
     return min(gpu.memory or listed, listed)
+
+
+def share_of(profile: str) -> tuple[float, float] | None:
+    """Give the share of a GPU's multiprocessors and the bytes of memory of a MIG profile.
+
+    One of seven slices has an eighth of the multiprocessors: some are left over.
+
+    >>> share_of("1g.10gb"), share_of("7g.80gb"), share_of("")
+    ((0.125, 10000000000.0), (1.0, 80000000000.0), None)
+    """
+    match = _PROFILE.fullmatch(profile)
+    if match is None:
+        return None
+    slices = int(match[1])
+    return (1.0 if slices == _SLICES else slices / (_SLICES + 1)), float(match[2]) * 10**9
+
+
+def sliced(device: Device, profile: str) -> Device:
+    """Describe one MIG slice of a GPU: its share of everything; the GPU itself if it is unknown."""
+    share = share_of(profile)
+    if share is None:
+        return device
+    source = f"MIG slice {profile}"
+    eighths = max(1, round((_SLICES + 1) * share[1] / device.memory.value))
+    width = min(1.0, eighths / (_SLICES + 1))
+
+    def part(number: Sourced, of: float) -> Sourced:
+        return Sourced(value=number.value * of, kind="derived", source=source)
+
+    whole = max(1.0, device.multiprocessors.value * share[0] // 1)
+    return replace(
+        device,
+        multiprocessors=Sourced(value=whole, kind="derived", source=source),
+        memory=_least(device.memory, share[1]),
+        memory_bandwidth=part(device.memory_bandwidth, width),
+        l2=part(device.l2, width),
+        peaks=tuple((name, part(peak, share[0])) for name, peak in device.peaks),
+    )
 
 
 def _least(number: Sourced, value: float) -> Sourced:

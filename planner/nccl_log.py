@@ -7,6 +7,13 @@ from statistics import median
 from typing import Final
 
 from costmodels.collectives.operations import Op
+from planner.nccl_network import (
+    LinksText,
+    read_environment,
+    read_inside,
+    read_line,
+    read_network,
+)
 from topology.errors import InputError
 from topology.readers.lines import MOST_CHARACTERS, plain_lines
 
@@ -67,7 +74,8 @@ class LogRow:
 class Log:
     """One table of a log; what the log does not say is None or empty.
 
-    per_process : GPUs that one process drives. algorithm : forced, empty where NCCL chose.
+    per_process : GPUs that one process drives. per_node : GPUs of one node. algorithm : forced,
+    empty where NCCL chose. links : what was said of them.
     """
 
     title: str = ""
@@ -75,10 +83,12 @@ class Log:
     gpus: int | None = None
     nodes: int | None = None
     per_process: int = 1
+    per_node: int | None = None
     nccl: tuple[int, int] | None = None
     product: str = ""
     graph: bool = False
     algorithm: str = ""
+    links: LinksText = LinksText()
     rows: tuple[LogRow, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -146,7 +156,8 @@ def _opens(line: str) -> bool:
 
 def _kept(log: Log) -> Log:
     """Keep what holds for every table of a log."""
-    return Log(nccl=log.nccl, product=log.product, graph=log.graph, per_process=log.per_process)
+    kept = Log(nccl=log.nccl, product=log.product, graph=log.graph, per_process=log.per_process)
+    return replace(kept, per_node=log.per_node, links=log.links)
 
 
 def _row(number: int, match: re.Match[str]) -> LogRow | None:
@@ -205,6 +216,7 @@ def _said(log: Log, line: str) -> Log:
     if library:
         major, minor = (part for part in library.groups() if part is not None)
         log = replace(log, nccl=(int(major), int(minor)))
+    log = replace(log, links=read_line(line, log.links))
     if forced:
         log = replace(log, algorithm=forced[1].lower().replace("nvlstree", "nvls_tree"))
     note = _NOTE.match(line)
@@ -214,16 +226,41 @@ def _said(log: Log, line: str) -> Log:
 def _noted(log: Log, key: str, value: str) -> Log:
     """Take a remark ``# nodes: 2`` that somebody wrote over a log."""
     number = int(value) if value.isdigit() else 0
-    if key in ("gpus_total", "gpus", "ranks") and number:
-        return replace(log, gpus=number)
-    if key == "nodes" and number:
-        return replace(log, nodes=number)
+    if key in ("gpus_total", "gpus", "ranks", "nodes", "gpus_per_node") and number:
+        return replace(
+            log,
+            nodes=number if key == "nodes" else log.nodes,
+            per_node=number if key == "gpus_per_node" else log.per_node,
+            gpus=log.gpus if key in ("nodes", "gpus_per_node") else number,
+        )
     if key == "gpu":
         return replace(log, product=value)
     name = value.lower().replace("_", "").replace("-", "")
     if key == "collective" and name in _OPS:
         return replace(log, op=_OPS[name])
-    return log
+    return replace(log, links=_linked(log.links, key, value))
+
+
+def _linked(links: LinksText, key: str, value: str) -> LinksText:
+    """Take a remark about links, or about variables that change what is used of them."""
+    if key in ("link_inter", "network"):
+        sockets = read_environment(value, links).sockets
+        return _between(read_network(value), links, sockets=sockets)
+    if key == "link_intra":
+        return read_inside(value, links)
+    return read_environment(value, links) if key in ("env", "environment") else links
+
+
+def _between(said: LinksText, before: LinksText, *, sockets: bool) -> LinksText:
+    """Add what is said of the network to what is known of the links inside a node."""
+    return replace(
+        before,
+        kind=said.kind,
+        nics=said.nics,
+        rates=said.rates,
+        total=said.total,
+        sockets=sockets,
+    )
 
 
 def _titled(log: Log, line: str) -> Log:
@@ -266,6 +303,17 @@ def with_op(log: Log, op: Op) -> Log:
 def _finished(seen: _Seen, rows: Sequence[LogRow]) -> Log:
     """Add what ranks and bandwidths tell to what was said."""
     log = replace(seen.log, rows=tuple(sorted(rows, key=lambda row: row.message_bytes)))
+    return _shared_out(_counted(seen, log, rows))
+
+
+def _shared_out(log: Log) -> Log:
+    """Count the nodes by the GPUs of each, where nothing else says it."""
+    if log.nodes or not log.gpus or not log.per_node or log.gpus % log.per_node:
+        return log
+    return replace(log, nodes=log.gpus // log.per_node)
+
+
+def _counted(seen: _Seen, log: Log, rows: Sequence[LogRow]) -> Log:
     if seen.ranks:
         gpus = max(rank for rank, _, _ in seen.ranks) + 1
         nodes = _hosts(seen.ranks, gpus)

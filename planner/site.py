@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from costmodels.catalogue import own_profile, profile_for, runtime
+from costmodels.catalogue import profile_for, runtime
 from costmodels.price import Target
 from costmodels.profile import Profile
 from costmodels.runtime import Runtime
@@ -102,14 +102,11 @@ def site_of(request: Request) -> Site:
 
 def _profile(request: Request, found: Hardware, ground: "Ground | None") -> Profile | None:
     """Take the profile that was asked for, or that of the very machine this runs on."""
-    if request.detect and not request.profile and ground is not None:
-        machine = ground.machine
-        products = {gpu.product for gpu in machine.gpus}
-        if len(products) == 1:
-            own = own_profile(found.name, products.pop(), len(machine.gpus))
-            if own is not None:
-                return own
-    return profile_for(found.name, request.profile)
+    if not request.detect or ground is None:
+        return profile_for(found.name, request.profile)
+    from planner.ground import profile_on  # noqa: PLC0415  # as below
+
+    return profile_on(ground.machine, found.name, request.profile)
 
 
 def _ground(request: Request) -> "Ground | None":

@@ -14,11 +14,17 @@
     hosts_per_leaf = 8             # 0: all of them
     oversubscription = 2.0         # into a leaf over out of it
 
+    [[measured]]                   # what copies between GPUs of one host reached
+    label = "PHB"                  # of every two GPUs with that label of nvidia-smi topo -m
+    bandwidth = "13.2 GB/s"
+    [[measured]]
+    pair = ["GPU0", "GPU3"]        # of two GPUs; it stands above their label
+    bandwidth = "6.5 GB/s"
+
     [rack]                         # where NVLink spans hosts, as in NVL72
     hosts = 18
 """
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,11 +37,12 @@ from topology.graph import Cluster, Machine, Nic
 from topology.hardware import Hardware
 from topology.links.catalogue import rates
 from topology.machines import machine_of
+from topology.measured import MeasuredText, bandwidths, read_measured, with_measured
 from topology.sourced import Sourced
-from topology.units import parse
+from topology.units import parse_rate
 
 _MOST_HOSTS: Final = 100_000
-_TOP: Final = {"name", "hosts", "hardware", "topology", "network", "rack"}
+_TOP: Final = {"name", "hosts", "hardware", "topology", "network", "rack", "measured"}
 _NETWORK: Final = {
     "kind", "nics", "nic_bandwidth", "rails", "hosts_per_leaf", "oversubscription",
 }  # fmt: skip
@@ -43,7 +50,7 @@ _NETWORK: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterText:
-    """A cluster file: how many hosts of what, and its network table as written."""
+    """A cluster file: how many hosts of what, what was measured, its network table as written."""
 
     name: str
     hosts: int
@@ -51,6 +58,7 @@ class ClusterText:
     topology: str | None
     network: Mapping[str, object]
     rack_hosts: int
+    measured: tuple[MeasuredText, ...] = ()
 
 
 def read_cluster(text: str) -> ClusterText:
@@ -78,6 +86,7 @@ def read_cluster(text: str) -> ClusterText:
         topology=_string(table, "topology"),
         network=network,
         rack_hosts=_count(rack, "hosts", "rack") if rack else 0,
+        measured=read_measured(table.get("measured", [])),
     )
 
 
@@ -115,7 +124,10 @@ def build_cluster(said: ClusterText, host: Machine) -> Machine:
     )
     speed = bandwidth if "nic_bandwidth" in network else None
     return replace(
-        with_ports(host, nics, speed), name=said.name, copies=said.hosts, cluster=cluster
+        with_measured(with_ports(host, nics, speed), bandwidths(host, said.measured)),
+        name=said.name,
+        copies=said.hosts,
+        cluster=cluster,
     )
 
 
@@ -184,9 +196,7 @@ def _bandwidth(network: Mapping[str, object]) -> Sourced | None:
     text = network.get("nic_bandwidth")
     if text is None:
         return None
-    match = re.fullmatch(r"\s*([0-9.]{1,12})\s*([TGM])(?:bit/s|bps|b/s)\s*", str(text)[:40])
-    shown = f"{match[1]} {match[2]}B/s" if match else str(text)[:40]
-    value = parse(shown, "B/s") / (8 if match else 1)
+    value = parse_rate(str(text))
     if value <= 0:
         raise TopologyError(f"network: nic_bandwidth is {text!r}: expected more than nothing")
     return Sourced(value=value, kind="datasheet", source="cluster file")

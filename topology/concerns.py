@@ -1,13 +1,17 @@
 """What about a machine should worry somebody who wants to split a model over it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
+from topology.catalogue import hardware_names
 from topology.graph import Machine, pair_table
+from topology.hardware import CROWD
 from topology.paths import PathType, path_types, processor_of, refused_pairs
 from topology.rings import nvlink_islands
 from topology.survey import is_nvlink
 
-_SHOWN = 4
+_SHOWN: Final = 4
+_LEVELS: Final = {"0": "LOC", "1": "NVL", "LOC": "LOC", "NVL": "NVL"}
 
 
 def concerns(machine: Machine) -> tuple[str, ...]:
@@ -22,6 +26,7 @@ def concerns(machine: Machine) -> tuple[str, ...]:
         *_peers(machine),
         *_sockets(machine),
         *_bridges(machine),
+        *_exchanges(machine),
         *_nics(machine),
         *_mig(machine),
     )
@@ -80,6 +85,48 @@ def _bridges(machine: Machine) -> Iterator[str]:
     ]
     if short:
         yield f"no direct NVLink for {len(short)} pairs, such as {short[0][0]}-{short[0][1]}"
+
+
+def _exchanges(machine: Machine) -> Iterator[str]:
+    """Say where, beside NVLink bridges, peers exchange no faster than through the host."""
+    kinds = {gpu.hardware for gpu in machine.gpus}
+    known = hardware_names()
+    held = all(kind in known and known[kind].exchange is not None for kind in kinds)
+    if len(machine.gpus) < CROWD or not held or machine.described_hosts > 1:
+        return
+    pairs, refused = pair_table(machine), {pair[:2] for pair in refused_pairs(machine)}
+    names = [gpu.name for gpu in machine.gpus]
+    ends = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    bridged = [pair for pair in ends if is_nvlink(pairs.get(pair))]
+    if bridged and not refused.issuperset(set(ends) - set(bridged)):
+        yield (
+            "all-to-all over PCIe peers is no faster than through the host on such servers: "
+            "NCCL_P2P_LEVEL=NVL is worth a try"
+        )
+
+
+def environment_concerns(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """List the variables that keep NCCL from using what a machine has.
+
+    >>> environment_concerns({"NCCL_P2P_LEVEL": "LOC", "HOME": "/root"})
+    ('NCCL_P2P_LEVEL=LOC is set: peers are not used at all, NVLink neither; unset it',)
+    """
+    found = []
+    level = _LEVELS.get(environment.get("NCCL_P2P_LEVEL", "").upper(), "")
+    if level == "LOC":
+        found.append(
+            f"NCCL_P2P_LEVEL={environment['NCCL_P2P_LEVEL']} is set: peers are not used at all, "
+            f"NVLink neither; unset it"
+        )
+    elif level == "NVL":
+        found.append("NCCL_P2P_LEVEL=NVL is set: peers are used over NVLink only, not over PCIe")
+    if environment.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
+        found.append("NCCL_P2P_DISABLE is set: all copies go through the host, NVLink is idle")
+    if environment.get("NCCL_SHM_DISABLE", "0") not in ("", "0"):
+        found.append(
+            "NCCL_SHM_DISABLE is set: GPUs without peers talk over the network, even in a host"
+        )
+    return tuple(found)
 
 
 def _nics(machine: Machine) -> Iterator[str]:

@@ -2,13 +2,16 @@
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 
 from topology.catalogue import hardware_names
+from topology.concerns import environment_concerns
 from topology.errors import TopologyError
 from topology.graph import Machine, PairKind, PeerState, PeerStatus
 from topology.read import finished
 from topology.readers.assemble import Choices, assemble
+from topology.readers.catalogue import environment
 from topology.readers.reading import RANKS, GpuText, Label, Reading
 from topology.units import Bytes
 
@@ -20,14 +23,15 @@ _SWITCH: Final = 2  # NVML's type of what is at the other end of an NVLink
 
 
 def detect() -> Machine:
-    """Describe the machine this runs on.
+    """Describe the machine this runs on; variables of NCCL that hold it back are warned of.
 
     Raises
     ------
     TopologyError
         If there is no NVML, no driver, or no GPU; the message says what is missing.
     """
-    return machine_from(snapshot())
+    seen = machine_from(snapshot())
+    return replace(seen, warnings=(*seen.warnings, *environment_concerns(environment())))
 
 
 def snapshot() -> Snapshot:

@@ -28,6 +28,7 @@ def machine_dict(machine: Machine) -> dict[str, object]:
 
 
 def _gpu_row(machine: Machine, copy: int, gpu: Gpu) -> dict[str, object]:
+    port = next((e for e in machine.edges if e.kind == "pcie" and gpu.name in (e.a, e.b)), None)
     return {
         "name": full_name(machine, copy, gpu.name),
         "node": copy * machine.described_hosts + gpu.host,
@@ -37,6 +38,9 @@ def _gpu_row(machine: Machine, copy: int, gpu: Gpu) -> dict[str, object]:
         "memory_bytes": gpu.memory,
         "numa": gpu.numa,
         "mig": gpu.mig,
+        "slice": gpu.slice,
+        "pcie_generation": port.generation if port else 0,
+        "pcie_lanes": port.count if port else 0,
     }
 
 
@@ -58,6 +62,7 @@ def _pair_row(machine: Machine, copy: int, pair: Pair) -> dict[str, object]:
         "count": pair.count,
         "bandwidth_bytes_per_s": pair.bandwidth,
         "read": pair.read,
+        "measured": pair.basis == "measured",
     }
 
 
@@ -69,6 +74,7 @@ def _edge_row(edge: Edge) -> dict[str, object]:
         "count": edge.count,
         "bandwidth_bytes_per_s": edge.bandwidth.value,
         "read": False,
+        "measured": False,
     }
 
 

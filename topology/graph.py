@@ -16,6 +16,7 @@ from topology.units import Bytes, BytesPerSecond
 NodeKind = Literal["gpu", "nic", "nvswitch", "pcie_switch", "root", "cpu", "switch"]
 EdgeKind = Literal["nvlink", "c2c", "pcie", "host", "socket", "network"]
 PairKind = Literal["NVLINK", "NVSWITCH", "PIX", "PXB", "PHB", "NODE", "SYS", "C2C", "NET"]
+PairBasis = Literal["kind", "told", "measured"]
 PeerState = Literal["OK", "NS", "CNS", "GNS", "TNS", "DR", "U"]
 
 
@@ -25,7 +26,8 @@ class Gpu:
 
     capability : compute capability without its point, assumed where `hardware` is None.
     memory : bytes, None where unknown. peer_to_peer : GPUs reach each other over PCIe; no_peers :
-    why they do not, empty where that is unknown.
+    why they do not, empty where that is unknown. slice : profile of the one MIG slice of it that is
+    seen, such as ``1g.10gb``.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Gpu:
     peer_to_peer: bool = True
     no_peers: str = ""
     mig: bool = False
+    slice: str = ""
     gpudirect: bool | None = None
     bus: str = ""
 
@@ -89,6 +92,8 @@ class Pair:
 
     count : NVLinks, else 1. bandwidth : bytes per second each way with nobody else about.
     read : the text says so; otherwise it, or the bandwidth of its NIC, was filled in.
+    basis : `bandwidth` is what the links are nominally good for, by their kind or as somebody
+    told, or what a copy reached that was measured.
     """
 
     a: str
@@ -97,6 +102,7 @@ class Pair:
     count: int = 1
     bandwidth: BytesPerSecond
     read: bool = True
+    basis: PairBasis = "kind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

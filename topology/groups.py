@@ -10,6 +10,7 @@ from topology.errors import TopologyError
 from topology.expand import uplink, usable_nics
 from topology.fabric import Fabric, LinkKind, Network
 from topology.graph import Cluster, Gpu, Machine, Nic
+from topology.measured import is_known, link_bandwidth
 from topology.rings import best_ring, exchange_rate, has_nvlink_ring, load_of
 from topology.survey import Survey, is_nvlink, survey
 from topology.units import BytesPerSecond
@@ -180,6 +181,8 @@ def _local(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]])
 def _exchange(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]) -> float:
     """Give what links leave when each sends to each, or what hosts of such GPUs are known to."""
     rate = exchange_rate(known, names, beside)
+    if any(pair <= set(names) for pair in known.refused):
+        return rate  # staged copies share the memory of the host, which has a rate of its own
     kinds = {gpu.hardware for gpu in known.machine.gpus if gpu.name in names} - {None}
     across = len({known.cpus[name] for name in names}) > 1
     usual = [hardware(str(kind)).exchange_rate(len(names), across=across) for kind in kinds]
@@ -194,10 +197,11 @@ def _link(
         return _alone(known, names[0])
     inside = [pairs.get((a, b)) for i, a in enumerate(names) for b in names[i + 1 :]]
     if all(pair is not None and pair.kind == "NVSWITCH" for pair in inside):
-        return "nvswitch", min(known.nvlink[name] for name in names)
+        told = [link_bandwidth(pair) for pair in inside if pair is not None and is_known(pair)]
+        return "nvswitch", min([*told, *(known.nvlink[name] for name in names if not told)])
     neighbours = {a: {b for b in names if b != a and is_nvlink(pairs.get((a, b)))} for a in names}
     if has_nvlink_ring(neighbours, names):
-        return "nvlink", min(sum(pairs[a, b].bandwidth for b in neighbours[a]) for a in names)
+        return "nvlink", min(sum(link_bandwidth(pairs[a, b]) for b in neighbours[a]) for a in names)
     return "pcie", best_ring(known, names, load_of(known, beside)).rate
 
 

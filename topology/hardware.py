@@ -91,6 +91,7 @@ class Hardware:
         span = local * stride
         bridged = span <= self.domain
         across = span > max(1, self.gpus // self.sockets)
+        no_bound = BytesPerSecond(0.0)
         return Fabric(
             architecture=self.device.architecture,
             ranks=ranks,
@@ -105,7 +106,7 @@ class Hardware:
             pcie_generation=self.pcie_generation,
             network=self._network(min(stride, island), island) if islands > 1 else None,
             hosts=-(-span // self.gpus) if bridged else 1,
-            exchange=self.exchange_rate(local, across=across),
+            exchange=self.exchange_rate(local, across=across) if self.peer_to_peer else no_bound,
         )
 
     def exchange_rate(self, local: int, *, across: bool = False) -> BytesPerSecond:

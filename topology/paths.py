@@ -54,6 +54,9 @@ _REFUSED: Final = {
 }
 
 
+_ACCESS: Final = ("", "r", "w", "p")  # of a status matrix: none, read, write, over PCIe
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Whether one device may reach another directly, and why."""
@@ -194,7 +197,7 @@ def _peer_allowed(
     states = [
         peer.state
         for peer in machine.peers
-        if {peer.a, peer.b} == {a.name, b.name} and peer.capability in ("", "r", "w")
+        if {peer.a, peer.b} == {a.name, b.name} and peer.capability in _ACCESS
     ]
     worst = next((state for state in states if state != "OK"), None)
     if worst is not None:

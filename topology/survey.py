@@ -7,6 +7,7 @@ from itertools import permutations
 
 from topology.errors import TopologyError
 from topology.graph import Machine, Pair, pair_table
+from topology.measured import is_known, measured_capacity
 from topology.paths import processor_of, refused_pairs
 from topology.routes import (
     NVLINK,
@@ -55,7 +56,7 @@ class Survey:
     def label(self, a: str, b: str) -> tuple[object, ...]:
         """Say how two GPUs reach each other, in a form that can be compared."""
         pair = self.pairs.get((a, b))
-        known = (pair.kind, pair.count, pair.bandwidth) if pair else ()
+        known = (pair.kind, pair.count, pair.bandwidth, pair.basis) if pair else ()
         return (*known, frozenset((a, b)) in self.refused)
 
     @property
@@ -77,7 +78,7 @@ def survey(machine: Machine) -> Survey:
     """Index one host of a machine."""
     graph, pairs = adjacency(machine), pair_table(machine)
     refused = frozenset(frozenset(pair[:2]) for pair in refused_pairs(machine))
-    paths = _paths(machine, graph, pairs, refused)
+    paths, capacity = _measured(pairs, graph, _paths(machine, graph, pairs, refused))
     cpus = processor_of(machine)
     return Survey(
         machine=machine,
@@ -88,8 +89,20 @@ def survey(machine: Machine) -> Survey:
         trails={name: _trail(graph, name, cpu) for name, cpu in cpus.items()},
         nvlink={gpu.name: nvlink_bandwidth(machine, gpu.name) for gpu in machine.gpus},
         paths=paths,
-        capacity={hop: graph.edge(*hop).bandwidth.value for path in paths.values() for hop in path},
+        capacity=capacity,
     )
+
+
+def _measured(
+    pairs: Mapping[tuple[str, str], Pair],
+    graph: Adjacency,
+    paths: dict[tuple[str, str], tuple[Hop, ...]],
+) -> tuple[dict[tuple[str, str], tuple[Hop, ...]], dict[Hop, float]]:
+    """Give the ways between GPUs and what their links carry, as far as measured, else nominal."""
+    nominal = {hop: graph.edge(*hop).bandwidth.value for path in paths.values() for hop in path}
+    if not any(map(is_known, pairs.values())):
+        return paths, nominal
+    return measured_capacity(pairs, paths, nominal)
 
 
 def _trail(graph: Adjacency, name: str, cpu: str | None) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """What is run and timed: a model at a size, under a plan, in a way to launch it."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, cast, get_args
@@ -12,10 +13,13 @@ from planner.request import Request
 from planner.site import Site, site_of
 from planner.workload import Workload
 from topology.devices import Precision
-from topology.errors import InputError, unknown
+from topology.errors import InputError, ModelError, unknown
 
 Mode = Literal["eager", "compile", "graph"]
 Stage = Literal["denoise", "prefill", "decode"]
+
+RUNNABLE: Final = ("bf16", "fp16", "fp8")
+"""Precisions that the executor has, of those that can be priced."""
 
 RUNTIMES: Final[Mapping[Mode, str]] = {
     "eager": "torch-eager",
@@ -136,6 +140,19 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
     workload = workload_of(model, request, site)
     steps = replace(workload, steps=1) if model.kind == "diffusion" else workload
     return Subject(case=case, model=model, workload=steps, plan=plan, site=site)
+
+
+def digest_of(case: Case, hardware: str) -> str:
+    """Sum up what a case asks for: all that its model's configuration says, and all sizes.
+
+    Two cases of one key differ in it where a file was changed in between; empty where the model
+    cannot be read.
+    """
+    try:
+        subject = look_up(case, hardware)
+    except ModelError:
+        return ""
+    return hashlib.sha256(repr((subject.model, subject.workload)).encode()).hexdigest()[:16]
 
 
 def read_case(fields: Mapping[str, object]) -> Case:

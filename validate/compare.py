@@ -112,8 +112,13 @@ class Comparison:
         }
 
     def passes(self, gate: float) -> bool:
-        """Whether it ran, is right, and is predicted within a share `gate`."""
-        return self.measured.status == "done" and abs(self.step_error) <= gate
+        """Whether it ran, is right, and its step and memory are predicted within a share `gate`."""
+        return self.measured.status == "done" and not self.misses(gate)
+
+    def misses(self, gate: float) -> list[str]:
+        """Name what is predicted worse than a share `gate`; classes of work have no gate."""
+        errors = {"step": self.step_error, "memory": self.memory_error}
+        return [name for name, share in errors.items() if not abs(share) <= gate]
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""

@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from topology.errors import InputError, ModelError
 from validate import harness
+from validate.asked import hardware_of
 from validate.cases import Case, Mode, cross
 from validate.compare import compare, rankings, summarise
 from validate.launch import Limits
@@ -42,9 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         harness.say("\n".join(case.key for case in cases))
         return 0
     log = asked.output / "session.log"
+    products = harness.products() if asked.device == "cuda" else []
+    try:
+        hardware = hardware_of(products[0] if products else "", asked.hardware)
+    except InputError as error:
+        harness.complain(f"gpu_session: {error}")
+        return 2
     options = Options(
         gpus=asked.gpus,
-        hardware=asked.hardware,
+        hardware=hardware,
         device=asked.device,
         compiler=asked.compiler,
         budget_s=asked.budget,
@@ -57,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InputError, ModelError) as error:
         harness.complain(f"gpu_session: {error}")
         return 2 if isinstance(error, InputError) else 1
-    found = compare(rows, asked.hardware, asked.profile)
+    found = compare(rows, hardware, asked.profile)
     ranked = rankings(found)
     summary = summarise(found, ranked)
     harness.write_text(asked.output / "report.md", markdown(found, ranked, summary, asked.gate))
@@ -70,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--gpus", type=int, default=2)
-    parser.add_argument("--hardware", default="h100-sxm", help="a catalogue name")
+    parser.add_argument("--hardware", default="", help="a catalogue name (default: this one's)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--models", default="", help="only these, by name, joined by commas")
     parser.add_argument("--plans", default=",".join(PLANS))

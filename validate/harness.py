@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 from validate.preflight import Facts
 
@@ -66,7 +67,33 @@ def facts(timeout_s: float = 60) -> Facts:
         libraries=tuple(names),
         visible=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         driver=gpu().driver,
+        processor=_processor(),
     )
+
+
+def _processor() -> str:
+    """Name the host's processor, as Linux does."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+def products() -> list[str]:
+    """Names of the GPUs of this host, as the driver calls them; none without one."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(  # noqa: S603  # a fixed command
+            command, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [name.strip() for name in done.stdout.splitlines() if name.strip()]
 
 
 def _probe(timeout_s: float) -> tuple[dict[str, object], str]:
@@ -152,7 +179,7 @@ def complain(text: str) -> None:
     sys.stderr.flush()
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End this process at once, without waiting for what still runs on the device."""
     sys.stdout.flush()
     sys.stderr.flush()

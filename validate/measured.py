@@ -21,15 +21,20 @@ class Measured:
         not done, or what is to be known about it.
     step_s, wall_s : median by the device's clock, and mean by the host's. low_s, high_s : least and
         most of `repeats`.
-    classes_s : busy seconds by class of operation, each operation alone on the device.
+    classes_s : busy seconds by class of operation, each operation alone on the device;
+        communication from when the last rank is there. waiting_s : most that a rank waited for
+        another one before that. classes_by : how classes were taken.
     memory_bytes, reserved_bytes, process_bytes : most that tensors took, that PyTorch held, and
         that was taken of the device in all.
     compile_s, capture_s : before the first step.
     error, bound : of the split result at a small size, in the case's precision; `exact_error` in
-        32 bits. full_error : at full size, against the first plan that ran (`full_against`).
+        32 bits. full_error, full_bound : at full size, against `full_against`, over all values;
+        row_error : of the row that is furthest off.
     counts : collectives issued in a step, by kind, axis and bytes. distinct_layers : with weights
         of their own, 0 for all.
     clock_hz, power_w, temperature_c : of the first GPU, right after the last step.
+    machine : what it was measured on and with. digest : of the model and the request, all numbers.
+    attempts : times that the case was run on this machine, this one included.
     """
 
     case: Case
@@ -41,6 +46,8 @@ class Measured:
     high_s: float = 0.0
     repeats: int = 0
     classes_s: Mapping[str, float] = field(default_factory=dict)
+    classes_by: str = ""
+    waiting_s: float = 0.0
     memory_bytes: float = 0.0
     reserved_bytes: float = 0.0
     process_bytes: float = 0.0
@@ -50,6 +57,8 @@ class Measured:
     bound: float = 0.0
     exact_error: float = 0.0
     full_error: float = 0.0
+    full_bound: float = 0.0
+    row_error: float = 0.0
     full_against: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
     distinct_layers: int = 0
@@ -57,6 +66,9 @@ class Measured:
     clock_hz: float = 0.0
     power_w: float = 0.0
     temperature_c: float = 0.0
+    machine: str = ""
+    digest: str = ""
+    attempts: int = 1
 
     @property
     def key(self) -> str:
@@ -84,19 +96,20 @@ def line(row: Measured) -> str:
 def read_measured(text: str, name: str = "results") -> list[Measured]:
     """Read results; a last line without its end is a write that was cut off, and dropped.
 
-    A case that was run again counts as it was the last time.
+    A case that was run again counts as it was the last time, on each machine.
 
     Raises
     ------
     InputError
         If any other line is no result.
     """
-    found: dict[str, Measured] = {}
+    found: dict[tuple[str, str, str], Measured] = {}
     for number, content in enumerate(text.split("\n")[:-1], 1):
         if content.strip():
             row = _read(content, f"{name}, line {number}")
-            found.pop(row.key, None)
-            found[row.key] = row
+            which = (row.key, row.machine, row.digest)
+            found.pop(which, None)
+            found[which] = row
     return list(found.values())
 
 

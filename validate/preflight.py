@@ -16,7 +16,7 @@ class Facts:
 
     seen : what `validate.torch_backend.probe` says; empty where PyTorch does not start, for which
     `error` has the reason. libraries : of NCCL, found along LD_LIBRARY_PATH. visible : what
-    CUDA_VISIBLE_DEVICES says. driver : as nvidia-smi says, "" without one.
+    CUDA_VISIBLE_DEVICES says. driver : as nvidia-smi says, "" without one. processor : of the host.
     """
 
     seen: Mapping[str, object]
@@ -25,6 +25,7 @@ class Facts:
     libraries: tuple[str, ...] = ()
     visible: str = ""
     driver: str = ""
+    processor: str = ""
 
     def words(self, name: str) -> list[str]:
         """Return a list that PyTorch said."""

@@ -7,9 +7,15 @@ from topology.units import format_bytes, format_seconds
 from validate.compare import Comparison, Ranking, Summary
 
 HEADERS: Final = (
-    "case", "measured", "predicted", "error", "gemm", "attention", "row-wise", "comm", "memory",
-    "proof", "verdict",
+    "case", "measured", "predicted", "error", "memory", "proof", "gemm *", "attention *",
+    "row-wise *", "comm *", "verdict",
 )  # fmt: skip
+INSTRUMENTED: Final = (
+    "* instrumented, without a verdict: a guide to where time goes, from a step of its own with an "
+    "event around each operation and messages one after another"
+)
+KNOWN: Final = ("measured", "calibrated", "")
+"""Bases of a prediction that need no remark; the others are extrapolated, datasheet, assumed."""
 _ROW_WISE: Final = ("pointwise", "layout")
 
 
@@ -21,16 +27,22 @@ def _cells(one: Comparison, gate: float) -> list[str]:
     return [
         measured.key,
         format_seconds(measured.step_s),
-        format_seconds(one.predicted.step_s),
+        _predicted(one),
         percent(one.step_error),
+        f"{format_bytes(measured.memory_bytes)} {percent(one.memory_error)}",
+        f"{max(measured.error, measured.full_error):.1e}",
         said["gemm"],
         said["attention"],
         _beside(one, _ROW_WISE),
         said["communication"],
-        f"{format_bytes(measured.memory_bytes)} {percent(one.memory_error)}",
-        f"{max(measured.error, measured.full_error):.1e}",
         _verdict(one, gate),
     ]
+
+
+def _predicted(one: Comparison) -> str:
+    """Predicted seconds, and on what they rest where nothing was measured or fitted there."""
+    rests = "" if one.predicted.basis in KNOWN else f" ({one.predicted.basis})"
+    return format_seconds(one.predicted.step_s) + rests
 
 
 def _beside(one: Comparison, kinds: Sequence[str]) -> str:
@@ -45,7 +57,8 @@ def _beside(one: Comparison, kinds: Sequence[str]) -> str:
 def _verdict(one: Comparison, gate: float) -> str:
     if one.measured.status != "done":
         return f"{one.measured.status}: {one.measured.note}"
-    return "pass" if one.passes(gate) else "miss"
+    missed = one.misses(gate)
+    return f"miss: {', '.join(missed)}" if missed else "pass"
 
 
 def percent(share: float) -> str:
@@ -64,7 +77,8 @@ def text(
     rows = [list(HEADERS), *[_cells(one, gate) for one in found]]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADERS) - 1)]
     lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
-    return "\n".join([*lines, "", *_rankings(ranked), *_summary(summary, gate)])
+    said = [*_rankings(ranked), *_summary(summary, gate), *instrumented(found)]
+    return "\n".join([*lines, "", *said])
 
 
 def markdown(
@@ -73,8 +87,27 @@ def markdown(
     """Everything for a document."""
     rows = [list(HEADERS), ["---"] * len(HEADERS), *[_cells(one, gate) for one in found]]
     table = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-    said = [f"- {line}" for line in (*_rankings(ranked), *_summary(summary, gate)) if line]
+    said = [
+        f"- {line}" for line in (*_rankings(ranked), *_summary(summary, gate), *instrumented(found))
+    ]
     return "\n".join([*table, "", *said])
+
+
+def instrumented(found: Iterable[Comparison]) -> list[str]:
+    """Say how the columns of classes were taken, and what of waiting is in them."""
+    rows = [one.measured for one in found if one.measured.classes_s]
+    if not rows:
+        return []
+    ways = sorted({row.classes_by for row in rows if row.classes_by})
+    lines = [f"{INSTRUMENTED}{f' ({chr(59).join(ways)})' if ways else ''}"]
+    if any("communication" in row.classes_s for row in rows):
+        waited = max(row.waiting_s for row in rows)
+        most = f": {format_seconds(waited)} at most here" if waited else ""
+        if all(row.classes_by for row in rows):
+            lines.append(f"* comm is from when the last rank arrives; waiting is left out{most}")
+        else:
+            lines.append("* comm holds the time that a rank waits for another one")
+    return lines
 
 
 def _rankings(ranked: Iterable[Ranking]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """How long bytes take that move in dependent steps: one form for every protocol and kernel."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from costmodels.collectives.operations import Amount, Op
 from topology.fabric import Fabric
@@ -71,6 +72,14 @@ class Curve:
         often = steps if rises < 0 else rises
         rise = often * self.rise * (chunk / (chunk + self.rise_bytes))
         return self.launch + steps * self.step + rise
+
+    def starting(self, pick: Callable[[float, float], float], other: "Curve") -> "Curve":
+        """Start as this curve or as `other`, whichever `pick` takes: ``min`` or ``max``."""
+        return replace(
+            self,
+            launch=Seconds(pick(self.launch, other.launch)),
+            step=Seconds(pick(self.step, other.step)),
+        )
 
     def copies(self, op: Op) -> float:
         """Chunks that one GPU copies at home during `op`, as a length on its link."""

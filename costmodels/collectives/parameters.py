@@ -4,7 +4,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final, Literal, cast
+from typing import Final, Literal, cast, get_args
 
 from costmodels.collectives.curve import Curve
 from topology.errors import CatalogueError, UncalibratedError
@@ -13,6 +13,8 @@ from topology.sourced import Kind
 from topology.units import Bytes, parse
 
 LinkClass = Literal["nvlink", "bridge", "pcie", "host"]
+
+CLASSES: Final[tuple[LinkClass, ...]] = get_args(LinkClass)  # fast to slow
 
 UNITS: Final = {
     "launch": "s",
@@ -69,13 +71,38 @@ class Library:
         UncalibratedError
             If neither this generation and link nor a stand-in has it.
         """
-        place = first = f"{fabric.architecture}.{link_class(fabric)}"
-        while place:
-            found = self.curves.get(f"{place}.{name}")
-            if found is not None:
-                return replace(found, carried=found.carried or place != first)
+        found = self._at(fabric.architecture, link_class(fabric), name)
+        if found is None:
+            raise UncalibratedError(
+                f"no {name} for {fabric.architecture} over {link_class(fabric)}"
+            )
+        return found
+
+    def _at(self, architecture: str, link: LinkClass, name: str) -> Fitted | None:
+        place = first = f"{architecture}.{link}"
+        while place and f"{place}.{name}" not in self.curves:
             place = self.like.get(place, "")
-        raise UncalibratedError(f"no {name} for {fabric.architecture} over {link_class(fabric)}")
+        if not place:
+            return None
+        found = self.curves[f"{place}.{name}"]
+        if place == first:
+            return found
+        curve = self._in_order(found.curve, architecture, link, name)
+        return replace(found, curve=curve, carried=True)
+
+    def _in_order(self, curve: Curve, architecture: str, link: LinkClass, name: str) -> Curve:
+        """Keep a curve of other GPUs from starting before a faster link of these GPUs does.
+
+        What a kernel takes to launch belongs to the GPU, what a step takes to GPU and link: no
+        slower link starts earlier, and no faster one later than what was measured.
+        """
+        place = CLASSES.index(link)
+        for slower in CLASSES[place + 1 :]:
+            known = self.curves.get(f"{architecture}.{slower}.{name}")
+            if known is not None:
+                curve = curve.starting(min, known.curve)
+        faster = self._at(architecture, CLASSES[place - 1], name) if place else None
+        return curve if faster is None else curve.starting(max, faster.curve)
 
     def has(self, fabric: Fabric, name: str) -> bool:
         """Whether `get` would find it."""
@@ -105,7 +132,8 @@ def load_library(*texts: str) -> Library:
     """Read tables of curves from TOML texts; the caller does the file I/O.
 
     A table ``[hopper.nvlink.ring_ll]`` holds the fields of a curve, as text with units, and its
-    provenance; ``[like]`` maps ``"volta.nvlink"`` to the place that stands in for it.
+    provenance, and under ``also`` other generations among what was measured; ``[like]`` maps
+    ``"volta.nvlink"`` to the place that stands in for it.
 
     Raises
     ------
@@ -121,7 +149,10 @@ def load_library(*texts: str) -> Library:
             for link, rows in links.items():
                 for name, row in rows.items():
                     where = f"{architecture}.{link}.{name}"
-                    curves[where] = read_fitted(where, row)
+                    fitted = read_fitted(where, row)
+                    curves[where] = fitted
+                    for other in str(row.get("also", "")).split():
+                        curves[f"{other}.{link}.{name}"] = fitted
     return Library(curves=curves, like=like)
 
 
@@ -129,7 +160,7 @@ def read_fitted(where: str, row: Mapping[str, object]) -> Fitted:
     """Read one table: a curve with its provenance."""
     names = {field.name for field in fields(Curve)}
     known = row.get("kind") == "measured"
-    extra = set(row) - names - {*_COVER, *_ERRORS, "note"}
+    extra = set(row) - names - {*_COVER, *_ERRORS, "note", "also"}
     missing = {"launch", "efficiency", *_COVER, *(_ERRORS if known else ())} - set(row)
     if extra or missing:
         raise CatalogueError(f"{where}: missing {sorted(missing)}, unexpected {sorted(extra)}")

@@ -12,7 +12,8 @@ from costmodels.collectives.catalogue import eager, engines, tuning
 from costmodels.collectives.engines import Engine
 from costmodels.collectives.launch import Launched
 from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op, refuse
-from costmodels.collectives.plan import Fastest, Priced, nccl_plan, one
+from costmodels.collectives.order import ordered_plan
+from costmodels.collectives.plan import Fastest, Priced, one
 from costmodels.collectives.settings import (
     DEFAULT,
     Algorithm,
@@ -23,13 +24,14 @@ from costmodels.collectives.settings import (
 )
 from costmodels.collectives.timed import Timed
 from costmodels.estimate import Basis
+from costmodels.kernels.parameters import NEAR
 from topology.errors import InputError, unknown
 from topology.fabric import Fabric
 from topology.units import Seconds
 
 _KERNELS: Final = ("oneshot", "twoshot", "multishot")
 _WAYS: Final = 4096  # cached
-_OCTAVE: Final = 2.0  # sizes are measured once an octave; a range reaches as far
+_OCTAVE: Final = 2.0  # public tables have one size an octave; their range reaches as far
 
 
 @overload
@@ -155,8 +157,9 @@ def basis(
     """How well the time is known.
 
     MEASURED where a curve was fitted on this very machine, for this operation, number of ranks and
-    size; CALIBRATED where it was for this generation and link; DATASHEET where it is carried over
-    by its mechanism; ASSUMED for sizes or curves that nobody measured.
+    size; CALIBRATED where it was for this generation and link; EXTRAPOLATED up to four times the
+    largest size of either; DATASHEET where it is carried over by its mechanism; ASSUMED for sizes
+    or curves that nobody measured.
 
     >>> from topology.catalogue import hardware
     >>> basis("all_gather", 1e6, hardware("h100-sxm").fabric(4)).name
@@ -170,9 +173,15 @@ def basis(
     if way is None:
         return Basis.MEASURED
     found = way.at(size).fitted
-    inside = size <= found.largest * _OCTAVE
-    if found.kind == "assumed" or not inside:
+    if found.kind == "assumed" or size > found.largest * NEAR:
         return Basis.ASSUMED
+    reach = found.largest if found.own else found.largest * _OCTAVE
+    if size > reach:
+        inside = basis(
+            op, found.largest, fabric, algorithm=algorithm, settings=settings,
+            calibration=calibration,
+        )  # fmt: skip
+        return max(Basis.EXTRAPOLATED, inside)
     if found.own:
         if found.covers(name, fabric):
             return Basis.MEASURED
@@ -242,7 +251,7 @@ def _nccl_way(
     elif algorithm == "auto":
         way = _own_choice(op, fabric, "graph", settings, calibration)
     else:
-        way = nccl_plan(op, fabric, tuning().at(settings.nccl), algorithm, calibration)
+        way = ordered_plan(op, fabric, tuning().at(settings.nccl), algorithm, calibration)
     floor = 0.0
     if settings.launcher == "single":
         floor = eager().launching(fabric, _posts(op, fabric))
@@ -263,7 +272,7 @@ def _own_choice(
     op: Op, fabric: Fabric, launch: Launch, settings: Settings, calibration: Calibration
 ) -> Priced:
     """Leave algorithm and protocol to NCCL; as measured, where this machine was."""
-    way = nccl_plan(op, fabric, tuning().at(settings.nccl), "", calibration)
+    way = ordered_plan(op, fabric, tuning().at(settings.nccl), "", calibration)
     times = None if calibration is None else calibration.times_of(op, fabric, launch)
     return way if times is None else Timed(way=way, times=times)
 

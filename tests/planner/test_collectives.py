@@ -1,5 +1,7 @@
 """Tables of collectives read like nccl-tests' own, and add up."""
 
+import time
+
 import pytest
 from generators import tried
 from hypothesis import given
@@ -97,8 +99,8 @@ def test_any_text_is_sizes_or_one_line(text):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gpus": 1}, "gpus: got 1, wanted a whole number from 2 to 4096"),
-        ({"gpus": 5000}, "gpus: got 5000"),
+        ({"gpus": 1}, "gpus: got 1, wanted a whole number from 2 to 131072"),
+        ({"gpus": 200_000}, "gpus: got 200000"),
         ({"nodes": -1}, "nodes: got -1"),
         ({"nodes": 3}, "over 3 nodes"),
         ({"hardware": "h10"}, "unknown hardware 'h10': did you mean"),
@@ -143,3 +145,15 @@ def test_several_nodes_are_named_with_their_network():
     assert spread.to_dict()["network"]["nics"] == 4
     assert alone.title() == "all_reduce on 8 x h100-sxm"
     assert alone.to_dict()["network"] is None
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(8192, 1024), (65536, 8192)])
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "all_to_all"])
+def test_a_thousand_nodes_and_more_take_ten_milliseconds(gpus, nodes, op):
+    table(op, "1GiB", gpus=8, nodes=2)  # tables are read
+    start = time.process_time()
+    found = table(op, "1GiB", gpus=gpus, nodes=nodes)
+
+    assert time.process_time() - start < 0.01
+    assert (found.gpus, found.nodes) == (gpus, nodes)
+    assert found.rows[0].time_s > 0

@@ -195,3 +195,37 @@ def test_traffic_counts_what_a_program_sends():
 
     assert set(sent) == {"tp"}
     assert reduces >= 2 * 32 * 4
+
+
+@pytest.mark.parametrize("kilobytes", [1, 4, 16, 64])
+def test_small_messages_take_the_bridges_too(kilobytes):
+    """Decoding sends kilobytes: four RTX A6000 with links 0-2 and 1-3."""
+    traffic = {
+        "tp": (Message("all_reduce", kilobytes * 1024.0, 4000),),
+        "pp": (Message("send_recv", kilobytes * 1024.0, 60),),
+    }
+
+    found = seat(parse_plan("pp2.tp2"), ground(crossed_pairs(), "rtx-a6000"), traffic)
+
+    assert found.devices == (0, 2, 1, 3)
+    assert found.fabrics["tp"].link == "nvlink"
+
+
+def test_a_slice_is_priced_as_a_slice():
+    text = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: x)\n  MIG 3g.40gb Device 0: (UUID: y)\n"
+    where = ground(text, "")
+    whole = planner.estimate("llama-3.1-8b", gpus=1, hardware="h100-sxm")
+    part = planner.estimate("llama-3.1-8b", gpus=1, topology=text)
+
+    assert part.latency_s > 1.7 * whole.latency_s
+    assert any("priced as one MIG slice 3g.40gb" in line for line in where.notes())
+    assert where.ruling("bf16").device.memory.value == 40e9
+    assert where.ruling("bf16").device.multiprocessors.value == 49
+
+
+def test_slices_of_no_one_profile_are_refused():
+    text = (
+        "GPU 0: NVIDIA H100 80GB HBM3\n  MIG 3g.40gb Device 0: (x)\n  MIG 1g.10gb Device 1: (y)\n"
+    )
+
+    assert "got no one profile" in ground(text, "").obstacle()

@@ -16,6 +16,7 @@ from planner.compose import objections, plans
 from planner.export.harness import write_folder
 from planner.export.tensorrt import tensorrt_folder
 from planner.lowering.lower import lower
+from planner.models import read_model
 from planner.plan import Plan, parse_plan
 from planner.request import Request
 from planner.search import price, question_of
@@ -215,7 +216,8 @@ MODELS = ["flux.1-dev", "wan2.1-1.3b", "hunyuanvideo", "cosmos3", "llama-3.1-8b"
 
 def runnable(name, gpus):
     """Plans of a model that the planner says TensorRT can run."""
-    question = question_of(Request(model=name, gpus=gpus, output_tokens=1))
+    decoder = read_model(name).kind == "decoder"
+    question = question_of(Request(model=name, gpus=gpus, output_tokens=1 if decoder else None))
     model, work = question.model, question.workload
     for plan in plans(model, gpus):
         illegal = any(objections(model, work, plan, gpus))

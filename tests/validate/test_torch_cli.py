@@ -14,7 +14,8 @@ from planner.plan import parse_plan
 from topology.errors import InputError
 from validate import harness, report
 from validate.cases import Case, cross, look_up, read_case
-from validate.cli import _share, add, validate
+from validate.cli import add
+from validate.command import share, validate
 from validate.compare import Comparison, compare, predict, rankings, spearman, summarise
 from validate.gpu_session import main as session_main
 from validate.measured import Measured, line, read_measured, remaining
@@ -168,7 +169,7 @@ def test_predictions_are_those_of_the_planner():
 
 def test_a_gate_wants_a_right_result_near_the_prediction():
     (one,) = compare([measured()], "h100-sxm")
-    exact = measured(step_s=one.predicted.step_s)
+    exact = measured(step_s=one.predicted.step_s, memory_bytes=one.predicted.memory_bytes)
 
     assert Comparison(measured=exact, predicted=one.predicted).passes(0.001)
     assert not Comparison(measured=measured(step_s=1.0), predicted=one.predicted).passes(0.5)
@@ -236,4 +237,4 @@ def test_shrinking_keeps_heads_streams_and_remainders():
 
 
 def test_shares_are_read():
-    assert _share(" 5 % ") == 0.05
+    assert share(" 5 % ") == 0.05

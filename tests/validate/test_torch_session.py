@@ -14,7 +14,7 @@ import pytest
 
 from topology.errors import InputError, ModelError
 from validate import harness, runs
-from validate.cases import Case
+from validate.cases import Case, digest_of
 from validate.launch import Limits
 from validate.measured import Measured, line, read_measured
 from validate.preflight import Facts
@@ -42,7 +42,7 @@ def main():
 
     faults, whole = json.loads(os.environ["FAULTS"]), session.run_case
 
-    def faulty(subject, bench, name):
+    def faulty(subject, bench, name, **more):
         rank, kind = bench.comm.rank, faults.get(str(subject.plan))
         if kind == "memory" or (kind == "memory of one" and rank == 1):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -51,7 +51,7 @@ def main():
         if kind == "slow" and rank == 1:
             bench.progress.phase(f"timing of {name}", 1)
             time.sleep(60)
-        return whole(subject, bench, name)
+        return whole(subject, bench, name, **more)
 
     session.run_case = faulty
     session.SETTLE_S = 2
@@ -73,10 +73,12 @@ def tiny(tmp_path, monkeypatch):
     return case
 
 
+GIVEN = {"gpus": 2, "device": "cpu", "compiler": "eager", "budget_s": 0.05, "seconds": 300.0}
+
+
 def session(cases, output, **changes):
-    given = {"gpus": 2, "device": "cpu", "compiler": "eager", "budget_s": 0.05, "seconds": 300.0}
     said = []
-    rows = run(cases, Options(**{**given, **changes}), output, said.append)
+    rows = run(cases, Options(**{**GIVEN, **changes}), output, said.append)
     return rows, said
 
 
@@ -94,7 +96,10 @@ def test_cases_are_proved_timed_and_not_run_again(tiny, tmp_path, monkeypatch):
     assert ring.compile_s > 0
     assert all(0 < row.error < row.bound for row in rows[:3])
     assert tensor.full_against == "single eager"
-    assert 0 < tensor.full_error < 0.12
+    assert 0 < tensor.full_error < tensor.full_bound <= 0.12
+    assert tensor.full_error <= tensor.row_error
+    assert tensor.classes_by == "clock of the host"
+    assert tensor.machine.startswith("2 ranks on ")
     assert json.loads((tmp_path / "out/manifest.json").read_text())["torch"] == torch.__version__
 
     monkeypatch.setattr(runs, "launch", None)  # nothing is left to run
@@ -104,7 +109,13 @@ def test_cases_are_proved_timed_and_not_run_again(tiny, tmp_path, monkeypatch):
 
 def test_a_run_goes_on_behind_a_row_that_was_cut_off(tiny, tmp_path):
     cases, output = [tiny("single"), tiny("tp2")], tmp_path / "out"
-    known = Measured(case=cases[0], status="done", step_s=1.0)
+    known = Measured(
+        case=cases[0],
+        status="done",
+        step_s=1.0,
+        machine=Options(**GIVEN).machine(harness.facts()),
+        digest=digest_of(cases[0], "h100-sxm"),
+    )
     output.mkdir()
     (output / "results.jsonl").write_text(line(known) + "\n" + line(known)[:40])
 
@@ -134,6 +145,16 @@ def test_what_fails_is_a_row_and_the_run_goes_on(tiny, tmp_path, monkeypatch):
     assert found["pp2"][1].startswith("rank 1: late in timing of case")
     assert found["single"][0] == "done"
     assert len([one for one in said if "| eager: rank 1" in one]) == 3
+
+    monkeypatch.setenv("FAULTS", "{}")
+    again, said = session(cases, tmp_path / "out", module="test_torch_session")
+
+    found = {row.case.plan: (row.status, row.attempts) for row in again}
+    assert found["ring2"] == ("done", 2)
+    assert found["pp2"] == ("done", 2)
+    assert found["tp2"] == found["ulysses2"] == ("out of memory", 1)
+    assert found["single"] == ("done", 1)
+    assert "2 cases run again" in said
 
 
 def test_what_is_missing_is_said_before_anything_starts(tiny, tmp_path, monkeypatch):

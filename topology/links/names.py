@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from topology.errors import CatalogueError
@@ -9,11 +10,15 @@ from topology.errors import CatalogueError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuName:
-    """The PCI device numbers and product names of one catalogue entry."""
+    """The PCI device numbers and product names of one catalogue entry.
+
+    spoken : shorter names that people write, for want of a product name.
+    """
 
     hardware: str
     pci: tuple[str, ...]
     products: tuple[str, ...]
+    spoken: tuple[str, ...] = ()
 
 
 def load_names(text: str) -> tuple[GpuName, ...]:
@@ -23,14 +28,17 @@ def load_names(text: str) -> tuple[GpuName, ...]:
         raise CatalogueError("GPU names: expected [[gpu]] tables, got none")
     return tuple(
         GpuName(
-            hardware=str(row["hardware"]), pci=tuple(row["pci"]), products=tuple(row["products"])
+            hardware=str(row["hardware"]),
+            pci=tuple(row["pci"]),
+            products=tuple(row["products"]),
+            spoken=tuple(row.get("spoken", ())),
         )
         for row in rows
     )
 
 
 def by_product(names: tuple[GpuName, ...], product: str) -> str | None:
-    """Find the hardware name of a product as nvidia-smi prints it, or None.
+    """Find the hardware name of a product as nvidia-smi prints it, or people write it, or None.
 
     >>> table = load_names('''
     ... [[gpu]]
@@ -48,10 +56,16 @@ def by_product(names: tuple[GpuName, ...], product: str) -> str | None:
     True
     """
     words = _words(product)
+    return _longest(words, [(entry.hardware, entry.products) for entry in names]) or _longest(
+        words, [(entry.hardware, entry.spoken) for entry in names]
+    )
+
+
+def _longest(words: str, known: Sequence[tuple[str, Sequence[str]]]) -> str | None:
     found = [
-        (len(pattern), entry.hardware)
-        for entry in names
-        for pattern in map(_words, entry.products)
+        (len(pattern), hardware)
+        for hardware, written in known
+        for pattern in map(_words, written)
         if f" {pattern} " in f" {words} " and _same_board(words, pattern)
     ]
     return max(found)[1] if found else None

@@ -53,6 +53,7 @@ class Rates:
     c2c: Sourced
     host: Sourced
     nic: Sourced
+    copy: Sourced  # what a large copy reaches of a nominal bandwidth
     nccl: NcclRates
     mesh: tuple[MeshLink, ...]
 
@@ -125,6 +126,7 @@ def load_rates(text: str) -> Rates:
             c2c=dict(_numbers(table["c2c"], "B/s"))["gpu"],
             host=dict(_numbers(table["host"], "B/s"))["bridge"],
             nic=dict(_numbers(table["nic"], "B/s"))["bandwidth"],
+            copy=dict(_numbers(table["copy"], "1"))["share"],
             nccl=_nccl(table["nccl"]),
             mesh=tuple((a, b, links) for a, b, links in table["mesh"]["v100"]),
         )

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from topology.build import Builder, times
 from topology.devices import Architecture
-from topology.graph import Edge, Gpu, Machine, Nic, Node, Pair
+from topology.graph import Edge, Gpu, Machine, Nic, Node, Pair, PairBasis
 from topology.hardware import Hardware
 from topology.links.catalogue import names, rates
 from topology.links.names import by_product
@@ -30,6 +30,7 @@ _GENERATIONS: Final = {
     "volta": 3, "turing": 3, "ampere": 4, "ada": 4, "hopper": 5, "blackwell": 5,
 }  # fmt: skip
 _CONSUMER: Final = "the driver refuses it on consumer cards"
+_ALIKE: Final = 1e-3  # a bandwidth that was not edited
 _NEAR: Final = 0.08  # a link of 25 GB/s shows as 25 to 26.6
 _SPOKEN: Final = {
     "volta": "volta", "turing": "turing", "ampere": "ampere", "ada": "ada",
@@ -127,6 +128,7 @@ def _gpu(gpu: GpuText, kind: Hardware | None, generation: NvlinkGeneration | Non
         peer_to_peer=kind.peer_to_peer if kind else "GeForce" not in gpu.product,
         no_peers=_no_peers(gpu, kind),
         mig=gpu.mig,
+        slice=gpu.slices[0] if len(set(gpu.slices)) == 1 else "",
         bus=gpu.bus,
     )
 
@@ -157,7 +159,7 @@ def _ports(reading: Reading) -> Ports:
 def _nics(reading: Reading, kind: Hardware | None) -> tuple[Nic, ...]:
     bandwidth = kind.nic_bandwidth if kind else None
     return tuple(
-        Nic(name=nic.name, device=nic.device, numa=nic.numa, bandwidth=bandwidth)
+        Nic(name=nic.name, device=nic.device, numa=nic.numa, bandwidth=nic.bandwidth or bandwidth)
         for nic in reading.nics
     )
 
@@ -243,8 +245,21 @@ def _with_pairs(machine: Machine, reading: Reading, filled: frozenset[tuple[str,
                     read=label is not None and (a, b) not in filled and b not in ports,
                 )
             )
+    pairs = [_as_told(pair, reading) for pair in pairs]
     notes = (f"{odd} labels do not nest; taken as written",) if odd else ()
     return replace(machine, pairs=tuple(pairs), assumptions=(*machine.assumptions, *notes))
+
+
+def _as_told(pair: Pair, reading: Reading) -> Pair:
+    """Take the bandwidth of a pair that a text gives, where it is not that of the links."""
+    told = reading.told.get((pair.a, pair.b)) or reading.told.get((pair.b, pair.a))
+    if told is None:
+        return pair
+    alike = abs(told.bandwidth - pair.bandwidth) <= _ALIKE * pair.bandwidth
+    if alike and not told.measured:
+        return pair
+    basis: PairBasis = "measured" if told.measured else "told"
+    return replace(pair, bandwidth=told.bandwidth, basis=basis)
 
 
 def _guesses(
@@ -266,8 +281,8 @@ def _guesses(
         yield f"NVLink taken as {rate:g} GB/s a link and direction"
     if choices.pcie_generation is None and any(not gpu.generation for gpu in reading.gpus):
         yield f"PCIe generation {builder.generation} with sixteen lanes"
-    rated = [kind for kind in kinds.values() if kind is not None] if reading.nics else []
-    if rated:
+    rated = [kind for kind in kinds.values() if kind is not None]
+    if rated and any(nic.bandwidth is None for nic in reading.nics):
         speed = rated[0].nic_bandwidth.value / 10**9
         yield f"NICs of {speed:g} GB/s, as in the usual server of {rated[0].name}"
     if len(reading.gpus) > 1 and not _layout_told(reading):

@@ -1,5 +1,6 @@
-"""The one place where a reader opens a file: a path becomes the text it holds."""
+"""The one place where a reader opens a file, or looks at the variables it runs with."""
 
+import os
 from pathlib import Path
 
 from topology.errors import TopologyError
@@ -59,3 +60,8 @@ def decoded(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         at = data[: error.start].count(b"\n") + 1
         raise TopologyError(f"{name}: line {at} is not text: got binary data") from None
+
+
+def environment() -> dict[str, str]:
+    """Give the variables that this program runs with."""
+    return dict(os.environ)

@@ -13,7 +13,7 @@ _LISTED: Final = re.compile(r"\s*GPU\s+([0-9]{1,3}):\s*(\S[^(]{0,100}?)\s*(?:\(U
 _LINK: Final = re.compile(
     r"\s*Link\s+[0-9]{1,2}:\s*(?:([0-9]{1,4}(?:\.[0-9]{1,6})?)\s*GB/s|<?inactive>?)\s*"
 )
-_SLICE: Final = re.compile(r"\s*MIG\s+\S{1,40}\s+Device\s+[0-9]{1,3}:.*")
+_SLICE: Final = re.compile(r"\s*MIG\s+(\S{1,40})\s+Device\s+[0-9]{1,3}:.*")
 _TABLE_NAME: Final = re.compile(
     r"\|\s{0,8}([0-9]{1,3})\s{1,4}(\S[^|]{0,60}?)\s{2,60}(?:On|Off|N/A|WDDM|TCC)\s*\|.*"
 )
@@ -57,7 +57,10 @@ def _detail(gpu: GpuText, line: str) -> tuple[GpuText, float]:
     if link:
         rate = float(link[1] or 0) * 10**9
         return replace(gpu, links=(gpu.links or 0) + (rate > 0)), rate
-    if _SLICE.fullmatch(line) or _TABLE_MIG.fullmatch(line.strip()):
+    piece = _SLICE.fullmatch(line)
+    if piece:
+        return replace(gpu, mig=True, slices=(*gpu.slices, piece[1].lower())), 0.0
+    if _TABLE_MIG.fullmatch(line.strip()):
         return replace(gpu, mig=True), 0.0
     memory = _TABLE_MEMORY.fullmatch(line.strip()) if line.startswith("|") else None
     if memory and gpu.memory is None:

@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from typing import Final, cast, get_args
 
 from topology.errors import TopologyError
-from topology.graph import PairKind
+from topology.graph import PairKind, PeerState, PeerStatus
 from topology.hardware import Hardware
-from topology.readers.reading import RANKS, GpuText, Label, NicText, Reading
-from topology.units import Bytes
+from topology.readers.reading import RANKS, GpuText, Label, NicText, Reading, Told
+from topology.sourced import Sourced
+from topology.units import Bytes, BytesPerSecond
 
 _NVLINKS: Final = ("NVLINK", "NVSWITCH")
+_ASSUMED: Final = "PCIe generation"  # begins the line that says so
+_MOST: Final = 10**15  # B/s
 
 
 def read_own(text: str) -> tuple[Reading, str | None]:
@@ -34,17 +37,26 @@ def read_own(text: str) -> tuple[Reading, str | None]:
     names = [_text(row, "name") for row in gpus]
     kinds = {row.get("hardware") for row in gpus}
     nics = [
-        NicText(name=_text(row, "name"), device=str(row.get("device", ""))[:60], numa=_numa(row))
+        NicText(
+            name=_text(row, "name"),
+            device=str(row.get("device", ""))[:60],
+            numa=_numa(row),
+            bandwidth=_speed(row),
+        )
         for row in (_rows(table, "nics") if "nics" in table else [])
     ]
     known = {*names, *(nic.name for nic in nics)}
+    links = _rows(table, "links")
+    assumed = any(str(line).startswith(_ASSUMED) for line in _lines(table, "assumptions"))
     if len(known) < len(names) + len(nics):
         raise TopologyError("JSON: two devices have one name")
     reading = Reading(
         source="JSON",
-        gpus=tuple(_gpu(row) for row in gpus),
+        gpus=tuple(_gpu(row, assumed=assumed) for row in gpus),
         nics=tuple(nics),
-        labels=dict(_label(row, known) for row in _rows(table, "links")),
+        labels=dict(_label(row, known) for row in links),
+        told=dict(_told(row) for row in _spoken(links, names)),
+        peers=tuple(_peer(row, known) for row in _lines(table, "peer_access")),
     )
     kind = kinds.pop() if len(kinds) == 1 else None
     return reading, kind if isinstance(kind, str) else None
@@ -69,8 +81,59 @@ def _numa(row: Mapping[str, object]) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _gpu(row: Mapping[str, object]) -> GpuText:
+def _lines(table: Mapping[str, object], key: str) -> list[object]:
+    found = table.get(key, [])
+    return found if isinstance(found, list) else []
+
+
+def _whole(row: Mapping[str, object], key: str, most: int) -> int:
+    value = row.get(key)
+    return value if isinstance(value, int) and 0 < value <= most else 0
+
+
+def _spoken(links: list[Mapping[str, object]], names: list[str]) -> list[Mapping[str, object]]:
+    """Keep the links between GPUs whose bandwidth is given."""
+    gpus = set(names)
+    ends = [row for row in links if {str(row.get("a")), str(row.get("b"))} <= gpus]
+    return [row for row in ends if row.get("bandwidth_bytes_per_s") is not None]
+
+
+def _speed(row: Mapping[str, object]) -> Sourced | None:
+    value = row.get("bandwidth_bytes_per_s")
+    if value is None:
+        return None
+    return Sourced(value=_rate(value, f"NIC {_text(row, 'name')}"), kind="datasheet", source="JSON")
+
+
+def _rate(value: object, what: str) -> BytesPerSecond:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
+        raise TopologyError(
+            f"JSON: {what[:90]}: bandwidth_bytes_per_s is {str(value)[:40]!r}: "
+            f"expected bytes a second"
+        )
+    return BytesPerSecond(value)
+
+
+def _told(row: Mapping[str, object]) -> tuple[tuple[str, str], Told]:
+    """Read what a link carries; where that is not what its kind means, somebody measured it."""
+    a, b, value = str(row["a"]), str(row["b"]), row.get("bandwidth_bytes_per_s")
+    bandwidth = _rate(value, f"link {a[:40]}-{b[:40]}")
+    return (a, b), Told(bandwidth, row.get("measured") is True)
+
+
+def _peer(row: object, known: set[str]) -> PeerStatus:
+    table = row if isinstance(row, dict) else {}
+    a, b, state = (_text(table, key) for key in ("a", "b", "state"))
+    if not {a, b} <= known or state not in get_args(PeerState):
+        raise TopologyError(f"JSON: peer access {a[:40]}-{b[:40]} is {state[:20]}")
+    capability = str(table.get("capability", ""))[:8]
+    return PeerStatus(a=a, b=b, state=cast(PeerState, state), capability=capability)
+
+
+def _gpu(row: Mapping[str, object], *, assumed: bool) -> GpuText:
+    """Read a GPU; a PCIe generation that was `assumed` is left to be assumed again."""
     memory = row.get("memory_bytes")
+    lanes = _whole(row, "pcie_lanes", 16) or 16
     return GpuText(
         name=_text(row, "name"),
         numa=_numa(row),
@@ -78,6 +141,10 @@ def _gpu(row: Mapping[str, object]) -> GpuText:
         architecture=str(row.get("architecture", ""))[:20],
         memory=Bytes(float(memory)) if isinstance(memory, int | float) else None,
         mig=row.get("mig") is True,
+        slices=tuple(filter(None, [str(row.get("slice", ""))[:20]])),
+        generation=0 if assumed else _whole(row, "pcie_generation", 7),
+        lanes=lanes,
+        most_lanes=lanes,
     )
 
 

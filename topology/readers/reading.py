@@ -7,7 +7,7 @@ from typing import Final
 from topology.errors import TopologyError
 from topology.graph import PairKind, PeerStatus
 from topology.sourced import Sourced
-from topology.units import Bytes
+from topology.units import Bytes, BytesPerSecond
 
 MOST_GPUS: Final = 256
 MOST_DEVICES: Final = 1024
@@ -25,12 +25,21 @@ class Label:
         return f"NV{self.count}" if self.kind == "NVLINK" else self.kind
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Bytes per second between two devices that a text gives; `measured` where it says so."""
+
+    bandwidth: BytesPerSecond
+    measured: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuText:
     """What a text says about one GPU; None and "" where it says nothing.
 
     numa : the one NUMA node it is on. affinity : its processors as written, when that is all.
-    lanes, most_lanes : PCIe width now and at best. links : NVLinks that are up.
+    slices : profiles of its MIG slices. lanes, most_lanes : PCIe width now and at best. links :
+    NVLinks that are up.
     """
 
     name: str
@@ -41,6 +50,7 @@ class GpuText:
     memory: Bytes | None = None
     bus: str = ""
     mig: bool = False
+    slices: tuple[str, ...] = ()
     generation: int = 0
     lanes: int = 16
     most_lanes: int = 16
@@ -49,11 +59,15 @@ class GpuText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicText:
-    """What a text says about one NIC: `device` is what its column name stands for."""
+    """What a text says about one NIC: `device` is what its column name stands for.
+
+    bandwidth : bytes per second, where the text gives it.
+    """
 
     name: str
     device: str = ""
     numa: int | None = None
+    bandwidth: Sourced | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +75,8 @@ class Reading:
     """What a text says: devices, the labels between them, and what is odd about it.
 
     labels : by names, in the order of the devices. under : PCIe labels beneath NVLink ones.
-    link_rate : bytes per second of one NVLink where the text has measured it.
+    link_rate : bytes per second of one NVLink where the text has measured it. told : bytes per
+    second between two devices, as the text gives them.
     """
 
     source: str
@@ -71,6 +86,7 @@ class Reading:
     under: Mapping[tuple[str, str], Label] = field(default_factory=dict)
     peers: tuple[PeerStatus, ...] = ()
     link_rate: Sourced | None = None
+    told: Mapping[tuple[str, str], Told] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

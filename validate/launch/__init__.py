@@ -27,8 +27,10 @@ parent of ours (torchrun, mpirun) each rank watches its own limit and ends itsel
 """
 
 from validate.launch.limits import LaunchResult, Limits
-from validate.launch.place import Place, find_place
+from validate.launch.place import Place, find_place, is_rank
 from validate.launch.progress import Progress, begin
 from validate.launch.supervise import launch
 
-__all__ = ["LaunchResult", "Limits", "Place", "Progress", "begin", "find_place", "launch"]
+__all__ = [
+    "LaunchResult", "Limits", "Place", "Progress", "begin", "find_place", "is_rank", "launch",
+]  # fmt: skip

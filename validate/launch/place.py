@@ -20,6 +20,7 @@ _STARTERS: Final = (
 )
 """Rank, world size and rank on this host, as torchrun, Open MPI, MPICH, Slurm and TensorRT's
 samples name them."""
+_HERE: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,8 @@ class Place:
 
     local : number of the rank on its host. progress : folder of heartbeats, empty without a parent
     of ours. phase_s : seconds that a phase may take which states no limit of its own.
-    hosted : the store where ranks meet is torchrun's, not rank 0's.
+    hosted : the store where ranks meet is torchrun's, not rank 0's. here : ranks on this host, 0
+    where nothing says so.
     """
 
     rank: int
@@ -39,6 +41,7 @@ class Place:
     progress: str = ""
     phase_s: float = 300.0
     hosted: bool = False
+    here: int = 0
 
 
 def find_place(env: Mapping[str, str]) -> Place:
@@ -73,7 +76,19 @@ def find_place(env: Mapping[str, str]) -> Place:
         progress=env.get(PROGRESS, ""),
         phase_s=float(_number(env, PHASE_LIMIT)) if PHASE_LIMIT in env else 300.0,
         hosted=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        here=next((_number(env, name) for name in _HERE if name in env), 0),
     )
+
+
+def is_rank(env: Mapping[str, str]) -> bool:
+    """Whether torchrun or mpirun has started this process as one of several ranks.
+
+    Slurm names ranks in shells too, where there is one process; it is not taken for a starter.
+
+    >>> is_rank({"RANK": "0", "WORLD_SIZE": "2"}), is_rank({"SLURM_PROCID": "0"})
+    (True, False)
+    """
+    return any(rank in env and world in env for rank, world, _ in _STARTERS[:3])
 
 
 def _number(env: Mapping[str, str], name: str) -> int:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from validate.torch_backend.attention import kernel_for, shape_for
 from validate.torch_backend.clock import Clock, Times, clock_of, repeat, repeats_for
 from validate.torch_backend.fuse import Fuser
 from validate.torch_backend.groups import make_groups
-from validate.torch_backend.machine import CountKey, Here, Machine, Step
+from validate.torch_backend.inside import look_inside
+from validate.torch_backend.machine import CountKey, Machine
 from validate.torch_backend.meeting import Meeting
 from validate.torch_backend.numbers import (
     Comm,
@@ -37,9 +38,6 @@ DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfl
 COMPILE_S: Final = 300
 STEP_S: Final = 120
 BUDGET_S: Final = 2.0
-AHEAD_CYCLES: Final = 8_000_000
-"""Clock cycles that the device sleeps before each layer of an instrumented step, about 5 ms: the
-host gets ahead, and what events measure is the device's time alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +55,16 @@ class Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What one rank found."""
+    """What one rank found.
+
+    output : of a step as it was timed. plain : of the same step with kernels called one by one,
+    where that was asked for.
+    """
 
     times: Times
     classes: Mapping[str, float]
+    waiting_s: float
+    classes_by: str
     memory_bytes: float
     reserved_bytes: float
     process_bytes: float
@@ -71,15 +75,17 @@ class Ran:
     distinct: int
     kernels: str
     output: torch.Tensor | None
+    plain: torch.Tensor | None
 
 
 @torch.no_grad()
-def run_case(subject: Subject, bench: Bench, name: str) -> Ran:
+def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False) -> Ran:
     """Time one case on this rank; all ranks must call it together.
 
     Parameters
     ----------
     name : of the case among all, for what the ranks say to each other.
+    plainly : take a step with kernels called one by one first, to compare with.
     """
     clock, progress, stage = clock_of(bench.device), bench.progress, subject.case.stage
     progress.phase(f"weights of {name}", STEP_S)
@@ -87,8 +93,9 @@ def run_case(subject: Subject, bench: Bench, name: str) -> Ran:
     machine = machine_of(subject, bench)
     progress.phase(f"warm-up of {name}", COMPILE_S)
     _ahead_of(stage, machine)
+    plain = _plain(stage, machine) if plainly else None
     bench.fuser.begin()
-    step = _stepper(make_routines(machine)[stage], machine)
+    step = step_of(make_routines(machine)[stage], machine)
     counts = _counted(step, machine, clock)
     _reset_peak(bench.device)
     begun = perf_counter()
@@ -103,9 +110,19 @@ def run_case(subject: Subject, bench: Bench, name: str) -> Ran:
     times, held = repeat(step, count, clock), _memory(bench.device)
     del step
     progress.phase(f"classes of {name}", 60 + 20 * slowest)
+    looked = look_inside(
+        subject,
+        machine,
+        clock,
+        slowest,
+        lambda so: any(bench.meeting.say(f"{name}: behind", so)),
+    )
+    classes, waiting = looked.merged(bench.meeting.say(f"{name}: classes", looked.words()))
     return Ran(
         times=times,
-        classes=_classes(stage, machine, clock, slowest),
+        classes=classes,
+        waiting_s=waiting,
+        classes_by=looked.how,
         memory_bytes=held[0],
         reserved_bytes=held[1],
         process_bytes=held[2],
@@ -116,6 +133,7 @@ def run_case(subject: Subject, bench: Bench, name: str) -> Ran:
         distinct=machine.weights.distinct,
         kernels=_kernels(machine, stage),
         output=output,
+        plain=plain,
     )
 
 
@@ -136,7 +154,7 @@ def machine_of(subject: Subject, bench: Bench) -> Machine:
         program=program,
         groups=make_groups(work.plan, bench.comm.rank, bench.comm.world, bench.comm.handles),
         weights=drawn(setting, _distinct(stages, bench.device)),
-        given=inputs_drawn(setting),
+        given=inputs_drawn(setting, int(np.asarray(subject.workload.batch))),
         passes=subject.workload.passes // subject.plan.degree("cfg"),
         fuser=fuser,
         lane=bench.comm.lane,
@@ -188,7 +206,18 @@ def _ahead_of(stage: str, machine: Machine) -> None:
             play(routines[other], plain)
 
 
-def _stepper(routine: Routine, machine: Machine) -> Callable[[], None]:
+def _plain(stage: str, machine: Machine) -> torch.Tensor | None:
+    """Take one step with kernels called one by one; what it gave. Nothing of it is counted."""
+    plain = replace(machine, fuser=None, counts=Counter())
+    lengths = dict(plain.lengths)
+    step_of(make_routines(plain)[stage], plain)()
+    found = _result(plain)
+    plain.lengths.update(lengths)
+    plain.values.clear()
+    return found
+
+
+def step_of(routine: Routine, machine: Machine) -> Callable[[], None]:
     """Make a step that can be taken again: it starts from the same latents and the same cache."""
     lengths = dict(machine.lengths)
 
@@ -267,38 +296,3 @@ def _memory(device: torch.device) -> tuple[float, float, float]:
     free, total = torch.cuda.mem_get_info()
     allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     return float(allocated), float(reserved), float(total - free)
-
-
-def _classes(stage: str, machine: Machine, clock: Clock, seconds: float) -> dict[str, float]:
-    """Busy seconds by class: an instrumented step, with every message on the compute stream."""
-    log: list[tuple[str, Any, Any]] = []
-
-    def around(step: Step, kind: str, stream: str) -> Step:
-        del stream
-
-        def timed(here: Here) -> None:
-            start = clock.mark(None)
-            step(here)
-            log.append((kind, start, clock.mark(None)))
-
-        return timed
-
-    inside = machine.instrumented(around, _ahead if machine.setting.device.type == "cuda" else None)
-    step = _stepper(make_routines(inside)[stage], inside)
-    turns = 1 if seconds > 1 else 3
-    if turns > 1:
-        step()
-        clock.wait()
-        log.clear()
-    for _ in range(turns):
-        step()
-    clock.wait()
-    found: dict[str, float] = {}
-    for kind, start, stop in log:
-        found[kind] = found.get(kind, 0.0) + clock.between(start, stop) / turns
-    return found
-
-
-def _ahead(here: Here) -> None:
-    del here
-    torch.cuda._sleep(AHEAD_CYCLES)  # noqa: SLF001  # PyTorch has no public wait on the device

@@ -68,10 +68,11 @@ def meet(place: Place, progress: Progress, device: torch.device) -> Meeting:
     Raises
     ------
     ApartError
-        If a rank does not show up.
+        If a rank does not arrive; it is named.
     """
-    progress.phase("rendezvous", RENDEZVOUS_S)
-    store = _store(place)
+    progress.phase("rendezvous", RENDEZVOUS_S + SETTLE_S)
+    store = open_store(place)
+    gather(place, store)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend,
@@ -84,7 +85,43 @@ def meet(place: Place, progress: Progress, device: torch.device) -> Meeting:
     return Meeting(place=place, store=PrefixStore("words", store))
 
 
-def _store(place: Place) -> Store:
+def gather(place: Place, store: Store) -> None:
+    """Wait until every rank has said that it is there.
+
+    Raises
+    ------
+    ApartError
+        If one has not within `RENDEZVOUS_S`.
+    """
+    keys = [f"here/{rank}" for rank in range(place.world)]
+    store.set(keys[place.rank], "")
+    try:
+        store.wait(keys, timedelta(seconds=RENDEZVOUS_S))
+    except RuntimeError:
+        raise ApartError(absent(place, _missing(keys, store))) from None
+
+
+def _missing(keys: list[str], store: Store) -> list[int]:
+    """Ranks that have said nothing; rank 0 where the store, which it has, is gone too."""
+    try:
+        return [rank for rank, key in enumerate(keys) if not store.check([key])] or [0]
+    except RuntimeError:
+        return [0]
+
+
+def absent(place: Place, missing: list[int]) -> str:
+    """Say who did not arrive.
+
+    >>> absent(Place(rank=0, world=4, local=0), [3])
+    'rank 3 of 4 did not arrive within 60 s'
+    """
+    ranks = ", ".join(map(str, missing))
+    named = f"rank {ranks}" if len(missing) == 1 else f"ranks {ranks}"
+    return f"{named} of {place.world} did not arrive within {RENDEZVOUS_S} s"
+
+
+def open_store(place: Place) -> Store:
+    """Open the store without waiting for the other ranks: they are counted in it."""
     try:
         return cast(
             Store,
@@ -93,9 +130,12 @@ def _store(place: Place) -> Store:
                 place.port,
                 place.world,
                 is_master=place.rank == 0 and not place.hosted,
-                timeout=timedelta(seconds=RENDEZVOUS_S - 2),
+                timeout=timedelta(seconds=RENDEZVOUS_S),
+                wait_for_workers=False,
             ),
         )
     except (RuntimeError, ValueError) as error:
-        said = " ".join(str(error).split())[:160]
-        raise ApartError(f"rendezvous at {place.address}:{place.port} failed: {said}") from None
+        said, where = " ".join(str(error).split())[:160], f"{place.address}:{place.port}"
+        if place.rank and not place.hosted:
+            said = f"{absent(place, [0])}; {said}"
+        raise ApartError(f"rendezvous at {where} failed: {said}") from None

@@ -1,7 +1,7 @@
 """All cases of a job on one rank: each proved, timed and written down; a failure is a row too."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
@@ -11,17 +11,16 @@ import torch
 from planner.compose import objections
 from topology.errors import ModelError
 from validate import harness
-from validate.cases import Case, Subject, look_up
+from validate.cases import Case, Subject, digest_of, look_up
 from validate.compare import predict
 from validate.launch.causes import is_aftermath
 from validate.measured import Measured, Status, line
 from validate.small import shrink
-from validate.torch_backend.case_run import Bench, Ran, dtype_of, run_case
+from validate.torch_backend.case_run import COMPILE_S, Bench, Ran, dtype_of, run_case
+from validate.torch_backend.full import Full, Wholes, apart, compared, is_known, sample
 from validate.torch_backend.meeting import SETTLE_S, ApartError
 from validate.torch_backend.numbers import BOUNDS, Checked, Work, check, setting_for, unsplit
 
-FULL_BOUND: Final = 0.12
-"""Largest relative error of a step at full size, in 16 bits, that rounding explains."""
 PROOF_S: Final = 180
 _BAD: Final = ("failed", "out of memory")
 Proof = tuple[float, float, float, tuple[str, ...]]
@@ -30,14 +29,20 @@ Proof = tuple[float, float, float, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One rank's way through a job. proofs, wholes : what is known from earlier cases."""
+    """One rank's way through a job.
+
+    machine : that rows name. attempts : of the cases by their keys, this one included.
+    proofs, wholes : what is known from earlier cases.
+    """
 
     bench: Bench
     output: Path
     hardware: str
     until: float
+    machine: str = ""
+    attempts: Mapping[str, int] = field(default_factory=dict)
     proofs: dict[str, Proof] = field(default_factory=dict)
-    wholes: dict[str, tuple[str, torch.Tensor]] = field(default_factory=dict)
+    wholes: Wholes = field(default_factory=dict)
 
     @property
     def leads(self) -> bool:
@@ -55,7 +60,13 @@ def run_all(session: Session, cases: Sequence[Case]) -> int:
         row = _one(session, case, number)
         ran += 1
         if session.leads:
-            harness.append_line(session.output / "results.jsonl", line(row))
+            named = replace(
+                row,
+                machine=session.machine,
+                digest=digest_of(case, session.hardware),
+                attempts=session.attempts.get(case.key, 1),
+            )
+            harness.append_line(session.output / "results.jsonl", line(named))
     return ran
 
 
@@ -122,9 +133,12 @@ def _measured(session: Session, subject: Subject, number: int) -> Measured:
     bench, case = session.bench, subject.case
     name = f"case {number + 1} ({case.key})"
     proof = _proof(session, subject, name)
-    ran = run_case(subject, bench, name)
-    full = _full(session, subject, ran.output)
-    row = _row(subject, ran, proof, full)
+    known = bench.meeting.say(f"{number}: known", is_known(session.wholes, subject, bench))
+    plainly = case.mode != "eager" and not any(known)
+    ran = run_case(subject, bench, name, plainly=plainly)
+    full = compared(session.wholes, subject, bench, ran)
+    same = apart(bench.meeting.say(f"{number}: sample", sample(subject, bench, ran.output)))
+    row = _row(subject, ran, proof, replace(full, replicas=same))
     row = replace(row, note="; ".join(part for part in (row.note, _remark(session, case)) if part))
     words = bench.meeting.say(f"{number}: results", _numbers(row))
     merged = _merged(row, [cast("dict[str, float]", one) for one in words])
@@ -137,37 +151,31 @@ def _measured(session: Session, subject: Subject, number: int) -> Measured:
 
 
 def _proof(session: Session, subject: Subject, name: str) -> Proof:
-    """Run the plan at a small size on the reference's numbers; once for all ways to launch."""
+    """Run the plan at a small size on the reference's numbers, by the kernels that are timed.
+
+    In 32 bits by kernels one by one, which proves the split; in the case's precision as the case
+    is launched, compiled where it is compiled. What a graph replays is compared at full size.
+    """
     case, bench = subject.case, session.bench
-    key = f"{subject.case.subject} | {case.plan} | {subject.workload.text_tower}"
+    fuser = None if case.mode == "eager" else bench.fuser
+    kernels = "one by one" if fuser is None else "compiled"
+    key = f"{case.subject} | {case.plan} | {subject.workload.text_tower} | {kernels}"
     if key not in session.proofs:
-        bench.progress.phase(f"proof of {name}", PROOF_S)
+        bench.progress.phase(f"proof of {name}", PROOF_S if fuser is None else PROOF_S + COMPILE_S)
+        bench.fuser.begin()
         model, workload = shrink(subject.model, subject.workload, subject.plan)
         work = Work(model=model, workload=workload, plan=subject.plan)
         whole = unsplit(work)
         found: list[Checked] = []
         for dtype in (torch.float32, bench.dtype or dtype_of(case.precision)):
             setting = setting_for(work, bench.comm.rank, bench.device, dtype)
-            found.append(check(work, bench.comm, setting, whole=whole))
+            used = None if dtype == torch.float32 else fuser
+            found.append(check(work, bench.comm, setting, fuser=used, whole=whole))
         exact, rough = found
         missed = () if exact.error <= exact.bound else (f"error {exact.error:.2g} in 32 bits",)
         miscounted = (*missed, *exact.miscounted, *rough.miscounted)
         session.proofs[key] = (exact.error, rough.error, rough.bound, miscounted)
     return session.proofs[key]
-
-
-def _full(session: Session, subject: Subject, output: torch.Tensor | None) -> tuple[float, str]:
-    """Compare a step's result at full size with that of the first plan that ran."""
-    if output is None or subject.plan.degree("dp") > 1:
-        return 0.0, ""
-    key = subject.case.subject
-    if key not in session.wholes:
-        session.wholes.clear()
-        session.wholes[key] = (f"{subject.plan} {subject.case.mode}", output)
-        return 0.0, ""
-    against, whole = session.wholes[key]
-    scale = float(torch.linalg.vector_norm(whole))
-    return float(torch.linalg.vector_norm(output - whole)) / scale, against
 
 
 def _remark(session: Session, case: Case) -> str:
@@ -181,12 +189,11 @@ def _remark(session: Session, case: Case) -> str:
     return "; ".join(said)
 
 
-def _row(subject: Subject, ran: Ran, proof: Proof, full: tuple[float, str]) -> Measured:
+def _row(subject: Subject, ran: Ran, proof: Proof, full: Full) -> Measured:
     exact, rough, bound, miscounted = proof
     wrong = [*miscounted, *ran.miscounted]
     wrong += [f"error {rough:.2g} where {bound:g} is allowed"] if not rough <= bound else []
-    allowed = max(FULL_BOUND, bound)
-    wrong += [f"error {full[0]:.2g} at full size"] if not full[0] <= allowed else []
+    wrong += full.complaints
     return Measured(
         case=subject.case,
         status="wrong" if wrong else "done",
@@ -197,6 +204,8 @@ def _row(subject: Subject, ran: Ran, proof: Proof, full: tuple[float, str]) -> M
         high_s=max(ran.times.each),
         repeats=len(ran.times.each),
         classes_s=ran.classes,
+        classes_by=ran.classes_by,
+        waiting_s=ran.waiting_s,
         memory_bytes=ran.memory_bytes,
         reserved_bytes=ran.reserved_bytes,
         process_bytes=ran.process_bytes,
@@ -205,8 +214,10 @@ def _row(subject: Subject, ran: Ran, proof: Proof, full: tuple[float, str]) -> M
         error=rough,
         bound=bound,
         exact_error=exact,
-        full_error=full[0],
-        full_against=full[1],
+        full_error=full.error,
+        full_bound=full.bound,
+        row_error=full.row,
+        full_against=full.against,
         counts={" ".join(map(str, key)): count for key, count in sorted(ran.counts.items())},
         distinct_layers=ran.distinct,
         kernels=ran.kernels,
@@ -216,6 +227,7 @@ def _row(subject: Subject, ran: Ran, proof: Proof, full: tuple[float, str]) -> M
 _LARGEST: Final = (
     "step_s", "wall_s", "low_s", "high_s", "memory_bytes", "reserved_bytes", "process_bytes",
     "compile_s", "capture_s", "error", "exact_error", "full_error",
+    "row_error", "waiting_s",
 )  # fmt: skip
 
 

@@ -118,14 +118,20 @@ def inputs_from_source(source: Source, setting: Setting, batch: int) -> Given:
     return given
 
 
-def inputs_drawn(setting: Setting) -> Given:
-    """Draw inputs on the device, the same in every forward and on every rank."""
+def inputs_drawn(setting: Setting, batch: int) -> Given:
+    """Draw inputs on the device, the same in every forward and on every rank.
+
+    Replicas take their own samples of the `batch`.
+    """
     made: dict[str, torch.Tensor] = {}
 
     def given(tensor: ops.Tensor, forward: int) -> torch.Tensor:
         del forward
         if tensor.name not in made:
-            made[tensor.name] = _draw(tensor.name, shape_of(tensor), setting)
+            rows, *rest = shape_of(tensor)
+            whole = _draw(tensor.name, (max(rows, batch), *rest), setting)
+            first = setting.index.get("dp", 0) * rows if rows < batch else 0
+            made[tensor.name] = whole[first : first + rows].clone()
         return made[tensor.name]
 
     return given

@@ -1,13 +1,16 @@
 """One rank of a run: ``python -m validate.torch_backend.worker --job FILE --output DIR``.
 
-Started by the planner, or by anything that says which rank a process is::
+Started by the planner, or by anything that says which rank a process is, which can as well start
+the planner itself::
 
+    torchrun --nproc-per-node 2 -m planner validate --backend torch ...
     torchrun --nproc-per-node 2 -m validate.torch_backend.worker --job job.json --output out
     mpirun -np 16 -x MASTER_ADDR python -m validate.torch_backend.worker --job job.json --output out
 
 The job is a JSON object: `cases`, each with the fields of `validate.cases.Case`; and, where they
 are not left out, `hardware` (catalogue name), `device` (``cuda`` or ``cpu``), `dtype`, `backend` of
-torch.compile, `budget_s` to time a case, and `seconds` for all of it.
+torch.compile, `budget_s` to time a case, `seconds` for all of it, the name of the `machine` that
+rows are to have, and how many `attempts` each case has had by its key, this one included.
 """
 
 import argparse
@@ -25,7 +28,6 @@ from topology.errors import InputError, ModelError
 from validate import harness
 from validate.cases import Case, read_case
 from validate.launch import Place, begin, find_place
-from validate.measured import read_measured, remaining
 from validate.torch_backend.case_run import BUDGET_S, Bench
 from validate.torch_backend.fuse import Fuser
 from validate.torch_backend.meeting import meet
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def work(place: Place, job: Mapping[str, object], output: Path) -> int:
-    """Run the cases of a job that have no result yet; returns how many were run."""
+    """Run the cases of a job, those that rank 0 has; returns how many were run."""
     until = time.monotonic() + float(cast(float, job.get("seconds", 10**6)))
     progress = begin(place)
     device = _device(place, str(job.get("device", "cuda")))
@@ -75,11 +77,16 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
         dtype=cast("torch.dtype", getattr(torch, str(job["dtype"]))) if "dtype" in job else None,
     )
     session = Session(
-        bench=bench, output=output, hardware=str(job.get("hardware", "h100-sxm")), until=until
+        bench=bench,
+        output=output,
+        hardware=str(job.get("hardware", "h100-sxm")),
+        until=until,
+        machine=str(job.get("machine", "")),
+        attempts=cast("Mapping[str, int]", job.get("attempts", {})),
     )
     if session.leads:
         _describe(output, session.hardware)
-    ran = run_all(session, _todo(job, output, bench))
+    ran = run_all(session, _todo(job, bench))
     progress.end()
     if device.type == "cpu":
         dist.destroy_process_group()
@@ -125,11 +132,10 @@ def _lane(device: torch.device) -> object:
     return torch.cuda.Stream() if device.type == "cuda" else None
 
 
-def _todo(job: Mapping[str, object], output: Path, bench: Bench) -> list[Case]:
-    """Cases without a result, as rank 0 sees them."""
+def _todo(job: Mapping[str, object], bench: Bench) -> list[Case]:
+    """Cases to run, as rank 0 has them."""
     cases = [read_case(one) for one in cast("list[dict[str, object]]", job["cases"])]
-    known = read_measured(harness.read_text(output / "results.jsonl"))
-    keys = [case.key for case in remaining(cases, known)]
+    keys = [case.key for case in cases]
     first = cast("list[str]", bench.meeting.say("cases to run", keys)[0])
     return [case for case in cases if case.key in set(first)]
 

@@ -1,0 +1,273 @@
+"""Numbers come first: what is timed is what is proved, at a small size and at full size."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import testmodels
+
+torch = pytest.importorskip("torch")
+
+from planner.plan import parse_plan  # noqa: E402
+from validate.cases import Case, look_up  # noqa: E402
+from validate.launch import Place, begin  # noqa: E402
+from validate.launch.harness import free_port  # noqa: E402
+from validate.torch_backend import full, meeting, session  # noqa: E402
+from validate.torch_backend.case_run import Bench  # noqa: E402
+from validate.torch_backend.full import apart, compared, distance, grown, is_known  # noqa: E402
+from validate.torch_backend.fuse import Fuser  # noqa: E402
+from validate.torch_backend.inside import Inside  # noqa: E402
+from validate.torch_backend.meeting import ApartError, Meeting, gather  # noqa: E402
+from validate.torch_backend.numbers import Comm, Work, setting_for  # noqa: E402
+from validate.torch_backend.session import Session  # noqa: E402
+from validate.torch_backend.weights import inputs_drawn  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "_class_name": "FluxTransformer2DModel",
+    "attention_head_dim": 8,
+    "axes_dims_rope": [4, 2, 2],
+    "in_channels": 16,
+    "joint_attention_dim": 16,
+    "num_attention_heads": 2,
+    "num_layers": 1,
+    "num_single_layers": 1,
+    "pooled_projection_dim": 16,
+}
+
+
+class Spoiled(Fuser):
+    """A compiler whose code is wrong: everything comes out half as large again."""
+
+    __slots__ = ()
+
+    def compiled(self, key, function, examples):
+        made = super().compiled(key, function, examples)
+        return lambda *given: [one * 1.5 for one in made(*given)]
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A session of one rank in this process, on a model of two layers."""
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(CONFIG))
+    place = Place(rank=0, world=1, local=0, phase_s=1000.0)
+
+    def case(plan="single", mode="eager", **more):
+        return Case(
+            model=str(path), plan=plan, mode=mode, height=32, width=32, text_tokens=8, **more
+        )
+
+    def made(fuser=None):
+        progress = begin(place)
+        bench = Bench(
+            comm=Comm(rank=0, world=1, handles={}),
+            meeting=Meeting(place=place, store=torch.distributed.HashStore()),
+            progress=progress,
+            device=torch.device("cpu"),
+            fuser=fuser or Fuser(backend="eager"),
+            budget_s=0.01,
+        )
+        return Session(bench=bench, output=tmp_path, hardware="h100-sxm", until=math.inf)
+
+    made.case = case
+    return made
+
+
+def one_case(one, case, number):
+    return session._one(one, case, number)  # noqa: SLF001  # a row without a file
+
+
+def ended(one):
+    one.bench.progress.end()
+
+
+@pytest.mark.parametrize("mode", ["compile", "graph"])
+def test_kernels_that_are_timed_are_proved_though_nothing_runs_eagerly(alone, mode):
+    good, bad = alone(), alone(Spoiled(backend="eager"))
+
+    right = one_case(good, alone.case(mode=mode), 0)
+    wrong = one_case(bad, alone.case(mode=mode), 0)
+    ended(good)
+    ended(bad)
+
+    assert right.status == "done", right.note
+    assert right.full_against == "single eager"
+    assert 0 < right.error < right.bound
+    assert wrong.status == "wrong"
+    assert "error" in wrong.note
+    assert "at full size" in wrong.note
+
+
+def test_a_proof_of_plain_kernels_is_none_of_compiled_ones(alone):
+    one = alone(Spoiled(backend="eager"))
+
+    rows = [one_case(one, alone.case(mode=mode), n) for n, mode in enumerate(("eager", "graph"))]
+    ended(one)
+
+    assert [row.status for row in rows] == ["done", "wrong"]
+    assert rows[0].error < rows[0].bound < rows[1].error
+
+
+def test_one_wrong_row_is_found_though_the_whole_hardly_shows_it():
+    torch.manual_seed(0)
+    want = torch.randn(1, 4096, 64)
+    got = want.clone()
+    got[0, 17] = torch.randn(64)
+    error, row = distance(got, want)
+
+    assert error < 0.03
+    assert row > 1.0
+    assert distance(got[:, :5], want) == (math.inf, math.inf)
+
+
+def test_bounds_follow_from_the_type_and_the_depth():
+    flux = look_up(Case(model="flux")).model
+
+    assert grown(flux, torch.bfloat16) == pytest.approx(math.sqrt(16 * 57) / 2**8)
+    assert grown(flux, torch.float16) == pytest.approx(grown(flux, torch.bfloat16) / 8)
+    deep = replace(flux, blocks=tuple(replace(block, count=200) for block in flux.blocks))
+    assert grown(deep, torch.bfloat16) == pytest.approx(0.12)
+
+
+def test_no_number_is_no_pass():
+    assert full.Full(error=math.nan, bound=1.0).complaints
+    assert full.Full(replicas=0.2, bound=0.1).complaints == [
+        "ranks apart by 0.2 at full size where 0.1 is allowed"
+    ]
+
+
+def ran(output, plain=None):
+    return type("Ran", (), {"output": output, "plain": plain})()
+
+
+def test_replicas_are_compared_with_their_part_of_the_batch(alone):
+    """The whole batch comes first; the second of two replicas has its second half."""
+    bench = replace(alone().bench, comm=Comm(rank=1, world=2, handles={}))
+    whole = look_up(alone.case(batch=4))
+    parted = look_up(alone.case("dp2", batch=4))
+    result, wholes = torch.randn(4, 6, 8), {}
+
+    assert compared(wholes, whole, bench, ran(result)).against == ""
+    assert is_known(wholes, parted, bench)
+    right = compared(wholes, parted, bench, ran(result[2:].clone()))
+    wrong = compared(wholes, parted, bench, ran(result[:2].clone()))
+    bench.progress.end()
+
+    assert (right.error, right.against) == (0.0, "single eager")
+    assert right.complaints == []
+    assert len(wrong.complaints) == 2
+
+
+def test_replicas_of_one_request_have_the_same_result():
+    same, other = ["x", [1.0, 2.0]], ["x", [1.0, 2.5]]
+
+    assert apart([same, same, None]) == 0.0
+    assert apart([same, other]) == pytest.approx(0.5 / math.sqrt(5))
+    assert math.isnan(apart([same, ["x", [math.nan, 2.0]]]))
+
+
+def test_replicas_draw_their_own_samples_of_one_batch():
+    work = replace(testmodels.workload(testmodels.flux), batch=4)
+    tensor = _input(work, "single")
+
+    whole = _drawn(work, "single", 0)(tensor, 0)
+    parts = [_drawn(work, "dp2", rank)(_input(work, "dp2"), 0) for rank in range(2)]
+
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def _program(work, plan):
+    from planner.lowering.lower import lower
+
+    return lower(testmodels.flux, work, parse_plan(plan))
+
+
+def _input(work, plan):
+    return _program(work, plan).inputs[0]
+
+
+def _drawn(work, plan, rank):
+    asked = Work(model=testmodels.flux, workload=work, plan=parse_plan(plan))
+    return inputs_drawn(setting_for(asked, rank, torch.device("cpu"), torch.float32), 4)
+
+
+def test_waiting_for_a_rank_is_taken_off_message_by_message():
+    one = Inside(classes={"gemm": 1.0, "communication": 5.0}, messages=(4.0, 1.0), gaps=0.0, how="")
+
+    assert one.merged([[4.0, 1.0], [1.0, 3.0]]) == ({"gemm": 1.0, "communication": 2.0}, 3.0)
+    assert one.merged([[4.0, 1.0], [1.0]]) == (dict(one.classes), 0.0)
+
+
+def test_a_rank_that_does_not_arrive_is_named(monkeypatch):
+    monkeypatch.setattr(meeting, "RENDEZVOUS_S", 1)
+    place = Place(rank=0, world=4, local=0, port=free_port())
+    store = meeting.open_store(place)
+    for rank in (1, 2):
+        store.set(f"here/{rank}", "")
+
+    begun = time.monotonic()
+    with pytest.raises(ApartError, match=r"^rank 3 of 4 did not arrive within 1 s$"):
+        gather(place, store)
+    assert time.monotonic() - begun < 10
+    assert meeting.absent(place, [1, 3]) == "ranks 1, 3 of 4 did not arrive within 1 s"
+
+
+def started(words, env, folder):
+    asked = [
+        "-m", "planner", "validate", "--model", str(folder / "tiny.json"), "--backend", "torch",
+        "--device", "cpu", "--mode", "eager", "--height", "32", "--width", "32",
+        "--text-tokens", "8", "--results", str(folder / "out"), "--gate", "100%",
+    ]  # fmt: skip
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
+    command = [sys.executable, *words, *asked, "--plan", "tp2"]
+    return subprocess.run(
+        command, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "tiny.json").write_text(json.dumps(CONFIG))
+    return tmp_path
+
+
+def test_torchrun_starts_the_ranks_of_the_planner(folder):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = started(torchrun, {}, folder)
+
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("case ")
+    assert "| tp2 | eager" in lines[1]
+    assert sum(one.startswith("case ") for one in lines) == 1  # one rank speaks
+    (row,) = (folder / "out" / "results.jsonl").read_text().splitlines()
+    assert json.loads(row)["status"] == "done"
+    assert json.loads(row)["machine"].startswith("2 ranks on ")
+
+
+def test_ranks_of_mpirun_meet_too(folder):
+    """Two processes, as Open MPI tells them their ranks."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    port = str(free_port())
+
+    def rank(number):
+        env = {
+            "OMPI_COMM_WORLD_RANK": str(number), "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(number), "MASTER_PORT": port,
+        }  # fmt: skip
+        return started((), env, folder)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(rank, range(2))
+
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "| tp2 | eager" in first.stdout
+    assert second.stdout == ""

@@ -1,0 +1,305 @@
+"""What ``planner validate`` is asked for is refused in one line, or is of this machine."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from commands import FLUX as CONFIG
+from commands import run
+
+from costmodels.catalogue import read_profile, shipped_profile
+from topology.errors import InputError
+from validate import command, harness, report, runs
+from validate.asked import hardware_of
+from validate.cases import Case, digest_of
+from validate.compare import Comparison, Prediction, compare, rankings, summarise
+from validate.kept import kept
+from validate.launch import is_rank
+from validate.measured import Measured, line, read_measured
+from validate.preflight import Facts
+from validate.profiles.text import to_toml
+from validate.runs import Options
+
+OWN = "h100-sxm-x2-2026-11-28"
+H100 = "NVIDIA H100 80GB HBM3"
+FLUX = Case(model="flux", height=1024, width=1024)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--plan", "tp4", "--gpus", "2"), "GPUs: got 2, wanted the 4 of plan tp4"),
+        (("--plan", "tp2", "--gpus", "3"), "GPUs: got 3, wanted a multiple of the 2 of plan tp2"),
+        (("--plan", "tp2", "--gpus", "-2"), "gpus: got -2, wanted a whole number from 1"),
+        (("--plan", "tp2", "--gpus", "0"), "gpus: got 0, wanted a whole number from 1"),
+        (("--plan", "tp2", "--seconds", "nan"), "seconds: got nan, wanted a number above 0"),
+        (("--plan", "tp2", "--seconds", "-1"), "seconds: got -1, wanted a number above 0"),
+        (("--plan", "tp2", "--precision", "int8"), "precision: got int8, wanted bf16, fp16, fp8"),
+        (("--plan", "tp2", "--profile", "none.toml"), "profile none.toml: No such file"),
+        (("--plan", "tp2", "--hardware", "l4", "--profile", OWN), "a profile of h100-sxm, wanted"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_starts(monkeypatch, device, words, said):
+    monkeypatch.setattr(harness, "products", list)
+    monkeypatch.setattr(runs, "launch", None)
+    monkeypatch.setattr(harness, "facts", None)
+    asked = ("validate", "--model", "flux", "--backend", "torch", "--device", device, *words)
+    code, out, err = run(*asked)
+
+    assert (code, out) == (2, "")
+    (refusal,) = [one for one in err.splitlines() if one.startswith("planner: ")]
+    assert said in refusal
+
+
+def test_more_ranks_than_a_cpu_is_for_are_refused(monkeypatch):
+    monkeypatch.setattr(runs, "launch", None)
+    monkeypatch.setattr(harness, "facts", None)
+    asked = ("--model", "flux", "--backend", "torch", "--device", "cpu", "--plan", "dp32")
+    code, _, err = run("validate", *asked, "--batch", "32")
+
+    assert code == 2
+    assert "ranks on a CPU: got 32, wanted at most 16" in err
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "tensorrt"])
+def test_a_wrong_profile_is_an_error_on_every_backend(backend):
+    code, _, err = run(
+        "validate", "--model", "flux", "--plan", "tp2", "--backend", backend, "--profile", "no.toml"
+    )
+
+    assert code == 2
+    assert err == "planner: profile no.toml: No such file or directory\n"
+
+
+def test_hardware_is_that_of_the_machine():
+    assert hardware_of("NVIDIA H200") == "h200-sxm"
+    assert hardware_of("NVIDIA H200", "h200-sxm") == "h200-sxm"
+    assert hardware_of("Something new", "l4") == "l4"
+    with pytest.raises(InputError, match="got h100-sxm, wanted h200-sxm: this machine has NVIDIA"):
+        hardware_of("NVIDIA H200", "h100-sxm")
+    with pytest.raises(InputError, match="'Something new' is not in the catalogue"):
+        hardware_of("Something new")
+
+
+@pytest.fixture
+def ground(monkeypatch):
+    """How the command finds out what it predicts with on a machine with such GPUs."""
+    seen = {}
+    monkeypatch.setattr(
+        command,
+        "_timed",
+        lambda cases, ground, gate, arguments: (seen.update(g=ground), ("", 0))[1],
+    )
+
+    def look(products, *words):
+        monkeypatch.setattr(harness, "products", lambda: products)
+        code, _, err = run(
+            "validate", "--model", "flux", "--plan", "tp2", "--backend", "torch", *words
+        )
+        assert code == 0, err
+        return seen["g"]
+
+    return look
+
+
+def test_the_machine_gives_hardware_and_its_own_profile(ground, monkeypatch, tmp_path):
+    monkeypatch.setenv("PLANNER_PROFILES", str(tmp_path))
+    shipped, mine = read_profile(OWN), tmp_path / "mine.toml"
+    mine.write_text(to_toml(replace(shipped, date="2031-01-01")), encoding="utf-8")
+
+    assert ground(["NVIDIA L4"]).hardware == "l4"
+    found = ground([H100, H100])
+    assert (found.hardware, found.profile) == ("h100-sxm", str(mine))
+    assert ground([H100, H100], "--profile", "none").profile == "none"
+    assert ground([H100] * 8).profile == ""
+    assert ground([]).hardware == "h100-sxm"
+
+
+def test_what_torch_sees_is_not_predicted_as_something_else(monkeypatch, tmp_path):
+    facts = Facts(seen={"torch": "2.13", "has_nccl": True, "gpus": ["NVIDIA L4"]})
+    monkeypatch.setattr(harness, "facts", lambda: facts)
+    with pytest.raises(InputError, match="got h100-sxm, wanted l4: this machine has NVIDIA L4"):
+        runs.run([FLUX], Options(gpus=1), tmp_path, lambda line: None)
+
+
+def row(plan="single", status="done", **more):
+    case = replace(FLUX, plan=plan)
+    return Measured(
+        case=case, status=status, **{"step_s": 1.0, "machine": "a", "digest": "d", **more}
+    )
+
+
+def past(rows, machine="a", digest="d", *, retry=False):
+    cases = [replace(FLUX, plan=plan) for plan in ("single", "tp2", "ring2")]
+    return kept(cases, rows, machine, {case.key: digest for case in cases}, retry=retry)
+
+
+def test_rows_of_another_machine_or_model_are_left_alone():
+    rows = [row(), row("tp2")]
+
+    assert [case.plan for case in past(rows).todo] == ["ring2"]
+    for changed in (past(rows, machine="b"), past(rows, digest="e")):
+        assert len(changed.todo) == 3
+        assert changed.remarks == ["2 rows of another machine or model left alone"]
+
+
+def test_rows_of_two_machines_stand_side_by_side():
+    rows = [row(), row(machine="b", step_s=2.0), row(step_s=3.0)]
+    text = "".join(f"{line(one)}\n" for one in rows)
+
+    assert read_measured(text) == rows[1:]
+    assert past(read_measured(text)).rows == (rows[2],)
+
+
+def test_failures_are_run_again_and_counted_but_not_what_is_out_of_memory():
+    rows = [row(status="failed", attempts=2), row("tp2", "out of memory"), row("ring2", "wrong")]
+    found, again = past(rows), past(rows, retry=True)
+
+    assert [case.plan for case in found.todo] == ["single"]
+    assert found.attempts == {FLUX.key: 3}
+    assert any("1 case out of memory earlier" in one for one in found.remarks)
+    assert [case.plan for case in again.todo] == ["single", "tp2", "ring2"]
+
+
+def test_a_machine_is_named_by_all_that_changes_times():
+    seen = {"torch": "2.13", "nccl": "2.27.7", "gpus": [H100], "cudnn": "91002", "cuda": "13.0"}
+    facts = Facts(seen=seen, driver="580.1", processor="EPYC")
+
+    assert Options(gpus=2).machine(facts) == (
+        f"2 x {H100}, torch 2.13, cuda 13.0, cudnn 91002, nccl 2.27.7, driver 580.1, inductor"
+    )
+    others = [
+        Options(gpus=2).machine(replace(facts, seen={**seen, "torch": "2.14"})),
+        Options(gpus=4).machine(facts),
+        Options(gpus=2, device="cpu").machine(facts),
+    ]
+    assert len({Options(gpus=2).machine(facts), *others}) == 4
+
+
+def test_a_changed_config_is_another_model(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    case = replace(FLUX, model=str(path))
+    before = digest_of(case, "h100-sxm")
+    path.write_text(json.dumps({**CONFIG, "num_layers": 12}))
+
+    assert before
+    assert digest_of(case, "h100-sxm") != before
+    assert digest_of(replace(case, model="no-such-model"), "h100-sxm") == ""
+
+
+def prediction(basis="calibrated", **more):
+    values = {
+        "step_s": 1.0, "classes_s": {"gemm": 1.0}, "exposed_s": 0.0, "hidden_s": 0.0,
+        "launch_s": 0.0, "memory_bytes": 1.0, "basis": basis,
+    }  # fmt: skip
+    return Prediction(**{**values, **more})
+
+
+@pytest.mark.parametrize("show", [report.text, report.markdown])
+def test_the_report_says_how_classes_were_taken_and_what_has_no_verdict(show):
+    measured = row(
+        "tp2",
+        memory_bytes=1.0,
+        classes_s={"gemm": 2.0, "communication": 0.5},
+        classes_by="events in the running stream",
+        waiting_s=0.25,
+    )
+    found = [Comparison(measured=measured, predicted=prediction("extrapolated"))]
+    text = show(found, [], summarise(found, []), 0.1)
+
+    assert "gemm *" in text
+    assert "instrumented, without a verdict" in text
+    assert "events in the running stream" in text
+    assert "waiting is left out: 250 ms at most here" in text
+    assert "1 s (extrapolated)" in text
+    assert "pass" in text  # classes are far off, step and memory are right
+
+
+def test_rows_of_earlier_versions_hold_waiting():
+    found = [Comparison(measured=row(classes_s={"communication": 1.0}), predicted=prediction())]
+
+    assert report.instrumented(found)[1] == (
+        "* comm holds the time that a rank waits for another one"
+    )
+    assert report.instrumented([]) == []
+
+
+def test_the_gate_is_on_step_and_memory():
+    one = Comparison(measured=row(memory_bytes=2.0), predicted=prediction())
+
+    assert not one.passes(0.1)
+    assert one.misses(0.1) == ["memory"]
+    assert replace(one, predicted=prediction(memory_bytes=2.1)).passes(0.1)
+
+
+def test_a_profile_is_installed_once_and_listed(monkeypatch, tmp_path):
+    folder, mine = tmp_path / "settings" / "profiles", tmp_path / "mine.toml"
+    monkeypatch.setenv("PLANNER_PROFILES", str(folder))
+    profile = read_profile(OWN)
+    mine.write_text(to_toml(replace(profile, date="2031-01-01")), encoding="utf-8")
+
+    code, out, err = run("profile", "install", str(mine))
+    assert (code, err) == (0, "")
+    installed = folder / "h100-sxm-x2-2031-01-01.toml"
+    assert out.startswith(f"{installed}: found by --detect and validate")
+    assert installed.read_text() == mine.read_text()
+
+    assert run("profile", "install", str(mine))[::2] == (
+        2, f"planner: {mine}: is there already, as {installed}\n"
+    )  # fmt: skip
+    other = tmp_path / "other.toml"
+    other.write_text(to_toml(replace(profile, date="2031-01-01", source="x")), encoding="utf-8")
+    assert f"{folder}/h100-sxm-x2-2031-01-01-2.toml" in run("profile", "install", str(other))[1]
+
+    (folder / "broken.toml").write_text("no", encoding="utf-8")
+    code, out, err = run("profile", "list")
+    assert code == 0
+    assert str(installed) in out
+    assert "broken.toml" in err
+    assert shipped_profile("h100-sxm") is not None
+
+
+def test_ranks_of_others_are_known_and_slurm_is_not_taken_for_one():
+    assert is_rank({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert not is_rank({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"})
+
+
+def test_ranks_that_were_started_are_all_used(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr(harness, "products", list)
+    asked = ("--model", "flux", "--plan", "tp2", "--backend", "torch", "--gpus", "2")
+    code, _, err = run("validate", *asked)
+
+    assert (code, err) == (2, "planner: gpus: got 2, wanted the 4 ranks that were started\n")
+
+
+def test_a_calibration_says_how_it_is_used_and_may_be_installed(monkeypatch, tmp_path):
+    from validate import calibrate
+    from validate.calibrate import Calibrated
+
+    folder, mine = tmp_path / "profiles", tmp_path / "mine.toml"
+    monkeypatch.setenv("PLANNER_PROFILES", str(folder))
+    profile = replace(read_profile(OWN), date="2031-01-01")
+    mine.write_text(to_toml(profile), encoding="utf-8")
+    made = Calibrated(profile=profile, output=mine, summary=(), failures=())
+    monkeypatch.setattr(calibrate, "calibrate", lambda task, say: made)
+    words = ("calibrate", "--output", str(mine))
+
+    code, _, err = run(*words)
+    assert code == 0
+    assert f"use it with --profile {mine}" in err
+    assert f"planner profile install {mine}" in err
+    assert not folder.exists()
+    assert "found by --detect" in run(*words, "--install")[2]
+    assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("words", [("--minutes", "nan"), ("--minutes", "-1"), ("--gpus", "-2")])
+def test_a_calibration_of_no_time_or_gpus_is_refused(words, tmp_path):
+    code, out, err = run("calibrate", "--output", str(tmp_path / "x.toml"), *words)
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{words[0][2:]}: got {words[1]}" in err
