@@ -66,7 +66,7 @@ def test_the_two_commands_that_do_all_are_there():
     lines = [line for block in _blocks("sh") for line in block.splitlines()]
 
     assert sum("planner recommend --model cosmos3 --gpus 8" in line for line in lines) == 1
-    assert sum(line.endswith("-m pytest -q") for line in lines) == 1
+    assert sum(" -m pytest -q -n 2 " in line for line in lines) == 1
 
 
 def test_python_of_the_readme_runs():
