@@ -40,6 +40,18 @@ def profile_for(hardware: str, asked: str = SHIPPED) -> Profile | None:
     return found
 
 
+def check_profile(asked: str) -> None:
+    """Read the profile that was asked for, where nothing is priced with it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read or is no profile.
+    """
+    if asked not in (NONE, SHIPPED):
+        read_profile(asked)
+
+
 @cache
 def shipped_profile(hardware: str) -> Profile | None:
     """Read the newest profile of a hardware name that ships, once; None where there is none."""

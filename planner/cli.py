@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planner.request import Request
 
 DONE, NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+LARGEST_LOG: Final = 16 * 2**20  # B
 ON_GPUS: Final = ("validate", "calibrate", "profile", "doctor")
 """Commands of the layer above, loaded when one of them is asked for."""
 WIDTH: Final = 118
@@ -204,14 +205,26 @@ def _collectives(said: argparse.Namespace) -> Answer:
     return table.written(said.format), DONE
 
 
+def _log(name: str) -> str:
+    """Read a log, of a size that logs have."""
+    try:
+        path = Path(name)
+        if path.exists() and not path.is_file():
+            raise InputError(f"--compare {name[:60]}: not a file")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_LOG + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no path"
+        raise InputError(f"--compare {name[:60]}: {reason}") from None
+    if len(data) > LARGEST_LOG:
+        raise InputError(f"--compare {name[:60]}: wanted a log of at most {LARGEST_LOG} bytes")
+    return data.decode("utf-8", errors="replace")
+
+
 def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
     from planner import compare  # noqa: PLC0415
 
-    try:
-        text = Path(said.compare).read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no path"
-        raise InputError(f"--compare {said.compare[:60]}: {reason}") from None
+    text = _log(said.compare)
     found = compare.compare_all(
         text,
         compare.Setting(
@@ -232,9 +245,10 @@ def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
 
 
 def _models(said: argparse.Namespace) -> Answer:
+    from costmodels.catalogue import check_profile  # noqa: PLC0415
     from planner import models  # noqa: PLC0415
 
-    _check_profile(said.profile)
+    check_profile(said.profile)
     if said.action == "list":
         return _model_list(said.format), DONE
     if said.name is None:
@@ -246,13 +260,6 @@ def _models(said: argparse.Namespace) -> Answer:
     from planner.report import pairs  # noqa: PLC0415
 
     return pairs(shown(described), said.format), DONE
-
-
-def _check_profile(asked: str) -> None:
-    from costmodels.catalogue import NONE, SHIPPED, read_profile  # noqa: PLC0415
-
-    if asked not in (NONE, SHIPPED):
-        read_profile(asked)
 
 
 def _model_list(style: str) -> str:
@@ -271,10 +278,11 @@ def _model_list(style: str) -> str:
 
 
 def _topology(said: argparse.Namespace) -> Answer:
+    from costmodels.catalogue import check_profile  # noqa: PLC0415
     from topology import report  # noqa: PLC0415
     from topology.named import named  # noqa: PLC0415
 
-    _check_profile(said.profile)
+    check_profile(said.profile)
     if said.action == "list":
         return _hardware_list(said.format), DONE
     machine = named(

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.arguments import FORMATS, add_output, whole
+from planner.arguments import FORMATS, add_checked_profile, add_output, whole
 from topology.errors import InputError
+from topology.units import counted
 
 if TYPE_CHECKING:  # a profile is shown without what runs plans
     from validate.profiles.table import Entry
@@ -130,6 +131,7 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
+    add_checked_profile(parser)
     parser.add_argument(
         "--format", choices=FORMATS, default="table", help="of the report (default: table)"
     )
@@ -150,10 +152,12 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     InputError
         If the output exists, or this machine cannot be measured.
     """
+    from costmodels.catalogue import check_profile  # noqa: PLC0415
     from validate.asked import check_gpus, check_positive  # noqa: PLC0415
     from validate.calibrate import Task, calibrate  # noqa: PLC0415
     from validate.profiles import report  # noqa: PLC0415
 
+    check_profile(arguments.profile)
     check_gpus(arguments.gpus or None)
     check_positive("minutes", arguments.minutes or 1.0)
     task = Task(
@@ -206,7 +210,8 @@ def _profile(arguments: argparse.Namespace) -> Answer:
         return _listed(style), DONE
     wanted = 2 if arguments.action == "diff" else 1
     if len(named) != wanted:
-        raise InputError(f"profile {arguments.action}: got {len(named)} names, wanted {wanted}")
+        got = counted(len(named), "name")
+        raise InputError(f"profile {arguments.action}: got {got}, wanted {wanted}")
     shown = {"show": _profile_shown, "diff": _profiles_apart, "install": _profile_installed}
     return shown[arguments.action](named, style), DONE
 
@@ -269,13 +274,16 @@ def _entry(name: str) -> "Entry":
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    add_checked_profile(parser)
     add_output(parser)
     parser.set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> Answer:
+    from costmodels.catalogue import check_profile  # noqa: PLC0415
     from validate.doctor import doctor  # noqa: PLC0415
 
+    check_profile(arguments.profile)
     found = doctor(os.environ)
     code = DONE if found.ok else NO
     if arguments.format == "json":

@@ -22,6 +22,8 @@ from validate.launch import Limits, Place, find_place, is_rank
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
 DONE, NO = 0, 1
+MOST_PROVED: Final = 128
+"""Ranks of a plan that a proof runs, in about 10 s."""
 SIZES: Final = ("height", "width", "frames", "input_tokens", "text_tokens")
 
 
@@ -98,6 +100,7 @@ def _timed(
         retry=arguments.retry,
     )
     output = Path(arguments.results)
+    harness.check_folder(output)
     if arguments.device == "cpu" and (ground.place is None or not ground.place.rank):
         harness.complain(f"measured on a CPU, beside what is predicted for {ground.hardware}")
     if ground.place is None:
@@ -173,6 +176,13 @@ def _refuse_illegal(cases: Sequence[Case], hardware: str) -> None:
 def _proved(cases: Sequence[Case], ground: Ground, arguments: argparse.Namespace) -> Answer:
     from validate.proof import proofs_markdown, proofs_text, prove  # noqa: PLC0415
 
+    for plan in {case.plan for case in cases}:
+        ranks = parse_plan(plan).gpus
+        if ranks > MOST_PROVED:
+            raise InputError(
+                f"plan {plan}: got {ranks} ranks, wanted at most {MOST_PROVED} for a proof, which "
+                "runs them all in one process"
+            )
     found = [prove(look_up(case, ground.hardware)) for case in _once(cases)]
     code = DONE if all(one.ok for one in found) else NO
     if arguments.format == "json":

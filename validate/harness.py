@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, cast
 
+from topology.errors import InputError
 from validate.preflight import Facts
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name,memory.total"
@@ -141,6 +142,21 @@ def read_json(path: str) -> dict[str, object]:
 def read_text(path: Path) -> str:
     """Read a file, nothing where there is none."""
     return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be: a file is in its way, or it cannot be written to.
+
+    Raises
+    ------
+    InputError
+        If it is so.
+    """
+    there = next((one for one in (path, *path.parents) if one.exists()), Path())
+    if not there.is_dir():
+        raise InputError(f"{str(path)[:80]}: {str(there)[:80]} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{str(path)[:80]}: {str(there)[:80]} cannot be written to")
 
 
 def write_text(path: Path, text: str) -> None:

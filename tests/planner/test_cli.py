@@ -328,6 +328,19 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev", "/no/such/log", "a\0b"])
+def test_a_log_that_is_none_is_refused(name):
+    assert_refused(*run("collectives", "--compare", name), "--compare")
+
+
+def test_a_log_has_a_largest_size(tmp_path):
+    (tmp_path / "log").write_bytes(b"#" * (16 * 2**20 + 1))
+
+    assert_refused(
+        *run("collectives", "--compare", str(tmp_path / "log")), "at most 16777216 bytes"
+    )
+
+
 @pytest.mark.parametrize("words", [("topology", "show", "h100-sxm"), ("models", "show", "flux")])
 def test_commands_that_predict_nothing_check_a_profile_all_the_same(words):
     code, out, _ = run(*words, "--profile", "h100-sxm")

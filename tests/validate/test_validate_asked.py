@@ -2,10 +2,11 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from commands import FLUX as CONFIG
-from commands import run
+from commands import assert_refused, run
 
 from costmodels.catalogue import read_profile, shipped_profile
 from topology.errors import InputError
@@ -303,3 +304,28 @@ def test_a_calibration_of_no_time_or_gpus_is_refused(words, tmp_path):
 
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"{words[0][2:]}: got {words[1]}" in err
+
+
+def test_a_proof_has_a_largest_number_of_ranks():
+    refused = run("validate", "--model", "flux", "--plan", "dp4096")
+
+    assert_refused(*refused, "plan dp4096: got 4096 ranks, wanted at most 128")
+
+
+def test_results_that_cannot_be_a_folder_are_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="is no folder"):
+        harness.check_folder(tmp_path / "file")
+    with pytest.raises(InputError, match="is no folder"):
+        harness.check_folder(tmp_path / "file" / "below")
+    with pytest.raises(InputError, match="is no folder"):
+        harness.check_folder(Path("/dev/null"))
+
+    harness.check_folder(tmp_path / "new" / "below")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("words", [("doctor",), ("calibrate", "--output", "never.toml")])
+def test_a_profile_is_checked_where_nothing_is_predicted(words):
+    assert_refused(*run(*words, "--profile", "/no/such/profile"), "/no/such/profile")
