@@ -96,6 +96,12 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         default="",
         help="of the TensorRT that will build it, such as 11.2.1.2 (default: the newest known)",
     )
+    parser.add_argument(
+        "--multi-device-attention",
+        action="store_true",
+        help="TensorRT's attention reads keys where they lie, in place of AllGather-KV's gathers: "
+        "bf16 or fp16 on data-centre Blackwell",
+    )
     parser.add_argument("--force", action="store_true", help="replace the folder, if there is one")
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
 

@@ -176,6 +176,7 @@ def _export(said: argparse.Namespace) -> Answer:
         said.output,
         force=said.force,
         version=said.tensorrt_version,
+        multi_device=said.multi_device_attention,
     )
     said.output = None  # the folder; this line goes to the screen
     return line, DONE

@@ -196,9 +196,11 @@ def _built(cases: Sequence[Case], ground: Ground, arguments: argparse.Namespace)
 
     folder = Path(arguments.results)
     found = [check(case, ground.hardware, folder, harness.complain) for case in _once(cases)]
-    code = DONE if all(one.passed for one in found) else NO
+    code = DONE if all(one.passed and one.library for one in found) else NO
     if arguments.format == "json":
         return _json({"engines": [one.to_dict() for one in found]}), code
+    if arguments.format == "markdown":
+        return "\n\n".join(f"```text\n{one.text()}\n```" for one in found), code
     return "\n\n".join(one.text() for one in found), code
 
 

@@ -7,7 +7,7 @@ from planner.export.harness import write_folder
 from planner.export.tensorrt import tensorrt_folder
 from planner.request import Request
 from planner.search import question_of, single_plan
-from topology.errors import unknown
+from topology.errors import InputError, unknown
 
 BACKENDS: Final = ("tensorrt", *TITLES)
 
@@ -36,6 +36,8 @@ def files(
     """
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
+    if multi_device and backend != "tensorrt":
+        raise InputError(f"--multi-device-attention: got --backend {backend}, wanted tensorrt")
     question = question_of(request)
     found = single_plan(question, plan)
     if backend == "tensorrt":
@@ -43,7 +45,7 @@ def files(
     return engine_folder(question, found, backend)
 
 
-def export(
+def export(  # noqa: PLR0913  # as the command has options
     request: Request,
     plan: str | None,
     backend: str,
@@ -51,6 +53,7 @@ def export(
     *,
     force: bool = False,
     version: str = "",
+    multi_device: bool = False,
 ) -> str:
     """Write the folder, and say in one line what it holds.
 
@@ -59,7 +62,7 @@ def export(
     InputError
         As in `files`; and if the folder exists (`force` replaces it whole) or cannot be written.
     """
-    found = files(request, plan, backend, version=version)
+    found = files(request, plan, backend, version=version, multi_device=multi_device)
     target = write_folder(found, output, force=force)
     size = sum(map(len, found.values()))
     return f"{target}: {len(found)} files, {size / 2**20:.1f} MiB; see README.md"

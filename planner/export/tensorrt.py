@@ -14,7 +14,9 @@ from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
 from planner.lowering.lower import lower
 from planner.outcome import PlanEstimate
+from planner.plan import Plan
 from planner.search import Question
+from planner.tensorrt.allowed import read_version
 from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.document import SCHEMA, counts, document_of
 from planner.tensorrt.network import Recipe, networks
@@ -55,6 +57,8 @@ def tensorrt_folder(
     reasons = obstacles(question.model, plan, question.site.hardware, version, precision=precision)
     for reason in reasons:
         raise IllegalPlanError(f"plan {plan}: {reason}")
+    if multi_device:
+        _refuse_spread(question, plan, compute or COMPUTE.get(precision, "bf16"), version)
     workload = one_token(question.workload)
     recipe = Recipe(
         compute=compute or COMPUTE.get(precision, "bf16"),
@@ -63,9 +67,39 @@ def tensorrt_folder(
     )
     program = lower(question.model, workload, plan)
     written = networks(program, recipe)
+    if multi_device and not spread(written):
+        raise IllegalPlanError(
+            f"plan {plan}: no attention can read keys on several devices; wanted allgather_kv "
+            "beside none of tp, ulysses, ring and pp, and rows that divide"
+        )
     order = schedule(written, program, workload, plan)
     document = plan_document(question, found, written, order)
     return {**_files(written), **_around(document, written)}
+
+
+def spread(written: Sequence[Network]) -> bool:
+    """Whether an attention of the networks reads keys that lie on other ranks."""
+    return any("attention allgather_kv" in counts(one) for one in written)
+
+
+def _refuse_spread(question: Question, plan: Plan, compute: Dtype, version: str) -> None:
+    """Refuse attention over several devices where the GPU, the type or TensorRT has none."""
+    known, hardware = allowed(), question.site.hardware
+    runs = read_version(version) if version else known.newest
+    wanted, what = "", f"plan {plan}: attention over several devices"
+    if hardware.device.compute_capability < known.attention_capability:
+        wanted = f"compute capability {_dotted(known.attention_capability)}, {hardware.name} has "
+        wanted += _dotted(hardware.device.compute_capability)
+    elif compute not in known.attention_types:
+        wanted = f"{' or '.join(known.attention_types)}, got {compute}"
+    elif runs < known.attention_since:
+        wanted = f"TensorRT {_dotted(known.attention_since)}, got {_dotted(runs)}"
+    if wanted:
+        raise IllegalPlanError(f"{what} needs {wanted}")
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
 
 
 def one_token(workload: Workload) -> Workload:
@@ -100,6 +134,7 @@ def plan_document(
         "devices": [device for _, device in devices],
         "engines": [_engine(network, order) for network in written],
         **order,
+        "multi_device_attention": spread(written),
         "buffer_bytes": buffer_bytes(written, order),
         "needs": needs(written),
         "checkpoint": checkpoints().get(model.family, {}),

@@ -332,3 +332,45 @@ def test_the_command_says_what_it_wrote(tmp_path):
 
     assert line.endswith("out: 3 files, 0.0 MiB; see README.md")
     assert os.access(tmp_path / "out" / "launch.sh", os.X_OK)
+
+
+def spread_over_devices(text, **more):
+    request = Request(model="flux.1-dev", gpus=4, **more)
+    question, asked = question_of(request), parse_plan(text)
+    model, workload = shrink(question.model, question.workload, asked)
+    little = replace(question, model=model, workload=workload)
+    return tensorrt_folder(little, price(little, asked), multi_device=True)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8"])
+def test_attention_over_several_devices_takes_the_place_of_gathers(precision):
+    found = spread_over_devices("allgather_kv4", hardware="b200", precision=precision)
+    document = json.loads(found["plan.json"])
+
+    assert document["multi_device_attention"] is True
+    forward = document["engines"][0]["collectives"]
+    assert forward["attention allgather_kv"] > 0
+    assert forward["all_gather allgather_kv"] == 1  # of the result
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ("allgather_kv4", {}, "needs compute capability 10.0, h100-sxm has 9.0"),
+        ("ulysses4", {"hardware": "b200"}, "wanted allgather_kv beside none of"),
+        ("allgather_kv2.tp2", {"hardware": "b200"}, "wanted allgather_kv beside none of"),
+    ],
+)
+def test_attention_over_several_devices_is_refused_where_there_is_none(text, more, said):
+    with pytest.raises(IllegalPlanError, match=said):
+        spread_over_devices(text, **more)
+
+
+def test_gathers_stay_where_nothing_else_is_asked_for(plan):
+    assert plan["multi_device_attention"] is False
+
+
+def test_other_backends_have_no_attention_over_several_devices(tmp_path):
+    with pytest.raises(InputError, match="got --backend xdit, wanted tensorrt"):
+        export(FLUX, "ulysses4", "xdit", str(tmp_path / "out"), multi_device=True)
+    assert not (tmp_path / "out").exists()

@@ -1,6 +1,7 @@
 """What ``planner validate`` is asked for is refused in one line, or is of this machine."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -329,3 +330,17 @@ def test_results_that_cannot_be_a_folder_are_refused(tmp_path):
 @pytest.mark.parametrize("words", [("doctor",), ("calibrate", "--output", "never.toml")])
 def test_a_profile_is_checked_where_nothing_is_predicted(words):
     assert_refused(*run(*words, "--profile", "/no/such/profile"), "/no/such/profile")
+
+
+@pytest.mark.parametrize("style", ["table", "json", "markdown"])
+def test_without_tensorrt_layers_are_proved_and_the_answer_is_no(style, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", None)
+    words = ("validate", "--model", "flux", "--plan", "tp2", "--backend", "tensorrt")
+    code, out, _ = run(*words, "--results", str(tmp_path), "--format", style)
+
+    assert code == 1
+    assert "pip install" in out
+    assert ("```text" in out) == (style == "markdown")
+    if style == "json":
+        assert json.loads(out)["engines"][0]["passed"] is True  # of what was done
