@@ -11,6 +11,7 @@ from planner.placement import Placement
 from planner.request import Request
 from planner.site import Site
 from planner.workload import Workload
+from topology.hardware import evenly
 
 UNNAMED: Final = "MODEL"
 """Stands for the path of a model that was given as text."""
@@ -72,8 +73,7 @@ def hosts_of(gpus: int, site: Site, placed: Placement | None = None) -> int:
     """
     if placed is not None:
         return placed.hosts
-    fewest = site.nodes or -(-gpus // site.hardware.gpus)
-    return next(count for count in range(fewest, gpus + 1) if gpus % count == 0)
+    return site.nodes or evenly(gpus, site.hardware.gpus)
 
 
 def _sizes(request: Request, *, video: bool) -> dict[str, int]:

@@ -225,7 +225,7 @@ def _said(log: Log, line: str) -> Log:
 
 def _noted(log: Log, key: str, value: str) -> Log:
     """Take a remark ``# nodes: 2`` that somebody wrote over a log."""
-    number = int(value) if value.isdigit() else 0
+    number = int(value) if value.isdecimal() else 0
     if key in ("gpus_total", "gpus", "ranks", "nodes", "gpus_per_node") and number:
         return replace(
             log,

@@ -86,7 +86,7 @@ def read_network(text: str) -> LinksText:
         gigabits = [int(many[2]), *([int(others[1])] if others else [])]
         return LinksText(kind=kind, nics=int(many[1]), rates=tuple(map(_bits, gigabits)))
     count = _COUNT.search(words)
-    nics = (int(count[1]) if count[1].isdigit() else 1) if count else 0
+    nics = (int(count[1]) if count[1].isdecimal() else 1) if count else 0
     named = next((rate for pattern, rate in _NAMED if re.search(pattern, words)), 0)
     if total and not (count and total.start() > count.start()):
         whole = float(total[1]) * 10.0 ** (12 if total[2] == "t" else 9)

@@ -55,7 +55,7 @@ class Hardware:
 
         Parameters
         ----------
-        nodes : hosts that the job is spread over evenly; 0 for as few as hold it.
+        nodes : hosts that the job is spread over evenly; 0 for as few as hold it evenly.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class Hardware:
         if not nodes and ranks <= self.domain:
             return ranks
         size = self.domain if not nodes and self.domain > self.gpus else self.gpus
-        hosts = nodes or -(-ranks // size)
+        hosts = nodes or evenly(ranks, size)
         if ranks % hosts or ranks // hosts > size:
             raise TopologyError(
                 f"{counted(ranks, 'GPU')} of {self.name} over {counted(hosts, 'node')}: "
@@ -187,3 +187,12 @@ def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CatalogueError(f"expected a positive whole number, got {value!r}")
     return value
+
+
+def evenly(ranks: int, size: int) -> int:
+    """Count the fewest hosts of at most `size` ranks that hold as many each.
+
+    >>> evenly(16, 8), evenly(15, 8), evenly(13, 8)
+    (2, 3, 13)
+    """
+    return next(count for count in range(-(-ranks // size), ranks + 1) if ranks % count == 0)

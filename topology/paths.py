@@ -171,7 +171,7 @@ def socket_rate(table: NcclRates, chip: str) -> float:
         return known["arm"]
     if vendor.startswith("power"):
         return known["power"]
-    model = int(numbers.split()[-1]) if numbers.split() and numbers.split()[-1].isdigit() else 0
+    model = int(numbers.split()[-1]) if numbers.split() and numbers.split()[-1].isdecimal() else 0
     if model >= 0xCF:
         return known["emerald_rapids"]
     return known["sapphire_rapids"] if model >= 0x8F else known["skylake"]

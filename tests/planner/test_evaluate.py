@@ -439,3 +439,17 @@ def test_a_request_alone_decides_its_estimate():
     plan = parse_plan("ulysses2.ring2")
 
     assert price(question, plan) == price(replace(question), plan)
+
+
+@pytest.mark.parametrize(("gpus", "hosts"), [(15, 3), (30, 5), (16, 2), (8, 1)])
+def test_gpus_fill_as_few_hosts_as_hold_them_evenly(gpus, hosts):
+    """Fifteen GPUs of machines of eight: five on each of three."""
+    site = asked("flux.1-dev", gpus, hardware="h200-sxm").site
+
+    assert site.hardware.island(gpus) == gpus // hosts
+    assert (
+        site.target(asked("cogvideox-2b", 2).model, parse_plan(f"dp{gpus}"), "bf16")
+        .fabrics["dp"]
+        .nodes
+        == hosts
+    )

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from planner.compare import Setting, compare_all
@@ -176,6 +176,7 @@ def test_a_machine_of_the_caller_stands_before_the_header():
     assert not any("network" in line for line in found.notes)
 
 
+@example(text="\u00b9")  # a digit, and no number
 @given(st.text(max_size=60))
 def test_any_remark_is_a_network_or_nothing(text):
     found = read_network(text)

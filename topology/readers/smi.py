@@ -27,7 +27,7 @@ def read_smi(root: Element) -> Reading:
     gpus = tuple(_gpu(index, element) for index, element in enumerate(found))
     said = root.at("attached_gpus")
     warnings = [line for element in found for line in _slow(element)]
-    if said.isdigit() and len(said) < 5 and int(said) != len(gpus):
+    if said.isdecimal() and len(said) < 5 and int(said) != len(gpus):
         warnings.append(f"the text is cut: {len(gpus)} of {said} GPUs")
     notes = ("nvidia-smi -q -x does not tell how GPUs are joined",) if len(gpus) > 1 else ()
     return Reading(
@@ -74,9 +74,14 @@ def _slow(element: Element) -> list[str]:
     device = element.at(f"{generations}/max_device_link_gen")
     name = element.attributes.get("id", "GPU")
     lines = []
-    if now.isdigit() and best.isdigit() and int(now[:2]) < int(best[:2]) and not _is_idle(element):
+    if (
+        now.isdecimal()
+        and best.isdecimal()
+        and int(now[:2]) < int(best[:2])
+        and not _is_idle(element)
+    ):
         lines.append(f"{name} runs at PCIe generation {now} of {best}")
-    if device.isdigit() and best.isdigit() and int(best[:2]) < int(device[:2]):
+    if device.isdecimal() and best.isdecimal() and int(best[:2]) < int(device[:2]):
         lines.append(f"{name} could do PCIe generation {device}, its slot does {best}")
     return lines
 
