@@ -3,6 +3,7 @@
 import os
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -78,11 +79,12 @@ def own_profile(hardware: str, product: str, gpus: int) -> Profile | None:
 
 
 def _profiles() -> Iterator[Profile]:
-    """Yield profiles of the user's own folder, and those that ship."""
+    """Yield profiles of the user's own folder, and those that ship, which may be bad."""
     yield from map(read_profile, shipped_profiles())
     folder = profile_folder()
     for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
-        yield read_profile(str(path))
+        with suppress(InputError):
+            yield read_profile(str(path))
 
 
 def profile_folder() -> Path:
@@ -103,11 +105,14 @@ def read_profile(path: str) -> Profile:
     if path in shipped_profiles():
         return load_profile(_read(f"profiles/{path}.toml"), path)
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        special = Path(path).exists() and not Path(path).is_file()
+        with Path(os.devnull if special else path).open(encoding="utf-8") as file:
             text = file.read(LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no text"
-        raise InputError(f"profile {path}: {reason}") from None
+        raise InputError(f"profile {path[:120]}: {reason}") from None
+    if special:
+        raise InputError(f"profile {path[:120]}: not a file")
     if len(text) > LARGEST:
         raise InputError(f"profile {path}: more than {LARGEST} characters")
     return load_profile(text, path)

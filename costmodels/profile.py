@@ -169,8 +169,8 @@ def load_profile(text: str, name: str = "profile") -> Profile:
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{name}: no TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits, a deep list
+        raise InputError(f"{name}: no TOML: {str(error)[:120]}") from None
     _check_head(document, name)
     try:
         return _profile(document, text)

@@ -210,13 +210,14 @@ def _log(name: str) -> str:
     """Read a log, of a size that logs have."""
     try:
         path = Path(name)
-        if path.exists() and not path.is_file():
-            raise InputError(f"--compare {name[:60]}: not a file")
-        with path.open("rb") as file:
+        special = path.exists() and not path.is_file()
+        with Path(os.devnull if special else path).open("rb") as file:
             data = file.read(LARGEST_LOG + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no path"
         raise InputError(f"--compare {name[:60]}: {reason}") from None
+    if special:
+        raise InputError(f"--compare {name[:60]}: not a file")
     if len(data) > LARGEST_LOG:
         raise InputError(f"--compare {name[:60]}: wanted a log of at most {LARGEST_LOG} bytes")
     return data.decode("utf-8", errors="replace")
@@ -324,7 +325,7 @@ def _json(document: object) -> str:
 def _rendered(what: object) -> str:
     from planner.report import render  # noqa: PLC0415
 
-    terminal = sys.stdout.isatty()
+    terminal = sys.stdout is not None and sys.stdout.isatty()
     width = os.get_terminal_size().columns if terminal else WIDTH
     return render(what, max(width, 60), colour=terminal)  # type: ignore[arg-type]
 

@@ -26,18 +26,40 @@ def standard_input() -> str:
     return f"{decoded(data, 'standard input')}\n"
 
 
+def _print(text: str) -> None:
+    if sys.stdout is None:
+        raise InputError("standard output: closed, wanted a place for the answer")
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon()
+        raise InputError(f"standard output: {error.strerror}") from None
+
+
+def _abandon() -> None:
+    """Let go of what could not be printed, so that it is not tried again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def write(text: str, output: str | None) -> None:
     """Print, or write a file whole or not at all."""
     if output is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # bars on a terminal that has none
-        print(text, flush=True)
+        _print(text)
         return
-    target = Path(output)
     try:
+        target = Path(output).resolve()
+        if target.exists() and not target.is_file():  # a pipe, a device: there is nothing to keep
+            target.write_text(text + "\n", encoding="utf-8")
+            return
         draft = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             draft.write_text(text + "\n", encoding="utf-8")
+            if target.exists():
+                draft.chmod(target.stat().st_mode)
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)

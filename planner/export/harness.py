@@ -25,6 +25,8 @@ def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False
         raise InputError(f"--output {output}: it exists; --force replaces it")
     if target.exists() and not target.is_dir():
         raise InputError(f"--output {output}: it is a file, wanted a folder")
+    if target.exists() and any(target.iterdir()) and not (target / "plan.json").is_file():
+        raise InputError(f"--output {output}: --force replaces earlier exports, and it is none")
     draft = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         _fill(draft, files)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -347,3 +348,35 @@ def test_commands_that_predict_nothing_check_a_profile_all_the_same(words):
     assert (code, out) == run(*words)[:2]
 
     assert_refused(*run(*words, "--profile", "/no/such/profile"), "/no/such/profile")
+
+
+def test_an_answer_goes_through_links_and_into_pipes(tmp_path):
+    """What a link points at is written, with the mode it has; a pipe stays a pipe."""
+    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
+    real.write_text("old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    assert run("models", "list", "--output", str(link))[0] == 0
+    assert link.is_symlink()
+    assert "cosmos3-nano" in real.read_text()
+    assert real.stat().st_mode & 0o777 == 0o600
+
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=pipe.read_text)
+    reader.start()
+    assert run("models", "list", "--output", str(pipe))[0] == 0
+    reader.join(10)
+    assert pipe.is_fifo()
+
+
+def test_a_profile_that_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    assert_refused(*run("profile", "show", str(tmp_path / "pipe")), "not a file")
+
+
+@pytest.mark.parametrize("text", ["format = " + "[" * 100_000, "format = " + "1" * 5000])
+def test_a_profile_that_breaks_the_parser_is_refused(text, tmp_path):
+    (tmp_path / "deep.toml").write_text(text)
+
+    assert_refused(*run("profile", "show", str(tmp_path / "deep.toml")), "no TOML")

@@ -189,7 +189,7 @@ def test_an_existing_folder_is_left_alone(tmp_path):
 
 def test_force_replaces_a_folder_whole(tmp_path):
     target = tmp_path / "out"
-    harness.write_folder({"old": b"1", "in/old": b"1"}, str(target))
+    harness.write_folder({"plan.json": b"1", "in/old": b"1"}, str(target))
 
     harness.write_folder({"new": b"2"}, str(target), force=True)
 
@@ -201,7 +201,7 @@ def test_force_replaces_a_folder_whole(tmp_path):
 def test_a_full_disk_leaves_nothing_and_loses_nothing(tmp_path, monkeypatch, force):
     target = tmp_path / "out"
     if force:
-        harness.write_folder({"old": b"1"}, str(target))
+        harness.write_folder({"plan.json": b"1"}, str(target))
     before = inside(tmp_path)
 
     def full(self, data):
@@ -216,7 +216,7 @@ def test_a_full_disk_leaves_nothing_and_loses_nothing(tmp_path, monkeypatch, for
 
 def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
     target = tmp_path / "out"
-    harness.write_folder({"old": b"1"}, str(target))
+    harness.write_folder({"plan.json": b"1"}, str(target))
     rename = Path.rename
 
     def failing(self, other):
@@ -228,7 +228,7 @@ def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="Input/output error"):
         harness.write_folder({"new": b"2"}, str(target), force=True)
 
-    assert inside(target) == ["old"]
+    assert inside(target) == ["plan.json"]
     assert inside(tmp_path) == ["out"]
 
 
@@ -374,3 +374,17 @@ def test_other_backends_have_no_attention_over_several_devices(tmp_path):
     with pytest.raises(InputError, match="got --backend xdit, wanted tensorrt"):
         export(FLUX, "ulysses4", "xdit", str(tmp_path / "out"), multi_device=True)
     assert not (tmp_path / "out").exists()
+
+
+def test_force_replaces_nothing_but_earlier_exports(tmp_path):
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match="--force replaces earlier exports, and it is none"):
+        harness.write_folder({"plan.json": b"{}"}, str(folder), force=True)
+    assert (folder / "thesis.tex").read_text() == "mine"
+
+    (folder / "thesis.tex").unlink()
+    harness.write_folder({"plan.json": b"{}"}, str(folder), force=True)
+    harness.write_folder({"plan.json": b"[]"}, str(folder), force=True)
+    assert (folder / "plan.json").read_bytes() == b"[]"
