@@ -104,17 +104,14 @@ def read_profile(path: str) -> Profile:
     """
     if path in shipped_profiles():
         return load_profile(_read(f"profiles/{path}.toml"), path)
+    from topology.readers.catalogue import content, decoded  # noqa: PLC0415  # only for files
+
+    shown = f"profile {path[:120]}"
     try:
-        special = Path(path).exists() and not Path(path).is_file()
-        with Path(os.devnull if special else path).open(encoding="utf-8") as file:
-            text = file.read(LARGEST + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no text"
-        raise InputError(f"profile {path[:120]}: {reason}") from None
-    if special:
-        raise InputError(f"profile {path[:120]}: not a file")
-    if len(text) > LARGEST:
-        raise InputError(f"profile {path}: more than {LARGEST} characters")
+        data = content(path, LARGEST)
+    except InputError as error:
+        raise InputError(f"{shown}: {error}") from None
+    text = decoded(data, shown)
     return load_profile(text, path)
 
 

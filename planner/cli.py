@@ -208,19 +208,12 @@ def _collectives(said: argparse.Namespace) -> Answer:
 
 def _log(name: str) -> str:
     """Read a log, of a size that logs have."""
+    from topology.readers.catalogue import content  # noqa: PLC0415
+
     try:
-        path = Path(name)
-        special = path.exists() and not path.is_file()
-        with Path(os.devnull if special else path).open("rb") as file:
-            data = file.read(LARGEST_LOG + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no path"
-        raise InputError(f"--compare {name[:60]}: {reason}") from None
-    if special:
-        raise InputError(f"--compare {name[:60]}: not a file")
-    if len(data) > LARGEST_LOG:
-        raise InputError(f"--compare {name[:60]}: wanted a log of at most {LARGEST_LOG} bytes")
-    return data.decode("utf-8", errors="replace")
+        return content(name, LARGEST_LOG).decode("utf-8", errors="replace")
+    except InputError as error:
+        raise InputError(f"--compare {name[:60]}: {error}") from None
 
 
 def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:

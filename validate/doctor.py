@@ -1,10 +1,10 @@
 """``planner doctor``: whether a machine can run multi-device engines, and what it lacks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-from planner.tensorrt.allowed import Allowed
+from planner.tensorrt.allowed import Allowed, dotted
 from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.runner.library import numbers
 from topology.units import format_bytes
@@ -83,7 +83,7 @@ def _driver(machine: Machine, known: Allowed) -> Check:
     found = f"{machine.driver or 'unknown'}, CUDA {machine.cuda}"
     oldest = known.drivers.get(machine.cuda.split(".")[0])
     if oldest and machine.driver and numbers(machine.driver) < oldest:
-        advice = f"CUDA {machine.cuda} needs driver {_shown(oldest)}"
+        advice = f"CUDA {machine.cuda} needs driver {dotted(oldest)}"
         return Check(name="driver", state="missing", found=found, advice=advice)
     return Check(name="driver", state="ok", found=found)
 
@@ -94,9 +94,9 @@ def _gpus(machine: Machine, known: Allowed) -> Iterator[Check]:
         return
     names = sorted({one.name for one in machine.gpus})
     weakest = min(one.capability for one in machine.gpus)
-    found = f"{len(machine.gpus)} x {', '.join(names)}, compute capability {_shown(weakest)}"
+    found = f"{len(machine.gpus)} x {', '.join(names)}, compute capability {dotted(weakest)}"
     if weakest < known.capability:
-        advice = f"collectives need compute capability {_shown(known.capability)}"
+        advice = f"collectives need compute capability {dotted(known.capability)}"
         yield Check(name="GPUs", state="missing", found=found, advice=advice)
     else:
         several = len(machine.gpus) > 1
@@ -109,7 +109,7 @@ def _gpus(machine: Machine, known: Allowed) -> Iterator[Check]:
     if len(machine.gpus) > 1:
         yield _peers(machine)
     if weakest < known.attention_capability:
-        said = f"needs compute capability {_shown(known.attention_capability)}"
+        said = f"needs compute capability {dotted(known.attention_capability)}"
         advice = "AllGather-KV gathers keys and values instead"
         yield Check(name="multi-device attention", state="watch", found=said, advice=advice)
 
@@ -135,7 +135,7 @@ def _tensorrt(machine: Machine, known: Allowed) -> Check:
         advice = "collectives among some ranks are wrong in this version: one axis an engine"
         return Check(name="TensorRT", state="watch", found=found, advice=advice)
     if runs < known.general:
-        advice = f"all-to-all, gather and scatter need {_shown(known.general)}: {package}"
+        advice = f"all-to-all, gather and scatter need {dotted(known.general)}: {package}"
         return Check(name="TensorRT", state="watch", found=found, advice=advice)
     return Check(name="TensorRT", state="ok", found=found)
 
@@ -155,10 +155,10 @@ def _nccl(machine: Machine, known: Allowed) -> Check:
     runs = numbers(machine.nccl.version)
     found = f"{machine.nccl.version}, {machine.nccl.path}"
     if runs < known.nccl:
-        advice = f"needs {_shown(known.nccl)}: {package}"
+        advice = f"needs {dotted(known.nccl)}: {package}"
         return Check(name="NCCL", state="missing", found=found, advice=advice)
     if runs < known.nccl_all_to_all:
-        advice = f"Ulysses' all-to-all needs {_shown(known.nccl_all_to_all)}: {package}"
+        advice = f"Ulysses' all-to-all needs {dotted(known.nccl_all_to_all)}: {package}"
         return Check(name="NCCL", state="watch", found=found, advice=advice)
     return Check(name="NCCL", state="ok", found=found)
 
@@ -184,7 +184,3 @@ def _shared(machine: Machine, known: Allowed) -> Iterator[Check]:
         yield Check(name="shared memory", state="missing", found=found, advice=advice)
     else:
         yield Check(name="shared memory", state="ok", found=found)
-
-
-def _shown(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))

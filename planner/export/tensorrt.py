@@ -16,7 +16,7 @@ from planner.lowering.lower import lower
 from planner.outcome import PlanEstimate
 from planner.plan import Plan
 from planner.search import Question
-from planner.tensorrt.allowed import read_version
+from planner.tensorrt.allowed import dotted, read_version
 from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.document import SCHEMA, counts, document_of
 from planner.tensorrt.network import Recipe, networks
@@ -88,18 +88,14 @@ def _refuse_spread(question: Question, plan: Plan, compute: Dtype, version: str)
     runs = read_version(version) if version else known.newest
     wanted, what = "", f"plan {plan}: attention over several devices"
     if hardware.device.compute_capability < known.attention_capability:
-        wanted = f"compute capability {_dotted(known.attention_capability)}, {hardware.name} has "
-        wanted += _dotted(hardware.device.compute_capability)
+        wanted = f"compute capability {dotted(known.attention_capability)}, {hardware.name} has "
+        wanted += dotted(hardware.device.compute_capability)
     elif compute not in known.attention_types:
         wanted = f"{' or '.join(known.attention_types)}, got {compute}"
     elif runs < known.attention_since:
-        wanted = f"TensorRT {_dotted(known.attention_since)}, got {_dotted(runs)}"
+        wanted = f"TensorRT {dotted(known.attention_since)}, got {dotted(runs)}"
     if wanted:
         raise IllegalPlanError(f"{what} needs {wanted}")
-
-
-def _dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))
 
 
 def one_token(workload: Workload) -> Workload:
@@ -157,7 +153,7 @@ def needs(written: Sequence[Network]) -> dict[str, str]:
     tensorrt = max((known.since[name] for name in used), default=known.first)
     nccl = known.nccl_all_to_all if "all_to_all" in used else known.nccl
     shown = {"tensorrt": tensorrt, "nccl": nccl} if used else {"tensorrt": tensorrt}
-    return {name: ".".join(map(str, version)) for name, version in shown.items()}
+    return {name: dotted(version) for name, version in shown.items()}
 
 
 def _devices(question: Question, found: PlanEstimate) -> list[tuple[int, int]]:

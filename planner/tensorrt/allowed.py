@@ -1,7 +1,7 @@
 """What TensorRT allows, as one table that knows its sources."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,6 +19,7 @@ class Allowed:
     since : first version of each collective. precisions : capability that each needs.
     attention : capability, first version and types of an attention on several devices.
     groups_broken, groups_work : versions on which collectives among some ranks fail, and are right.
+    uneven_gathers : whether a gather may have fewer ranks than another collective of an engine.
     general : first version that has every collective. nccl, nccl_all_to_all : oldest versions.
     packages, drivers : what pip installs, and the oldest driver, by CUDA's major version.
     build_layer, build_weights : s a layer, B/s of weights. overhead : B of an engine beside its
@@ -36,6 +37,7 @@ class Allowed:
     precisions: Mapping[str, Capability]
     groups_broken: tuple[Version, ...]
     groups_work: tuple[Version, ...]
+    uneven_gathers: bool
     excluded: tuple[str, ...]
     platforms: tuple[str, ...]
     nccl: Version
@@ -83,6 +85,15 @@ def _texts(row: Mapping[str, object], key: str) -> tuple[str, ...]:
     return tuple(str(one) for one in cast("list[object]", row[key]))
 
 
+def dotted(version: Sequence[int]) -> str:
+    """Write a version or a capability.
+
+    >>> dotted((11, 2, 1))
+    '11.2.1'
+    """
+    return ".".join(map(str, version))
+
+
 def load_allowed(text: str) -> Allowed:
     """Read the table from TOML `text`; the caller does the file I/O."""
     tables = cast("dict[str, dict[str, object]]", tomllib.loads(text))
@@ -103,6 +114,7 @@ def load_allowed(text: str) -> Allowed:
         precisions=_precisions(tables["precisions"]),
         groups_broken=tuple(read_version(one) for one in _texts(groups, "broken")),
         groups_work=tuple(read_version(one) for one in _texts(groups, "works")),
+        uneven_gathers=bool(groups["uneven_gathers"]),
         excluded=_texts(tables["excluded"], "features"),
         platforms=_texts(tables["platforms"], "systems"),
         nccl=read_version(str(nccl["minimum"])),

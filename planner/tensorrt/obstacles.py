@@ -6,15 +6,16 @@ from typing import Final
 from planner.compose import nearest
 from planner.models.architecture import Model
 from planner.plan import Plan
-from planner.tensorrt.allowed import Allowed, Version, read_version
+from planner.tensorrt.allowed import Allowed, Version, dotted, read_version
 from planner.tensorrt.catalogue import allowed
-from topology.errors import InputError
 from topology.hardware import Hardware
 
 INNER: Final = ("ulysses", "allgather_kv", "tp")
 """Axes whose ranks meet inside an engine."""
 MEETS: Final = {"tp": ("all_reduce",), "ulysses": ("all_to_all",), "allgather_kv": ("all_gather",)}
 """Collectives that an axis needs inside engines."""
+GATHERS: Final = ("ulysses", "allgather_kv")
+"""Axes whose ranks gather rows inside an engine."""
 CLOSE: Final = 3
 """Plans that are offered in place of one that cannot run."""
 
@@ -44,6 +45,8 @@ def obstacles(
     yield from messages(plan)
     yield from _hardware(plan, hardware, precision, known)
     yield from _version(plan, runs, known)
+    if not known.uneven_gathers:
+        yield from _uneven(plan)
 
 
 def messages(plan: Plan) -> Iterator[str]:
@@ -64,12 +67,12 @@ def _hardware(plan: Plan, hardware: Hardware, precision: str, known: Allowed) ->
     has = hardware.device.compute_capability
     if _meet(plan) and has < known.capability:
         yield (
-            f"collectives need compute capability {_shown(known.capability)}, "
-            f"and {hardware.name} has {_shown(has)}"
+            f"collectives need compute capability {dotted(known.capability)}, "
+            f"and {hardware.name} has {dotted(has)}"
         )
     needs = known.precisions.get(precision, (0, 0))
     if has < needs:
-        yield f"{precision} needs compute capability {_shown(needs)}, got {_shown(has)}"
+        yield f"{precision} needs compute capability {dotted(needs)}, got {dotted(has)}"
 
 
 def _version(plan: Plan, runs: Version, known: Allowed) -> Iterator[str]:
@@ -77,14 +80,26 @@ def _version(plan: Plan, runs: Version, known: Allowed) -> Iterator[str]:
         for operation in MEETS.get(axis, ()):
             since = known.since[operation]
             if runs < since:
-                yield f"{axis}{degree} needs {operation}, which TensorRT has since {_shown(since)}"
+                yield f"{axis}{degree} needs {operation}, which TensorRT has since {dotted(since)}"
     if plan.degree("cfg") > 1 and runs < known.first:
-        yield f"cfg{plan.degree('cfg')} needs TensorRT {_shown(known.first)}"
+        yield f"cfg{plan.degree('cfg')} needs TensorRT {dotted(known.first)}"
     if _inner(plan) > 1 and any(_same(runs, bad) for bad in known.groups_broken):
         yield (
             f"{plan}: collectives among some ranks of an engine give wrong sums on TensorRT "
-            f"{_shown(runs)} (pytorch/TensorRT issue 4380)"
+            f"{dotted(runs)} (pytorch/TensorRT issue 4380)"
         )
+
+
+def _uneven(plan: Plan) -> Iterator[str]:
+    """Yield axes along which fewer ranks gather than meet along another inside an engine."""
+    inside = {axis: degree for axis, degree in plan.axes if axis in INNER}
+    most = max(inside.values(), default=1)
+    for axis in GATHERS:
+        if 1 < inside.get(axis, 1) < most:
+            yield (
+                f"{axis}{inside[axis]} gathers among {inside[axis]} ranks in an engine with "
+                f"collectives of {most}, which TensorRT's builder refuses"
+            )
 
 
 def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
@@ -95,10 +110,10 @@ def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
     if _inner(plan) > 1 and not any(_same(runs, one) for one in proven):
         yield (
             "collectives among some ranks of an engine are unproven on TensorRT "
-            f"{_shown(runs)}: they gave wrong sums on {_shown(known.groups_broken[0])}"
+            f"{dotted(runs)}: they gave wrong sums on {dotted(known.groups_broken[0])}"
         )
     if plan.degree("ulysses") > 1:
-        yield f"all-to-all needs NCCL {_shown(known.nccl_all_to_all)} or newer"
+        yield f"all-to-all needs NCCL {dotted(known.nccl_all_to_all)} or newer"
     if any(tower.ffn and tower.ffn.experts for block in model.blocks for tower in block.towers):
         yield "a mixture of experts is built so that every expert takes every token"
 
@@ -106,19 +121,6 @@ def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
 def nearest_that_run(plan: Plan, able: Iterable[Plan]) -> list[Plan]:
     """Return the plans most like one that TensorRT cannot run, of those that it can."""
     return nearest(plan, able, CLOSE)
-
-
-def refuse_features(features: Iterable[str]) -> None:
-    """Raise where something is asked of the builder that engines of several GPUs cannot have.
-
-    Raises
-    ------
-    InputError
-        Naming the first such feature.
-    """
-    for feature in features:
-        if feature in allowed().excluded:
-            raise InputError(f"{feature}: TensorRT does not build engines of several GPUs with it")
 
 
 def _meet(plan: Plan) -> bool:
@@ -132,7 +134,3 @@ def _inner(plan: Plan) -> int:
 def _same(runs: Version, other: Version) -> bool:
     """Whether a version is another, as far as it is told."""
     return runs[: len(other)] == other
-
-
-def _shown(version: Version) -> str:
-    return ".".join(map(str, version))

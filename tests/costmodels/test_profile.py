@@ -363,7 +363,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         read_profile(str(tmp_path / "missing"))
     with pytest.raises(InputError, match="profile"):
         read_profile(str(tmp_path))
-    with pytest.raises(InputError, match="no text"):
+    with pytest.raises(InputError, match="not text"):
         read_profile(str(tmp_path / "binary"))
 
 

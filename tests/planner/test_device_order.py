@@ -1,5 +1,6 @@
 """The order of GPUs that a plan's messages cost least in, found whole and quickly."""
 
+import gc
 import time
 from itertools import permutations
 
@@ -101,12 +102,15 @@ BOXES = [
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("box", BOXES)
 def test_eight_are_seated_in_a_fifth_of_a_second(box, plan):
-    """The bound is doubled for slow machines that run tests."""
+    """The bound is doubled for slow machines; what other tests left in memory is not searched."""
     where = ground(*box)
+    gc.freeze()
     start = time.process_time()
     found = seat(parse_plan(plan), where, HEAVY)
+    spent = time.process_time() - start
+    gc.unfreeze()
 
-    assert time.process_time() - start < 0.4
+    assert spent < 0.4
     assert found.exact
     assert sorted(found.devices) == list(range(8))
 

@@ -10,7 +10,7 @@ from planner.search import find, question_of
 from planner.tensorrt.allowed import read_version
 from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.marks import footnotes
-from planner.tensorrt.obstacles import cautions, nearest_that_run, obstacles, refuse_features
+from planner.tensorrt.obstacles import cautions, nearest_that_run, obstacles
 from topology.catalogue import hardware
 from topology.errors import InputError
 
@@ -103,7 +103,9 @@ def test_a_recommendation_marks_what_does_not_run(model, gpus):
     }
 
     assert {mark.plan for mark in answer.marks} == barred
-    assert all("ring" in str(plan) or "pp" in str(plan) for plan in barred)
+    uneven = {mark.plan for mark in answer.marks if "which TensorRT's builder" in mark.reason}
+    assert all("ring" in str(plan) or "pp" in str(plan) for plan in barred - uneven)
+    assert all(len(set(dict(plan.axes).values())) > 1 for plan in uneven)
     for mark in answer.marks:
         assert mark.reason
         assert mark.nearest
@@ -145,13 +147,6 @@ def test_another_runtime_marks_nothing():
     assert "marks" not in answer.to_dict()
 
 
-def test_the_builder_s_other_features_exclude_several_gpus():
-    for feature in ("dla", "ragged", "refit", "safety"):
-        with pytest.raises(InputError, match=feature):
-            refuse_features([feature])
-    refuse_features(["weight streaming", "quantisation"])
-
-
 @pytest.mark.parametrize("text", ["", "eleven", "11.x", "11..2", "9" * 20])
 def test_a_version_that_is_none_is_refused(text):
     with pytest.raises(InputError, match="version: got"):
@@ -170,3 +165,21 @@ def test_the_table_is_as_the_documents_say():
     assert set(known.excluded) == {"dla", "ragged", "refit", "safety"}
     assert all(known.sources.values())
     assert min(known.since.values()) == known.first
+
+
+@pytest.mark.parametrize(
+    ("text", "barred"),
+    [
+        ("allgather_kv2.tp4", True),
+        ("ulysses2.allgather_kv4", True),
+        ("ulysses4.allgather_kv2", True),
+        ("allgather_kv4.tp2", False),
+        ("ulysses2.allgather_kv2.tp2", False),
+        ("cfg2.allgather_kv4", False),
+        ("cfg2.tp4", False),
+    ],
+)
+def test_gathers_among_fewer_ranks_than_others_are_barred(text, barred):
+    """As the builder of TensorRT-RTX 1.7.1 builds them, or does not."""
+    assert ("which TensorRT's builder refuses" in said(text)) is barred
+    assert bool(said(text)) is barred

@@ -225,10 +225,11 @@ def runnable(name, gpus):
             yield model, work, plan
 
 
+@pytest.mark.parametrize("gpus", [2, 4, 8])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_plan_that_is_called_runnable_builds(name):
+def test_every_plan_that_is_called_runnable_builds(name, gpus):
     """At reduced depth and width; networks that several plans share are built once."""
-    found, done = list(runnable(name, 4)), set()
+    found, done = list(runnable(name, gpus)), set()
     assert found
     for model, work, plan in found:
         small, shrunk = shrink(model, work, plan)

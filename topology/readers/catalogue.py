@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from topology.errors import TopologyError
+from topology.errors import InputError, TopologyError
 from topology.readers.lines import MOST_CHARACTERS
 
 _LONGEST_PATH = 1024
@@ -33,6 +33,29 @@ def text_of(source: str | Path) -> str:
         if isinstance(error, TopologyError):
             raise
         raise TopologyError(f"cannot read {shown!r}: {error}") from None
+
+
+def content(source: str, most: int) -> bytes:
+    """Read a file of at most `most` bytes; the caller says of which option or kind it is.
+
+    Raises
+    ------
+    InputError
+        If it is not there, no file (a pipe or a device never ends), too large, or unreadable.
+    """
+    path, data = Path(source), b""
+    try:
+        exists, regular = path.exists(), path.is_file()
+        if regular or not exists:
+            with path.open("rb") as file:
+                data = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(getattr(error, "strerror", None) or "no path") from None
+    if exists and not regular:
+        raise InputError("not a file")
+    if len(data) > most:
+        raise InputError(f"wanted a file of at most {most} bytes")
+    return data
 
 
 def is_file(source: str) -> bool:
