@@ -19,8 +19,8 @@ class Measured:
     ----------
     status : ``wrong`` where it ran, and what it gave is not the unsplit result. note : why it is
         not done, or what is to be known about it.
-    step_s, wall_s : median by the device's clock, and mean by the host's. low_s, high_s : least and
-        most of `repeats`.
+    step_s, mean_s, wall_s : median and mean by the device's clock, and mean by the host's, which
+        has what the host adds around a step. low_s, high_s : least and most of `repeats`.
     classes_s : busy seconds by class of operation, each operation alone on the device;
         communication from when the last rank is there. waiting_s : most that a rank waited for
         another one before that. classes_by : how classes were taken.
@@ -41,6 +41,7 @@ class Measured:
     status: Status
     note: str = ""
     step_s: float = 0.0
+    mean_s: float = 0.0
     wall_s: float = 0.0
     low_s: float = 0.0
     high_s: float = 0.0

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -34,6 +34,10 @@ class Times:
     @property
     def median(self) -> float:
         return median(self.each)
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.each)
 
 
 def clock_of(device: torch.device) -> Clock:

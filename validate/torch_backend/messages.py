@@ -119,24 +119,35 @@ def _handed_on(op: SendReceive, machine: Machine) -> Step:
     def step(here: Here) -> None:
         x = fetch(here)[0].contiguous()
         out = x if op.ends and group.place == 0 else torch.empty_like(x)
-        for request in dist.batch_isend_irecv(_pair(op, x, out, group)):
-            request.wait()
+        _pass_on(op, x, out, group)
         machine.values[op.out.name] = out
         _count(op, machine, x)
 
     return step
 
 
-def _pair(op: SendReceive, x: torch.Tensor, out: torch.Tensor, group: Group) -> list[dist.P2POp]:
+def _pass_on(
+    op: SendReceive, x: torch.Tensor, out: torch.Tensor, group: Group, *, later: bool = False
+) -> dist.Work | None:
+    """Send to one rank and receive from one: an all-to-all in which the others get nothing.
+
+    To NCCL it is the same pair of a send and a receive, but PyTorch issues it in one call, where
+    its batches of sends take the host several times as long.
+    """
     to, come = group.place + op.offset, group.place - op.offset
-    operations = []
-    if not op.ends or to < group.degree:
-        peer = group.ranks[to % group.degree]
-        operations.append(dist.P2POp(dist.isend, x, peer, group.handle))
-    if not op.ends or come >= 0:
-        peer = group.ranks[come % group.degree]
-        operations.append(dist.P2POp(dist.irecv, out, peer, group.handle))
-    return operations
+    sends, receives = [0] * group.degree, [0] * group.degree
+    if not op.ends or 0 <= to < group.degree:
+        sends[to % group.degree] = x.numel()
+    if not op.ends or 0 <= come < group.degree:
+        receives[come % group.degree] = out.numel()
+    return dist.all_to_all_single(
+        out.view(-1)[: sum(receives)],
+        x.view(-1)[: sum(sends)],
+        receives,
+        sends,
+        group=group.handle,
+        async_op=later,
+    )
 
 
 def _beside(op: SendReceive, machine: Machine, number: int, *, following: bool) -> Step:
@@ -153,7 +164,9 @@ def _beside(op: SendReceive, machine: Machine, number: int, *, following: bool) 
             if following:
                 machine.pending.pop(op.x.name).wait()
             out = torch.empty_like(x)
-            wait = partial(_wait_all, dist.batch_isend_irecv(_pair(op, x, out, group)))
+            work = _pass_on(op, x, out, group, later=True)
+            assert work is not None
+            wait = work.wait
         else:
             key = (number, tuple(x.shape), x.dtype)
             out = machine.buffers.get(key, x)
@@ -165,11 +178,6 @@ def _beside(op: SendReceive, machine: Machine, number: int, *, following: bool) 
         _count(op, machine, x)
 
     return step
-
-
-def _wait_all(requests: list[dist.Work]) -> None:
-    for request in requests:
-        request.wait()
 
 
 def _on_lane(
@@ -184,7 +192,7 @@ def _on_lane(
     if not following:
         lane.wait_event(current.record_event())
     with torch.cuda.stream(lane):
-        _wait_all(dist.batch_isend_irecv(_pair(op, *buffers, group)))
+        _pass_on(op, *buffers, group)
         done = lane.record_event()
     return partial(current.wait_event, done)
 

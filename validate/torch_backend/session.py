@@ -199,6 +199,7 @@ def _row(subject: Subject, ran: Ran, proof: Proof, full: Full) -> Measured:
         status="wrong" if wrong else "done",
         note="; ".join(wrong)[:300],
         step_s=ran.times.median,
+        mean_s=ran.times.mean,
         wall_s=ran.times.wall,
         low_s=min(ran.times.each),
         high_s=max(ran.times.each),
@@ -225,8 +226,8 @@ def _row(subject: Subject, ran: Ran, proof: Proof, full: Full) -> Measured:
 
 
 _LARGEST: Final = (
-    "step_s", "wall_s", "low_s", "high_s", "memory_bytes", "reserved_bytes", "process_bytes",
-    "compile_s", "capture_s", "error", "exact_error", "full_error",
+    "step_s", "mean_s", "wall_s", "low_s", "high_s", "memory_bytes", "reserved_bytes",
+    "process_bytes", "compile_s", "capture_s", "error", "exact_error", "full_error",
     "row_error", "waiting_s",
 )  # fmt: skip
 
