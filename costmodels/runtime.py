@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
 from topology.errors import CatalogueError
@@ -50,7 +50,6 @@ class Runtime:
 
     name: str
     launch: Literal["graph", "stream"]
-    text_tower: Literal["once", "every_step"]
     host_kernel: Sourced
     host_collective: Sourced
     memory: Sourced
@@ -63,6 +62,13 @@ class Runtime:
         known = dict(self.functions)
         return known.get(function, known["default"])
 
+    def moving(self, traffic: Mapping[str, float]) -> "Runtime":
+        """Return the runtime with other factors of traffic for some functions."""
+        if not traffic:
+            return self
+        changed = {name: replace(self.fusion(name), traffic=x) for name, x in traffic.items()}
+        return replace(self, functions=tuple({**dict(self.functions), **changed}.items()))
+
 
 def load_runtimes(text: str) -> dict[str, Runtime]:
     """Read runtimes from TOML `text`; the caller does the file I/O."""
@@ -70,7 +76,7 @@ def load_runtimes(text: str) -> dict[str, Runtime]:
 
 
 def _runtime(name: str, row: Mapping[str, object]) -> Runtime:
-    wanted = {"launch", "text_tower", "functions", *_UNITS}
+    wanted = {"launch", "functions", *_UNITS}
     if row.keys() != wanted:
         raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
     functions = cast("Mapping[str, Mapping[str, float]]", row["functions"])
@@ -80,7 +86,6 @@ def _runtime(name: str, row: Mapping[str, object]) -> Runtime:
     return Runtime(
         name=name,
         launch=cast(Literal["graph", "stream"], row["launch"]),
-        text_tower=cast(Literal["once", "every_step"], row["text_tower"]),
         functions=tuple(
             (key, Fusion(traffic=float(entry["traffic"]), kernels=int(entry["kernels"])))
             for key, entry in functions.items()

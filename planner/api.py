@@ -8,9 +8,12 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.catalogue import runtimes
+from planner.catalogue import engine as find_engine
+from planner.catalogue import engines
 from planner.collectives import MOST_GPUS, MOST_NODES
 from planner.outcome import PlanEstimate
-from planner.request import LARGEST, Request, whole_number
+from planner.request import EXECUTOR, LARGEST, Request, whole_number
 from planner.search import Recommendation, find, question_of, single_plan
 from topology.catalogue import hardware as find_hardware
 from topology.errors import InputError
@@ -36,6 +39,7 @@ def request_of(model: str, gpus: int, asked: dict[str, object]) -> Request:
             raise InputError(
                 f"unknown argument {name!r}: expected one of {', '.join(sorted(known))}"
             )
+    asked = _by_engine(asked)
     if asked.get("topology") or asked.get("detect"):
         asked = {"hardware": "", **asked}  # the machine knows its GPUs
     fields = {
@@ -45,6 +49,18 @@ def request_of(model: str, gpus: int, asked: dict[str, object]) -> Request:
     if not isinstance(model, str):
         raise InputError(f"model: got {model!r:.40}, wanted a name or the path of a config.json")
     return Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
+
+
+def _by_engine(asked: dict[str, object]) -> dict[str, object]:
+    """Give a request the engine's runtime where it names none, or names the engine as one."""
+    name, runtime = asked.get("engine"), asked.get("runtime")
+    if not name and isinstance(runtime, str) and runtime.lower() not in runtimes():
+        known = engines().named(runtime)
+        name, runtime = (known.name, "") if known else (name, runtime)
+    if isinstance(name, str) and name not in ("", EXECUTOR):
+        found = find_engine(name)
+        return {**asked, "engine": found.name, "runtime": runtime or found.runtime}
+    return {key: value for key, value in asked.items() if key != "runtime" or value is not None}
 
 
 def estimate(model: str, gpus: int = 1, plan: str | None = None, **asked: object) -> PlanEstimate:

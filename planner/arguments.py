@@ -128,8 +128,13 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runtime",
-        default="tensorrt",
-        help="tensorrt, torch-compile or torch-eager (default: tensorrt)",
+        help="tensorrt, torch-compile or torch-eager (default: the engine's, or tensorrt)",
+    )
+    parser.add_argument(
+        "--engine",
+        default="",
+        help="price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc ... (default: "
+        "none; torch-eager is then the model's own repository)",
     )
     add_profile(parser)
     _add_variants(parser)

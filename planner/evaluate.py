@@ -48,7 +48,6 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
     """
     _check_kind(model, request)
     usual = model.defaults
-    tower = request.text_tower or site.runtime.text_tower
     if model.kind == "decoder":
         prompt = request.input_tokens or INPUT_TOKENS
         output = OUTPUT_TOKENS if request.output_tokens is None else request.output_tokens
@@ -72,11 +71,11 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
         pixels=height * width * frames,
         frames=frames,
         precision=request.precision,
-        text_tower=tower,
+        text_tower=site.text_tower,
         kv_repeat=request.kv_repeat,
         wide_collectives=request.wide_collectives,
         scattered_inputs=request.scattered_inputs,
-        eager=site.runtime.name == "torch-eager",
+        own=site.own,
     )
 
 

@@ -9,6 +9,7 @@ from typing import cast
 from planner.asked import Asked
 from planner.models.architecture import Model
 from planner.plan import Plan
+from planner.workload import TextTower
 
 Table = Mapping[str, object]
 Words = Mapping[str, str]
@@ -34,6 +35,7 @@ class Several:
 class Engine:
     """What an engine can be told.
 
+    name : of its table. text_tower : whether it runs a tower that ignores the step once.
     axes : flag by axis. only : degrees that an axis may have. alone : axes that exclude each other.
     families : the only ones it runs; empty for any. models : the only ones, by its names for
     them; empty for any. folder : a model may be a folder.
@@ -44,6 +46,7 @@ class Engine:
     untold : why something has no flag.
     """
 
+    name: str
     title: str
     kind: str
     source: str
@@ -60,6 +63,7 @@ class Engine:
     after: str
     runtime: str
     runtimes: Words
+    text_tower: TextTower
     sizes: Words
     request: Words
     video: Words
@@ -77,6 +81,11 @@ class Engines:
 
     engines: tuple[Engine, ...]
     repositories: Words
+
+    def named(self, name: str) -> Engine | None:
+        """Look up an engine by name or title, in any case; None where there is none."""
+        asked = name.casefold()
+        return next((e for e in self.engines if asked in (e.name, e.title.casefold())), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +125,13 @@ def load_engines(text: str) -> Engines:
     """Read engines from TOML `text`; the caller does the file I/O."""
     tables = tomllib.loads(text)
     repositories = cast(Words, tables.pop("repositories"))
-    return Engines(tuple(_engine(row) for row in tables.values()), repositories)
+    return Engines(tuple(_engine(name, row) for name, row in tables.items()), repositories)
 
 
-def _engine(row: Table) -> Engine:
+def _engine(name: str, row: Table) -> Engine:
     only = cast("Mapping[str, list[int]]", row.get("only", {}))
     return Engine(
+        name=name,
         title=str(row["title"]),
         kind=str(row["kind"]),
         source=str(row["source"]),
@@ -138,6 +148,7 @@ def _engine(row: Table) -> Engine:
         after=_word(row, "after"),
         runtime=_word(row, "runtime"),
         runtimes=_words(row, "runtimes"),
+        text_tower=cast(TextTower, row.get("text_tower", "once")),
         sizes=_words(row, "sizes"),
         request=_words(row, "request"),
         video=_words(row, "video"),

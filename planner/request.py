@@ -26,7 +26,7 @@ LARGEST: Final = {
 
 
 _NAMES: Final = (
-    "model", "hardware", "runtime", "algorithm", "attention", "profile", "topology",
+    "model", "hardware", "runtime", "engine", "algorithm", "attention", "profile", "topology",
 )  # fmt: skip
 _FLAGS: Final = (
     "at_most_gpus", "offload", "kv_repeat", "wide_collectives", "scattered_inputs", "detect",
@@ -36,14 +36,20 @@ _OPTIONAL: Final = (
 )  # fmt: skip
 
 
+EXECUTOR: Final = "planner"
+"""Engine that ``planner validate`` runs plans with."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One question. Sizes left out are the model's usual ones.
 
     at_most_gpus : the answer may use fewer GPUs than `gpus`. offload : text encoders leave the GPU
-    before the denoising starts. attention : kernel to price (``fa2``, ``cudnn`` ...), empty for the
+    before the denoising starts. engine : by its name in ``planner/data/engines.toml``, whose habits
+    are priced; ``planner`` for this project's own executor, empty for none: eager PyTorch is then
+    the model's own repository. attention : kernel to price (``fa2``, ``cudnn`` ...), empty for the
     runtime's. text_tower : run a tower that ignores the step once or every step;
-    the runtime's habit where left out. nodes : hosts that the GPUs are spread over; 0 for as few
+    the engine's habit where left out. nodes : hosts that the GPUs are spread over; 0 for as few
     as hold them. profile : path of a calibration profile, empty for the newest that ships for the
     hardware, ``none`` for the tables alone. topology : path or text of the machine to run on,
     `detect` for the one at hand; `hardware` then names the kind of its GPUs where the text does
@@ -64,6 +70,7 @@ class Request:
     text_tokens: int | None = None
     precision: Precision = "bf16"
     runtime: str = "tensorrt"
+    engine: str = ""
     objective: Objective = "latency"
     at_most_gpus: bool = False
     offload: bool = False

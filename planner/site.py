@@ -10,7 +10,8 @@ from costmodels.runtime import Runtime
 from planner.models.architecture import Model
 from planner.placement import Placement, fabrics
 from planner.plan import Plan
-from planner.request import Request
+from planner.request import EXECUTOR, Request
+from planner.workload import TextTower
 from topology.catalogue import hardware
 from topology.devices import Precision
 from topology.errors import InputError
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
 class Site:
     """Hardware and runtime of a request, without a plan, and what was measured there.
 
+    engine : that runs the model, by its name in the table; empty for none, or its own repository.
     ground : GPUs of the machine that the request brings. placed : where a plan sits on them.
     """
 
     hardware: Hardware
     runtime: Runtime
+    engine: str = ""
+    text_tower: TextTower = "once"
     nodes: int = 0
     algorithm: str = "auto"
     attention: str = ""
@@ -49,10 +53,15 @@ class Site:
         ground = self.ground.on(gpus)
         return replace(self, ground=ground, hardware=ground.ruling(precision), nodes=0)
 
+    @property
+    def own(self) -> bool:
+        """Whether a model's own repository runs it: eager PyTorch, where no engine is named."""
+        return self.runtime.name == "torch-eager" and not self.engine
+
     def attention_of(self, model: Model) -> str:
-        """Attention kernel: what was asked for, or what a model's own eager code calls."""
-        eager = self.runtime.name == "torch-eager" and self.hardware.device.architecture == "hopper"
-        return self.attention or (model.attention if eager else "") or "auto"
+        """Attention kernel: what was asked for, or what a model's own repository calls."""
+        hopper = self.hardware.device.architecture == "hopper"
+        return self.attention or (model.attention if self.own and hopper else "") or "auto"
 
     def target(self, model: Model, plan: Plan, precision: Precision) -> Target:
         """Return what the operations of a plan are priced on."""
@@ -61,7 +70,7 @@ class Site:
             fabrics=self.placed.fabrics
             if self.placed is not None
             else fabrics(plan, self.hardware, self.nodes),
-            runtime=self.runtime,
+            runtime=self.runtime.moving(dict(model.own.traffic)) if self.own else self.runtime,
             precision=precision,
             algorithm=self.algorithm,
             attention=self.attention_of(model),
@@ -92,12 +101,22 @@ def site_of(request: Request) -> Site:
     return Site(
         hardware=found,
         runtime=asked if profile is None else profile.runtime(asked),
+        engine=request.engine,
+        text_tower=request.text_tower or _text_tower(request.engine),
         nodes=request.nodes,
         algorithm=request.algorithm,
         attention=request.attention,
         profile=profile,
         ground=ground,
     )
+
+
+def _text_tower(engine: str) -> TextTower:
+    if engine in ("", EXECUTOR):
+        return "once"
+    from planner.catalogue import engine as find_engine  # noqa: PLC0415  # few requests name one
+
+    return find_engine(engine).text_tower
 
 
 def _profile(request: Request, found: Hardware, ground: "Ground | None") -> Profile | None:

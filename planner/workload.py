@@ -19,7 +19,7 @@ class Workload:
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.
-    eager : the VAE runs as the model's own repository runs it.
+    own : the model's own repository runs it, in eager PyTorch.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -32,7 +32,7 @@ class Workload:
     precision: Precision = "bf16"
     text_tower: TextTower = "once"
     kv_repeat: bool = True
-    eager: bool = False
+    own: bool = False
     wide_collectives: bool = False
     scattered_inputs: bool = False
 

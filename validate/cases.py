@@ -9,7 +9,7 @@ from planner.evaluate import workload_of
 from planner.models import read_model
 from planner.models.architecture import Model
 from planner.plan import Plan, parse_plan
-from planner.request import Request
+from planner.request import EXECUTOR, Request
 from planner.site import Site, site_of
 from planner.workload import Workload
 from topology.devices import Precision
@@ -95,6 +95,7 @@ class Case:
             gpus=parse_plan(self.plan).gpus,
             hardware=hardware,
             runtime=RUNTIMES[self.mode],
+            engine=EXECUTOR,
             batch=self.batch,
             precision=self.precision,
             steps=1 if self.stage == "denoise" else None,

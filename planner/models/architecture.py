@@ -217,6 +217,19 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """How a model's own repository runs it in eager PyTorch, where that costs more than usual.
+
+    traffic : bytes that row-wise functions move, over those of their inputs and outputs in 16 bits,
+    by function. token_modulation : the time embedding is projected to shifts, scales and gates for
+    every token of the whole sequence, on every rank and in 32 bits.
+    """
+
+    traffic: tuple[tuple[str, float], ...] = ()
+    token_modulation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model as its configuration describes it.
 
@@ -227,6 +240,7 @@ class Model:
     vetoes : head counts of other towers that a tensor-parallel degree must divide too.
     group : weight quantisation group along the input features, 0 for none.
     attention : kernel that the model's own repository calls on Hopper, empty for the framework's.
+    own : what else that repository does, where it runs the model in eager PyTorch.
     assumed : what the configuration did not say and was taken from the class's usual values.
     """
 
@@ -251,6 +265,7 @@ class Model:
     vetoes: tuple[int, ...] = ()
     group: int = 0
     attention: str = ""
+    own: Own = Own()
     assumed: tuple[str, ...] = ()
 
     @property

@@ -21,13 +21,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final, cast, get_args
 
-from planner.models.architecture import Defaults, Encoder, Model, Vae
+from planner.models.architecture import Defaults, Encoder, Model, Own, Vae
 from planner.models.fields import CHANNELS, Fields
 from topology.errors import CatalogueError
 from topology.sourced import Kind, read_sourced
 
 _ENTRY_KEYS: Final = {
-    "kind", "source", "vae", "transformers", "attention", "config", "encoders", "defaults",
+    "kind", "source", "vae", "transformers", "attention", "own", "config", "encoders", "defaults",
 }  # fmt: skip
 _REQUEST_KEYS: Final = tuple(field.name for field in fields(Defaults))
 
@@ -48,6 +48,7 @@ class Entry:
     encoders: tuple[tuple[str, int], ...] = ()
     transformers: int = 1
     attention: str = ""
+    own: Own = Own()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ def load_entry(name: str, text: str) -> Entry:
         encoders=tuple((key, encoders.integer(key)) for key in encoders.values) if encoders else (),
         transformers=where.integer("transformers", high=8, default=1),
         attention=where.text("attention", default=""),
+        own=_own(where.table("own")),
     )
 
 
@@ -111,6 +113,7 @@ def complete(
         encoders=tuple(replace(encoders[name], tokens=count) for name, count in entry.encoders),
         transformers=entry.transformers,
         attention=entry.attention,
+        own=entry.own,
     )
 
 
@@ -146,6 +149,24 @@ def _defaults(table: Fields | None) -> Defaults:
     if extra := set(table.values) - {"kind", "source", *_REQUEST_KEYS}:
         raise CatalogueError(f"{table.where}: unknown keys {sorted(extra)}")
     return Defaults(**{key: table.integer(key) for key in _REQUEST_KEYS if table.has(key)})
+
+
+def _own(table: Fields | None) -> Own:
+    if table is None:
+        return Own()
+    sourced = {"kind": _kind(table), "source": _source(table)}
+    known = {"kind", "source", "token_modulation", "traffic"}
+    if extra := set(table.values) - known:
+        raise CatalogueError(f"{table.where}: unknown keys {sorted(extra)}")
+    traffic = table.table("traffic")
+    factors = traffic.values if traffic else {}
+    return Own(
+        traffic=tuple(
+            (name, read_sourced(f"{table.where}: {name}", factor, "1", sourced).value)
+            for name, factor in factors.items()
+        ),
+        token_modulation=table.boolean("token_modulation", default=False),
+    )
 
 
 def _vae(name: str, row: object) -> VaeEntry:

@@ -9,7 +9,6 @@ from topology.errors import CatalogueError, InputError
 ROW = """
 [mine]
 launch = "stream"
-text_tower = "once"
 kind = "measured"
 """
 NUMBERS = {
