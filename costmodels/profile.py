@@ -134,17 +134,22 @@ class Profile:
         found = dict(self.overlap).get(kind)
         return None if found is None else found.value
 
-    def runtime(self, shipped: Runtime) -> Runtime:
-        """Return a runtime with what was measured in place of what was shipped."""
+    def runtime(self, shipped: Runtime, *, lean: bool = True) -> Runtime:
+        """Return a runtime with what was measured in place of what was shipped.
+
+        lean : whether eager row-wise functions are those of this project's executor, which were
+        measured, or those of other code.
+        """
         found = dict(self.runtimes).get(shipped.name)
         if found is None:
             return shipped
+        functions = found.functions if lean or shipped.name != "torch-eager" else ()
         return replace(
             shipped,
             host_kernel=found.host_kernel or shipped.host_kernel,
             host_collective=found.host_collective or shipped.host_collective,
             memory=found.memory or shipped.memory,
-            functions=tuple((dict(shipped.functions) | dict(found.functions)).items()),
+            functions=tuple((dict(shipped.functions) | dict(functions)).items()),
         )
 
 

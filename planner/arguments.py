@@ -173,7 +173,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text-tower",
         help="run the tower of a model that does not look at the step, as in Cosmos 3: once or "
-        "every_step (default: the runtime's habit)",
+        "every_step (default: the engine's habit, or once)",
     )
     parser.add_argument(
         "--offload", action="store_true", help="text encoders leave the GPU before denoising"

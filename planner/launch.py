@@ -35,7 +35,7 @@ class Several:
 class Engine:
     """What an engine can be told.
 
-    name : of its table. text_tower : whether it runs a tower that ignores the step once.
+    name : of its table. text_tower : when it runs a tower that ignores the step.
     axes : flag by axis. only : degrees that an axis may have. alone : axes that exclude each other.
     families : the only ones it runs; empty for any. models : the only ones, by its names for
     them; empty for any. folder : a model may be a folder.
@@ -148,7 +148,7 @@ def _engine(name: str, row: Table) -> Engine:
         after=_word(row, "after"),
         runtime=_word(row, "runtime"),
         runtimes=_words(row, "runtimes"),
-        text_tower=cast(TextTower, row.get("text_tower", "once")),
+        text_tower=cast(TextTower, row.get("text_tower", "usual")),
         sizes=_words(row, "sizes"),
         request=_words(row, "request"),
         video=_words(row, "video"),

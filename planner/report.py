@@ -59,7 +59,8 @@ def headline(question: Question) -> Text:
     said.append(", ".join(_stream(name, tokens) for name, tokens in work.tokens))
     if work.batch != 1:
         said.append(f"batch {work.batch}")
-    said += [work.precision, question.site.runtime.name]
+    engine = [question.site.engine] if question.site.engine else []
+    said += [work.precision, question.site.runtime.name, *engine]
     return Text(" · ".join(said), style="bold")
 
 
@@ -202,7 +203,7 @@ def _runtimes(question: Question, launches: Sequence[Launch]) -> Iterator[str]:
             others.setdefault(one.runtime, []).append(one.engine)
     if others:
         said = "; ".join(f"{', '.join(names)} as {how}" for how, names in others.items())
-        yield f"priced as {priced}; {said} (--runtime prices that)"
+        yield f"priced as {priced}; {said} (--engine prices one)"
 
 
 def _rejected(answer: Recommendation) -> RenderableType:

@@ -32,7 +32,7 @@ class Site:
     hardware: Hardware
     runtime: Runtime
     engine: str = ""
-    text_tower: TextTower = "once"
+    text_tower: TextTower = "usual"
     nodes: int = 0
     algorithm: str = "auto"
     attention: str = ""
@@ -97,10 +97,10 @@ def site_of(request: Request) -> Site:
         )
     if ground is None:
         found.island(request.gpus, request.nodes)
-    asked = runtime(request.runtime)
+    asked, lean = runtime(request.runtime), request.engine == EXECUTOR
     return Site(
         hardware=found,
-        runtime=asked if profile is None else profile.runtime(asked),
+        runtime=asked if profile is None else profile.runtime(asked, lean=lean),
         engine=request.engine,
         text_tower=request.text_tower or _text_tower(request.engine),
         nodes=request.nodes,
@@ -113,7 +113,7 @@ def site_of(request: Request) -> Site:
 
 def _text_tower(engine: str) -> TextTower:
     if engine in ("", EXECUTOR):
-        return "once"
+        return "usual"
     from planner.catalogue import engine as find_engine  # noqa: PLC0415  # few requests name one
 
     return find_engine(engine).text_tower

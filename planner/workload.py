@@ -6,7 +6,8 @@ from typing import Literal
 from costmodels.ops import Size
 from topology.devices import Precision
 
-TextTower = Literal["once", "every_step"]
+TextTower = Literal["usual", "once", "every_step"]
+"""Usual is once, and with every step in a pipeline, whose stages it is cut into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +16,7 @@ class Workload:
 
     tokens : length of every stream. steps : denoising steps. passes : forwards a step.
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
-    text_tower : whether a tower that does not depend on the step is run once or every step.
+    text_tower : when a tower that does not depend on the step is run.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.

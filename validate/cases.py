@@ -96,6 +96,7 @@ class Case:
             hardware=hardware,
             runtime=RUNTIMES[self.mode],
             engine=EXECUTOR,
+            text_tower="once" if self.mode == "compile" else "every_step",
             batch=self.batch,
             precision=self.precision,
             steps=1 if self.stage == "denoise" else None,

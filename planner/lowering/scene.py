@@ -40,8 +40,9 @@ class Scene:
 
     def cached(self, stream: str) -> bool:
         """Whether the keys and values of a stream are computed once, ahead of the steps."""
-        once = self.memory == "load" and self.workload.text_tower == "once"
-        return once and stream in self.model.reuses
+        tower = self.workload.text_tower
+        once = tower == "once" or (tower == "usual" and self.share.stages == 1)
+        return self.memory == "load" and once and stream in self.model.reuses
 
 
 def share_of(workload: Workload, plan: Plan) -> Share:

@@ -1,0 +1,160 @@
+"""What a request says of its engine, and what a model's own repository does."""
+
+import pytest
+
+import planner
+from costmodels.catalogue import profile_for, runtime
+from planner import report
+from planner.api import request_of
+from planner.models import read_model
+from planner.models.architecture import Own
+from planner.models.entries import load_entry
+from planner.request import EXECUTOR
+from planner.search import question_of
+from planner.site import site_of
+from topology.errors import CatalogueError, InputError
+
+ENTRY = """
+kind = "assumed"
+source = "-"
+[config]
+_class_name = "FluxTransformer2DModel"
+[own]
+kind = "derived"
+source = "lines of its code"
+token_modulation = true
+[own.traffic]
+norm = "3.5"
+"""
+
+
+def site(model="cosmos3", gpus=1, **asked):
+    return site_of(request_of(model, gpus, asked))
+
+
+def breakdown(model, gpus=1, plan="single", **asked):
+    found = planner.estimate(model, gpus=gpus, plan=plan, offload=True, **asked)
+    return found.breakdown_s
+
+
+@pytest.mark.parametrize("name", ["vllm-omni", "vLLM-Omni"])
+def test_an_engine_brings_its_runtime(name):
+    found = request_of("cosmos3", 1, {"engine": name})
+
+    assert (found.engine, found.runtime) == ("vllm-omni", "torch-compile")
+    assert request_of("cosmos3", 1, {"runtime": name}) == found
+
+
+def test_a_runtime_that_was_asked_for_is_kept():
+    asked = {"engine": "vllm-omni", "runtime": "torch-eager"}
+
+    assert request_of("cosmos3", 1, asked).runtime == "torch-eager"
+    assert request_of("cosmos3", 1, {"runtime": None}).runtime == "tensorrt"
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(InputError, match="unknown engine 'vllm-onmi': did you mean"):
+        request_of("cosmos3", 1, {"engine": "vllm-onmi"})
+
+
+def test_engines_that_keep_keys_of_the_text_are_faster():
+    """transformer_cosmos3.py: vLLM-Omni caches them, Diffusers computes both towers each time."""
+    once, again = (
+        planner.estimate("cosmos3", engine=name, runtime="torch-compile")
+        for name in ("vllm-omni", "diffusers")
+    )
+
+    assert once.latency_s < again.latency_s
+    assert planner.estimate("cosmos3", runtime="torch-compile").latency_s == once.latency_s
+
+
+def test_what_was_asked_goes_before_the_habit():
+    asked = {"engine": "diffusers", "text_tower": "once"}
+
+    assert site(**asked).text_tower == "once"
+
+
+def test_a_pipeline_runs_the_text_with_every_step():
+    usual, again = (
+        planner.estimate("cosmos3", gpus=2, plan="pp2", **more)
+        for more in ({}, {"text_tower": "every_step"})
+    )
+
+    assert usual.latency_s == again.latency_s
+    with pytest.raises(InputError, match="not cut into pipeline stages"):
+        planner.estimate("cosmos3", gpus=2, plan="pp2", text_tower="once")
+
+
+@pytest.mark.parametrize("engine", ["diffusers", EXECUTOR])
+def test_only_its_own_repository_has_its_bytes(engine):
+    own, other = (
+        breakdown("wan2.1-14b", runtime="torch-eager", engine=name) for name in ("", engine)
+    )
+
+    assert own["pointwise"] > 1.5 * other["pointwise"]
+    assert site("wan2.1-14b", runtime="torch-eager").own
+    assert not site("wan2.1-14b").own
+
+
+def test_modulations_of_every_token_are_not_split():
+    """Wan2.2, 80 forwards of 75,600 tokens: 2 x 5120 x 7 x 5120 FLOP at half the rate a token."""
+    model = read_model("wan2.2-a14b")
+    assert model.own.token_modulation
+
+    asked = {"runtime": "torch-eager", "attention": "fa3"}
+    extra = [
+        breakdown("wan2.2-a14b", gpus, plan, **asked)["gemm"]
+        - breakdown("wan2.2-a14b", gpus, plan, engine=EXECUTOR, **asked)["gemm"]
+        for gpus, plan in ((1, "single"), (8, "ulysses8"))
+    ]
+    flop = 80 * 75_600 * 2 * 5120 * 2 * 7 * 5120
+
+    assert extra[0] == pytest.approx(extra[1], rel=0.01)
+    assert 0.4 * 989e12 < flop / extra[0] < 989e12
+
+
+def test_functions_of_the_executor_are_not_those_of_repositories():
+    """The profile of H100 measured the executor's norms, which read and write once."""
+    profile, eager = profile_for("h100-sxm", ""), runtime("torch-eager")
+
+    assert profile.runtime(eager, lean=False).functions == eager.functions
+    assert profile.runtime(eager).fusion("norm") != eager.fusion("norm")
+    assert profile.runtime(eager, lean=False).host_kernel == profile.runtime(eager).host_kernel
+
+
+def test_a_runtime_moves_what_it_is_told():
+    eager = runtime("torch-eager")
+    moving = eager.moving({"norm": 9.0})
+
+    assert moving.fusion("norm").traffic == 9.0
+    assert moving.fusion("norm").kernels == eager.fusion("norm").kernels
+    assert moving.fusion("rotary") == eager.fusion("rotary")
+    assert eager.moving({}) is eager
+
+
+def test_an_entry_says_what_its_repository_does():
+    own = load_entry("x", ENTRY).own
+
+    assert own == Own(traffic=(("norm", 3.5),), token_modulation=True)
+    assert load_entry("x", ENTRY.partition("[own]")[0]).own == Own()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('source = "lines of its code"', "", "no source"),
+        ("token_modulation", "token_modulations", "unknown keys"),
+        ('"3.5"', '"3.5 s"', "norm"),
+    ],
+)
+def test_an_entry_that_is_wrong_is_refused(old, new, said):
+    with pytest.raises(CatalogueError, match=said):
+        load_entry("x", ENTRY.replace(old, new))
+
+
+def test_the_header_names_the_engine():
+    question = question_of(request_of("flux", 1, {"engine": "xdit"}))
+    one = planner.estimate("flux", engine="xdit")
+
+    text = report.render(report.estimate(question, one, []), 200, colour=False)
+    assert "torch-eager · xdit" in text
