@@ -7,6 +7,7 @@ import numpy as np
 
 from costmodels.ops import (
     Collective,
+    Depthwise,
     Loop,
     Matmul,
     Op,
@@ -32,20 +33,20 @@ def outer_weights(loops: Sequence[Loop]) -> float:
 def _weights(loops: Sequence[Loop], *, layered: bool) -> float:
     seen: dict[str, float] = {}
     for loop in loops:
-        for matmul, layers in _matmuls(loop, 1):
-            weight = matmul.weight
+        for op, layers in _weighted(loop, 1):
+            weight = op.weight
             if weight.layered == layered:
                 whole = weight.bytes * (layers if layered else 1)
                 seen[weight.name] = max(seen.get(weight.name, 0.0), whole)
     return sum(seen.values())
 
 
-def _matmuls(loop: Loop, layers: int) -> Iterator[tuple[Matmul, int]]:
+def _weighted(loop: Loop, layers: int) -> Iterator[tuple[Matmul | Depthwise, int]]:
     inner = int(np.max(loop.count)) if loop.layers else layers
     for item in loop.body:
         if isinstance(item, Loop):
-            yield from _matmuls(item, inner)
-        elif isinstance(item, Matmul):
+            yield from _weighted(item, inner)
+        elif isinstance(item, Matmul | Depthwise):
             yield item, inner
 
 

@@ -13,12 +13,13 @@ from typing import Literal
 
 import numpy as np
 
+from costmodels.linear import Depthwise, LinearAttention
 from costmodels.tensors import Part, Real, Size, Span, Tensor, Weight, ceil_div
 
 __all__ = [
-    "Attention", "Collective", "CollectiveKind", "Convolve", "Function", "Loop", "Matmul", "Move",
-    "Op", "Part", "Pointwise", "Program", "Real", "Rearrange", "SendReceive", "Size", "Span",
-    "StreamName", "Tensor", "Weight", "ceil_div",
+    "Attention", "Collective", "CollectiveKind", "Convolve", "Depthwise", "Function",
+    "LinearAttention", "Loop", "Matmul", "Move", "Op", "Part", "Pointwise", "Program", "Real",
+    "Rearrange", "SendReceive", "Size", "Span", "StreamName", "Tensor", "Weight", "ceil_div",
 ]  # fmt: skip
 
 StreamName = Literal["compute", "comm"]
@@ -111,6 +112,7 @@ Function = Literal[
     "head_norm",  # rms norm of every head
     "rotary",  # per-head norm of q and k, rotary embedding by position; v as it is
     "gelu",
+    "silu",
     "relu2",
     "silu_gated",  # silu(first half) * second half
     "residual",  # x + y
@@ -178,6 +180,8 @@ Move = Literal[
     "collect",  # the forwards' predictions of one step, [forwards, ..]
     "last",  # the row here that stands last in the stream
     "latest",  # [parts, b, 1, f] -> the one of them that stands last
+    "borders",  # [b, r, f] -> [1, b, 2 * halo, f]: the rows at both ends
+    "surround",  # rows, and the borders of all ranks in order -> neighbours' rows at both ends
 ]
 
 
@@ -302,7 +306,17 @@ class Convolve:
         return ()
 
 
-Op = Matmul | Attention | Pointwise | Rearrange | Collective | SendReceive | Convolve
+Op = (
+    Matmul
+    | Attention
+    | LinearAttention
+    | Depthwise
+    | Pointwise
+    | Rearrange
+    | Collective
+    | SendReceive
+    | Convolve
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Price one operation. The only place that knows which model prices which operation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 import numpy as np
@@ -23,6 +23,8 @@ from costmodels.ops import (
     Attention,
     Collective,
     Convolve,
+    Depthwise,
+    LinearAttention,
     Matmul,
     Op,
     Pointwise,
@@ -97,6 +99,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:
         case Attention():
             heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
             return ("attention", op.q.shape, op.keys, op.causal, *heads)
+        case LinearAttention() | Depthwise():
+            return (_named(op), op.traffic, op.flop)
         case Pointwise():
             return ("pointwise", op.function, op.traffic)
         case Rearrange():
@@ -134,6 +138,8 @@ def price(op: Op, target: Target) -> Priced:
             return _matmul(op, target)
         case Attention():
             return _attention(op, target)
+        case LinearAttention() | Depthwise():
+            return _bounded(op, target)
         case Pointwise():
             return _pointwise(op, target)
         case Rearrange():
@@ -221,9 +227,32 @@ def _attention(op: Attention, target: Target) -> Priced:
     )
 
 
+def _named(op: LinearAttention | Depthwise) -> str:
+    """Name under which runtimes say what they fuse."""
+    return f"linear_{op.part}" if isinstance(op, LinearAttention) else "depthwise"
+
+
+def _bounded(op: LinearAttention | Depthwise, target: Target) -> Priced:
+    """Price small products: bound by memory traffic, or by arithmetic where that is more."""
+    peak = target.device.peak(_plain(target))
+    if peak is None:
+        raise UncalibratedError(f"{target.device.name} has no 16-bit tensor peak")
+    streamed = _streamed(_named(op), op.traffic, target)
+    return replace(
+        streamed,
+        kind="attention" if isinstance(op, LinearAttention) else "convolution",
+        seconds=np.maximum(streamed.seconds, np.asarray(op.flop) / peak.value),
+        basis=Basis.ASSUMED,
+    )
+
+
 def _pointwise(op: Pointwise, target: Target) -> Priced:
-    fusion = target.runtime.fusion(op.function)
-    moved = op.traffic * fusion.traffic / fusion.kernels
+    return _streamed(op.function, op.traffic, target)
+
+
+def _streamed(function: str, traffic: Real, target: Target) -> Priced:
+    fusion = target.runtime.fusion(function)
+    moved = traffic * fusion.traffic / fusion.kernels
     return Priced(
         kind="pointwise",
         seconds=fusion.kernels * pointwise_time(moved, target.device, _kernels(target)),

@@ -41,8 +41,8 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
 def unsupported(model: Model) -> Iterator[str]:
     """Yield what in a model no operation of ours stands for."""
     towers = [tower for block in model.blocks for tower in block.towers]
-    if any(tower.mixer != "attention" for tower in towers):
-        yield "linear-attention and state-space layers are not modelled yet"
+    if any(tower.mixer not in ("attention", "relu_linear") for tower in towers):
+        yield "gated delta-rule and state-space layers are not modelled yet"
     if any(tower.latent is not None for tower in towers):
         yield "multi-head latent attention is not modelled yet"
     if model.kind == "encoder":

@@ -17,7 +17,7 @@ from costmodels.timeline import Cost, cost
 from planner.lowering.lower import decode_step, lower
 from planner.lowering.scene import WEIGHT_BYTES
 from planner.models.architecture import Kind, Model
-from planner.models.tokens import lengths
+from planner.models.tokens import lengths, line_of
 from planner.outcome import PlanEstimate
 from planner.plan import Plan
 from planner.request import Request
@@ -70,6 +70,7 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
         passes=usual.passes,
         pixels=height * width * frames,
         frames=frames,
+        line=line_of(model.latent, width) if model.latent else 0,
         precision=request.precision,
         text_tower=site.text_tower,
         kv_repeat=request.kv_repeat,

@@ -15,7 +15,7 @@ from planner.compose import objections
 from planner.evaluate import costs_of, decode_bytes, every_place, fixed_bytes, running
 from planner.lowering.scene import share_of
 from planner.models.architecture import Model
-from planner.models.tokens import lengths
+from planner.models.tokens import lengths, line_of
 from planner.plan import Plan
 from planner.site import Site
 from planner.strategies.sequence import uneven
@@ -59,6 +59,7 @@ def sizes(
         tokens=tuple(tokens.items()),
         pixels=height * width * frames,
         frames=frames,
+        line=line_of(model.latent, width) if model.latent else 0,
         steps=steps,
     )
 
@@ -91,6 +92,7 @@ def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
         steps=kept(base.steps),
         pixels=kept(base.pixels),
         frames=kept(base.frames),
+        line=kept(base.line),
     )
 
 

@@ -16,6 +16,7 @@ class Workload:
 
     tokens : length of every stream. steps : denoising steps. passes : forwards a step.
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
+    line : tokens side by side across the picture, for models that convolve over them.
     text_tower : when a tower that does not depend on the step is run.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
@@ -30,6 +31,7 @@ class Workload:
     output_tokens: Size = 0
     pixels: Size = 0
     frames: Size = 1
+    line: Size = 0
     precision: Precision = "bf16"
     text_tower: TextTower = "once"
     kv_repeat: bool = True

@@ -15,6 +15,7 @@ from planner.workload import Workload
 HEADS = Heads(query=4, key_value=4, size=4)
 GROUPED = Heads(query=8, key_value=4, size=4)
 HIDDEN = 16
+LINE = 3  # points across a picture of 24: eight lines
 
 
 def _model(name, blocks, streams, **more):
@@ -217,7 +218,27 @@ llama = _model(
     kind="decoder",
     vocabulary=24,
 )
-DIFFUSION = (flux, asymmetric, wan, cosmos3, refined, experts, sound)
+sana = _model(
+    "sana",
+    [
+        Block(
+            name="layers",
+            count=2,
+            towers=(
+                _tower(
+                    "image",
+                    keys=("image",),
+                    cross=(Cross(context="text", width=12, heads=Heads(query=2, key_value=2, size=6)),),
+                    ffn=Ffn(width=12, gated=True, activation="silu", convolved=True),
+                    modulation=None,
+                    mixer="relu_linear",
+                ),
+            ),
+        )
+    ],
+    [Stream(name="text", tokens=5, static=True), IMAGE],
+)
+DIFFUSION = (flux, asymmetric, wan, cosmos3, refined, experts, sound, sana)
 
 
 def workload(model, **changes):
@@ -229,7 +250,7 @@ def workload(model, **changes):
         lengths["text"] = 7
     if model.name == "sound":
         lengths["video"] = 24
-    if model.name == "wan":
+    if model.name in ("wan", "sana"):
         lengths["text"] = 5
     tokens = tuple((stream.name, lengths[stream.name]) for stream in model.streams)
-    return Workload(**{"tokens": tokens, "steps": 2, "passes": 2, **changes})
+    return Workload(**{"tokens": tokens, "steps": 2, "passes": 2, "line": LINE, **changes})

@@ -13,7 +13,7 @@ import numpy as np
 from costmodels.ops import Size
 from planner.models.architecture import Block, Cross, Ffn, Heads, Model, Modulation, Tower
 from planner.plan import Plan
-from planner.strategies.sequence import is_causal
+from planner.strategies.sequence import convolved, is_causal
 from planner.workload import Workload
 
 HEAD_SIZE: Final = 16
@@ -21,6 +21,10 @@ HIDDEN: Final = 64
 FFN: Final = 32
 ROWS: Final = 24
 VOCABULARY: Final = 96
+LINE: Final = 4
+"""Tokens across a picture that a FFN convolves over."""
+LINES: Final = 3
+"""Lines of it on a rank."""
 
 
 def shrink(model: Model, workload: Workload, plan: Plan) -> tuple[Model, Workload]:
@@ -108,9 +112,13 @@ def _workload(model: Model, workload: Workload, plan: Plan) -> Workload:
         (stream.name, _length(workload.length(stream.name), grain, causal=is_causal(model)))
         for stream in model.streams
     )
+    if convolved(model):
+        picture = {stream: LINE * LINES * grain for stream in convolved(model)}
+        tokens = tuple({**dict(tokens), **picture}.items())
     return replace(
         workload,
         tokens=tokens,
+        line=LINE if workload.line else 0,
         batch=replicas if batch > 1 else 1,
         steps=min(int(np.asarray(workload.steps)), 2),
         output_tokens=min(int(np.asarray(workload.output_tokens)), 1),

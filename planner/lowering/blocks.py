@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.ops import Part, Pointwise, Rearrange, Size, Span, Tensor, Weight
+from planner.lowering.convolved import convolved_feed_forward
 from planner.lowering.emit import (
     Emits,
     concat_features,
@@ -121,7 +122,7 @@ def _qkv_parts(heads: Heads) -> tuple[Part, Part, Part]:
 
 
 def _open(scene: Scene, layer: Block, tower: Tower, x: Tensor) -> Emits[Opened]:
-    """Norm, projections, and rotary embedding."""
+    """Norm, projections, and rotary embedding where attention has one."""
     name = f"{layer.name}.{'+'.join(tower.streams)}"
     spans = tuple(scene.spans[stream] for stream in tower.streams)
     modulation = yield from _modulation(scene, tower, name)
@@ -136,7 +137,9 @@ def _open(scene: Scene, layer: Block, tower: Tower, x: Tensor) -> Emits[Opened]:
     if fused:
         widths = (width, up.local_columns - width)
         both, inner = yield from split_features(both, widths, (f"{name}.attn", f"{name}.inner"))
-    qkv = yield from _rotary(scene, tower, both, spans, f"{name}.rotated")
+    qkv = both
+    if tower.mixer == "attention":
+        qkv = yield from _rotary(scene, tower, both, spans, f"{name}.rotated")
     return Opened(tower=tower, name=name, spans=spans, qkv=qkv, inner=inner, modulation=modulation)
 
 
@@ -221,6 +224,7 @@ def _meet(
         size=tower.heads.size,
         causal=tower.causal,
         window=tower.window,
+        linear=tower.mixer == "relu_linear",
     )
     outs = iter((yield from scene.attend(meeting)))
     pieces: dict[tuple[str, ...], list[Tensor]] = {}
@@ -318,7 +322,8 @@ def _close(scene: Scene, begun: Opened, x: Tensor, out: Tensor) -> Emits[Tensor]
     x = yield from _cross_attentions(scene, begun, x)
     if tower.ffn is not None and begun.inner is None:
         h = yield from _norm(x, begun.modulation, f"{name}.ffn_in", 1)
-        partial = yield from feed_forward(scene, tower, h, f"{name}.ffn")
+        emit = convolved_feed_forward if tower.ffn.convolved else feed_forward
+        partial = yield from emit(scene, tower, h, f"{name}.ffn")
         y = yield from reduce(partial, share, f"{name}.ffn_reduced")
         x = yield from _residual(x, y, begun.modulation, x.name, 1)
     return x

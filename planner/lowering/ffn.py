@@ -41,10 +41,10 @@ def feed_forward(scene: Scene, tower: Tower, h: Tensor, name: str) -> Emits[Tens
 
 
 def _dense(scene: Scene, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits[Tensor]:
-    up = _weight(scene, f"{name}.up", (Part(hidden),), ffn_columns(ffn), ffn)
+    up = ffn_weight(scene, f"{name}.up", (Part(hidden),), ffn_columns(ffn), ffn)
     inner = yield from matmul(h, up, f"{name}.inner")
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
-    down = _weight(scene, f"{name}.down", (Part(ffn.width),), (Part(hidden),), ffn, rows_cut=True)
+    down = ffn_weight(scene, f"{name}.down", (Part(ffn.width),), (Part(hidden),), ffn, rows_cut=True)
     result = yield from matmul(active, down, f"{name}.back")
     return result
 
@@ -55,10 +55,10 @@ def _experts(scene: Scene, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits
     route = Tensor(f"{name}.route", (*h.shape[:2], ffn.active), 4)
     gates = Tensor(f"{name}.gates", route.shape, h.itemsize)
     yield Pointwise(function="route", inputs=(scores,), outputs=(route, gates))
-    up = _weight(scene, f"{name}.up", (Part(hidden),), ffn_columns(ffn), ffn, stacked=True)
+    up = ffn_weight(scene, f"{name}.up", (Part(hidden),), ffn_columns(ffn), ffn, stacked=True)
     inner = yield from matmul(h, up, f"{name}.inner", route)
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
-    down = _weight(
+    down = ffn_weight(
         scene, f"{name}.down", (Part(ffn.width),), (Part(hidden),), ffn, rows_cut=True, stacked=True
     )
     back = yield from matmul(active, down, f"{name}.back", route)
@@ -67,7 +67,7 @@ def _experts(scene: Scene, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits
     return out
 
 
-def _weight(  # noqa: PLR0913  # a matrix and its cut
+def ffn_weight(  # noqa: PLR0913  # a matrix and its cut
     scene: Scene,
     name: str,
     rows: Sequence[Part],
@@ -77,6 +77,7 @@ def _weight(  # noqa: PLR0913  # a matrix and its cut
     rows_cut: bool = False,
     stacked: bool = False,
 ) -> Weight:
+    """Name a matrix of a FFN and its cut over the ranks that share the layer."""
     return Weight(
         name=name,
         rows=tuple(rows),

@@ -11,8 +11,8 @@ from planner.models.architecture import Model
 from planner.plan import Plan
 from planner.strategies import SEQUENCE, STRATEGIES
 from planner.strategies.base import Attend, Meeting, Share
+from planner.strategies.linear import attend_here
 from planner.strategies.sequence import span_of
-from planner.strategies.softmax import softmax
 from planner.workload import Workload
 
 WEIGHT_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
@@ -67,13 +67,13 @@ def make_scene(model: Model, workload: Workload, plan: Plan) -> Scene:
 def _meeting(share: Share) -> Attend:
     """Nest the exchanges, the outermost axis innermost; keys that are all here need none."""
     known = {strategy.name: strategy for strategy in SEQUENCE}
-    exchange: Attend = softmax
+    exchange: Attend = attend_here
     for name, degree in share.sequence:
         exchange = partial(known[name].attend, degree=degree, inner=exchange)
 
     def attend(meeting: Meeting) -> Emits[list[Tensor]]:
         cut = any(span.axes for entry in meeting.entries if entry.answers for span in entry.spans)
-        result = yield from (exchange if cut else softmax)(meeting)
+        result = yield from (exchange if cut else attend_here)(meeting)
         return result
 
     return attend

@@ -8,7 +8,7 @@ with equal `keys` and `causal` are attended in one kernel ("joint attention").
 ============================  =====================================================
 FLUX, SD3, Qwen-Image double  two towers, each with keys (text, image)
 FLUX single                   one tower over (text, image), `parallel` attention and FFN
-Wan, LTX, PixArt              one tower with keys (video), and a `Cross` to text
+Wan, LTX, PixArt, SANA        one tower with keys (video), and a `Cross` to text
 Cosmos 3                      tower text: keys (text), causal; tower video: keys (text, video)
 Llama, Qwen                   one tower, keys (tokens), causal
 ============================  =====================================================
@@ -54,7 +54,8 @@ class Ffn:
     """Feed-forward: two matrices of `width` inner features, or three if `gated`.
 
     With `experts` > 0 each token passes `active` routed experts of `width` and one dense
-    expert of `shared` inner features (0: none).
+    expert of `shared` inner features (0: none). convolved : between the matrices stand an
+    activation and a 3 x 3 convolution of every inner feature over the picture, before the gate.
     """
 
     width: int
@@ -63,6 +64,7 @@ class Ffn:
     experts: int = 0
     active: int = 0
     shared: int = 0
+    convolved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,8 @@ class Tower:
 
     parallel : attention and FFN read the same normed input, their projections fused (FLUX single).
     window : keys a query sees, 0 for all. mixer : what stands in place of softmax attention;
-    a "linear" one has `heads.query` value heads and `heads.key_value` key heads, "none" is a FFN
+    a "linear" one (gated delta rule, state space) has `heads.query` value heads and
+    `heads.key_value` key heads, "relu_linear" is `costmodels.ops.LinearAttention`, "none" is a FFN
     alone. gate : the attention output is gated by a projection as wide as the queries.
     ends : attention output and FFN are left out (SD3's last text tower).
     extra : parameters of a layer in biases, norms, tables and small convolutions.
@@ -119,7 +122,7 @@ class Tower:
     qk_norm: bool = True
     window: int = 0
     latent: LatentAttention | None = None
-    mixer: Literal["attention", "linear", "none"] = "attention"
+    mixer: Literal["attention", "linear", "relu_linear", "none"] = "attention"
     gate: bool = False
     extra: int = 0
 

@@ -70,9 +70,18 @@ def latent_frames(latent: Latent, frames: Size) -> Size:
     return 1 + (frames - 1) // latent.temporal
 
 
+def line_of(latent: Latent, width: Size) -> Size:
+    """Count the tokens of a line of the picture.
+
+    >>> line_of(Latent(spatial=32, temporal=1, channels=32, patch_height=1, patch_width=1), 1024)
+    32
+    """
+    return _side(latent, width, latent.patch_width)
+
+
 def _latent_tokens(latent: Latent, height: Size, width: Size, frames: Size) -> Size:
     rows = _side(latent, height, latent.patch_height)
-    columns = _side(latent, width, latent.patch_width)
+    columns = line_of(latent, width)
     return ceil_div(latent_frames(latent, frames), latent.patch_frames) * rows * columns
 
 

@@ -1,7 +1,9 @@
 """AllGather-KV: queries stay, every rank gathers all keys and values once a layer.
 
 One collective of the keys and values, packed; with grouped queries it can move fewer bytes than
-Ulysses. Llama 3 was trained so [1]_, and TensorRT's own context parallelism works so.
+Ulysses. Llama 3 was trained so [1]_, and TensorRT's own context parallelism works so. Of linear
+attention the sums over keys and values are added up instead, by an all-reduce that is the same
+size however long the sequence is.
 
 References
 ----------
@@ -14,6 +16,7 @@ from dataclasses import dataclass, replace
 from costmodels.ops import Span, Tensor
 from planner.lowering.emit import Emits, collective, concat_rows, move, total_rows
 from planner.strategies.base import Attend, Case, Meeting, Share
+from planner.strategies.linear import read, summed
 from planner.strategies.sequence import is_cut, sequence_objections
 from planner.strategies.softmax import ask, attention, query_spans, release
 
@@ -37,6 +40,9 @@ class AllGatherKV:
         """Emit the gather and one attention to all keys."""
         del inner  # what is left after the gather is plain attention of other rows to all keys
         query, answers = yield from ask(meeting)
+        if meeting.linear:
+            pieces = yield from _linear(meeting, query, answers, degree)
+            return pieces
         answering = [entry for entry in meeting.entries if entry.answers]
         mine = [a for e, a in zip(answering, answers, strict=True) if is_cut(e, AXIS)]
         whole = [a for e, a in zip(answering, answers, strict=True) if not is_cut(e, AXIS)]
@@ -49,6 +55,18 @@ class AllGatherKV:
         )
         pieces = yield from release(meeting, out)
         return pieces
+
+
+def _linear(
+    meeting: Meeting, query: Tensor, answers: list[Tensor], degree: int
+) -> Emits[list[Tensor]]:
+    """Add up the states of all ranks; all rows are cut, so that none is counted twice."""
+    assert all(is_cut(entry, AXIS) for entry in meeting.entries if entry.answers)
+    both = yield from concat_rows(answers, f"{meeting.name}.kv")
+    state = yield from summed(meeting, both, f"{meeting.name}.state")
+    whole = yield from collective("all_reduce", state, AXIS, degree, f"{meeting.name}.states")
+    pieces = yield from read(meeting, query, whole)
+    return pieces
 
 
 def _gather(

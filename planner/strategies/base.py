@@ -54,7 +54,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """One attention as a rank sees it before any exchange: heads here, and the rows here."""
+    """One attention as a rank sees it before any exchange: heads here, and the rows here.
+
+    linear : without softmax, by sums over keys (see `costmodels.ops.LinearAttention`).
+    """
 
     name: str
     entries: tuple[Entry, ...]
@@ -63,6 +66,7 @@ class Meeting:
     size: int
     causal: bool = False
     window: int = 0
+    linear: bool = False
 
     @property
     def query(self) -> Part:

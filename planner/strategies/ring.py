@@ -1,7 +1,7 @@
 """Ring Attention: queries stay, keys and values travel once round, merged by online softmax.
 
 Step i of p attends to the chunk of the rank i before this one while that chunk is already being
-sent on, so that the transfer runs beside the attention [1]_.
+sent on, so that the transfer runs beside the attention [1]_. Linear attention sums up the chunks.
 
 References
 ----------
@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.ops import Attention, Pointwise, SendReceive, Span, Tensor
-from planner.lowering.emit import Emits, concat_rows, split_features
+from planner.lowering.emit import Emits, concat_rows, pointwise, split_features
 from planner.strategies.base import Attend, Case, Meeting, Share
+from planner.strategies.linear import read, summed
 from planner.strategies.sequence import is_cut, sequence_objections
 from planner.strategies.softmax import ask, query_spans, release
 
@@ -46,6 +47,9 @@ class Ring:
         moving = tuple(s for e in answering if is_cut(e, AXIS) for s in e.spans)
         staying = tuple(s for e in answering if not is_cut(e, AXIS) for s in e.spans)
         chunk = yield from concat_rows(own, f"{meeting.name}.chunk0")
+        if meeting.linear:
+            pieces = yield from _linear(meeting, query, chunk, stay, degree)
+            return pieces
         asking = query_spans(meeting.entries)
         result: tuple[Tensor, Tensor] | None = None
         for step in range(degree):
@@ -64,6 +68,25 @@ class Ring:
         yield Pointwise(function="cast", inputs=(result[0],), outputs=(out,))
         pieces = yield from release(meeting, out)
         return pieces
+
+
+def _linear(
+    meeting: Meeting, query: Tensor, chunk: Tensor, stay: Sequence[Tensor], degree: int
+) -> Emits[list[Tensor]]:
+    """Add up the states of all chunks as they come by; the queries look once."""
+    state: Tensor | None = None
+    for step in range(degree):
+        following = Tensor(f"{meeting.name}.chunk{step + 1}", chunk.shape, chunk.itemsize)
+        if step + 1 < degree:
+            yield SendReceive(x=chunk, out=following, axis=AXIS, degree=degree)
+        both = yield from concat_rows([chunk, *(stay if step == 0 else [])], f"{chunk.name}.all")
+        part = yield from summed(meeting, both, f"{meeting.name}.state{step}")
+        if state is not None:
+            part = yield from pointwise("residual", (state, part), f"{meeting.name}.sum{step}")
+        state, chunk = part, following
+    assert state is not None
+    pieces = yield from read(meeting, query, state)
+    return pieces
 
 
 def _partial(

@@ -48,7 +48,34 @@ def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:
         for stream in model.streams
         if not (stream.tokens or stream.pads or stream.static)
     ]
+    flags += [np.asarray(_lines(workload, stream) % grain != 0) for stream in convolved(model)]
     return np.asarray(np.logical_or.reduce(flags)) if flags else np.zeros((), bool)
+
+
+def convolved(model: Model) -> list[str]:
+    """Name the streams over whose picture a FFN convolves."""
+    towers = [tower for block in model.blocks for tower in block.towers]
+    return sorted({t.streams[0] for t in towers if t.ffn is not None and t.ffn.convolved})
+
+
+def _lines(workload: Workload, stream: str) -> Size:
+    """Lines of tokens that a picture has."""
+    return workload.length(stream) // workload.line
+
+
+def _unlike_chunks(case: Case) -> Iterator[str]:
+    """Object to chunks that hold parts of lines, and to padding where keys are added up."""
+    grain = case.share.grain
+    for stream in convolved(case.model):
+        lines = _lines(case.workload, stream)
+        if np.any(np.asarray(lines) % grain):
+            yield f"{lines} lines of {stream} tokens, which a FFN convolves, for {grain} ranks"
+    padded = {stream.name for stream in case.model.streams if stream.pads or stream.tokens}
+    for block in case.model.blocks:
+        for tower in block.towers:
+            if tower.mixer == "relu_linear" and padded & set(tower.keys):
+                yield "linear attention over streams that are padded is not modelled"
+                return
 
 
 def sequence_objections(case: Case, degree: int, axis: str) -> Iterator[str]:
@@ -65,6 +92,7 @@ def sequence_objections(case: Case, degree: int, axis: str) -> Iterator[str]:
         if np.any(np.asarray(tokens) % grain):
             left = f"{tokens % grain} left"
             yield f"{tokens} {stream.name} tokens do not divide by {grain} ranks ({left})"
+    yield from _unlike_chunks(case)
     for block in case.model.blocks:
         if any(tower.window and is_causal(case.model) for tower in block.towers):
             yield "sliding-window attention over a cut sequence is not modelled"

@@ -30,10 +30,12 @@ OUTER = ("allgather_kv2", "cfg2", "pp2", "dp2")
 FOUR = (
     "tp4", "ring4", "ulysses2.ring2", "allgather_kv2.ulysses2", "ring2.tp2", "cfg2.pp2",
 )  # fmt: skip
+LINEAR = ("ulysses2.ring2", "allgather_kv4", "allgather_kv2.ulysses2", "cfg2.tp2", "ring2.tp2")
 RUNS = {  # ranks, models, plans, type, whether compiled, changes of the request
     "two": (2, ALL, TWO, "float64", False, {}),
     "outer": (2, [testmodels.asymmetric, testmodels.llama], OUTER, "float64", False, {}),
     "four": (4, FEW, FOUR, "float64", False, {}),
+    "linear": (4, [testmodels.sana], LINEAR, "float64", False, {}),
     "bf16": (2, FEW, ("tp2", "ring2"), "bfloat16", False, {}),
     "fp16": (2, FEW[:2], ("ulysses2",), "float16", False, {}),
     "fp32": (2, FEW[:2], ("ulysses2",), "float32", False, {}),

@@ -6,7 +6,17 @@ import testmodels
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.ops import Attention, Loop, Matmul, Pointwise, Rearrange, Span, Tensor
+from costmodels.ops import (
+    Attention,
+    Depthwise,
+    LinearAttention,
+    Loop,
+    Matmul,
+    Pointwise,
+    Rearrange,
+    Span,
+    Tensor,
+)
 from planner.compose import objections
 from planner.lowering.lower import lower
 from planner.plan import parse_plan
@@ -52,12 +62,12 @@ def cases():
             op
             for stage in program.stages
             for op in stage.walk()
-            if isinstance(op, Pointwise | Rearrange | Attention)
+            if isinstance(op, Pointwise | Rearrange | Attention | LinearAttention)
             and not (isinstance(op, Rearrange) and op.move in BEYOND)
         }
         for op in ops:
             for rank in range(plan.gpus):
-                kind = getattr(op, "function", getattr(op, "move", "attention"))
+                kind = getattr(op, "function", getattr(op, "move", type(op).__name__))
                 index = _index(rank, plan.axes)
                 found.setdefault(kind, []).append((op, index))
     return found
@@ -80,6 +90,8 @@ def test_operations_agree_with_the_reference(kind, traced):
         if isinstance(op, Attention):
             out, total = reference.attention(op, *given, index)
             want = [out] if op.log_sum_exp is None else [out, total]
+        elif isinstance(op, LinearAttention):
+            want = [reference.linear_attention(op, *given)]
         elif isinstance(op, Pointwise):
             want = reference.pointwise(op, given, index)
         else:
@@ -91,6 +103,26 @@ def test_operations_agree_with_the_reference(kind, traced):
         for made, right in zip(got, want, strict=True):
             assert made.shape == right.shape, op
             np.testing.assert_allclose(made.numpy(), right, atol=1e-9, err_msg=str(op))
+
+
+def test_convolutions_agree_with_the_reference():
+    """Ranks in the middle, at the ends, and one that has the whole picture."""
+    found = 0
+    for program, plan in programs():
+        ops = [o for s in program.stages for o in s.walk() if isinstance(o, Depthwise)]
+        for op in ops[:1]:
+            for rank in range(plan.gpus):
+                index = _index(rank, plan.axes)
+                weight = Source(1).weight(op.weight, 0, index)
+                (x,) = numbers(op)
+                want = reference.depthwise(op, x, weight, index)
+
+                run = bind(op, setting(index)).run
+                (got,) = run([torch.from_numpy(x), torch.from_numpy(weight.T.copy())])
+
+                np.testing.assert_allclose(got.numpy(), want, atol=1e-9, err_msg=str(op))
+                found += 1
+    assert found
 
 
 def test_experts_agree_with_the_reference():

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.ops import Attention, Pointwise, Rearrange, Span
+from costmodels.ops import Attention, Depthwise, LinearAttention, Pointwise, Rearrange, Span
 from costmodels.rows import positions
 from validate.reference.weights import Array, own_features
 
@@ -54,6 +54,34 @@ def attention(
     return out.reshape(q.shape), log_sum_exp
 
 
+def linear_attention(op: LinearAttention, first: Array, second: Array) -> Array:
+    """Sums over keys of products with values and a one; or what queries find in such sums."""
+    batch, rows, _ = first.shape
+    left = np.maximum(first.reshape(batch, rows, op.heads, op.size), 0)
+    if op.part == "sum":
+        value = second.reshape(batch, rows, op.heads, op.size)
+        ones = np.ones((*value.shape[:3], 1))
+        return np.einsum("brhi,brhj->bhij", left, np.concatenate([value, ones], axis=-1))
+    found = np.einsum("brhi,bhij->brhj", left, second)
+    return (found[..., :-1] / (found[..., -1:] + EPSILON)).reshape(first.shape)
+
+
+def depthwise(op: Depthwise, x: Array, weight: Array, index: Mapping[str, int]) -> Array:
+    """Sum over the nine points around each; those outside the picture count as zero."""
+    line, halo = int(op.line), int(op.halo)
+    places = positions(op.span, index)
+    down, across = np.divmod(places, line)
+    lines = int(op.span.tokens) // line
+    rows = np.arange(len(places)) + halo
+    out = np.zeros((x.shape[0], len(places), x.shape[2]))
+    for tap, (dy, dx) in enumerate(np.ndindex(3, 3)):
+        inside = (0 <= down + dy - 1) & (down + dy - 1 < lines)
+        inside = inside & (0 <= across + dx - 1) & (across + dx - 1 < line)
+        there = rows + (dy - 1) * line + dx - 1
+        out += _take(x, np.where(inside, there, -1)) * weight[tap]
+    return out
+
+
 def _visible(op: Attention, index: Mapping[str, int]) -> NDArray[np.bool_]:
     there = dict(index)
     if op.turn is not None:
@@ -87,6 +115,8 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
             return [inputs[0] + gate * inputs[1]]
         case "gelu":
             return [gelu(inputs[0])]
+        case "silu":
+            return [inputs[0] / (1 + np.exp(-inputs[0]))]
         case "relu2":
             return [np.maximum(inputs[0], 0) ** 2]
         case "silu_gated":
@@ -212,6 +242,11 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
                 positions(op.spans[0], {**index, op.axis: rank}).max() for rank in range(op.degree)
             ]
             return [first[int(np.argmax(tops))]]
+        case "borders":
+            halo = int(op.outputs[0].shape[2]) // 2
+            return [np.concatenate([first[:, :halo], first[:, -halo:]], axis=1)[None]]
+        case "surround":
+            return [_surround(op, first, inputs[1], index)]
         case "store" | "load" | "collect":
             raise AssertionError(f"{op.move} is the runner's")
 
@@ -219,6 +254,18 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
 def _take(x: Array, rows: NDArray[np.int64]) -> Array:
     """Rows of x by position, zeros where there is none."""
     return np.where((rows >= 0)[None, :, None], x[:, np.maximum(rows, 0)], 0.0)
+
+
+def _surround(op: Rearrange, x: Array, edges: Array, index: Mapping[str, int]) -> Array:
+    """Lay the last rows of the chunk before, and the first of the next, around a chunk."""
+    place = 0
+    for axis, degree in op.spans[0].axes:
+        place = place * degree + index[axis]
+    halo = edges.shape[2] // 2
+    none = np.zeros_like(edges[0, :, :halo])
+    before = edges[place - 1, :, halo:] if place else none
+    after = edges[place + 1, :, :halo] if place + 1 < len(edges) else none
+    return np.concatenate([before, x, after], axis=1)
 
 
 def _unpack_heads(op: Rearrange, x: Array) -> Array:

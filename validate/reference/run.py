@@ -9,6 +9,8 @@ from costmodels.ops import (
     Attention,
     Collective,
     Convolve,
+    Depthwise,
+    LinearAttention,
     Loop,
     Matmul,
     Op,
@@ -232,6 +234,11 @@ def _step(
         case Attention():
             out, total = functions.attention(op, given[0], given[1], given[2], place.index)
             made = [out] if op.log_sum_exp is None else [out, total]
+        case LinearAttention():
+            made = [functions.linear_attention(op, given[0], given[1])]
+        case Depthwise():
+            kernels = setting.source.weight(op.weight, place.layer, place.index)
+            made = [functions.depthwise(op, given[0], kernels, place.index)]
         case Pointwise():
             made = functions.pointwise(op, given, place.index)
         case Rearrange():

@@ -1,10 +1,10 @@
 """One operation made ready to run. The only place that knows who runs which operation."""
 
-from costmodels.ops import Attention, Matmul, Pointwise, Rearrange
-from validate.torch_backend import attention, functions, layout, products
+from costmodels.ops import Attention, Depthwise, LinearAttention, Matmul, Pointwise, Rearrange
+from validate.torch_backend import attention, functions, layout, linear, products
 from validate.torch_backend.setting import Bound, Setting
 
-Compute = Matmul | Attention | Pointwise | Rearrange
+Compute = Matmul | Attention | LinearAttention | Depthwise | Pointwise | Rearrange
 
 
 def bind(op: Compute, setting: Setting) -> Bound:
@@ -14,6 +14,10 @@ def bind(op: Compute, setting: Setting) -> Bound:
             return products.bind(op, setting)
         case Attention():
             return attention.bind(op, setting)
+        case LinearAttention():
+            return linear.bind(op, setting)
+        case Depthwise():
+            return linear.bind_depthwise(op, setting)
         case Pointwise():
             return functions.bind(op, setting)
         case Rearrange():

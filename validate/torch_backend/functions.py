@@ -76,6 +76,11 @@ def _gelu(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
     return [F.gelu(inputs[0], approximate="tanh")]
 
 
+def _silu(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
+    del op, setting
+    return [F.silu(inputs[0])]
+
+
 def _relu2(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
     del op, setting
     return [F.relu(inputs[0]).square()]
@@ -156,6 +161,7 @@ _FUNCTIONS: Final[dict[str, Callable[[Pointwise, Setting, Values], Tensors]]] = 
     "residual": _residual,
     "gated_residual": _gated_residual,
     "gelu": _gelu,
+    "silu": _silu,
     "relu2": _relu2,
     "silu_gated": _silu_gated,
     "merge": _merge,

@@ -31,6 +31,8 @@ def bind(op: Rearrange, setting: Setting) -> Bound:
             return Bound(partial(_pack_heads, op, setting))
         case "unpack_heads":
             return _unpack_heads(op, setting)
+        case "surround":
+            return Bound(_surround(op, setting))
         case _:
             return Bound(_pieces(op))
 
@@ -39,6 +41,8 @@ def _pieces(op: Rearrange) -> Callable[[Values], Tensors]:
     """Cut, or lay side by side, features or rows; or put one more dimension before them."""
     if op.move == "stack":
         return lambda inputs: [inputs[0].contiguous()[None]]
+    if op.move == "borders":
+        return _borders(shape_of(op.outputs[0])[2] // 2)
     if op.move == "unstack":
         return lambda inputs: [inputs[0][0]]
     dim = -1 if op.move.endswith("features") else 1
@@ -47,6 +51,29 @@ def _pieces(op: Rearrange) -> Callable[[Values], Tensors]:
     assert op.move in ("split_features", "split_rows"), f"{op.move} is the runner's"
     sizes = [shape_of(out)[dim] for out in op.outputs]
     return lambda inputs: list(torch.split(inputs[0], sizes, dim))
+
+
+def _borders(halo: int) -> Callable[[Values], Tensors]:
+    """Take the rows at both ends."""
+    return lambda inputs: [torch.cat([inputs[0][:, :halo], inputs[0][:, -halo:]], 1)[None]]
+
+
+def _surround(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
+    """Lay the neighbours' rows around those here; zeros where there is no neighbour."""
+    place = 0
+    for axis, degree in op.spans[0].axes:
+        place = place * degree + setting.index[axis]
+    ranks, _, both, _ = shape_of(op.inputs[1])
+    halo = both // 2
+
+    def run(inputs: Values) -> Tensors:
+        x, edges = inputs
+        none = torch.zeros_like(x[:, :halo])
+        before = edges[place - 1, :, halo:] if place else none
+        after = edges[place + 1, :, :halo] if place + 1 < ranks else none
+        return [torch.cat([before, x, after], 1)]
+
+    return run
 
 
 def _rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:

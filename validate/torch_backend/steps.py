@@ -11,6 +11,8 @@ from costmodels.ops import (
     Attention,
     Collective,
     Convolve,
+    Depthwise,
+    LinearAttention,
     Matmul,
     Op,
     Pointwise,
@@ -32,7 +34,7 @@ def class_of(op: Op) -> Class:
     match op:
         case Matmul():
             return "gemm"
-        case Attention():
+        case Attention() | LinearAttention():
             return "attention"
         case Pointwise():
             return "pointwise"
@@ -40,7 +42,7 @@ def class_of(op: Op) -> Class:
             return "layout"
         case Collective() | SendReceive():
             return "communication"
-        case Convolve():
+        case Convolve() | Depthwise():
             return "convolution"
 
 
@@ -76,13 +78,13 @@ def _value(tensor: ops.Tensor, machine: Machine, here: Here) -> torch.Tensor:
 def compute(lived: Lived, machine: Machine) -> Step:
     """Make a step of one operation."""
     op = lived.item
-    assert isinstance(op, Matmul | Attention | Pointwise | Rearrange)
+    assert isinstance(op, Compute)
     if isinstance(op, Rearrange) and op.move in BEYOND:
         beyond: Step = partial(_BEYOND[op.move], op, machine)
         return machine.around(_freeing(beyond, lived.frees, machine), "layout", op.stream)
     bound = bind(op, machine.setting)
     outs = [tensor.name for tensor in op.writes]
-    step = _product(op, bound, outs, machine) if isinstance(op, Matmul) else _single(
+    step = _product(op, bound, outs, machine) if isinstance(op, Matmul | Depthwise) else _single(
         fetcher(op.reads, machine), bound, outs, machine
     )  # fmt: skip
     if machine.checked:
@@ -90,7 +92,7 @@ def compute(lived: Lived, machine: Machine) -> Step:
     return machine.around(_freeing(step, lived.frees, machine), class_of(op), op.stream)
 
 
-def _product(op: Matmul, bound: Bound, outs: list[str], machine: Machine) -> Step:
+def _product(op: Matmul | Depthwise, bound: Bound, outs: list[str], machine: Machine) -> Step:
     fetch, values, run = fetcher(op.reads, machine), machine.values, bound.run
     weight, of, (out,) = op.weight, machine.weights.of, outs
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from costmodels import ops
-from costmodels.ops import Loop, Matmul, Weight
+from costmodels.ops import Depthwise, Loop, Matmul, Weight
 from validate.reference.weights import Source, own_features
 from validate.torch_backend import moves
 from validate.torch_backend.products import quantise
@@ -55,7 +55,7 @@ class Weights:
         for item in loop.body:
             if isinstance(item, Loop):
                 self._prepare(item, layers)
-            elif isinstance(item, Matmul):
+            elif isinstance(item, Matmul | Depthwise):
                 for layer in layers:
                     self.of(item.weight, layer)
 

@@ -50,7 +50,7 @@ def _tower(fields: Fields, heads: Heads) -> Tower:
         hidden=hidden,
         heads=heads,
         keys=("image",),
-        ffn=Ffn(width=width, gated=True, activation="silu"),
+        ffn=Ffn(width=width, gated=True, activation="silu", convolved=True),
         cross=(
             Cross(
                 context="text",
@@ -59,7 +59,7 @@ def _tower(fields: Fields, heads: Heads) -> Tower:
             ),
         ),
         qk_norm=False,
-        mixer="linear",
+        mixer="relu_linear",
         extra=6 * hidden + 2 * width * (1 + 1 + _KERNEL),
     )
     return biased(tower, "out", "cross")
