@@ -96,6 +96,12 @@ def _gelu(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
     return [activation(draft, "GELU_TANH", inputs[0], op.outputs[0].name)]
 
 
+def _silu(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
+    x, name = inputs[0], op.outputs[0].name
+    half = activation(draft, "SIGMOID", x, f"{name}.sigmoid")
+    return [elementwise(draft, "PROD", x, half, name)]
+
+
 def _relu2(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
     name = op.outputs[0].name
     kept = activation(draft, "RELU", inputs[0], f"{name}.kept")
@@ -227,6 +233,7 @@ _FUNCTIONS: Final[dict[str, Callable[[Draft, Pointwise, Values], list[Value]]]] 
     "residual": _residual,
     "gated_residual": _gated_residual,
     "gelu": _gelu,
+    "silu": _silu,
     "relu2": _relu2,
     "silu_gated": _silu_gated,
     "rotary": _rotary,

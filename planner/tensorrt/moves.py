@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.ops import Rearrange
+from planner.tensorrt.linear import borders, surround
 from planner.tensorrt.rows import Numbers, sources, standing, targets
 from planner.tensorrt.runner.shares import own_features
 from planner.tensorrt.sheet import Draft, Value
@@ -158,4 +159,6 @@ _MOVES: Final[dict[str, Callable[[Draft, Rearrange, Values], list[Value]]]] = {
     "unstack": _unstack,
     "last": _last,
     "latest": _latest,
+    "borders": borders,
+    "surround": surround,
 }

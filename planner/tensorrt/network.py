@@ -21,6 +21,8 @@ from costmodels.ops import (
     Attention,
     Collective,
     Convolve,
+    Depthwise,
+    LinearAttention,
     Loop,
     Matmul,
     Op,
@@ -33,6 +35,7 @@ from costmodels.ops import (
 from planner.plan import Plan
 from planner.tensorrt.attention import attend
 from planner.tensorrt.functions import dtype_of, pointwise
+from planner.tensorrt.linear import depthwise, linear_attention
 from planner.tensorrt.moves import rearrange
 from planner.tensorrt.multi_device import with_multi_device_attention
 from planner.tensorrt.obstacles import INNER, messages
@@ -202,6 +205,10 @@ def _compute(writing: _Writing, op: Op, inputs: list[Value]) -> list[Value]:
         case Attention():
             degree = len(draft.indices) if op.out.name in writing.spread else 1
             return [attend(draft, op, inputs, degree)]
+        case LinearAttention():
+            return [linear_attention(draft, op, inputs)]
+        case Depthwise():
+            return [depthwise(draft, op, inputs[0], draft.scope.get("layer", 0))]
         case Pointwise():
             return pointwise(draft, op, inputs)
         case Rearrange():

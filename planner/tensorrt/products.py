@@ -42,6 +42,12 @@ def product(draft: Draft, op: Matmul, inputs: list[Value], layer: int) -> Value:
     return _multiply(draft, inputs[0], share, op.out.name)
 
 
+def named_weight(draft: Draft, weight: Weight, layer: int) -> Value:
+    """Name a weight as it is, ``[experts, rows, columns]``."""
+    share = _Share(weight=weight, layer=layer if weight.layered else 0, encoding="plain")
+    return _weight(draft, share, "values", draft.compute)
+
+
 def _encoding(draft: Draft, op: Matmul) -> str:
     """How a weight is held: matrices that the planner counts with fewer bytes, in fewer bits."""
     narrow = op.weight.itemsize < 2 and draft.precision in _TYPES

@@ -186,6 +186,15 @@ def _matmul(layer: Layer, given: list[Array]) -> list[Array]:
     return [left @ (right.swapaxes(-1, -2) if layer["transpose"] else right)]
 
 
+def _convolution(layer: Layer, given: list[Array]) -> list[Array]:
+    """Convolve each feature with its own kernel."""
+    x, kernels = given
+    down, across = cast("list[int]", layer["padding"])
+    wide = np.pad(x, ((0, 0), (0, 0), (down, down), (across, across)))
+    windows = np.lib.stride_tricks.sliding_window_view(wide, kernels.shape[2:], axis=(2, 3))
+    return [np.einsum("bfyxij,fij->bfyx", windows, kernels[:, 0])]
+
+
 _TWO: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "AND": np.logical_and,
     "DIV": np.divide,
@@ -287,6 +296,7 @@ def _dynamic_quantize(layer: Layer, given: list[Array]) -> list[Array]:
 
 _KINDS: Final[dict[str, Callable[[Layer, list[Array]], list[Array]]]] = {
     "matmul": _matmul,
+    "convolution": _convolution,
     "elementwise": _elementwise,
     "unary": _unary,
     "activation": _unary,

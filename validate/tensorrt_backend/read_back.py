@@ -88,6 +88,12 @@ def _matmul(library: ModuleType, layer: Foreign, arrays: Arrays) -> Fields:
     return {"transpose": seen.op1 == library.MatrixOperation.TRANSPOSE}
 
 
+def _convolution(library: ModuleType, layer: Foreign, arrays: Arrays) -> Fields:
+    del arrays
+    seen = _as(layer, library.IConvolutionLayer)
+    return {"groups": seen.num_groups, "padding": [int(one) for one in seen.padding_nd]}
+
+
 def _elementwise(library: ModuleType, layer: Foreign, arrays: Arrays) -> Fields:
     del arrays
     return {"operation": _as(layer, library.IElementWiseLayer).op.name}
@@ -182,6 +188,7 @@ def _place(axes: int) -> int:
 _READ: Final[dict[str, Callable[[ModuleType, Foreign, Arrays], Fields]]] = {
     "CONSTANT": _constant,
     "MATRIX_MULTIPLY": lambda *given: {**_matmul(*given), "kind": "matmul"},
+    "CONVOLUTION": _convolution,
     "ELEMENTWISE": _elementwise,
     "UNARY": _unary,
     "ACTIVATION": _activation,

@@ -106,6 +106,18 @@ def _matmul(site: Site, layer: Layer) -> Foreign:
     return site.network.add_matrix_multiply(left, plain, right, how)
 
 
+def _convolution(site: Site, layer: Layer) -> Foreign:
+    """Convolve with kernels that are a tensor of the network, one for every feature."""
+    x, kernel = site.inputs(layer)
+    side, empty = tuple(kernel.shape)[2:], site.library.Weights()
+    added = site.network.add_convolution_nd(x, tuple(kernel.shape)[0], side, empty)
+    if added is not None:
+        added.set_input(1, kernel)
+        added.num_groups = layer["groups"]
+        added.padding_nd = tuple(cast("list[int]", layer["padding"]))
+    return added
+
+
 def _elementwise(site: Site, layer: Layer) -> Foreign:
     operation = getattr(site.library.ElementWiseOperation, OPERATIONS[str(layer["operation"])])
     return site.network.add_elementwise(*site.inputs(layer), operation)
@@ -222,6 +234,7 @@ ADD: Final[dict[str, Callable[[Site, Layer], Foreign]]] = {
     "constant": _constant,
     "weight": _weight,
     "matmul": _matmul,
+    "convolution": _convolution,
     "elementwise": _elementwise,
     "unary": _unary,
     "activation": _activation,
