@@ -90,7 +90,7 @@ def recall(op: Op, target: Target, known: Known) -> Priced:
     return found
 
 
-def _key(op: Op, target: Target) -> tuple[object, ...]:
+def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one case an operation
     match op:
         case Matmul():
             weight = op.weight
@@ -114,7 +114,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:
             assert_never(op)
 
 
-def price(op: Op, target: Target) -> Priced:
+def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an operation
     """Time one run of `op` on `target`, alone on its stream.
 
     Sizes may be arrays that broadcast, and so is `Priced.seconds` then. A view takes no time; an

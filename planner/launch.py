@@ -3,7 +3,7 @@
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from planner.asked import Asked
@@ -37,6 +37,7 @@ class Engine:
 
     name : of its table. text_tower : when it runs a tower that ignores the step.
     axes : flag by axis. only : degrees that an axis may have. alone : axes that exclude each other.
+    barred : axes that it does not have for a family. commands : how it is started for a family.
     families : the only ones it runs; empty for any. models : the only ones, by its names for
     them; empty for any. folder : a model may be a folder.
     python, call : flags are calls of a script, the first of them the axes'.
@@ -54,6 +55,8 @@ class Engine:
     axes: Words
     only: Mapping[str, tuple[int, ...]]
     alone: tuple[str, ...]
+    barred: Mapping[str, tuple[str, ...]]
+    commands: Words
     families: tuple[str, ...]
     vae: str
     models: Words
@@ -130,6 +133,7 @@ def load_engines(text: str) -> Engines:
 
 def _engine(name: str, row: Table) -> Engine:
     only = cast("Mapping[str, list[int]]", row.get("only", {}))
+    barred = cast("Mapping[str, list[str]]", row.get("barred", {}))
     return Engine(
         name=name,
         title=str(row["title"]),
@@ -139,6 +143,8 @@ def _engine(name: str, row: Table) -> Engine:
         axes=_words(row, "axes"),
         only={axis: tuple(degrees) for axis, degrees in only.items()},
         alone=_list(cast(Table, row.get("alone", {})), "axes"),
+        barred={family: tuple(axes) for family, axes in barred.items()},
+        commands=_words(row, "commands"),
         families=_list(row, "families"),
         vae=_word(row, "vae"),
         models=_words(row, "models"),
@@ -201,11 +207,15 @@ def _launch(engine: Engine, repo: str, model: Model, plan: Plan, asked: Asked) -
     told = asked.runtime in engine.runtimes
     runtime = asked.runtime if told else engine.runtime
     reason = (
-        _stranger(engine, model, asked) or _refusal(engine, plan) or _apart(engine, plan, asked)
+        _stranger(engine, model, asked)
+        or _refusal(engine, plan)
+        or _barred(engine, model.family, plan, asked)
+        or _apart(engine, plan, asked)
     )
     if reason:
         return Launch(engine=engine.title, runtime=runtime, reason=reason)
-    command, note = _command(engine, engine.models.get(model.name, repo), plan, asked)
+    started = replace(engine, command=engine.commands.get(model.family, engine.command))
+    command, note = _command(started, engine.models.get(model.name, repo), plan, asked)
     flags = [flag for flag in _flags(engine, plan, asked) if flag]
     request = _by_size(engine, engine.request, asked)
     notes = (*_untold(engine, asked), note, engine.after.format(gpus=plan.gpus))
@@ -221,7 +231,8 @@ def _launch(engine: Engine, repo: str, model: Model, plan: Plan, asked: Asked) -
 
 def _stranger(engine: Engine, model: Model, asked: Asked) -> str:
     """Say why an engine cannot load a model; empty where it can."""
-    if engine.families and model.family not in engine.families:
+    unknown = engine.families and model.family not in engine.families
+    if unknown or engine.barred.get(model.family) == ():
         return f"does not run the {model.family} family"
     if asked.folder and not engine.folder:
         return "runs models that it knows by name, not a folder"
@@ -243,6 +254,14 @@ def _refusal(engine: Engine, plan: Plan) -> str:
     if len(together) > 1:
         return f"{' and '.join(together)} exclude each other"
     return ""
+
+
+def _barred(engine: Engine, family: str, plan: Plan, asked: Asked) -> str:
+    """Say what an engine cannot do with one family alone; empty where it can all."""
+    for axis, _ in plan.axes:
+        if axis in engine.barred.get(family, ()):
+            return f"has no {axis} axis for the {family} family"
+    return f"runs {family} on one host" if family in engine.commands and asked.hosts > 1 else ""
 
 
 def _apart(engine: Engine, plan: Plan, asked: Asked) -> str:

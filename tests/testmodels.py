@@ -228,7 +228,9 @@ sana = _model(
                 _tower(
                     "image",
                     keys=("image",),
-                    cross=(Cross(context="text", width=12, heads=Heads(query=2, key_value=2, size=6)),),
+                    cross=(
+                        Cross(context="text", width=12, heads=Heads(query=2, key_value=2, size=6)),
+                    ),
                     ffn=Ffn(width=12, gated=True, activation="silu", convolved=True),
                     modulation=None,
                     mixer="relu_linear",

@@ -113,7 +113,7 @@ def _workload(model: Model, workload: Workload, plan: Plan) -> Workload:
         for stream in model.streams
     )
     if convolved(model):
-        picture = {stream: LINE * LINES * grain for stream in convolved(model)}
+        picture = dict.fromkeys(convolved(model), LINE * LINES * grain)
         tokens = tuple({**dict(tokens), **picture}.items())
     return replace(
         workload,

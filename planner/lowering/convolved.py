@@ -6,7 +6,7 @@ features, and each rank takes its neighbours' lines through the first matrix too
 
 References
 ----------
-.. [1] xDiT, xfuser/model_executor/layers/conv.py, which sends the same lines to the neighbours alone
+.. [1] xDiT, xfuser/model_executor/layers/conv.py, which sends them to the neighbours alone
 """
 
 from costmodels.ops import Depthwise, Part, Rearrange, Size, Span, Tensor

@@ -44,7 +44,9 @@ def _dense(scene: Scene, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits[T
     up = ffn_weight(scene, f"{name}.up", (Part(hidden),), ffn_columns(ffn), ffn)
     inner = yield from matmul(h, up, f"{name}.inner")
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
-    down = ffn_weight(scene, f"{name}.down", (Part(ffn.width),), (Part(hidden),), ffn, rows_cut=True)
+    down = ffn_weight(
+        scene, f"{name}.down", (Part(ffn.width),), (Part(hidden),), ffn, rows_cut=True
+    )
     result = yield from matmul(active, down, f"{name}.back")
     return result
 

@@ -1,12 +1,13 @@
 """Linear attention on one rank, and what its ranks exchange when the rows are cut.
 
 Its state is a sum over keys, so that ranks with different rows need not see each other's keys:
-they can add up their states, which are the same size however long the sequence is. The one engine
-that cuts it over a ring, xDiT, still sends keys and values round and sums as they arrive [1]_.
+they can add up their states, which are the same size however long the sequence is, as vLLM-Omni
+does for SANA-Video [1]_. xDiT's ring sends keys and values round and sums as they arrive [2]_.
 
 References
 ----------
-.. [1] xDiT, xfuser/core/long_ctx_attention/ring/ring_flash_attn.py, for SANA
+.. [1] vLLM-Omni, vllm_omni/diffusion/models/sana_video/transformer_sana_video.py
+.. [2] xDiT, xfuser/core/long_ctx_attention/ring/ring_flash_attn.py, for SANA
 """
 
 from costmodels.ops import LinearAttention, Tensor

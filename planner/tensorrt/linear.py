@@ -103,8 +103,7 @@ def borders(draft: Draft, op: Rearrange, inputs: Sequence[Value]) -> list[Value]
     (x,), (out,) = inputs, op.outputs
     halo = int(out.shape[2]) // 2
     ends = [
-        take(draft, x, start, halo, 1, f"{out.name}.end{start}")
-        for start in (0, x.shape[1] - halo)
+        take(draft, x, start, halo, 1, f"{out.name}.end{start}") for start in (0, x.shape[1] - halo)
     ]
     both = concat(draft, ends, 1, f"{out.name}.ends")
     return [shuffle(draft, both, (1, *both.shape), out.name)]
@@ -134,7 +133,7 @@ def surround(draft: Draft, op: Rearrange, inputs: Sequence[Value]) -> list[Value
 
 
 def _place(op: Rearrange, index: Index) -> int:
-    """Number of a rank's chunk among all."""
+    """Say which of all chunks is a rank's."""
     place = 0
     for axis, degree in op.spans[0].axes:
         place = place * degree + index[axis]
@@ -148,4 +147,3 @@ def _neighbour(
     start = rank * 2 * halo + (0 if first else halo)
     start = start if 0 <= rank < ranks else ranks * 2 * halo
     return np.arange(start, start + halo, dtype=np.int32)
-

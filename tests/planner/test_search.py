@@ -159,6 +159,16 @@ def test_guidance_comes_before_the_sequence():
     assert recommended("wan2.1-14b").plans[0].plan.degree("cfg") == 2
 
 
+def test_the_best_plan_of_sana_that_its_engine_has_is_the_measured_one():
+    """XDiT's docs/performance/sana.md: of cfg, ulysses and ring on 8 A100 at 4096 squared."""
+    asked_ = {"height": 4096, "width": 4096, "runtime": "torch-eager"}
+    found = recommended("sana-1.6b", hardware="a100-sxm-80gb", **asked_)
+    known = [one for one in found.plans if not {"tp", "allgather_kv"} & dict(one.plan.axes).keys()]
+
+    assert str(known[0].plan) == "cfg2.ulysses2.ring2"
+    assert any("xDiT runs cfg2.ulysses2.ring2" in line for line in found.advice)
+
+
 def test_what_does_not_fit_is_told_how_many_bytes_are_short():
     question = asked("cosmos3-super", 2)
     outcomes = [one for one in search(question, 2) if isinstance(one, Rejected)]

@@ -8,9 +8,10 @@ import testmodels
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.ops import Attention, Collective, Loop, Matmul, SendReceive
+from costmodels.ops import Attention, Collective, LinearAttention, Loop, Matmul, SendReceive
 from planner.compose import objections, plans
 from planner.lowering.lower import lower
+from planner.models import read_model
 from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower
 from planner.plan import Plan, parse_plan
 from planner.workload import Workload
@@ -190,7 +191,7 @@ SHAPES = [
     ("R21", 32, 8, {}, "ulysses", (2, 4, 8), (16,)),
     ("R24", 12, 12, {}, "ulysses", (2, 4), (8,)),
     ("R24", 40, 40, {}, "ulysses", (8,), ()),
-    ("R25", 70, 70, {}, "ulysses", (2,), (4, 8)),
+    ("R25", 70, 70, {}, "ulysses", (1, 2), (4, 8)),
     ("R26", 16, 16, {}, "ulysses", (2, 4), (3,)),
 ]
 
@@ -268,6 +269,67 @@ def test_quantisation_groups_must_not_be_cut():
 def test_guidance_needs_two_forwards():
     assert not _legal("cfg2", passes=1)
     assert _legal("cfg2", passes=2)
+
+
+SANA = read_model("sana-1.6b")
+
+
+def _sana_work(side=4096, **changes):
+    lines = side // 32
+    tokens = (("text", 300), ("image", lines * lines))
+    return Workload(**{"tokens": tokens, "line": lines, "steps": 1, "passes": 2, **changes})
+
+
+@pytest.mark.parametrize(
+    ("plan", "side", "said"),
+    [  # xdit-project/xDiT docs/performance/sana.md: Ulysses of 2 at most, with any other
+        ("ulysses2", 1024, ""),
+        ("cfg2.ulysses2.ring2", 4096, ""),
+        ("cfg2.ring4", 4096, ""),
+        ("allgather_kv8", 1024, ""),
+        ("pp4", 1024, ""),
+        ("tp10", 1024, ""),
+        ("ulysses4", 1024, "70 heads do not divide by ulysses4"),
+        ("ulysses8", 4096, "70 heads do not divide by ulysses8"),
+        ("tp7", 1024, "20 heads do not divide by tp7"),
+        ("ring64", 1024, "32 lines of image tokens, which a FFN convolves, for 64 ranks"),
+    ],
+)
+def test_plans_of_sana(plan, side, said):
+    plan = parse_plan(plan)
+    reasons = list(objections(SANA, _sana_work(side), plan, plan.gpus))
+
+    assert reasons == ([said] if said else [])
+
+
+def test_states_of_linear_attention_do_not_grow_with_the_picture():
+    """An all-reduce of 70 heads of 32 x 33 numbers in 32 bits; a ring moves keys and values."""
+
+    def moved(plan, side, kind):
+        found = [op for op in _blocks(plan, side) if isinstance(op, kind)]
+        return [op.message_bytes for op in found]
+
+    for side in (1024, 4096):
+        sums, edges = moved("allgather_kv4", side, Collective)
+        assert sums == 70 * 32 * 33 * 4
+        assert edges == 4 * (2 * side // 32) * 2240 * ITEM  # two lines of every rank
+        assert moved("ring4", side, SendReceive) == 3 * [(side // 32) ** 2 // 4 * 2 * 2240 * ITEM]
+
+
+def _blocks(plan, side):
+    program = lower(SANA, _sana_work(side), parse_plan(plan))
+    loops = [item for stage in program.stages for item in _loops(stage)]
+    return list(next(loop for loop in loops if loop.layers and loop.name == "layers").walk())
+
+
+def test_ranks_share_linear_attention_but_not_their_neighbours_lines():
+    whole, part = _blocks("single", 1024), _blocks("ulysses2", 1024)
+    mixed = [sum(op.flop for op in ops if isinstance(op, LinearAttention)) for ops in (whole, part)]
+    up = [next(op for op in ops if getattr(op, "weight", None) and "up" in op.weight.name)
+          for ops in (whole, part)]  # fmt: skip
+
+    assert mixed[0] == 2 * mixed[1]
+    assert [op.m for op in up] == [1024, 512 + 2 * 32]
 
 
 def test_both_halves_of_a_hybrid_are_checked():

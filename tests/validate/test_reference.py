@@ -173,6 +173,81 @@ def test_prefill_and_a_decode_step_are_one_causal_forward():
     np.testing.assert_allclose(got[0], want, rtol=1e-9)
 
 
+def _relu_attention(rows, heads, size):
+    """Linear attention as a sum over pairs of rows: relu(q) . relu(k) in place of a softmax."""
+    out = np.zeros((len(rows), heads * size))
+    for head in range(heads):
+        q, k, v = (
+            rows[:, (part * heads + head) * size : (part * heads + head + 1) * size]
+            for part in range(3)
+        )
+        for t in range(len(rows)):
+            scores = [np.maximum(q[t], 0) @ np.maximum(k[s], 0) for s in range(len(rows))]
+            total = sum(score * v[s] for s, score in enumerate(scores))
+            out[t, head * size : (head + 1) * size] = total / (sum(scores) + 1e-12)
+    return out
+
+
+def _softmax_attention(queries, both, heads, size):
+    out = np.zeros_like(queries)
+    for head in range(heads):
+        here = slice(head * size, (head + 1) * size)
+        k, v = both[:, here], both[:, heads * size :][:, here]
+        for t in range(len(queries)):
+            scores = np.exp(queries[t, here] @ k.T / np.sqrt(size))
+            out[t, here] = scores / scores.sum() @ v
+    return out
+
+
+def _convolved(x, kernels, line):
+    """Every feature by its own nine numbers, line by line of the picture."""
+    lines = len(x) // line
+    picture = x.reshape(lines, line, -1)
+    out = np.zeros_like(picture)
+    for y in range(lines):
+        for z in range(line):
+            for dy in (-1, 0, 1):
+                for dz in (-1, 0, 1):
+                    if 0 <= y + dy < lines and 0 <= z + dz < line:
+                        kernel = kernels[(dy + 1) * 3 + dz + 1]
+                        out[y, z] += picture[y + dy, z + dz] * kernel
+    return out.reshape(len(x), -1)
+
+
+def _sana(source, x, text, inner=12):
+    """SANA's forward written out by hand, one sample: no state, no matrix of a head."""
+    whole = {"rows": (Part(6),), "columns": (Part(16),), "layered": False}
+    x = x @ source.weight(Weight(name="embed", **whole), 0, {})
+    for layer in range(2):
+        name = "layers.image"
+        qkv = _norm(x) @ _weight(source, f"{name}.qkv", 16, 48, layer)
+        x = x + _relu_attention(qkv, 4, 4) @ _weight(source, f"{name}.out", 16, 16, layer)
+        query = _norm(x) @ _weight(source, f"{name}.to_text.q", 16, 12, layer)
+        both = text @ _weight(source, f"{name}.to_text.kv", 12, 24, layer)
+        back = _weight(source, f"{name}.to_text.out", 12, 16, layer)
+        x = x + _softmax_attention(query, both, 2, 6) @ back
+        up = _norm(x) @ _weight(source, f"{name}.ffn.up", 16, 2 * inner, layer)
+        kernels = _weight(source, f"{name}.ffn.kernels", 9, 2 * inner, layer)
+        mixed = _convolved(up / (1 + np.exp(-up)), kernels, testmodels.LINE)
+        gate, value = mixed[:, :inner], mixed[:, inner:]
+        down = _weight(source, f"{name}.ffn.down", inner, 16, layer)
+        x = x + (gate / (1 + np.exp(-gate)) * value) @ down
+    head = {"rows": (Part(16),), "columns": (Part(6),), "layered": False}
+    return _norm(x) @ source.weight(Weight(name="head", **head), 0, {})
+
+
+def test_linear_attention_and_convolutions_are_what_they_say():
+    """Second opinion on a step of SANA: sums over pairs of tokens, and over neighbours."""
+    work = testmodels.workload(testmodels.sana, steps=1, passes=1)
+    source = Source(0)
+    x = source.array("input.image#0", (1, 24, 6))[0]
+    text = source.array("context.text#0", (1, 5, 12))[0]
+
+    got = run_plan(testmodels.sana, work, parse_plan("single"))[0]
+
+    np.testing.assert_allclose(got[0], x + 0.1 * _sana(source, x, text), rtol=1e-9)
+
+
 def test_weights_differ_by_layer_seed_and_name():
     weight = Weight(name="a", rows=(Part(4),), columns=(Part(4),))
 

@@ -55,15 +55,15 @@ def attention(
 
 
 def linear_attention(op: LinearAttention, first: Array, second: Array) -> Array:
-    """Sums over keys of products with values and a one; or what queries find in such sums."""
+    """Add up products of keys with values and a one, or look queries up in such sums."""
     batch, rows, _ = first.shape
     left = np.maximum(first.reshape(batch, rows, op.heads, op.size), 0)
     if op.part == "sum":
         value = second.reshape(batch, rows, op.heads, op.size)
         ones = np.ones((*value.shape[:3], 1))
-        return np.einsum("brhi,brhj->bhij", left, np.concatenate([value, ones], axis=-1))
+        return np.asarray(np.einsum("brhi,brhj->bhij", left, np.concatenate([value, ones], -1)))
     found = np.einsum("brhi,bhij->brhj", left, second)
-    return (found[..., :-1] / (found[..., -1:] + EPSILON)).reshape(first.shape)
+    return np.asarray((found[..., :-1] / (found[..., -1:] + EPSILON)).reshape(first.shape))
 
 
 def depthwise(op: Depthwise, x: Array, weight: Array, index: Mapping[str, int]) -> Array:
@@ -75,8 +75,8 @@ def depthwise(op: Depthwise, x: Array, weight: Array, index: Mapping[str, int]) 
     rows = np.arange(len(places)) + halo
     out = np.zeros((x.shape[0], len(places), x.shape[2]))
     for tap, (dy, dx) in enumerate(np.ndindex(3, 3)):
-        inside = (0 <= down + dy - 1) & (down + dy - 1 < lines)
-        inside = inside & (0 <= across + dx - 1) & (across + dx - 1 < line)
+        inside = (down + dy - 1 >= 0) & (down + dy - 1 < lines)
+        inside = inside & (across + dx - 1 >= 0) & (across + dx - 1 < line)
         there = rows + (dy - 1) * line + dx - 1
         out += _take(x, np.where(inside, there, -1)) * weight[tap]
     return out

@@ -218,7 +218,7 @@ def _forward(place: Place, turn: int, setting: _Setting) -> Place:
     return Place(index=place.index, layer=place.layer, forward=forward, turn=own)
 
 
-def _step(
+def _step(  # noqa: C901  # one case an operation
     op: Op, place: Place, memory: Memory, setting: _Setting
 ) -> Generator[Message, Array, None]:
     """Run one operation and check that what it made has the shape it said."""

@@ -109,8 +109,8 @@ def _matmul(site: Site, layer: Layer) -> Foreign:
 def _convolution(site: Site, layer: Layer) -> Foreign:
     """Convolve with kernels that are a tensor of the network, one for every feature."""
     x, kernel = site.inputs(layer)
-    side, empty = tuple(kernel.shape)[2:], site.library.Weights()
-    added = site.network.add_convolution_nd(x, tuple(kernel.shape)[0], side, empty)
+    features, _, *side = kernel.shape
+    added = site.network.add_convolution_nd(x, features, tuple(side), site.library.Weights())
     if added is not None:
         added.set_input(1, kernel)
         added.num_groups = layer["groups"]
