@@ -101,8 +101,9 @@ class Span:
 class Part:
     """Features of a weight that are cut in whole units: `units` heads of `size`, or FFN columns.
 
-    Cut over `degree` ranks, each holds `units` / `degree` of them; when there are fewer units than
-    ranks (grouped keys and values) a unit is repeated on neighbouring ranks.
+    Cut over `degree` ranks, each holds `units` / `degree` of them, rounded up: what the last ranks
+    hold beyond the end is zeros. When there are fewer units than ranks (grouped keys and values) a
+    unit is repeated on neighbouring ranks.
     """
 
     units: int
@@ -111,10 +112,10 @@ class Part:
     def local(self, degree: int) -> int:
         """Features on one of `degree` ranks.
 
-        >>> Part(8, 128).local(4), Part(2, 128).local(8)
-        (256, 128)
+        >>> Part(8, 128).local(4), Part(2, 128).local(8), Part(10).local(4)
+        (256, 128, 3)
         """
-        return max(1, self.units // degree) * self.size
+        return -(-self.units // degree) * self.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from planner.models.architecture import Kind, Model
 from planner.models.tokens import lengths, line_of
 from planner.outcome import PlanEstimate
 from planner.plan import Plan
+from planner.remarks import remarks
 from planner.request import Request
 from planner.site import Site
 from planner.workload import Workload
@@ -131,6 +132,7 @@ def evaluate(
         peak_stage=stage,
         throughput_per_s=_throughput(workload, plan, latency),
         known=_known(total),
+        remarks=tuple(remarks(model, plan)),
     )
 
 

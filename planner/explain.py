@@ -45,6 +45,7 @@ def advice(question: Question, answer: Recommendation) -> Iterator[str]:
         yield from _sensitivity(first, rivals)
     elif rivals:
         yield _better(first, rivals[0], answer.request.objective)
+    yield from (f"{first.plan}: {remark}" for remark in first.remarks)
     yield from _runnable(question, answer)
     yield from _fewer(first, answer)
     yield from _replicas(first, answer)

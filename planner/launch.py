@@ -9,6 +9,7 @@ from typing import cast
 from planner.asked import Asked
 from planner.models.architecture import Model
 from planner.plan import Plan
+from planner.strategies.tensor import padded_widths
 from planner.workload import TextTower
 
 Table = Mapping[str, object]
@@ -210,6 +211,7 @@ def _launch(engine: Engine, repo: str, model: Model, plan: Plan, asked: Asked) -
         _stranger(engine, model, asked)
         or _refusal(engine, plan)
         or _barred(engine, model.family, plan, asked)
+        or _uneven(model, plan)
         or _apart(engine, plan, asked)
     )
     if reason:
@@ -262,6 +264,13 @@ def _barred(engine: Engine, family: str, plan: Plan, asked: Asked) -> str:
         if axis in engine.barred.get(family, ()):
             return f"has no {axis} axis for the {family} family"
     return f"runs {family} on one host" if family in engine.commands and asked.hosts > 1 else ""
+
+
+def _uneven(model: Model, plan: Plan) -> str:
+    """Say that no engine here pads a FFN whose width does not divide; empty where none must."""
+    degree = plan.degree("tp")
+    widths = [str(width) for width in padded_widths(model, degree)]
+    return f"does not pad the FFN width {' and '.join(widths)} for tp{degree}" if widths else ""
 
 
 def _apart(engine: Engine, plan: Plan, asked: Asked) -> str:

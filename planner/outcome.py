@@ -33,7 +33,10 @@ by less (68 pairs on 2 x H100, validate/data/2026-11-28-h100-sxm-x2/plans.jsonl)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEstimate:
-    """One plan in full; SI units. The parts of `breakdown_s` add up to the latency."""
+    """One plan in full; SI units. The parts of `breakdown_s` add up to the latency.
+
+    remarks : where engines part ways over the plan.
+    """
 
     model: str
     hardware: str
@@ -52,6 +55,7 @@ class PlanEstimate:
     throughput_per_s: float
     known: Mapping[str, Basis]
     placement: Placement | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def basis(self) -> Basis:
@@ -121,6 +125,7 @@ class PlanEstimate:
             "basis": self.basis_word,
             "basis_by_part": {name: basis.name.lower() for name, basis in self.known.items()},
             "bound_by": self.bound_by,
+            **({"remarks": list(self.remarks)} if self.remarks else {}),
             **({"placement": self.placement.to_dict()} if self.placement else {}),
         }
 

@@ -223,6 +223,7 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
         *_notes(() if question.site.ground is None else question.site.ground.notes()),
         Text(f"{total}; {rate}"),
         *([Text(visible(one.placement.devices))] if one.placement else []),
+        *_notes(one.remarks),
         Text(),
         Text("time by stage", style="dim"),
         _bars(one.stages_s, format_seconds),

@@ -240,7 +240,36 @@ sana = _model(
     ],
     [Stream(name="text", tokens=5, static=True), IMAGE],
 )
-DIFFUSION = (flux, asymmetric, wan, cosmos3, refined, experts, sound, sana)
+uneven = _model(
+    "uneven",
+    [
+        Block(
+            name="double",
+            count=1,
+            towers=(
+                _tower("text", keys=BOTH, ffn=Ffn(width=19, gated=True)),
+                _tower(
+                    "image", keys=BOTH, ffn=Ffn(width=7, gated=True, experts=4, active=2, shared=9)
+                ),
+            ),
+        ),
+        Block(
+            name="single",
+            count=1,
+            towers=(
+                _tower(
+                    *BOTH,
+                    keys=BOTH,
+                    parallel=True,
+                    ffn=Ffn(width=21, gated=False),
+                    modulation=Modulation(inputs=8, outputs=3 * HIDDEN),
+                ),
+            ),
+        ),
+    ],
+    [TEXT, IMAGE],
+)
+DIFFUSION = (flux, asymmetric, wan, cosmos3, refined, experts, sound, sana, uneven)
 
 
 def workload(model, **changes):

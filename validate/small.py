@@ -78,10 +78,10 @@ def _ffn(ffn: Ffn | None, degree: int) -> Ffn | None:
     experts = min(ffn.experts, 8)
     return replace(
         ffn,
-        width=FFN * degree,
+        width=FFN * degree + ffn.width % degree,
         experts=experts,
         active=min(ffn.active, max(1, experts // 2)) if experts else 0,
-        shared=FFN * degree if ffn.shared else 0,
+        shared=FFN * degree + ffn.shared % degree if ffn.shared else 0,
     )
 
 

@@ -1,12 +1,15 @@
 """Tensor parallelism: every layer's matrices are cut, heads and FFN columns over the ranks.
 
 The projections into heads and FFN are cut by columns, those back by rows; the partial sums are
-added by an all-reduce after each [1]_.
+added by an all-reduce after each [1]_. A FFN whose width does not divide is padded with zeros,
+which change no sum, to the next that does: some engines do so, others refuse [2]_.
 
 References
 ----------
 .. [1] Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
    Parallelism", 2019, arXiv:1909.08053
+.. [2] vllm-project/vllm#16260: LMDeploy pads to a multiple of ranks and quantisation group, vLLM
+   does not; SGLang pads on CPUs alone (python/sglang/srt/configs/update_config.py)
 """
 
 from collections.abc import Iterator
@@ -38,6 +41,13 @@ class TensorParallel:
             if reason not in seen:
                 seen.add(reason)
                 yield reason
+
+
+def padded_widths(model: Model, degree: int) -> dict[int, int]:
+    """FFN widths that do not divide by `degree`, and what they are padded to."""
+    towers = [tower for block in model.blocks for tower in block.towers]
+    widths = {w for t in towers if t.ffn is not None for w in (t.ffn.width, t.ffn.shared)}
+    return {w: ceil(w / degree) * degree for w in sorted(widths) if w % degree}
 
 
 def reduce(x: Tensor, share: Share, name: str) -> Emits[Tensor]:
@@ -72,8 +82,8 @@ def _tower_objections(tower: Tower, model: Model, degree: int, *, repeat: bool) 
             yield f"{heads.key_value} key-value heads for tp{degree}, and they are not repeated"
     ffn = tower.ffn
     for width in () if ffn is None else (ffn.width, ffn.shared):
-        if width % degree:
-            yield f"the FFN width {width} does not divide by tp{degree}"
+        if 0 < width < degree:
+            yield f"the FFN width {width} has no column for every rank of tp{degree}"
         elif model.group and width % (degree * model.group):
             yield (
                 f"the FFN width {width} over tp{degree} is not a multiple of the "

@@ -1,6 +1,7 @@
 """What strategies move and compute, against counts made another way."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from planner.lowering.lower import lower
 from planner.models import read_model
 from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower
 from planner.plan import Plan, parse_plan
+from planner.remarks import remarks
 from planner.workload import Workload
 
 TOKENS, QUERY, GROUPS, SIZE, ITEM = 4096, 32, 8, 128, 2
@@ -264,6 +266,44 @@ def test_quantisation_groups_must_not_be_cut():
     assert _legal("tp8", grouped)
     assert list(objections(grouped, _work(), parse_plan("tp32"), 32)) == []
     assert not _legal("tp32", _transformer(group=512))
+
+
+# vllm-project/vllm#414 and #11797: degrees that divide the heads; vllm-project/vllm#16260: padding
+@pytest.mark.parametrize(
+    ("heads", "groups", "width", "degree", "local"),
+    [
+        (52, 52, 17920, 13, 1379),
+        (52, 52, 17920, 26, 690),
+        (52, 52, 17920, 52, 345),
+        (28, 4, 18944, 28, 677),
+        (32, 8, 12288, 8, 1536),
+    ],
+)
+def test_a_ffn_that_does_not_divide_is_padded(heads, groups, width, degree, local):
+    tower = Tower(
+        streams=("video",),
+        hidden=heads * 128,
+        heads=Heads(query=heads, key_value=groups, size=128),
+        keys=("video",),
+        ffn=Ffn(width=width, gated=True),
+    )
+    block = Block(name="layer", count=4, towers=(tower,))
+    model = replace(PLAIN, blocks=(block,))
+    ups = [op for op in _layer(f"tp{degree}", model) if getattr(op, "out", None) is not None
+           and op.out.name.endswith("ffn.inner")]  # fmt: skip
+
+    assert _legal(f"tp{degree}", model)
+    assert [op.weight.local_columns for op in ups] == [2 * local]
+    said = list(remarks(model, parse_plan(f"tp{degree}")))
+    assert said == [] if width % degree == 0 else f"{width} is padded with zeros to" in said[0]
+
+
+def test_a_ffn_narrower_than_its_ranks_is_not_cut():
+    tower = replace(PLAIN.main, ffn=Ffn(width=24, gated=False))
+    model = replace(PLAIN, blocks=(Block(name="layer", count=4, towers=(tower,)),))
+
+    assert _legal("tp16", model)
+    assert not _legal("tp32", model)
 
 
 def test_guidance_needs_two_forwards():

@@ -77,6 +77,28 @@ def test_each_rank_reads_its_rows(rank):
     np.testing.assert_allclose(share[0], given["l.3.o"].T[4 * rank : 4 * rank + 4], rtol=1e-6)
 
 
+@pytest.mark.parametrize("rank", range(3))
+def test_what_is_beyond_the_end_of_a_ffn_is_zero(rank):
+    """Gate and value of 7 columns over three ranks: 3, 3 and 1 with two columns of zeros."""
+    random = np.random.default_rng(0)
+    gate, up, down = (random.standard_normal(shape) for shape in ((7, 6), (7, 6), (6, 7)))
+    given = {"g": gate, "u": up, "d": down}
+    names = {"up": ["g", "u"], "down": ["d"]}
+    weights = from_checkpoint(contents("a", safetensors(given)), names)
+
+    both = weights(layer("up", (Part(6),), (Part(7), Part(7)), "columns", 3), rank)[0]
+    back = weights(layer("down", (Part(7),), (Part(6),), "rows", 3), rank)[0]
+
+    here = slice(3 * rank, 3 * rank + 3)
+    count = len(gate[here])
+    np.testing.assert_allclose(both[:, :count], gate[here].T, rtol=1e-6)
+    np.testing.assert_allclose(both[:, 3 : 3 + count], up[here].T, rtol=1e-6)
+    np.testing.assert_allclose(back[:count], down.T[here], rtol=1e-6)
+    assert not both[:, count:3].any()
+    assert not both[:, 3 + count :].any()
+    assert not back[count:].any()
+
+
 def test_a_convolution_s_kernel_is_a_matrix():
     """Wan's patches: [columns, channels, 1, 2, 2] is [columns, channels * 4]."""
     kernel = np.random.default_rng(0).standard_normal((5, 3, 1, 2, 2))

@@ -31,25 +31,40 @@ class Source:
         full = self.array(name, (weight.experts, rows, columns)) / np.sqrt(rows)
         rank = index.get("tp", 0)
         if weight.split == "rows":
-            full = full[:, own_features(weight.rows, weight.degree, rank)]
+            full = kept(full, own_features(weight.rows, weight.degree, rank), 1)
         if weight.split == "columns":
-            full = full[:, :, own_features(weight.columns, weight.degree, rank)]
+            full = kept(full, own_features(weight.columns, weight.degree, rank), 2)
         return np.asarray(full if weight.experts > 1 else full[0])
+
+
+def kept(full: Array, places: NDArray[np.int64], axis: int) -> Array:
+    """Take places along an axis; -1 is padding, and zero.
+
+    >>> kept(np.array([5.0, 6.0]), np.array([1, -1]), 0)
+    array([6., 0.])
+    """
+    shape = [-1 if number == axis else 1 for number in range(full.ndim)]
+    there = (places >= 0).reshape(shape)
+    return np.where(there, full.take(np.maximum(places, 0), axis), 0.0)
 
 
 def own_features(parts: tuple[Part, ...], degree: int, rank: int) -> NDArray[np.int64]:
     """Features of one of `degree` ranks, part by part; a unit is repeated where there are fewer.
 
+    Where units do not divide, the last ranks end with padding, which stands at -1.
+
     >>> own_features((Part(4, 1), Part(1, 2)), 2, 1)
     array([2, 3, 4, 5])
+    >>> own_features((Part(5),), 2, 1)
+    array([ 3,  4, -1])
     """
     chosen, start = [], 0
     for part in parts:
-        units = np.arange(part.units * part.size).reshape(part.units, part.size)
+        each = part.local(degree)
         if part.units >= degree:
-            mine = units.reshape(degree, -1)[rank]
+            mine = np.arange(rank * each, (rank + 1) * each)
         else:
-            mine = units[rank * part.units // degree]
-        chosen.append(start + mine)
+            mine = np.arange(each) + rank * part.units // degree * part.size
+        chosen.append(np.where(mine < part.units * part.size, start + mine, -1))
         start += part.units * part.size
     return np.concatenate(chosen)

@@ -93,10 +93,27 @@ def from_checkpoint(tensors: Mapping[str, Stored], names: Mapping[str, Sequence[
         if total != columns:
             raise RunError(f"{name}: {', '.join(keys)} have {total} rows, wanted {columns}")
         mine_rows, mine_columns = kept(layer, rank)
-        pieces = _pieces(found, mine_columns, mine_rows)
-        return np.ascontiguousarray(np.concatenate(pieces).T)[None]
+        pieces = _pieces(found, _there(mine_columns), _there(mine_rows))
+        read = _padded(_padded(np.concatenate(pieces), mine_columns, 0), mine_rows, 1)
+        return np.ascontiguousarray(read.T)[None]
 
     return share
+
+
+def _there(chosen: Chosen) -> Chosen:
+    """Leave padding out."""
+    return chosen if isinstance(chosen, slice) else chosen[chosen >= 0]
+
+
+def _padded(read: Floats, chosen: Chosen, axis: int) -> Floats:
+    """Put zeros where there is padding."""
+    if isinstance(chosen, slice) or not np.any(chosen < 0):
+        return read
+    shape = list(read.shape)
+    shape[axis] = len(chosen)
+    whole = np.zeros(shape, read.dtype)
+    np.moveaxis(whole, axis, 0)[chosen >= 0] = np.moveaxis(read, axis, 0)
+    return whole
 
 
 def _find(tensors: Mapping[str, Stored], key: str, name: str, rows: int) -> Stored:

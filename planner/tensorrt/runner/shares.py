@@ -12,16 +12,18 @@ Parts = Sequence[Sequence[int]]
 def own_features(parts: Parts, degree: int, rank: int) -> NDArray[np.int64]:
     """Features of one of `degree` ranks; a unit is repeated where there are fewer than ranks.
 
+    Where units do not divide, the last ranks end with padding, which stands at -1.
+
     >>> own_features([(4, 1), (1, 2)], 2, 1)
     array([2, 3, 4, 5])
+    >>> own_features([(5, 1)], 2, 1)
+    array([ 3,  4, -1])
     """
     chosen, start = [], 0
     for units, size in parts:
-        numbers = np.arange(units * size).reshape(units, size)
-        if units >= degree:
-            mine = numbers.reshape(degree, -1)[rank]
-        else:
-            mine = numbers[rank * units // degree]
-        chosen.append(start + mine)
+        each = -(-units // degree) * size
+        first = rank * each if units >= degree else rank * units // degree * size
+        mine = np.arange(first, first + each)
+        chosen.append(np.where(mine < units * size, start + mine, -1))
         start += units * size
     return np.concatenate(chosen)

@@ -30,7 +30,7 @@ Chosen = slice | NDArray[np.int64]
 
 
 def kept(layer: Layer, rank: int) -> tuple[Chosen, Chosen]:
-    """Rows and columns that a rank holds, to index a whole weight with."""
+    """Rows and columns of a whole weight that a rank holds; -1 for padding, which is zero."""
     split, degree = layer["split"], cast(int, layer["degree"])
     chosen: list[Chosen] = [slice(None), slice(None)]
     for place, key in enumerate(("rows", "columns")):
@@ -38,6 +38,16 @@ def kept(layer: Layer, rank: int) -> tuple[Chosen, Chosen]:
             parts = cast("list[list[int]]", layer[key])
             chosen[place] = own_features(parts, degree, rank)
     return chosen[0], chosen[1]
+
+
+def taken(full: NDArray[np.floating], chosen: Chosen, axis: int) -> NDArray[np.floating]:
+    """Take places along an axis, zeros where there is padding."""
+    if isinstance(chosen, slice):
+        return full
+    found = full.take(np.maximum(chosen, 0), axis)
+    if np.any(chosen < 0):
+        np.moveaxis(found, axis, 0)[chosen < 0] = 0
+    return found
 
 
 def drawn(seed: int = 0) -> Weights:
@@ -50,7 +60,7 @@ def drawn(seed: int = 0) -> Weights:
         random = np.random.default_rng(int.from_bytes(digest))
         full = random.standard_normal(shape) / np.sqrt(shape[1])
         rows, columns = kept(layer, rank)
-        return np.asarray(full[:, rows][:, :, columns], np.float32)
+        return np.asarray(taken(taken(full, rows, 1), columns, 2), np.float32)
 
     return share
 

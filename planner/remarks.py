@@ -1,0 +1,24 @@
+"""What to know of a legal plan beside its time: where engines part ways over it."""
+
+from collections.abc import Iterator
+
+from planner.models.architecture import Model
+from planner.plan import Plan
+from planner.strategies import allgather_kv, tensor
+
+
+def remarks(model: Model, plan: Plan) -> Iterator[str]:
+    """Yield what is done to make a plan legal, and who else does so, a sentence each."""
+    degree = plan.degree(tensor.AXIS)
+    for width, padded in tensor.padded_widths(model, degree).items():
+        yield (
+            f"the FFN width {width} is padded with zeros to {padded} for tp{degree}, as LMDeploy "
+            f"does; vLLM, SGLang on GPUs and TensorRT-LLM refuse widths that do not divide"
+        )
+    towers = [tower for block in model.blocks for tower in block.towers]
+    linear = any(tower.mixer == "relu_linear" for tower in towers)
+    if linear and plan.degree(allgather_kv.AXIS) > 1:
+        yield (
+            "allgather_kv of linear attention adds up sums over keys and values by an all-reduce, "
+            "as vLLM-Omni does for SANA-Video; xDiT has ring and ulysses"
+        )
