@@ -135,7 +135,7 @@ WORDS: Final = {
     "attention": "attention",
     "pointwise": "row-wise work",
     "layout": "moving data on the GPU",
-    "convolution": "the VAE's convolutions",
+    "convolution": "convolutions",
     "communication_exposed": "communication",
     "launch": "kernel launches",
 }

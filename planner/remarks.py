@@ -6,15 +6,18 @@ from planner.models.architecture import Model
 from planner.plan import Plan
 from planner.strategies import allgather_kv, tensor
 
+_DECODERS = (
+    ", as LMDeploy does; vLLM, SGLang on GPUs and TensorRT-LLM refuse widths that do not divide"
+)
+_OTHERS = "; vLLM-Omni and SGLang refuse widths that do not divide"
+
 
 def remarks(model: Model, plan: Plan) -> Iterator[str]:
     """Yield what is done to make a plan legal, and who else does so, a sentence each."""
     degree = plan.degree(tensor.AXIS)
     for width, padded in tensor.padded_widths(model, degree).items():
-        yield (
-            f"the FFN width {width} is padded with zeros to {padded} for tp{degree}, as LMDeploy "
-            f"does; vLLM, SGLang on GPUs and TensorRT-LLM refuse widths that do not divide"
-        )
+        who = _DECODERS if model.kind == "decoder" else _OTHERS
+        yield f"the FFN width {width} is padded with zeros to {padded} for tp{degree}{who}"
     towers = [tower for block in model.blocks for tower in block.towers]
     linear = any(tower.mixer == "relu_linear" for tower in towers)
     if linear and plan.degree(allgather_kv.AXIS) > 1:

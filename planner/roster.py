@@ -15,7 +15,7 @@ def roster() -> list[dict[str, object]]:
     """Describe every model as plain data, one entry a name.
 
     >>> [str(entry["name"]) for entry in roster() if entry["not_planned"]]
-    ['deepseek-v3', 'sana-1.6b']
+    ['deepseek-v3']
     """
     found = []
     for name in names():
