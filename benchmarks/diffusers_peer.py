@@ -1,15 +1,16 @@
 """Time diffusers' own context parallelism, the peer that the executor is compared with.
 
-Run ``torchrun --nproc-per-node 2 benchmarks/diffusers_peer.py OUTPUT``. Every line of OUTPUT is one
-pass of a whole transformer with random weights in bf16: median of its repeats by the device's
+Run ``torchrun --nproc-per-node 2 benchmarks/diffusers_peer.py OUTPUT [MODEL [MODE]]``. Every line
+of OUTPUT is one pass of a whole transformer with random weights in bf16: median of its repeats by the device's
 clock, largest over the ranks. It needs PyTorch, diffusers and GPUs; nothing of the planner.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -74,7 +75,7 @@ def seconds(run: Pass) -> float:
         run()
     marks[-1].record()
     torch.cuda.synchronize()
-    each = [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:], strict=False)]
+    each = [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
     worst = torch.tensor(median(each), device="cuda")
     dist.all_reduce(worst, op=dist.ReduceOp.MAX)
     return float(worst)
@@ -94,7 +95,7 @@ def measure(name: str, way: str, mode: str, device: torch.device) -> dict[str, o
     return {"model": name, "plan": way, "mode": mode, "pass_s": seconds(run)}
 
 
-def main(output: Path) -> None:
+def main(output: Path, models: Sequence[str], modes: Sequence[str]) -> None:
     """Time all cases, one line each as it is done."""
     import diffusers  # noqa: PLC0415  # its version alone
 
@@ -102,15 +103,15 @@ def main(output: Path) -> None:
     device = torch.device("cuda", dist.get_rank())
     torch.cuda.set_device(device)
     made = {"torch": torch.__version__, "diffusers": diffusers.__version__}
-    for name in MODELS:
-        for mode in MODES:
+    for name in models:
+        for mode in modes:
             for way in WAYS:
                 try:
                     found = measure(name, way, mode, device)
                 except (RuntimeError, ValueError, TypeError) as error:
                     said = str(error).splitlines()[0][:200]
                     found = {"model": name, "plan": way, "mode": mode, "error": said}
-                torch._dynamo.reset()
+                torch.compiler.reset()
                 torch.cuda.empty_cache()
                 if dist.get_rank() == 0:
                     with output.open("a") as file:
@@ -119,4 +120,5 @@ def main(output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    asked = sys.argv[1:]
+    main(Path(asked[0]), asked[1:2] or list(MODELS), asked[2:3] or MODES)

@@ -14,6 +14,7 @@ import testmodels
 
 torch = pytest.importorskip("torch")
 
+from costmodels.ops import Matmul  # noqa: E402
 from planner.plan import parse_plan  # noqa: E402
 from validate.cases import Case, look_up  # noqa: E402
 from validate.launch import Place, begin  # noqa: E402
@@ -113,6 +114,19 @@ def test_a_proof_of_plain_kernels_is_none_of_compiled_ones(alone):
 
     assert [row.status for row in rows] == ["done", "wrong"]
     assert rows[0].error < rows[0].bound < rows[1].error
+
+
+def test_products_are_compiled_with_what_surrounds_them_unless_a_graph_replays_them(alone):
+    found = {}
+    for mode in ("graph", "compile"):
+        one = alone()
+        assert one_case(one, alone.case(mode=mode), 0).status == "done"
+        ended(one)
+        together = [ops for (ops, *_), _ in one.bench.fuser.made]
+        found[mode] = [sum(isinstance(op, Matmul) for op in ops) for ops in together]
+
+    assert set(found["graph"]) == {0}
+    assert max(found["compile"]) > 1
 
 
 def test_one_wrong_row_is_found_though_the_whole_hardly_shows_it():

@@ -13,7 +13,7 @@ import torch
 from costmodels import memory
 from costmodels.ops import Attention, Loop, Program
 from topology.errors import InputError
-from validate.cases import Subject
+from validate.cases import Mode, Subject
 from validate.launch import Progress
 from validate.torch_backend.attention import kernel_for, shape_for
 from validate.torch_backend.clock import Clock, Times, clock_of, repeat, repeats_for
@@ -146,7 +146,7 @@ def machine_of(subject: Subject, bench: Bench) -> Machine:
     work = Work(model=subject.model, workload=subject.workload, plan=subject.plan)
     dtype = bench.dtype or dtype_of(subject.case.precision)
     setting = setting_for(work, bench.comm.rank, bench.device, dtype)
-    fuser = None if subject.case.mode == "eager" else bench.fuser
+    fuser = fuser_for(subject.case.mode, bench.fuser)
     program = program_of(work, bench.comm.rank)
     stages = tuple(stage for stage in program.stages if stage.name not in SKIPPED)
     machine = Machine(
@@ -163,6 +163,11 @@ def machine_of(subject: Subject, bench: Bench) -> Machine:
     )
     machine.weights.prepare(stages)
     return machine
+
+
+def fuser_for(mode: Mode, fuser: Fuser) -> Fuser | None:
+    """Choose what is compiled: nothing, row-wise work that a graph replays, or products too."""
+    return None if mode == "eager" else fuser.taking(products=mode == "compile")
 
 
 def dtype_of(precision: str) -> torch.dtype:

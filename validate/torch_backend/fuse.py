@@ -1,8 +1,8 @@
-"""Runs of row-wise work as single compiled functions, each compiled once for a shape."""
+"""Neighbouring operations as single compiled functions, each compiled once for a shape."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -17,13 +17,20 @@ class Fuser:
 
     backend : of `torch.compile`. made : by what was compiled and the shapes and strides given.
     spent : seconds each took, in this case. failures : what then runs as it is.
+    products : matrix products are compiled with the row-wise work around them. The host then starts
+        a few functions a layer; kernels, and what they take, stay the same.
     """
 
     backend: str = "inductor"
+    products: bool = False
     budget_s: float = 120.0
     made: dict[Hashable, Function] = field(default_factory=dict)
     spent: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+
+    def taking(self, *, products: bool) -> "Fuser":
+        """Return the same compiler, with its memory, for products too or for row-wise work."""
+        return replace(self, products=products)
 
     def begin(self) -> None:
         """Forget what an earlier case took, and what failed there."""

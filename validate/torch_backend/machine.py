@@ -56,7 +56,7 @@ class Machine:
     Attributes
     ----------
     passes : forwards that a step has on this rank.
-    fuser : compiler of row-wise work; None to call kernels one by one.
+    fuser : compiler of neighbouring operations; None to call kernels one by one.
     lane : stream of messages that run beside compute; None where there are no streams.
     values, kept, lengths : tensors by name; keys and values of a layer and forward, and how many
         rows of them are filled.
@@ -108,8 +108,12 @@ class Machine:
             self.values[output.name] = self.given(output, 0)
 
     def instrumented(self, around: Around, ahead: Step | None) -> "Machine":
-        """Return the same rank with something put around its steps, one message at a time."""
-        return replace(self, around=around, ahead=ahead, serial=True)
+        """Return the same rank with something put around its steps, one message at a time.
+
+        Products are steps of their own then: what is compiled together has no class.
+        """
+        fuser = None if self.fuser is None else self.fuser.taking(products=False)
+        return replace(self, around=around, ahead=ahead, serial=True, fuser=fuser)
 
 
 def zeros(tensor: ops.Tensor, machine: Machine) -> torch.Tensor:

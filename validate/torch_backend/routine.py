@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.ops import Collective, Convolve, Loop, Op, SendReceive
+from costmodels.ops import Collective, Convolve, Loop, Matmul, Op, SendReceive
 from validate.torch_backend.liveness import Lived, Names, arriving, lived, reads_of
 from validate.torch_backend.machine import Here, Machine, Step
 from validate.torch_backend.messages import message, waiting
-from validate.torch_backend.steps import compute, fused, fusible, launches
+from validate.torch_backend.steps import compute, fused, joins, launches
 
 SKIPPED = ("text_encode", "vae_decode")
 
@@ -83,7 +83,7 @@ def _body(loop: Loop, machine: Machine, after: Names, *, compiles: bool) -> "lis
             continue
         if late:
             steps += [*_flush(run, machine), waiting(tuple(late), machine)]
-        if compiles and machine.fuser is not None and fusible(op):
+        if compiles and joins(op, machine):
             run.append(one)
             continue
         steps += _flush(run, machine)
@@ -110,8 +110,10 @@ def _flush(run: list[Lived], machine: Machine) -> list[Step]:
     first, last = kernels[0], kernels[-1] + 1
     before, middle, behind = taken[:first], taken[first:last], taken[last:]
     made = [compute(one, machine) for one in before]
-    made += [fused(middle, machine)] if len(middle) > 1 or _worth(middle) else []
-    made += [] if len(middle) > 1 or _worth(middle) else [compute(middle[0], machine)]
+    if _worth(middle):
+        made.append(fused(middle, machine))
+    else:
+        made += [compute(one, machine) for one in middle]
     return [*made, *[compute(one, machine) for one in behind]]
 
 
@@ -128,8 +130,11 @@ SINGLE_KERNELS: Final = (
 
 def _worth(run: Sequence[Lived]) -> bool:
     """Whether compiling saves anything: not where one operation is one kernel anyway."""
-    op = _op(run[0])
-    return getattr(op, "function", getattr(op, "move", "")) not in SINGLE_KERNELS
+    ops = [_op(one) for one in run]
+    if all(isinstance(op, Matmul) or not launches(op) for op in ops):
+        return False
+    one = ops[0]
+    return len(ops) > 1 or getattr(one, "function", getattr(one, "move", "")) not in SINGLE_KERNELS
 
 
 def play(routine: Routine, machine: Machine, here: Here = Here()) -> None:  # noqa: B008

@@ -16,7 +16,7 @@ from validate.compare import predict
 from validate.launch.causes import is_aftermath
 from validate.measured import Measured, Status, line
 from validate.small import shrink
-from validate.torch_backend.case_run import COMPILE_S, Bench, Ran, dtype_of, run_case
+from validate.torch_backend.case_run import COMPILE_S, Bench, Ran, dtype_of, fuser_for, run_case
 from validate.torch_backend.full import Full, Wholes, apart, compared, is_known, sample
 from validate.torch_backend.meeting import SETTLE_S, ApartError
 from validate.torch_backend.numbers import BOUNDS, Checked, Work, check, setting_for, unsplit
@@ -157,8 +157,8 @@ def _proof(session: Session, subject: Subject, name: str) -> Proof:
     is launched, compiled where it is compiled. What a graph replays is compared at full size.
     """
     case, bench = subject.case, session.bench
-    fuser = None if case.mode == "eager" else bench.fuser
-    kernels = "one by one" if fuser is None else "compiled"
+    fuser = fuser_for(case.mode, bench.fuser)
+    kernels = "one by one" if fuser is None else f"compiled, products {fuser.products}"
     key = f"{case.subject} | {case.plan} | {subject.workload.text_tower} | {kernels}"
     if key not in session.proofs:
         bench.progress.phase(f"proof of {name}", PROOF_S if fuser is None else PROOF_S + COMPILE_S)

@@ -18,6 +18,7 @@ from costmodels.ops import (
     Pointwise,
     Rearrange,
     SendReceive,
+    Weight,
 )
 from costmodels.price import Class
 from validate.torch_backend.bind import Compute, bind
@@ -49,6 +50,15 @@ def class_of(op: Op) -> Class:
 def fusible(op: Op) -> bool:
     """Whether a compiler may fuse an operation with its neighbours."""
     return isinstance(op, Pointwise) or (isinstance(op, Rearrange) and op.move not in BEYOND)
+
+
+def joins(op: Op, machine: Machine) -> bool:
+    """Whether an operation is compiled together with its neighbours."""
+    fuser = machine.fuser
+    if isinstance(op, Matmul):
+        plain = op.route is None and not machine.setting.is_quantised(op.weight)
+        return plain and fuser is not None and fuser.products
+    return fuser is not None and fusible(op)
 
 
 def launches(op: Op) -> bool:
@@ -141,8 +151,8 @@ def _checking(step: Step, op: Op, machine: Machine) -> Step:
 
 
 def fused(run: Sequence[Lived], machine: Machine) -> Step:
-    """Make one step of neighbouring row-wise operations, compiled when it is first taken."""
-    work = [one.item for one in run if isinstance(one.item, Pointwise | Rearrange)]
+    """Make one step of neighbouring operations, compiled when it is first taken."""
+    work = [one.item for one in run if isinstance(one.item, Pointwise | Rearrange | Matmul)]
     setting = replace(machine.setting, traced=True)
     parts = [(op, bind(op, setting)) for op in work]
     written: set[str] = set()
@@ -153,22 +163,40 @@ def fused(run: Sequence[Lived], machine: Machine) -> Step:
     frees = frozenset().union(*[one.frees for one in run])
     outs = sorted(written - frees)
     names = [*arriving]
-    tables = [table for _, bound in parts for table in bound.tables]
+    owned = [_own(op, bound) for op, bound in parts]
 
     def whole(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         here = dict(zip(names, tensors[: len(names)], strict=True))
-        constants = iter(tensors[len(names) :])
-        for op, bound in parts:
+        rest = iter(tensors[len(names) :])
+        for (op, bound), own in zip(parts, owned, strict=True):
             given = [here[name] for name in reads_of(op)]
-            own = [next(constants) for _ in bound.tables]
-            here |= zip(writes_of(op), bound.run([*given, *own]), strict=True)
+            mine = [next(rest) for _ in own]
+            here |= zip(writes_of(op), bound.run([*given, *mine]), strict=True)
         return tuple(here[name] for name in outs)
 
     key = (tuple(work), tuple(outs), tuple(machine.setting.index.items()))
     fetch = fetcher(tuple(arriving.values()), machine)
-    step = _compiled(whole, key, fetch, outs, tables, machine)
+    fetch = _fetching(fetch, [one for own in owned for one in own], machine)
+    step = _compiled(whole, key, fetch, outs, machine)
     kind: Class = "pointwise" if any(isinstance(op, Pointwise) for op in work) else "layout"
     return machine.around(_freeing(step, frees, machine), kind, "compute")
+
+
+def _own(op: Op, bound: Bound) -> list[Weight | torch.Tensor]:
+    """List what an operation takes besides its inputs: a layer's weight, or constant tables."""
+    return [op.weight] if isinstance(op, Matmul) else list(bound.tables)
+
+
+def _fetching(fetch: Fetch, owned: list[Weight | torch.Tensor], machine: Machine) -> Fetch:
+    """Look up inputs, and then the weights of the layer and the tables."""
+    of = machine.weights.of
+    if not any(isinstance(one, Weight) for one in owned):
+        tables = [one for one in owned if isinstance(one, torch.Tensor)]
+        return lambda here: [*fetch(here), *tables]
+    return lambda here: [
+        *fetch(here),
+        *[of(one, here.layer) if isinstance(one, Weight) else one for one in owned],
+    ]
 
 
 def _compiled(
@@ -176,7 +204,6 @@ def _compiled(
     key: tuple[object, ...],
     fetch: Fetch,
     outs: list[str],
-    tables: list[torch.Tensor],
     machine: Machine,
 ) -> Step:
     values, fuser = machine.values, machine.fuser
@@ -184,7 +211,7 @@ def _compiled(
     ready: list[Callable[..., Sequence[torch.Tensor]]] = []
 
     def step(here: Here) -> None:
-        given = [*fetch(here), *tables]
+        given = fetch(here)
         if not ready:
             ready.append(fuser.compiled(key, whole, given))
         for name, made in zip(outs, ready[0](*given), strict=True):
@@ -241,4 +268,4 @@ def _collect(op: Rearrange, machine: Machine, here: Here) -> None:
 
 _BEYOND = {"store": _store, "load": _load, "append": _append, "collect": _collect}
 
-__all__ = ["Compute", "class_of", "compute", "fetcher", "fused", "fusible", "launches"]
+__all__ = ["Compute", "class_of", "compute", "fetcher", "fused", "joins", "launches"]
