@@ -9,10 +9,11 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Final
 
+from topology.errors import TopologyError
 from topology.graph import Gpu, Machine, Nic, Node, Pair, pair_table
 from topology.hardware import NO_PEERS
 from topology.links.rates import NcclRates
-from topology.routes import Adjacency, adjacency, host_route, nearest
+from topology.routes import Adjacency, adjacency, host_routes, nearest
 from topology.units import BytesPerSecond
 
 
@@ -123,9 +124,12 @@ def nccl_bandwidth(machine: Machine, table: NcclRates) -> dict[tuple[str, str], 
     pairs = pair_table(machine)
     gpus = {gpu.name: gpu for gpu in machine.gpus}
     chips = {node.name: node for node in machine.nodes}
+    between = {ends: kind for ends, kind in types.items() if gpus.keys() >= {*ends}}
+    far = {a for (a, _), kind in between.items() if kind > PathType.NVB}
+    ways = {name: host_routes(graph, name, gpus) for name in far}
     found: dict[tuple[str, str], BytesPerSecond] = {}
-    for (a, b), kind in types.items():
-        if a not in gpus or b not in gpus or a == b:
+    for (a, b), kind in between.items():
+        if a == b:
             continue
         if kind == PathType.NVL:
             value = _nvlink(table, gpus[a], pairs[a, b])
@@ -135,8 +139,10 @@ def nccl_bandwidth(machine: Machine, table: NcclRates) -> dict[tuple[str, str], 
                 for c in gpus
                 if types.get((a, c)) == types.get((c, b)) == PathType.NVL
             )
+        elif b in ways[a]:
+            value = _over_host(table, graph, chips, ways[a][b])
         else:
-            value = _over_host(table, graph, chips, host_route(graph, a, b))
+            raise TopologyError(f"no path from {a} to {b}")
         found[a, b] = BytesPerSecond(value)
     return found
 

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -43,9 +43,10 @@ CLIMB: Final = (SWITCHES, ROOT, PROCESSOR, SYSTEM, NETWORK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjacency:
-    """Links by the part they leave, and what each part is."""
+    """Links by the part they leave, the widest between two neighbours, and what each part is."""
 
     links: Mapping[str, tuple[tuple[str, Edge], ...]]
+    widest: Mapping[Hop, Edge]
     kinds: Mapping[str, NodeKind]
 
     def kind(self, name: str) -> NodeKind:
@@ -58,9 +59,7 @@ class Adjacency:
 
     def edge(self, a: str, b: str) -> Edge:
         """Look up the widest link between two neighbours."""
-        return max(
-            (edge for to, edge in self.links[a] if to == b), key=lambda edge: edge.bandwidth.value
-        )
+        return self.widest[a, b]
 
     def bandwidth(self, path: Sequence[str]) -> float:
         """Bytes per second of the narrowest link on a path; infinite for a path of one part."""
@@ -76,11 +75,16 @@ class Adjacency:
 def adjacency(machine: Machine, *, whole: bool = False) -> Adjacency:
     """Index the links of one copy, or of the `whole` cluster."""
     links: dict[str, list[tuple[str, Edge]]] = {}
+    widest: dict[Hop, Edge] = {}
     for edge in all_edges(machine) if whole else machine.edges:
-        links.setdefault(edge.a, []).append((edge.b, edge))
-        links.setdefault(edge.b, []).append((edge.a, edge))
+        for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
+            links.setdefault(a, []).append((b, edge))
+            if edge.bandwidth.value > widest.setdefault((a, b), edge).bandwidth.value:
+                widest[a, b] = edge
     return Adjacency(
-        links={name: tuple(out) for name, out in links.items()}, kinds=kinds_of(machine)
+        links={name: tuple(out) for name, out in links.items()},
+        widest=widest,
+        kinds=kinds_of(machine),
     )
 
 
@@ -93,8 +97,34 @@ def route(graph: Adjacency, a: str, b: str, level: Level) -> tuple[str, ...] | N
     >>> route(graph, "GPU0", "GPU5", NVLINK)
     ('GPU0', 'NVSwitch', 'GPU5')
     """
-    width = _width(graph, a, b, level)
-    return None if width is None else _shortest(graph, a, b, level, width)
+    return routes(graph, a, level).get(b)
+
+
+def routes(graph: Adjacency, start: str, level: Level) -> dict[str, tuple[str, ...]]:
+    """Find such a path to every part in reach: one search for widths, one of links a width."""
+    widths = _widths(graph, start, level)
+    found: dict[str, tuple[str, ...]] = {start: (start,)}
+    for width in set(widths.values()) - {widths[start]}:
+        paths = reach(graph, start, level, width)
+        found |= {end: path for end, path in paths.items() if widths[end] == width}
+    return found
+
+
+def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Find the paths over PCIe that climb least, to all of `ends` that are in reach.
+
+    >>> from topology.catalogue import hardware
+    >>> from topology.machines import machine_of
+    >>> graph = adjacency(machine_of(hardware("l4")))
+    >>> len(host_routes(graph, "GPU0", ["GPU1"])["GPU1"])
+    5
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for level in CLIMB:
+        if found.keys() >= set(ends):
+            break
+        found = routes(graph, start, level) | found
+    return found
 
 
 def host_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
@@ -105,11 +135,10 @@ def host_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
     TopologyError
         If nothing joins the two.
     """
-    for level in CLIMB:
-        path = route(graph, a, b, level)
-        if path:
-            return path
-    raise TopologyError(f"no path from {a} to {b}")
+    path = host_routes(graph, a, [b]).get(b)
+    if path is None:
+        raise TopologyError(f"no path from {a} to {b}")
+    return path
 
 
 def staged_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
@@ -132,10 +161,15 @@ def hops(path: Sequence[str]) -> tuple[Hop, ...]:
     return tuple(pairwise(path))
 
 
-def reach(graph: Adjacency, start: str, level: Level) -> dict[str, tuple[str, ...]]:
-    """Find a path of fewest links from `start` to every device that `level` lets it reach."""
+def reach(
+    graph: Adjacency, start: str, level: Level, width: float = 0.0
+) -> dict[str, tuple[str, ...]]:
+    """Find a path of fewest links from `start` to every device that `level` lets it reach.
+
+    Links carry at least `width` bytes a second.
+    """
     paths: dict[str, tuple[str, ...]] = {start: (start,)}
-    for node, before in _spread(graph, start, level):
+    for node, before in _spread(graph, start, level, width):
         paths[node] = (*paths[before], node)
     return paths
 
@@ -162,52 +196,33 @@ def _host_kind(between: Sequence[NodeKind]) -> PairKind:
     return "PXB" if between.count("pcie_switch") > 1 else "PIX"
 
 
-def _spread(graph: Adjacency, start: str, level: Level) -> Iterator[tuple[str, str]]:
+def _spread(
+    graph: Adjacency, start: str, level: Level, width: float = 0.0
+) -> Iterator[tuple[str, str]]:
     """Yield every part in reach with the part before it, nearest first."""
     seen, queue = {start}, deque([start])
     while queue:
         node = queue.popleft()
         if node != start and graph.kind(node) not in level.through:
             continue
-        for to, _ in graph.steps(node, level):
-            if to not in seen:
+        for to, edge in graph.steps(node, level):
+            if to not in seen and edge.bandwidth.value >= width:
                 seen.add(to)
                 queue.append(to)
                 yield to, node
 
 
-def _width(graph: Adjacency, a: str, b: str, level: Level) -> float | None:
-    """Bandwidth of the widest path (Dijkstra with min for +)."""
-    best = {a: float("inf")}
-    heap = [(-best[a], a)]
+def _widths(graph: Adjacency, start: str, level: Level) -> dict[str, float]:
+    """Bandwidth of the widest path to every part in reach (Dijkstra with min for +)."""
+    best = {start: float("inf")}
+    heap = [(-best[start], start)]
     while heap:
         width, node = heapq.heappop(heap)
-        if node == b:
-            return -width
-        if -width < best[node] or (node != a and graph.kind(node) not in level.through):
+        if -width < best[node] or (node != start and graph.kind(node) not in level.through):
             continue
         for to, edge in graph.steps(node, level):
             through = min(-width, edge.bandwidth.value)
             if through > best.get(to, 0.0):
                 best[to] = through
                 heapq.heappush(heap, (-through, to))
-    return None
-
-
-def _shortest(
-    graph: Adjacency, a: str, b: str, level: Level, width: float
-) -> tuple[str, ...] | None:
-    """Find the path of fewest links among those at least `width` wide."""
-    before, queue = {a: a}, deque([a])
-    while queue and b not in before:
-        node = queue.popleft()
-        if node != a and graph.kind(node) not in level.through:
-            continue
-        for to, edge in graph.steps(node, level):
-            if to not in before and edge.bandwidth.value >= width:
-                before[to] = node
-                queue.append(to)
-    path = [b]
-    while path[-1] != a:
-        path.append(before[path[-1]])
-    return tuple(reversed(path))
+    return best

@@ -1,7 +1,6 @@
 """What is asked of a machine again and again, worked out once: its pairs, paths and processors."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -16,8 +15,8 @@ from topology.routes import (
     adjacency,
     hops,
     host_route,
-    route,
-    staged_route,
+    host_routes,
+    routes,
 )
 
 
@@ -78,8 +77,8 @@ def survey(machine: Machine) -> Survey:
     """Index one host of a machine."""
     graph, pairs = adjacency(machine), pair_table(machine)
     refused = frozenset(frozenset(pair[:2]) for pair in refused_pairs(machine))
-    paths, capacity = _measured(pairs, graph, _paths(machine, graph, pairs, refused))
     cpus = processor_of(machine)
+    paths, capacity = _measured(pairs, graph, _paths(machine, graph, pairs, refused, cpus))
     return Survey(
         machine=machine,
         graph=graph,
@@ -128,24 +127,24 @@ def _paths(
     graph: Adjacency,
     pairs: Mapping[tuple[str, str], Pair],
     refused: frozenset[frozenset[str]],
+    cpus: Mapping[str, str | None],
 ) -> dict[tuple[str, str], tuple[Hop, ...]]:
+    """Find the way from every GPU to every other, searching once from each part."""
+    starts = dict.fromkeys([*cpus, *filter(None, cpus.values())])
+    over_host = {start: host_routes(graph, start, starts) for start in starts}
+    nvlink = {gpu.name: routes(graph, gpu.name, NVLINK) for gpu in machine.gpus}
     found: dict[tuple[str, str], tuple[Hop, ...]] = {}
     for a, b in permutations(machine.gpus, 2):
-        if a.host == b.host or is_nvlink(pairs.get((a.name, b.name))):
-            with suppress(TopologyError):
-                found[a.name, b.name] = _path(graph, pairs, refused, a.name, b.name)
+        ends, near = (a.name, b.name), cpus[a.name]
+        joined = is_nvlink(pairs.get(ends))
+        if a.host != b.host and not joined:
+            continue
+        path = nvlink[a.name].get(b.name) if joined else None
+        if path is None and near is not None and frozenset(ends) in refused:
+            up, down = over_host[a.name].get(near), over_host[near].get(b.name)
+            path = up + down[1:] if up and down else None
+        elif path is None:
+            path = over_host[a.name].get(b.name)
+        if path is not None:
+            found[ends] = hops(path)
     return found
-
-
-def _path(
-    graph: Adjacency,
-    pairs: Mapping[tuple[str, str], Pair],
-    refused: frozenset[frozenset[str]],
-    a: str,
-    b: str,
-) -> tuple[Hop, ...]:
-    if is_nvlink(pairs.get((a, b))):
-        return hops(route(graph, a, b, NVLINK) or host_route(graph, a, b))
-    if frozenset((a, b)) in refused:
-        return hops(staged_route(graph, a, b))
-    return hops(host_route(graph, a, b))
