@@ -1,7 +1,7 @@
 """The machine that a request brings: which of its GPUs are used, and which one sets the pace."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -304,9 +304,9 @@ def best_subset(known: Survey, count: int) -> tuple[int, ...]:
         return tuple(range(len(gpus)))
     if known.uniform and not any(gpu.mig for gpu in gpus):
         return tuple(range(count))
-    subsets = list(combinations(range(len(gpus)), count))
+    subsets: Iterable[tuple[int, ...]] = combinations(range(len(gpus)), count)
     if len(gpus) > _TRIED:
-        subsets = [tuple(range(first, first + count)) for first in range(len(gpus) - count + 1)]
+        subsets = (tuple(range(first, first + count)) for first in range(len(gpus) - count + 1))
     return max(subsets, key=lambda subset: _worth(known, subset))
 
 
