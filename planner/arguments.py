@@ -223,10 +223,22 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _generation(text: str) -> int:
+    """Read a generation of PCIe."""
+    from topology.hardware import check_pcie_generation  # noqa: PLC0415  # tables take a while
+
+    number = whole(text)
+    try:
+        check_pcie_generation(number, "wanted")
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("wanted: ")) from None
+    return number
+
+
 def _add_generation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pcie-generation",
-        type=whole,
+        type=_generation,
         metavar="N",
         help="of a topology that does not say (default: the kind of GPU's)",
     )
@@ -298,7 +310,7 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
     parser.add_argument("--hardware", help="kind of GPU, where the file does not say")
     parser.add_argument(
-        "--nodes", type=whole, default=1, metavar="N", help="hosts of a catalogue name (default: 1)"
+        "--nodes", type=whole, default=1, metavar="N", help="hosts, all alike (default: 1)"
     )
     _add_generation(parser)
     add_checked_profile(parser)

@@ -279,6 +279,8 @@ def _topology(said: argparse.Namespace) -> Answer:
 
     check_profile(said.profile)
     if said.action == "list":
+        if said.name is not None:
+            raise InputError(f"topology list: got the name {said.name[:60]!r}, wanted none")
         return _hardware_list(said.format), DONE
     machine = named(
         None if said.name is None else _piped(said.name),

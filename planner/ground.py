@@ -11,6 +11,7 @@ from costmodels.catalogue import own_profile, profile_for
 from costmodels.collectives import collective_time
 from costmodels.profile import Profile
 from topology.catalogue import hardware as find_hardware
+from topology.catalogue import hardware_names
 from topology.cluster import repeated
 from topology.devices import Device
 from topology.errors import InputError, TopologyError
@@ -193,6 +194,8 @@ def ground_of(
     InputError
         If it cannot be read, has no GPU, or does not name the kind of its GPUs.
     """
+    if source and detect:
+        raise InputError("detect: got a topology too, wanted one of the two")
     machine = _read(source, detect=detect, hardware=hardware, pcie_generation=pcie_generation)
     if nodes > 1 and machine.hosts == 1:
         machine = repeated(machine, nodes)
@@ -205,13 +208,15 @@ def ground_of(
 
 
 def _read(source: str, *, detect: bool, hardware: str, pcie_generation: int | None) -> Machine:
+    if source.lower() in hardware_names():
+        raise InputError(f"topology: got the name {source}, wanted a file, or --hardware {source}")
+    kind = find_hardware(hardware) if hardware else None
     if detect:
         from topology.detect import detect as look  # noqa: PLC0415  # needs the driver's bindings
 
-        return look()
+        return look(hardware=kind, pcie_generation=pcie_generation)
     from topology.read import read_topology  # noqa: PLC0415  # readers of XML are slow to import
 
-    kind = find_hardware(hardware) if hardware else None
     return read_topology(source, hardware=kind, pcie_generation=pcie_generation)
 
 

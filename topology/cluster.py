@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast, get_args
 
-from topology.errors import TopologyError, unknown
+from topology.errors import InputError, TopologyError, unknown
 from topology.expand import usable_nics
 from topology.fabric import NetworkKind
 from topology.graph import Cluster, Machine, Nic
@@ -41,7 +41,8 @@ from topology.measured import MeasuredText, bandwidths, read_measured, with_meas
 from topology.sourced import Sourced
 from topology.units import parse_rate
 
-_MOST_HOSTS: Final = 100_000
+_MOST_HOSTS: Final = 2**14
+_MOST_NICS: Final = 256
 _TOP: Final = {"name", "hosts", "hardware", "topology", "network", "rack", "measured"}
 _NETWORK: Final = {
     "kind", "nics", "nic_bandwidth", "rails", "hosts_per_leaf", "oversubscription",
@@ -73,6 +74,8 @@ def read_cluster(text: str) -> ClusterText:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise TopologyError(f"TOML: {str(error)[:120]}") from None
+    except ValueError:
+        raise TopologyError("TOML: got a number of thousands of digits, wanted a count") from None
     _only(table, _TOP, "cluster")
     network, rack = (_table(table, key) for key in ("network", "rack"))
     _only(network, _NETWORK, "network")
@@ -103,7 +106,7 @@ def build_cluster(said: ClusterText, host: Machine) -> Machine:
     kind = str(network.get("kind", base.kind))
     if kind not in get_args(NetworkKind):
         raise unknown("network", kind, get_args(NetworkKind))
-    nics = _count(network, "nics", "network") if "nics" in network else None
+    nics = _nics(network, "nics")
     bandwidth = _bandwidth(network) or base.nic_bandwidth
     ports = nics or len(usable_nics(host)) or 1
     hosts_per_leaf = _count(network, "hosts_per_leaf", "network", least=0)
@@ -117,7 +120,7 @@ def build_cluster(said: ClusterText, host: Machine) -> Machine:
         kind=cast(NetworkKind, kind),
         nic_bandwidth=bandwidth,
         nics=ports,
-        rails=min(ports, _count(network, "rails", "network") if "rails" in network else base.rails),
+        rails=min(ports, _nics(network, "rails") or base.rails),
         hosts_per_leaf=hosts_per_leaf,
         oversubscription=float(oversubscription),
         domain_hosts=said.rack_hosts or base.domain_hosts,
@@ -196,9 +199,10 @@ def _bandwidth(network: Mapping[str, object]) -> Sourced | None:
     text = network.get("nic_bandwidth")
     if text is None:
         return None
-    value = parse_rate(str(text))
-    if value <= 0:
-        raise TopologyError(f"network: nic_bandwidth is {text!r}: expected more than nothing")
+    try:
+        value = parse_rate(str(text))
+    except InputError as error:
+        raise TopologyError(f"network: nic_bandwidth: {error}") from None
     return Sourced(value=value, kind="datasheet", source="cluster file")
 
 
@@ -222,10 +226,16 @@ def _only(table: Mapping[str, object], known: set[str], where: str) -> None:
         raise unknown(f"key in {where}", extra[0], sorted(known))
 
 
-def _count(table: Mapping[str, object], key: str, where: str, *, least: int = 1) -> int:
+def _nics(network: Mapping[str, object], key: str) -> int | None:
+    return _count(network, key, "network", most=_MOST_NICS) if key in network else None
+
+
+def _count(
+    table: Mapping[str, object], key: str, where: str, *, least: int = 1, most: int = _MOST_HOSTS
+) -> int:
     value = table.get(key, least)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST_HOSTS:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise TopologyError(
-            f"{where}: {key} is {str(value)[:40]!r}: expected a whole number from {least}"
+            f"{where}: {key} is {str(value)[:40]!r}: expected a whole number from {least} to {most}"
         )
     return value

@@ -1,7 +1,7 @@
 """The machine this runs on, as NVML sees it: a plain table first, then what it means."""
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -9,6 +9,7 @@ from topology.catalogue import hardware_names
 from topology.concerns import environment_concerns
 from topology.errors import TopologyError
 from topology.graph import Machine, PairKind, PeerState, PeerStatus
+from topology.hardware import Hardware, check_pcie_generation
 from topology.read import finished
 from topology.readers.assemble import Choices, assemble
 from topology.readers.catalogue import environment
@@ -22,15 +23,20 @@ _MOST_LINKS: Final = 36
 _SWITCH: Final = 2  # NVML's type of what is at the other end of an NVLink
 
 
-def detect() -> Machine:
+def detect(*, hardware: Hardware | None = None, pcie_generation: int | None = None) -> Machine:
     """Describe the machine this runs on; variables of NCCL that hold it back are warned of.
+
+    Parameters
+    ----------
+    hardware, pcie_generation : of GPUs that NVML names and the catalogue does not know.
 
     Raises
     ------
-    TopologyError
-        If there is no NVML, no driver, or no GPU; the message says what is missing.
+    InputError
+        If there is no NVML, no driver, no GPU, or they are of another kind; the message says so.
     """
-    seen = machine_from(snapshot())
+    check_pcie_generation(pcie_generation)
+    seen = machine_from(snapshot(), hardware=hardware, pcie_generation=pcie_generation)
     return replace(seen, warnings=(*seen.warnings, *environment_concerns(environment())))
 
 
@@ -54,11 +60,17 @@ def snapshot() -> Snapshot:
         raise TopologyError(f"detection needs an NVIDIA driver: NVML says {error}") from None
     try:
         return _asked(pynvml)
+    except pynvml.NVMLError as error:
+        raise TopologyError(
+            f"detection: got the error {str(error)[:100]!r} from NVML, wanted a list of GPUs"
+        ) from None
     finally:
-        pynvml.nvmlShutdown()
+        _try(pynvml, "nvmlShutdown")
 
 
-def machine_from(seen: Snapshot) -> Machine:
+def machine_from(
+    seen: Snapshot, *, hardware: Hardware | None = None, pcie_generation: int | None = None
+) -> Machine:
     """Build the machine that a snapshot describes.
 
     Parameters
@@ -93,7 +105,13 @@ def machine_from(seen: Snapshot) -> Machine:
         peers=tuple(_peers(seen)),
         assumptions=("NVML does not list NICs",),
     )
-    return finished(assemble(reading, Choices(name="this machine", catalogue=hardware_names())))
+    choices = Choices(
+        name="this machine",
+        hardware=hardware,
+        pcie_generation=pcie_generation,
+        catalogue=hardware_names(),
+    )
+    return finished(assemble(reading, choices), choices)
 
 
 def _gpu(index: int, row: Mapping[str, object]) -> GpuText:
@@ -170,10 +188,8 @@ def _asked(nvml: Any) -> Snapshot:  # noqa: ANN401  # the bindings have no types
             {
                 "a": a,
                 "b": b,
-                "level": _try(
-                    nvml, nvml.nvmlDeviceGetTopologyCommonAncestor, handles[a], handles[b]
-                ),
-                "peer": _try(nvml, nvml.nvmlDeviceGetP2PStatus, handles[a], handles[b], 0),
+                "level": _try(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b]),
+                "peer": _try(nvml, "nvmlDeviceGetP2PStatus", handles[a], handles[b], 0),
             }
             for a in range(len(handles))
             for b in range(a + 1, len(handles))
@@ -187,24 +203,24 @@ def _asked(nvml: Any) -> Snapshot:  # noqa: ANN401  # the bindings have no types
 
 
 def _row(nvml: Any, handle: object) -> dict[str, object]:  # noqa: ANN401
-    memory = _try(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    bus = _try(nvml, nvml.nvmlDeviceGetPciInfo, handle)
-    mig = _try(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    memory = _try(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    bus = _try(nvml, "nvmlDeviceGetPciInfo", handle)
+    mig = _try(nvml, "nvmlDeviceGetMigMode", handle)
     return {
-        "name": _word(_try(nvml, nvml.nvmlDeviceGetName, handle)),
+        "name": _word(_try(nvml, "nvmlDeviceGetName", handle)),
         "memory_bytes": getattr(memory, "total", None),
         "bus": _word(getattr(bus, "busId", None)),
         "numa": _numa(nvml, handle),
         "mig": bool(mig and mig[0]),
-        "generation": _try(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        "lanes": _try(nvml, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        "most_lanes": _try(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+        "generation": _try(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        "lanes": _try(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "most_lanes": _try(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
     }
 
 
 def _numa(nvml: Any, handle: object) -> int | None:  # noqa: ANN401
     """Find the one NUMA node near a GPU; None where NVML names none or several."""
-    masks = _try(nvml, nvml.nvmlDeviceGetMemoryAffinity, handle, 4, 0)
+    masks = _try(nvml, "nvmlDeviceGetMemoryAffinity", handle, 4, 0)
     nodes = [
         64 * word + bit
         for word, mask in enumerate(masks or ())
@@ -217,17 +233,17 @@ def _numa(nvml: Any, handle: object) -> int | None:  # noqa: ANN401
 def _ports(nvml: Any, handle: object) -> Iterator[dict[str, object]]:  # noqa: ANN401
     """Yield the far end of every NVLink that is up."""
     for link in range(_MOST_LINKS):
-        if _try(nvml, nvml.nvmlDeviceGetNvLinkState, handle, link) == 1:
-            remote = _try(nvml, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-            kind = _try(nvml, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        if _try(nvml, "nvmlDeviceGetNvLinkState", handle, link) == 1:
+            remote = _try(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+            kind = _try(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
             yield {"remote": _word(getattr(remote, "busId", None)), "kind": kind}
 
 
-def _try(nvml: Any, ask: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-    """Ask NVML; None for what a card or a driver does not support."""
+def _try(nvml: Any, ask: str, *arguments: object) -> Any:  # noqa: ANN401
+    """Ask NVML; None for what a card, a driver or the bindings do not support."""
     try:
-        return ask(*arguments)
-    except nvml.NVMLError:
+        return getattr(nvml, ask)(*arguments)
+    except (AttributeError, nvml.NVMLError):
         return None
 
 

@@ -1,12 +1,28 @@
 """A machine as plain lists and numbers."""
 
+from typing import Final
+
+from topology.errors import TopologyError
 from topology.expand import network_edges
 from topology.graph import Edge, Gpu, Machine, Nic, Pair, Search, full_name
 
+_MOST_ROWS: Final = 10**6
+
 
 def machine_dict(machine: Machine) -> dict[str, object]:
-    """List hosts, GPUs and links; every pair of GPUs of one host appears once."""
+    """List hosts, GPUs and links; every pair of GPUs of one host appears once.
+
+    Raises
+    ------
+    TopologyError
+        If the lists of a cluster would be too long to read.
+    """
     copies = range(machine.copies)
+    rows = machine.copies * (len(machine.gpus) + len(machine.nics) + len(machine.pairs))
+    if rows > _MOST_ROWS:
+        raise TopologyError(
+            f"{machine.name}: got {rows} devices and links, wanted at most {_MOST_ROWS} to list"
+        )
     return {
         "name": machine.name,
         "source": machine.source,

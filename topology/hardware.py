@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, cast, get_args
 
 from topology.devices import Device
-from topology.errors import CatalogueError, TopologyError
+from topology.errors import CatalogueError, InputError, TopologyError
 from topology.fabric import Fabric, LinkKind, Network, NetworkKind
 from topology.sourced import Sourced, read_sourced
 from topology.units import BytesPerSecond, counted
@@ -18,6 +18,7 @@ _KEYS: Final = {
 
 _OPTIONAL: Final = {"exchange", "exchange_across", "no_peers"}
 NO_PEERS: Final = "taken as off on such cards"
+NEWEST_PCIE: Final = 6
 CROWD: Final = 4  # GPUs of a group from which a host's PCIe tree holds an exchange back
 
 
@@ -143,6 +144,19 @@ def pcie_bandwidth(generation: int, lanes: int = 16) -> float:
     31.5
     """
     return 31.5e9 * 2.0 ** (generation - 4) * lanes / 16
+
+
+def check_pcie_generation(value: object, what: str = "pcie_generation") -> None:
+    """Raise unless `value` is a generation of PCIe, or None for one that nobody told.
+
+    >>> check_pcie_generation(99)
+    Traceback (most recent call last):
+    topology.errors.InputError: pcie_generation: got 99, wanted a whole number from 1 to 6
+    """
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (whole and 1 <= cast(int, value) <= NEWEST_PCIE):
+        shown = f"{value!r:.40}" if not whole or abs(cast(int, value)) < 10**9 else "a huge number"
+        raise InputError(f"{what}: got {shown}, wanted a whole number from 1 to {NEWEST_PCIE}")
 
 
 def load_hardware(text: str, devices: Mapping[str, Device]) -> dict[str, Hardware]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from topology.errors import TopologyError
+from topology.errors import InputError, TopologyError
 from topology.graph import Machine, Pair
 from topology.links.catalogue import rates
 from topology.routes import Hop
@@ -45,9 +45,10 @@ def _row(row: object) -> MeasuredText:
     named = isinstance(pair, list) and len({*map(str, pair)}) == 2
     if table.keys() - {"pair", "label", "bandwidth"} or named == bool(label):
         raise TopologyError(f"measured: {str(row)[:80]}: {_WANTED}")
-    value = parse_rate(str(table.get("bandwidth", "")))
-    if value <= 0:
-        raise TopologyError(f"measured: {str(row)[:80]}: {_WANTED}")
+    try:
+        value = parse_rate(str(table.get("bandwidth", "")))
+    except InputError as error:
+        raise TopologyError(f"measured: {str(row)[:80]}: {error}") from None
     ends = frozenset(map(str, pair)) if named else frozenset[str]()
     return MeasuredText(pair=ends, label=str(label).upper(), bandwidth=value)
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from topology.catalogue import hardware, hardware_names
+from topology.cluster import repeated
 from topology.detect import detect
 from topology.errors import InputError, unknown
 from topology.graph import Machine
@@ -27,22 +28,36 @@ def named(
     Parameters
     ----------
     name : a catalogue name, a path or a text. here : look at the machine this runs on instead.
-    kind : catalogue name of its GPUs, where a file does not say. nodes : hosts of a catalogue name.
+    kind : catalogue name of its GPUs, where a file does not say. nodes : hosts, copies of one.
 
     Raises
     ------
     InputError
         If there is no such name or file, or it describes no machine.
     """
+    found = hardware(kind) if kind else None
     if here:
-        return detect()
+        if name is not None:
+            raise InputError(f"topology detect: got the name {name[:60]!r}, wanted none")
+        return _times(detect(hardware=found, pcie_generation=pcie_generation), nodes)
     if name is None:
         raise InputError("topology: wanted a catalogue name or a file")
     if name.lower() in hardware_names():
         if not 1 <= nodes <= LARGEST:
             raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {LARGEST}")
+        if found is not None and found.name != name.lower():
+            raise InputError(f"hardware: got {found.name} beside {name}, wanted one of the two")
         return machine_of(hardware(name), nodes)
     if not is_text(name) and _MARKS.isdisjoint(name) and not is_file(name):
         raise unknown("hardware or file", name, hardware_names())
-    found = hardware(kind) if kind else None
-    return read_topology(name, hardware=found, pcie_generation=pcie_generation)
+    return _times(read_topology(name, hardware=found, pcie_generation=pcie_generation), nodes)
+
+
+def _times(machine: Machine, nodes: int) -> Machine:
+    """Repeat a host; a description of several says itself how many there are."""
+    if nodes in (1, machine.hosts):
+        return machine
+    if machine.hosts > 1 or not 1 <= nodes <= LARGEST:
+        wanted = machine.hosts if machine.hosts > 1 else f"a whole number from 1 to {LARGEST}"
+        raise InputError(f"nodes: got {nodes} for {machine.name}, wanted {wanted}")
+    return repeated(machine, nodes)

@@ -11,7 +11,8 @@ from topology.cluster import build_cluster, host_of, read_cluster
 from topology.concerns import concerns
 from topology.errors import InputError, TopologyError
 from topology.graph import Machine
-from topology.hardware import Hardware
+from topology.hardware import Hardware, check_pcie_generation
+from topology.links.rates import architecture_of
 from topology.readers.assemble import Choices, assemble
 from topology.readers.catalogue import is_text, text_of
 from topology.readers.graphs import graphs_machine, read_graph_lines, read_graphs
@@ -19,7 +20,7 @@ from topology.readers.lines import checked, plain_lines
 from topology.readers.listing import Listing, read_listing
 from topology.readers.matrix import read_matrices
 from topology.readers.nccl import read_system
-from topology.readers.own import own_hardware, read_own
+from topology.readers.own import read_own
 from topology.readers.reading import Label, Reading
 from topology.readers.smi import read_smi
 from topology.readers.tables import find_tables
@@ -59,6 +60,7 @@ def read_topology(
     """
     if not isinstance(source, str | Path):
         raise InputError(f"topology: got {source!r:.40}, wanted the text or the path of a machine")
+    check_pcie_generation(pcie_generation)
     choices = Choices(
         name="machine" if is_text(source) else Path(source).name,
         hardware=hardware,
@@ -79,19 +81,44 @@ def read_text(text: str, choices: Choices) -> Machine:
     checked(text)
     start = text.lstrip("\ufeff \t\r\n")
     if start.startswith("<") or _ROOT.search(text):
-        return finished(_xml(text, choices))
+        return finished(_xml(text, choices), choices)
     if start.startswith(("{", "[")) and not find_tables(plain_lines(text)):
-        reading, name = read_own(start)
-        kind = choices.hardware or own_hardware(name, choices.catalogue)
-        return finished(assemble(reading, replace(choices, hardware=kind)))
+        return finished(assemble(read_own(start, choices.catalogue), choices), choices)
     if _CLUSTER.search(text):
         return _cluster(text, choices)
-    return finished(_pasted(plain_lines(text), choices))
+    return finished(_pasted(plain_lines(text), choices), choices)
 
 
-def finished(machine: Machine) -> Machine:
-    """Add what is worrying about the machine to what was odd about the text."""
+def finished(machine: Machine, choices: Choices) -> Machine:
+    """Add what is worrying about the machine to what was odd about the text.
+
+    Raises
+    ------
+    InputError
+        If the GPUs are not of the kind that the user says they are.
+    """
+    if choices.hardware is not None:
+        _agreed(machine, choices.hardware)
     return replace(machine, warnings=(*machine.warnings, *concerns(machine)))
+
+
+def _agreed(machine: Machine, hardware: Hardware) -> None:
+    """Check that a kind which the user gives is that of a GPU, and of its generation."""
+    kinds = {gpu.hardware: gpu for gpu in reversed(machine.gpus)}
+    own = kinds.get(hardware.name)
+    if own is None and machine.gpus:
+        first = machine.gpus[0]
+        what = f"{first.product or first.hardware}"
+        raise InputError(
+            f"hardware: got {hardware.name}, but {machine.name} says that {first.name} is "
+            f"{what[:60]}: wanted {' or '.join(map(str, kinds))}, or none"
+        )
+    if own is not None and own.architecture != architecture_of(own.capability):
+        raise InputError(
+            f"hardware: got {hardware.name}, of compute capability "
+            f"{'.'.join(map(str, hardware.device.compute_capability))}, but {machine.name} says "
+            f"that {own.name} has {own.capability / 10:g}"
+        )
 
 
 def _xml(text: str, choices: Choices) -> Machine:
@@ -127,7 +154,7 @@ def _cluster(text: str, choices: Choices) -> Machine:
         host = host_of(said, choices.catalogue)
     else:
         host = read_text(said.topology, choices)
-    return finished(build_cluster(said, replace(host, warnings=())))
+    return finished(build_cluster(said, replace(host, warnings=())), choices)
 
 
 def _pasted(lines: Sequence[str], choices: Choices) -> Machine:

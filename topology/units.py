@@ -35,6 +35,9 @@ _PREFIXES: Final = {
     "Gi": 2.0**30,
     "Ti": 2.0**40,
 }
+SLOWEST_LINK: Final = 1e6  # B/s
+FASTEST_LINK: Final = 1e15  # B/s
+
 _NUMBER: Final = r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)"
 
 
@@ -78,11 +81,18 @@ def parse_rate(text: str) -> BytesPerSecond:
 
     >>> parse_rate("400 Gbit/s") == parse_rate("400Gb/s") == parse_rate("50 GB/s") == 50e9
     True
+
+    Raises
+    ------
+    InputError
+        If it is no bandwidth, or one that no link has.
     """
-    match = re.fullmatch(rf"{_NUMBER}\s*([TGM])(?:bit/s|bps|b/s)", text.strip()[:40])
-    if match is None:
-        return BytesPerSecond(parse(text.strip()[:40], "B/s"))
-    return BytesPerSecond(parse(f"{match[1]} {match[2]}B/s", "B/s") / 8)
+    shown = text.strip()[:40]
+    match = re.fullmatch(rf"{_NUMBER}\s*([TGM])(?:bit/s|bps|b/s)", shown)
+    value = parse(f"{match[1]} {match[2]}B/s", "B/s") / 8 if match else parse(shown, "B/s")
+    if not SLOWEST_LINK <= value <= FASTEST_LINK:
+        raise InputError(f"{shown!r}: wanted a bandwidth from 1 MB/s to 1000 TB/s")
+    return BytesPerSecond(value)
 
 
 def parse_bytes(text: str) -> Bytes:

@@ -99,6 +99,14 @@ def test_the_order_of_gpus_is_printed_and_launched(tmp_path, capsys):
     assert "CUDA_VISIBLE_DEVICES=0,2,1,3 vllm serve" in " ".join(out.split())
 
 
+def test_few_of_many_gpus_are_chosen_without_listing_every_subset():
+    # 4e9 ways to take 8 of 64; staged copies share the uplink of their switch, so two are best
+    text = matrix(64, lambda a, b: "PIX" if a // 8 == b // 8 else "SYS")
+    whole = ground_of(text, detect=False, hardware="l4", pcie_generation=None, nodes=0)
+
+    assert whole.on(8).local == tuple(range(4, 12))
+
+
 def test_a_subset_is_named():
     answer = planner.recommend(
         "llama-3.1-8b", gpus=2, topology=crossed_pairs(), hardware="rtx-3090"

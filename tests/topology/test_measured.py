@@ -125,7 +125,7 @@ def test_a_file_gives_measured_pairs_and_labels():
     [
         ('[[measured]]\nlabel = "PXB"\nbandwidth = "1 GB/s"', "no such pair of GPUs, it has NODE"),
         ('[[measured]]\nbandwidth = "1 GB/s"', "expected a pair of GPUs or a label"),
-        ('[[measured]]\nlabel = "SYS"\nbandwidth = "0 GB/s"', "and a bandwidth such as"),
+        ('[[measured]]\nlabel = "SYS"\nbandwidth = "0 GB/s"', "wanted a bandwidth from 1 MB"),
         ('[[measured]]\nlabel = "SYS"\nbandwidth = "quick"', "quick"),
         ('[[measured]]\npair = ["GPU0"]\nbandwidth = "1 GB/s"', "expected a pair"),
     ],

@@ -1,5 +1,6 @@
 """Path types, peer access and shares of links come out as NCCL and the laws of queues have them."""
 
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ import pytest
 import testpastes as pastes
 from hypothesis import given
 from hypothesis import strategies as st
+from machinetexts import matrix
 
 from topology.catalogue import hardware, hardware_names
 from topology.concerns import concerns
@@ -26,8 +28,18 @@ from topology.paths import (
     socket_rate,
 )
 from topology.read import read_topology
+from topology.report import html
 from topology.rings import best_ring
-from topology.routes import NVLINK, SYSTEM, adjacency, hops, host_route, route, staged_route
+from topology.routes import (
+    NVLINK,
+    SYSTEM,
+    adjacency,
+    hops,
+    host_route,
+    host_routes,
+    route,
+    staged_route,
+)
 from topology.survey import survey
 
 NCCL = rates().nccl
@@ -230,6 +242,29 @@ def test_routes_are_widest_then_shortest():
     assert route(graph, "GPU0", "GPU5", NVLINK) is None
     assert all(graph.edge(a, b) for a, b in pairwise(host_route(graph, "GPU0", "GPU5")))
     assert graph.latency(wide) == pytest.approx(0.6e-6)
+
+
+def test_ways_from_one_gpu_are_those_to_each_of_the_others():
+    machine = read_topology(pastes.PAIRS)
+    graph = adjacency(machine)
+    names = [gpu.name for gpu in machine.gpus]
+    for start in names:
+        ways = host_routes(graph, start, names)
+
+        assert {end: ways[end] for end in names} == {
+            end: host_route(graph, start, end) for end in names
+        }
+
+
+def test_a_host_of_many_gpus_is_drawn_in_seconds():
+    """All of 256 GPUs in nested switches over four sockets: paths are looked for once a GPU."""
+    kinds = {4: "PIX", 16: "PXB", 64: "NODE", 256: "SYS"}
+    text = matrix(256, lambda a, b: next(k for n, k in kinds.items() if a // n == b // n))
+    start = time.process_time()
+    page = html(read_topology(text, hardware=hardware("rtx-4090")))
+
+    assert "and 60 more" in page
+    assert time.process_time() - start < 8  # two seconds, on a machine with nothing to do
 
 
 # What people measured: who wins, and roughly by how much

@@ -8,7 +8,7 @@ import testpastes as pastes
 from rich.console import Console
 
 from topology.catalogue import hardware
-from topology.detect import machine_from, snapshot
+from topology.detect import detect, machine_from, snapshot
 from topology.errors import InputError
 from topology.machines import machine_of
 from topology.picture import svg
@@ -131,6 +131,45 @@ def test_detection_says_what_is_missing(monkeypatch):
 
     with pytest.raises(InputError, match="nvidia-ml-py"):
         snapshot()
+
+
+class Nvml:
+    """Bindings of one card that stop answering at the call of that name."""
+
+    NVMLError = RuntimeError
+
+    def __init__(self, lost):
+        self.lost = lost
+
+    def __getattr__(self, name):
+        if name == "nvmlDeviceGetNvLinkState":
+            raise AttributeError(name)  # bindings of some age
+
+        def ask(*_):
+            if name == self.lost:
+                raise self.NVMLError("GPU is lost")
+            return {"nvmlDeviceGetCount": 1, "nvmlDeviceGetName": b"NVIDIA L4"}.get(name)
+
+        return ask
+
+
+@pytest.mark.parametrize("lost", ["nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
+def test_a_gpu_that_is_lost_while_it_is_asked_is_one_line(lost, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml(lost))
+
+    with pytest.raises(InputError, match="got the error 'GPU is lost' from NVML, wanted a list"):
+        snapshot()
+
+
+def test_what_nvml_cannot_say_is_left_out(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml("nvmlShutdown"))
+
+    assert detect().gpus[0].hardware == "l4"
+    assert detect(hardware=hardware("l4"), pcie_generation=3).edges[0].generation == 3
+    with pytest.raises(InputError, match="this machine says that GPU0 is NVIDIA L4: wanted l4"):
+        detect(hardware=hardware("h100-sxm"))
+    with pytest.raises(InputError, match="pcie_generation: got 9"):
+        detect(pcie_generation=9)
 
 
 def test_an_assumed_rate_of_nics_is_listed_and_not_read():

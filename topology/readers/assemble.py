@@ -42,7 +42,7 @@ _SPOKEN: Final = {
 class Choices:
     """What the user says beside the text.
 
-    hardware : kind of every GPU. catalogue : kinds that a product name may stand for.
+    hardware : kind of the GPUs that the text does not name. catalogue : kinds that it may name.
     """
 
     name: str = "machine"
@@ -50,15 +50,20 @@ class Choices:
     pcie_generation: int | None = None
     catalogue: Mapping[str, Hardware]
 
-    def kind(self, product: str) -> Hardware | None:
-        """Find the hardware of a GPU: what the user says, else by its product name."""
-        found = by_product(names(), product)
-        return self.hardware or (self.catalogue.get(found) if found else None)
+    def kind(self, told: str | None) -> Hardware | None:
+        """Find the hardware of a GPU: what the text tells, else what the user says."""
+        known = self.catalogue.get(told) if told else None
+        if known is None or (self.hardware is not None and self.hardware.device == known.device):
+            return self.hardware
+        return known
 
 
 def assemble(reading: Reading, choices: Choices) -> Machine:
     """Build the machine that a reading describes."""
-    kinds = {gpu.name: choices.kind(gpu.product) for gpu in reading.gpus}
+    kinds = {
+        gpu.name: choices.kind(gpu.hardware or by_product(names(), gpu.product))
+        for gpu in reading.gpus
+    }
     usual = _usual_nvlinks(reading, kinds)
     if usual:
         note = "NVSwitch between all GPUs, as in the usual server of that kind"

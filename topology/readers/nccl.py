@@ -219,7 +219,7 @@ def _nic_names(devices: Sequence[_Device]) -> dict[str, list[_Device]]:
 def _kind(device: _Device, choices: Choices) -> Hardware | None:
     number = device.element.attributes.get("device", "")
     found = by_device(names(), number)
-    return choices.hardware or (choices.catalogue.get(found) if found else None)
+    return choices.kind(found)
 
 
 def _gpu(name: str, device: _Device, choices: Choices) -> Gpu:

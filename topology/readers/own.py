@@ -4,20 +4,20 @@ import json
 from collections.abc import Mapping
 from typing import Final, cast, get_args
 
-from topology.errors import TopologyError
+from topology.errors import TopologyError, unknown
 from topology.graph import PairKind, PeerState, PeerStatus
-from topology.hardware import Hardware
+from topology.hardware import NEWEST_PCIE, Hardware, check_pcie_generation
 from topology.readers.reading import RANKS, GpuText, Label, NicText, Reading, Told
 from topology.sourced import Sourced
-from topology.units import Bytes, BytesPerSecond
+from topology.units import FASTEST_LINK, SLOWEST_LINK, Bytes, BytesPerSecond
 
 _NVLINKS: Final = ("NVLINK", "NVSWITCH")
 _ASSUMED: Final = "PCIe generation"  # begins the line that says so
-_MOST: Final = 10**15  # B/s
+_MOST: Final = 10**15  # B
 
 
-def read_own(text: str) -> tuple[Reading, str | None]:
-    """Read what ``to_dict`` gives of a single host, and the hardware name it carries.
+def read_own(text: str, catalogue: Mapping[str, Hardware]) -> Reading:
+    """Read what ``to_dict`` gives of a single host; `catalogue` knows the hardware it names.
 
     Raises
     ------
@@ -28,6 +28,8 @@ def read_own(text: str) -> tuple[Reading, str | None]:
         table = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise TopologyError(f"JSON: {str(error)[:100]}") from None
+    except ValueError:
+        raise TopologyError("JSON: got a number of thousands of digits, wanted bytes") from None
     if not isinstance(table, dict) or not {"gpus", "links"} <= table.keys():
         keys = sorted(map(str, table))[:8] if isinstance(table, dict) else type(table).__name__
         raise TopologyError(f"JSON: expected a table with gpus and links, got {keys}")
@@ -35,7 +37,6 @@ def read_own(text: str) -> tuple[Reading, str | None]:
         raise TopologyError("JSON: expected one node; describe a cluster in TOML")
     gpus = _rows(table, "gpus")
     names = [_text(row, "name") for row in gpus]
-    kinds = {row.get("hardware") for row in gpus}
     nics = [
         NicText(
             name=_text(row, "name"),
@@ -50,16 +51,14 @@ def read_own(text: str) -> tuple[Reading, str | None]:
     assumed = any(str(line).startswith(_ASSUMED) for line in _lines(table, "assumptions"))
     if len(known) < len(names) + len(nics):
         raise TopologyError("JSON: two devices have one name")
-    reading = Reading(
+    return Reading(
         source="JSON",
-        gpus=tuple(_gpu(row, assumed=assumed) for row in gpus),
+        gpus=tuple(_gpu(row, catalogue, assumed=assumed) for row in gpus),
         nics=tuple(nics),
         labels=dict(_label(row, known) for row in links),
         told=dict(_told(row) for row in _spoken(links, names)),
         peers=tuple(_peer(row, known) for row in _lines(table, "peer_access")),
     )
-    kind = kinds.pop() if len(kinds) == 1 else None
-    return reading, kind if isinstance(kind, str) else None
 
 
 def _rows(table: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
@@ -106,12 +105,13 @@ def _speed(row: Mapping[str, object]) -> Sourced | None:
 
 
 def _rate(value: object, what: str) -> BytesPerSecond:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not SLOWEST_LINK <= cast(float, value) <= FASTEST_LINK:
         raise TopologyError(
             f"JSON: {what[:90]}: bandwidth_bytes_per_s is {str(value)[:40]!r}: "
             f"expected bytes a second"
         )
-    return BytesPerSecond(value)
+    return BytesPerSecond(float(cast(float, value)))
 
 
 def _told(row: Mapping[str, object]) -> tuple[tuple[str, str], Told]:
@@ -130,22 +130,49 @@ def _peer(row: object, known: set[str]) -> PeerStatus:
     return PeerStatus(a=a, b=b, state=cast(PeerState, state), capability=capability)
 
 
-def _gpu(row: Mapping[str, object], *, assumed: bool) -> GpuText:
+def _gpu(row: Mapping[str, object], catalogue: Mapping[str, Hardware], *, assumed: bool) -> GpuText:
     """Read a GPU; a PCIe generation that was `assumed` is left to be assumed again."""
-    memory = row.get("memory_bytes")
+    name = _text(row, "name")
+    check_pcie_generation(row.get("pcie_generation") or None, f"JSON: {name[:40]}: pcie_generation")
     lanes = _whole(row, "pcie_lanes", 16) or 16
     return GpuText(
-        name=_text(row, "name"),
+        name=name,
         numa=_numa(row),
+        hardware=_hardware(row, catalogue),
         product=str(row.get("product", ""))[:100],
         architecture=str(row.get("architecture", ""))[:20],
-        memory=Bytes(float(memory)) if isinstance(memory, int | float) else None,
+        memory=_memory(row),
         mig=row.get("mig") is True,
         slices=tuple(filter(None, [str(row.get("slice", ""))[:20]])),
-        generation=0 if assumed else _whole(row, "pcie_generation", 7),
+        generation=0 if assumed else _whole(row, "pcie_generation", NEWEST_PCIE),
         lanes=lanes,
         most_lanes=lanes,
     )
+
+
+def _hardware(row: Mapping[str, object], catalogue: Mapping[str, Hardware]) -> str:
+    """Read the catalogue name of a GPU; empty where the file does not know it."""
+    name = row.get("hardware")
+    if name is None or name == "":
+        return ""
+    what = f"JSON: {_text(row, 'name')[:40]}: hardware"
+    if not isinstance(name, str):
+        raise TopologyError(f"{what}: got {str(name)[:40]!r}, wanted a name of the catalogue")
+    if name.lower() not in catalogue:
+        raise unknown(what, name, catalogue)
+    return name.lower()
+
+
+def _memory(row: Mapping[str, object]) -> Bytes | None:
+    value = row.get("memory_bytes")
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < cast(float, value) < _MOST:
+        raise TopologyError(
+            f"JSON: {_text(row, 'name')[:40]}: memory_bytes: got {str(value)[:40]!r}, wanted bytes"
+        )
+    return Bytes(float(cast(float, value)))
 
 
 def _label(row: Mapping[str, object], known: set[str]) -> tuple[tuple[str, str], Label]:
@@ -159,8 +186,3 @@ def _label(row: Mapping[str, object], known: set[str]) -> tuple[tuple[str, str],
     if known_kind != "NVLINK" and known_kind not in RANKS:
         raise TopologyError(f"JSON: link {a[:40]}-{b[:40]}: no {kind} inside one node")
     return (a, b), Label(cast(PairKind, known_kind), count)
-
-
-def own_hardware(name: str | None, catalogue: Mapping[str, Hardware]) -> Hardware | None:
-    """Look up the hardware name of a machine that was written before."""
-    return catalogue.get(name) if name else None

@@ -38,13 +38,14 @@ class GpuText:
     """What a text says about one GPU; None and "" where it says nothing.
 
     numa : the one NUMA node it is on. affinity : its processors as written, when that is all.
-    slices : profiles of its MIG slices. lanes, most_lanes : PCIe width now and at best. links :
-    NVLinks that are up.
+    hardware : its catalogue name. slices : profiles of its MIG slices. lanes, most_lanes : PCIe
+    width now and at best. links : NVLinks that are up.
     """
 
     name: str
     numa: int | None = None
     affinity: str = ""
+    hardware: str = ""
     product: str = ""
     architecture: str = ""
     memory: Bytes | None = None
