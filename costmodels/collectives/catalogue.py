@@ -29,16 +29,20 @@ def transports() -> Transports:
     return load_transports(_read("collectives_network.toml"))
 
 
-@cache
 def engines() -> dict[str, Engine]:
-    """Read the serving engines, once."""
-    return load_engines(_read("collectives_engines.toml"))[0]
+    """Give the serving engines."""
+    return _engines()[0]
+
+
+def eager() -> Eager:
+    """Give what a call costs that no graph replays."""
+    return _engines()[1]
 
 
 @cache
-def eager() -> Eager:
-    """Read what a call costs that no graph replays, once."""
-    return load_engines(_read("collectives_engines.toml"))[1]
+def _engines() -> tuple[dict[str, Engine], Eager]:
+    """Read the engines' file, once."""
+    return load_engines(_read("collectives_engines.toml"))
 
 
 def _read(name: str) -> str:
