@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from topology.fabric import Fabric, Network, NetworkKind
+from topology.fabric import Fabric, Network, NetworkKind, behind_one_uplink
 from topology.hardware import Hardware, pcie_bandwidth
 from topology.units import BytesPerSecond, counted
 
@@ -43,6 +43,7 @@ _PROVIDER: Final = re.compile(
 )
 _TAKEN: Final = re.compile(r"NCCL INFO Using network\s+(\S.*?)\s*$")
 _PCIE: Final = re.compile(r"\bpcie?\s*(?:gen\s*)?([3-6])(?:\.0)?\b")
+_SWITCHED: Final = re.compile(r"\bp(?:ix|xb)\b")
 _NO_PEERS: Final = re.compile(r"no p2p|p2p (?:is )?(?:not available|off|disabled)|\bshm\b")
 
 
@@ -53,6 +54,7 @@ class LinksText:
     kind : of the network. nics : of one node. rates : bytes per second of one NIC, several where
     the text leaves open which. total : bytes per second of all NICs of a node. sockets : RDMA was
     off. mesh, pcie : how GPUs of a node are joined. peers : whether they read each other's memory.
+    switched : they hang on one PCIe switch. across : they sit on two sockets.
     """
 
     kind: NetworkKind | None = None
@@ -64,6 +66,7 @@ class LinksText:
     pcie: bool = False
     generation: int = 0
     peers: bool | None = None
+    switched: bool = False
     across: bool = False
 
 
@@ -113,8 +116,8 @@ def read_inside(text: str, said: LinksText) -> LinksText:
     """Add what somebody wrote of the links between GPUs of one node.
 
     >>> found = read_inside("PCIe 3.0 x16, PIX, P2P not available (SHM)", LinksText())
-    >>> found.pcie, found.generation, found.peers
-    (True, 3, False)
+    >>> found.pcie, found.generation, found.peers, found.switched
+    (True, 3, False, True)
     """
     words = text.lower()
     generation = _PCIE.search(words)
@@ -126,6 +129,7 @@ def read_inside(text: str, said: LinksText) -> LinksText:
         pcie=pcie,
         generation=int(generation[1]) if pcie and generation else 0,
         peers=peers if pcie else None,
+        switched=bool(_SWITCHED.search(words)),
         across="cross-socket" in words,
     )
 
@@ -203,7 +207,7 @@ def _inside(fabric: Fabric, said: LinksText) -> Fabric:
     generation = said.generation or fabric.pcie_generation or 4
     slot = BytesPerSecond(pcie_bandwidth(generation))
     moved = said.generation or fabric.link != "pcie"
-    return replace(
+    found = replace(
         fabric,
         link="pcie",
         multicast=False,
@@ -212,6 +216,7 @@ def _inside(fabric: Fabric, said: LinksText) -> Fabric:
         peer_to_peer=fabric.peer_to_peer if said.peers is None else said.peers,
         crosses_sockets=fabric.crosses_sockets or said.across,
     )
+    return behind_one_uplink(found) if said.switched and not found.peer_to_peer else found
 
 
 def _network(
@@ -267,5 +272,7 @@ def _parts(fabric: Fabric) -> Iterator[str]:
         return
     yield f"PCIe {fabric.pcie_generation}, {fabric.bandwidth / 10**9:.4g} GB/s"
     yield "peer access" if fabric.peer_to_peer else "copies through the host"
+    if fabric.chain:
+        yield "one uplink for all"
     if fabric.crosses_sockets:
         yield "over two sockets"

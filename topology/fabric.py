@@ -3,7 +3,7 @@
 A catalogue node or a topology graph is reduced to this; the cost models see no graph.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from topology.devices import Architecture
@@ -41,6 +41,8 @@ class Fabric:
     crosses_sockets : some traffic between ranks passes the link between CPU sockets.
     exchange : bytes per second that one GPU can send while every rank of its node sends to every
         other, where shared links leave less than `bandwidth`; 0 where nothing is known of them.
+    chain : bytes per second that each GPU of a node can pass on while data goes down an open
+        chain, where links are shared and one hop less leaves more than `bandwidth`; 0 for as much.
     """
 
     architecture: Architecture
@@ -55,3 +57,22 @@ class Fabric:
     network: Network | None = None
     hosts: int = 1
     exchange: BytesPerSecond = BytesPerSecond(0.0)
+    chain: BytesPerSecond = BytesPerSecond(0.0)
+
+
+def behind_one_uplink(fabric: Fabric) -> Fabric:
+    """Put the GPUs of each node on one switch, whose uplink all of their staged copies share.
+
+    >>> pair = Fabric(
+    ...     architecture="turing", ranks=2, link="pcie", bandwidth=BytesPerSecond(16e9),
+    ...     peer_to_peer=False,
+    ... )
+    >>> behind_one_uplink(pair).bandwidth, behind_one_uplink(pair).chain
+    (8000000000.0, 16000000000.0)
+    """
+    local = fabric.ranks // fabric.nodes
+    return replace(
+        fabric,
+        bandwidth=BytesPerSecond(fabric.bandwidth / local),
+        chain=BytesPerSecond(fabric.bandwidth / max(1, local - 1)),
+    )

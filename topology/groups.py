@@ -11,7 +11,7 @@ from topology.expand import uplink, usable_nics
 from topology.fabric import Fabric, LinkKind, Network
 from topology.graph import Cluster, Gpu, Machine, Nic
 from topology.measured import is_known, link_bandwidth
-from topology.rings import best_ring, exchange_rate, has_nvlink_ring, load_of
+from topology.rings import best_ring, chain_rate, exchange_rate, has_nvlink_ring, load_of
 from topology.survey import Survey, is_nvlink, survey
 from topology.units import BytesPerSecond
 
@@ -86,6 +86,7 @@ def _fabric(
         network=network,
         hosts=hosts,
         exchange=BytesPerSecond(min(part.exchange for part in local)),
+        chain=BytesPerSecond(min(part.chain for part in local)),
     )
 
 
@@ -127,6 +128,7 @@ class _Local:
     peer_to_peer: bool
     crosses_sockets: bool
     exchange: float = 0.0
+    chain: float = 0.0
 
 
 def _islands(machine: Machine, ranks: Sequence[int]) -> list[list[tuple[int, str]]]:
@@ -167,7 +169,7 @@ def _by_copy(machine: Machine, ranks: Sequence[int]) -> dict[int, tuple[str, ...
 def _local(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]) -> _Local:
     """Describe the links between the members of a group on one host."""
     gpus = known.machine.gpus
-    link, bandwidth = _link(known, names, beside)
+    link, bandwidth, chain = _link(known, names, beside)
     alone = len(names) == 1 and not all(gpu.peer_to_peer for gpu in gpus if gpu.name in names)
     return _Local(
         link=link,
@@ -175,6 +177,7 @@ def _local(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]])
         peer_to_peer=link != "pcie" or not (alone or any(p <= set(names) for p in known.refused)),
         crosses_sockets=len({known.cpus[name] for name in names}) > 1,
         exchange=_exchange(known, names, beside) if link == "pcie" and len(names) > 2 else 0.0,
+        chain=chain if chain > bandwidth else 0.0,
     )
 
 
@@ -191,18 +194,22 @@ def _exchange(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str
 
 def _link(
     known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
-) -> tuple[LinkKind, float]:
+) -> tuple[LinkKind, float, float]:
+    """Name the links of a group, and give what one GPU passes on in a ring and down a chain."""
     pairs = known.pairs
     if len(names) == 1:
-        return _alone(known, names[0])
+        return *_alone(known, names[0]), 0.0
     inside = [pairs.get((a, b)) for i, a in enumerate(names) for b in names[i + 1 :]]
     if all(pair is not None and pair.kind == "NVSWITCH" for pair in inside):
         told = [link_bandwidth(pair) for pair in inside if pair is not None and is_known(pair)]
-        return "nvswitch", min([*told, *(known.nvlink[name] for name in names if not told)])
+        return "nvswitch", min([*told, *(known.nvlink[name] for name in names if not told)]), 0.0
     neighbours = {a: {b for b in names if b != a and is_nvlink(pairs.get((a, b)))} for a in names}
     if has_nvlink_ring(neighbours, names):
-        return "nvlink", min(sum(link_bandwidth(pairs[a, b]) for b in neighbours[a]) for a in names)
-    return "pcie", best_ring(known, names, load_of(known, beside)).rate
+        rates = [sum(link_bandwidth(pairs[a, b]) for b in neighbours[a]) for a in names]
+        return "nvlink", min(rates), 0.0
+    load = load_of(known, beside)
+    ring = best_ring(known, names, load)
+    return "pcie", ring.rate, chain_rate(known, ring.order, load)
 
 
 def _alone(known: Survey, name: str) -> tuple[LinkKind, float]:

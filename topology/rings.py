@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import permutations
+from itertools import chain, pairwise, permutations
 from typing import Final
 
 from topology.graph import Pair
@@ -57,6 +57,19 @@ def crossings(known: Survey, order: Sequence[str]) -> dict[Hop, int]:
         for hop in known.path(a, b):
             crossed[hop] = crossed.get(hop, 0) + 1
     return crossed
+
+
+def chain_rate(
+    known: Survey, order: Sequence[str], load: Mapping[Hop, int] | None = None
+) -> BytesPerSecond:
+    """Bytes per second that each GPU can pass to the next where the last has nobody to pass to."""
+    crossed = dict(load or {})
+    ways = [known.path(a, b) for a, b in pairwise(order)]
+    for hop in chain.from_iterable(ways):
+        crossed[hop] = crossed.get(hop, 0) + 1
+    return BytesPerSecond(
+        min(known.capacity[hop] / crossed[hop] for hop in chain.from_iterable(ways))
+    )
 
 
 def load_of(known: Survey, groups: Sequence[Sequence[str]]) -> dict[Hop, int]:

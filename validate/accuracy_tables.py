@@ -10,7 +10,7 @@ import numpy as np
 from costmodels.collectives import Settings
 from costmodels.collectives.operations import read_op
 from topology.errors import InputError
-from topology.fabric import Fabric, LinkKind, Network, NetworkKind
+from topology.fabric import Fabric, LinkKind, Network, NetworkKind, behind_one_uplink
 from topology.hardware import Hardware, pcie_bandwidth
 from topology.units import KIB, BytesPerSecond
 from validate.accuracy_collectives import Figure
@@ -19,7 +19,7 @@ from validate.fit_collectives import Measurement
 
 COLUMNS: Final = (
     "table", "hardware", "op", "gpus", "nodes", "link", "pcie_generation", "peer_to_peer",
-    "crosses_sockets", "network", "nics", "nic_bandwidth_bytes_per_s", "nccl", "launcher",
+    "crosses_sockets", "uplink", "network", "nics", "nic_bandwidth_bytes_per_s", "nccl", "launcher",
     "algorithm", "message_bytes", "seconds", "source",
 )  # fmt: skip
 SMALL: Final = 64 * KIB
@@ -30,6 +30,7 @@ def read_figures(text: str, hardware: Mapping[str, Hardware]) -> list[Figure]:
 
     link : what replaces the catalogue's, such as the mesh of a node of four GPUs; empty for none.
     pcie_generation, peer_to_peer, crosses_sockets : of GPUs on PCIe; empty for the catalogue's.
+    uplink : "shared" where all GPUs of a node hang on one PCIe switch, empty for none.
     network, nics, nic_bandwidth_bytes_per_s : of one node, empty on one.
 
     Raises
@@ -92,7 +93,7 @@ def _links(row: Mapping[str, str], whole: Fabric) -> Fabric:
     for flag in ("peer_to_peer", "crosses_sockets"):
         if row[flag]:
             whole = replace(whole, **{flag: row[flag] == "yes"})  # type: ignore[arg-type]
-    return whole
+    return behind_one_uplink(whole) if row["uplink"] == "shared" else whole
 
 
 def score(figures: Iterable[Figure]) -> list[Score]:

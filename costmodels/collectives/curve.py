@@ -93,16 +93,16 @@ class Curve:
         """Seconds a byte of one GPU when all but `idle` GPUs of a node of `fabric` send."""
         local = max(2, fabric.ranks // fabric.nodes)
         crowd = (local - idle) / self.pool if self.pool else 0.0
-        return self.per_byte(self._through_tree(fabric, local)) + crowd
+        link = fabric.chain if idle and fabric.chain else fabric.bandwidth
+        return self.per_byte(self._through_tree(fabric, local, link)) + crowd
 
-    def _through_tree(self, fabric: Fabric, local: int) -> BytesPerSecond:
-        """Nominal bandwidth of a link that `local` GPUs of a node use at once."""
+    def _through_tree(self, fabric: Fabric, local: int, link: BytesPerSecond) -> BytesPerSecond:
+        """Nominal bandwidth of a `link` that `local` GPUs of a node use at once."""
         if fabric.link != "pcie":
-            return fabric.bandwidth
+            return link
         left = self.share if local > 2 else 1.0
         left *= self.cross if fabric.crosses_sockets else 1.0
-        shared = left * (self.tree or fabric.bandwidth)
-        return BytesPerSecond(min(fabric.bandwidth, shared))
+        return BytesPerSecond(min(link, left * (self.tree or link)))
 
     def per_byte_exchanged(self, fabric: Fabric) -> float:
         """Seconds a byte of one GPU when all GPUs of a node of `fabric` send to all others.

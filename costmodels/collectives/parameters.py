@@ -132,8 +132,7 @@ def load_library(*texts: str) -> Library:
     """Read tables of curves from TOML texts; the caller does the file I/O.
 
     A table ``[hopper.nvlink.ring_ll]`` holds the fields of a curve, as text with units, and its
-    provenance, and under ``also`` other generations among what was measured; ``[like]`` maps
-    ``"volta.nvlink"`` to the place that stands in for it.
+    provenance; ``[like]`` maps ``"volta.nvlink"`` to the place that stands in for it.
 
     Raises
     ------
@@ -149,10 +148,7 @@ def load_library(*texts: str) -> Library:
             for link, rows in links.items():
                 for name, row in rows.items():
                     where = f"{architecture}.{link}.{name}"
-                    fitted = read_fitted(where, row)
-                    curves[where] = fitted
-                    for other in str(row.get("also", "")).split():
-                        curves[f"{other}.{link}.{name}"] = fitted
+                    curves[where] = read_fitted(where, row)
     return Library(curves=curves, like=like)
 
 
@@ -160,7 +156,7 @@ def read_fitted(where: str, row: Mapping[str, object]) -> Fitted:
     """Read one table: a curve with its provenance."""
     names = {field.name for field in fields(Curve)}
     known = row.get("kind") == "measured"
-    extra = set(row) - names - {*_COVER, *_ERRORS, "note", "also"}
+    extra = set(row) - names - {*_COVER, *_ERRORS, "note"}
     missing = {"launch", "efficiency", *_COVER, *(_ERRORS if known else ())} - set(row)
     if extra or missing:
         raise CatalogueError(f"{where}: missing {sorted(missing)}, unexpected {sorted(extra)}")

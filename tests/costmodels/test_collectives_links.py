@@ -13,7 +13,7 @@ from costmodels.collectives.catalogue import library
 from costmodels.collectives.order import over_pcie
 from costmodels.estimate import Basis
 from topology.catalogue import hardware
-from topology.fabric import Fabric
+from topology.fabric import Fabric, behind_one_uplink
 from topology.hardware import pcie_bandwidth
 
 SIZES = 2.0 ** (np.arange(4, 33 * 2) / 2)
@@ -101,8 +101,8 @@ def test_a_kernel_is_launched_by_its_gpu_whatever_the_link():
                     assert after[1] >= before[1]
 
 
-def test_staged_copies_were_measured_on_turing_too():
-    """nccl-tests logs of 2 x RTX 2080 Ti are among the rows of that fit."""
+def test_staged_copies_were_measured_on_turing_and_ada():
+    """2 x RTX 2080 Ti, 2 x RTX 4090 and L40S; others are taken to be like them."""
     fabric = hardware("rtx-2080-ti").fabric(2)
 
     assert not fabric.peer_to_peer
@@ -116,6 +116,38 @@ def test_a_staged_broadcast_crosses_each_slot_once(gigabytes, table):
     time = collective_time(table, 2.0**30, hardware("rtx-2080-ti").fabric(2))
 
     assert 2**30 / time / 1e9 == pytest.approx(gigabytes, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("op", "milliseconds"),
+    [
+        ("all_reduce", 134.33),
+        ("all_gather", 79.115),
+        ("broadcast", 48.458),
+        ("reduce", 48.281),
+        ("all_to_all", 58.597),
+    ],
+)
+def test_staged_copies_of_a_pair_share_its_uplink(op, milliseconds):
+    """2 x RTX 2080 Ti on one switch without peers, 512 MiB (an AutoDL user's public nccl-tests).
+
+    A broadcast has the uplink for itself each way; in the others both GPUs send.
+    """
+    pair = behind_one_uplink(hardware("rtx-2080-ti").fabric(2))
+
+    assert collective_time(op, 2.0**29, pair) * 1e3 == pytest.approx(milliseconds, rel=0.03)
+
+
+def test_two_staged_cards_on_one_switch_are_slower_than_on_two_sockets():
+    """2 x RTX 4090, 1 GiB: 479 and 281 ms (a public nccl-tests log of one server)."""
+    apart = replace(hardware("rtx-4090").fabric(2), crosses_sockets=True)
+    times = [
+        collective_time("all_reduce", 2.0**30, one)
+        for one in (behind_one_uplink(hardware("rtx-4090").fabric(2)), apart)
+    ]
+
+    assert times[0] / times[1] == pytest.approx(479 / 281, rel=0.2)
+    assert times == pytest.approx([0.479, 0.281], rel=0.17)
 
 
 def test_peers_exchange_no_faster_than_root_complexes_let_them():

@@ -277,6 +277,7 @@ def test_without_peer_access_two_gpus_share_their_uplink_twice():
     apart = fabric(read_topology(pastes.square("SYS", 2), hardware=kind), [0, 1])
 
     assert under_one.bandwidth == apart.bandwidth / 2
+    assert (under_one.chain, apart.chain) == (apart.bandwidth, 0)  # a broadcast has it for itself
     assert apart.crosses_sockets
     assert not under_one.crosses_sockets
 
