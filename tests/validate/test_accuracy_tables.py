@@ -12,7 +12,7 @@ from validate.accuracy_tables import COLUMNS, read_figures, score
 TEXT = files("validate").joinpath("data", "nccl_table_figures.csv").read_text(encoding="utf-8")
 FIGURES = read_figures(TEXT, hardware_names())
 REASONS = (
-    "23", "24", "25", "26", "42", "45", "48", "74", "83", "88", "90", "99", "110", "111",
+    "23", "24", "25", "26", "42", "45", "48", "74", "83", "88", "90", "110", "111",
     "112-a2a128",
 )  # fmt: skip
 """Tables that docs/accuracy.md says why the model is far from."""
