@@ -1,8 +1,9 @@
 """Time diffusers' own context parallelism, the peer that the executor is compared with.
 
 Run ``torchrun --nproc-per-node 2 benchmarks/diffusers_peer.py OUTPUT [MODEL [MODE]]``. Every line
-of OUTPUT is one pass of a whole transformer with random weights in bf16: median of its repeats by the device's
-clock, largest over the ranks. It needs PyTorch, diffusers and GPUs; nothing of the planner.
+of OUTPUT is one pass of a whole transformer with random weights in bf16: median of its repeats by
+the device's clock, largest over the ranks. It needs PyTorch, diffusers and GPUs, and nothing of the
+planner.
 """
 
 import json
