@@ -51,7 +51,8 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         default="graph",
-        help="how torch is launched: eager, compile and graph, with commas (default: graph)",
+        help="how torch is launched: eager, compile and graph, with commas; engines: eager and "
+        "graph (default: graph)",
     )
     _add_prediction(parser)
     parser.add_argument(
@@ -85,8 +86,22 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", type=whole, metavar="N", help="(default: the model's usual one)"
         )
+    _add_engines(parser)
     add_output(parser)
     parser.set_defaults(run=_validate)
+
+
+def _add_engines(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="of tensorrt: prove and run engines of a small size, and time none at full size",
+    )
+    parser.add_argument(
+        "--numbers-only",
+        action="store_true",
+        help="of tensorrt: prove layers in numpy, and build nothing; needs no TensorRT",
+    )
 
 
 def _add_prediction(parser: argparse.ArgumentParser) -> None:
@@ -106,11 +121,16 @@ def _add_prediction(parser: argparse.ArgumentParser) -> None:
 def _validate(arguments: argparse.Namespace) -> Answer:
     from planner.harness import write  # noqa: PLC0415
     from validate import harness  # noqa: PLC0415
-    from validate.command import validate  # noqa: PLC0415
     from validate.launch import is_rank  # noqa: PLC0415
 
+    if arguments.backend == "tensorrt":
+        from validate.tensorrt_backend.command import validate  # noqa: PLC0415
+    elif arguments.small or arguments.numbers_only:
+        raise InputError("--small, --numbers-only: wanted --backend tensorrt beside them")
+    else:
+        from validate.command import validate  # noqa: PLC0415
     answer = validate(arguments)
-    if arguments.backend != "torch" or not is_rank(os.environ):
+    if arguments.backend == "reference" or not is_rank(os.environ):
         assert answer is not None
         return answer
     if answer is not None:  # rank 0 of torchrun or mpirun speaks for all

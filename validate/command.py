@@ -60,8 +60,6 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
     check_plans([case.plan for case in cases], ground.gpus)
     if arguments.backend == "reference":
         return _proved(cases, ground, arguments)
-    if arguments.backend == "tensorrt":
-        return _built(cases, ground, arguments)
     return _timed(cases, ground, gate, arguments)
 
 
@@ -188,20 +186,6 @@ def _proved(cases: Sequence[Case], ground: Ground, arguments: argparse.Namespace
     if arguments.format == "json":
         return _json({"proofs": [one.to_dict() for one in found]}), code
     return (proofs_markdown if arguments.format == "markdown" else proofs_text)(found), code
-
-
-def _built(cases: Sequence[Case], ground: Ground, arguments: argparse.Namespace) -> Answer:
-    """Prove the networks of plans; build and run engines as far as this machine can."""
-    from validate.tensorrt_backend.check import check  # noqa: PLC0415
-
-    folder = Path(arguments.results)
-    found = [check(case, ground.hardware, folder, harness.complain) for case in _once(cases)]
-    code = DONE if all(one.passed and one.library for one in found) else NO
-    if arguments.format == "json":
-        return _json({"engines": [one.to_dict() for one in found]}), code
-    if arguments.format == "markdown":
-        return "\n\n".join(f"```text\n{one.text()}\n```" for one in found), code
-    return "\n\n".join(one.text() for one in found), code
 
 
 def _once(cases: Sequence[Case]) -> list[Case]:

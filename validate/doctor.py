@@ -1,6 +1,6 @@
 """``planner doctor``: whether a machine can run multi-device engines, and what it lacks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
@@ -65,9 +65,10 @@ def diagnose(machine: Machine) -> Diagnosis:
     known = allowed()
     return Diagnosis(
         (
-            Check(name="system", state="ok", found=machine.system or "unknown"),
+            _system(machine, known),
             _driver(machine, known),
             *_gpus(machine, known),
+            *_slices(machine, known),
             _tensorrt(machine, known),
             _nccl(machine, known),
             *_packages(machine, known),
@@ -76,11 +77,45 @@ def diagnose(machine: Machine) -> Diagnosis:
     )
 
 
+def _system(machine: Machine, known: Allowed) -> Check:
+    """Judge the system by those that NVIDIA names; others often do."""
+    found = ", ".join(filter(None, (machine.system, machine.distribution))) or "unknown"
+    platform = known.platforms.get(machine.processor)
+    if not machine.processor or (platform and _named(machine.distribution, platform.systems)):
+        return Check(name="system", state="ok", found=found)
+    wanted = [f"{name} {', '.join(one.systems)}" for name, one in known.platforms.items()]
+    if platform:
+        wanted = [", ".join(platform.systems)]
+    advice = f"collectives are documented for {'; '.join(wanted)}"
+    return Check(
+        name="system", state="watch" if platform else "missing", found=found, advice=advice
+    )
+
+
+def _named(distribution: str, known: Sequence[str]) -> bool:
+    """Whether a system is one of those known, or a smaller release of it."""
+    return any(distribution == one or distribution.startswith(f"{one}.") for one in known)
+
+
+def _slices(machine: Machine, known: Allowed) -> Iterator[Check]:
+    """Judge GPUs that are cut into slices, where there are any."""
+    if machine.mig and not known.mig:
+        found = f"{machine.mig} of the GPUs cut into slices (MIG)"
+        advice = "slices exchange no messages: nvidia-smi -mig 0, as root"
+        yield Check(name="whole GPUs", state="missing", found=found, advice=advice)
+
+
 def _driver(machine: Machine, known: Allowed) -> Check:
     if not machine.cuda:
         advice = "install the NVIDIA driver, or start the container with GPUs"
         return Check(name="driver", state="missing", found="no libcuda.so.1", advice=advice)
     found = f"{machine.driver or 'unknown'}, CUDA {machine.cuda}"
+    platform = known.platforms.get(machine.processor)
+    majors = sorted({one[0] for one in platform.cuda}) if platform else []
+    if majors and numbers(machine.cuda)[:1] < (majors[0],):
+        wanted = " and ".join(dotted(one) for one in platform.cuda) if platform else ""
+        advice = f"TensorRT on {machine.processor} is for CUDA {wanted}: a newer driver"
+        return Check(name="driver", state="missing", found=found, advice=advice)
     oldest = known.drivers.get(machine.cuda.split(".")[0])
     if oldest and machine.driver and numbers(machine.driver) < oldest:
         advice = f"CUDA {machine.cuda} needs driver {dotted(oldest)}"

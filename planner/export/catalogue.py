@@ -29,7 +29,10 @@ def cpp() -> Mapping[str, bytes]:
 
 
 @cache
-def checkpoints() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Read which tensors of published checkpoints make up each weight, by model family."""
+def checkpoints() -> Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]:
+    """Read which tensors of published checkpoints make up each weight, by model family.
+
+    Each has ``weights``, ``gains`` and ``biases`` by our names, and ``unused`` with the reasons.
+    """
     text = files("planner").joinpath("data", "checkpoints.toml").read_text(encoding="utf-8")
-    return {family: row["names"] for family, row in tomllib.loads(text).items()}
+    return tomllib.loads(text)

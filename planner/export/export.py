@@ -1,5 +1,6 @@
 """``planner export``: a plan of a model as a folder, for one backend."""
 
+import json
 from typing import Final
 
 from planner.export.engines import TITLES, engine_folder
@@ -8,6 +9,7 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.request import Request
 from planner.search import question_of, single_plan
 from topology.errors import InputError, unknown
+from topology.units import format_seconds
 
 BACKENDS: Final = ("tensorrt", *TITLES)
 
@@ -65,4 +67,8 @@ def export(  # noqa: PLR0913  # as the command has options
     found = files(request, plan, backend, version=version, multi_device=multi_device)
     target = write_folder(found, output, force=force)
     size = sum(map(len, found.values()))
-    return f"{target}: {len(found)} files, {size / 2**20:.1f} MiB; see README.md"
+    line = f"{target}: {len(found)} files, {size / 2**20:.1f} MiB; see README.md"
+    waits = json.loads(found["plan.json"]).get("enqueue", {}).get("exposed_s_a_step", 0.0)
+    if not waits:
+        return line
+    return f"{line}; without a CUDA graph a step waits {format_seconds(waits)} for the host"

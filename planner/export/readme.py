@@ -33,6 +33,8 @@ def readme(document: Document) -> str:
             *[_row(engine) for engine in engines],
             *watch,
             "",
+            *_needs(cast("Mapping[str, str]", document["needs"])),
+            *_enqueue(cast("Mapping[str, float]", document["enqueue"])),
             *_HOW,
             f"    mpirun -np {document['gpus']} python -m runner run",
             "",
@@ -42,6 +44,9 @@ def readme(document: Document) -> str:
             f"    mpirun -np {document['gpus']} build/runner .",
             "",
             *_WHAT,
+            *_unused(cast("Mapping[str, Mapping[str, str]]", document["checkpoint"])),
+            "",
+            f"TensorRT builds no engines of several GPUs with {_or(document['excluded'])}.",
             "",
         ]
     )
@@ -55,10 +60,40 @@ def _row(engine: Document) -> str:
     return f"| {engine['name']} | {each} | {files} | {said} |"
 
 
+def _needs(needs: Mapping[str, str]) -> list[str]:
+    nccl = f", NCCL {needs['nccl']} on LD_LIBRARY_PATH" if "nccl" in needs else ""
+    return [
+        f"Needs TensorRT {needs['tensorrt']}{nccl}, or newer ones; the Python runner also",
+        "numpy, nccl4py and cuda-bindings.",
+        "",
+    ]
+
+
+def _enqueue(told: Mapping[str, float]) -> list[str]:
+    """Say what a step waits for the host where no graph is replayed, if it waits at all."""
+    if not told["exposed_s_a_step"]:
+        return []
+    return [
+        f"Without --graph the host starts {told['calls_a_step']} engines a step, and GPUs wait",
+        f"{format_seconds(told['exposed_s_a_step'])} for it; what is expected leaves that out.",
+        "",
+    ]
+
+
+def _unused(checkpoint: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """List what of a published checkpoint goes nowhere, and why."""
+    if not checkpoint:
+        return []
+    lines = [f"- `{name}`: {why}" for name, why in checkpoint["unused"].items()]
+    return ["", "Tensors of the model's checkpoint that have no place in the networks:", "", *lines]
+
+
+def _or(words: object) -> str:
+    *most, last = cast("list[str]", words)
+    return f"{', '.join(most)} or {last}"
+
+
 _HOW = (
-    "Needs TensorRT 11, NCCL 2.30 or newer on LD_LIBRARY_PATH, and for the Python runner numpy,",
-    "nccl4py and cuda-bindings.",
-    "",
     "    python -m runner show                       # what is here",
     "    python -m runner build                      # engines that are missing, on this GPU",
     "    python -m runner build --weights FOLDER     # from safetensors files instead of random",
@@ -76,7 +111,8 @@ _WHAT = (
     "missing. Results go to `results`.",
     "",
     "The networks do the model's matrix products, attentions and messages at their real sizes.",
-    "Biases, learned norms and the model's own position tables are not in them: they are for",
-    "timing a plan, and for proving that ranks fit together, not for making pictures. Text",
-    "encoders and the VAE are not in this folder.",
+    "With --weights FOLDER they have its biases and learned norms too. Norms divide by the root",
+    "mean square, heads of queries and keys each by its own, and positions are not the model's:",
+    "the networks are for timing a plan, and for proving that ranks fit together, not for making",
+    "pictures. Text encoders and the VAE are not in this folder.",
 )

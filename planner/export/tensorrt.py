@@ -19,13 +19,15 @@ from planner.search import Question
 from planner.tensorrt.allowed import dotted, read_version
 from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.document import SCHEMA, counts, document_of
+from planner.tensorrt.marks import instead
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.obstacles import cautions, obstacles
 from planner.tensorrt.schedule import buffer_bytes, schedule
 from planner.tensorrt.sheet import Dtype, Network
-from planner.tensorrt.sizes import engine_size
+from planner.tensorrt.sizes import engine_size, enqueue
 from planner.workload import Workload
 from topology.errors import IllegalPlanError
+from topology.units import Seconds
 
 COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 """Type of activations by precision; BF16 for all others."""
@@ -55,8 +57,12 @@ def tensorrt_folder(
     """
     plan, precision = found.plan, question.workload.precision
     reasons = obstacles(question.model, plan, question.site.hardware, version, precision=precision)
-    for reason in reasons:
-        raise IllegalPlanError(f"plan {plan}: {reason}")
+    why = "; ".join(reasons)
+    if why:
+        near = ", ".join(map(str, instead(question, plan, version)))
+        raise IllegalPlanError(
+            f"plan {plan}: {why}" + (f"; nearest that run: {near}" if near else "")
+        )
     if multi_device:
         _refuse_spread(question, plan, compute or COMPUTE.get(precision, "bf16"), version)
     workload = one_token(question.workload)
@@ -133,6 +139,8 @@ def plan_document(
         "multi_device_attention": spread(written),
         "buffer_bytes": buffer_bytes(written, order),
         "needs": needs(written),
+        "excluded": list(allowed().excluded),
+        "enqueue": _enqueue(found, order),
         "checkpoint": checkpoints().get(model.family, {}),
         "expected": found.to_dict(),
         "cautions": list(cautions(model, plan)),
@@ -140,6 +148,17 @@ def plan_document(
     parts = json.dumps([document, [document_of(network) for network in written]], sort_keys=True)
     digest = hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
     return {**document, "digest": digest}
+
+
+def _enqueue(found: PlanEstimate, order: Mapping[str, object]) -> dict[str, object]:
+    """Say what starting engines one by one costs a step, which the prediction leaves out."""
+    said = enqueue(order, Seconds(found.step_s), allowed())
+    return {
+        "calls_a_step": said.calls,
+        "host_s_a_step": said.host,
+        "exposed_s_a_step": said.exposed,
+        "expected_assumes": "a CUDA graph that is replayed: no launch is in its breakdown",
+    }
 
 
 def needs(written: Sequence[Network]) -> dict[str, str]:
@@ -150,7 +169,8 @@ def needs(written: Sequence[Network]) -> dict[str, str]:
         for network in written
         for layer in network.of("collective")
     }
-    tensorrt = max((known.since[name] for name in used), default=known.first)
+    since = [known.since[name] for name in used]
+    tensorrt = max([*since, known.attention_since] if spread(written) else since or [known.first])
     nccl = known.nccl_all_to_all if "all_to_all" in used else known.nccl
     shown = {"tensorrt": tensorrt, "nccl": nccl} if used else {"tensorrt": tensorrt}
     return {name: dotted(version) for name, version in shown.items()}

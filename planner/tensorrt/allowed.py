@@ -13,6 +13,14 @@ Capability = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """Systems that NVIDIA names for a kind of processor, and versions of CUDA."""
+
+    systems: tuple[str, ...]
+    cuda: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
     """The table. Versions are tuples, capabilities CUDA's.
 
@@ -20,6 +28,8 @@ class Allowed:
     attention : capability, first version and types of an attention on several devices.
     groups_broken, groups_work : versions on which collectives among some ranks fail, and are right.
     uneven_gathers : whether a gather may have fewer ranks than another collective of an engine.
+    excluded : features that engines of several GPUs cannot have. platforms : by processor.
+    mig : whether slices of a GPU will do.
     general : first version that has every collective. nccl, nccl_all_to_all : oldest versions.
     packages, drivers : what pip installs, and the oldest driver, by CUDA's major version.
     build_layer, build_weights : s a layer, B/s of weights. overhead : B of an engine beside its
@@ -39,7 +49,8 @@ class Allowed:
     groups_work: tuple[Version, ...]
     uneven_gathers: bool
     excluded: tuple[str, ...]
-    platforms: tuple[str, ...]
+    platforms: Mapping[str, Platform]
+    mig: bool
     nccl: Version
     nccl_all_to_all: Version
     nccl_search: tuple[str, ...]
@@ -116,7 +127,8 @@ def load_allowed(text: str) -> Allowed:
         groups_work=tuple(read_version(one) for one in _texts(groups, "works")),
         uneven_gathers=bool(groups["uneven_gathers"]),
         excluded=_texts(tables["excluded"], "features"),
-        platforms=_texts(tables["platforms"], "systems"),
+        platforms=_platforms(tables["platforms"]),
+        mig=bool(tables["mig"]["allowed"]),
         nccl=read_version(str(nccl["minimum"])),
         nccl_all_to_all=read_version(str(nccl["all_to_all"])),
         nccl_search=_texts(nccl, "search"),
@@ -133,6 +145,14 @@ def load_allowed(text: str) -> Allowed:
 
 def _precisions(row: Mapping[str, object]) -> dict[str, Capability]:
     return {name: _capability(value) for name, value in row.items() if name != "source"}
+
+
+def _platforms(row: Mapping[str, object]) -> dict[str, Platform]:
+    versions = cast("Mapping[str, list[str]]", row["cuda"])
+    return {
+        name: Platform(systems=_texts(row, name), cuda=tuple(map(read_version, known)))
+        for name, known in versions.items()
+    }
 
 
 def _packages(row: Mapping[str, object]) -> dict[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.ops import Pointwise, Tensor
+from planner.tensorrt.learned import Learned, of_heads, of_norm
 from planner.tensorrt.rows import standing
 from planner.tensorrt.sheet import Draft, Dtype, Value
 from planner.tensorrt.write import (
@@ -40,13 +41,16 @@ def pointwise(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
     return _FUNCTIONS[op.function](draft, op, inputs)
 
 
-def _normed(draft: Draft, x: Value, hint: str) -> Value:
-    """Divide rows of 32-bit numbers by their root mean square."""
+def _normed(draft: Draft, x: Value, hint: str, learned: Sequence[Learned] = ()) -> Value:
+    """Divide rows of 32-bit numbers by their root mean square; what is learned may follow."""
     square = elementwise(draft, "PROD", x, x, f"{hint}.square")
     mean = reduce(draft, "AVG", square, -1, f"{hint}.mean")
     kept = elementwise(draft, "SUM", mean, scalar(draft, TINY, mean, "tiny"), f"{hint}.kept")
     root = unary(draft, "SQRT", kept, f"{hint}.root")
-    return elementwise(draft, "DIV", x, root, f"{hint}.normed")
+    more = {"learned": list(learned)} if learned else {}
+    return draft.add(
+        "elementwise", (x, root), x.shape, x.dtype, f"{hint}.normed", operation="DIV", **more
+    )
 
 
 def _vector(draft: Draft, x: Value, row: Value, place: int) -> Value:
@@ -57,8 +61,9 @@ def _vector(draft: Draft, x: Value, row: Value, place: int) -> Value:
 
 
 def _norm(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
-    name = op.outputs[0].name
-    return [cast(draft, _normed(draft, wide(draft, inputs[0]), name), inputs[0].dtype, name)]
+    x, name = inputs[0], op.outputs[0].name
+    normed = _normed(draft, wide(draft, x), name, of_norm(draft, op, x))
+    return [cast(draft, normed, x.dtype, name)]
 
 
 def _modulated_norm(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
@@ -124,7 +129,7 @@ def _rotary(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
     lead, half = x.shape[:2], op.size // 2
     heads = shuffle(draft, x, (*lead, x.shape[2] // op.size, op.size), f"{name}.heads")
     both = take(draft, heads, 0, count, 2, f"{name}.both")
-    normed = _normed(draft, wide(draft, both), name)
+    normed = _normed(draft, wide(draft, both), name, of_heads(draft, op))
     cos, sin = _angles(draft, op)
     low = take(draft, normed, 0, half, 3, f"{name}.low")
     high = take(draft, normed, half, half, 3, f"{name}.high")

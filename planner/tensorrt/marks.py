@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from planner.compose import objections, plans
 from planner.outcome import Mark, PlanEstimate
 from planner.plan import Plan
 from planner.search import Question
@@ -39,6 +40,21 @@ def marks(question: Question, found: Sequence[PlanEstimate], version: str = "") 
         for one, why in zip(found, reasons, strict=True)
         if why
     )
+
+
+def instead(question: Question, plan: Plan, version: str = "") -> list[Plan]:
+    """Return the plans most like one that TensorRT cannot run, of all that are legal and run.
+
+    Whether they fit in memory, and how fast they are, is not looked at.
+    """
+    model, work, hardware = question.model, question.workload, question.site.hardware
+    able = (
+        other
+        for other in plans(model, plan.gpus)
+        if not any(objections(model, work, other, plan.gpus))
+        and not any(obstacles(model, other, hardware, version, precision=work.precision))
+    )
+    return nearest_that_run(plan, able)
 
 
 def footnotes(

@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.ops import Matmul, Part, Weight
+from costmodels.ops import Matmul, Weight
+from planner.tensorrt.learned import bias, listed
 from planner.tensorrt.sheet import Draft, Dtype, Value
 from planner.tensorrt.write import elementwise, gather, matmul, scalar, shuffle
 
@@ -56,10 +57,13 @@ def _encoding(draft: Draft, op: Matmul) -> str:
 
 
 def _multiply(draft: Draft, x: Value, share: _Share, hint: str) -> Value:
+    learned = bias(share.weight, share.layer, len(x.shape))
     if share.encoding == "plain":
-        return matmul(draft, x, _weight(draft, share, "values", draft.compute), hint)
+        values = _weight(draft, share, "values", draft.compute)
+        return matmul(draft, x, values, hint, learned=learned)
     if share.encoding == "nvfp4":
-        return matmul(draft, _blocked(draft, x), _narrow(draft, share), hint, transpose=True)
+        left, right = _blocked(draft, x), _narrow(draft, share)
+        return matmul(draft, left, right, hint, transpose=True, learned=learned)
     scale = draft.constant(np.asarray(REACH / LARGEST[share.encoding], np.float32), "reach")
     dtype = _TYPES[share.encoding]
     packed = draft.add("quantize", (x, scale), x.shape, dtype, f"{x.name}.packed")
@@ -69,7 +73,7 @@ def _multiply(draft: Draft, x: Value, share: _Share, hint: str) -> Value:
     opened = draft.add(
         "dequantize", (values, scales), values.shape, draft.compute, f"{values.name}.opened"
     )
-    return matmul(draft, back, opened, hint)
+    return matmul(draft, back, opened, hint, learned=learned)
 
 
 def _blocked(draft: Draft, x: Value) -> Value:
@@ -118,8 +122,8 @@ def _weight(draft: Draft, share: _Share, part: str, dtype: Dtype) -> Value:
             f"weight.{weight.name}{suffix}",
             weight=weight.name,
             layer=share.layer if weight.layered else -1,
-            rows=_parts(weight.rows),
-            columns=_parts(weight.columns),
+            rows=listed(weight.rows),
+            columns=listed(weight.columns),
             split=weight.split if weight.degree > 1 else "none",
             degree=weight.degree,
             experts=weight.experts,
@@ -137,10 +141,6 @@ def _shape(share: _Share, part: str) -> tuple[int, ...]:
     if part == "scales":
         return (experts, columns, rows // BLOCK)
     return (experts, columns, rows) if share.encoding == "nvfp4" else (experts, rows, columns)
-
-
-def _parts(parts: tuple[Part, ...]) -> list[list[int]]:
-    return [[part.units, part.size] for part in parts]
 
 
 def _experts(draft: Draft, op: Matmul, inputs: list[Value], share: _Share) -> Value:

@@ -1,9 +1,9 @@
 """How large engines become, and how long they take to build: before anything is built."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, cast
 
 from planner.tensorrt.allowed import Allowed
 from planner.tensorrt.sheet import Network
@@ -53,8 +53,28 @@ def build_seconds(networks: Iterable[Network], allowed: Allowed) -> Seconds:
     return Seconds(sum(engine_size(network, allowed).build for network in networks))
 
 
-def launch_seconds(networks: Iterable[Network], calls: int, allowed: Allowed) -> Seconds:
-    """Sum up host time of a step without a CUDA graph: `calls` forwards, and what combines them."""
-    names = {network.name for network in networks}
-    once = 1 if "combine" in names else 0
-    return Seconds((calls + once) * allowed.enqueue.value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueue:
+    """What the host does to start a step's engines without a CUDA graph.
+
+    calls : of engines. host : s, while the GPU works on what was started before.
+    exposed : s that the GPU waits, as the host needs longer than the GPU does.
+    """
+
+    calls: int
+    host: Seconds
+    exposed: Seconds
+
+
+def enqueue(order: Mapping[str, object], step: Seconds, allowed: Allowed) -> Enqueue:
+    """Count a step's calls of engines in a schedule; of a decoder, those of its last engine.
+
+    >>> from planner.tensorrt.catalogue import allowed
+    >>> order = {"each_step": [{"engine": "forward"}, {"engine": "combine"}, {"copy": ["a", "b"]}]}
+    >>> enqueue(order, 1.0, allowed()).calls, enqueue(order, 1.0, allowed()).exposed
+    (2, 0.0)
+    """
+    each = cast("Sequence[Mapping[str, object]]", order["each_step"])
+    calls = sum("engine" in call for call in each) or 1
+    host = calls * allowed.enqueue.value
+    return Enqueue(calls=calls, host=Seconds(host), exposed=Seconds(max(0.0, host - step)))

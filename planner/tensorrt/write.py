@@ -1,6 +1,6 @@
 """Single layers, each with the shape that it makes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -108,8 +108,16 @@ def gather(draft: Draft, x: Value, places: Value, axis: int, hint: str) -> Value
     return draft.add("gather", (x, places), shape, x.dtype, hint, axis=axis)
 
 
-def matmul(draft: Draft, left: Value, right: Value, hint: str, *, transpose: bool = False) -> Value:
-    """Multiply the last two axes; `transpose` the right one's."""
+def matmul(
+    draft: Draft,
+    left: Value,
+    right: Value,
+    hint: str,
+    *,
+    transpose: bool = False,
+    learned: Sequence[Mapping[str, object]] = (),
+) -> Value:
+    """Multiply the last two axes; `transpose` the right one's. `learned` may follow."""
     columns = right.shape[-2] if transpose else right.shape[-1]
     lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     return draft.add(
@@ -119,4 +127,5 @@ def matmul(draft: Draft, left: Value, right: Value, hint: str, *, transpose: boo
         left.dtype,
         hint,
         transpose=transpose,
+        **({"learned": list(learned)} if learned else {}),
     )

@@ -20,7 +20,9 @@ from planner.lowering.lower import lower
 from planner.plan import parse_plan
 from planner.request import Request
 from planner.search import price, question_of
+from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt.sizes import enqueue
 from topology.errors import IllegalPlanError, InputError
 from validate.small import shrink
 
@@ -324,7 +326,73 @@ def test_checkpoints_name_tensors_for_every_weight(name):
 
     for network in networks(program, Recipe(layers=1)):
         wanted = {layer.attributes["weight"] for layer in network.of("weight")}
-        assert wanted <= set(known)
+        assert wanted <= set(known["weights"])
+
+
+@pytest.mark.parametrize("name", ["flux.1-dev", "wan2.1-14b", "llama-3.1-8b", "qwen3-8b"])
+def test_checkpoints_name_no_norm_or_bias_without_a_place(name):
+    question = question_of(Request(model=name))
+    program = lower(question.model, question.workload, parse_plan("single"))
+    known = checkpoints()[question.model.family]
+    places = {
+        (one["kind"], one["name"])
+        for network in networks(program, Recipe(layers=1))
+        for layer in network.layers
+        for one in layer.attributes.get("learned", [])
+    }
+
+    assert {("gain", one) for one in known["gains"]} <= places
+    assert {("bias", one) for one in known.get("biases", {})} <= places
+    assert known["unused"]
+
+
+def test_what_of_a_checkpoint_goes_nowhere_is_said(flux):
+    plan, readme = json.loads(flux["plan.json"]), flux["README.md"].decode()
+
+    assert plan["checkpoint"]["unused"]["norm_out"]
+    assert "- `norm_out`: the last norm is written without modulation" in readme
+
+
+def test_what_starting_engines_costs_is_said_and_is_not_in_the_prediction(flux):
+    plan = json.loads(flux["plan.json"])
+
+    assert plan["enqueue"]["calls_a_step"] == sum("engine" in one for one in plan["each_step"])
+    assert plan["enqueue"]["host_s_a_step"] == pytest.approx(2 * 50e-6)
+    assert plan["enqueue"]["exposed_s_a_step"] == 0.0
+    assert "graph that is replayed" in plan["enqueue"]["expected_assumes"]
+    assert "Without --graph" not in flux["README.md"].decode()
+    assert plan["excluded"] == ["dla", "ragged", "refit", "safety"]
+    assert "with dla, ragged, refit or safety" in flux["README.md"].decode()
+
+
+@pytest.mark.parametrize(("step", "exposed"), [(1e-3, 0.0), (60e-6, 40e-6)])
+def test_the_gpu_waits_for_the_host_where_its_step_is_shorter(step, exposed):
+    order = {"each_step": [{"engine": "forward"}, {"engine": "combine"}, {"copy": ["a", "b"]}]}
+
+    assert enqueue(order, step, allowed()).exposed == pytest.approx(exposed)
+
+
+def test_a_step_that_waits_for_the_host_is_said(tmp_path, monkeypatch):
+    request = Request(model="flux.1-dev", gpus=2)
+    waiting = {"plan.json": b'{"enqueue": {"exposed_s_a_step": 4e-05}}'}
+    monkeypatch.setattr(exporting, "files", lambda *args, **kwargs: waiting)
+
+    line = exporting.export(request, "tp2", "tensorrt", str(tmp_path / "out"))
+
+    assert line.endswith("without a CUDA graph a step waits 40 us for the host")
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("ring2", "point-to-point.*; nearest that run: allgather_kv2, "),
+        ("pp2", "nearest that run: "),
+    ],
+)
+def test_a_plan_that_cannot_run_is_refused_with_those_that_can(plan, said, tmp_path):
+    with pytest.raises(IllegalPlanError, match=said):
+        exporting.export(replace(FLUX, gpus=2), plan, "tensorrt", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_says_what_it_wrote(tmp_path):
@@ -348,6 +416,7 @@ def test_attention_over_several_devices_takes_the_place_of_gathers(precision):
     document = json.loads(found["plan.json"])
 
     assert document["multi_device_attention"] is True
+    assert document["needs"]["tensorrt"] == "11.0.0"
     forward = document["engines"][0]["collectives"]
     assert forward["attention allgather_kv"] > 0
     assert forward["all_gather allgather_kv"] == 1  # of the result

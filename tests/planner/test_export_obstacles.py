@@ -164,6 +164,9 @@ def test_the_table_is_as_the_documents_say():
     assert known.nccl_all_to_all == (2, 30)
     assert set(known.excluded) == {"dla", "ragged", "refit", "safety"}
     assert all(known.sources.values())
+    assert known.platforms["x86_64"].systems == ("Ubuntu 24.04", "Rocky Linux 8")
+    assert known.platforms["aarch64"].cuda == ((13, 2),)
+    assert not known.mig
     assert min(known.since.values()) == known.first
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodels.ops import Part
-from planner.tensorrt.runner.checkpoint import contents, from_checkpoint
+from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, unused
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.numbers import bits
 from validate.reference.weights import own_features
@@ -151,3 +151,86 @@ def test_a_type_that_is_not_read_is_named():
 
     with pytest.raises(RunError, match="a: x: stored as I64, wanted one of BF16, F16, F32"):
         contents("a", np.frombuffer(raw, np.uint8))
+
+
+def entry(kind, name, parts, degree=1, *, once=False, number=3):
+    shape = [1, 1, sum(units * size for units, size in parts) // degree]
+    return {
+        "kind": kind, "name": name, "layer": number, "parts": parts, "degree": degree,
+        "once": once, "shape": shape,
+    }  # fmt: skip
+
+
+BIASES = {
+    "layer.qkv": ["l.{layer}.qb", "l.{layer}.kb", "l.{layer}.vb"],
+    "layer.out": ["l.{layer}.ob"],
+}
+GAINS = {"layer.rotated": ["l.{layer}.nq", "l.{layer}.nk"], "layer.h": ["l.{layer}.n"]}
+LEARNED = {
+    "l.3.qb": np.arange(8.0), "l.3.kb": np.arange(4.0) + 10, "l.3.vb": np.arange(4.0) + 20,
+    "l.3.ob": np.arange(6.0), "l.3.nq": np.array([2.0, 3.0]), "l.3.nk": np.array([4.0, 5.0]),
+    "l.3.n": np.arange(6.0) + 1,
+}  # fmt: skip
+
+
+def learned(change=lambda given: None):
+    given = dict(LEARNED)
+    change(given)
+    return learned_from(contents("a", safetensors(given)), GAINS, BIASES)
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_biases_are_cut_as_the_columns_of_their_weight(rank):
+    found = learned()(entry("bias", "layer.qkv", [[4, 2], [2, 2], [2, 2]], 2), rank)
+
+    first = 4 * rank
+    want = [*range(first, first + 4), 10 + 2 * rank, 11 + 2 * rank, 20 + 2 * rank, 21 + 2 * rank]
+    assert found.tolist() == want
+
+
+def test_a_bias_behind_a_sum_over_ranks_is_added_once():
+    one = entry("bias", "layer.out", [[6, 1]], once=True)
+
+    assert learned()(one, 0).tolist() == list(range(6))
+    assert learned()(one, 1) is None
+
+
+def test_a_norm_that_heads_share_is_repeated_for_each():
+    found = learned()(entry("gain", "layer.rotated", [[4, 2], [2, 2]], 2), 1)
+
+    assert found.tolist() == [2, 3, 2, 3, 4, 5]
+
+
+def test_a_norm_of_all_heads_is_cut_between_ranks():
+    """Wan's has a factor for every feature of every head."""
+
+    def whole(given):
+        given.update({"l.3.nq": np.arange(8.0), "l.3.nk": np.arange(4.0)})
+
+    found = learned(whole)(entry("gain", "layer.rotated", [[4, 2], [2, 2]], 2), 1)
+
+    assert found.tolist() == [4, 5, 6, 7, 2, 3]
+
+
+def test_what_a_model_has_not_learned_is_left_out():
+    assert learned()(entry("gain", "other", [[6, 1]]), 0) is None
+    assert learned()(entry("bias", "layer.h", [[6, 1]]), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda t: t.pop("l.3.kb"), "layer.qkv: the checkpoint has no l.3.kb"),
+        (lambda t: t.update({"l.3.kb": np.zeros(5)}), "l.3.vb have 17 numbers, wanted 16"),
+    ],
+)
+def test_a_wrong_bias_is_refused_by_name(change, wanted):
+    with pytest.raises(RunError, match=wanted):
+        learned(change)(entry("bias", "layer.qkv", [[4, 2], [2, 2], [2, 2]]), 0)
+
+
+def test_tensors_without_a_place_are_named():
+    keys = [*LEARNED, "l.12.qb", "l.x.qb", "time.weight"]
+    known = {"weights": NAMES, "gains": GAINS, "biases": BIASES}
+
+    assert unused(keys, known) == ["l.x.qb", "time.weight"]

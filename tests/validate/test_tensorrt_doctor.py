@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 GOOD = Machine(
     system="x86_64 Linux 6",
+    processor="x86_64",
+    distribution="Ubuntu 24.04",
     driver="580.82.07",
     cuda="13.0",
     gpus=(Gpu(name="NVIDIA B200", capability=(10, 0)),) * 8,
@@ -58,6 +60,12 @@ def test_an_empty_machine_is_told_what_to_install():
         ("GPUs", {"gpus": (Gpu(name="T4", capability=(7, 5)),) * 2}, "missing", "8.0"),
         ("GPUs", {"gpus": (Gpu(name="H100", capability=(9, 0)),)}, "watch", "more of them"),
         ("driver", {"driver": "550.54"}, "missing", "580.65"),
+        ("driver", {"cuda": "11.8"}, "missing", "for CUDA 12.9 and 13.2"),
+        ("driver", {"cuda": "12.9", "processor": "aarch64"}, "missing", "for CUDA 13.2"),
+        ("system", {"distribution": "Debian GNU/Linux 12"}, "watch", "Ubuntu 24.04, Rocky Linux 8"),
+        ("system", {"processor": "aarch64"}, "watch", "Ubuntu 22.04"),
+        ("system", {"processor": "riscv64"}, "missing", "x86_64 Ubuntu 24.04"),
+        ("whole GPUs", {"mig": 2}, "missing", "nvidia-smi -mig 0"),
         (
             "TensorRT",
             {"tensorrt": Library(version="10.9.0", path="p")},
@@ -91,6 +99,19 @@ def test_hopper_has_no_attention_on_several_devices():
 
     assert state(hopper, "multi-device attention").state == "watch"
     assert diagnose(hopper).ok
+
+
+def test_a_smaller_release_of_a_known_system_is_well():
+    assert state(replace(GOOD, distribution="Rocky Linux 8.10"), "system").state == "ok"
+
+
+def test_all_that_is_told_to_install_has_all_to_all():
+    """A TensorRT before 11 has none, and NCCL before 2.30 lacks its symbol."""
+    known = allowed()
+    for cuda in known.packages:
+        assert f">={known.since['all_to_all'][0]}." in known.install("tensorrt", cuda)
+        nccl = ".".join(map(str, known.nccl_all_to_all))
+        assert f">={nccl}," in known.install("nvidia-nccl", cuda)
 
 
 def test_cuda_12_is_given_its_own_packages():

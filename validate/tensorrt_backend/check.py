@@ -14,11 +14,11 @@ from typing import Final, cast
 import numpy as np
 
 from planner.compose import objections
-from planner.export.harness import write_folder
 from planner.export.tensorrt import one_token, tensorrt_folder
 from planner.lowering.lower import lower
 from planner.plan import Plan
 from planner.search import Question, price
+from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.obstacles import obstacles
@@ -30,13 +30,17 @@ from planner.tensorrt.runner.library import is_rtx, load, version
 from planner.tensorrt.runner.weights import drawn
 from planner.tensorrt.schedule import schedule
 from planner.tensorrt.sheet import Network
+from planner.tensorrt.sizes import enqueue
 from topology.errors import IllegalPlanError, ModelError
+from topology.units import Seconds
 from validate.cases import Case, Subject, look_up
+from validate.launch import Place
 from validate.reference import run_plan
 from validate.reference.weights import Array
 from validate.small import shrink
 from validate.tensorrt_backend.numbers import run_networks
 from validate.tensorrt_backend.probe import probe
+from validate.tensorrt_backend.start import Ran, Work, build_and_run
 
 Tell = Callable[[str], None]
 NUMBERS_BOUND: Final = 1 / 2**14
@@ -46,10 +50,23 @@ RUN_BOUNDS: Final[Mapping[str, float]] = {"bf16": 0.05, "fp16": 0.01, "fp8": 0.2
 LOOSE: Final = 0.5
 TIMED: Final = 5
 """Steps at full size."""
-TOTAL_S: Final = 1800
-"""Seconds that a run may take."""
 CAPABILITY: Final = "SM120"
 """What TensorRT-RTX builds for where there is no GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """What is done. profile : to predict with. gpus : most that are used, all where zero.
+
+    full : also time steps at full size. numbers_only : build nothing, TensorRT is not looked for.
+    place : which rank this is, where a launcher has started them all.
+    """
+
+    profile: str = ""
+    gpus: int = 0
+    full: bool = False
+    numbers_only: bool = False
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,30 +100,38 @@ class Report:
         """Return what ``--format json`` prints."""
         return {**asdict(self), "case": self.case.to_dict(), "passed": self.passed}
 
-    def text(self) -> str:
-        """Lines as a terminal shows them."""
+    def passes(self, gate: float) -> bool:
+        """Whether it is right, and a step as long as predicted where one was timed."""
+        apart = abs(self.predicted_s / self.step_s - 1) if self.step_s else 0.0
+        return self.passed and apart <= gate
+
+    def rows(self) -> list[list[str]]:
+        """Rows of a table: what, and what was found."""
         said = [f"{count} x {name}" for name, count in self.collectives.items()]
-        lines = [
-            f"{self.case.key}",
-            f"  layers on numbers, all ranks: largest error {self.number_error:.1e}",
-            f"  collectives: {', '.join(said) or 'none'}",
+        found = [
+            ["layers on numbers, all ranks", f"largest error {self.number_error:.1e}"],
+            ["collectives", ", ".join(said) or "none"],
         ]
         if self.engines:
             size = self.engine_bytes / 2**20
-            lines.append(f"  engines: {self.engines} built by {self.library}, {size:.1f} MiB")
+            found.append(["engines", f"{self.engines} built by {self.library}, {size:.1f} MiB"])
         if self.bound:
-            lines.append(f"  run: error {self.error:.1e}, {self.bound:g} allowed")
+            found.append(["run", f"error {self.error:.1e}, {self.bound:g} allowed"])
         if self.step_s:
-            lines.append(f"  step: {self.step_s:.4f} s, predicted {self.predicted_s:.4f} s")
-        return "\n".join([*lines, *[f"  left out: {one}" for one in self.left_out]])
+            found.append(["step", f"{self.step_s:.4f} s, predicted {self.predicted_s:.4f} s"])
+        return [*found, *[["left out", one] for one in self.left_out]]
+
+    def text(self) -> str:
+        """Lines as a terminal shows them."""
+        return "\n".join([self.case.key, *[f"  {what}: {found}" for what, found in self.rows()]])
 
 
-def check(case: Case, hardware: str, results: Path, tell: Tell, *, full: bool = False) -> Report:
+def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None = None) -> Report:
     """Prove a plan, build its engines where TensorRT is, and run them where GPUs are.
 
     Parameters
     ----------
-    results : folder for engines and logs. full : also time steps at full size.
+    results : folder for engines and logs. how : what is done; nothing at full size if left out.
 
     Raises
     ------
@@ -115,20 +140,31 @@ def check(case: Case, hardware: str, results: Path, tell: Tell, *, full: bool = 
     ModelError
         If a build or a run fails: the layer or rank, and the cause.
     """
-    subject = look_up(case, hardware)
+    how = how or How()
+    subject = engines_of(case, hardware, how.profile)
     _refuse(subject)
     model, workload = shrink(subject.model, subject.workload, subject.plan)
     small = replace(subject, model=model, workload=one_token(workload))
-    tell(f"{case.key}: proving layers on numbers")
-    found = _proved(small)
+    found = Report(case=case, number_error=0.0, collectives={})
+    if how.place is None or not how.place.rank:
+        tell(f"{case.key}: proving layers on numbers")
+        found = _proved(small)
+    if how.numbers_only:
+        return replace(found, left_out=("engines: numbers alone were asked for",))
     try:
         library = load()
     except RunError as error:
         return replace(found, left_out=(f"engines: {error}",))
     try:
-        return _built(found, small, subject, library, (results, tell, full))
+        return _built(found, small, subject, library, (results, tell, how))
     except RunError as error:
-        raise ModelError(str(error)) from None
+        raise ModelError(f"{case.key}: {error}") from None
+
+
+def engines_of(case: Case, hardware: str, profile: str = "") -> Subject:
+    """Look a case up as TensorRT's, however its engines are started."""
+    found = look_up(replace(case, mode="graph"), hardware, profile)
+    return replace(found, case=case)
 
 
 def _refuse(subject: Subject) -> None:
@@ -176,30 +212,46 @@ def _built(
     small: Subject,
     subject: Subject,
     library: ModuleType,
-    how: tuple[Path, Tell, bool],
+    told: tuple[Path, Tell, How],
 ) -> Report:
     """Build, and run where there are GPUs enough and a TensorRT that runs collectives."""
-    results, tell, full = how
+    results, tell, how = told
     found = replace(found, library=f"{library.__name__} {version(library)}")
     gpus = len(probe({}).gpus)
-    if is_rtx(library) or gpus < small.plan.gpus:
-        found = _only_built(found, small, library, gpus)
+    gpus = min(gpus, how.gpus) if how.gpus else gpus
+    if is_rtx(library) or (how.place is None and gpus < small.plan.gpus):
+        if how.place is None or not how.place.rank:
+            found = _only_built(found, small, library, gpus)
         return replace(found, left_out=(_why_not(library, gpus, small.plan),))
-    folder, built = _run(small, results / "small", tell, weights="drawn")
+    ranks, built = _run(small, results / "small", tell, (how, "drawn", 0))
     found = replace(
         found,
         engines=len(built),
         engine_bytes=sum(path.stat().st_size for path in built),
-        error=_error(small, folder),
+        error=max(one.error for one in ranks),
         bound=RUN_BOUNDS.get(small.case.precision, LOOSE),
     )
-    if not full:
+    if not how.full:
         return replace(found, left_out=("timing at full size: not asked for",))
-    folder, _ = _run(subject, results / "full", tell, weights="filler", steps=TIMED)
-    ranks = range(subject.plan.gpus)
-    times = [step for rank in ranks for step in harness.result_of(folder.path, rank).seconds[1:]]
-    predicted = price(_question(subject), subject.plan).step_s
-    return replace(found, step_s=float(np.median(times)), predicted_s=predicted)
+    ranks, _ = _run(subject, results / "full", tell, (how, "filler", TIMED))
+    return replace(found, step_s=median(ranks), predicted_s=predicted(subject, how.profile))
+
+
+def median(ranks: Sequence[Ran]) -> float:
+    """Seconds of a step behind the first, of which the slowest rank tells."""
+    behind = [one.seconds[1:] or one.seconds for one in ranks]
+    return float(np.median([max(step) for step in zip(*behind, strict=True)]))
+
+
+def predicted(subject: Subject, profile: str) -> float:
+    """Seconds of a step that the planner says; without a graph, also what waits for the host."""
+    step = price(_question(subject, profile), subject.plan).step_s
+    if subject.case.mode == "graph":
+        return step
+    program = lower(subject.model, subject.workload, subject.plan)
+    made = networks(program, Recipe(precision=subject.case.precision))
+    order = schedule(made, program, subject.workload, subject.plan)
+    return step + enqueue(order, Seconds(step), allowed()).exposed
 
 
 def _why_not(library: ModuleType, gpus: int, plan: Plan) -> str:
@@ -233,10 +285,10 @@ def build_network(network: Network, library: ModuleType, capability: str = "") -
     ]
 
 
-def _question(subject: Subject) -> Question:
-    case = subject.case
+def _question(subject: Subject, profile: str) -> Question:
+    engines = replace(subject.case, mode="graph")
     return Question(
-        request=case.request(subject.site.hardware.name),
+        request=engines.request(subject.site.hardware.name, profile),
         model=subject.model,
         workload=subject.workload,
         site=subject.site,
@@ -244,29 +296,32 @@ def _question(subject: Subject) -> Question:
 
 
 def _run(
-    subject: Subject, path: Path, tell: Tell, *, weights: str, steps: int = 0
-) -> tuple[harness.Folder, list[Path]]:
+    subject: Subject, path: Path, tell: Tell, told: tuple[How, str, int]
+) -> tuple[list[Ran], list[Path]]:
     """Export a plan, build its engines, and run it, one process a GPU."""
-    question = _question(subject)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    how, weights, steps = told
+    question = _question(subject, how.profile)
+    graph = subject.case.mode == "graph"
+    work = Work(weights=weights, steps=steps, graph=graph, place=how.place)
     files = tensorrt_folder(question, price(question, subject.plan))
-    folder = harness.open_folder(write_folder(files, str(path), force=True))
-    made = harness.build_all(folder, harness.weights_from(weights, folder.plan), Options(), tell)
-    argv = ["-m", "planner.tensorrt.runner", "run", "--folder", str(folder.path)]
-    argv += ["--steps", str(steps)] if steps else []
-    failed = harness.start_here(argv, subject.plan.gpus, TOTAL_S)
-    if failed:
-        raise RunError(f"{subject.case.key}: {failed}")
-    return folder, made
+    judge = _nothing if weights == "filler" else _judge(subject)
+    return build_and_run(files, path, work, judge, tell)
 
 
-def _error(small: Subject, folder: harness.Folder) -> float:
-    """Largest error of any rank, of the root mean square of the unsplit model's output."""
+def _judge(small: Subject) -> Callable[[harness.Folder, int], float]:
+    """Make what compares a rank with the unsplit model: error of its root mean square."""
     whole = run_plan(small.model, small.workload, Plan())[0]
-    ranks = range(small.plan.gpus)
-    outs = [harness.result_of(folder.path, rank).output.astype(np.float64) for rank in ranks]
     scale = float(np.sqrt(np.mean(whole**2)))
-    return max(
-        float(np.sqrt(np.mean((out - want) ** 2))) / scale
-        for out, want in zip(outs, _wanted(whole, folder.plan, outs), strict=True)
-    )
+
+    def error(folder: harness.Folder, rank: int) -> float:
+        out = harness.result_of(folder.path, rank).output.astype(np.float64)
+        first = cast("list[Mapping[str, int]]", folder.plan["ranks"])[rank]["sample"]
+        return float(np.sqrt(np.mean((out - whole[first : first + len(out)]) ** 2))) / scale
+
+    return error
+
+
+def _nothing(folder: harness.Folder, rank: int) -> float:
+    """Judge no numbers: fillers mean nothing."""
+    del folder, rank
+    return 0.0

@@ -40,12 +40,16 @@ class Library:
 class Machine:
     """What a machine has; empty texts and None where something is missing.
 
+    processor, distribution : such as ``x86_64`` and ``Ubuntu 24.04``. mig : GPUs cut into slices.
     cuda : newest CUDA that the driver runs, such as ``13.0``. apart : pairs of GPUs that cannot
     reach each other's memory. searched : folders of LD_LIBRARY_PATH, in order.
     beside : NCCL that lies in a Python package, where TensorRT does not look.
     """
 
     system: str = ""
+    processor: str = ""
+    distribution: str = ""
+    mig: int = 0
     driver: str = ""
     cuda: str = ""
     gpus: tuple[Gpu, ...] = ()
@@ -69,9 +73,13 @@ def probe(environment: Mapping[str, str]) -> Machine:
     folders = tuple(one for one in environment.get("LD_LIBRARY_PATH", "").split(":") if one)
     cuda, gpus, apart = _cuda()
     found, said = _tensorrt()
+    driver, mig = _managed()
     return Machine(
         system=f"{platform.machine()} {platform.system()} {platform.release()}",
-        driver=_driver(),
+        processor=platform.machine(),
+        distribution=_distribution(),
+        mig=mig,
+        driver=driver,
         cuda=cuda,
         gpus=gpus,
         apart=apart,
@@ -92,14 +100,33 @@ def _open(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def _driver() -> str:
-    nvml = _open("libnvidia-ml.so.1")
-    text = ctypes.create_string_buffer(96)
-    if nvml is None or nvml.nvmlInit_v2():
+def _distribution() -> str:
+    try:
+        told = platform.freedesktop_os_release()
+    except OSError:
         return ""
+    return f"{told.get('NAME', '')} {told.get('VERSION_ID', '')}".strip()
+
+
+def _managed() -> tuple[str, int]:
+    """Version of the driver, and how many GPUs are cut into slices (MIG)."""
+    nvml = _open("libnvidia-ml.so.1")
+    text, count = ctypes.create_string_buffer(96), ctypes.c_uint()
+    if nvml is None or nvml.nvmlInit_v2():
+        return "", 0
     failed = nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(96))
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    mig = sum(_is_cut(nvml, place) for place in range(count.value))
     nvml.nvmlShutdown()
-    return "" if failed else text.value.decode(errors="replace")
+    return "" if failed else text.value.decode(errors="replace"), mig
+
+
+def _is_cut(nvml: ctypes.CDLL, place: int) -> bool:
+    handle, now, later = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+    if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(place), ctypes.byref(handle)):
+        return False
+    failed = nvml.nvmlDeviceGetMigMode(handle, ctypes.byref(now), ctypes.byref(later))
+    return not failed and bool(now.value)
 
 
 def _cuda() -> tuple[str, tuple[Gpu, ...], tuple[tuple[int, int], ...]]:

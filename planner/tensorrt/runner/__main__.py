@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     running = commands.add_parser("run", help="run the plan, one process a rank")
     running.add_argument("--steps", type=int, default=0, help="denoising steps; all if left out")
     running.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
+    running.add_argument("--device", type=int, help="GPU of this rank (default: the plan's)")
     running.add_argument("--budget", type=int, metavar="MIB", help="weights kept on the GPU")
     running.add_argument("--limit", type=float, default=120.0, help="seconds that a step may take")
     running.add_argument("--total", type=float, default=3600, help="seconds for everything")
@@ -75,8 +76,8 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         streaming=arguments.streaming,
         capability=arguments.capability,
     )
-    weights = harness.weights_from(arguments.weights, folder.plan)
-    harness.build_all(folder, weights, options, lambda line: print(line, flush=True))
+    source = harness.weights_from(arguments.weights, folder.plan)
+    harness.build_all(folder, source, options, lambda line: print(line, flush=True))
     return 0
 
 
@@ -122,7 +123,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
     )
     parts = Parts(
         library=library,
-        device=open_cuda(mine["device"]),
+        device=open_cuda(mine["device"] if arguments.device is None else arguments.device),
         nccl=open_nccl(),
         meeting=meeting,
         watch=guard,

@@ -6,7 +6,7 @@ from typing import cast
 
 from planner.tensorrt.runner.attend import attention
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.kinds import ADD, Layer, Share, Site, outputs
+from planner.tensorrt.runner.kinds import ADD, Layer, Share, Site, outputs, with_learned
 from planner.tensorrt.runner.library import Foreign, type_of
 
 Cause = Callable[[], str]
@@ -71,6 +71,7 @@ def _list(document: Mapping[str, object], key: str) -> list[Layer]:
 def _add(site: Site, layer: Layer, cause: Cause) -> None:
     kind, name = str(layer["kind"]), str(layer["name"])
     added = attention(site, layer) if kind == "attention" else ADD[kind](site, layer)
+    added = with_learned(site, layer, added) if "learned" in layer else added
     if added is None:
         raise RunError(f"{name}: TensorRT adds no {kind} layer: {cause()}")
     if kind != "attention":

@@ -32,10 +32,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A serialised engine, and timings for the builds to come."""
+    """A serialised engine, empty where it was written as it came; and timings for later builds."""
 
     plan: bytes
     cache: bytes = b""
+
+
+Write = Callable[[bytes], object]
+"""Takes an engine's next bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,19 @@ def _quiet(line: str) -> None:
     del line
 
 
-def build(library: ModuleType, share: Share, options: Options, tell: Tell = _quiet) -> Built:
+def build(
+    library: ModuleType,
+    share: Share,
+    options: Options,
+    tell: Tell = _quiet,
+    write: Write | None = None,
+) -> Built:
     """Build the engine of one rank.
+
+    Parameters
+    ----------
+    write : takes the engine piece by piece, so that it never lies in memory whole, where the
+    library can do that; the engine is returned where left out.
 
     Raises
     ------
@@ -87,11 +102,47 @@ def build(library: ModuleType, share: Share, options: Options, tell: Tell = _qui
     _configure(library, config, options)
     config.progress_monitor = _monitor(library, name, tell)
     cache = _cache(config, options)
-    plan = builder.build_serialized_network(network, config)
+    plan = _serialised(library, builder, (network, config), write)
     if plan is None:
         raise RunError(f"{name} of rank {share.rank}: TensorRT built nothing: {log.cause()}")
     del site
-    return Built(bytes(plan), bytes(cache.serialize()) if cache is not None else b"")
+    return Built(plan, bytes(cache.serialize()) if cache is not None else b"")
+
+
+def _serialised(
+    library: ModuleType, builder: Foreign, what: tuple[Foreign, Foreign], write: Write | None
+) -> bytes | None:
+    """Build; None where that fails, nothing where the engine went to `write`."""
+    if write is None or not hasattr(builder, "build_serialized_network_to_stream"):
+        plan = builder.build_serialized_network(*what)
+        if plan is None or write is None:
+            return None if plan is None else bytes(plan)
+        write(memoryview(plan))  # type: ignore[arg-type]  # files take it
+        return b""
+    failed: list[OSError] = []
+    sink = _sink(library, write, failed)
+    done = builder.build_serialized_network_to_stream(*what, sink)
+    if failed:
+        raise failed[0]
+    return b"" if done else None
+
+
+def _sink(library: ModuleType, write: Write, failed: list[OSError]) -> Foreign:
+    """Make a writer of the library's; what the disk says is kept, as the library drops it."""
+
+    class Sink(library.IStreamWriter):  # type: ignore[misc, name-defined]  # known when it runs
+        def __init__(self) -> None:
+            library.IStreamWriter.__init__(self)
+
+        def write(self, piece: bytes) -> int:
+            try:
+                write(piece)
+            except OSError as error:
+                failed.append(error)
+                return 0
+            return len(piece)
+
+    return Sink()
 
 
 def _configure(library: ModuleType, config: Foreign, options: Options) -> None:

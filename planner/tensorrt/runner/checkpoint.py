@@ -1,4 +1,4 @@
-"""Weights from safetensors files: only the part that a rank holds is read, one weight at a time.
+"""Weights from safetensors files: only the part that a rank holds is read, some columns at a time.
 
 Which tensors make up a weight is told by a map from the planner's names to those of the file;
 ``{layer}`` stands for the number of the layer. Files hold ``[columns, rows]``; several tensors lie
@@ -6,7 +6,8 @@ side by side along the columns.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final, cast
@@ -16,12 +17,16 @@ from numpy.typing import NDArray
 
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.numbers import Floats, floats
-from planner.tensorrt.runner.weights import Chosen, Layer, Weights, kept, sizes
+from planner.tensorrt.runner.weights import Chosen, Layer, Learned, Weights, cut, kept, sizes
 
 TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 STORED: Final = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}
 LARGEST_HEADER: Final = 2**27
 """Bytes of a file's table of contents."""
+TOGETHER: Final = 256
+"""Columns that are read at once."""
+Names = Mapping[str, Sequence[str]]
+"""Keys of a checkpoint's tensors, ``{layer}`` where the layer's number stands, by our name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ def _stored(where: str, one: Mapping[str, object], data: NDArray[np.uint8]) -> S
     return Stored(dtype, shape, data[start:stop])
 
 
-def from_checkpoint(tensors: Mapping[str, Stored], names: Mapping[str, Sequence[str]]) -> Weights:
+def from_checkpoint(tensors: Mapping[str, Stored], names: Names) -> Weights:
     """Read weights from a checkpoint when they are asked for.
 
     Raises
@@ -92,28 +97,9 @@ def from_checkpoint(tensors: Mapping[str, Stored], names: Mapping[str, Sequence[
         total = sum(one.shape[0] for one in found)
         if total != columns:
             raise RunError(f"{name}: {', '.join(keys)} have {total} rows, wanted {columns}")
-        mine_rows, mine_columns = kept(layer, rank)
-        pieces = _pieces(found, _there(mine_columns), _there(mine_rows))
-        read = _padded(_padded(np.concatenate(pieces), mine_columns, 0), mine_rows, 1)
-        return np.ascontiguousarray(read.T)[None]
+        return _read(found, *kept(layer, rank))[None]
 
     return share
-
-
-def _there(chosen: Chosen) -> Chosen:
-    """Leave padding out."""
-    return chosen if isinstance(chosen, slice) else chosen[chosen >= 0]
-
-
-def _padded(read: Floats, chosen: Chosen, axis: int) -> Floats:
-    """Put zeros where there is padding."""
-    if isinstance(chosen, slice) or not np.any(chosen < 0):
-        return read
-    shape = list(read.shape)
-    shape[axis] = len(chosen)
-    whole = np.zeros(shape, read.dtype)
-    np.moveaxis(whole, axis, 0)[chosen >= 0] = np.moveaxis(read, axis, 0)
-    return whole
 
 
 def _find(tensors: Mapping[str, Stored], key: str, name: str, rows: int) -> Stored:
@@ -125,17 +111,74 @@ def _find(tensors: Mapping[str, Stored], key: str, name: str, rows: int) -> Stor
     return one
 
 
-def _pieces(
-    found: Sequence[Stored],
-    columns: Chosen,
-    rows: Chosen,
-) -> list[Floats]:
-    """Read from each tensor the columns that lie in it, in order."""
-    if isinstance(columns, slice):
-        return [one.rows(columns, rows) for one in found]
-    pieces, start = [], 0
+def _read(found: Sequence[Stored], rows: Chosen, columns: Chosen) -> Floats:
+    """Read the columns that lie in each tensor, a few at a time; zeros where there is padding."""
+    height, width = prod(found[0].shape[1:]), sum(one.shape[0] for one in found)
+    down, across = _numbered(rows, height), _numbered(columns, width)
+    there = np.flatnonzero(down >= 0)
+    out = np.zeros((len(down), len(across)), np.float32)
+    start = 0
     for one in found:
-        here = columns[(columns >= start) & (columns < start + one.shape[0])] - start
-        pieces.append(one.rows(here, rows))
+        here = np.flatnonzero((across >= start) & (across < start + one.shape[0]))
+        for first in range(0, len(here), TOGETHER):
+            some = here[first : first + TOGETHER]
+            out[np.ix_(there, some)] = one.rows(across[some] - start, down[there]).T
         start += one.shape[0]
-    return pieces
+    return out
+
+
+def _numbered(chosen: Chosen, count: int) -> NDArray[np.int64]:
+    return np.arange(count) if isinstance(chosen, slice) else chosen
+
+
+def learned_from(tensors: Mapping[str, Stored], gains: Names, biases: Names) -> Learned:
+    """Read norms and biases when they are asked for; None where the model has none there.
+
+    Raises
+    ------
+    RunError
+        When a tensor is asked for that is missing, or has another number of elements than wanted.
+    """
+
+    def numbers(entry: Layer, rank: int) -> Floats | None:
+        name = str(entry["name"])
+        known = gains if entry["kind"] == "gain" else biases
+        if name not in known or (entry["once"] and rank):
+            return None
+        keys = [key.format(layer=entry["layer"]) for key in known[name]]
+        for key in keys:
+            if key not in tensors:
+                raise RunError(f"{name}: the checkpoint has no {key}")
+        return _joined(name, {key: tensors[key] for key in keys}, entry)[cut(entry, rank)]
+
+    return numbers
+
+
+def _joined(name: str, found: Mapping[str, Stored], entry: Layer) -> Floats:
+    """Lay tensors end to end; what all heads share is repeated for each."""
+    parts = cast("list[list[int]]", entry["parts"])
+    pieces = [floats(one.raw.view(STORED[one.dtype]), one.dtype) for one in found.values()]
+    for place, (units, size) in enumerate(parts if len(parts) == len(pieces) else []):
+        if len(pieces[place]) == size > 1:
+            pieces[place] = np.tile(pieces[place], units)
+    have, wanted = sum(map(len, pieces)), sum(units * size for units, size in parts)
+    if have != wanted:
+        raise RunError(f"{name}: {', '.join(found)} have {have} numbers, wanted {wanted}")
+    return np.concatenate(pieces)
+
+
+def unused(tensors: Iterable[str], checkpoint: Mapping[str, Names]) -> list[str]:
+    """Name the tensors of a checkpoint that no weight, norm or bias of ours is made of.
+
+    >>> unused(["a.7", "b.7"], {"weights": {"a": ["a.{layer}"]}})
+    ['b.7']
+    """
+    keys = {
+        key
+        for kind in ("weights", "gains", "biases")
+        for several in checkpoint.get(kind, {}).values()
+        for key in several
+    }
+    ways = [re.escape(key).replace(re.escape("{layer}"), "[0-9]+") for key in sorted(keys)]
+    taken = re.compile("|".join(ways) or "(?!)")
+    return sorted(key for key in tensors if not taken.fullmatch(key))

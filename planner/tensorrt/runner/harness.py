@@ -2,33 +2,44 @@
 
 import hashlib
 import json
+import mmap
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import ModuleType
 from typing import IO, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.tensorrt.runner.build import Built, Options, build
-from planner.tensorrt.runner.checkpoint import Stored, contents, from_checkpoint
+from planner.tensorrt.runner.build import Options, build
+from planner.tensorrt.runner.checkpoint import (
+    Names,
+    Stored,
+    contents,
+    from_checkpoint,
+    learned_from,
+    unused,
+)
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.library import load
 from planner.tensorrt.runner.numbers import Bits, Floats, storage
-from planner.tensorrt.runner.weights import Weights, drawn, filler
+from planner.tensorrt.runner.weights import Learned, Weights, drawn, filler
 
 SCHEMA: Final = "1"
 RANKS: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "TRT_MY_RANK")
 WORLDS: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "TRT_WORLD_SIZE")
 SETTLE_S: Final = 3.0
+PAGE: Final = 4096
+SHOWN: Final = 6
+"""Names of what has no place in a network, before the list is cut."""
 Document = Mapping[str, object]
 Tell = Callable[[str], None]
 
@@ -97,7 +108,25 @@ def open_folder(path: str | Path) -> Folder:
     return Folder(path=folder, plan=plan, documents=tuple(documents))
 
 
-def weights_from(what: str, plan: Document) -> Weights:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where numbers come from. unused : tensors of a checkpoint that no layer has a place for.
+
+    files : of a checkpoint, mapped; pages that were read are let go of.
+    """
+
+    weights: Weights
+    learned: Learned | None = None
+    unused: tuple[str, ...] = ()
+    files: tuple[mmap.mmap, ...] = ()
+
+    def forget(self) -> None:
+        """Let go of what was read so far; it is read again if it is asked for again."""
+        for file in self.files:
+            file.madvise(mmap.MADV_DONTNEED)
+
+
+def weights_from(what: str, plan: Document) -> Source:
     """Find weights: ``drawn``, ``filler``, or a folder of safetensors files.
 
     Raises
@@ -106,27 +135,38 @@ def weights_from(what: str, plan: Document) -> Weights:
         If the folder has none, or the plan's model has no map from names to tensors.
     """
     if what == "drawn":
-        return drawn()
+        return Source(weights=drawn())
     if what == "filler":
-        return filler()
-    names = cast("Mapping[str, Sequence[str]]", plan["checkpoint"])
-    if not names:
+        return Source(weights=filler())
+    known = cast("Mapping[str, Names]", plan["checkpoint"])
+    if not known:
         raise RunError(f"{plan['model']}: no tensors of a checkpoint are known for this family")
     files = sorted(Path(what).glob("*.safetensors"))
     if not files:
         raise RunError(f"{what}: no safetensors files")
     tensors: dict[str, Stored] = {}
-    for file in files:
-        raw: NDArray[np.uint8] = (
-            np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
-        )
-        tensors |= contents(str(file), raw)
-    return from_checkpoint(tensors, names)
+    mapped: list[mmap.mmap] = []
+    for path in files:
+        if path.stat().st_size:
+            with path.open("rb") as file:
+                mapped.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        raw = np.frombuffer(mapped[-1] if path.stat().st_size else b"", np.uint8)
+        tensors |= contents(str(path), raw)
+    return Source(
+        weights=from_checkpoint(tensors, known["weights"]),
+        learned=learned_from(tensors, known.get("gains", {}), known.get("biases", {})),
+        unused=tuple(unused(tensors, known)),
+        files=tuple(mapped),
+    )
 
 
-def build_all(folder: Folder, weights: Weights, options: Options, tell: Tell) -> list[Path]:
+def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> list[Path]:
     """Build the engines that are not there yet, one after another; returns their paths."""
     library, made = load(), []
+    if source.unused:
+        named = sorted({key.rsplit(".", 1)[0] for key in source.unused})
+        shown = ", ".join(named[:SHOWN]) + (" ..." if len(named) > SHOWN else "")
+        tell(f"{len(source.unused)} tensors of the checkpoint have no place: {shown}")
     cache = folder.path / "engines" / "timing.cache"
     cache.parent.mkdir(exist_ok=True)
     for document in folder.documents:
@@ -138,27 +178,76 @@ def build_all(folder: Folder, weights: Weights, options: Options, tell: Tell) ->
                 continue
             known = cache.read_bytes() if cache.exists() else b""
             start = time.monotonic()
-            share = Share(document=document, arrays=arrays, weights=weights, rank=rank)
-            done = build(library, share, replace(options, cache=known), tell)
-            _keep(path, done, cache)
-            size, took = len(done.plan) / 2**20, time.monotonic() - start
+            how = replace(options, cache=known)
+            share = Share(
+                document=document,
+                arrays=arrays,
+                weights=source.weights,
+                learned=source.learned,
+                rank=rank,
+            )
+            timings = _built(library, share, how, tell, (path, source.forget))
+            if timings:
+                _write(cache, lambda file, raw=timings: file.write(raw))  # type: ignore[misc]
+            size, took = path.stat().st_size / 2**20, time.monotonic() - start
             tell(f"{path.name}: {size:.0f} MiB in {took:.0f} s")
     return made
 
 
-def _keep(path: Path, done: Built, cache: Path) -> None:
-    """Write an engine whole or not at all, and the timings beside it."""
+def _built(
+    library: ModuleType,
+    share: Share,
+    options: Options,
+    tell: Tell,
+    where: tuple[Path, Callable[[], None]],
+) -> bytes:
+    """Build into a file, with the weights in another; returns timings."""
+    kept: list[bytes] = []
+    path, forget = where
+
+    def make(file: IO[bytes]) -> None:
+        with TemporaryFile(dir=path.parent) as scratch:
+
+            def hold(array: Bits) -> Bits:
+                found = on_disk(scratch, array)
+                forget()
+                return found
+
+            held = replace(share, hold=hold)
+            kept.append(build(library, held, options, tell, file.write).cache)
+
+    _write(path, make)
+    return kept[0]
+
+
+def on_disk(file: IO[bytes], array: Bits) -> Bits:
+    """Move numbers to a file, and see them there: pages that the system may drop and read again."""
+    if array.nbytes < PAGE:
+        return array
+    start = file.seek(-(-file.seek(0, os.SEEK_END) // PAGE) * PAGE)
+    file.write(np.ascontiguousarray(array).data)
+    file.flush()
+    return np.memmap(file, array.dtype, "r", start, array.shape)
+
+
+def _write(target: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Write a file whole or not at all.
+
+    Raises
+    ------
+    RunError
+        If the disk is full, or the file may not be written.
+    """
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        for target, raw in ((path, done.plan), (cache, done.cache)):
-            if raw:
-                draft = target.with_name(f".{target.name}.{os.getpid()}")
-                try:
-                    draft.write_bytes(raw)
-                    draft.replace(target)
-                finally:
-                    draft.unlink(missing_ok=True)
+        with draft.open("wb") as file:
+            fill(file)
+        draft.replace(target)
     except OSError as error:
-        raise RunError(f"{path}: {error.strerror}") from None
+        raise RunError(f"{target}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def given_from(folder: Folder, seed: int = 0) -> Callable[[str, int, tuple[int, ...]], Floats]:

@@ -10,8 +10,8 @@ from typing import Final, cast
 import numpy as np
 
 from planner.tensorrt.runner.library import Foreign, type_of
-from planner.tensorrt.runner.numbers import Bits, encoded, storage
-from planner.tensorrt.runner.weights import Weights
+from planner.tensorrt.runner.numbers import Bits, bits, encoded, storage
+from planner.tensorrt.runner.weights import Learned, Weights
 
 Layer = Mapping[str, object]
 OPERATIONS: Final = {
@@ -25,13 +25,16 @@ class Share:
     """What the network of one rank of a communicator is made of.
 
     arrays : constants by name. weights : where their numbers come from; None for zeros that take
-    no memory, to see what a network is.
+    no memory, to see what a network is. learned : biases and norms; none where left out.
+    hold : keeps the numbers of a weight until the engine is built, where memory is scarce on disk.
     """
 
     document: Mapping[str, object]
     arrays: Mapping[str, Bits]
     weights: Weights | None
     rank: int = 0
+    learned: Learned | None = None
+    hold: Callable[[Bits], Bits] = np.ascontiguousarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,8 @@ def _weight(site: Site, layer: Layer) -> Foreign:
     key = (str(layer["weight"]), cast(int, layer["layer"]))
     if key not in site.made:
         share = site.share.weights(layer, site.index.get("tp", 0))
-        site.made[key] = encoded(share, str(layer["encoding"]), dtype)
+        parts = encoded(share, str(layer["encoding"]), dtype)
+        site.made[key] = {part: site.share.hold(array) for part, array in parts.items()}
     added = site.constant(site.made[key][str(layer["part"])], dtype, shape)
     if layer["encoding"] == "plain":
         del site.made[key]
@@ -224,6 +228,24 @@ def group(site: Site, axis: str) -> list[int]:
     axes = cast("list[object]", site.share.document["axes"])
     every = cast("Mapping[str, list[list[int]]]", site.share.document["groups"])[axis]
     return [] if len(axes) == 1 else next(one for one in every if site.share.rank in one)
+
+
+def with_learned(site: Site, layer: Layer, added: Foreign) -> Foreign:
+    """Multiply by and add what a checkpoint has learned behind a layer, if it has anything."""
+    for one in cast("list[Layer]", layer.get("learned", [])):
+        numbers = site.share.learned and site.share.learned(one, site.index.get("tp", 0))
+        if added is None or numbers is None:
+            continue
+        ((name, _, dtype),) = outputs(layer)
+        operations = site.library.ElementWiseOperation
+        how = operations.PROD if one["kind"] == "gain" else operations.SUM
+        added.name = f"{name}.without.{one['kind']}"
+        shape = tuple(cast("list[int]", one["shape"]))
+        constant = site.constant(bits(numbers.reshape(shape), dtype), dtype, shape)
+        constant.name = f"{name}.{one['kind']}"
+        before = added.get_output(0), constant.get_output(0)
+        added = site.network.add_elementwise(*before, how)
+    return added
 
 
 def _axis(layer: Layer) -> int:

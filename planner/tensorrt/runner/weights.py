@@ -15,6 +15,8 @@ Layer = Mapping[str, object]
 """A layer of kind ``weight`` in a network's document."""
 Weights = Callable[[Layer, int], Floats]
 """From such a layer and the rank along ``tp`` to its share, ``[experts, rows, columns]``."""
+Learned = Callable[[Layer, int], Floats | None]
+"""From an entry of a layer's ``learned`` and the rank along ``tp`` to its numbers, if any."""
 
 
 def sizes(layer: Layer) -> tuple[int, int, int]:
@@ -77,6 +79,28 @@ def filler() -> Weights:
         return np.asarray(values.reshape(experts, rows, columns) / np.sqrt(rows), np.float32)
 
     return share
+
+
+def learned_drawn(seed: int = 0) -> Learned:
+    """Draw biases and norms as weights are drawn, to see that each finds its place."""
+
+    def numbers(entry: Layer, rank: int) -> Floats | None:
+        if entry["once"] and rank:
+            return None
+        parts = cast("list[list[int]]", entry["parts"])
+        name = f"{entry['kind']}/{entry['name']}@{entry['layer']}"
+        digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+        random = np.random.default_rng(int.from_bytes(digest))
+        whole = random.standard_normal(sum(units * size for units, size in parts))
+        return np.asarray(whole[cut(entry, rank)], np.float32)
+
+    return numbers
+
+
+def cut(entry: Layer, rank: int) -> Chosen:
+    """Features that a rank takes of what is learned."""
+    parts, degree = cast("list[list[int]]", entry["parts"]), cast(int, entry["degree"])
+    return slice(None) if degree == 1 else own_features(parts, degree, rank)
 
 
 @cache

@@ -1,0 +1,206 @@
+"""What ``planner validate --backend tensorrt`` takes, refuses and answers; nothing is built."""
+
+import json
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from commands import assert_refused, run
+
+from validate import harness
+from validate.cases import Case
+from validate.launch import Place
+from validate.tensorrt_backend import check as checking
+from validate.tensorrt_backend import start
+from validate.tensorrt_backend.check import How, Report, check, median, predicted
+from validate.tensorrt_backend.command import answer, place_among
+from validate.tensorrt_backend.start import Ran, Work, build_and_run, command, meets_at
+
+ASKED = ("validate", "--model", "flux", "--plan", "tp2", "--backend", "tensorrt")
+CASE = Case(model="flux", plan="tp2")
+TIMED = Report(
+    case=CASE, number_error=0.0, collectives={"all_reduce tp": 4}, library="tensorrt 11.4.1",
+    engines=3, engine_bytes=2**20, error=0.01, bound=0.05, step_s=0.1, predicted_s=0.109,
+)  # fmt: skip
+
+
+@pytest.fixture
+def no_tensorrt(monkeypatch):
+    for name in ("tensorrt", "tensorrt_rtx_bindings", "tensorrt_rtx"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(harness, "products", list)
+
+
+def test_without_tensorrt_the_answer_is_no_and_says_what_to_install(no_tensorrt, tmp_path):
+    code, out, _ = run(*ASKED, "--results", str(tmp_path))
+
+    assert code == 1
+    assert "left out: engines: TensorRT is not installed" in out
+    assert "pip install 'tensorrt-cu13>=11.0,<12'" in out
+
+
+@pytest.mark.parametrize("style", ["table", "json", "markdown"])
+def test_numbers_alone_are_proved_where_they_are_asked_for(no_tensorrt, tmp_path, style):
+    words = ("--numbers-only", "--results", str(tmp_path), "--format", style)
+    code, out, _ = run(*ASKED, *words)
+
+    assert code == 0
+    assert out.startswith("```text") == (style == "markdown")
+    if style == "json":
+        assert json.loads(out)["built"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--mode", "compile"), "mode: got compile, wanted graph or eager for --backend tensorrt"),
+        (("--gpus", "3"), "GPUs: got 3, wanted a multiple of the 2 of plan tp2"),
+        (("--gpus", "1"), "GPUs: got 1, wanted the 2 of plan tp2"),
+        (("--gate", "much"), "gate: got 'much', wanted a share such as 10%"),
+        (("--profile", "/no/such"), "profile /no/such: No such file"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_proved(no_tensorrt, monkeypatch, words, said):
+    monkeypatch.setattr(checking, "run_networks", None)
+
+    assert_refused(*run(*ASKED, *words), said)
+
+
+@pytest.mark.parametrize("word", ["--small", "--numbers-only"])
+def test_options_of_engines_are_refused_for_other_backends(word):
+    words = ("validate", "--model", "flux", "--plan", "tp2", word)
+
+    assert_refused(*run(*words), "wanted --backend tensorrt")
+
+
+@pytest.mark.parametrize(("gate", "code"), [(0.1, 0), (0.05, 1)])
+def test_a_step_beyond_the_gate_is_a_no(gate, code):
+    assert answer([TIMED], gate, "table")[1] == code
+    found = json.loads(answer([TIMED], gate, "json")[0])
+    assert found["engines"][0]["within_gate"] is (code == 0)
+
+
+def test_what_was_timed_is_shown_beside_what_was_predicted():
+    assert "step: 0.1000 s, predicted 0.1090 s" in answer([TIMED], 0.1, "table")[0]
+    assert "step: 0.1000 s, predicted 0.1090 s" in answer([TIMED], 0.1, "markdown")[0]
+
+
+def test_the_slowest_rank_tells_how_long_a_step_takes():
+    ranks = [Ran(error=0.0, seconds=(9, 1, 2, 3)), Ran(error=0.0, seconds=(9, 2, 1, 4))]
+
+    assert median(ranks) == 2.0
+
+
+def test_steps_are_timed_at_full_size_where_gpus_are(monkeypatch, tmp_path):
+    """Everything but the GPUs: what is run, how, and against what it is held."""
+    works = []
+
+    def ran(files, path, work, judge, tell):
+        works.append((path.name, work, json.loads(files["plan.json"])))
+        (tmp_path / "engine").write_bytes(b"x")
+        return [Ran(error=0.01, seconds=(9.0, 0.1, 0.1))] * 2, [tmp_path / "engine"]
+
+    class TensorRT:
+        __name__ = "tensorrt"
+        __version__ = "11.4.1"
+
+    monkeypatch.setattr(checking, "load", TensorRT)
+    monkeypatch.setattr(checking, "probe", lambda env: Machine)
+    monkeypatch.setattr(checking, "build_and_run", ran)
+    monkeypatch.setattr(checking, "build_network", lambda *told: [b"x"])
+
+    case = Case(model="wan2.1-1.3b", plan="cfg2", frames=5, height=256, width=256)
+    report = check(case, "h100-sxm", tmp_path, print, How(full=True, profile="none"))
+    few = check(case, "h100-sxm", tmp_path, print, How(full=True, gpus=1))
+
+    assert [(name, one.weights, one.steps, one.graph) for name, one, _ in works] == [
+        ("small", "drawn", 0, True),
+        ("full", "filler", 5, True),
+    ]
+    assert works[1][2]["request"]["profile"] == "none"
+    assert (report.step_s, report.engines, report.bound) == (0.1, 1, 0.05)
+    assert report.predicted_s > 0
+    assert few.left_out == ("run: 1 GPUs here, wanted 2",)
+
+
+class Machine:
+    gpus = (1, 2)
+
+
+def test_without_a_graph_a_step_is_no_shorter_than_its_launches():
+    sizes = {"model": "wan2.1-1.3b", "plan": "cfg2", "frames": 5, "height": 128, "width": 128}
+    graph, eager = (
+        predicted(checking.engines_of(Case(mode=mode, **sizes), "h100-sxm"), "none")
+        for mode in ("graph", "eager")
+    )
+
+    assert eager == pytest.approx(max(graph, 2 * 50e-6))
+
+
+@pytest.mark.parametrize(
+    ("names", "local"),
+    [
+        (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_LOCAL_RANK"),
+        (("RANK", "WORLD_SIZE"), "LOCAL_RANK"),
+    ],
+)
+def test_ranks_of_mpirun_and_torchrun_are_known(monkeypatch, names, local):
+    env = {names[0]: "5", names[1]: "8", local: "1", "MASTER_ADDR": "first"}
+    monkeypatch.setattr(harness, "environment", lambda: env)
+    place = place_among(None, ["ulysses8"])
+
+    assert (place.rank, place.world, place.local) == (5, 8, 1)
+    assert meets_at(place, 1) == ("first", 29501)
+    assert command(Path("f"), Work(weights="filler", place=place))[-2:] == ["--device", "1"]
+
+
+def test_another_number_of_ranks_is_refused(monkeypatch):
+    monkeypatch.setattr(harness, "environment", lambda: {"RANK": "0", "WORLD_SIZE": "4"})
+
+    with pytest.raises(Exception, match="ranks: got 4 started, wanted the 8 of ulysses8"):
+        place_among(None, ["ulysses8"])
+
+
+def test_several_hosts_need_to_know_the_first():
+    with pytest.raises(Exception, match="MASTER_ADDR: got none"):
+        meets_at(Place(rank=0, world=8, local=0, here=4), 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
+    monkeypatch, tmp_path, fails
+):
+    built, heard = [], {}
+    monkeypatch.setattr(start, "_build", lambda folder, work, tell: built.append(folder.path) or [])
+    monkeypatch.setattr(start.harness, "open_folder", lambda path: type("F", (), {"path": path}))
+
+    def one(path, work, judge):
+        if fails and work.place.rank:
+            return {"failed": "no memory"}
+        return {"error": 0.1 * work.place.rank, "seconds": [1.0, 2.0]}
+
+    monkeypatch.setattr(start, "_one", one)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1] - 1
+
+    def rank(number):
+        place = Place(rank=number, world=2, local=number, port=port)
+        work = Work(weights="filler", place=place)
+        files = {"plan.json": b'{"digest": "1"}'}
+        try:
+            heard[number] = build_and_run(files, tmp_path / "small", work, None, print)[0]
+        except start.RunError as error:
+            heard[number] = str(error)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join(20) for thread in threads]
+
+    assert [path.name for path in built] == [f"small.{socket.gethostname()}"]
+    assert heard[0] == heard[1]
+    if fails:
+        assert heard[0] == "rank 1: no memory"
+    else:
+        assert [one.error for one in heard[0]] == [0.0, 0.1]

@@ -1,0 +1,108 @@
+"""What ``planner validate --backend tensorrt`` is asked for, and what it answers."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from costmodels.catalogue import profile_for
+from planner.plan import parse_plan
+from topology.errors import InputError
+from validate import harness
+from validate.asked import check_gpus, check_plans, check_positive, hardware_of
+from validate.cases import Case
+from validate.catalogue import own_profile_name
+from validate.command import cases_of, share
+from validate.launch import Place, find_place, is_rank
+from validate.tensorrt_backend.check import How, Report, check
+
+Answer = tuple[str, int]
+DONE, NO = 0, 1
+MODES: Final = ("graph", "eager")
+
+
+def validate(arguments: argparse.Namespace) -> Answer | None:
+    """Prove, build, run and time plans as engines, as far as this machine can.
+
+    Returns
+    -------
+    None where this is one of several ranks, and not the one that answers.
+
+    Raises
+    ------
+    InputError
+        If a name, plan or number cannot be right.
+    """
+    check_gpus(arguments.gpus)
+    check_positive("seconds", arguments.seconds)
+    cases, gate = cases_of(arguments), share(arguments.gate)
+    for case in cases:
+        if case.mode not in MODES:
+            wanted = " or ".join(MODES)
+            raise InputError(f"mode: got {case.mode}, wanted {wanted} for --backend tensorrt")
+    hardware, how = _ground(arguments, cases)
+    folder = Path(arguments.results)
+    harness.check_folder(folder)
+    found = [check(case, hardware, folder, harness.complain, how) for case in cases]
+    if how.place is not None and how.place.rank:
+        return None
+    return answer(found, gate, arguments.format, numbers_only=how.numbers_only)
+
+
+def _ground(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, How]:
+    """Look at this machine: its kind, its own profile, and which of its ranks this is."""
+    products = harness.products()
+    hardware = hardware_of(products[0] if products else "", arguments.hardware)
+    profile = arguments.profile
+    if products and not profile:
+        profile = own_profile_name(hardware, products[0], len(products))
+    profile_for(hardware, profile)  # says what is wrong with it before anything runs
+    how = How(
+        profile=profile,
+        gpus=arguments.gpus or 0,
+        full=not arguments.small,
+        numbers_only=arguments.numbers_only,
+        place=place_among(arguments.gpus, [case.plan for case in cases]),
+    )
+    return hardware, how
+
+
+def place_among(gpus: int | None, plans: Sequence[str]) -> Place | None:
+    """Which rank this is, where a launcher has started as many as every plan wants.
+
+    Raises
+    ------
+    InputError
+        If plans want another number of GPUs than there are, or of ranks than were started.
+    """
+    if gpus:
+        check_plans(plans, gpus)
+    env = harness.environment()
+    if not is_rank(env):
+        return None
+    place = find_place(env)
+    for plan in plans:
+        wanted = parse_plan(plan).gpus
+        if wanted != place.world:
+            raise InputError(f"ranks: got {place.world} started, wanted the {wanted} of {plan}")
+    return place
+
+
+def answer(
+    found: Sequence[Report], gate: float, style: str, *, numbers_only: bool = False
+) -> Answer:
+    """Write reports, and judge them.
+
+    Without TensorRT the answer is no, unless numbers alone were asked for: nothing was built.
+    """
+    built = all(one.library for one in found)
+    passed = (built or numbers_only) and all(one.passes(gate) for one in found)
+    code = DONE if passed else NO
+    if style == "json":
+        rows = [{**one.to_dict(), "within_gate": one.passes(gate)} for one in found]
+        document = {"engines": rows, "gate": gate, "built": built}
+        return json.dumps(document, indent=2, allow_nan=False), code
+    if style == "markdown":
+        return "\n\n".join(f"```text\n{one.text()}\n```" for one in found), code
+    return "\n\n".join(one.text() for one in found), code

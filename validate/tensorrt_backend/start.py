@@ -1,0 +1,166 @@
+"""A plan's folder written, its engines built, and run: by processes of ours, or as one of many.
+
+Where mpirun or torchrun has started a process a rank, the first rank of each host writes and builds
+in a folder of that host; the others wait for it. The folders of hosts are their own, so that none
+is needed that all hosts see.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from planner.export.harness import write_folder
+from planner.tensorrt.runner import harness
+from planner.tensorrt.runner.build import Options
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.meeting import Meeting, join
+from topology.errors import InputError
+from validate.harness import children
+from validate.launch import Place
+
+Tell = Callable[[str], None]
+TOTAL_S: Final = 900 * 2
+"""Seconds that a run may take, and that ranks wait for engines."""
+MODULE: Final = "planner.tensorrt.runner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is run. weights : see `harness.weights_from`. steps : all where zero.
+
+    graph : steps after the first are replayed. place : this process's rank; None to start all.
+    """
+
+    weights: str
+    steps: int = 0
+    graph: bool = True
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A rank's error, as its judge sees it, and the seconds of its steps."""
+
+    error: float
+    seconds: tuple[float, ...]
+
+
+Judge = Callable[[harness.Folder, int], float]
+
+
+def build_and_run(
+    files: Mapping[str, bytes], path: Path, work: Work, judge: Judge, tell: Tell
+) -> tuple[list[Ran], list[Path]]:
+    """Write, build and run.
+
+    Returns
+    -------
+    what each rank did, in order; and the engines that this process has built
+
+    Raises
+    ------
+    RunError
+        If a build or a rank fails, on every rank that is told of it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if work.place is not None:
+        return _as_rank(files, path.with_name(f"{path.name}.{socket.gethostname()}"), work, judge)
+    folder = harness.open_folder(write_folder(files, str(path), force=True))
+    made = _build(folder, work, tell)
+    world = len(cast("list[object]", folder.plan["ranks"]))
+    failed = harness.start_here(command(folder.path, work), world, TOTAL_S)
+    if failed:
+        raise RunError(failed)
+    return [_ran(folder, rank, judge) for rank in range(world)], made
+
+
+def command(path: Path, work: Work) -> list[str]:
+    """Words behind ``python`` that run a folder; on a rank's own GPU where it has a place.
+
+    >>> command(Path("a"), Work(weights="filler", steps=5))[3:]
+    ['--folder', 'a', '--steps', '5', '--graph']
+    """
+    words = ["-m", MODULE, "run", "--folder", str(path)]
+    words += ["--steps", str(work.steps)] if work.steps else []
+    words += ["--graph"] if work.graph else []
+    return words + (["--device", str(work.place.local)] if work.place else [])
+
+
+def meets_at(place: Place, step: int) -> tuple[str, int]:
+    """Host and port where ranks meet; the launcher's own port is left to it.
+
+    Raises
+    ------
+    InputError
+        If there are several hosts, and nothing says which has rank 0.
+    """
+    if place.here and place.here < place.world and place.address == "127.0.0.1":
+        raise InputError("MASTER_ADDR: got none, wanted the host of rank 0, as there are several")
+    return place.address, place.port + step
+
+
+def _as_rank(
+    files: Mapping[str, bytes], path: Path, work: Work, judge: Judge
+) -> tuple[list[Ran], list[Path]]:
+    place = cast(Place, work.place)
+    where = meets_at(place, 1)
+    made: list[Path] = []
+    if place.local == 0:
+        made = _build(harness.open_folder(write_folder(files, str(path), force=True)), work, _mute)
+    digest = str(json.loads(files["plan.json"])["digest"])
+    meeting = join(place.rank, place.world, where, TOTAL_S, digest)
+    try:
+        return _told(meeting, _one(path, work, judge)), made
+    finally:
+        meeting.close()
+
+
+def _one(path: Path, work: Work, judge: Judge) -> dict[str, object]:
+    """Run this rank in a process of its own, and say how it went."""
+    place = cast(Place, work.place)
+    address, port = meets_at(place, 2)
+    told = {"RANK": place.rank, "WORLD_SIZE": place.world, "MASTER_PORT": port}
+    env = {**children(), "MASTER_ADDR": address, **{key: str(n) for key, n in told.items()}}
+    words = [sys.executable, *command(path, work)]
+    try:
+        done = subprocess.run(  # noqa: S603  # this very program
+            words, env=env, capture_output=True, text=True, check=False, timeout=TOTAL_S
+        )
+        if done.returncode:
+            said = done.stderr.strip().splitlines()
+            return {"failed": said[-1] if said else f"ended with {done.returncode}"}
+        ran = _ran(harness.open_folder(path), place.rank, judge)
+    except (RunError, OSError, subprocess.TimeoutExpired) as error:
+        return {"failed": " ".join(str(error).split())}
+    return {"error": ran.error, "seconds": list(ran.seconds)}
+
+
+def _told(meeting: Meeting, mine: dict[str, object]) -> list[Ran]:
+    """Hear how it went on every rank."""
+    heard = cast("list[Mapping[str, object]]", meeting.say("ran", mine))
+    failed = [f"rank {n}: {one['failed']}" for n, one in enumerate(heard) if "failed" in one]
+    if failed:
+        raise RunError("; ".join(failed))
+    return [
+        Ran(error=cast(float, one["error"]), seconds=tuple(cast("list[float]", one["seconds"])))
+        for one in heard
+    ]
+
+
+def _build(folder: harness.Folder, work: Work, tell: Tell) -> list[Path]:
+    source = harness.weights_from(work.weights, folder.plan)
+    return harness.build_all(folder, source, Options(), tell)
+
+
+def _ran(folder: harness.Folder, rank: int, judge: Judge) -> Ran:
+    seconds = harness.result_of(folder.path, rank).seconds
+    return Ran(error=judge(folder, rank), seconds=seconds)
+
+
+def _mute(line: str) -> None:
+    del line
