@@ -1,6 +1,5 @@
 """The folder of a plan for TensorRT: the plan, its networks, and what builds and runs them."""
 
-import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from planner.tensorrt.document import SCHEMA, counts, document_of
 from planner.tensorrt.marks import instead
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.obstacles import cautions, obstacles
+from planner.tensorrt.runner.digest import digest_of
 from planner.tensorrt.schedule import buffer_bytes, schedule
 from planner.tensorrt.sheet import Dtype, Network
 from planner.tensorrt.sizes import engine_size, enqueue
@@ -145,8 +145,7 @@ def plan_document(
         "expected": found.to_dict(),
         "cautions": list(cautions(model, plan)),
     }
-    parts = json.dumps([document, [document_of(network) for network in written]], sort_keys=True)
-    digest = hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+    digest = digest_of(document, [document_of(network) for network in written])
     return {**document, "digest": digest}
 
 

@@ -253,55 +253,6 @@ def inside(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def started(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "runner", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_the_runner_in_the_folder_stands_alone(tmp_path):
-    """It starts without the planner on the path, and says what is there."""
-    written = small(Request(model="flux.1-dev", gpus=2), "tp2")
-    folder = harness.write_folder(written, str(tmp_path / "out"))
-    sources = [source.decode() for name, source in written.items() if name.endswith(".py")]
-
-    done = started(folder, "show")
-
-    assert not any(
-        "planner" in line for text in sources for line in text.splitlines() if "import" in line
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "flux.1-dev tp2 on h100-sxm, bf16"
-    assert "forward:" in done.stdout
-    assert "0 of 2 engines built" in done.stdout
-
-
-@pytest.mark.parametrize("words", [("build", "--weights", "nowhere"), ("run", "--total", "60")])
-def test_the_runner_fails_in_one_line(tmp_path, words):
-    written = small(Request(model="flux.1-dev", gpus=2), "tp2")
-    folder = harness.write_folder(written, str(tmp_path / "out"))
-
-    done = started(folder, *words)
-
-    assert done.returncode == 1
-    assert done.stderr.startswith("runner: ")
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "Traceback" not in done.stderr
-
-
-def test_a_folder_that_is_none_is_refused(tmp_path):
-    sources = {f"runner/{name}": source for name, source in runner().items()}
-    harness.write_folder(sources, str(tmp_path / "out"))
-
-    done = started(tmp_path / "out", "show")
-
-    assert "not a plan's folder: No such file or directory" in done.stderr
-
-
 def test_the_runner_in_c_plus_plus_hands_over_communicators():
     text = cpp()["runner.cpp"].decode()
 

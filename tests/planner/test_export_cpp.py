@@ -104,23 +104,33 @@ def test_an_engine_for_one_device_ends_the_run(binary, exported):
     assert "rank 0: combine: the engine says that it is not for several devices" in done.stderr
 
 
+def cut(folder, share):
+    path = folder / "cpp" / "schedule.txt"
+    text = path.read_text()
+    path.write_text(text[: int(len(text) * share)])
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
         (lambda folder: (folder / "engines" / "combine.engine").unlink(), "python -m runner build"),
         (lambda folder: (folder / "cpp" / "schedule.txt").unlink(), "cannot read"),
+        (shutil.rmtree, "cannot read"),
+        *[(lambda folder, n=n: cut(folder, n / 16), "cpp/schedule.txt") for n in range(16)],
     ],
 )
-def test_what_is_missing_is_named(binary, exported, spoil, said):
+def test_what_is_missing_or_damaged_is_named(binary, exported, spoil, said):
     spoil(exported)
 
     done = start(binary, exported, 0)
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert said in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_another_number_of_ranks_is_refused(binary, exported):
     done = start(binary, exported, 0, world=2)
 
+    assert done.returncode == 2
     assert "started with 2 ranks, wanted 4" in done.stderr

@@ -178,8 +178,8 @@ def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
 
     def one(path, work, judge):
         if fails and work.place.rank:
-            return {"failed": "no memory"}
-        return {"error": 0.1 * work.place.rank, "seconds": [1.0, 2.0]}
+            return "no memory", 0.0, []
+        return "", 0.1 * work.place.rank, [1.0, 2.0]
 
     monkeypatch.setattr(start, "_one", one)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,8 +1,8 @@
 """A plan's folder written, its engines built, and run: by processes of ours, or as one of many.
 
 Where mpirun or torchrun has started a process a rank, the first rank of each host writes and builds
-in a folder of that host; the others wait for it. The folders of hosts are their own, so that none
-is needed that all hosts see.
+in a folder of that host, and the others wait until it says that it has. The folders of hosts are
+their own, so that none is needed that all hosts see.
 """
 
 import json
@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -19,12 +19,15 @@ from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Options
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.meeting import Meeting, join
+from planner.tensorrt.runner.processes import start
 from topology.errors import InputError
 from validate.harness import children
 from validate.launch import Place
 
 Tell = Callable[[str], None]
-TOTAL_S: Final = 900 * 2
+MEET_S: Final = 120
+"""Seconds until all ranks have come."""
+TOTAL_S: Final = 1800
 """Seconds that a run may take, and that ranks wait for engines."""
 MODULE: Final = "planner.tensorrt.runner"
 
@@ -73,9 +76,7 @@ def build_and_run(
     folder = harness.open_folder(write_folder(files, str(path), force=True))
     made = _build(folder, work, tell)
     world = len(cast("list[object]", folder.plan["ranks"]))
-    failed = harness.start_here(command(folder.path, work), world, TOTAL_S)
-    if failed:
-        raise RunError(failed)
+    start(command(folder.path, work), world, TOTAL_S, children())
     return [_ran(folder, rank, judge) for rank in range(world)], made
 
 
@@ -108,20 +109,33 @@ def _as_rank(
     files: Mapping[str, bytes], path: Path, work: Work, judge: Judge
 ) -> tuple[list[Ran], list[Path]]:
     place = cast(Place, work.place)
-    where = meets_at(place, 1)
-    made: list[Path] = []
-    if place.local == 0:
-        made = _build(harness.open_folder(write_folder(files, str(path), force=True)), work, _mute)
     digest = str(json.loads(files["plan.json"])["digest"])
-    meeting = join(place.rank, place.world, where, TOTAL_S, digest)
+    come = join(place.rank, place.world, meets_at(place, 1), MEET_S, digest)
+    meeting, made = replace(come, limit_s=TOTAL_S), []
     try:
+        failed = ""
+        if place.local == 0:
+            try:
+                folder = harness.open_folder(write_folder(files, str(path), force=True))
+                made = _build(folder, work, _mute)
+            except (RunError, InputError) as error:
+                failed = str(error)
+        _agree(meeting, "built", failed)
         return _told(meeting, _one(path, work, judge)), made
     finally:
         meeting.close()
 
 
-def _one(path: Path, work: Work, judge: Judge) -> dict[str, object]:
-    """Run this rank in a process of its own, and say how it went."""
+def _agree(meeting: Meeting, what: str, failed: str) -> None:
+    """Hear whether every rank has done something; raise what those said that have not."""
+    heard = [str(one) for one in meeting.say(what, failed)]
+    said = [f"rank {rank}: {one}" for rank, one in enumerate(heard) if one]
+    if said:
+        raise RunError("; ".join(said))
+
+
+def _one(path: Path, work: Work, judge: Judge) -> tuple[str, float, list[float]]:
+    """Run this rank in a process of its own: what failed, its error, and seconds of its steps."""
     place = cast(Place, work.place)
     address, port = meets_at(place, 2)
     told = {"RANK": place.rank, "WORLD_SIZE": place.world, "MASTER_PORT": port}
@@ -133,23 +147,19 @@ def _one(path: Path, work: Work, judge: Judge) -> dict[str, object]:
         )
         if done.returncode:
             said = done.stderr.strip().splitlines()
-            return {"failed": said[-1] if said else f"ended with {done.returncode}"}
+            return said[-1] if said else f"ended with {done.returncode}", 0.0, []
         ran = _ran(harness.open_folder(path), place.rank, judge)
     except (RunError, OSError, subprocess.TimeoutExpired) as error:
-        return {"failed": " ".join(str(error).split())}
-    return {"error": ran.error, "seconds": list(ran.seconds)}
+        return " ".join(str(error).split()), 0.0, []
+    return "", ran.error, list(ran.seconds)
 
 
-def _told(meeting: Meeting, mine: dict[str, object]) -> list[Ran]:
+def _told(meeting: Meeting, mine: tuple[str, float, list[float]]) -> list[Ran]:
     """Hear how it went on every rank."""
-    heard = cast("list[Mapping[str, object]]", meeting.say("ran", mine))
-    failed = [f"rank {n}: {one['failed']}" for n, one in enumerate(heard) if "failed" in one]
-    if failed:
-        raise RunError("; ".join(failed))
-    return [
-        Ran(error=cast(float, one["error"]), seconds=tuple(cast("list[float]", one["seconds"])))
-        for one in heard
-    ]
+    failed, error, seconds = mine
+    _agree(meeting, "ran", failed)
+    heard = cast("list[tuple[float, list[float]]]", meeting.say("measured", [error, seconds]))
+    return [Ran(error=error, seconds=tuple(seconds)) for error, seconds in heard]
 
 
 def _build(folder: harness.Folder, work: Work, tell: Tell) -> list[Path]:

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -30,7 +31,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// What was given cannot be right: exit code 2.
+class InputError : public std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 [[noreturn]] void fail(std::string const& what) { throw std::runtime_error(what); }
+
+[[noreturn]] void refuse(std::string const& what) { throw InputError(what); }
 
 void check(cudaError_t code, char const* what) {
     if (code != cudaSuccess) {
@@ -147,7 +155,7 @@ struct Schedule {
                 return one;
             }
         }
-        fail("no engine " + name);
+        refuse("cpp/schedule.txt: no engine " + name);
     }
 };
 
@@ -162,16 +170,36 @@ Call readCall(std::istringstream& words, bool copy) {
     while (words >> word) {
         auto const plus = word.rfind('+');
         auto const equal = word.rfind('=', plus);
+        if (plus == std::string::npos || equal == std::string::npos || !std::isdigit(static_cast<unsigned char>(word.back()))) {
+            refuse("cpp/schedule.txt is damaged, or cut short: " + word);
+        }
         call.binds.push_back(
             {word.substr(0, equal), word.substr(equal + 1, plus - equal - 1), std::stoull(word.substr(plus + 1))});
     }
     return call;
 }
 
+// A schedule that was cut short lacks its last line, or what that names.
+void check(Schedule const& schedule) {
+    bool whole = schedule.world > 0 && schedule.buffers.count(schedule.output) != 0;
+    for (int rank = 0; rank < schedule.world; ++rank) {
+        whole = whole && schedule.devices.count(rank) != 0;
+    }
+    for (auto const& engine : schedule.engines) {
+        whole = whole && !engine.files.empty() && (engine.ranks == 1 || !engine.groups.empty());
+        for (auto const& group : engine.groups) {
+            whole = whole && (engine.files.size() == 1 || engine.files.size() == group.size());
+        }
+    }
+    if (!whole) {
+        refuse("cpp/schedule.txt is damaged, or cut short");
+    }
+}
+
 Schedule readSchedule(std::filesystem::path const& path) {
     std::ifstream file{path};
     if (!file) {
-        fail("cannot read " + path.string());
+        refuse("cannot read " + path.string());
     }
     Schedule schedule;
     std::string line;
@@ -219,17 +247,18 @@ Schedule readSchedule(std::filesystem::path const& path) {
             words >> schedule.output;
         }
     }
+    check(schedule);
     return schedule;
 }
 
 std::vector<char> readFile(std::filesystem::path const& path, size_t start = 0, size_t bytes = 0) {
     std::ifstream file{path, std::ios::binary | std::ios::ate};
     if (!file) {
-        fail("cannot read " + path.string() + " (engines are made by: python -m runner build)");
+        refuse("cannot read " + path.string() + " (engines are made by: python -m runner build)");
     }
     auto const size = static_cast<size_t>(file.tellg());
     if (start + bytes > size) {
-        fail(path.string() + " is too short");
+        refuse(path.string() + " is too short");
     }
     std::vector<char> data(bytes != 0 ? bytes : size);
     file.seekg(static_cast<std::streamoff>(start));
@@ -280,7 +309,7 @@ public:
     Runner(std::filesystem::path folder, int rank, int world)
         : mFolder{std::move(folder)}, mRank{rank}, mWatch{rank}, mSchedule{readSchedule(mFolder / "cpp/schedule.txt")} {
         if (mSchedule.world != world) {
-            fail("started with " + std::to_string(world) + " ranks, wanted " + std::to_string(mSchedule.world));
+            refuse("started with " + std::to_string(world) + " ranks, wanted " + std::to_string(mSchedule.world));
         }
     }
 
@@ -483,6 +512,9 @@ int main(int argc, char** argv) {
     try {
         Runner runner{argv[1], rank, world};
         runner.run(argc > 2 && std::string{argv[2]} == "--graph");
+    } catch (InputError const& error) {
+        std::cerr << "runner: rank " << rank << ": " << error.what() << std::endl;
+        MPI_Abort(MPI_COMM_WORLD, 2);
     } catch (std::exception const& error) {
         std::cerr << "runner: rank " << rank << ": " << error.what() << std::endl;
         MPI_Abort(MPI_COMM_WORLD, 1);

@@ -2,54 +2,84 @@
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import isfinite
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NoReturn, cast
 
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Log, Options, logger
 from planner.tensorrt.runner.device import nccl_version, open_cuda, open_nccl
-from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.library import load, require, version
 from planner.tensorrt.runner.meeting import join
+from planner.tensorrt.runner.place import meets_at, place, rank_of
+from planner.tensorrt.runner.processes import WRONG, start
 from planner.tensorrt.runner.run import Job, Limits, Parts, run
 from planner.tensorrt.runner.watch import Guard
 
 LATE: Final = 3
 MIB: Final = 2**20
+MOST: Final = 2**40
+"""Largest number of an option."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         folder = harness.open_folder(arguments.folder)
         return int(arguments.command(folder, arguments))
     except RunError as error:
         print(f"runner: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+        return WRONG if isinstance(error, InputError) else 1
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def _number(words: str, kind: type[int] | type[float] = int, least: float = 0) -> int | float:
+    """Read a number that is not below the least; the parser names its option."""
+    value = kind(words)
+    if not isfinite(value) or value < least or value > MOST:
+        raise argparse.ArgumentTypeError(f"got {words[:40]}, wanted a number of at least {least}")
+    return value
+
+
+_whole: Final[Callable[[str], int | float]] = partial(_number, kind=int)
+_seconds: Final[Callable[[str], int | float]] = partial(_number, kind=float, least=1)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="runner", description=__doc__)
+    parser = Parser(prog="runner", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     show = commands.add_parser("show", help="what the folder holds")
     show.set_defaults(command=_show)
     build = commands.add_parser("build", help="build the engines that are not there yet")
     build.add_argument("--weights", default="drawn", help="drawn, filler, or a folder")
-    build.add_argument("--level", type=int, default=3, help="optimisation, 0 to 5")
-    build.add_argument("--workspace", type=int, default=0, metavar="MIB")
+    build.add_argument(
+        "--level", type=int, choices=range(6), default=3, help="optimisation, 0 to 5"
+    )
+    build.add_argument("--workspace", type=_whole, default=0, metavar="MIB")
     build.add_argument("--streaming", action="store_true", help="weights may stay on the host")
     build.add_argument("--capability", default="", help="such as SM120 (TensorRT-RTX alone)")
     build.set_defaults(command=_build)
     running = commands.add_parser("run", help="run the plan, one process a rank")
-    running.add_argument("--steps", type=int, default=0, help="denoising steps; all if left out")
+    running.add_argument("--steps", type=_whole, default=0, help="denoising steps; all if left out")
     running.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
-    running.add_argument("--device", type=int, help="GPU of this rank (default: the plan's)")
-    running.add_argument("--budget", type=int, metavar="MIB", help="weights kept on the GPU")
-    running.add_argument("--limit", type=float, default=120.0, help="seconds that a step may take")
-    running.add_argument("--total", type=float, default=3600, help="seconds for everything")
+    running.add_argument("--device", type=_whole, help="GPU of this rank (default: the plan's)")
+    running.add_argument("--budget", type=_whole, metavar="MIB", help="weights kept on the GPU")
+    running.add_argument(
+        "--limit", type=_seconds, default=120.0, help="seconds that a step may take"
+    )
+    running.add_argument("--total", type=_seconds, default=3600, help="seconds for everything")
     running.add_argument("--results", default="results", help="folder, beside the plan")
     running.set_defaults(command=_run)
     for one in (show, build, running):
@@ -83,24 +113,22 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
 
 def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     world = len(cast("list[object]", folder.plan["ranks"]))
-    told = harness.rank_of(os.environ)
-    if told is not None:
-        if told[1] != world:
-            raise RunError(f"started with {told[1]} ranks, wanted {world}")
-        return _rank(folder, told[0], arguments)
+    rank = rank_of(os.environ, world)
+    harness.check_built(folder, range(world) if rank is None else [rank])
+    if rank is not None:
+        return _rank(folder, rank, arguments)
     argv = ["-m", __package__ or "runner", *sys.argv[1:]]
-    failed = harness.start_here(argv, world, arguments.total)
-    if failed:
-        raise RunError(failed)
+    start(argv, world, arguments.total, os.environ)
     return 0
 
 
 def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> int:
-    guard = Guard(lambda line: _expire(rank, line)).start()
+    guard = Guard(lambda line: _expire(rank, line), partial(signal.setitimer, signal.ITIMER_REAL))
+    guard.start()
     limits = Limits(step_s=arguments.limit)
     world = len(cast("list[object]", folder.plan["ranks"]))
     mine = cast("list[dict[str, int]]", folder.plan["ranks"])[rank]
-    where = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29511"))
+    where = meets_at(os.environ)
     guard.phase("rendezvous", limits.meet_s + 10)
     library, needs = load(), cast("dict[str, str]", folder.plan["needs"])
     require("TensorRT", version(library), needs["tensorrt"])
@@ -111,7 +139,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         rank=rank,
         documents=documents,
         tables={
-            str(one["name"]): folder.tables(one, harness.place(folder.plan, str(one["name"]), rank))
+            str(one["name"]): folder.tables(one, place(folder.plan, str(one["name"]), rank))
             for one in documents
         },
         engines=harness.engine_of(folder, rank),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from planner.tensorrt.runner.assemble import assemble
-from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.library import Foreign, is_rtx
 
@@ -152,13 +152,20 @@ def _configure(library: ModuleType, config: Foreign, options: Options) -> None:
     if options.streaming:
         config.set_flag(library.BuilderFlag.WEIGHT_STREAMING)
     if options.capability:
-        if not is_rtx(library):
-            raise RunError("a compute capability is set for TensorRT-RTX only")
         config.num_compute_capabilities = 1
-        config.set_compute_capability(getattr(library.ComputeCapability, options.capability), 0)
+        config.set_compute_capability(_capability(library, options.capability), 0)
     preview = getattr(library.PreviewFeature, "MULTIDEVICE_RUNTIME_10_16", None)
     if preview is not None:
         config.set_preview_feature(preview, True)  # noqa: FBT003  # the library's own signature
+
+
+def _capability(library: ModuleType, name: str) -> Foreign:
+    if not is_rtx(library):
+        raise InputError("a compute capability is set for TensorRT-RTX only")
+    known = library.ComputeCapability.__members__
+    if name not in known:
+        raise InputError(f"--capability: got {name[:40]!r}, wanted one of {', '.join(known)}")
+    return known[name]
 
 
 def _cache(config: Foreign, options: Options) -> Foreign:

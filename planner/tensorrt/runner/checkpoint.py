@@ -15,7 +15,7 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.errors import InputError
 from planner.tensorrt.runner.numbers import Floats, floats
 from planner.tensorrt.runner.weights import Chosen, Layer, Learned, Weights, cut, kept, sizes
 
@@ -48,31 +48,33 @@ def contents(name: str, raw: NDArray[np.uint8]) -> dict[str, Stored]:
 
     Raises
     ------
-    RunError
+    InputError
         If it is no safetensors file, or is cut short.
     """
     size = int.from_bytes(raw[:8].tobytes(), "little") if len(raw) >= 8 else 0
     if not 1 < size <= min(LARGEST_HEADER, len(raw) - 8):
-        raise RunError(f"{name}: not a safetensors file")
+        raise InputError(f"{name}: not a safetensors file")
     try:
         header = json.loads(raw[8 : 8 + size].tobytes())
         entries = {key: one for key, one in header.items() if key != "__metadata__"}
         return {
             key: _stored(f"{name}: {key}", one, raw[8 + size :]) for key, one in entries.items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise RunError(f"{name}: its table of contents cannot be read") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError(f"{name}: its table of contents cannot be read") from None
 
 
 def _stored(where: str, one: Mapping[str, object], data: NDArray[np.uint8]) -> Stored:
     dtype = TYPES.get(str(one["dtype"]))
     if dtype is None:
-        raise RunError(f"{where}: stored as {one['dtype']}, wanted one of {', '.join(TYPES)}")
+        raise InputError(f"{where}: stored as {one['dtype']}, wanted one of {', '.join(TYPES)}")
     shape = tuple(cast("list[int]", one["shape"]))
     start, stop = cast("list[int]", one["data_offsets"])
     wanted = prod(shape) * np.dtype(STORED[dtype]).itemsize
     if stop - start != wanted or stop > len(data):
-        raise RunError(f"{where}: {stop - start} bytes, wanted {wanted}; the file may be cut short")
+        raise InputError(
+            f"{where}: {stop - start} bytes, wanted {wanted}; the file may be cut short"
+        )
     return Stored(dtype, shape, data[start:stop])
 
 
@@ -81,22 +83,22 @@ def from_checkpoint(tensors: Mapping[str, Stored], names: Names) -> Weights:
 
     Raises
     ------
-    RunError
+    InputError
         When a weight is asked for that is missing, or has another shape than wanted.
     """
 
     def share(layer: Layer, rank: int) -> Floats:
         name = str(layer["weight"])
         if name not in names:
-            raise RunError(f"{name}: no tensors are known for this weight")
+            raise InputError(f"{name}: no tensors are known for this weight")
         experts, rows, columns = sizes(layer)
         if experts > 1:
-            raise RunError(f"{name}: stacks of experts are not read from checkpoints")
+            raise InputError(f"{name}: stacks of experts are not read from checkpoints")
         keys = [key.format(layer=layer["layer"]) for key in names[name]]
         found = [_find(tensors, key, name, rows) for key in keys]
         total = sum(one.shape[0] for one in found)
         if total != columns:
-            raise RunError(f"{name}: {', '.join(keys)} have {total} rows, wanted {columns}")
+            raise InputError(f"{name}: {', '.join(keys)} have {total} rows, wanted {columns}")
         return _read(found, *kept(layer, rank))[None]
 
     return share
@@ -104,10 +106,10 @@ def from_checkpoint(tensors: Mapping[str, Stored], names: Names) -> Weights:
 
 def _find(tensors: Mapping[str, Stored], key: str, name: str, rows: int) -> Stored:
     if key not in tensors:
-        raise RunError(f"{name}: the checkpoint has no {key}")
+        raise InputError(f"{name}: the checkpoint has no {key}")
     one = tensors[key]
     if prod(one.shape[1:]) != rows:
-        raise RunError(f"{name}: {key} is {list(one.shape)}, wanted [.., {rows}]")
+        raise InputError(f"{name}: {key} is {list(one.shape)}, wanted [.., {rows}]")
     return one
 
 
@@ -136,7 +138,7 @@ def learned_from(tensors: Mapping[str, Stored], gains: Names, biases: Names) -> 
 
     Raises
     ------
-    RunError
+    InputError
         When a tensor is asked for that is missing, or has another number of elements than wanted.
     """
 
@@ -148,7 +150,7 @@ def learned_from(tensors: Mapping[str, Stored], gains: Names, biases: Names) -> 
         keys = [key.format(layer=entry["layer"]) for key in known[name]]
         for key in keys:
             if key not in tensors:
-                raise RunError(f"{name}: the checkpoint has no {key}")
+                raise InputError(f"{name}: the checkpoint has no {key}")
         return _joined(name, {key: tensors[key] for key in keys}, entry)[cut(entry, rank)]
 
     return numbers
@@ -163,7 +165,7 @@ def _joined(name: str, found: Mapping[str, Stored], entry: Layer) -> Floats:
             pieces[place] = np.tile(pieces[place], units)
     have, wanted = sum(map(len, pieces)), sum(units * size for units, size in parts)
     if have != wanted:
-        raise RunError(f"{name}: {', '.join(found)} have {have} numbers, wanted {wanted}")
+        raise InputError(f"{name}: {', '.join(found)} have {have} numbers, wanted {wanted}")
     return np.concatenate(pieces)
 
 

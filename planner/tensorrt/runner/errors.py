@@ -5,5 +5,9 @@ class RunError(Exception):
     """Something that a person must know, in one line: what failed, where, and why."""
 
 
+class InputError(RunError):
+    """What was given cannot be right: an option, a variable, a file of the folder or beside it."""
+
+
 class LateError(RunError):
     """Something took longer than it may: a rank is missing or stuck."""

@@ -4,17 +4,15 @@ import hashlib
 import json
 import mmap
 import os
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import ModuleType
 from typing import IO, Final, cast
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -27,16 +25,15 @@ from planner.tensorrt.runner.checkpoint import (
     learned_from,
     unused,
 )
-from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.digest import digest_of
+from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.library import load
 from planner.tensorrt.runner.numbers import Bits, Floats, storage
+from planner.tensorrt.runner.place import place
 from planner.tensorrt.runner.weights import Learned, Weights, drawn, filler
 
 SCHEMA: Final = "1"
-RANKS: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "TRT_MY_RANK")
-WORLDS: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "TRT_WORLD_SIZE")
-SETTLE_S: Final = 3.0
 PAGE: Final = 4096
 SHOWN: Final = 6
 """Names of what has no place in a network, before the list is cut."""
@@ -60,7 +57,9 @@ class Folder:
 
     def constants(self, name: str) -> dict[str, Bits]:
         """Constants of a network."""
-        with np.load(self.path / "networks" / f"{name}.npz", allow_pickle=False) as arrays:
+        path = self.path / "networks" / f"{name}.npz"
+        with _readable(path), path.open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
             return dict(arrays)
 
     def tables(self, document: Document, rank: int) -> dict[str, Bits]:
@@ -70,7 +69,8 @@ class Folder:
         for value in cast("list[Document]", document["tables"]):
             shape, dtype = tuple(cast("list[int]", value["shape"])), storage(str(value["dtype"]))
             whole = (cast(int, document["ranks"]), *shape)
-            mapped = np.memmap(path, dtype, "r", start, whole)
+            with _readable(path):
+                mapped = np.memmap(path, dtype, "r", start, whole)
             found[str(value["name"])] = np.array(mapped[rank])
             start += mapped.nbytes
         return found
@@ -81,31 +81,49 @@ class Folder:
         return {name: np.stack([one[name] for one in each]) for name in each[0]}
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Say in one line why a file cannot be read.
+
+    Raises
+    ------
+    InputError
+        If it is missing, or damaged.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, EOFError, RecursionError, BadZipFile) as error:
+        raise InputError(f"{path}: it is damaged, or cut short: {error}") from None
+
+
+def _document(path: Path) -> Document:
+    with _readable(path):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict):
+            raise ValueError("no JSON object")  # noqa: TRY004  # told apart by nobody
+    return cast(Document, document)
+
+
 def open_folder(path: str | Path) -> Folder:
     """Read a plan's folder.
 
     Raises
     ------
-    RunError
-        If it is none, or one of another schema.
+    InputError
+        If it is none, one of another schema, or not as it was written.
     """
     folder = Path(path)
-    try:
-        plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        if plan["schema"] != SCHEMA:
-            raise RunError(f"{folder}: plan of schema {plan['schema']}, wanted {SCHEMA}")
-        names = [str(one["name"]) for one in plan["engines"]]
-        documents = [
-            json.loads((folder / "networks" / f"{name}.json").read_text(encoding="utf-8"))
-            for name in names
-        ]
-    except OSError as error:
-        raise RunError(
-            f"{folder}: not a plan's folder: {error.strerror}: {error.filename}"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder}: its plan cannot be read: {error}") from None
-    return Folder(path=folder, plan=plan, documents=tuple(documents))
+    plan = _document(folder / "plan.json")
+    if plan.get("schema") != SCHEMA:
+        raise InputError(f"{folder}: plan of schema {plan.get('schema')!s:.40}, wanted {SCHEMA}")
+    with _readable(folder / "plan.json"):
+        names = [str(one["name"]) for one in cast("list[Document]", plan["engines"])]
+    documents = tuple(_document(folder / "networks" / f"{name}.json") for name in names)
+    if digest_of(plan, documents) != plan.get("digest"):
+        raise InputError(f"{folder}: plan.json or networks were changed since they were exported")
+    return Folder(path=folder, plan=plan, documents=documents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +149,7 @@ def weights_from(what: str, plan: Document) -> Source:
 
     Raises
     ------
-    RunError
+    InputError
         If the folder has none, or the plan's model has no map from names to tensors.
     """
     if what == "drawn":
@@ -140,18 +158,17 @@ def weights_from(what: str, plan: Document) -> Source:
         return Source(weights=filler())
     known = cast("Mapping[str, Names]", plan["checkpoint"])
     if not known:
-        raise RunError(f"{plan['model']}: no tensors of a checkpoint are known for this family")
-    files = sorted(Path(what).glob("*.safetensors"))
+        raise InputError(f"{plan['model']}: no tensors of a checkpoint are known for this family")
+    with _readable(Path(what)):
+        files = [path for path in sorted(Path(what).iterdir()) if path.suffix == ".safetensors"]
     if not files:
-        raise RunError(f"{what}: no safetensors files")
+        raise InputError(f"{what}: no safetensors files")
     tensors: dict[str, Stored] = {}
     mapped: list[mmap.mmap] = []
     for path in files:
-        if path.stat().st_size:
-            with path.open("rb") as file:
-                mapped.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        raw = np.frombuffer(mapped[-1] if path.stat().st_size else b"", np.uint8)
-        tensors |= contents(str(path), raw)
+        with _readable(path), path.open("rb") as file:
+            mapped.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        tensors |= contents(str(path), np.frombuffer(mapped[-1], np.uint8))
     return Source(
         weights=from_checkpoint(tensors, known["weights"]),
         learned=learned_from(tensors, known.get("gains", {}), known.get("biases", {})),
@@ -161,63 +178,55 @@ def weights_from(what: str, plan: Document) -> Source:
 
 
 def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> list[Path]:
-    """Build the engines that are not there yet, one after another; returns their paths."""
+    """Build the engines that are not there yet, one after another; returns their paths.
+
+    Raises
+    ------
+    RunError
+        If one is not built, or cannot be written.
+    """
     library, made = load(), []
     if source.unused:
         named = sorted({key.rsplit(".", 1)[0] for key in source.unused})
         shown = ", ".join(named[:SHOWN]) + (" ..." if len(named) > SHOWN else "")
         tell(f"{len(source.unused)} tensors of the checkpoint have no place: {shown}")
-    cache = folder.path / "engines" / "timing.cache"
-    cache.parent.mkdir(exist_ok=True)
+    with _writable(folder.path / "engines"):
+        (folder.path / "engines").mkdir(exist_ok=True)
     for document in folder.documents:
-        arrays = folder.constants(str(document["name"]))
+        name = str(document["name"])
+        share = Share(
+            document=document,
+            arrays=folder.constants(name),
+            weights=source.weights,
+            learned=source.learned,
+        )
         for rank in range(1 if document["shared"] else cast(int, document["ranks"])):
-            path = folder.engine(str(document["name"]), rank)
+            path = folder.engine(name, rank)
             made.append(path)
-            if path.exists():
-                continue
-            known = cache.read_bytes() if cache.exists() else b""
-            start = time.monotonic()
-            how = replace(options, cache=known)
-            share = Share(
-                document=document,
-                arrays=arrays,
-                weights=source.weights,
-                learned=source.learned,
-                rank=rank,
-            )
-            timings = _built(library, share, how, tell, (path, source.forget))
-            if timings:
-                _write(cache, lambda file, raw=timings: file.write(raw))  # type: ignore[misc]
-            size, took = path.stat().st_size / 2**20, time.monotonic() - start
-            tell(f"{path.name}: {size:.0f} MiB in {took:.0f} s")
+            if not path.exists():
+                _build(library, replace(share, rank=rank), options, path, source, tell)
     return made
 
 
-def _built(
-    library: ModuleType,
-    share: Share,
-    options: Options,
-    tell: Tell,
-    where: tuple[Path, Callable[[], None]],
-) -> bytes:
-    """Build into a file, with the weights in another; returns timings."""
-    kept: list[bytes] = []
-    path, forget = where
+def _build(
+    library: ModuleType, share: Share, options: Options, path: Path, source: Source, tell: Tell
+) -> None:
+    """Build an engine into its file, with its weights in another; keep timings beside it."""
+    start, cache = time.monotonic(), path.with_name("timing.cache")
+    with _writable(path), TemporaryFile(dir=path.parent) as scratch, _draft(path) as file:
 
-    def make(file: IO[bytes]) -> None:
-        with TemporaryFile(dir=path.parent) as scratch:
+        def hold(array: Bits) -> Bits:
+            found = on_disk(scratch, array)
+            source.forget()
+            return found
 
-            def hold(array: Bits) -> Bits:
-                found = on_disk(scratch, array)
-                forget()
-                return found
-
-            held = replace(share, hold=hold)
-            kept.append(build(library, held, options, tell, file.write).cache)
-
-    _write(path, make)
-    return kept[0]
+        known = replace(options, cache=cache.read_bytes() if cache.exists() else b"")
+        made = build(library, replace(share, hold=hold), known, tell, file.write)
+    if made.cache:
+        with _writable(cache), _draft(cache) as file:
+            file.write(made.cache)
+    size, took = path.stat().st_size / 2**20, time.monotonic() - start
+    tell(f"{path.name}: {size:.0f} MiB in {took:.0f} s")
 
 
 def on_disk(file: IO[bytes], array: Bits) -> Bits:
@@ -230,21 +239,29 @@ def on_disk(file: IO[bytes], array: Bits) -> Bits:
     return np.memmap(file, array.dtype, "r", start, array.shape)
 
 
-def _write(target: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Write a file whole or not at all.
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    """Say in one line why a file cannot be written.
 
     Raises
     ------
     RunError
         If the disk is full, or the file may not be written.
     """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the target's place when all is written, or leaves nothing."""
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
-            fill(file)
+            yield file
         draft.replace(target)
-    except OSError as error:
-        raise RunError(f"{target}: {error.strerror}") from None
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -256,10 +273,11 @@ def given_from(folder: Folder, seed: int = 0) -> Callable[[str, int, tuple[int, 
     def given(name: str, forward: int, shape: tuple[int, ...]) -> Floats:
         path = folder.path / "inputs" / f"{name}#{forward}.npy"
         if path.exists():
-            array = np.load(path, allow_pickle=False)
+            with _readable(path), path.open("rb") as file:
+                array = np.asarray(np.load(file, allow_pickle=False), np.float32)
             if array.shape != shape:
-                raise RunError(f"{path}: {list(array.shape)}, wanted {list(shape)}")
-            return np.asarray(array, np.float32)
+                raise InputError(f"{path}: {list(array.shape)}, wanted {list(shape)}")
+            return array
         digest = hashlib.blake2b(f"{seed}/{name}#{forward}".encode(), digest_size=8).digest()
         random = np.random.default_rng(int.from_bytes(digest))
         return random.standard_normal(shape).astype(np.float32)
@@ -267,82 +285,31 @@ def given_from(folder: Folder, seed: int = 0) -> Callable[[str, int, tuple[int, 
     return given
 
 
+def check_built(folder: Folder, ranks: Sequence[int]) -> None:
+    """Raise where engines of some ranks of the plan are not there yet.
+
+    Raises
+    ------
+    InputError
+        Naming the first.
+    """
+    for document in folder.documents:
+        for rank in ranks:
+            name = str(document["name"])
+            path = folder.engine(name, place(folder.plan, name, rank))
+            if not path.is_file():
+                raise InputError(f"{path}: not built yet; run: python -m runner build")
+
+
 def engine_of(folder: Folder, rank: int) -> Callable[[str], bytes]:
     """Read the engines of a rank of the plan."""
 
     def engine(name: str) -> bytes:
         path = folder.engine(name, place(folder.plan, name, rank))
-        try:
+        with _readable(path):
             return path.read_bytes()
-        except OSError:
-            raise RunError(f"{path}: not built yet; run: python -m runner build") from None
 
     return engine
-
-
-def place(plan: Document, name: str, rank: int) -> int:
-    """Rank within its communicator of a network."""
-    every = cast("Mapping[str, list[list[int]]]", plan["communicators"]).get(name, [])
-    return next((group.index(rank) for group in every if rank in group), 0)
-
-
-def rank_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Rank and world that a launcher gave: torchrun, mpirun, srun; None where none did."""
-    for rank, world in zip(RANKS, WORLDS, strict=True):
-        if rank in environment and world in environment:
-            return int(environment[rank]), int(environment[world])
-    return None
-
-
-def start_here(argv: Sequence[str], world: int, limit_s: float) -> str:
-    """Start one process a rank on this host, and end all when one fails.
-
-    Returns
-    -------
-    what went wrong, "" where nothing did
-    """
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    common = {**os.environ, "WORLD_SIZE": str(world), "MASTER_PORT": str(port)}
-    common["MASTER_ADDR"] = "127.0.0.1"
-    command = [sys.executable, *argv]
-    with ExitStack() as stack:
-        logs = [stack.enter_context(TemporaryFile("w+")) for _ in range(world)]
-        children = [
-            subprocess.Popen(  # noqa: S603  # this very program
-                command, env={**common, "RANK": str(rank)}, stderr=logs[rank]
-            )
-            for rank in range(world)
-        ]
-        try:
-            return _watch(children, logs, limit_s)
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
-
-
-def _watch(
-    children: "Sequence[subprocess.Popen[bytes]]", logs: Sequence[IO[str]], limit_s: float
-) -> str:
-    """Wait for all, or for the first that fails and those that fall with it."""
-    until = time.monotonic() + limit_s
-    while any(child.poll() is None for child in children):
-        failed = [rank for rank, child in enumerate(children) if child.poll() not in (None, 0)]
-        if failed:
-            time.sleep(SETTLE_S)
-            break
-        if time.monotonic() > until:
-            late = [str(rank) for rank, child in enumerate(children) if child.poll() is None]
-            return f"ranks {', '.join(late)} are late, after {limit_s:g} s"
-        time.sleep(0.05)
-    words = []
-    for rank, child in enumerate(children):
-        if child.poll() not in (None, 0):
-            logs[rank].seek(0)
-            said = logs[rank].read().strip().splitlines()
-            words.append(f"rank {rank}: {said[-1] if said else f'ended with {child.returncode}'}")
-    return "; ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,15 +331,18 @@ def result_of(folder: Path, rank: int, name: str = "results") -> Result:
     try:
         output = np.load(folder / name / f"output.rank{rank}.npy", allow_pickle=False)
         times = json.loads((folder / name / f"times.rank{rank}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise RunError(f"rank {rank} left no result: {error}") from None
     return Result(output, tuple(times["step_s"]))
 
 
 def save(path: Path, name: str, value: object) -> None:
-    """Write a result beside the plan: an array as .npy, anything else as JSON."""
-    path.mkdir(exist_ok=True)
-    if isinstance(value, np.ndarray):
-        np.save(path / f"{name}.npy", value)
-    else:
-        (path / f"{name}.json").write_text(json.dumps(value, indent=2), encoding="utf-8")
+    """Write a result beside the plan, whole: an array as .npy, anything else as JSON."""
+    target = path / f"{name}.{'npy' if isinstance(value, np.ndarray) else 'json'}"
+    with _writable(target):
+        path.mkdir(exist_ok=True)
+        with _draft(target) as file:
+            if isinstance(value, np.ndarray):
+                np.save(file, value)
+            else:
+                file.write(json.dumps(value, indent=2).encode())

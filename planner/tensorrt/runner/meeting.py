@@ -124,7 +124,9 @@ def _await(meeting: Meeting, address: tuple[str, int], until: float, plan: str) 
 
 def _welcome(meeting: Meeting, line: socket.socket, until: float, plan: str) -> None:
     said = _word(_receive(line, until, "a rank", "hello"), -1, "hello")
-    rank, theirs = cast("tuple[int, str]", said)
+    if not isinstance(said, list) or len(said) != 2:
+        raise RunError(f"a stranger came: {str(said)[:40]!r}")
+    rank, theirs = cast("tuple[int, str]", tuple(said))
     if theirs != plan:
         line.close()
         raise RunError(f"rank {rank} runs another plan: {theirs}, wanted {plan}")
@@ -146,7 +148,11 @@ def _receive(line: socket.socket, until: float, who: str, what: str) -> list[obj
     count = int.from_bytes(_take(line, 4, until, who, what))
     if count > LONGEST:
         raise RunError(f"{who} said {count} bytes at {what}")
-    said = json.loads(_take(line, count, until, who, what))
+    raw = _take(line, count, until, who, what)
+    try:
+        said = json.loads(raw)
+    except (ValueError, RecursionError):
+        said = None
     if not isinstance(said, list) or len(said) != 2:
         raise RunError(f"{who} said no word at {what}")
     return said

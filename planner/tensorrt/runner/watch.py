@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 EVERY_S: Final = 0.05
+SPARE_S: Final = 10.0
+"""Longer than a phase's limit: then the system ends a process whose libraries let no thread run."""
 
 
 class Watch(Protocol):
@@ -17,21 +19,31 @@ class Watch(Protocol):
     def end(self) -> None: ...
 
 
+def _unheard(seconds: float) -> None:
+    del seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Calls `expire` with one line when a phase outlives its limit."""
+    """Calls `expire` with one line when a phase outlives its limit.
+
+    alarm : told in how many seconds the system shall end this process; 0 where it shall not.
+    """
 
     expire: Callable[[str], None]
+    alarm: Callable[[float], object] = _unheard
     now: dict[str, tuple[str, float, float]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def phase(self, name: str, seconds: float) -> None:
         """Say what is done now; the clock starts anew."""
         self.now["phase"] = (name, seconds, time.monotonic() + seconds)
+        self.alarm(seconds + SPARE_S)
 
     def end(self) -> None:
         """Nothing is watched any more."""
         self.stopped.set()
+        self.alarm(0.0)
 
     def start(self) -> "Guard":
         """Begin to watch."""

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from planner.tensorrt.runner.numbers import Floats
 from planner.tensorrt.runner.shares import own_features
 
+BLOCK: Final = 2**20
+"""Numbers of a filler, before they repeat."""
 Layer = Mapping[str, object]
 """A layer of kind ``weight`` in a network's document."""
 Weights = Callable[[Layer, int], Floats]
@@ -58,8 +60,7 @@ def drawn(seed: int = 0) -> Weights:
     def share(layer: Layer, rank: int) -> Floats:
         shape, number = sizes(layer), cast(int, layer["layer"])
         name = str(layer["weight"]) + (f"@{number}" if number >= 0 else "")
-        digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-        random = np.random.default_rng(int.from_bytes(digest))
+        random = np.random.default_rng(_digest(f"{seed}/{name}"))
         full = random.standard_normal(shape) / np.sqrt(shape[1])
         rows, columns = kept(layer, rank)
         return np.asarray(taken(taken(full, rows, 1), columns, 2), np.float32)
@@ -68,14 +69,19 @@ def drawn(seed: int = 0) -> Weights:
 
 
 def filler() -> Weights:
-    """Repeat one block of normal numbers: for timing, where only shapes matter."""
+    """Repeat one block of normal numbers: for timing, where only shapes matter.
+
+    Each weight begins at a place of its own: TensorRT keeps equal weights once, and those would be
+    read from a cache where real ones come from memory.
+    """
 
     def share(layer: Layer, rank: int) -> Floats:
         experts, rows, columns = sizes(layer)
         mine = kept(layer, rank)
         rows = rows if isinstance(mine[0], slice) else len(mine[0])
         columns = columns if isinstance(mine[1], slice) else len(mine[1])
-        values = np.resize(_block(), experts * rows * columns)
+        digest = _digest(f"{layer['weight']}@{layer['layer']}/{rank}")
+        values = np.resize(np.roll(_block(), digest % BLOCK), experts * rows * columns)
         return np.asarray(values.reshape(experts, rows, columns) / np.sqrt(rows), np.float32)
 
     return share
@@ -89,8 +95,7 @@ def learned_drawn(seed: int = 0) -> Learned:
             return None
         parts = cast("list[list[int]]", entry["parts"])
         name = f"{entry['kind']}/{entry['name']}@{entry['layer']}"
-        digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-        random = np.random.default_rng(int.from_bytes(digest))
+        random = np.random.default_rng(_digest(f"{seed}/{name}"))
         whole = random.standard_normal(sum(units * size for units, size in parts))
         return np.asarray(whole[cut(entry, rank)], np.float32)
 
@@ -106,4 +111,8 @@ def cut(entry: Layer, rank: int) -> Chosen:
 @cache
 def _block() -> Floats:
     """Draw a million numbers."""
-    return np.random.default_rng(0).standard_normal(2**20).astype(np.float32)
+    return np.random.default_rng(0).standard_normal(BLOCK).astype(np.float32)
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

@@ -1,0 +1,75 @@
+"""Which rank a process is, and where ranks meet, as launchers say it in variables."""
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from planner.tensorrt.runner.errors import InputError
+
+RANKS: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "TRT_MY_RANK")
+WORLDS: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "TRT_WORLD_SIZE")
+PORTS: Final = 2**16
+LONGEST: Final = 9
+"""Digits of a number."""
+
+
+def rank_of(environment: Mapping[str, str], world: int) -> int | None:
+    """Rank that torchrun, mpirun or srun gave; None where none did.
+
+    Raises
+    ------
+    InputError
+        If a number is none, or there are not as many ranks as the plan has.
+
+    Examples
+    --------
+    >>> rank_of({"RANK": "3", "WORLD_SIZE": "4"}, 4), rank_of({}, 4)
+    (3, None)
+    """
+    for rank, size in zip(RANKS, WORLDS, strict=True):
+        if rank not in environment or size not in environment:
+            continue
+        started = _number(environment, size)
+        if started != world:
+            raise InputError(f"{size}: started with {started} ranks, wanted {world}")
+        found = _number(environment, rank)
+        if found >= world:
+            raise InputError(f"{rank}: got {found}, wanted a rank from 0 to {world - 1}")
+        return found
+    return None
+
+
+def meets_at(environment: Mapping[str, str]) -> tuple[str, int]:
+    """Host and port of rank 0.
+
+    Raises
+    ------
+    InputError
+        If they can be none.
+
+    Examples
+    --------
+    >>> meets_at({"MASTER_ADDR": "first"})
+    ('first', 29511)
+    """
+    host = environment.get("MASTER_ADDR") or "127.0.0.1"
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise InputError(f"MASTER_ADDR: got {host[:40]!r}, wanted a host") from None
+    port = _number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else 29511
+    if not 0 < port < PORTS:
+        raise InputError(f"MASTER_PORT: got {port}, wanted a port from 1 to {PORTS - 1}")
+    return host, port
+
+
+def place(plan: Mapping[str, object], name: str, rank: int) -> int:
+    """Rank within its communicator of a network."""
+    every = cast("Mapping[str, list[list[int]]]", plan["communicators"]).get(name, [])
+    return next((group.index(rank) for group in every if rank in group), 0)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    words = environment[name].strip()
+    if not (words.isascii() and words.isdecimal() and len(words) <= LONGEST):
+        raise InputError(f"{name}: got {words[:40]!r}, wanted a whole number")
+    return int(words)

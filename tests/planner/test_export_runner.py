@@ -1,0 +1,322 @@
+"""The runner in an exported folder: it stands alone, and bad input is one line and exit code 2."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.export.catalogue import runner
+from planner.export.harness import write_folder
+from planner.export.tensorrt import tensorrt_folder
+from planner.plan import parse_plan
+from planner.request import Request
+from planner.search import price, question_of
+from planner.tensorrt.runner import __main__ as running
+from planner.tensorrt.runner import harness
+from planner.tensorrt.runner.errors import InputError, LateError, RunError
+from planner.tensorrt.runner.place import meets_at, rank_of
+from planner.tensorrt.runner.processes import start
+from validate.small import shrink
+
+STARTED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29511"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A small FLUX.1 over two tensor-parallel ranks."""
+    question, plan = question_of(Request(model="flux.1-dev", gpus=2)), parse_plan("tp2")
+    model, workload = shrink(question.model, question.workload, plan)
+    little = replace(question, model=model, workload=workload)
+    files = tensorrt_folder(little, price(little, plan))
+    return write_folder(files, str(tmp_path_factory.mktemp("exported") / "out"))
+
+
+@pytest.fixture
+def folder(written, tmp_path):
+    return Path(shutil.copytree(written, tmp_path / "out"))
+
+
+@pytest.fixture
+def built(folder):
+    """A folder whose engines are there, and are none."""
+    for engine in json.loads((folder / "plan.json").read_text())["engines"]:
+        for file in engine["files"]:
+            (folder / file).parent.mkdir(exist_ok=True)
+            (folder / file).write_bytes(b"engine")
+    return folder
+
+
+def run(capsys, monkeypatch, folder, *words, **environment):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code = running.main([*words, "--folder", str(folder)])
+    return code, capsys.readouterr().err
+
+
+def assert_wrong(answer, said):
+    code, err = answer
+    assert code == 2
+    assert err.startswith("runner: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def started(folder, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "runner", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_runner_in_the_folder_stands_alone(folder):
+    """It starts without the planner on the path, and says what is there."""
+    sources = [source.decode() for source in runner().values()]
+
+    done = started(folder, "show")
+
+    assert not any(
+        "planner" in line for text in sources for line in text.splitlines() if "import" in line
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "flux.1-dev tp2 on h100-sxm, bf16"
+    assert "forward:" in done.stdout
+    assert "0 of 2 engines built" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("build", "--weights", "nowhere"), ("run", "--total", "60")])
+def test_the_exported_runner_refuses_in_one_line(folder, words):
+    done = started(folder, *words)
+
+    assert_wrong((done.returncode, done.stderr), "not built yet" if "run" in words else "No such")
+
+
+NO_PLANS = (
+    "", "{", "[]", "7", "null", '"plan"', '{"schema": {}}', '{"schema": "1"}', "[" * 100_000,
+    '{"schema": "1", "engines": 3}', '{"schema": "1", "engines": [{}]}', "\ufeff{}", "\udcff",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_PLANS, ids=range(len(NO_PLANS)))
+def test_a_plan_that_is_none_is_refused(capsys, monkeypatch, folder, text):
+    (folder / "plan.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+
+    assert_wrong(run(capsys, monkeypatch, folder, "show"), str(folder))
+
+
+@pytest.mark.parametrize("name", ["plan.json", "networks/forward.json"])
+def test_a_document_that_is_cut_short_or_missing_is_named(capsys, monkeypatch, folder, name):
+    text = (folder / name).read_text()
+    (folder / name).write_text(text[: len(text) // 2])
+    assert_wrong(run(capsys, monkeypatch, folder, "show"), f"{name}: it is damaged, or cut short")
+
+    (folder / name).unlink()
+    assert_wrong(run(capsys, monkeypatch, folder, "show"), f"{name}: No such file")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "networks/forward.json"])
+def test_a_document_that_was_changed_is_refused(capsys, monkeypatch, folder, name):
+    document = json.loads((folder / name).read_text())
+    document["ranks"] = 3
+    (folder / name).write_text(json.dumps(document))
+
+    assert_wrong(run(capsys, monkeypatch, folder, "show"), "were changed since they were exported")
+
+
+def test_a_file_in_place_of_a_folder_is_refused(capsys, monkeypatch, folder):
+    assert_wrong(run(capsys, monkeypatch, folder / "plan.json", "show"), "Not a directory")
+    assert_wrong(run(capsys, monkeypatch, "x" * 5000, "show"), "File name too long")
+
+
+@pytest.mark.parametrize(
+    ("rank", "said"),
+    [
+        ({"RANK": "x"}, "RANK: got 'x', wanted a whole number"),
+        ({"RANK": ""}, "RANK: got '', wanted a whole number"),
+        ({"RANK": "-1"}, "RANK: got '-1', wanted a whole number"),
+        ({"RANK": "٣"}, "RANK: got '٣', wanted a whole number"),
+        ({"RANK": "9" * 5000}, "wanted a whole number"),
+        ({"RANK": "2"}, "RANK: got 2, wanted a rank from 0 to 1"),
+        ({"WORLD_SIZE": "1.5"}, "WORLD_SIZE: got '1.5', wanted a whole number"),
+        ({"WORLD_SIZE": "3"}, "started with 3 ranks, wanted 2"),
+        ({"MASTER_PORT": "x"}, "MASTER_PORT: got 'x', wanted a whole number"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT: got 70000, wanted a port from 1 to 65535"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT: got 0, wanted a port"),
+        ({"MASTER_ADDR": "." * 3}, "MASTER_ADDR: got '...', wanted a host"),
+        ({"MASTER_ADDR": "a" * 300}, "wanted a host"),
+    ],
+)
+def test_variables_that_cannot_be_are_refused(rank, said):
+    environment = {**STARTED, **rank}
+
+    with pytest.raises(InputError) as caught:
+        (rank_of(environment, 2), meets_at(environment))
+    assert said in str(caught.value)
+
+
+def test_a_rank_that_cannot_be_ends_the_command(capsys, monkeypatch, built):
+    answer = run(capsys, monkeypatch, built, "run", **{**STARTED, "RANK": "two"})
+
+    assert_wrong(answer, "RANK: got 'two', wanted a whole number")
+
+
+@pytest.mark.parametrize("rank", [{}, STARTED])
+def test_engines_that_are_missing_are_named_before_anything_starts(
+    capsys, monkeypatch, built, rank
+):
+    monkeypatch.setattr(running, "start", None)
+    (built / "engines" / "forward.rank0.engine").unlink()
+
+    answer = run(capsys, monkeypatch, built, "run", **rank)
+
+    assert_wrong(answer, "forward.rank0.engine: not built yet; run: python -m runner build")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: None, "No such file or directory"),
+        (lambda path: path.write_text("{}"), "Not a directory"),
+        (lambda path: path.mkdir(), "no safetensors files"),
+        (lambda path: (path / "a.safetensors").mkdir(parents=True), "Is a directory"),
+        (lambda path: path.mkdir() or (path / "a.safetensors").touch(), "damaged, or cut short"),
+        (
+            lambda path: path.mkdir() or (path / "a.safetensors").write_bytes(b"\1" * 99),
+            "not a safetensors file",
+        ),
+        (
+            lambda path: (
+                path.mkdir()
+                or (path / "a.safetensors").write_bytes(
+                    (90_000).to_bytes(8, "little") + b"[" * 90_000
+                )
+            ),
+            "its table of contents cannot be read",
+        ),
+    ],
+)
+def test_weights_that_are_none_are_refused(capsys, monkeypatch, folder, tmp_path, make, said):
+    make(tmp_path / "weights")
+
+    answer = run(capsys, monkeypatch, folder, "build", "--weights", str(tmp_path / "weights"))
+
+    assert_wrong(answer, said)
+    assert not (folder / "engines").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--steps", "-1"),
+        ("run", "--steps", "many"),
+        ("run", "--device", "-1"),
+        ("run", "--budget", "-2"),
+        ("run", "--limit", "0"),
+        ("run", "--limit", "nan"),
+        ("run", "--total", "inf"),
+        ("build", "--level", "6"),
+        ("build", "--workspace", "-1"),
+        ("fly",),
+    ],
+)
+def test_options_that_cannot_be_are_refused(capsys, monkeypatch, folder, words):
+    assert_wrong(run(capsys, monkeypatch, folder, *words), words[-2] if len(words) > 1 else "fly")
+
+
+def test_constants_and_tables_that_are_damaged_are_named(folder):
+    opened = harness.open_folder(folder)
+    raw = (folder / "networks" / "forward.npz").read_bytes()
+    for damaged in (b"", raw[: len(raw) // 2], b"PK\3\4" + b"\0" * 99):
+        (folder / "networks" / "forward.npz").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"forward\.npz: it is damaged, or cut short"):
+            opened.constants("forward")
+
+    document = {**opened.documents[0], "tables": [{"name": "a", "shape": [4], "dtype": "fp32"}]}
+    (folder / "tables").mkdir(exist_ok=True)
+    (folder / "tables" / "forward.bin").write_bytes(b"\0" * 17)
+    with pytest.raises(InputError, match=r"forward\.bin: it is damaged, or cut short"):
+        opened.tables(document, 0)
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.zeros((2, 3)), r"\[2, 3\], wanted \[2, 2\]"),
+        (np.array(["a"]), "damaged"),
+        (None, "damaged"),
+    ],
+)
+def test_inputs_that_cannot_be_are_refused(folder, array, said):
+    path = folder / "inputs" / "text#0.npy"
+    path.parent.mkdir()
+    if array is None:
+        path.write_bytes(b"\x93NUMPY")
+    else:
+        np.save(path, array)
+
+    with pytest.raises(InputError, match=said):
+        harness.given_from(harness.open_folder(folder))("text", 0, (2, 2))
+
+
+def test_results_that_cannot_be_written_are_said(tmp_path):
+    (tmp_path / "results").write_text("a file")
+
+    with pytest.raises(RunError, match=r"output\.rank0\.npy: "):
+        harness.save(tmp_path / "results", "output.rank0", np.zeros(2))
+
+
+def ends(line, world=2, limit_s=30.0):
+    start(
+        ["-c", f"import os, sys, time; rank = int(os.environ['RANK']); {line}"],
+        world,
+        limit_s,
+        os.environ,
+    )
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr("planner.tensorrt.runner.processes.SETTLE_S", 0.3)
+
+
+def test_what_ranks_blame_on_their_input_is_bad_input():
+    with pytest.raises(InputError, match=r"^rank 0: no folder; rank 1: no folder$"):
+        ends("print('runner: no folder', file=sys.stderr); sys.exit(2)")
+
+
+def test_a_rank_that_fails_ends_those_that_wait():
+    with pytest.raises(RunError, match=r"^rank 1: no memory$") as caught:
+        ends("rank or time.sleep(60); sys.stderr.write('runner: rank 1: no memory'); sys.exit(1)")
+    assert not isinstance(caught.value, InputError)
+
+
+def test_ranks_that_do_not_end_are_late():
+    with pytest.raises(LateError, match=r"^ranks 0, 1 are late, after 0\.5 s$"):
+        ends("time.sleep(60)", limit_s=0.5)
+
+
+def test_a_library_that_lets_no_thread_run_is_ended_by_the_system():
+    """As a handshake with a missing rank may be, in a call that keeps Python's lock."""
+    text = (
+        "import signal, ctypes; from functools import partial\n"
+        "from planner.tensorrt.runner import watch\n"
+        "watch.SPARE_S = 0.3\n"
+        "guard = watch.Guard(print, partial(signal.setitimer, signal.ITIMER_REAL)).start()\n"
+        "guard.phase('binding', 0.2)\n"
+        "ctypes.PyDLL(None).sleep(30)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", text], check=False, timeout=20)
+
+    assert done.returncode == -signal.SIGALRM
