@@ -11,6 +11,8 @@ from topology.links.catalogue import names
 from topology.links.names import by_product
 from validate.cases import RUNNABLE, Case
 
+MOST_PROVED: Final = 128
+"""Ranks of a plan that a proof runs, in about 10 s."""
 CPU_RANKS: Final = 16
 """Ranks on a CPU, which only small models are for."""
 
@@ -53,6 +55,23 @@ def check_plans(plans: Iterable[str], gpus: int) -> None:
             raise InputError(f"GPUs: got {gpus}, wanted the {wanted} of plan {plan}")
         if gpus % wanted:
             raise InputError(f"GPUs: got {gpus}, wanted a multiple of the {wanted} of plan {plan}")
+
+
+def check_proof(plans: Iterable[str]) -> None:
+    """Refuse plans of more ranks than a proof runs.
+
+    Raises
+    ------
+    InputError
+        If there is one.
+    """
+    for plan in plans:
+        ranks = parse_plan(plan).gpus
+        if ranks > MOST_PROVED:
+            raise InputError(
+                f"plan {plan}: got {ranks} ranks, wanted at most {MOST_PROVED} for a proof, which "
+                "runs them all in one process"
+            )
 
 
 def check_gpus(asked: int | None) -> None:

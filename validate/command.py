@@ -13,7 +13,14 @@ from planner.models import read_model
 from planner.plan import parse_plan
 from topology.errors import IllegalPlanError, InputError
 from validate import harness
-from validate.asked import check_cases, check_gpus, check_plans, check_positive, hardware_of
+from validate.asked import (
+    check_cases,
+    check_gpus,
+    check_plans,
+    check_positive,
+    check_proof,
+    hardware_of,
+)
 from validate.cases import RUNTIMES, Case, Mode, look_up
 from validate.catalogue import own_profile_name
 from validate.compare import Comparison, compare, rankings, summarise
@@ -22,8 +29,6 @@ from validate.launch import Limits, Place, find_place, is_rank
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
 DONE, NO = 0, 1
-MOST_PROVED: Final = 128
-"""Ranks of a plan that a proof runs, in about 10 s."""
 SIZES: Final = ("height", "width", "frames", "input_tokens", "text_tokens")
 
 
@@ -66,12 +71,7 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
 def _ground(arguments: argparse.Namespace, cases: Sequence[Case]) -> Ground:
     """Look at this machine, where GPUs are used: its kind, and a profile of its own."""
     on_gpus = arguments.device == "cuda" and arguments.backend != "reference"
-    products = harness.products() if on_gpus else []
-    hardware = hardware_of(products[0] if products else "", arguments.hardware)
-    profile = arguments.profile
-    if products and not profile:
-        profile = own_profile_name(hardware, products[0], len(products))
-    profile_for(hardware, profile)  # says what is wrong with it before anything runs
+    hardware, profile = predicted_with(arguments, harness.products() if on_gpus else [])
     env = harness.environment()
     place = find_place(env) if arguments.backend == "torch" and is_rank(env) else None
     largest = max(parse_plan(case.plan).gpus for case in cases)
@@ -79,6 +79,22 @@ def _ground(arguments: argparse.Namespace, cases: Sequence[Case]) -> Ground:
     if place is not None and gpus != place.world:
         raise InputError(f"gpus: got {gpus}, wanted the {place.world} ranks that were started")
     return Ground(hardware=hardware, profile=profile, gpus=gpus, place=place)
+
+
+def predicted_with(arguments: argparse.Namespace, products: Sequence[str]) -> tuple[str, str]:
+    """Hardware and profile: those asked for, or of the GPUs that are there.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or a profile cannot be read: before anything runs.
+    """
+    hardware = hardware_of(products[0] if products else "", arguments.hardware)
+    profile = str(arguments.profile)
+    if products and not profile:
+        profile = own_profile_name(hardware, products[0], len(products))
+    profile_for(hardware, profile)
+    return hardware, profile
 
 
 def _timed(
@@ -174,13 +190,7 @@ def _refuse_illegal(cases: Sequence[Case], hardware: str) -> None:
 def _proved(cases: Sequence[Case], ground: Ground, arguments: argparse.Namespace) -> Answer:
     from validate.proof import proofs_markdown, proofs_text, prove  # noqa: PLC0415
 
-    for plan in {case.plan for case in cases}:
-        ranks = parse_plan(plan).gpus
-        if ranks > MOST_PROVED:
-            raise InputError(
-                f"plan {plan}: got {ranks} ranks, wanted at most {MOST_PROVED} for a proof, which "
-                "runs them all in one process"
-            )
+    check_proof(case.plan for case in cases)
     found = [prove(look_up(case, ground.hardware)) for case in _once(cases)]
     code = DONE if all(one.ok for one in found) else NO
     if arguments.format == "json":

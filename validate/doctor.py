@@ -83,13 +83,12 @@ def _system(machine: Machine, known: Allowed) -> Check:
     platform = known.platforms.get(machine.processor)
     if not machine.processor or (platform and _named(machine.distribution, platform.systems)):
         return Check(name="system", state="ok", found=found)
-    wanted = [f"{name} {', '.join(one.systems)}" for name, one in known.platforms.items()]
     if platform:
-        wanted = [", ".join(platform.systems)]
+        advice = f"collectives are documented for {', '.join(platform.systems)}"
+        return Check(name="system", state="watch", found=found, advice=advice)
+    wanted = [f"{name} {', '.join(one.systems)}" for name, one in known.platforms.items()]
     advice = f"collectives are documented for {'; '.join(wanted)}"
-    return Check(
-        name="system", state="watch" if platform else "missing", found=found, advice=advice
-    )
+    return Check(name="system", state="missing", found=found, advice=advice)
 
 
 def _named(distribution: str, known: Sequence[str]) -> bool:
@@ -111,9 +110,8 @@ def _driver(machine: Machine, known: Allowed) -> Check:
         return Check(name="driver", state="missing", found="no libcuda.so.1", advice=advice)
     found = f"{machine.driver or 'unknown'}, CUDA {machine.cuda}"
     platform = known.platforms.get(machine.processor)
-    majors = sorted({one[0] for one in platform.cuda}) if platform else []
-    if majors and numbers(machine.cuda)[:1] < (majors[0],):
-        wanted = " and ".join(dotted(one) for one in platform.cuda) if platform else ""
+    if platform and numbers(machine.cuda)[:1] < min(platform.cuda)[:1]:
+        wanted = " and ".join(dotted(one) for one in platform.cuda)
         advice = f"TensorRT on {machine.processor} is for CUDA {wanted}: a newer driver"
         return Check(name="driver", state="missing", found=found, advice=advice)
     oldest = known.drivers.get(machine.cuda.split(".")[0])

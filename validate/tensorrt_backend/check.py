@@ -141,8 +141,7 @@ def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None 
         If a build or a run fails: the layer or rank, and the cause.
     """
     how = how or How()
-    subject = engines_of(case, hardware, how.profile)
-    _refuse(subject)
+    subject = refuse(case, hardware, how.profile)
     model, workload = shrink(subject.model, subject.workload, subject.plan)
     small = replace(subject, model=model, workload=one_token(workload))
     found = Report(case=case, number_error=0.0, collectives={})
@@ -167,7 +166,15 @@ def engines_of(case: Case, hardware: str, profile: str = "") -> Subject:
     return replace(found, case=case)
 
 
-def _refuse(subject: Subject) -> None:
+def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
+    """Look a case up, and refuse one that cannot become engines.
+
+    Raises
+    ------
+    IllegalPlanError
+        If the plan is illegal for the model, or TensorRT cannot run it.
+    """
+    subject = engines_of(case, hardware, profile)
     plan, workload = subject.plan, subject.workload
     reasons = [
         *objections(subject.model, workload, plan, plan.gpus),
@@ -175,6 +182,7 @@ def _refuse(subject: Subject) -> None:
     ]
     if reasons:
         raise IllegalPlanError(f"plan {plan}: {'; '.join(reasons)}")
+    return subject
 
 
 def _written(small: Subject, recipe: Recipe) -> tuple[tuple[Network, ...], dict[str, object]]:

@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from costmodels.catalogue import profile_for
 from planner.plan import parse_plan
 from topology.errors import InputError
 from validate import harness
-from validate.asked import check_gpus, check_plans, check_positive, hardware_of
+from validate.asked import check_gpus, check_plans, check_positive, check_proof
 from validate.cases import Case
-from validate.catalogue import own_profile_name
-from validate.command import cases_of, share
+from validate.command import DONE, NO, Answer, cases_of, predicted_with, share
 from validate.launch import Place, find_place, is_rank
-from validate.tensorrt_backend.check import How, Report, check
+from validate.tensorrt_backend.check import How, Report, check, refuse
 
-Answer = tuple[str, int]
-DONE, NO = 0, 1
 MODES: Final = ("graph", "eager")
 
 
@@ -41,7 +37,10 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
         if case.mode not in MODES:
             wanted = " or ".join(MODES)
             raise InputError(f"mode: got {case.mode}, wanted {wanted} for --backend tensorrt")
+    check_proof(case.plan for case in cases)
     hardware, how = _ground(arguments, cases)
+    for case in cases:
+        refuse(case, hardware, how.profile)
     folder = Path(arguments.results)
     harness.check_folder(folder)
     found = [check(case, hardware, folder, harness.complain, how) for case in cases]
@@ -52,12 +51,7 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
 
 def _ground(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, How]:
     """Look at this machine: its kind, its own profile, and which of its ranks this is."""
-    products = harness.products()
-    hardware = hardware_of(products[0] if products else "", arguments.hardware)
-    profile = arguments.profile
-    if products and not profile:
-        profile = own_profile_name(hardware, products[0], len(products))
-    profile_for(hardware, profile)  # says what is wrong with it before anything runs
+    hardware, profile = predicted_with(arguments, harness.products())
     how = How(
         profile=profile,
         gpus=arguments.gpus or 0,
@@ -94,9 +88,9 @@ def answer(
 ) -> Answer:
     """Write reports, and judge them.
 
-    Without TensorRT the answer is no, unless numbers alone were asked for: nothing was built.
+    Where nothing was built the answer is no, unless numbers alone were asked for.
     """
-    built = all(one.library for one in found)
+    built = all(one.engines for one in found)
     passed = (built or numbers_only) and all(one.passes(gate) for one in found)
     code = DONE if passed else NO
     if style == "json":
