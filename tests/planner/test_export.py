@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 
 from planner.export import export as exporting
 from planner.export import harness
-from planner.export.catalogue import checkpoints, cpp, runner
+from planner.export.catalogue import checkpoints, cpp
 from planner.export.export import BACKENDS, export, files
 from planner.export.tensorrt import tensorrt_folder
 from planner.lowering.lower import lower

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import testmodels
 from hypothesis import given
 from hypothesis import strategies as st
 

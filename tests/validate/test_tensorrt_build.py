@@ -1,77 +1,32 @@
-"""Networks that TensorRT's own builder accepts, reads back and serialises; no GPU is needed.
+"""Networks that TensorRT's own builder accepts, reads back and serialises; no GPU is needed."""
 
-TensorRT-RTX builds for a GPU that is not there when it is told its compute capability.
-"""
-
-import json
-import subprocess
-import sys
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
 import testmodels
+from engines import FAST, TRT, fresh, share, written
 
-from planner.compose import objections, plans
-from planner.export.harness import write_folder
-from planner.export.tensorrt import tensorrt_folder
 from planner.lowering.lower import lower
-from planner.models import read_model
 from planner.plan import Plan, parse_plan
 from planner.request import Request
-from planner.search import price, question_of
+from planner.search import question_of
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.obstacles import obstacles
-from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import Log, Options, build, logger
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.kinds import Share
-from planner.tensorrt.runner.library import is_rtx, load
-from planner.tensorrt.runner.weights import drawn, learned_drawn
+from planner.tensorrt.runner.weights import drawn, filler
 from planner.tensorrt.sheet import Network
 from topology.catalogue import hardware
-from validate.cases import Case
-from validate.small import shrink
-from validate.tensorrt_backend.check import check
 from validate.tensorrt_backend.evaluate import Held, evaluate, together
 from validate.tensorrt_backend.read_back import read_back
 
-try:
-    TRT = load()
-except RunError:
-    pytest.skip("neither TensorRT nor TensorRT-RTX is installed", allow_module_level=True)
-if not is_rtx(TRT):
-    pytest.skip("TensorRT builds on a machine with a GPU only", allow_module_level=True)
-
 FAMILIES = (*testmodels.DIFFUSION, testmodels.llama)
 PLANS = ["tp2", "ulysses4", "allgather_kv4", "allgather_kv2.ulysses2", "cfg2"]
-FAST = Options(level=0, capability="SM120")
-
-
-def written(model, text, recipe, **changes):
-    plan = parse_plan(text)
-    alone = {"passes": 1, "output_tokens": 0} if model.kind == "decoder" else {}
-    work = testmodels.workload(model, batch=2, **{**alone, **changes})
-    if any(objections(model, work, plan, plan.gpus)):
-        pytest.skip("illegal for this model")
-    return networks(lower(model, work, plan), recipe)
-
-
-def share(network, rank=0, weights=None):
-    return Share(
-        document=document_of(network),
-        arrays=arrays_of(network),
-        weights=weights or drawn(),
-        rank=rank,
-    )
-
-
-def fresh():
-    builder = TRT.Builder(logger(TRT, Log()))
-    typed = 1 << int(TRT.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
-    return builder, builder.create_network(typed)
 
 
 @pytest.mark.parametrize("model", FAMILIES, ids=lambda model: model.name)
@@ -149,6 +104,22 @@ def test_products_in_fewer_bits_become_an_engine(precision, capability):
         assert network.of("dequantize")
 
 
+@pytest.mark.parametrize(("precision", "share_of_bf16"), [("fp8", 0.5), ("nvfp4", 9 / 32)])
+def test_weights_of_fewer_bits_stay_so_in_the_engine(precision, share_of_bf16):
+    """Were pairs of quantize and dequantize folded away, it would be as large as in bf16."""
+    question = question_of(Request(model="wan2.1-1.3b"))
+    sizes, held = {}, 0
+    for name in ("bf16", precision):
+        work = replace(question.workload, precision=name)
+        program = lower(question.model, work, parse_plan("single"))
+        network = networks(program, Recipe(layers=1, precision=name))[0]
+        sizes[name] = len(build(TRT, share(network, weights=filler()), FAST).plan)
+        held = held or sum(prod(one.outputs[0].shape) for one in network.of("weight"))
+
+    saved = sizes["bf16"] - sizes[precision]
+    assert saved == pytest.approx(2 * held * (1 - share_of_bf16), rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("precision", "capability", "said"), [("fp8", "SM80", "fp8"), ("nvfp4", "SM89", "fp4")]
 )
@@ -212,35 +183,6 @@ def test_a_full_model_is_assembled_in_little_time_and_memory():
     assert empty.num_layers > 5000
 
 
-MODELS = ["flux.1-dev", "wan2.1-1.3b", "hunyuanvideo", "cosmos3", "llama-3.1-8b"]
-
-
-def runnable(name, gpus):
-    """Plans of a model that the planner says TensorRT can run."""
-    decoder = read_model(name).kind == "decoder"
-    question = question_of(Request(model=name, gpus=gpus, output_tokens=1 if decoder else None))
-    model, work = question.model, question.workload
-    for plan in plans(model, gpus):
-        illegal = any(objections(model, work, plan, gpus))
-        if not illegal and not any(obstacles(model, plan, question.site.hardware)):
-            yield model, work, plan
-
-
-@pytest.mark.parametrize("gpus", [2, 4, 8])
-@pytest.mark.parametrize("name", MODELS)
-def test_every_plan_that_is_called_runnable_builds(name, gpus):
-    """At reduced depth and width; networks that several plans share are built once."""
-    found, done = list(runnable(name, gpus)), set()
-    assert found
-    for model, work, plan in found:
-        small, shrunk = shrink(model, work, plan)
-        for network in networks(lower(small, shrunk, plan), Recipe(layers=1)):
-            what = json.dumps(document_of(network), sort_keys=True)
-            if what not in done:
-                assert build(TRT, share(network), FAST).plan, f"{plan}: {network.name}"
-            done.add(what)
-
-
 @pytest.mark.parametrize("capability", ["SM80", "SM86", "SM89"])
 @pytest.mark.parametrize("text", ["tp2", "ulysses2", "allgather_kv2"])
 def test_older_gpus_that_have_collectives_build_too(text, capability):
@@ -248,151 +190,6 @@ def test_older_gpus_that_have_collectives_build_too(text, capability):
     network = written(testmodels.flux, text, Recipe(layers=1))[0]
 
     assert build(TRT, share(network), Options(level=0, capability=capability)).plan
-
-
-@pytest.mark.parametrize("plan", ["cfg2.ulysses2", "tp2"])
-def test_a_plan_is_checked_as_far_as_this_host_can(plan, tmp_path):
-    case = Case(model="wan2.1-1.3b", plan=plan)
-
-    report = check(case, "h100-sxm", tmp_path, lambda line: None)
-
-    assert report.passed
-    assert report.number_error < 1e-6
-    assert report.engines == {"cfg2.ulysses2": 2, "tp2": 3}[plan]
-    assert "does not run those of several GPUs" in report.left_out[0]
-    assert report.to_dict()["passed"] is True
-    assert "engines:" in report.text()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A small FLUX.1 over two tensor-parallel ranks, exported."""
-    question, plan = question_of(Request(model="flux.1-dev", gpus=2)), parse_plan("tp2")
-    model, workload = shrink(question.model, question.workload, plan)
-    little = replace(question, model=model, workload=workload)
-    return write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
-
-
-def command(folder, *words):
-    argv = [sys.executable, "-m", "runner", *words]
-    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def tensors_of(folder):
-    """Key and shape of every tensor that the plan's weights, norms and biases are made of."""
-    plan = json.loads((folder / "plan.json").read_text())["checkpoint"]
-    layers = json.loads((folder / "networks" / "forward.json").read_text())["layers"]
-    for layer in [one for one in layers if one["kind"] == "weight"]:
-        rows, columns = (sum(u * n for u, n in layer[key]) for key in ("rows", "columns"))
-        keys = plan["weights"][layer["weight"]]
-        parts = [u * n for u, n in layer["columns"]] if len(keys) > 1 else [columns]
-        for key, count in zip(keys, parts, strict=True):
-            yield key.format(layer=layer["layer"]), (count, rows)
-    for one in [one for layer in layers for one in layer.get("learned", [])]:
-        keys = plan["gains" if one["kind"] == "gain" else "biases"].get(one["name"], [])
-        parts = one["parts"] if len(keys) > 1 else [[1, sum(u * n for u, n in one["parts"])]]
-        for key, (units, size) in zip(keys, parts, strict=False):
-            yield key.format(layer=one["layer"]), (size if one["kind"] == "gain" else units * size,)
-
-
-def checkpoint(folder):
-    """Write a safetensors file with every tensor that there is a place for, and one without."""
-    header, data = {}, b""
-    for name, shape in [*tensors_of(folder), ("norm_out.linear.weight", (4, 4))]:
-        raw = np.ones(shape, np.float16).tobytes()
-        span = [len(data), len(data) + len(raw)]
-        header[name] = {"dtype": "F16", "shape": list(shape), "data_offsets": span}
-        data += raw
-    text = json.dumps(header).encode()
-    (folder / "weights").mkdir()
-    file = folder / "weights" / "model.safetensors"
-    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
-    return file
-
-
-@pytest.mark.parametrize("weights", ["filler", "weights"])
-def test_an_exported_folder_builds_its_engines(folder, weights):
-    checkpoint(folder)
-    words = ["--weights", weights, "--level", "0", "--capability", "SM120"]
-
-    done = command(folder, "build", *words)
-
-    assert done.returncode == 0, done.stderr
-    built = sorted(path.name for path in (folder / "engines").iterdir())
-    assert built == ["combine.engine", "forward.rank0.engine", "forward.rank1.engine"]
-    assert "forward.rank1.engine: " in done.stdout
-    said = "1 tensors of the checkpoint have no place: norm_out.linear\n"
-    assert (said in done.stdout) == (weights == "weights")
-    assert "2 of 2 engines built" in command(folder, "show").stdout
-
-
-@pytest.mark.parametrize("kind", ["weight", "bias"])
-def test_a_checkpoint_that_lacks_a_tensor_is_named(folder, kind):
-    file, key = checkpoint(folder), f"x_embedder.{kind}"
-    file.write_bytes(file.read_bytes().replace(key.encode(), b"y" + key[1:].encode()))
-
-    done = command(folder, "build", "--weights", "weights", "--level", "0", "--capability", "SM120")
-
-    assert done.returncode == 1
-    assert done.stderr == f"runner: embed: the checkpoint has no {key}\n"
-    assert not list((folder / "engines").iterdir())
-
-
-@pytest.mark.parametrize("name", ["flux", "wan", "llama"])
-def test_biases_and_norms_stand_where_they_belong(name):
-    """Two ranks give what one gives, with weights, biases and norms drawn by name."""
-    outs = {}
-    for text in ("single", "tp2"):
-        network = written(getattr(testmodels, name), text, Recipe(compute="fp32"))[0]
-        with_them, without = [], []
-        for rank in range(network.ranks):
-            mine = replace(share(network, rank), learned=learned_drawn())
-            with_them.append(read_and_evaluated(network, mine))
-            without.append(read_and_evaluated(network, replace(mine, learned=None)))
-        outs[text], plain = together(with_them), together(without)
-        both = zip(outs[text], plain, strict=True)
-        assert max(np.abs(a[key] - b[key]).max() for a, b in both for key in a) > 0.1
-
-    (key,) = [key for key in outs["single"][0] if not key.startswith("keep")][:1]
-    for mine in outs["tp2"]:
-        np.testing.assert_allclose(mine[key], outs["single"][0][key], rtol=1e-4, atol=1e-4)
-
-
-def read_and_evaluated(network, mine):
-    """What the library's own layers give, on inputs that depend on their names alone."""
-    builder, empty = fresh()
-    kept = assemble(TRT, empty, mine)
-    found = read_back(TRT, empty, mine.document)
-    held = Held(arrays={**mine.arrays, **found.arrays}, weights=drawn(), rank=mine.rank)
-    inputs = {
-        value.name: np.random.default_rng(len(value.name)).standard_normal(value.shape)
-        for value in network.inputs
-    }
-    del builder, kept
-    return evaluate(found.document, held, inputs)
-
-
-def test_numbers_that_are_held_on_disk_make_the_same_engine(tmp_path, monkeypatch):
-    monkeypatch.setattr(harness, "PAGE", 64)
-    network = written(testmodels.wan, "single", Recipe())[0]
-    with (tmp_path / "scratch").open("w+b") as file, (tmp_path / "engine").open("wb") as engine:
-        held = replace(share(network), hold=lambda array: harness.on_disk(file, array))
-        made = build(TRT, held, FAST, write=engine.write)
-
-    whole = build(TRT, share(network), FAST).plan
-    assert made.plan == b""
-    assert (tmp_path / "scratch").stat().st_size > 0
-    assert (tmp_path / "engine").stat().st_size == pytest.approx(len(whole), rel=0.01)
-
-
-def test_a_full_disk_is_what_the_build_says():
-    network = written(testmodels.wan, "single", Recipe())[0]
-
-    def write(piece):
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        build(TRT, share(network), FAST, write=write)
 
 
 def test_networks_have_only_kinds_that_are_tested():

@@ -9,6 +9,7 @@ from costmodels.ops import Part
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, unused
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.numbers import bits
+from planner.tensorrt.runner.weights import filler
 from validate.reference.weights import own_features
 
 NAMES = {"layer.qkv": ["l.{layer}.q", "l.{layer}.k", "l.{layer}.v"], "layer.out": ["l.{layer}.o"]}
@@ -234,3 +235,24 @@ def test_tensors_without_a_place_are_named():
     known = {"weights": NAMES, "gains": GAINS, "biases": BIASES}
 
     assert unused(keys, known) == ["l.x.qb", "time.weight"]
+
+
+def test_fillers_are_of_the_right_shape_and_none_equals_another():
+    """TensorRT keeps equal weights once: engines would be smaller, and faster, than real ones."""
+
+    def layer(name, number):
+        return {
+            "weight": name, "layer": number, "experts": 1, "rows": [[1, 8]], "columns": [[4, 2]],
+            "split": "columns", "degree": 2,
+        }  # fmt: skip
+
+    made = [
+        filler()(layer(name, number), rank)
+        for name in ("up", "down")
+        for number in range(3)
+        for rank in range(2)
+    ]
+
+    assert {one.shape for one in made} == {(1, 8, 4)}
+    assert len({one.tobytes() for one in made}) == len(made)
+    assert (made[0] == filler()(layer("up", 0), 0)).all()

@@ -14,7 +14,7 @@ from topology.errors import InputError
 from validate import command, harness, report, runs
 from validate.asked import hardware_of
 from validate.cases import Case, digest_of
-from validate.compare import Comparison, Prediction, compare, rankings, summarise
+from validate.compare import Comparison, Prediction, summarise
 from validate.kept import kept
 from validate.launch import is_rank
 from validate.measured import Measured, line, read_measured

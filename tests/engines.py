@@ -1,0 +1,51 @@
+"""TensorRT's own builder for tests; a module that imports this is skipped where there is none.
+
+TensorRT-RTX builds for a GPU that is not there when it is told its compute capability.
+"""
+
+import pytest
+import testmodels
+
+from planner.compose import objections
+from planner.lowering.lower import lower
+from planner.plan import parse_plan
+from planner.tensorrt.document import arrays_of, document_of
+from planner.tensorrt.network import networks
+from planner.tensorrt.runner.build import Log, Options, logger
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.library import is_rtx, load
+from planner.tensorrt.runner.weights import drawn
+
+try:
+    TRT = load()
+except RunError:
+    pytest.skip("neither TensorRT nor TensorRT-RTX is installed", allow_module_level=True)
+if not is_rtx(TRT):
+    pytest.skip("TensorRT builds on a machine with a GPU only", allow_module_level=True)
+
+FAST = Options(level=0, capability="SM120")
+
+
+def written(model, text, recipe, **changes):
+    plan = parse_plan(text)
+    alone = {"passes": 1, "output_tokens": 0} if model.kind == "decoder" else {}
+    work = testmodels.workload(model, batch=2, **{**alone, **changes})
+    if any(objections(model, work, plan, plan.gpus)):
+        pytest.skip("illegal for this model")
+    return networks(lower(model, work, plan), recipe)
+
+
+def share(network, rank=0, weights=None):
+    return Share(
+        document=document_of(network),
+        arrays=arrays_of(network),
+        weights=weights or drawn(),
+        rank=rank,
+    )
+
+
+def fresh():
+    builder = TRT.Builder(logger(TRT, Log()))
+    typed = 1 << int(TRT.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    return builder, builder.create_network(typed)

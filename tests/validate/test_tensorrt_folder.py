@@ -1,0 +1,172 @@
+"""Exported folders: engines, weights and norms of checkpoints in them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import testmodels
+from engines import FAST, TRT, fresh, share, written
+
+from planner.export.harness import write_folder
+from planner.export.tensorrt import tensorrt_folder
+from planner.plan import parse_plan
+from planner.request import Request
+from planner.search import price, question_of
+from planner.tensorrt.network import Recipe
+from planner.tensorrt.runner import harness
+from planner.tensorrt.runner.assemble import assemble
+from planner.tensorrt.runner.build import build
+from planner.tensorrt.runner.weights import drawn, learned_drawn
+from validate.cases import Case
+from validate.small import shrink
+from validate.tensorrt_backend.check import check
+from validate.tensorrt_backend.evaluate import Held, evaluate, together
+from validate.tensorrt_backend.read_back import read_back
+
+
+@pytest.mark.parametrize("plan", ["cfg2.ulysses2", "tp2"])
+def test_a_plan_is_checked_as_far_as_this_host_can(plan, tmp_path):
+    case = Case(model="wan2.1-1.3b", plan=plan)
+
+    report = check(case, "h100-sxm", tmp_path, lambda line: None)
+
+    assert report.passed
+    assert report.number_error < 1e-6
+    assert report.engines == {"cfg2.ulysses2": 2, "tp2": 3}[plan]
+    assert "does not run those of several GPUs" in report.left_out[0]
+    assert report.to_dict()["passed"] is True
+    assert "engines:" in report.text()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small FLUX.1 over two tensor-parallel ranks, exported."""
+    question, plan = question_of(Request(model="flux.1-dev", gpus=2)), parse_plan("tp2")
+    model, workload = shrink(question.model, question.workload, plan)
+    little = replace(question, model=model, workload=workload)
+    return write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
+
+
+def command(folder, *words):
+    argv = [sys.executable, "-m", "runner", *words]
+    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def tensors_of(folder):
+    """Key and shape of every tensor that the plan's weights, norms and biases are made of."""
+    plan = json.loads((folder / "plan.json").read_text())["checkpoint"]
+    layers = json.loads((folder / "networks" / "forward.json").read_text())["layers"]
+    for layer in [one for one in layers if one["kind"] == "weight"]:
+        rows, columns = (sum(u * n for u, n in layer[key]) for key in ("rows", "columns"))
+        keys = plan["weights"][layer["weight"]]
+        parts = [u * n for u, n in layer["columns"]] if len(keys) > 1 else [columns]
+        for key, count in zip(keys, parts, strict=True):
+            yield key.format(layer=layer["layer"]), (count, rows)
+    for one in [one for layer in layers for one in layer.get("learned", [])]:
+        keys = plan["gains" if one["kind"] == "gain" else "biases"].get(one["name"], [])
+        parts = one["parts"] if len(keys) > 1 else [[1, sum(u * n for u, n in one["parts"])]]
+        for key, (units, size) in zip(keys, parts, strict=False):
+            yield key.format(layer=one["layer"]), (size if one["kind"] == "gain" else units * size,)
+
+
+def checkpoint(folder):
+    """Write a safetensors file with every tensor that there is a place for, and one without."""
+    header, data = {}, b""
+    for name, shape in [*tensors_of(folder), ("norm_out.linear.weight", (4, 4))]:
+        raw = np.ones(shape, np.float16).tobytes()
+        span = [len(data), len(data) + len(raw)]
+        header[name] = {"dtype": "F16", "shape": list(shape), "data_offsets": span}
+        data += raw
+    text = json.dumps(header).encode()
+    (folder / "weights").mkdir()
+    file = folder / "weights" / "model.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return file
+
+
+@pytest.mark.parametrize("weights", ["filler", "weights"])
+def test_an_exported_folder_builds_its_engines(folder, weights):
+    checkpoint(folder)
+    words = ["--weights", weights, "--level", "0", "--capability", "SM120"]
+
+    done = command(folder, "build", *words)
+
+    assert done.returncode == 0, done.stderr
+    built = sorted(path.name for path in (folder / "engines").iterdir())
+    assert built == ["combine.engine", "forward.rank0.engine", "forward.rank1.engine"]
+    assert "forward.rank1.engine: " in done.stdout
+    said = "1 tensors of the checkpoint have no place: norm_out.linear\n"
+    assert (said in done.stdout) == (weights == "weights")
+    assert "2 of 2 engines built" in command(folder, "show").stdout
+
+
+@pytest.mark.parametrize("kind", ["weight", "bias"])
+def test_a_checkpoint_that_lacks_a_tensor_is_named(folder, kind):
+    file, key = checkpoint(folder), f"x_embedder.{kind}"
+    file.write_bytes(file.read_bytes().replace(key.encode(), b"y" + key[1:].encode()))
+
+    done = command(folder, "build", "--weights", "weights", "--level", "0", "--capability", "SM120")
+
+    assert done.returncode == 2
+    assert done.stderr == f"runner: embed: the checkpoint has no {key}\n"
+    assert not list((folder / "engines").iterdir())
+
+
+@pytest.mark.parametrize("name", ["flux", "wan", "llama"])
+def test_biases_and_norms_stand_where_they_belong(name):
+    """Two ranks give what one gives, with weights, biases and norms drawn by name."""
+    outs = {}
+    for text in ("single", "tp2"):
+        network = written(getattr(testmodels, name), text, Recipe(compute="fp32"))[0]
+        with_them, without = [], []
+        for rank in range(network.ranks):
+            mine = replace(share(network, rank), learned=learned_drawn())
+            with_them.append(read_and_evaluated(network, mine))
+            without.append(read_and_evaluated(network, replace(mine, learned=None)))
+        outs[text], plain = together(with_them), together(without)
+        both = zip(outs[text], plain, strict=True)
+        assert max(np.abs(a[key] - b[key]).max() for a, b in both for key in a) > 0.1
+
+    (key,) = [key for key in outs["single"][0] if not key.startswith("keep")][:1]
+    for mine in outs["tp2"]:
+        np.testing.assert_allclose(mine[key], outs["single"][0][key], rtol=1e-4, atol=1e-4)
+
+
+def read_and_evaluated(network, mine):
+    """What the library's own layers give, on inputs that depend on their names alone."""
+    builder, empty = fresh()
+    kept = assemble(TRT, empty, mine)
+    found = read_back(TRT, empty, mine.document)
+    held = Held(arrays={**mine.arrays, **found.arrays}, weights=drawn(), rank=mine.rank)
+    inputs = {
+        value.name: np.random.default_rng(len(value.name)).standard_normal(value.shape)
+        for value in network.inputs
+    }
+    del builder, kept
+    return evaluate(found.document, held, inputs)
+
+
+def test_numbers_that_are_held_on_disk_make_the_same_engine(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "PAGE", 64)
+    network = written(testmodels.wan, "single", Recipe())[0]
+    with (tmp_path / "scratch").open("w+b") as file, (tmp_path / "engine").open("wb") as engine:
+        held = replace(share(network), hold=lambda array: harness.on_disk(file, array))
+        made = build(TRT, held, FAST, write=engine.write)
+
+    whole = build(TRT, share(network), FAST).plan
+    assert made.plan == b""
+    assert (tmp_path / "scratch").stat().st_size > 0
+    assert (tmp_path / "engine").stat().st_size == pytest.approx(len(whole), rel=0.01)
+
+
+def test_a_full_disk_is_what_the_build_says():
+    network = written(testmodels.wan, "single", Recipe())[0]
+
+    def write(piece):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        build(TRT, share(network), FAST, write=write)
