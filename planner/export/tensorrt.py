@@ -18,9 +18,9 @@ from planner.search import Question
 from planner.tensorrt.allowed import dotted, read_version
 from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.document import SCHEMA, counts, document_of
-from planner.tensorrt.marks import instead
+from planner.tensorrt.marks import refuse_barred
 from planner.tensorrt.network import Recipe, networks
-from planner.tensorrt.obstacles import cautions, obstacles
+from planner.tensorrt.obstacles import cautions
 from planner.tensorrt.runner.digest import digest_of
 from planner.tensorrt.schedule import buffer_bytes, schedule
 from planner.tensorrt.sheet import Dtype, Network
@@ -56,13 +56,7 @@ def tensorrt_folder(
         If TensorRT cannot run the plan, saying why.
     """
     plan, precision = found.plan, question.workload.precision
-    reasons = obstacles(question.model, plan, question.site.hardware, version, precision=precision)
-    why = "; ".join(reasons)
-    if why:
-        near = ", ".join(map(str, instead(question, plan, version)))
-        raise IllegalPlanError(
-            f"plan {plan}: {why}" + (f"; nearest that run: {near}" if near else "")
-        )
+    refuse_barred(question, plan, version)
     if multi_device:
         _refuse_spread(question, plan, compute or COMPUTE.get(precision, "bf16"), version)
     workload = one_token(question.workload)

@@ -8,6 +8,7 @@ from planner.outcome import Mark, PlanEstimate
 from planner.plan import Plan
 from planner.search import Question
 from planner.tensorrt.obstacles import cautions, nearest_that_run, obstacles
+from topology.errors import IllegalPlanError
 from topology.units import format_seconds
 
 SIGN: Final = "!"
@@ -55,6 +56,23 @@ def instead(question: Question, plan: Plan, version: str = "") -> list[Plan]:
         and not any(obstacles(model, other, hardware, version, precision=work.precision))
     )
     return nearest_that_run(plan, able)
+
+
+def refuse_barred(question: Question, plan: Plan, version: str = "") -> None:
+    """Refuse a plan that TensorRT cannot run.
+
+    Raises
+    ------
+    IllegalPlanError
+        With the reasons, and the plans most like it that TensorRT runs.
+    """
+    model, precision = question.model, question.workload.precision
+    why = "; ".join(obstacles(model, plan, question.site.hardware, version, precision=precision))
+    if why:
+        near = ", ".join(map(str, instead(question, plan, version)))
+        raise IllegalPlanError(
+            f"plan {plan}: {why}" + (f"; nearest that run: {near}" if near else "")
+        )
 
 
 def footnotes(

@@ -20,8 +20,8 @@ from planner.plan import Plan
 from planner.search import Question, price
 from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.document import arrays_of, counts, document_of
+from planner.tensorrt.marks import refuse_barred
 from planner.tensorrt.network import Recipe, networks
-from planner.tensorrt.obstacles import obstacles
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.errors import RunError
@@ -151,11 +151,11 @@ def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None 
     if how.numbers_only:
         return replace(found, left_out=("engines: numbers alone were asked for",))
     try:
-        library = load()
+        load()
     except RunError as error:
         return replace(found, left_out=(f"engines: {error}",))
     try:
-        return _built(found, small, subject, library, (results, tell, how))
+        return _built(found, small, subject, how, results, tell)
     except RunError as error:
         raise ModelError(f"{case.key}: {error}") from None
 
@@ -175,13 +175,11 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
         If the plan is illegal for the model, or TensorRT cannot run it.
     """
     subject = engines_of(case, hardware, profile)
-    plan, workload = subject.plan, subject.workload
-    reasons = [
-        *objections(subject.model, workload, plan, plan.gpus),
-        *obstacles(subject.model, plan, subject.site.hardware, precision=workload.precision),
-    ]
+    plan = subject.plan
+    reasons = list(objections(subject.model, subject.workload, plan, plan.gpus))
     if reasons:
         raise IllegalPlanError(f"plan {plan}: {'; '.join(reasons)}")
+    refuse_barred(_question(subject, profile), plan)
     return subject
 
 
@@ -216,14 +214,10 @@ def _wanted(whole: Array, order: Mapping[str, object], outs: Sequence[Array]) ->
 
 
 def _built(
-    found: Report,
-    small: Subject,
-    subject: Subject,
-    library: ModuleType,
-    told: tuple[Path, Tell, How],
+    found: Report, small: Subject, subject: Subject, how: How, results: Path, tell: Tell
 ) -> Report:
     """Build, and run where there are GPUs enough and a TensorRT that runs collectives."""
-    results, tell, how = told
+    library = load()
     found = replace(found, library=f"{library.__name__} {version(library)}")
     gpus = len(probe({}).gpus)
     gpus = min(gpus, how.gpus) if how.gpus else gpus
@@ -231,7 +225,7 @@ def _built(
         if how.place is None or not how.place.rank:
             found = _only_built(found, small, library, gpus)
         return replace(found, left_out=(_why_not(library, gpus, small.plan),))
-    ranks, built = _run(small, results / "small", tell, (how, "drawn", 0))
+    ranks, built = _run(small, results / "small", how, tell, weights="drawn")
     found = replace(
         found,
         engines=len(built),
@@ -241,7 +235,7 @@ def _built(
     )
     if not how.full:
         return replace(found, left_out=("timing at full size: not asked for",))
-    ranks, _ = _run(subject, results / "full", tell, (how, "filler", TIMED))
+    ranks, _ = _run(subject, results / "full", how, tell, weights="filler", steps=TIMED)
     return replace(found, step_s=median(ranks), predicted_s=predicted(subject, how.profile))
 
 
@@ -304,10 +298,9 @@ def _question(subject: Subject, profile: str) -> Question:
 
 
 def _run(
-    subject: Subject, path: Path, tell: Tell, told: tuple[How, str, int]
+    subject: Subject, path: Path, how: How, tell: Tell, *, weights: str, steps: int = 0
 ) -> tuple[list[Ran], list[Path]]:
     """Export a plan, build its engines, and run it, one process a GPU."""
-    how, weights, steps = told
     question = _question(subject, how.profile)
     graph = subject.case.mode == "graph"
     work = Work(weights=weights, steps=steps, graph=graph, place=how.place)

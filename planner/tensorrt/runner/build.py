@@ -102,7 +102,7 @@ def build(
     _configure(library, config, options)
     config.progress_monitor = _monitor(library, name, tell)
     cache = _cache(config, options)
-    plan = _serialised(library, builder, (network, config), write)
+    plan = _serialised(library, builder, network, config, write)
     if plan is None:
         raise RunError(f"{name} of rank {share.rank}: TensorRT built nothing: {log.cause()}")
     del site
@@ -110,18 +110,18 @@ def build(
 
 
 def _serialised(
-    library: ModuleType, builder: Foreign, what: tuple[Foreign, Foreign], write: Write | None
+    library: ModuleType, builder: Foreign, network: Foreign, config: Foreign, write: Write | None
 ) -> bytes | None:
     """Build; None where that fails, nothing where the engine went to `write`."""
     if write is None or not hasattr(builder, "build_serialized_network_to_stream"):
-        plan = builder.build_serialized_network(*what)
+        plan = builder.build_serialized_network(network, config)
         if plan is None or write is None:
             return None if plan is None else bytes(plan)
         write(memoryview(plan))  # type: ignore[arg-type]  # files take it
         return b""
     failed: list[OSError] = []
     sink = _sink(library, write, failed)
-    done = builder.build_serialized_network_to_stream(*what, sink)
+    done = builder.build_serialized_network_to_stream(network, config, sink)
     if failed:
         raise failed[0]
     return b"" if done else None

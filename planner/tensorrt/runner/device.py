@@ -151,7 +151,10 @@ class Nccl:
 
     def join(self, ranks: int, rank: int, unique: bytes) -> Foreign:
         there = self.core.UniqueId.from_bytes(unique)
-        return self.core.Communicator.init(nranks=ranks, rank=rank, unique_id=there)
+        try:
+            return self.core.Communicator.init(nranks=ranks, rank=rank, unique_id=there)
+        except Exception as error:  # noqa: BLE001  # of kinds that the library does not name
+            raise RunError(f"NCCL: rank {rank} of {ranks} cannot join: {error}") from None
 
 
 def open_nccl() -> Nccl:
