@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner.tensorrt.runner.errors import InputError
 from planner.tensorrt.runner.numbers import Floats, floats
-from planner.tensorrt.runner.weights import Chosen, Layer, Learned, Weights, cut, kept, sizes
+from planner.tensorrt.runner.weights import Chosen, Layer, Learned, Weights, cut, kept, sizes, taken
 
 TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 STORED: Final = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}
@@ -151,7 +151,8 @@ def learned_from(tensors: Mapping[str, Stored], gains: Names, biases: Names) -> 
         for key in keys:
             if key not in tensors:
                 raise InputError(f"{name}: the checkpoint has no {key}")
-        return _joined(name, {key: tensors[key] for key in keys}, entry)[cut(entry, rank)]
+        joined = _joined(name, {key: tensors[key] for key in keys}, entry)
+        return taken(joined, cut(entry, rank), 0)
 
     return numbers
 

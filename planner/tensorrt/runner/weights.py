@@ -97,13 +97,13 @@ def learned_drawn(seed: int = 0) -> Learned:
         name = f"{entry['kind']}/{entry['name']}@{entry['layer']}"
         random = np.random.default_rng(_digest(f"{seed}/{name}"))
         whole = random.standard_normal(sum(units * size for units, size in parts))
-        return np.asarray(whole[cut(entry, rank)], np.float32)
+        return np.asarray(taken(whole, cut(entry, rank), 0), np.float32)
 
     return numbers
 
 
 def cut(entry: Layer, rank: int) -> Chosen:
-    """Features that a rank takes of what is learned."""
+    """Features that a rank takes of what is learned; -1 for padding, which is zero."""
     parts, degree = cast("list[list[int]]", entry["parts"]), cast(int, entry["degree"])
     return slice(None) if degree == 1 else own_features(parts, degree, rank)
 
