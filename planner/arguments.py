@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from planner.manual import PAGES, WHOLE, Page
-from topology.errors import InputError
+from topology.errors import InputError, unknown
 
 TOP: Final = 8
 FORMATS: Final = ("table", "json", "markdown")
@@ -31,6 +31,23 @@ def dressed(parser: argparse.ArgumentParser, page: Page = WHOLE) -> argparse.Arg
     parser.description, parser.epilog = page.text, page.epilog
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     return parser
+
+
+def check_command(words: Sequence[str]) -> None:
+    """Refuse a command that there is not, with the nearest ones.
+
+    >>> check_command(["recomend"])
+    Traceback (most recent call last):
+    topology.errors.InputError: unknown command 'recomend': did you mean recommend?
+    """
+    if words and not words[0].startswith("-") and words[0] not in PAGES:
+        raise unknown("command", words[0], PAGES)
+
+
+def check_nameless(said: argparse.Namespace) -> None:
+    """Refuse a name where an action takes none, such as ``list``."""
+    if said.name is not None:
+        raise InputError(f"{said.command} {said.action}: got {said.name[:60]!r}, wanted no name")
 
 
 def whole(text: str) -> int:

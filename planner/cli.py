@@ -33,12 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
         words = sys.argv[1:] if argv is None else list(argv)
+        arguments.check_command(words)
         said = _parser(words[0] if words else "").parse_args(words)
         answer: Answer = said.run(said)
         text, code = answer
         write(text, said.output)
     except InputError as error:
-        print(f"planner: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"planner: {error}", file=sys.stderr)
         return BAD_INPUT
     except ModelError as error:
         print(f"planner: {error}", file=sys.stderr)
@@ -217,8 +218,11 @@ def _log(name: str) -> str:
 
 
 def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
-    from planner import compare  # noqa: PLC0415
+    from costmodels.collectives.settings import read_launch  # noqa: PLC0415
+    from planner import collectives, compare  # noqa: PLC0415
 
+    collectives.sizes_of(said.bytes)  # what a log has no use for can be wrong all the same
+    read_launch(said.launch)
     text = _log(said.compare)
     found = compare.compare_all(
         text,
@@ -245,6 +249,7 @@ def _models(said: argparse.Namespace) -> Answer:
 
     check_profile(said.profile)
     if said.action == "list":
+        arguments.check_nameless(said)
         return _model_list(said.format), DONE
     if said.name is None:
         raise InputError(f"models {said.action}: wanted a name or a file")
@@ -278,6 +283,8 @@ def _topology(said: argparse.Namespace) -> Answer:
     from topology.named import named  # noqa: PLC0415
 
     check_profile(said.profile)
+    if said.action in ("list", "detect"):
+        arguments.check_nameless(said)
     if said.action == "list":
         if said.name is not None:
             raise InputError(f"topology list: got the name {said.name[:60]!r}, wanted none")

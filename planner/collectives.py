@@ -136,14 +136,31 @@ def sizes_of(text: str) -> list[float]:
     [1024.0, 2048.0, 4096.0]
     """
     low, colon, high = text.partition(":")
-    first = parse_bytes(low)
-    last = parse_bytes(high) if colon else first
-    if not 1 <= first <= last <= LARGEST:
-        raise InputError(f"bytes: got {text[:40]!r}, wanted low:high with 1 B <= low <= high")
-    sizes = [float(first)]
+    first = _size(low)
+    last = _size(high) if colon else first
+    if first > last:
+        raise InputError(f"bytes: got {text[:40]!r}, wanted low:high with low <= high")
+    sizes = [first]
     while sizes[-1] * 2 <= last:
         sizes.append(sizes[-1] * 2)
     return sizes
+
+
+def _size(text: str) -> float:
+    """Read one size.
+
+    >>> _size("17TiB")
+    Traceback (most recent call last):
+    topology.errors.InputError: bytes: got '17TiB', wanted a size from 1 B to 16 TiB
+    """
+    try:
+        size = parse_bytes(text)
+    except InputError as error:
+        raise InputError(f"bytes: {error}") from None
+    if not 1 <= size <= LARGEST:
+        largest = format_bytes(LARGEST)
+        raise InputError(f"bytes: got {text[:40]!r}, wanted a size from 1 B to {largest}")
+    return float(size)
 
 
 def table(  # noqa: PLR0913  # what nccl-tests is told

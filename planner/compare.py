@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.collectives import Settings, choose, supports
 from costmodels.collectives.operations import Op, read_op
-from planner.collectives import bus_factor, curves_of, links
+from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from planner.diagnosis import SMALL, Run, diagnose, disturbances, disturbed
 from planner.nccl_log import Log, ranks_of, read_log, with_op
 from planner.nccl_network import as_said
@@ -148,6 +148,8 @@ def compare_all(text: str, setting: Setting) -> list[Comparison]:
     InputError
         If there is no table, or nobody says what was measured on what.
     """
+    if setting.op:
+        read_op(setting.op)
     return [compare(log, setting) for log in read_log(text)]
 
 
@@ -187,9 +189,11 @@ def known_op(log: Log, setting: Setting) -> tuple[Log, tuple[str, ...]]:
     Raises
     ------
     InputError
-        If nothing tells it.
+        If nothing tells it, or the log tells another one than the caller.
     """
     if log.op is not None:
+        if setting.op not in ("", log.op):
+            raise InputError(f"op: got {setting.op}, wanted {log.op}, which the log says it timed")
         return log, ()
     if setting.op:
         return with_op(log, read_op(setting.op)), ()
@@ -222,10 +226,10 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
     InputError
         If nobody says how many GPUs of which kind there were.
     """
-    ranks = setting.gpus or log.gpus
-    if not ranks or ranks < 2:
-        raise InputError(f"log: got {ranks or 'no'} GPUs, wanted two or more: give --gpus")
+    ranks = _ranks(log, setting)
     nodes = setting.nodes or log.nodes or 0
+    if not 0 <= nodes <= MOST_NODES:
+        raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
     hosts = nodes if nodes > 1 else 0
     if setting.ground is not None:
         part = setting.ground.on(ranks, hosts)
@@ -240,6 +244,25 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
     usual, name = links(ranks, name, 0 if found.domain > found.gpus else hosts)
     fabric, said = as_said(usual, log.links, found, log.product)
     return fabric, name, said
+
+
+def _ranks(log: Log, setting: Setting) -> int:
+    """Say how many GPUs ran: as the caller says, who may leave out some of those that are listed.
+
+    Raises
+    ------
+    InputError
+        If nobody says, it cannot be, or the log lists fewer.
+    """
+    asked = setting.gpus
+    ranks = log.gpus if asked is None else asked
+    if ranks is None or (asked is None and ranks < 2):
+        raise InputError(f"log: got {ranks or 'no'} GPUs, wanted two or more: give --gpus")
+    if not 2 <= ranks <= MOST_GPUS:
+        raise InputError(f"gpus: got {ranks}, wanted a whole number from 2 to {MOST_GPUS}")
+    if log.listed and ranks > log.listed:
+        raise InputError(f"gpus: got {ranks}, wanted at most the {log.listed} that the log lists")
+    return ranks
 
 
 def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:

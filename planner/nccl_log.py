@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -32,22 +32,35 @@ _ROW: Final = re.compile(rf"(?<![\w.])(\d{{1,16}})\s+(\d{{1,16}})\s+({_TYPES})\s
 _REDUCTIONS: Final = frozenset(("sum", "prod", "max", "min", "avg", "mulsum", "none", "all"))
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|N/A|inf|-?nan", re.IGNORECASE)
 _HEADER: Final = re.compile(r"\bsize\s+count\b")
-_RANK: Final = re.compile(r"Rank\s+(\d+)\s.*?\bon\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\]\s*(.*)$")
+_RANK: Final = re.compile(
+    r"Rank\s{1,9}(\d{1,9})\s.{0,99}?\bon\s{1,9}(\S{1,255})\s{1,9}device\s{1,9}(\d{1,9})\s{1,9}"
+    r"\[[^\]]{0,40}\]\s*(.*)$"
+)
 _TEST: Final = re.compile(r"\b(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|"
                           r"reduce|gather|scatter|send_?recv)_perf\b")  # fmt: skip
 _RUN: Final = re.compile(r"\bnGpus(?:\(perProc\))?\s+(\d+)|(?<!\S)\(?-g\s+(\d+)\b")
 _GRAPH: Final = re.compile(r"\bgraph:\s*(\d+)")
 _LIBRARY: Final = re.compile(
-    r"NCCL version\s*:?\s*(\d+)\.(\d+)|nccl-library=(\d)(\d\d)\d\d|nccl_version:\s*(\d+)\.(\d+)",
+    r"NCCL version\s{0,9}:?\s{0,9}(\d+)\.(\d+)|nccl-library=(\d)(\d\d)\d\d|"
+    r"nccl_version:\s*(\d+)\.(\d+)",
     re.IGNORECASE,
 )
 _NOTE: Final = re.compile(r"^\W*([a-z_]{2,20}):\s+(\S.*)$")
-_HOSTS: Final = re.compile(r"(\d+)\s+(?:nodes|hosts)\b|(single) node", re.IGNORECASE)
+_HOSTS: Final = re.compile(r"(?<!\d)(\d+)\s+(?:nodes|hosts)\b|(single) node", re.IGNORECASE)
 _FORCED: Final = re.compile(
     r"(?:\bNCCL_ALGO\s*[=:]|\balgo_forced:)\s*\"?(ring|tree|nvlstree|collnet|pat)\b",
     re.IGNORECASE,
 )
+_LONGEST_LINE: Final = 1024  # characters; nothing that is read stands beyond
+_LONGEST_TITLE: Final = 120
+_DIGITS: Final = 9  # of a count
+_LEAST: Final = 0.001  # us
+_MOST: Final = 10**12  # us, or GB/s
 SURE: Final = 2 * 10**9  # B/s above which printed ratios of bandwidths say something
+
+
+Rank = tuple[int, str, int]
+"""Number of a rank, its host, and its device there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +87,15 @@ class LogRow:
 class Log:
     """One table of a log; what the log does not say is None or empty.
 
-    per_process : GPUs that one process drives. per_node : GPUs of one node. algorithm : forced,
-    empty where NCCL chose. links : what was said of them.
+    listed : ranks in its list, where that is whole. per_process : GPUs that one process drives.
+    per_node : GPUs of one node. algorithm : forced, empty where NCCL chose. links : what was said
+    of them.
     """
 
     title: str = ""
     op: Op | None = None
     gpus: int | None = None
+    listed: int = 0
     nodes: int | None = None
     per_process: int = 1
     per_node: int | None = None
@@ -91,14 +106,6 @@ class Log:
     links: LinksText = LinksText()
     rows: tuple[LogRow, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """What the lines above a table said."""
-
-    log: Log = field(default_factory=Log)
-    ranks: tuple[tuple[int, str, int], ...] = ()
 
 
 def read_log(text: str) -> tuple[Log, ...]:
@@ -133,25 +140,27 @@ def read_log(text: str) -> tuple[Log, ...]:
 
 
 def _tables(lines: Sequence[str]) -> Iterator[Log]:
-    seen, rows = _Seen(), list[LogRow]()
-    for number, line in enumerate(lines, 1):
-        match = _ROW.search(line)
+    log, ranks, rows = Log(), list[Rank](), list[LogRow]()
+    for number, whole in enumerate(lines, 1):
+        line = whole[:_LONGEST_LINE]
+        match, rank = _ROW.search(line), _RANK.search(line)
         if match:
             rows += filter(None, [_row(number, match)])
             continue
-        if rows and _opens(line):
-            yield _finished(seen, rows)
-            seen, rows = _Seen(log=_kept(seen.log)), []
-        seen = _heard(seen, line)
+        if rows and (rank or _opens(line)):
+            yield _finished(log, ranks, rows)
+            log, ranks, rows = _kept(log), [], []
+        if rank:
+            ranks.append((int(rank[1]), rank[2], int(rank[3])))
+        log = _with_product(log, rank[4].strip()) if rank else _said(log, line)
     if rows:
-        yield _finished(seen, rows)
+        yield _finished(log, ranks, rows)
 
 
 def _opens(line: str) -> bool:
     """Whether a line belongs to the next table of a log."""
-    return bool(
-        _HEADER.search(line) or _RUN.search(line) or _RANK.search(line) or _TEST.search(line)
-    ) or line.lstrip().startswith("##")
+    told = _HEADER.search(line) or _RUN.search(line) or _TEST.search(line)
+    return bool(told) or line.lstrip().startswith("##")
 
 
 def _kept(log: Log) -> Log:
@@ -171,7 +180,9 @@ def _row(number: int, match: re.Match[str]) -> LogRow | None:
         return None
     if len(numbers) in (5, 9) or (len(numbers) == 4 and "." not in numbers[0]):
         root, numbers = numbers[0], numbers[1:]
-    time, algorithm, bus = (_value(word) for word in numbers[:3])
+    inside = numbers[4] if len(numbers) >= 7 else "N/A"
+    time, in_place = (_time(word, number) for word in (numbers[0], inside))
+    algorithm, bus = (_bandwidth(word, number) for word in numbers[1:3])
     if not time:
         return None
     return LogRow(
@@ -180,28 +191,50 @@ def _row(number: int, match: re.Match[str]) -> LogRow | None:
         count=int(count),
         item_bytes=_ITEM_BYTES[kind],
         seconds=time / 10**6,
-        in_place_s=_value(numbers[4]) / 10**6 or None if len(numbers) >= 7 else None,
+        in_place_s=in_place / 10**6 or None,
         algorithm_bandwidth_bytes_per_s=algorithm * 10**9,
         bus_bandwidth_bytes_per_s=bus * 10**9,
         reduction=reduction,
-        root=int(root) if root.lstrip("-").isdecimal() else None,
+        root=_whole(root) if root.lstrip("-").isdecimal() else None,
     )
+
+
+def _time(word: str, line: int) -> float:
+    value = _value(word)
+    if value and not _LEAST <= value <= _MOST:
+        wanted = f"a time from {_LEAST} to {_MOST} us"
+        raise InputError(f"log, line {line}: got {word[:20]}, wanted {wanted}")
+    return value
+
+
+def _bandwidth(word: str, line: int) -> float:
+    value = _value(word)
+    if not 0 <= value <= _MOST:
+        wanted = f"a bandwidth from 0 to {_MOST} GB/s"
+        raise InputError(f"log, line {line}: got {word[:20]}, wanted {wanted}")
+    return value
 
 
 def _value(word: str) -> float:
     return 0.0 if word.upper() in ("N/A", "NAN", "-NAN", "INF") else float(word)
 
 
-def _heard(seen: _Seen, line: str) -> _Seen:
-    """Take up what a line outside a table says."""
-    rank = _RANK.search(line)
-    if rank:
-        one = (int(rank[1]), rank[2], int(rank[3]))
-        named = rank[4].strip()
-        if named and "Graphics Device" not in named:  # a driver older than the card
-            seen = replace(seen, log=replace(seen.log, product=named))
-        return replace(seen, ranks=(*seen.ranks, one))
-    return replace(seen, log=_said(seen.log, line))
+def _whole(digits: str) -> int:
+    """Read a count; integers of thousands of digits cannot be read.
+
+    >>> _whole("9" * 5000)
+    Traceback (most recent call last):
+    topology.errors.InputError: log: got 99999999..., wanted a number of at most 9 digits
+    """
+    if len(digits) > _DIGITS:
+        raise InputError(f"log: got {digits[:8]}..., wanted a number of at most {_DIGITS} digits")
+    return int(digits)
+
+
+def _with_product(log: Log, product: str) -> Log:
+    """Take up what the list of ranks calls a GPU; a driver older than the card has no name."""
+    known = product and "Graphics Device" not in product
+    return replace(log, product=product) if known else log
 
 
 def _said(log: Log, line: str) -> Log:
@@ -210,12 +243,12 @@ def _said(log: Log, line: str) -> Log:
     if test:
         log = replace(log, op=_OPS[test[1].replace("_", "")])
     if run:
-        log = replace(log, per_process=int(run[1] or run[2]))
+        log = replace(log, per_process=_whole(run[1] or run[2]))
     if graph:
-        log = replace(log, graph=int(graph[1]) > 0)
+        log = replace(log, graph=_whole(graph[1]) > 0)
     if library:
         major, minor = (part for part in library.groups() if part is not None)
-        log = replace(log, nccl=(int(major), int(minor)))
+        log = replace(log, nccl=(_whole(major), _whole(minor)))
     log = replace(log, links=read_line(line, log.links))
     if forced:
         log = replace(log, algorithm=forced[1].lower().replace("nvlstree", "nvls_tree"))
@@ -225,8 +258,9 @@ def _said(log: Log, line: str) -> Log:
 
 def _noted(log: Log, key: str, value: str) -> Log:
     """Take a remark ``# nodes: 2`` that somebody wrote over a log."""
-    number = int(value) if value.isdecimal() else 0
-    if key in ("gpus_total", "gpus", "ranks", "nodes", "gpus_per_node") and number:
+    counts = key in ("gpus_total", "gpus", "ranks", "nodes", "gpus_per_node")
+    number = _whole(value) if counts and value.isdecimal() else 0
+    if number:
         return replace(
             log,
             nodes=number if key == "nodes" else log.nodes,
@@ -274,9 +308,9 @@ def _titled(log: Log, line: str) -> Log:
     named = [op for name, op in _OPS.items() if words.startswith(name)]
     return replace(
         log,
-        title=title,
+        title=title[:_LONGEST_TITLE],
         op=named[0] if named else log.op,
-        nodes=(1 if hosts[2] else int(hosts[1])) if hosts else log.nodes,
+        nodes=(1 if hosts[2] else _whole(hosts[1])) if hosts else log.nodes,
     )
 
 
@@ -300,10 +334,10 @@ def with_op(log: Log, op: Op) -> Log:
     return replace(log, op=op, gpus=log.gpus or _even(ranks_of(op, log.rows), log.nodes))
 
 
-def _finished(seen: _Seen, rows: Sequence[LogRow]) -> Log:
+def _finished(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
     """Add what ranks and bandwidths tell to what was said."""
-    log = replace(seen.log, rows=tuple(sorted(rows, key=lambda row: row.message_bytes)))
-    return _shared_out(_counted(seen, log, rows))
+    log = replace(log, rows=tuple(sorted(rows, key=lambda row: row.message_bytes)))
+    return _shared_out(_counted(log, ranks, rows))
 
 
 def _shared_out(log: Log) -> Log:
@@ -313,11 +347,13 @@ def _shared_out(log: Log) -> Log:
     return replace(log, nodes=log.gpus // log.per_node)
 
 
-def _counted(seen: _Seen, log: Log, rows: Sequence[LogRow]) -> Log:
-    if seen.ranks:
-        gpus = max(rank for rank, _, _ in seen.ranks) + 1
-        nodes = _hosts(seen.ranks, gpus)
-        return replace(log, gpus=log.gpus or gpus, nodes=log.nodes or nodes)
+def _counted(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
+    if ranks:
+        gpus = max(rank for rank, _, _ in ranks) + 1
+        listed = gpus if len({rank for rank, _, _ in ranks}) == gpus else 0
+        return replace(
+            log, gpus=log.gpus or gpus, listed=listed, nodes=log.nodes or _hosts(ranks, gpus)
+        )
     return replace(log, gpus=log.gpus or _even(ranks_of(log.op, rows), log.nodes))
 
 
@@ -328,7 +364,7 @@ def _even(ranks: int | None, nodes: int | None) -> int | None:
     return nodes * round(ranks / nodes)
 
 
-def _hosts(ranks: Sequence[tuple[int, str, int]], gpus: int) -> int:
+def _hosts(ranks: Sequence[Rank], gpus: int) -> int:
     """Count the hosts: by name, or by devices a host where the list is not whole."""
     if len({rank for rank, _, _ in ranks}) == gpus:
         return len({host for _, host, _ in ranks})

@@ -34,14 +34,16 @@ _EACH: Final = re.compile(rf"(?<![\w.]){_GIGABITS}")
 _PORTS: Final = r"(?:nics?|vfs?|hcas?|ports?|adapters?)\b"
 _COUNT: Final = re.compile(rf"(?<![\w.])(\d{{1,3}}|single|one)\s+(?:[\w-]+\s+){{0,3}}?{_PORTS}")
 _SOCKETS: Final = re.compile(r"\bNCCL_IB_DISABLE\s*=\s*1|\bNCCL_NET\s*=\s*\"?socket", re.IGNORECASE)
-_SETUP: Final = re.compile(r"\((\d+)\).*?\b\1 = ([^;]*)")  # a legend of which one entry was run
+_SETUP: Final = re.compile(
+    r"\((\d+)\).{0,150}?\b\1 = ([^;]*)"
+)  # a legend of which one entry was run
 _GOOGLE: Final = re.compile(r"\ba(?:3-ultra|4x?-)", re.IGNORECASE)
 _USING: Final = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s+(.*)$")
 _DEVICE: Final = re.compile(r"\[\d+\][^\s\[]+?(?:/(IB|RoCE))?(?=[/\s;<]|$)")
 _PROVIDER: Final = re.compile(
-    r"NET/OFI.*?provider is (\w+).*?(?:found (\d+) nics)?\)?\s*$", re.IGNORECASE
+    r"NET/OFI.{0,99}?provider is (\w{1,40})(?:.{0,99}?found (\d{1,3}) nics)?", re.IGNORECASE
 )
-_TAKEN: Final = re.compile(r"NCCL INFO Using network\s+(\S.*?)\s*$")
+_TAKEN: Final = re.compile(r"NCCL INFO Using network\s+(\S+(?: \S+)*)")
 _PCIE: Final = re.compile(r"\bpcie?\s*(?:gen\s*)?([3-6])(?:\.0)?\b")
 _SWITCHED: Final = re.compile(r"\bp(?:ix|xb)\b")
 _NO_PEERS: Final = re.compile(r"no p2p|p2p (?:is )?(?:not available|off|disabled)|\bshm\b")

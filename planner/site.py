@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from costmodels.catalogue import profile_for, runtime
+from costmodels.collectives.settings import read_algorithm
 from costmodels.price import Target
 from costmodels.profile import Profile
 from costmodels.runtime import Runtime
@@ -87,6 +88,7 @@ def site_of(request: Request) -> Site:
         If a name is unknown, the device has no tensor cores for the precision, or the profile
         is none of this hardware.
     """
+    read_algorithm(request.algorithm)
     ground = _ground(request)
     found = hardware(request.hardware) if ground is None else ground.ruling(request.precision)
     profile = _profile(request, found, ground)

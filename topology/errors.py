@@ -10,15 +10,39 @@
 A plan that is illegal or does not fit is *not* an error in a search: it is a `Rejected` value.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
 _FEW: Final = 6  # names, of which all are said rather than one with another number
+_LONGEST: Final = 1500  # characters of a message
+_WORD: Final = re.compile(r"(\S{100})\S{80,}(\S{40})")
+"""What nobody reads to its end: a path of 200 characters still stands whole."""
 
 
 class ModelError(Exception):
-    """Base class of every error this project raises on purpose."""
+    """Base class of every error this project raises on purpose; its message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+def one_line(text: str) -> str:
+    r"""Make one line of what may echo anything: no control characters, and nothing endless.
+
+    >>> one_line("a\tb \x1b[2J"), len(one_line("x" * 10**6))
+    ('a b \\x1b[2J', 143)
+    """
+    plain = "".join(map(_shown, " ".join(text.split())))
+    short = _WORD.sub(r"\1...\2", plain)
+    return short if len(short) <= _LONGEST else f"{short[:_LONGEST]}..."
+
+
+def _shown(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 class InputError(ModelError, ValueError):

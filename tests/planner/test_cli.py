@@ -148,7 +148,7 @@ def test_help_and_version_are_answers(argv):
 BAD = [
     ((), "required"),
     (("recommend",), "--model"),
-    (("fly",), "invalid choice: 'fly'"),
+    (("fly",), "unknown command 'fly'"),
     (("recommend", *REQUEST, "--colour", "red"), "unrecognized arguments: --colour red"),
     (("recommend", "--model", "cosmos4"), "unknown model 'cosmos4'", "did you mean cosmos3"),
     (("recommend", "--model", ""), "unknown model ''"),

@@ -1,0 +1,111 @@
+"""Logs that no program wrote, or not whole, are compared or refused in one line, and at once."""
+
+import time
+
+import pytest
+from commands import assert_refused, run
+
+from planner.nccl_log import read_log
+from topology.errors import InputError
+
+RANK = "#  Rank {:2} Group  0 Pid 7 on  node1 device {:2} [0x07] NVIDIA H100 80GB HBM3\n"
+HEAD = "# Collective test starting: all_reduce_perf\n" + RANK.format(0, 0) + RANK.format(1, 1)
+ROW = "1048576 262144 float sum -1 {} 47.45 47.45 0 21.90 47.88 47.88 0\n"
+GOOD = HEAD + ROW.format("22.10")
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize("time_us", ["-22.1", "1e-300", "1e-320", "1e308", "1e400", "9" * 400])
+def test_a_time_that_cannot_be_is_named_with_its_line(time_us):
+    with pytest.raises(InputError, match=r"log, line 4: got .{1,20}, wanted a time from 0\.001 to"):
+        read_log(HEAD + ROW.format(time_us))
+
+
+@pytest.mark.parametrize("bandwidth", ["-5", "1e400"])
+def test_a_bandwidth_that_cannot_be_is_named_with_its_line(bandwidth):
+    with pytest.raises(InputError, match=f"log, line 4: got {bandwidth}, wanted a bandwidth"):
+        read_log(HEAD + ROW.format("22.10").replace("47.45", bandwidth))
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "N/A", "0.00"])
+def test_a_row_without_a_time_is_left_out(word):
+    (log,) = read_log(HEAD + ROW.format(word) + ROW.format("23.5"))
+
+    assert [row.seconds for row in log.rows] == [pytest.approx(23.5e-6)]
+
+
+SAID = [
+    "# gpus: {}", "# nodes: {}", "# nThread 1 nGpus {}", "# graph: {}", "NCCL version 2.{}",
+    "## all reduce, {} hosts", "#  Rank  2 Pid 9 on node1 device {} [0x07] NVIDIA H100",
+    "#  Rank {} Pid 9 on node1 device 0 [0x07] NVIDIA H100",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", SAID)
+@pytest.mark.parametrize("number", ["99999999", "999999999999", LONG])
+def test_numbers_that_cannot_be_are_an_answer_or_one_line(tmp_path, line, number):
+    path = tmp_path / "log"
+    path.write_text(f"{line.format(number)}\n{GOOD}")
+    code, out, err = run("collectives", "--compare", str(path))
+
+    if code:
+        assert_refused(code, out, err)
+    assert len(max((out + err).splitlines(), key=len)) < 300
+
+
+EVIL = [
+    "Rank 0 x on a device 1 [" + " on a device 1 [" * 20, "Rank 1 ", "NET/OFI ",
+    "NET/OFI provider is a ", "NCCL version" + " " * 500, "Using network a" + " " * 300 + "b",
+    "NCCL INFO Using network a" + " " * 300 + "b", "# env: " + "(1)" * 300 + "\n",
+    "## " + "1" * 900 + "\n", "1 " * 9, "# network: " + "1  " * 300 + "\n", RANK.format(3, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", EVIL, ids=lambda piece: piece[:12])
+def test_half_a_mebibyte_of_anything_is_read_in_a_moment(piece):
+    text = HEAD + piece * (2**19 // len(piece)) + "\n" + ROW.format("22.10")
+    start = time.perf_counter()
+    read_log(text)
+
+    assert time.perf_counter() - start < 4  # s, where machines are busy
+
+
+@pytest.fixture
+def good(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(GOOD)
+    return str(path)
+
+
+OPTIONS = [
+    (("--op", "foo"), "unknown collective 'foo'"),
+    (("--op", "all_gather"), "op: got all_gather, wanted all_reduce, which the log says"),
+    (("--gpus", "3"), "gpus: got 3, wanted at most the 2 that the log lists"),
+    (("--gpus", "0"), "gpus: got 0"),
+    (("--gpus", "9" * 12), "wanted a whole number from 2 to 131072"),
+    (("--nodes", "-1"), "nodes: got -1"),
+    (("--nodes", "9" * 12), "wanted a whole number from 1 to 16384"),
+    (("--launch", "often"), "unknown launch 'often'"),
+    (("--bytes", "17TiB"), "bytes: got '17TiB', wanted a size from 1 B to 16 TiB"),
+    (("--bytes", "lots"), "bytes: 'lots' is not a quantity in B"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), OPTIONS)
+def test_options_that_do_not_go_with_a_log_are_refused(good, words, message):
+    assert_refused(*run("collectives", "--compare", good, *words), message)
+
+
+def test_options_that_a_log_agrees_with_are_taken(good):
+    plain = run("collectives", "--compare", good)
+
+    assert plain[0] == 0
+    assert run("collectives", "--compare", good, "--op", "all_reduce", "--gpus", "2") == plain
+
+
+def test_some_of_the_ranks_that_are_listed_may_have_run(tmp_path):
+    """As where nccl-tests splits them into groups."""
+    path = tmp_path / "log"
+    path.write_text(HEAD + RANK.format(2, 2) + RANK.format(3, 3) + ROW.format("22.10"))
+
+    assert "on 2 x h100-sxm" in run("collectives", "--compare", str(path), "--gpus", "2")[1]
