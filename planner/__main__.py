@@ -1,5 +1,6 @@
 """``planner``, and ``python -m planner``."""
 
+import os
 import sys
 
 INTERRUPTED = 130
@@ -8,11 +9,19 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the command line; who stops it while it is still being loaded wants no word about it."""
     try:
+        sys.unraisablehook = _dropped
         from planner import cli  # noqa: PLC0415  # what takes a while
 
         return cli.main()
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _dropped(what: "sys.UnraisableHookArgs") -> None:
+    """Stop where Python would go on: a stop that falls into its import of modules is not raised."""
+    if what.exc_type is KeyboardInterrupt:
+        os._exit(INTERRUPTED)
+    sys.__unraisablehook__(what)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from planner.outcome import PlanEstimate
 from planner.request import EXECUTOR, LARGEST, Request, whole_number
 from planner.search import Recommendation, find, question_of, single_plan
 from topology.catalogue import hardware as find_hardware
-from topology.errors import InputError
+from topology.errors import InputError, shown
 from topology.fabric import Fabric
 
 Number = float | NDArray[np.float64]
@@ -40,14 +40,15 @@ def request_of(model: str, gpus: int, asked: dict[str, object]) -> Request:
                 f"unknown argument {name!r}: expected one of {', '.join(sorted(known))}"
             )
     asked = _by_engine(asked)
-    if asked.get("topology") or asked.get("detect"):
+    topology = asked.get("topology")
+    if (isinstance(topology, str) and topology) or asked.get("detect") is True:
         asked = {"hardware": "", **asked}  # the machine knows its GPUs
     fields = {
         name: whole_number(name, value) if name in _COUNTS and value is not None else value
         for name, value in {**asked, "gpus": gpus}.items()
     }
     if not isinstance(model, str):
-        raise InputError(f"model: got {model!r:.40}, wanted a name or the path of a config.json")
+        raise InputError(f"model: got {shown(model)}, wanted a name or the path of a config.json")
     return Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
 
 
@@ -230,13 +231,17 @@ def attention(  # noqa: PLR0913  # the contract's signature
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, kernel=kernel, profile=profile)
+    if not isinstance(causal, bool | np.bool_):
+        raise InputError(f"causal: got {shown(causal)}, wanted True or False")
     _check_precision(hardware, precision)
     shared = {} if kv_heads is None else {"kv_heads": kv_heads}
     sizes = _sizes(
         heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch, **shared
     )
     if "kv_heads" in sizes and np.any(sizes["heads"] % sizes["kv_heads"]):
-        raise InputError(f"kv_heads: got {kv_heads!r:.40}, wanted a divisor of heads {heads!r:.40}")
+        raise InputError(
+            f"kv_heads: got {shown(kv_heads)}, wanted a divisor of heads {shown(heads)}"
+        )
     known = profile_for(find_hardware(hardware).name, profile)
     return cast(
         Number,
@@ -248,7 +253,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
             find_hardware(hardware).device,
             batch=sizes["batch"],
             kv_heads=sizes.get("kv_heads"),
-            causal=causal,
+            causal=bool(causal),
             precision=precision,
             kernel=kernel,
             calibration=None if known is None else known.kernels,
@@ -266,7 +271,7 @@ def _counted(name: str, value: object, most: int) -> int:
 def _check_names(**names: object) -> None:
     for what, text in names.items():
         if not isinstance(text, str):
-            raise InputError(f"{what}: got {text!r:.40}, wanted a name")
+            raise InputError(f"{what}: got {shown(text)}, wanted a name")
 
 
 def _check_precision(hardware: str, precision: str) -> None:
@@ -281,6 +286,9 @@ def _check_precision(hardware: str, precision: str) -> None:
 def _sizes(**given: Number) -> dict[str, Number]:
     """Return sizes as `_checked`, which must broadcast together."""
     sizes = {name: _checked(name, value) for name, value in given.items()}
+    for name, value in sizes.items():
+        if np.any(value % 1):
+            raise InputError(f"{name}: got {shown(given[name])}, wanted whole numbers")
     shapes = {name: np.shape(value) for name, value in sizes.items()}
     try:
         np.broadcast_shapes(*shapes.values())
@@ -294,10 +302,12 @@ def _checked(name: str, value: Number, least: float = 1) -> Number:
     """Return sizes with their shape, from `least` to the largest that a float counts exactly."""
     try:
         array = np.asarray(value)
-    except ValueError:  # rows of different lengths
+    except Exception:  # noqa: BLE001  # rows of different lengths, or an object's own failure
         array = np.array(None)
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{name}: got {value!r:.40}, wanted a number or an array of numbers")
+        raise InputError(f"{name}: got {shown(value)}, wanted a number or an array of numbers")
+    if np.ma.is_masked(value):
+        raise InputError(f"{name}: got {shown(value)}, wanted numbers without a mask")
     if not np.all((array >= least) & (array <= MOST)):
-        raise InputError(f"{name}: got {value!r:.40}, wanted numbers from {least} to 2**53")
+        raise InputError(f"{name}: got {shown(value)}, wanted numbers from {least} to 2**53")
     return float(array) if array.ndim == 0 else array.astype(np.float64)

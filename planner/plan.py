@@ -69,14 +69,16 @@ def parse_plan(text: str) -> Plan:
     body, slash, vae = text.strip().lower().partition("/")
     match = re.fullmatch(r"vae([0-9]{1,9})", vae)
     if slash and not match:
-        raise InputError(f"plan {shown!r}: after the slash expected vae and a degree, got {vae!r}")
+        raise InputError(
+            f"plan {shown!r}: after the slash expected vae and a degree, got {vae[:40]!r}"
+        )
     if body == "single":
         return Plan((), _degree("vae", match[1] if match else "1", shown))
     axes = [_axis(part, shown) for part in body.split(".")]
     names = [name for name, _ in axes]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(f"plan {shown!r}: axis {twice[0]} is named twice")
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise InputError(f"plan {shown!r}: axis {name} is named twice")
     kept = tuple((name, degree) for name, degree in axes if degree > 1)
     return Plan(kept, _degree("vae", match[1] if match else "1", shown))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
 from topology.devices import Precision
-from topology.errors import InputError, unknown
+from topology.errors import InputError, shown, unknown
 
 Objective = Literal["latency", "throughput", "memory", "cost"]
 
@@ -113,18 +113,18 @@ class Request:
 
 
 def _check_choice(what: str, name: object, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise unknown(what, str(name), known)
+    if not isinstance(name, str) or name not in known:
+        raise unknown(what, name if isinstance(name, str) else shown(name), known)
 
 
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
-        raise InputError(f"{what}: got {_shown(name)}, wanted a name")
+        raise InputError(f"{what}: got {shown(name)}, wanted a name")
 
 
 def _check_flag(what: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise InputError(f"{what}: got {_shown(value)}, wanted True or False")
+        raise InputError(f"{what}: got {shown(value)}, wanted True or False")
 
 
 def _check_count(name: str, value: object) -> None:
@@ -137,7 +137,7 @@ def _check_count(name: str, value: object) -> None:
     largest = LARGEST[name]
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole or not 1 <= cast(int, value) <= largest:
-        raise InputError(f"{name}: got {_shown(value)}, wanted a whole number from 1 to {largest}")
+        raise InputError(f"{name}: got {shown(value)}, wanted a whole number from 1 to {largest}")
 
 
 def whole_number(name: str, value: object) -> int:
@@ -151,13 +151,5 @@ def whole_number(name: str, value: object) -> int:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool | str | bytes) or not math.isfinite(number) or number != int(number):
-        raise InputError(f"{name}: got {_shown(value)}, wanted a whole number")
+        raise InputError(f"{name}: got {shown(value)}, wanted a whole number")
     return value if isinstance(value, int) else int(number)
-
-
-def _shown(value: object) -> str:
-    """Write a value in an error's line; integers of thousands of digits cannot be written."""
-    try:
-        return f"{value!r}"[:40]
-    except ValueError:
-        return "thousands of digits"

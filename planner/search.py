@@ -22,7 +22,7 @@ from planner.plan import Plan, parse_plan
 from planner.request import LARGEST, Request
 from planner.site import Site, site_of
 from planner.workload import Workload
-from topology.errors import IllegalPlanError, InputError, TopologyError
+from topology.errors import IllegalPlanError, InputError, TopologyError, shown
 from topology.units import format_bytes
 
 TIE: Final = 0.03
@@ -345,6 +345,8 @@ def single_plan(question: Question, text: str | None) -> PlanEstimate:
     request = question.request
     if text is None and request.gpus > 1:
         raise InputError(f"a plan is needed for {request.gpus} GPUs, such as tp{request.gpus}")
+    if not isinstance(text, str | Plan | None):
+        raise InputError(f"plan: got {shown(text)}, wanted axes and degrees such as cfg2.ulysses4")
     plan = parse_plan("single" if text is None else str(text))
     outcome = judge(question, plan, request.gpus)
     if isinstance(outcome, PlanEstimate):

@@ -34,12 +34,24 @@ def one_line(text: str) -> str:
     >>> one_line("a\tb \x1b[2J"), len(one_line("x" * 10**6))
     ('a b \\x1b[2J', 143)
     """
-    plain = "".join(map(_shown, " ".join(text.split())))
+    plain = "".join(map(_plain, " ".join(text.split())))
     short = _WORD.sub(r"\1...\2", plain)
     return short if len(short) <= _LONGEST else f"{short[:_LONGEST]}..."
 
 
-def _shown(character: str) -> str:
+def shown(value: object) -> str:
+    """Write any value for a message, cut to what tells it; some cannot be written.
+
+    >>> shown("a" * 60), shown(10**5000)
+    ("'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 'an int that cannot be written')
+    """
+    try:
+        return f"{value!r}"[:40]
+    except Exception:  # noqa: BLE001  # whatever an object of somebody else's raises
+        return f"an {type(value).__name__} that cannot be written"
+
+
+def _plain(character: str) -> str:
     if character.isprintable():
         return character
     return character.encode("unicode_escape").decode()

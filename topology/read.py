@@ -9,7 +9,7 @@ from typing import Final
 from topology.catalogue import hardware_names
 from topology.cluster import build_cluster, host_of, read_cluster
 from topology.concerns import concerns
-from topology.errors import InputError, TopologyError
+from topology.errors import InputError, TopologyError, shown
 from topology.graph import Machine
 from topology.hardware import Hardware, check_pcie_generation
 from topology.links.rates import architecture_of
@@ -59,7 +59,7 @@ def read_topology(
     [('NVLINK', 4, 56250000000.0)]
     """
     if not isinstance(source, str | Path):
-        raise InputError(f"topology: got {source!r:.40}, wanted the text or the path of a machine")
+        raise InputError(f"topology: got {shown(source)}, wanted the text or the path of a machine")
     check_pcie_generation(pcie_generation)
     choices = Choices(
         name="machine" if is_text(source) else Path(source).name,

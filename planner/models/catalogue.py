@@ -23,7 +23,7 @@ from planner.models.entries import (
 )
 from planner.models.fields import Fields
 from planner.models.readers import reader_of
-from topology.errors import InputError, near, unknown
+from topology.errors import InputError, near, shown, unknown
 
 ALIASES: Final = {
     "cosmos3": "cosmos3-nano",
@@ -69,8 +69,8 @@ def read_model(path_or_name: str | os.PathLike[str]) -> Model:
     ('flux.1-dev', 57, 3072)
     """
     if not isinstance(path_or_name, str | os.PathLike):
-        raise InputError(f"model: got {ascii(path_or_name)[:60]}, wanted a name or a path")
-    text = os.fspath(path_or_name)
+        raise InputError(f"model: got {shown(path_or_name)}, wanted a name or a path")
+    text = os.fsdecode(path_or_name)
     if text.lstrip().startswith("{"):
         return _configured(_object(text, "config.json"), name="config.json")
     name = known_as(text)

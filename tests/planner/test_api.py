@@ -255,7 +255,7 @@ def test_zero_is_a_message_but_no_shape():
         ({"colour": "red"}, "unknown argument 'colour': expected one of"),
         ({"plan": "tp3"}, "degrees multiply to 3"),
         ({"plan": "sp2"}, "unknown axis 'sp'"),
-        ({"plan": 3}, "plan '3': expected axes and degrees"),
+        ({"plan": 3}, "plan: got 3, wanted axes and degrees"),
     ],
 )
 def test_bad_input_is_named(asked, said):

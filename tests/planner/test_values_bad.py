@@ -1,0 +1,156 @@
+"""Whatever a program passes, and however a command is typed, is an answer or one short line."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from commands import ROOT, assert_refused, run
+
+import planner
+from topology.errors import InputError, one_line
+
+HUGE = 10**5000
+MASKED = np.ma.array([1, 2], mask=[0, 1])
+
+
+class Mute:
+    def __repr__(self):
+        raise RuntimeError
+
+
+VALUES = [
+    HUGE, -HUGE, np.array(["a", "b"]), np.array([1, 2]), np.array([]), MASKED,
+    np.array([True, False]), True, None, b"8", "a\nb\x1b[31m", "x" * 5000, [[1, 2], [3]], 1j,
+    Mute(), object(), "\ud800", 2**70, float("nan"),
+]  # fmt: skip
+CALLS = {
+    "recommend": planner.recommend,
+    "read_model": planner.read_model,
+    "read_topology": planner.read_topology,
+    "plan": lambda value: planner.estimate("flux", 1, value),
+    "gpus": lambda value: planner.estimate("flux", value),
+}
+CALLS |= {
+    name: lambda value, name=name: planner.estimate("flux", **{name: value})
+    for name in (
+        "precision", "objective", "text_tower", "topology", "detect", "hardware", "runtime",
+        "algorithm", "attention", "profile", "height", "batch",
+    )
+    }  # fmt: skip
+CALLS |= {
+    f"collective {name}": lambda value, name=name: planner.collective(
+        **{"op": "all_reduce", "message_bytes": 1024, "gpus": 2, name: value}
+    )
+    for name in ("op", "message_bytes", "gpus", "hardware", "algorithm", "launch", "topology")
+}
+CALLS |= {
+    f"matmul {name}": lambda value, name=name: planner.matmul(
+        **{"m": 8, "n": 8, "k": 8, name: value}
+    )
+    for name in ("m", "hardware", "precision", "profile")
+}
+CALLS |= {
+    f"attention {name}": lambda value, name=name: planner.attention(
+        **{"heads": 8, "queries": 8, "keys": 8, "head_dim": 64, name: value}
+    )
+    for name in ("heads", "kv_heads", "batch", "causal", "kernel")
+}
+
+
+def refusal(call, value):
+    """What is said of a value; nothing where there is an answer."""
+    try:
+        call(value)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_any_value_is_an_answer_or_one_line(call):
+    for value in VALUES:
+        said = refusal(call, value)
+        assert said.isprintable()
+        assert len(said) < 1500
+
+
+@pytest.mark.parametrize("size", [1.5, np.array([1, 2.5]), MASKED])
+def test_sizes_of_kernels_are_whole_numbers_and_all_there(size):
+    calls = (
+        lambda: planner.matmul(size, 8, 8),
+        lambda: planner.attention(8, 8, size, 64),
+        lambda: planner.attention(size, 8, 8, 64),
+    )
+    for call in calls:
+        with pytest.raises(InputError, match=r"wanted (whole )?numbers"):
+            call()
+
+
+def test_a_mask_is_no_size_of_a_message():
+    with pytest.raises(InputError, match="wanted numbers without a mask"):
+        planner.collective("all_reduce", MASKED, 2)
+
+
+@pytest.mark.parametrize("causal", ["8", 1, None, [True], np.array([True])])
+def test_causal_is_true_or_false(causal):
+    with pytest.raises(InputError, match=r"causal: got .*, wanted True or False"):
+        planner.attention(8, 8, 8, 64, causal=causal)
+
+
+def test_an_unknown_algorithm_is_refused_where_nothing_is_sent():
+    with pytest.raises(InputError, match="unknown algorithm 'bogus'"):
+        planner.estimate("flux", 1, algorithm="bogus")
+
+
+@pytest.mark.parametrize(
+    "text", ["a\nb", "a\r\n\tb", "\x1b[2J\x07", "\u202e\x85", "x" * 10**6, "x " * 10**5]
+)
+def test_a_message_is_one_short_line_however_often_it_is_cleaned(text):
+    said = str(InputError(f"got {text}"))
+
+    assert said.isprintable()
+    assert len(said) < 1600
+    assert one_line(said) == said
+
+
+TYPED = [
+    (("recomend", "--model", "flux"), "unknown command 'recomend': did you mean recommend?"),
+    (("\x1b[31m" * 100,), "unknown command"),
+    (("models", "list", "x"), "models list: got 'x', wanted no name"),
+    (("topology", "list", "x"), "topology list: got 'x', wanted no name"),
+    (("topology", "detect", "x"), "topology detect: got 'x', wanted no name"),
+    (("estimate", "--model", "flux", "--algorithm", "bogus"), "unknown algorithm 'bogus'"),
+    (("collectives", "--bytes", "17TiB"), "wanted a size from 1 B to 16 TiB"),
+    (("collectives", "--bytes", "x" * 5000), "bytes: 'xxx"),
+    (("collectives", "--compare", "\x1b[31m"), "--compare \\x1b[31m: No such file"),
+    (("estimate", "--model", "flux", "--plan", "tp2." * 20_000 + "tp2"), "axis tp is named twice"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), TYPED, ids=range(len(TYPED)))
+def test_what_is_typed_wrong_is_one_short_line_at_once(words, message):
+    start = time.perf_counter()
+    code, out, err = run(*words)
+
+    assert_refused(code, out, err, message)
+    assert err.strip().isprintable()
+    assert len(err) < 500
+    assert time.perf_counter() - start < 4  # s, where machines are busy
+
+
+def test_a_stop_while_it_is_loaded_is_silent():
+    code = "import os; from planner.__main__ import main; os.write(1, b'.'); os._exit(main())"
+    command = [sys.executable, "-c", code, "recommend", "--model", "cosmos3", "--gpus", "8"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as started:
+        started.stdout.read(1)
+        time.sleep(0.004)
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=60)
+
+    assert (started.returncode, out) == (130, b"")
+    assert err in (b"", b"planner: interrupted\n")
