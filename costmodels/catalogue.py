@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from costmodels.profile import Profile, load_profile
+from costmodels.profile_check import check_keys
 from costmodels.runtime import Runtime, load_runtimes
-from topology.errors import InputError, unknown
+from topology.errors import InputError, near, unknown
 from topology.sourced import read_sourced
 
 SHIPPED: Final = ""
 NONE: Final = "none"
+_MARKS: Final = frozenset("/\\.")  # of what can only be a file
 LARGEST: Final = 4 * 2**20  # B of a profile's file
 
 
@@ -100,19 +102,45 @@ def read_profile(path: str) -> Profile:
     Raises
     ------
     InputError
-        If it cannot be read, or is no profile.
+        If it cannot be read, is no profile, or speaks of what there is not.
     """
     if path in shipped_profiles():
         return load_profile(_read(f"profiles/{path}.toml"), path)
-    from topology.readers.catalogue import content, decoded  # noqa: PLC0415  # only for files
+    from topology.readers.catalogue import content, decoded, is_file  # noqa: PLC0415  # for files
 
     shown = f"profile {path[:120]}"
+    if near(path, shipped_profiles()) and _MARKS.isdisjoint(path) and not is_file(path):
+        raise unknown("profile or file", path, shipped_profiles())
     try:
         data = content(path, LARGEST)
     except InputError as error:
         raise InputError(f"{shown}: {error}") from None
-    text = decoded(data, shown)
-    return load_profile(text, path)
+    found = load_profile(decoded(data, shown), path)
+    try:
+        _check_names(found)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return found
+
+
+def _check_names(profile: Profile) -> None:
+    """Refuse tables that nothing would ever look up."""
+    from costmodels.collectives.catalogue import library  # noqa: PLC0415  # only for files
+    from costmodels.collectives.parameters import CLASSES  # noqa: PLC0415
+    from costmodels.kernels.attention import IMPLEMENTATIONS  # noqa: PLC0415
+    from topology.catalogue import hardware  # noqa: PLC0415
+
+    generation = hardware(profile.hardware).device.architecture
+    curves = {place.rpartition(".")[2] for place in library().curves}
+    places = [f"curves.{place}".split(".") for place, _ in profile.curves.curves]
+    times = [f"times.{one.place}".split(".") for one in profile.curves.times]
+    check_keys("runtimes", [name for name, _ in profile.runtimes], runtimes())
+    check_keys("attention", [name for name, _ in profile.kernels.attention], IMPLEMENTATIONS)
+    for part, name, link, *rest in (*places, *times):
+        check_keys(part, [name], [generation])
+        check_keys(f"{part}.{name}", [link], CLASSES)
+        if part == "curves":
+            check_keys(f"{part}.{name}.{link}", [".".join(rest)], curves)
 
 
 @cache

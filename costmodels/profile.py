@@ -23,15 +23,13 @@ It is read from TOML that `planner calibrate` writes::
 """
 
 import math
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, get_args
 
 from costmodels.collectives.calibration import CurveCalibration
-from costmodels.collectives.curve import Curve
 from costmodels.collectives.operations import OPS
 from costmodels.collectives.parameters import Fitted, read_fitted
 from costmodels.collectives.times import Times, read_times
@@ -43,8 +41,20 @@ from costmodels.kernels.parameters import (
     PointwiseParameters,
     read_record,
 )
+from costmodels.ops import Function
+from costmodels.profile_check import (
+    check_errors,
+    check_keys,
+    check_number,
+    check_record,
+    check_series,
+    is_date,
+    placed,
+    texts,
+    whole,
+)
 from costmodels.runtime import Fusion, Runtime
-from topology.errors import InputError
+from topology.errors import InputError, one_line, shown
 from topology.sourced import Sourced, read_sourced
 from topology.units import Seconds, parse
 
@@ -58,16 +68,11 @@ _PARTS: Final = {
 _CHECK: Final = (
     "worst_error", "held_out_median_error", "held_out_p90_error", "held_out_worst_error",
 )  # fmt: skip
-_POSITIVE: Final[Mapping[type, tuple[str, ...]]] = {
-    MatmulParameters: (
-        "flop_per_cycle", "efficiency", "ceiling", "tile_half", "load_bandwidth",
-        "memory_efficiency", "reference_rate", "reference_power",
-    ),
-    AttentionParameters: ("key_block", "concurrency"),
-    PointwiseParameters: ("memory_efficiency", "ramp"),
-    Curve: ("efficiency", "sharpness", "rise_bytes", "share", "cross"),
-}  # fmt: skip
-"""What a formula divides by."""
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "launch": ("host", "gap"),
+    "memory": ("communicator",),
+}
+_PROVENANCE: Final = ("kind", "source", "note", "fit")
 _DEPTHS: Final[Mapping[str, int]] = {"attention": 1, "runtimes": 1, "curves": 3, "times": 4}
 """How many names stand before a table of a part, such as ``hopper.nvlink.ring_ll``."""
 _NAMES: Final = 32  # profiles remembered by their text
@@ -186,29 +191,35 @@ def load_profile(text: str, name: str = "profile") -> Profile:
 
 
 def _check_head(document: Table, name: str) -> None:
-    if document.get("format") != FORMAT:
-        got = f"{document.get('format')!r:.20}"
+    version = document.get("format")
+    if type(version) is not int or version != FORMAT:
+        got = shown(version)
         raise InputError(f"{name}: format: got {got}, wanted {FORMAT} of a calibration profile")
     missing = {"hardware", "date", "source"} - set(document)
     extra = set(document) - _HEAD - _PARTS
     if missing or extra:
         raise InputError(f"{name}: missing {sorted(missing)}, unexpected {sorted(extra)}")
-    if not re.fullmatch(r"\d{4}-\d\d-\d\d", str(document["date"])):
-        raise InputError(f"{name}: date: got {document['date']!r:.20}, wanted 2026-11-27")
+    for key in ("hardware", "source"):
+        if not isinstance(document[key], str):
+            raise InputError(f"{name}: {key}: got {shown(document[key])}, wanted a text")
+    if not is_date(str(document["date"])):
+        raise InputError(f"{name}: date: got {shown(document['date'])}, wanted 2026-11-27")
     for part in _PARTS & set(document):
         if not isinstance(document[part], Mapping):
-            raise InputError(f"{name}: {part}: got {document[part]!r:.20}, wanted a table")
+            raise InputError(f"{name}: {part}: got {shown(document[part])}, wanted a table")
 
 
 def _profile(document: Table, text: str) -> Profile:
     tables = {part: _part(document, part) for part in _PARTS}
+    for part in ("launch", "memory"):
+        check_keys(part, tables[part], (*_KEYS[part], *_PROVENANCE))
     identity = f"{document['hardware']} {document['date']} {hash(text)}"
     return Profile(
         hardware=str(document["hardware"]),
         date=str(document["date"]),
-        source=str(document["source"]),
-        machine=_texts(tables["machine"]),
-        software=_texts(tables["software"]),
+        source=one_line(str(document["source"])),
+        machine=texts("machine", tables["machine"]),
+        software=texts("software", tables["software"]),
         kernels=_kernels(tables, identity),
         curves=_curves(tables, identity),
         runtimes=tuple(
@@ -227,12 +238,8 @@ def _part(document: Table, part: str) -> Table:
 
 def _inner(row: object, where: str) -> Table:
     if not isinstance(row, Mapping):
-        raise InputError(f"{where}: got {row!r:.20}, wanted a table")
+        raise InputError(f"{where}: got {shown(row)}, wanted a table")
     return row
-
-
-def _texts(table: Table) -> tuple[tuple[str, str], ...]:
-    return tuple((key, str(value)) for key, value in table.items() if key != "source")
 
 
 def _bare(row: Table) -> dict[str, object]:
@@ -244,8 +251,9 @@ def _kernels(tables: Mapping[str, Table], identity: str) -> KernelCalibration:
     def one(where: str, row: Table, form: type[Parameters]) -> Parameters | None:
         if not row:
             return None
-        found = read_record(where, _bare(row), form)
-        _check_positive(where, found)
+        found = placed(where, lambda: read_record(where, _bare(row), form))
+        check_record(where, found)
+        check_errors(where, found, _errors(where, row))
         return found
 
     attention = []
@@ -253,7 +261,7 @@ def _kernels(tables: Mapping[str, Table], identity: str) -> KernelCalibration:
         where = f"attention.{name}"
         found = one(where, _inner(row, where), AttentionParameters)
         if found is not None:
-            _check_series(where, found)
+            check_series(where, found)
             attention.append((name, found))
     return KernelCalibration(
         identity=identity,
@@ -261,21 +269,6 @@ def _kernels(tables: Mapping[str, Table], identity: str) -> KernelCalibration:
         attention=tuple(attention),
         pointwise=one("pointwise", tables["pointwise"], PointwiseParameters),
     )
-
-
-def _check_positive(where: str, found: object) -> None:
-    for name in _POSITIVE[type(found)]:
-        value = getattr(found, name)
-        if value <= 0:
-            raise InputError(f"{where}.{name}: got {value:g}, wanted more than 0")
-
-
-def _check_series(where: str, found: AttentionParameters) -> None:
-    sizes = {len(found.head_dims), len(found.cycles), len(found.tile_rows)}
-    ordered = list(found.head_dims) == sorted(set(found.head_dims))
-    positive = min((*found.head_dims, *found.cycles, *found.tile_rows), default=0.0) > 0
-    if len(sizes) > 1 or not ordered or not positive or len(found.fp8_cycles) not in (0, *sizes):
-        raise InputError(f"{where}: head_dims, cycles and tile_rows do not go together")
 
 
 def _curves(tables: Mapping[str, Table], identity: str) -> CurveCalibration:
@@ -303,22 +296,26 @@ def _deep(table: Table, depth: int, where: str = "") -> Iterator[tuple[str, Tabl
 
 def _times(table: Table) -> Iterator[Times]:
     for where, row in _deep(table, 4):
-        yield read_times(where, _bare(row))
+        found = placed(f"times.{where}", lambda: read_times(where, _bare(row)))  # noqa: B023
+        check_number(f"times.{where}.seconds", max(found.seconds), "s")
+        check_number(f"times.{where}.sizes", max(found.sizes), "B")
+        yield found
 
 
 def _places(table: Table) -> Iterator[tuple[str, Fitted]]:
     for where, row in _deep(table, 3):
-        fitted = read_fitted(where, _bare(row))
-        _check_positive(where, fitted.curve)
+        name = f"curves.{where}"
+        fitted = placed(name, lambda: read_fitted(where, _bare(row)))  # noqa: B023
+        check_record(name, fitted.curve)
+        check_errors(name, fitted.curve, _errors(name, row))
         yield where, fitted
 
 
 def _runtime(where: str, row: Table, document: Table) -> RuntimeCalibration:
     functions = _inner(row.get("functions", {}), f"{where}.functions")
     units = {"host_kernel": "s", "host_collective": "s", "memory": "B"}
-    extra = set(row) - set(units) - {"functions", "kind", "source", "note", "fit"}
-    if extra:
-        raise InputError(f"runtimes.{where}: unexpected {sorted(extra)}")
+    check_keys(f"runtimes.{where}", row, (*units, "functions", *_PROVENANCE))
+    check_keys(f"runtimes.{where}.functions", functions, get_args(Function))
     numbers = {
         key: _optional(row, f"runtimes.{where}", key, unit, {**_defaults(document), **row})
         for key, unit in units.items()
@@ -329,9 +326,13 @@ def _runtime(where: str, row: Table, document: Table) -> RuntimeCalibration:
 
 def _fusion(where: str, entry: object) -> Fusion:
     row = _inner(entry, where)
-    traffic, kernels = float(str(row["traffic"])), int(str(row["kernels"]))
-    if not 0 < traffic < math.inf or not 1 <= kernels <= 1000:
-        raise InputError(f"{where}: got {traffic} and {kernels}, wanted positive numbers")
+    check_keys(where, row, ("traffic", "kernels"))
+    if len(row) < len(("traffic", "kernels")):
+        raise InputError(f"{where}: got {', '.join(row) or 'nothing'}, wanted traffic and kernels")
+    traffic = _number(f"{where}.traffic", row["traffic"])
+    kernels = whole(f"{where}.kernels", row["kernels"], 1)
+    if not 0 < traffic <= 1000 or kernels > 1000:
+        raise InputError(f"{where}: got {traffic:g} and {kernels}, wanted positive ones up to 1000")
     return Fusion(traffic=traffic, kernels=kernels)
 
 
@@ -351,7 +352,9 @@ def _overlap(table: Table, document: Table) -> Iterator[tuple[str, Sourced]]:
 def _optional(table: Table, where: str, key: str, unit: str, defaults: Table) -> Sourced | None:
     if key not in table:
         return None
-    return read_sourced(f"{where}.{key}", table[key], unit, {**_defaults(defaults), **table})
+    found = read_sourced(f"{where}.{key}", table[key], unit, {**_defaults(defaults), **table})
+    check_number(f"{where}.{key}", found.value, unit)
+    return found
 
 
 def _defaults(document: Table) -> dict[str, object]:
@@ -365,16 +368,33 @@ def _fits(tables: Mapping[str, Table]) -> Iterator[tuple[str, Fit]]:
     for part, depth in _DEPTHS.items():
         for name, row in _deep(tables[part], depth):
             if "fit" in row:
-                yield f"{part}.{name}", _fit(name, _inner(row["fit"], name))
+                where = f"{part}.{name}"
+                yield where, _fit(where, _inner(row["fit"], where))
 
 
 def _fit(where: str, row: Table) -> Fit:
-    errors = {key: parse(str(row[key]), "1") for key in _CHECK if key in row}
-    standard = _inner(row.get("standard_errors", {}), where)
+    check_keys(f"{where}.fit", row, Fit.__dataclass_fields__)
+    errors = {key: _number(f"{where}.fit.{key}", row[key]) for key in _CHECK if key in row}
     return Fit(
-        rows=int(str(row.get("rows", 0))),
-        held_out_rows=int(str(row.get("held_out_rows", 0))),
-        split=str(row.get("split", "")),
-        standard_errors=tuple((key, parse(str(text), "1")) for key, text in standard.items()),
+        rows=whole(f"{where}.fit.rows", row.get("rows", 0)),
+        held_out_rows=whole(f"{where}.fit.held_out_rows", row.get("held_out_rows", 0)),
+        split=one_line(str(row.get("split", ""))),
+        standard_errors=tuple(_errors(where, {"fit": row})),
         **errors,
     )
+
+
+def _errors(where: str, row: Table) -> Iterator[tuple[str, float]]:
+    """Yield the standard errors of a table, by the name of the parameter."""
+    fit = _inner(row.get("fit", {}), f"{where}.fit")
+    name = f"{where}.fit.standard_errors"
+    for key, text in _inner(fit.get("standard_errors", {}), name).items():
+        yield key, _number(f"{name}.{key}", text)
+
+
+def _number(where: str, text: object) -> float:
+    try:
+        value = parse(str(text), "1")
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return check_number(where, value, "1")
