@@ -43,6 +43,27 @@ def _abandon() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def place(output: str, what: str = "a file") -> Path:
+    """Give the place that ``--output`` names, links followed, whether or not something is there.
+
+    Raises
+    ------
+    InputError
+        If there can be nothing of that name: none, too long, a circle of links, a null character.
+    """
+    try:
+        path = Path(output).resolve()
+        path.exists()
+        named = bool(path.name) and output.strip() != ""
+    except OSError as error:
+        raise InputError(f"--output {output}: {error.strerror}") from None
+    except (RuntimeError, ValueError):
+        named = False
+    if not named:
+        raise InputError(f"--output {output[:60]!r}: wanted the path of {what}")
+    return path
+
+
 def write(text: str, output: str | None) -> None:
     """Print, or write a file whole or not at all."""
     if output is None:
@@ -50,8 +71,8 @@ def write(text: str, output: str | None) -> None:
             sys.stdout.reconfigure(errors="replace")  # bars on a terminal that has none
         _print(text)
         return
+    target = place(output)
     try:
-        target = Path(output).resolve()
         if target.exists() and not target.is_file():  # a pipe, a device: there is nothing to keep
             target.write_text(text + "\n", encoding="utf-8")
             return
@@ -65,5 +86,3 @@ def write(text: str, output: str | None) -> None:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"--output {output}: {error.strerror}") from None
-    except ValueError:  # no name, or a null character
-        raise InputError(f"--output {output[:60]!r}: wanted the path of a file") from None

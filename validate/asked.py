@@ -13,6 +13,8 @@ from validate.cases import RUNNABLE, Case
 
 MOST_PROVED: Final = 128
 """Ranks of a plan that a proof runs, in about 10 s."""
+LONGEST: Final = 10**6
+"""Of a length of time that somebody waits for, whatever its unit."""
 CPU_RANKS: Final = 16
 """Ranks on a CPU, which only small models are for."""
 
@@ -95,6 +97,8 @@ def check_positive(what: str, value: float) -> None:
     """
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{what}: got {value:g}, wanted a number above 0")
+    if value > LONGEST:
+        raise InputError(f"{what}: got {value:g}, wanted a number up to {LONGEST}")
 
 
 def hardware_of(product: str, asked: str = "") -> str:

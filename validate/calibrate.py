@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodels.profile import Profile
+from planner.harness import place
 from topology.errors import InputError
 from validate.catalogue import recipes
 from validate.fit_profile import Measured, fit_profile
@@ -84,6 +85,8 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
     from validate.bench import harness  # noqa: PLC0415  # only where it measures
 
     check_paths(task)
+    if task.folder.exists():
+        _check_measured(task.folder)
     ranks = task.gpus or 1
     if task.device == "cuda":
         found = check_gpus(
@@ -120,7 +123,13 @@ def finish(task: Task, rows: str, manifest: str, write: Callable[[Path, str], No
     measured = Measured(
         rows=found, manifest=_document(manifest), source=_source(task.folder.name, rows)
     )
-    profile = fit_profile(measured, recipes())
+    try:
+        profile = fit_profile(measured, recipes())
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        why = f"{type(error).__name__} {error!s:.80}"  # rows and manifests are read as they come
+        raise InputError(f"{task.folder}: rows that nothing can be fitted to: {why}") from None
     write(task.output, to_toml(profile))
     return Calibrated(
         profile=profile,
@@ -128,6 +137,19 @@ def finish(task: Task, rows: str, manifest: str, write: Callable[[Path, str], No
         summary=tuple(map(tuple, fit_rows(profile))),
         failures=tuple(_failures(found)),
     )
+
+
+def _check_measured(folder: Path) -> None:
+    """Read what is there before anything is started, where it is damaged."""
+    from validate.bench import harness  # noqa: PLC0415  # only where it measures
+
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no folder, wanted measurements from before")
+    if (folder / harness.ROWS).exists():
+        text = harness.read(folder / harness.ROWS)
+        read_rows(whole(text), str(folder / harness.ROWS))
+    if (folder / harness.MANIFEST).exists():
+        _document(harness.read(folder / harness.MANIFEST))
 
 
 def check_paths(task: Task) -> None:
@@ -138,8 +160,9 @@ def check_paths(task: Task) -> None:
     InputError
         If the output exists, its folder does not, or there are measurements and no ``--resume``.
     """
-    if task.output.exists():
+    if place(str(task.output), "a profile to write").exists():
         raise InputError(f"--output {task.output}: exists already, wanted a new name")
+    place(str(task.folder), "a profile to write")
     if not task.output.parent.is_dir():
         raise InputError(f"--output {task.output}: no folder {task.output.parent}")
     if task.folder.exists() and not task.resume:
@@ -183,11 +206,20 @@ def _ranks(asked: int, there: int) -> int:
 def _document(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not isinstance(found.get("machine"), dict):
+    if not isinstance(found, dict) or not _describes(found):
         raise InputError(f"manifest: got {text[:40]!r}, wanted a description of the machine")
     return found
+
+
+def _describes(found: dict[str, object]) -> bool:
+    """Whether a manifest has its machine, GPUs with names, and software."""
+    machine, software = found.get("machine"), found.get("software", {})
+    gpus = machine.get("gpus", []) if isinstance(machine, dict) else None
+    if not isinstance(gpus, list) or not isinstance(software, dict):
+        return False
+    return all(isinstance(gpu, dict) and isinstance(gpu.get("name"), str) for gpu in gpus)
 
 
 def _source(folder: str, rows: str) -> str:

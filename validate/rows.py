@@ -79,17 +79,24 @@ def _row(content: str, where: str) -> Row:
         found = json.loads(content)
         values = {str(key): float(value) for key, value in found["values"].items()}
         row = Row(
-            sizes=dict(found["sizes"]),
+            sizes=_sizes(found["sizes"]),
             values=values,
             rank=int(found["rank"]),
             **{key: str(found[key]) for key in _TEXTS},
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{where}: got {content[:40]!r}, wanted one measurement") from None
     bad = [key for key, value in values.items() if not 0 <= value < float("inf")]
     if bad:
         raise InputError(f"{where}: got {bad[0]} = {values[bad[0]]}, wanted zero or more")
     return row
+
+
+def _sizes(found: dict[str, object]) -> dict[str, int | str]:
+    sizes = {key: size for key, size in found.items() if isinstance(size, int | str)}
+    if len(sizes) < len(found):
+        raise TypeError
+    return sizes
 
 
 def whole(text: str) -> str:

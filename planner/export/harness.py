@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from planner.harness import place
 from topology.errors import InputError
 
 
@@ -39,12 +40,8 @@ def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False
 
 
 def _target(output: str) -> Path:
-    try:
-        target = Path(output).resolve()
-        usable = bool(target.name) and target.parent.is_dir()
-    except (OSError, ValueError):  # a null character, a name that is too long
-        usable = False
-    if not usable:
+    target = place(output, "a folder to make")
+    if not target.parent.is_dir():
         raise InputError(f"--output {output[:60]!r}: wanted the path of a folder to make")
     return target
 

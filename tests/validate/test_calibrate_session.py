@@ -74,7 +74,7 @@ def test_a_kill_loses_at_most_the_row_at_hand(killed):
 def test_rows_of_another_machine_are_not_added_to(tmp_path):
     (tmp_path / harness.MANIFEST).write_text('{"machine": {"ranks": 8}, "software": {}}')
 
-    with pytest.raises(InputError, match="before the first case"):
+    with pytest.raises(InputError, match="rows were measured on"):
         harness.run(session(tmp_path))
 
 

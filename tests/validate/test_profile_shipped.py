@@ -44,7 +44,7 @@ def rows(name):
 
 @cache
 def place():
-    return refit.place_of(refit.harness.document(FOLDER / "manifest.json"))
+    return refit.place_of(refit.harness.read_document(FOLDER / "manifest.json"))
 
 
 @cache
@@ -231,7 +231,7 @@ def test_a_failure_is_kept_with_its_reason():
 
 
 def test_a_manifest_loses_names_only():
-    kept = refit.harness.document(FOLDER / "manifest.json")
+    kept = refit.harness.read_document(FOLDER / "manifest.json")
 
     assert without_names(kept) == kept
     assert kept["software"]["nccl"] == "2.28.9"

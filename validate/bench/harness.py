@@ -22,6 +22,7 @@ from validate.rows import Row, line, whole
 
 ROWS: Final = "rows.jsonl"
 MANIFEST: Final = "manifest.json"
+REFUSED: Final = "refused"  # file in which a worker says why it does not begin
 WORKER: Final = ("-m", "validate.bench.worker")
 RESTARTS: Final = 6
 GRACE: Final = 40.0  # s after the last moment to begin a case
@@ -122,6 +123,12 @@ def mended_rows(folder: Path) -> str:
     return whole(text)
 
 
+def refuse(folder: Path, reason: str) -> None:
+    """End this worker, and let the parent say why."""
+    (folder / REFUSED).write_text(reason, encoding="utf-8")
+    leave(1)
+
+
 def keep_manifest(folder: Path, document: Mapping[str, Any]) -> None:
     """Write the manifest; one that is there must be of the same machine and software.
 
@@ -132,19 +139,13 @@ def keep_manifest(folder: Path, document: Mapping[str, Any]) -> None:
     """
     path = folder / MANIFEST
     if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_document(path)
         for part in ("machine", "software"):
             if before.get(part) != document[part]:
-                raise InputError(
-                    f"{path}: rows were measured on {_short(before.get(part))}, "
-                    f"this is {_short(document[part])}: wanted the same"
-                )
+                then, now = (json.dumps(one.get(part))[:120] for one in (before, document))
+                raise InputError(f"{path}: rows were measured on {then}, this is {now}")
         return
     write_whole(path, json.dumps(document, indent=2) + "\n")
-
-
-def _short(part: object) -> str:
-    return json.dumps(part)[:120]
 
 
 def write_new(path: Path, text: str) -> None:
@@ -181,7 +182,7 @@ def read(path: Path) -> str:
         raise InputError(f"{path}: {getattr(error, 'strerror', 'no text')}") from None
 
 
-def document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
     """Return what a JSON file holds.
 
     Raises
@@ -320,6 +321,10 @@ def _start(session: Session, rank: int, port: int, until: float) -> subprocess.P
 def _blame(session: Session, bad: Bad) -> None:
     """Note the case at which a worker died; its next start goes on behind it."""
     rank, code = bad
+    with suppress(FileNotFoundError):
+        refused = (session.folder / REFUSED).read_text(encoding="utf-8")
+        (session.folder / REFUSED).unlink()
+        raise InputError(refused)
     path = _mark_of(session.folder, rank)
     key = path.read_text(encoding="utf-8") if path.exists() else ""
     say(f"bench: rank {rank} ended with code {code} at: {key or 'its start'}")

@@ -62,7 +62,7 @@ def _kept(asked: Asked) -> Asked:
     """Write the small form of the measurements where that is asked for, and go on with it."""
     if asked.keep is None:
         return asked
-    manifest = harness.document(asked.folder / harness.MANIFEST)
+    manifest = harness.read_document(asked.folder / harness.MANIFEST)
     rows = read(file_in(asked.folder))
     harness.write_new(asked.keep / TABLE, to_csv(rows))
     harness.write_new(asked.keep / harness.MANIFEST, to_json(without_names(manifest)))
@@ -100,7 +100,7 @@ def fit(folder: Path) -> Profile:
     path = file_in(folder)
     digest = hashlib.sha256(harness.read(path).encode()).hexdigest()
     source = f"{folder.name}/{path.name}, sha256 {digest[:16]}"
-    manifest = harness.document(folder / harness.MANIFEST)
+    manifest = harness.read_document(folder / harness.MANIFEST)
     return fit_profile(Measured(rows=read(path), manifest=manifest, source=source), recipes())
 
 
@@ -121,7 +121,7 @@ def _refit(asked: Asked) -> None:
     summary = tuple(map(tuple, fit_rows(profile)))
     found = Calibrated(profile=profile, output=asked.output, summary=summary, failures=failures)
     harness.say(report.calibrated(found))
-    place = place_of(harness.document(asked.folder / harness.MANIFEST))
+    place = place_of(harness.read_document(asked.folder / harness.MANIFEST))
     _judge(rows, place, profile, "")
     if asked.against is not None:
         _judge(read(asked.against), place, profile, f" on {asked.against.name}")

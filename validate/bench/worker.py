@@ -17,6 +17,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
+from topology.errors import InputError
 from validate.bench import harness
 from validate.bench.cases import Case, all_cases, runs
 from validate.bench.machine import describe
@@ -86,7 +87,10 @@ def main() -> None:
         case for case in all_cases(world.ranks, small=task.small) if case.tier <= task.tiers
     ]  # fmt: skip
     if world.rank == 0:
-        harness.keep_manifest(world.folder, describe(world.device, world.ranks, task.settings))
+        try:
+            harness.keep_manifest(world.folder, describe(world.device, world.ranks, task.settings))
+        except InputError as error:
+            harness.refuse(world.folder, str(error))
     _run_all(cases, world)
     world.all_hear("done")
     # Communicators that failed once may hang when they are taken down; there is nothing to save.

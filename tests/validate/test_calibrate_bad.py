@@ -1,0 +1,114 @@
+"""What a calibration cannot go on from, or write to, is one line before anything is started."""
+
+import json
+
+import pytest
+from commands import assert_refused, run
+
+from topology.errors import InputError
+from validate.bench import harness
+from validate.calibrate import Task, finish
+from validate.rows import Row, line, read_rows
+
+ROW = Row(key="k", family="matmul", sizes={"m": 1}, mode="short", values={"seconds": 1e-5})
+GOOD = line(ROW) + "\n"
+GPU = {"name": "NVIDIA H100 80GB HBM3"}
+MANIFEST = json.dumps({"machine": {"gpus": [GPU], "ranks": 1}, "software": {}})
+HUGE = "1" * 400
+LONG = "1" * 5000
+
+DAMAGED = [
+    (b"\xff\xfe\x00\n", MANIFEST, "rows.jsonl: no text"),
+    (b"not json\n", MANIFEST, "rows.jsonl, line 1: got 'not json', wanted one measurement"),
+    (b"[" * 100_000 + b"\n", MANIFEST, "line 1: got '[[["),
+    (GOOD.replace("1e-05", HUGE).encode(), MANIFEST, "line 1: got"),
+    (GOOD.replace("1e-05", LONG).encode(), MANIFEST, "line 1: got"),
+    (GOOD.replace('"m":1', '"m":[1]').encode(), MANIFEST, "line 1: got"),
+    (GOOD.encode(), "", "manifest: got '', wanted a description of the machine"),
+    (GOOD.encode(), "[]", "manifest: got '[]'"),
+    (GOOD.encode(), "[" * 100_000, "manifest: got '[[["),
+    (GOOD.encode(), LONG, "manifest: got '111"),
+    (GOOD.encode(), '{"machine": null}', "manifest: got"),
+    (GOOD.encode(), '{"machine": {"gpus": 3}}', "manifest: got"),
+    (GOOD.encode(), '{"machine": {"gpus": [{}]}}', "manifest: got"),
+    (GOOD.encode(), '{"machine": {}, "software": 3}', "manifest: got"),
+]
+
+
+@pytest.mark.parametrize(("rows", "manifest", "says"), DAMAGED, ids=range(len(DAMAGED)))
+def test_damaged_measurements_are_one_line_and_nothing_is_started(
+    tmp_path, monkeypatch, rows, manifest, says
+):
+    folder = tmp_path / "mine.measurements"
+    folder.mkdir()
+    (folder / harness.ROWS).write_bytes(rows)
+    (folder / harness.MANIFEST).write_text(manifest)
+    monkeypatch.setattr(harness, "run", None)
+    output = str(tmp_path / "mine.toml")
+
+    refused = run("calibrate", "--output", output, "--resume", "--device", "cpu")
+
+    assert_refused(*refused, says)
+    assert refused[2].strip().isprintable()
+    assert (folder / harness.ROWS).read_bytes() == rows
+
+
+@pytest.mark.parametrize("name", ["", ".", "x" * 300, "x" * 5000, "x" * 245 + ".toml", "a\0b", "/"])
+@pytest.mark.parametrize("command", [("calibrate",), ("export", "--model", "flux")])
+def test_a_name_that_nothing_can_have_is_one_line(tmp_path, monkeypatch, command, name):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*command, "--output", name)
+
+    assert_refused(code, out, err, "--output")
+    assert err.strip().isprintable()
+    assert len(err) < 400
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("calibrate",), ("export", "--model", "flux"), ("doctor",)])
+def test_a_circle_of_links_is_no_place(tmp_path, command):
+    (tmp_path / "loop").symlink_to("loop")
+
+    assert_refused(*run(*command, "--output", str(tmp_path / "loop")), "wanted the path of a")
+
+
+@pytest.mark.parametrize("minutes", ["inf", "nan", "-1", "1e300"])
+def test_minutes_that_nobody_waits_are_refused(tmp_path, minutes):
+    output = str(tmp_path / "mine.toml")
+
+    assert_refused(*run("calibrate", "--output", output, "--minutes", minutes), "minutes: got")
+    assert list(tmp_path.iterdir()) == []
+
+
+ODD = [
+    GOOD * 40,
+    GOOD.replace('"m":1', '"m":"one"') * 40,
+    GOOD.replace('"seconds"', '"minutes"') * 40,
+    GOOD.replace('"matmul"', '"collective"') * 40,
+    GOOD.replace('"matmul"', '"memory"') * 40,
+]
+
+
+@pytest.mark.parametrize("rows", ODD, ids=range(len(ODD)))
+def test_rows_that_nothing_can_be_fitted_to_are_one_line(tmp_path, rows):
+    def write(*_):
+        raise AssertionError
+
+    with pytest.raises(InputError) as caught:
+        finish(Task(output=tmp_path / "mine.toml"), rows, MANIFEST, write)
+
+    assert str(caught.value).isprintable()
+
+
+def test_a_worker_that_refuses_is_heard_in_one_line(tmp_path, monkeypatch, capfd):
+    code = f"from pathlib import Path; from validate.bench import harness; harness.refuse(Path({str(tmp_path)!r}), 'rows of another machine')"  # noqa: E501
+    monkeypatch.setattr(harness, "WORKER", ("-c", code))
+
+    with pytest.raises(InputError, match=r"^rows of another machine$"):
+        harness.run(harness.Session(ranks=1, folder=tmp_path, minutes=1, device="cpu"))
+    assert capfd.readouterr().err == ""
+    assert not (tmp_path / harness.REFUSED).exists()
+
+
+def test_a_row_keeps_its_sizes():
+    assert read_rows(GOOD) == [ROW]
