@@ -3,37 +3,47 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
+from planner.arguments import Parser
 from planner.report import markdown
 from topology.errors import InputError
+from topology.readers.catalogue import content
 from validate.accuracy import HEADERS, Texts, cells, inserted, table
+
+LARGEST = 2**24  # B of a document
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the accuracy table; with ``--write`` also put it into a document."""
-    parser = argparse.ArgumentParser(prog="python -m validate")
+    parser = Parser(prog="python -m validate")
     parser.add_argument("command", choices=["accuracy"])
     parser.add_argument("--format", choices=["table", "json", "markdown"], default="table")
     parser.add_argument("--write", metavar="FILE", help="put the table into this document")
-    arguments = parser.parse_args(argv)
+    try:
+        _answer(parser.parse_args(argv))
+    except InputError as error:
+        print(f"validate: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _answer(arguments: argparse.Namespace) -> None:
+    if arguments.write:
+        _put(arguments.write, lambda text: text)  # before the table is made, which takes a while
     scores = table(_texts())
     rows = [cells(score) for score in scores]
     if arguments.write:
-        try:
-            _rewrite(Path(arguments.write), markdown(HEADERS, rows))
-        except (InputError, OSError) as error:
-            print(f"validate: {arguments.write}: {error}", file=sys.stderr)
-            return 2
+        _put(arguments.write, lambda text: inserted(text, markdown(HEADERS, rows)))
     if arguments.format == "json":
         print(json.dumps([asdict(score) for score in scores], indent=2))
     elif arguments.format == "markdown":
         print(markdown(HEADERS, rows))
     else:
         print(_aligned([list(HEADERS), *rows]))
-    return 0
 
 
 def _texts() -> Texts:
@@ -50,11 +60,21 @@ def _texts() -> Texts:
     )
 
 
-def _rewrite(path: Path, rows: str) -> None:
-    changed = inserted(path.read_text(encoding="utf-8"), rows)
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(changed, encoding="utf-8")
-    draft.replace(path)
+def _put(name: str, change: Callable[[str], str]) -> None:
+    """Change a document, whole or not at all."""
+    try:
+        path, text = Path(name), content(name, LARGEST).decode()
+        changed = change(text)
+        if changed == text:
+            return
+        draft = path.with_name(f".{path.name}.new")
+        draft.write_text(changed, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise InputError(f"--write {name}: {error.strerror}") from None
+    except ValueError as error:
+        why = str(error) if isinstance(error, InputError) else "no text"
+        raise InputError(f"--write {name}: {why}") from None
 
 
 def _aligned(rows: list[list[str]]) -> str:

@@ -195,10 +195,19 @@ def test_the_table_for_people_has_a_line_a_group(capsys, style):
     assert "nan" not in out
 
 
+@pytest.mark.parametrize("words", [[], ["speed"], ["accuracy", "x"], ["accuracy", "--format", "x"]])
+def test_what_is_typed_wrong_is_one_line(capsys, words):
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+
+
 def test_a_document_that_cannot_be_written_is_one_line(capsys, tmp_path):
     (tmp_path / "plain.md").write_text("no marks")
-    for name in ("plain.md", "missing.md"):
+    (tmp_path / "binary.md").write_bytes(b"\xff\xfe\x00")
+    for name in ("plain.md", "missing.md", "binary.md", ".", "\x1b[31m", "x" * 5000):
         assert main(["accuracy", "--write", str(tmp_path / name)]) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
+        assert err.strip().isprintable()
     assert (tmp_path / "plain.md").read_text() == "no marks"

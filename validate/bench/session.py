@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from topology.errors import InputError
+from topology.errors import InputError, one_line
+from validate.asked import check_positive
 from validate.bench import harness
 from validate.rows import Row, read_rows
 
@@ -37,9 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         small=asked.small,
     )
     try:
+        check_positive("minutes", session.minutes)
         deaths = harness.run(session)
-    except InputError as error:
-        harness.say(f"bench: {error}")
+    except (InputError, OSError) as error:
+        harness.say(f"bench: {one_line(str(error))}")
         return 2
     text = harness.mended_rows(session.folder)
     harness.say("\n".join(summary(read_rows(text, harness.ROWS))))
