@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Final
 
 _FEW: Final = 6  # names, of which all are said rather than one with another number
+_LISTED: Final = 600  # characters of names
 _LONGEST: Final = 1500  # characters of a message
 _WORD: Final = re.compile(r"(\S{100})\S{80,}(\S{40})")
 """What nobody reads to its end: a path of 200 characters still stands whole."""
@@ -89,7 +90,16 @@ def unknown(what: str, got: str, known: Iterable[str]) -> InputError:
     close = near(got, names)
     if close:
         return InputError(f"unknown {what} {got[:60]!r}: did you mean {' or '.join(close)}?")
-    return InputError(f"unknown {what} {got[:60]!r}: expected one of {', '.join(names)}")
+    return InputError(f"unknown {what} {got[:60]!r}: expected one of {_listed(names)}")
+
+
+def _listed(names: list[str]) -> str:
+    """Write names, and how many there are where they are too many to read."""
+    shown = len(names)
+    while sum(map(len, names[:shown])) > _LISTED:
+        shown -= 1
+    more = f" ... ({len(names)} in all)" if shown < len(names) else ""
+    return f"{', '.join(names[:shown])}{more}"
 
 
 def near(got: str, known: Iterable[str]) -> list[str]:

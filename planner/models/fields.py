@@ -12,6 +12,7 @@ from typing import Final, cast
 from topology.errors import InputError
 
 LAYERS: Final = 2000
+REFINERS: Final = 128
 HEADS: Final = 4096
 HEAD_SIZE: Final = 4096
 WIDTH: Final = 2**20

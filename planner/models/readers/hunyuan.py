@@ -11,6 +11,7 @@ from planner.models.readers.parts import (
     grid_of,
     heads_of,
     joint_towers,
+    layers_before,
     layers_of,
     refined_text,
     refiner,
@@ -47,7 +48,7 @@ def _blocks(fields: Fields, heads: Heads) -> tuple[Block, ...]:
     width = widened(fields, heads.query_width, default=4.0)
     double = joint_towers(STREAMS, heads=heads, width=width)
     single = single_tower(STREAMS, heads=heads, width=width)
-    before = layers_of(fields, default=2, name="num_refiner_layers", low=0)
+    before = layers_before(fields, "num_refiner_layers")
     return (
         *refiner("text", heads=heads, width=4 * heads.query_width, layers=before),
         Block(name="double", count=layers_of(fields, default=20), towers=double),

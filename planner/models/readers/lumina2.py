@@ -5,7 +5,15 @@ from dataclasses import replace
 from planner.models.architecture import Block, Ffn, Heads, Model, Modulation, Stream, Tower
 from planner.models.count import biased, linear, perceptron
 from planner.models.fields import HEADS, WIDTH, Fields
-from planner.models.readers.parts import TIME, Grid, assemble, grid_of, layers_of, text_stream
+from planner.models.readers.parts import (
+    TIME,
+    Grid,
+    assemble,
+    grid_of,
+    layers_before,
+    layers_of,
+    text_stream,
+)
 
 STREAMS = ("text", "image")
 _TIME_HIDDEN = 1024
@@ -62,7 +70,7 @@ def _blocks(fields: Fields, hidden: int) -> tuple[Block, ...]:
     joint = biased(replace(plain, modulation=modulation), "modulation")
     image = replace(joint, streams=("image",), keys=("image",))
     text = replace(plain, streams=("text",), keys=("text",))
-    before = layers_of(fields, default=2, name="num_refiner_layers", low=0)
+    before = layers_before(fields, "num_refiner_layers")
     refiners = (
         Block(name="context_refiner", count=before, towers=(text,), prelude=True),
         Block(name="noise_refiner", count=before, towers=(image,), prelude=True),

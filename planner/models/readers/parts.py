@@ -16,7 +16,7 @@ from planner.models.architecture import (
     Tower,
 )
 from planner.models.count import Part, biased, linear, perceptron
-from planner.models.fields import CHANNELS, HEAD_SIZE, HEADS, LAYERS, Fields
+from planner.models.fields import CHANNELS, HEAD_SIZE, HEADS, LAYERS, REFINERS, Fields
 
 TIME: Final = 256  # features of a sinusoidal timestep embedding
 PATCH: Final = 64  # latents a side of a patch, at most
@@ -42,6 +42,11 @@ def heads_of(fields: Fields, *, query: int, size: int) -> Heads:
 def layers_of(fields: Fields, *, default: int, name: str = "num_layers", low: int = 1) -> int:
     """Read a number of layers."""
     return fields.integer(name, low=low, high=LAYERS, default=default)
+
+
+def layers_before(fields: Fields, name: str) -> int:
+    """Count the layers that stand before the others, two where nothing says; each is laid out."""
+    return fields.integer(name, low=0, high=REFINERS, default=2)
 
 
 def channels_of(fields: Fields, *, inputs: int, outputs: int = 0) -> tuple[int, int]:

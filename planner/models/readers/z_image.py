@@ -5,7 +5,15 @@ from dataclasses import replace
 from planner.models.architecture import Block, Ffn, Heads, Model, Modulation, Stream, Tower
 from planner.models.count import biased, linear, perceptron
 from planner.models.fields import CHANNELS, HEADS, Fields
-from planner.models.readers.parts import PATCH, TIME, Grid, assemble, latent_of, layers_of
+from planner.models.readers.parts import (
+    PATCH,
+    TIME,
+    Grid,
+    assemble,
+    latent_of,
+    layers_before,
+    layers_of,
+)
 
 STREAMS = ("image", "text")
 _TEXT_TOKENS = 128  # prompts keep their real length, of at most 512
@@ -68,7 +76,7 @@ def _blocks(fields: Fields, hidden: int, heads: Heads) -> tuple[Block, ...]:
     joint = biased(adaptive, "modulation")
     image = replace(joint, streams=("image",), keys=("image",))
     text = replace(plain, streams=("text",), keys=("text",))
-    before = layers_of(fields, default=2, name="n_refiner_layers", low=0)
+    before = layers_before(fields, "n_refiner_layers")
     refiners = (
         Block(name="noise_refiner", count=before, towers=(image,), prelude=True),
         Block(name="context_refiner", count=before, towers=(text,), prelude=True),
