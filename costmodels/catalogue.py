@@ -83,16 +83,24 @@ def own_profile(hardware: str, product: str, gpus: int) -> Profile | None:
 def _profiles() -> Iterator[Profile]:
     """Yield profiles of the user's own folder, and those that ship, which may be bad."""
     yield from map(read_profile, shipped_profiles())
-    folder = profile_folder()
-    for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
+    for path in own_files():
         with suppress(InputError):
-            yield read_profile(str(path))
+            yield read_profile(path)
+
+
+def own_files() -> list[str]:
+    """List the paths of the profiles in the user's own folder; none where that cannot be one."""
+    try:
+        return sorted(map(str, profile_folder().glob("*.toml")))
+    except OSError:
+        return []
 
 
 def profile_folder() -> Path:
     """Where profiles are looked for: ``PLANNER_PROFILES``, or below the user's settings."""
     asked = os.environ.get("PLANNER_PROFILES")
-    settings = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
+    home = os.path.expanduser("~")  # noqa: PTH111  # that of a path fails where there is no home
+    settings = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     return Path(asked) if asked else Path(settings) / "multi-gpu-planner" / "profiles"
 
 
@@ -106,21 +114,32 @@ def read_profile(path: str) -> Profile:
     """
     if path in shipped_profiles():
         return load_profile(_read(f"profiles/{path}.toml"), path)
+    found = load_profile(profile_text(path), path)
+    try:
+        _check_names(found)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return found
+
+
+def profile_text(path: str) -> str:
+    """Read the text of a profile's file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is no text.
+    """
     from topology.readers.catalogue import content, decoded, is_file  # noqa: PLC0415  # for files
 
-    shown = f"profile {path[:120]}"
+    shown = f"profile {path}"
     if near(path, shipped_profiles()) and _MARKS.isdisjoint(path) and not is_file(path):
         raise unknown("profile or file", path, shipped_profiles())
     try:
         data = content(path, LARGEST)
     except InputError as error:
         raise InputError(f"{shown}: {error}") from None
-    found = load_profile(decoded(data, shown), path)
-    try:
-        _check_names(found)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    return found
+    return decoded(data, shown)
 
 
 def _check_names(profile: Profile) -> None:

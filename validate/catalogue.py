@@ -5,7 +5,14 @@ from importlib.resources import files
 from itertools import count
 from pathlib import Path
 
-from costmodels.catalogue import own_profile, profile_folder, read_profile, shipped_profiles
+from costmodels.catalogue import (
+    own_files,
+    own_profile,
+    profile_folder,
+    profile_text,
+    read_profile,
+    shipped_profiles,
+)
 from costmodels.profile import Profile
 from topology.errors import InputError
 from validate.fit_collectives import Recipe, load_recipes
@@ -18,12 +25,6 @@ def recipes() -> dict[str, Recipe]:
     return load_recipes(path.read_text(encoding="utf-8"))
 
 
-def own_profiles() -> list[str]:
-    """List the paths of the profiles in the user's folder."""
-    folder = profile_folder()
-    return [str(path) for path in sorted(folder.glob("*.toml"))] if folder.is_dir() else []
-
-
 def own_profile_name(hardware: str, product: str, gpus: int) -> str:
     """Name the newest profile that was measured on a machine like this one, "" without one.
 
@@ -34,8 +35,8 @@ def own_profile_name(hardware: str, product: str, gpus: int) -> str:
     own = own_profile(hardware, product, gpus)
     if own is None:
         return ""
-    names = [*own_profiles(), *shipped_profiles()]
-    return next((name for name in names if read_profile(name) == own), "")
+    names = [*own_files(), *shipped_profiles()]
+    return next((name for name in names if _same(name, own)), "")
 
 
 def install(path: str) -> Path:
@@ -49,18 +50,19 @@ def install(path: str) -> Path:
     from validate.bench.harness import write_new  # noqa: PLC0415  # where files are written whole
 
     profile, folder = read_profile(path), profile_folder()
-    for other in own_profiles():
+    if path in shipped_profiles():
+        raise InputError(f"{path}: ships already, wanted a file")
+    for other in own_files():
         if _same(other, profile):
             raise InputError(f"{path}: is there already, as {other}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
     numbers = ("" if number == 1 else f"-{number}" for number in count(1))
     free = (folder / f"{profile.name}{number}.toml" for number in numbers)
     target = next(one for one in free if not one.exists())
-    write_new(target, text)
+    write_new(target, profile_text(path))
     return target
 
 

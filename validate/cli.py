@@ -276,9 +276,9 @@ def _profile_installed(named: list[str], style: Any) -> str:  # noqa: ANN401  # 
 
 def _own_entries() -> "Iterator[Entry]":
     """Yield the profiles of the user's own folder; one that cannot be read is said to be so."""
-    from validate.catalogue import own_profiles  # noqa: PLC0415
+    from costmodels.catalogue import own_files  # noqa: PLC0415
 
-    for path in own_profiles():
+    for path in own_files():
         try:
             yield _entry(path)
         except InputError as error:

@@ -8,10 +8,11 @@ import warnings
 import pytest
 from commands import ROOT, assert_refused, run
 
-from costmodels.catalogue import read_profile
+from costmodels.catalogue import own_profile, read_profile
 from costmodels.profile import load_profile
 from costmodels.profile_check import MOST
 from topology.errors import InputError
+from validate.catalogue import own_profile_name
 from validate.profiles.table import examples
 
 GOOD = (ROOT / "costmodels" / "data" / "profiles" / "h100-sxm.toml").read_text(encoding="utf-8")
@@ -117,3 +118,29 @@ def test_a_name_is_echoed_in_short(name):
     assert_refused(code, out, err)
     assert err.strip().isprintable()
     assert len(err) < 400
+
+
+@pytest.mark.parametrize("folder", ["x" * 5000, "/dev/null", "/proc"])
+def test_a_folder_of_profiles_that_is_none_holds_none(monkeypatch, folder):
+    monkeypatch.setenv("PLANNER_PROFILES", folder)
+
+    code, out, err = run("profile", "list")
+    assert (code, err) == (0, "")
+    assert "h100-sxm" in out
+    assert_refused(*run("profile", "install", "h100-sxm"), "h100-sxm: ships already, wanted a file")
+
+
+def test_a_damaged_profile_of_the_folder_hides_no_other(monkeypatch, tmp_path):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "a.toml").write_bytes(b"\xff\x00")
+    (tmp_path / "wide.toml").write_text(GOOD, encoding="utf-16")
+    monkeypatch.setenv("PLANNER_PROFILES", str(folder))
+
+    assert run("profile", "install", str(tmp_path / "wide.toml"))[0] == 0
+    (installed,) = set(folder.glob("*.toml")) - {folder / "a.toml"}
+    assert read_profile(str(installed)) == load_profile(GOOD)
+    machine = dict(load_profile(GOOD).machine)
+    own = own_profile("h100-sxm", machine["gpu"], int(machine["gpus"]))
+    name = own_profile_name("h100-sxm", machine["gpu"], int(machine["gpus"]))
+    assert (own is None) == (name == "")
