@@ -286,8 +286,6 @@ def _topology(said: argparse.Namespace) -> Answer:
     if said.action in ("list", "detect"):
         arguments.check_nameless(said)
     if said.action == "list":
-        if said.name is not None:
-            raise InputError(f"topology list: got the name {said.name[:60]!r}, wanted none")
         return _hardware_list(said.format), DONE
     machine = named(
         None if said.name is None else _piped(said.name),
