@@ -16,8 +16,12 @@ from validate.rows import read_rows
 
 pytest.importorskip("torch")
 
-from validate.bench import harness  # needs PyTorch beside it
-from validate.bench.cases import all_cases, runs
+import torch  # needs it, as all below
+
+from validate.bench import harness
+from validate.bench.cases import all_cases, case, runs
+from validate.bench.functions import FUNCTIONS
+from validate.bench.lean import lean
 
 ROOT = Path(__file__).parents[2]
 SMALL = {case.key for case in all_cases(2, small=True) if case.family != "memory"}
@@ -179,3 +183,15 @@ def test_without_a_gpu_the_command_says_so(tmp_path):
     with pytest.raises(InputError, match="got no GPU"):
         calibrate.calibrate(task, lambda _: None)
     assert not task.output.exists()
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "cast"])
+def test_functions_run_as_the_backend_runs_them(name):
+    """Each finds its inputs in the types that the backend gives it: sums have 32 bits."""
+    asked = case("function", 1, name=name, rows=8, width=128, way="lean")
+
+    prepared, traffic = lean(asked, torch.device("cpu"))
+
+    made = prepared.work(0)
+    assert traffic > 0
+    assert all(torch.isfinite(tensor).all() for tensor in made)

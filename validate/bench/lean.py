@@ -17,11 +17,15 @@ def lean(case: Case, device: torch.device) -> tuple[Prepared, float]:
     from validate.torch_backend.setting import Setting  # noqa: PLC0415
 
     op = operation(case.text("name"), case.number("rows"), case.number("width"))
-    bound = bind(op, Setting(device=device, dtype=torch.bfloat16, index={}))
+    setting = Setting(device=device, dtype=torch.bfloat16, index={})
+    bound = bind(op, setting)
     sets = sets_of(float(op.traffic))
 
     def made() -> list[torch.Tensor]:
-        return [numbers(*map(int, tensor.shape), device=device) for tensor in op.inputs]
+        return [
+            numbers(*map(int, tensor.shape), device=device).to(setting.dtype_of(tensor))
+            for tensor in op.inputs
+        ]
 
     inputs = [[*made(), *bound.tables] for _ in range(sets)]
     return (
