@@ -135,13 +135,22 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
         If a name or a size cannot be right.
     """
     request, plan = case.request(hardware, profile), parse_plan(case.plan)
-    model, site = read_model(case.model), site_of(request)
+    model, site = read_model(case.model), _site(case, hardware, profile)
     if (model.kind == "diffusion") != (case.stage == "denoise"):
         wanted = "denoise" if model.kind == "diffusion" else "prefill or decode"
         raise InputError(f"stage of {case.model}: got {case.stage}, wanted {wanted}")
     workload = workload_of(model, request, site)
     steps = replace(workload, steps=1) if model.kind == "diffusion" else workload
     return Subject(case=case, model=model, workload=steps, plan=plan, site=site)
+
+
+def _site(case: Case, hardware: str, profile: str) -> Site:
+    """Look up what a case is priced on; a graph replays the kernels that the compiler made."""
+    site = site_of(case.request(hardware, profile))
+    if case.mode != "graph":
+        return site
+    compiled = site_of(replace(case, mode="compile").request(hardware, profile)).runtime
+    return replace(site, runtime=replace(site.runtime, functions=compiled.functions))
 
 
 def digest_of(case: Case, hardware: str) -> str:
