@@ -13,6 +13,7 @@ from planner.report import markdown
 from topology.errors import InputError
 from topology.readers.catalogue import content
 from validate.accuracy import HEADERS, Texts, cells, inserted, table
+from validate.accuracy_runs import MACHINES
 
 LARGEST = 2**24  # B of a document
 
@@ -53,10 +54,11 @@ def _texts() -> Texts:
         "tables": "nccl_table_figures.csv",
         "kernels": "kernel_figures.csv",
         "plans": "plan_figures.csv",
-        "runs": "2026-11-28-h100-sxm-x2/plans.jsonl",
     }
+    runs = [folder.joinpath(machine.folder, "plans.jsonl") for machine in MACHINES]
     return Texts(
-        **{key: folder.joinpath(name).read_text(encoding="utf-8") for key, name in names.items()}
+        **{key: folder.joinpath(name).read_text(encoding="utf-8") for key, name in names.items()},
+        runs=tuple(one.read_text(encoding="utf-8") for one in runs),
     )
 
 

@@ -22,22 +22,22 @@ HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "worst", "bias"
 FEW: Final = 5
 """GPUs with fewer figures than this share a line."""
 
-OWN: Final = "h100-sxm-x2-2026-11-28"
-"""Profile of the machines that `runs` were measured on, fitted to kernels and collectives alone."""
-
 BEGIN: Final = "<!-- accuracy: made by python -m validate accuracy --write README.md -->"
 END: Final = "<!-- /accuracy -->"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """The files of figures, as text."""
+    """The files of figures, as text.
+
+    runs : results of each of `accuracy_runs.MACHINES`, in that order.
+    """
 
     collectives: str
     tables: str
     kernels: str
     plans: str
-    runs: str
+    runs: tuple[str, ...]
 
 
 def table(texts: Texts) -> list[Score]:
@@ -48,7 +48,7 @@ def table(texts: Texts) -> list[Score]:
         *accuracy_tables.score(logs),
         *_kernels(texts.kernels),
         *_plans(texts.plans),
-        *accuracy_runs.score(texts.runs, OWN),
+        *_runs(texts.runs),
     ]
 
 
@@ -86,6 +86,11 @@ def _kernels(text: str) -> Iterator[Score]:
 def _plans(text: str) -> Iterator[Score]:
     for score in accuracy_plans.score(accuracy_plans.read_figures(text)):
         yield _named(f"whole plans, {score.group[0]}", score)
+
+
+def _runs(texts: Sequence[str]) -> Iterator[Score]:
+    for text, machine in zip(texts, accuracy_runs.MACHINES, strict=True):
+        yield from accuracy_runs.score(text, machine)
 
 
 def _group(name: str, errors: Sequence[float]) -> Score:
