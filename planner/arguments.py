@@ -136,7 +136,9 @@ def add_request(parser: argparse.ArgumentParser) -> None:
         "--model", required=True, help="a catalogue name, a config.json, or a pipeline folder"
     )
     parser.add_argument(
-        "--gpus", type=whole, help="in all (default: 1, or all of --topology or --detect)"
+        "--gpus",
+        type=whole,
+        help="in all (default: all of --topology or --detect, those of the plan, or 1)",
     )
     add_machine(parser)
     _add_sizes(parser)

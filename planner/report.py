@@ -9,11 +9,12 @@ from rich.text import Text
 
 from costmodels.ops import Size
 from planner.asked import hosts_of
+from planner.catalogue import engine as find_engine
 from planner.evaluate import room
 from planner.launch import Launch
 from planner.outcome import WORDS, PlanEstimate
 from planner.placement import visible
-from planner.request import Request
+from planner.request import EXECUTOR, Request
 from planner.search import Question, Recommendation
 from topology.units import format_bytes, format_seconds
 
@@ -99,7 +100,11 @@ def ranking(answer: Recommendation, plans: Iterable[PlanEstimate]) -> Table:
 
 
 def _footnotes(question: Question, answer: Recommendation) -> list[str]:
-    """Say which of the plans shown the runtime cannot run, and what to watch with the others."""
+    """Say which of the plans shown cannot be run, and what to watch with the others."""
+    if question.site.engine not in ("", EXECUTOR):
+        from planner.marked import footnotes as marked  # noqa: PLC0415  # of a named engine
+
+        return marked(find_engine(question.site.engine).title, answer.plans, answer.marks)
     if question.site.runtime.name != "tensorrt":
         return []
     from planner.tensorrt.marks import footnotes  # noqa: PLC0415  # of one runtime
@@ -197,6 +202,8 @@ def _launches(launches: Sequence[Launch]) -> RenderableType:
 def _runtimes(question: Question, launches: Sequence[Launch]) -> Iterator[str]:
     """Say which engines run in another way than was priced."""
     priced = question.site.runtime.name
+    if question.site.engine:
+        return
     others: dict[str, list[str]] = {}
     for one in launches:
         if not one.reason and one.runtime not in ("", priced):

@@ -19,7 +19,7 @@ from planner.models.architecture import Model
 from planner.outcome import Mark, Outcome, PlanEstimate, Rejected
 from planner.placement import visible
 from planner.plan import Plan, parse_plan
-from planner.request import LARGEST, Request
+from planner.request import EXECUTOR, LARGEST, Request
 from planner.site import Site, site_of
 from planner.workload import Workload
 from topology.errors import IllegalPlanError, InputError, TopologyError, shown
@@ -87,9 +87,23 @@ class Recommendation:
 def question_of(request: Request) -> Question:
     """Look up the model and the hardware of a request, and turn its sizes into tokens."""
     model, site = read_model(request.model), site_of(request)
+    _check_kind(model, site.engine)
     return Question(
         request=request, model=model, workload=workload_of(model, request, site), site=site
     )
+
+
+def _check_kind(model: Model, engine: str) -> None:
+    """Refuse an engine of models of another kind."""
+    if engine in ("", EXECUTOR):
+        return
+    known = engines().engines
+    able = [one.name for one in known if one.kind == model.kind]
+    if engine not in able:
+        raise InputError(
+            f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
+            f"wanted one of {', '.join(able)}"
+        )
 
 
 def search(question: Question, gpus: int, known: Known | None = None) -> Iterator[Outcome]:
@@ -247,6 +261,10 @@ def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
 
 
 def _marks(question: Question, ranked: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
+    if question.site.engine not in ("", EXECUTOR):
+        from planner.marked import engine_marks  # noqa: PLC0415  # marks build on the search
+
+        return engine_marks(question, ranked)
     if question.site.runtime.name != "tensorrt":
         return ()
     from planner.tensorrt.marks import marks  # noqa: PLC0415  # marks build on the search

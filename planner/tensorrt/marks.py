@@ -4,15 +4,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from planner.compose import objections, plans
+from planner.marked import footnotes as marked_footnotes
 from planner.outcome import Mark, PlanEstimate
 from planner.plan import Plan
 from planner.search import Question
 from planner.tensorrt.obstacles import cautions, nearest_that_run, obstacles
 from topology.errors import IllegalPlanError
-from topology.units import format_seconds
-
-SIGN: Final = "!"
-"""Stands behind a plan's name in a table; the reason follows below."""
 
 GOOD: Final = 32
 """First plans that run, among which the nearest to one that does not is looked for."""
@@ -79,32 +76,13 @@ def footnotes(
     question: Question, found: Sequence[PlanEstimate], marked: Sequence[Mark], version: str = ""
 ) -> list[str]:
     """Return what stands below a table of plans: reasons, once each, then what to watch."""
-    shown = {one.plan for one in found}
-    below = [one for one in marked if one.plan in shown]
-    lines = [
-        _line([one for one in below if one.reason == reason])
-        for reason in dict.fromkeys(one.reason for one in below)
-    ]
-    barred = {one.plan for one in below}
+    barred = {one.plan for one in marked}
     running = [one for one in found if one.plan not in barred]
     watch = [
         f"TensorRT: {s}" for one in running for s in cautions(question.model, one.plan, version)
     ]
-    first = [
-        f"the first that TensorRT can run is {one.plan}, {format_seconds(one.latency_s)}"
-        for one in running[:1]
-        if one != found[0]
-    ]
-    return [*lines, *first, *dict.fromkeys(watch)]
+    return [*marked_footnotes("TensorRT", found, marked), *dict.fromkeys(watch)]
 
 
 def _alike(gpus: int, able: Sequence[Plan]) -> list[Plan]:
     return [plan for plan in able if plan.gpus == gpus][:GOOD]
-
-
-def _line(same: Sequence[Mark]) -> str:
-    """Say a reason of several plans once, with the plan that is nearest to each."""
-    instead = list(dict.fromkeys(str(plan) for one in same for plan in one.nearest[:1]))
-    names = ", ".join(str(one.plan) for one in same)
-    near = f"; nearest that it can: {', '.join(instead)}" if instead else ""
-    return f"{SIGN} not with TensorRT: {names}: {same[0].reason}{near}"

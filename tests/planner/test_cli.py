@@ -380,3 +380,14 @@ def test_a_profile_that_breaks_the_parser_is_refused(text, tmp_path):
     (tmp_path / "deep.toml").write_text(text)
 
     assert_refused(*run("profile", "show", str(tmp_path / "deep.toml")), "no TOML")
+
+
+@pytest.mark.parametrize("plan", ["ulysses4", "cfg2.tp2", "single"])
+def test_a_plan_says_how_many_gpus_it_takes(plan):
+    said = ("estimate", "--model", "wan2.1-1.3b", "--plan", plan, "--format", "json")
+
+    code, out, err = run(*said)
+    again = run(*said, "--gpus", "1" if plan == "single" else "4")
+
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads(again[1])

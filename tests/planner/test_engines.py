@@ -6,6 +6,8 @@ import planner
 from costmodels.catalogue import profile_for, runtime
 from planner import report
 from planner.api import request_of
+from planner.cli import main
+from planner.marked import footnotes
 from planner.models import read_model
 from planner.models.architecture import Own
 from planner.models.entries import load_entry
@@ -158,3 +160,41 @@ def test_the_header_names_the_engine():
 
     text = report.render(report.estimate(question, one, []), 200, colour=False)
     assert "torch-eager · xdit" in text
+
+
+def test_plans_that_the_named_engine_cannot_run_are_marked_with_what_it_can(capsys):
+    found = planner.recommend("cosmos3", gpus=8, engine="vllm-omni")
+    marks = {str(mark.plan): mark for mark in found.marks}
+
+    assert marks["cfg2.allgather_kv4"].reason == "has no allgather_kv axis"
+    assert marks["cfg2.allgather_kv4"].nearest
+    assert not marks.keys() & {"cfg2.ulysses4", "cfg2.ring4"}  # TensorRT's obstacles are not its
+
+    assert main(["recommend", "--model", "cosmos3", "--gpus", "8", "--engine", "vllm-omni"]) == 0
+    said = capsys.readouterr().out
+    assert "cfg2.allgather_kv4 !" in said
+    assert "! not with vLLM-Omni: " in said
+
+
+def test_an_engine_that_does_not_run_a_model_marks_every_plan():
+    found = planner.recommend("cosmos3", gpus=2, engine="diffusers")
+    below = footnotes("diffusers", found.plans, found.marks)
+
+    assert {mark.plan for mark in found.marks} >= {one.plan for one in found.plans}
+    assert below == ["! not with diffusers: any of these: does not run the cosmos3 family"]
+
+
+def test_pipelines_are_no_obstacle_to_an_engine_that_has_them():
+    found = planner.recommend("llama-3.1-70b", gpus=8, engine="vllm")
+
+    assert any("pp" in str(one.plan) for one in found.plans)
+    assert not found.marks
+
+
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [("cosmos3", "vllm"), ("flux.1-dev", "tensorrt-llm"), ("llama-3.1-8b", "xdit")],
+)
+def test_an_engine_of_another_kind_of_model_is_refused(model, engine):
+    with pytest.raises(InputError, match=f"engine: got {engine}, which does not run"):
+        planner.recommend(model, gpus=2, engine=engine)

@@ -1,0 +1,63 @@
+"""Plans of a recommendation that its engine cannot run: why, and what it can instead."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from planner.catalogue import engine as find_engine
+from planner.compose import nearest
+from planner.outcome import Mark, PlanEstimate
+from planner.search import Question, launch_of
+from topology.units import format_seconds
+
+SIGN: Final = "!"
+"""Stands behind a plan's name in a table; the reason follows below."""
+
+
+def engine_marks(question: Question, found: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
+    """Return a mark for every plan that the engine of a request cannot run.
+
+    Parameters
+    ----------
+    found : plans, best first.
+    """
+    title = find_engine(question.site.engine).title
+    reasons = [
+        next(launch.reason for launch in launch_of(question, one) if launch.engine == title)
+        for one in found
+    ]
+    able = [one.plan for one, why in zip(found, reasons, strict=True) if not why]
+    return tuple(
+        Mark(
+            plan=one.plan,
+            reason=why,
+            nearest=tuple(nearest(one.plan, [p for p in able if p.gpus == one.plan.gpus])),
+        )
+        for one, why in zip(found, reasons, strict=True)
+        if why
+    )
+
+
+def footnotes(title: str, found: Sequence[PlanEstimate], marked: Sequence[Mark]) -> list[str]:
+    """Return what stands below a table of plans: reasons, once each, and the first that runs."""
+    shown = {one.plan for one in found}
+    below = [one for one in marked if one.plan in shown]
+    lines = [
+        _line(title, [one for one in below if one.reason == reason], len(found))
+        for reason in dict.fromkeys(one.reason for one in below)
+    ]
+    barred = {one.plan for one in below}
+    running = [one for one in found if one.plan not in barred]
+    first = [
+        f"the first that {title} can run is {one.plan}, {format_seconds(one.latency_s)}"
+        for one in running[:1]
+        if one != found[0]
+    ]
+    return [*lines, *first]
+
+
+def _line(title: str, same: Sequence[Mark], shown: int) -> str:
+    """Say a reason of several plans once, with the plan that is nearest to each."""
+    instead = list(dict.fromkeys(str(plan) for one in same for plan in one.nearest[:1]))
+    names = "any of these" if len(same) == shown > 1 else ", ".join(str(one.plan) for one in same)
+    near = f"; nearest that it can: {', '.join(instead)}" if instead else ""
+    return f"{SIGN} not with {title}: {names}: {same[0].reason}{near}"
