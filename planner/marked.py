@@ -1,13 +1,16 @@
 """Plans of a recommendation that its engine cannot run: why, and what it can instead."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from planner.catalogue import engine as find_engine
 from planner.compose import nearest
 from planner.outcome import Mark, PlanEstimate
+from planner.plan import Plan
 from planner.search import Question, launch_of
 from topology.units import format_seconds
+
+Choose = Callable[[Plan, list[Plan]], Sequence[Plan]]
 
 SIGN: Final = "!"
 """Stands behind a plan's name in a table; the reason follows below."""
@@ -25,12 +28,25 @@ def engine_marks(question: Question, found: Sequence[PlanEstimate]) -> tuple[Mar
         next(launch.reason for launch in launch_of(question, one) if launch.engine == title)
         for one in found
     ]
+    return barred(found, reasons, nearest)
+
+
+def barred(
+    found: Sequence[PlanEstimate], reasons: Sequence[str], choose: Choose
+) -> tuple[Mark, ...]:
+    """Return a mark for every plan that has a reason not to be run.
+
+    Parameters
+    ----------
+    reasons : of each plan, empty where it runs. choose : those most like a plan, among plans of as
+        many GPUs that run.
+    """
     able = [one.plan for one, why in zip(found, reasons, strict=True) if not why]
     return tuple(
         Mark(
             plan=one.plan,
             reason=why,
-            nearest=tuple(nearest(one.plan, [p for p in able if p.gpus == one.plan.gpus])),
+            nearest=tuple(choose(one.plan, [p for p in able if p.gpus == one.plan.gpus])),
         )
         for one, why in zip(found, reasons, strict=True)
         if why
@@ -45,8 +61,8 @@ def footnotes(title: str, found: Sequence[PlanEstimate], marked: Sequence[Mark])
         _line(title, [one for one in below if one.reason == reason], len(found))
         for reason in dict.fromkeys(one.reason for one in below)
     ]
-    barred = {one.plan for one in below}
-    running = [one for one in found if one.plan not in barred]
+    unable = {one.plan for one in below}
+    running = [one for one in found if one.plan not in unable]
     first = [
         f"the first that {title} can run is {one.plan}, {format_seconds(one.latency_s)}"
         for one in running[:1]

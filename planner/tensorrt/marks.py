@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from planner.compose import objections, plans
+from planner.marked import barred
 from planner.marked import footnotes as marked_footnotes
 from planner.outcome import Mark, PlanEstimate
 from planner.plan import Plan
@@ -26,18 +27,10 @@ def marks(question: Question, found: Sequence[PlanEstimate], version: str = "") 
     model, hardware = question.model, question.site.hardware
     precision = question.workload.precision
     reasons = [
-        tuple(obstacles(model, one.plan, hardware, version, precision=precision)) for one in found
+        "; ".join(obstacles(model, one.plan, hardware, version, precision=precision))
+        for one in found
     ]
-    able = [one.plan for one, why in zip(found, reasons, strict=True) if not why]
-    return tuple(
-        Mark(
-            plan=one.plan,
-            reason="; ".join(why),
-            nearest=tuple(nearest_that_run(one.plan, _alike(one.plan.gpus, able))),
-        )
-        for one, why in zip(found, reasons, strict=True)
-        if why
-    )
+    return barred(found, reasons, lambda plan, able: nearest_that_run(plan, able[:GOOD]))
 
 
 def instead(question: Question, plan: Plan, version: str = "") -> list[Plan]:
@@ -76,13 +69,9 @@ def footnotes(
     question: Question, found: Sequence[PlanEstimate], marked: Sequence[Mark], version: str = ""
 ) -> list[str]:
     """Return what stands below a table of plans: reasons, once each, then what to watch."""
-    barred = {one.plan for one in marked}
-    running = [one for one in found if one.plan not in barred]
+    unable = {one.plan for one in marked}
+    running = [one for one in found if one.plan not in unable]
     watch = [
         f"TensorRT: {s}" for one in running for s in cautions(question.model, one.plan, version)
     ]
     return [*marked_footnotes("TensorRT", found, marked), *dict.fromkeys(watch)]
-
-
-def _alike(gpus: int, able: Sequence[Plan]) -> list[Plan]:
-    return [plan for plan in able if plan.gpus == gpus][:GOOD]
