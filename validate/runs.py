@@ -120,13 +120,18 @@ def run(
         ended = _attempt(options.job(todo, left, past), options, output, tell)
         if ended.ok:
             break
+        open_cases = remaining(todo, _fresh(output, past))
+        if not open_cases:
+            tell(f"after the last case: {ended.message}")
+            break
         deaths += 1
         if ended.phase in _BEFORE or deaths > DEATHS:
             raise ModelError(ended.message)
-        lost = _lost(_case_of(ended, todo), ended, past)
+        lost = _lost(_case_of(ended, todo, open_cases[0]), ended, past)
         tell(f"{lost.key}: {ended.message}")
-        harness.append_line(output / "results.jsonl", line(lost))
-        todo = remaining(todo, _fresh(output, past))
+        if lost.case in open_cases:
+            harness.append_line(output / "results.jsonl", line(lost))
+        todo = remaining(open_cases, [lost])
     return _of(cases, output, past)
 
 
@@ -227,10 +232,13 @@ def _attempt(
     )
 
 
-def _case_of(ended: LaunchResult, todo: Sequence[Case]) -> Case:
-    """Find the case that ranks died of, which its phase names by number."""
+def _case_of(ended: LaunchResult, todo: Sequence[Case], following: Case) -> Case:
+    """Find the case that ranks died of: its phase names it by number, or it is the following one.
+
+    It can have its row: ranks that fail together are ended while they say so.
+    """
     named = re.search(r"case (\d+)", ended.phase)
-    return todo[int(named[1]) - 1 if named else 0]
+    return todo[int(named[1]) - 1] if named else following
 
 
 def _lost(case: Case, ended: LaunchResult, past: Past) -> Measured:

@@ -54,11 +54,11 @@ class Meeting:
         return [json.loads(self.store.get(key)) for key in keys]
 
     def leave(self) -> None:
-        """Say good-bye; rank 0, at whose place all meet, goes last."""
-        self.store.set(f"left/{self.place.rank}", "")
-        if self.place.rank == 0:
-            keys = [f"left/{rank}" for rank in range(self.place.world)]
-            with suppress(RuntimeError):
+        """Say good-bye; rank 0, at whose place all meet, goes last, and does not wait for ever."""
+        with suppress(RuntimeError):
+            self.store.set(f"left/{self.place.rank}", "")
+            if self.place.rank == 0:
+                keys = [f"left/{rank}" for rank in range(self.place.world)]
                 self.store.wait(keys, timedelta(seconds=SETTLE_S))
 
 
