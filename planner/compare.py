@@ -10,9 +10,10 @@ from costmodels.collectives import Settings, choose, supports
 from costmodels.collectives.operations import Op, read_op
 from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from planner.diagnosis import SMALL, Run, diagnose, disturbances, disturbed
-from planner.nccl_log import Log, ranks_of, read_log, with_op
+from planner.nccl_log import Log, read_log, with_op
 from planner.nccl_network import as_said
 from planner.nccl_ops import inferred_op
+from planner.nccl_rows import ranks_of
 from planner.plot import plot
 from topology.catalogue import hardware as find_hardware
 from topology.catalogue import hardware_names
@@ -55,7 +56,8 @@ class ComparedRow:
 class Comparison:
     """One table of a log beside the model.
 
-    mismatch : that the log names other GPUs, empty where it does not; then no reasons are sought.
+    mismatch : that the log names other GPUs, or one twice, empty where it does not; then no reasons
+        are sought.
     notes : what was taken for granted. diagnosis : where and why the two part.
     """
 
@@ -157,7 +159,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
     """Price every row of one table on the links that it was measured on."""
     log, inferred = known_op(log, setting)
     fabric, name, said = links_of(log, setting)
-    other = other_hardware(log, name)
+    other = other_hardware(log, name) or log.shared
     run = Run(
         op=read_op(log.op or setting.op),
         fabric=fabric,

@@ -1,9 +1,8 @@
 """What nccl-tests printed, from a log: tables of sizes and times, and how they were run."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Final
 
 from costmodels.collectives.operations import Op
@@ -14,34 +13,32 @@ from planner.nccl_network import (
     read_line,
     read_network,
 )
+from planner.nccl_ranks import (
+    Rank,
+    full_host,
+    hosts_of,
+    is_whole,
+    ranks_listed,
+    read_rank,
+    shared_device,
+)
+from planner.nccl_rows import LogRow, is_row, ranks_of, read_count, read_row
 from topology.errors import InputError
 from topology.readers.lines import MOST_CHARACTERS, plain_lines
 
-_ITEM_BYTES: Final = {
-    "int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
-    "half": 2, "bfloat16": 2, "float16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4,
-    "int64": 8, "uint64": 8, "double": 8,
-}  # fmt: skip
 _OPS: Final[Mapping[str, Op]] = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather",
     "scatter": "scatter", "sendrecv": "send_recv",
 }  # fmt: skip
-_TYPES: Final = "|".join(sorted(_ITEM_BYTES, key=len, reverse=True))
-_ROW: Final = re.compile(rf"(?<![\w.])(\d{{1,16}})\s+(\d{{1,16}})\s+({_TYPES})\s+(.*)$")
-_REDUCTIONS: Final = frozenset(("sum", "prod", "max", "min", "avg", "mulsum", "none", "all"))
-_NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|N/A|inf|-?nan", re.IGNORECASE)
 _HEADER: Final = re.compile(r"\bsize\s+count\b")
-_RANK: Final = re.compile(
-    r"Rank\s{1,9}(\d{1,9})\s.{0,99}?\bon\s{1,9}(\S{1,255})\s{1,9}device\s{1,9}(\d{1,9})\s{1,9}"
-    r"\[[^\]]{0,40}\]\s*(.*)$"
-)
 _TEST: Final = re.compile(r"\b(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|"
-                          r"reduce|gather|scatter|send_?recv)_perf\b")  # fmt: skip
+                          r"reduce|gather|scatter|send_?recv)_perf(?:_mpi)?\b")  # fmt: skip
 _RUN: Final = re.compile(r"\bnGpus(?:\(perProc\))?\s+(\d+)|(?<!\S)\(?-g\s+(\d+)\b")
 _GRAPH: Final = re.compile(r"\bgraph:\s*(\d+)")
 _LIBRARY: Final = re.compile(
-    r"NCCL version\s{0,9}:?\s{0,9}(\d+)\.(\d+)|nccl-library=(\d)(\d\d)\d\d|"
+    r"NCCL version\s{0,9}:?\s{0,9}(\d+)\.(\d+)|"
+    r"(?:nccl-library=|NCCL version\s{0,9}:?\s{0,9})(\d)(\d\d)\d\d\b|"
     r"nccl_version:\s*(\d+)\.(\d+)",
     re.IGNORECASE,
 )
@@ -53,41 +50,15 @@ _FORCED: Final = re.compile(
 )
 _LONGEST_LINE: Final = 1024  # characters; nothing that is read stands beyond
 _LONGEST_TITLE: Final = 120
-_DIGITS: Final = 9  # of a count
-_LEAST: Final = 0.001  # us
-_MOST: Final = 10**12  # us, or GB/s
-SURE: Final = 2 * 10**9  # B/s above which printed ratios of bandwidths say something
-
-
-Rank = tuple[int, str, int]
-"""Number of a rank, its host, and its device there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRow:
-    """One message size.
-
-    seconds : out of place, or in place where only that was printed. in_place_s : None where
-    absent. reduction : its name, empty where that column is absent. root : None where absent.
-    """
-
-    line: int
-    message_bytes: float
-    count: int
-    item_bytes: int
-    seconds: float
-    in_place_s: float | None
-    algorithm_bandwidth_bytes_per_s: float
-    bus_bandwidth_bytes_per_s: float
-    reduction: str = ""
-    root: int | None = None
+APART: Final = 0.05  # share of the ranks by which a list may miss what bandwidths tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """One table of a log; what the log does not say is None or empty.
 
-    listed : ranks in its list, where that is whole. per_process : GPUs that one process drives.
+    listed : ranks in its list, where that is whole. shared : that two of them name one GPU.
+    per_process : GPUs that one process drives.
     per_node : GPUs of one node. algorithm : forced, empty where NCCL chose. links : what was said
     of them.
     """
@@ -96,6 +67,7 @@ class Log:
     op: Op | None = None
     gpus: int | None = None
     listed: int = 0
+    shared: str = ""
     nodes: int | None = None
     per_process: int = 1
     per_node: int | None = None
@@ -143,16 +115,16 @@ def _tables(lines: Sequence[str]) -> Iterator[Log]:
     log, ranks, rows = Log(), list[Rank](), list[LogRow]()
     for number, whole in enumerate(lines, 1):
         line = whole[:_LONGEST_LINE]
-        match, rank = _ROW.search(line), _RANK.search(line)
-        if match:
-            rows += filter(None, [_row(number, match)])
+        if is_row(line):
+            rows += filter(None, [read_row(number, line)])
             continue
+        rank = read_rank(line)
         if rows and (rank or _opens(line)):
             yield _finished(log, ranks, rows)
             log, ranks, rows = _kept(log), [], []
         if rank:
-            ranks.append((int(rank[1]), rank[2], int(rank[3])))
-        log = _with_product(log, rank[4].strip()) if rank else _said(log, line)
+            ranks.append(rank)
+        log = _with_product(log, rank.product) if rank else _said(log, line)
     if rows:
         yield _finished(log, ranks, rows)
 
@@ -169,68 +141,6 @@ def _kept(log: Log) -> Log:
     return replace(kept, per_node=log.per_node, links=log.links)
 
 
-def _row(number: int, match: re.Match[str]) -> LogRow | None:
-    """Read the numbers behind the type; None where they are no row."""
-    size, count, kind, rest = match.groups()
-    words = rest.split()
-    reduction = words.pop(0) if words and words[0] in _REDUCTIONS else ""
-    root = ""
-    numbers = [word for word in words if _NUMBER.fullmatch(word)]
-    if len(numbers) != len(words) or len(numbers) < 3 or float(size) == 0:
-        return None
-    if len(numbers) in (5, 9) or (len(numbers) == 4 and "." not in numbers[0]):
-        root, numbers = numbers[0], numbers[1:]
-    inside = numbers[4] if len(numbers) >= 7 else "N/A"
-    time, in_place = (_time(word, number) for word in (numbers[0], inside))
-    algorithm, bus = (_bandwidth(word, number) for word in numbers[1:3])
-    if not time:
-        return None
-    return LogRow(
-        line=number,
-        message_bytes=float(size),
-        count=int(count),
-        item_bytes=_ITEM_BYTES[kind],
-        seconds=time / 10**6,
-        in_place_s=in_place / 10**6 or None,
-        algorithm_bandwidth_bytes_per_s=algorithm * 10**9,
-        bus_bandwidth_bytes_per_s=bus * 10**9,
-        reduction=reduction,
-        root=_whole(root) if root.lstrip("-").isdecimal() else None,
-    )
-
-
-def _time(word: str, line: int) -> float:
-    value = _value(word)
-    if value and not _LEAST <= value <= _MOST:
-        wanted = f"a time from {_LEAST} to {_MOST} us"
-        raise InputError(f"log, line {line}: got {word[:20]}, wanted {wanted}")
-    return value
-
-
-def _bandwidth(word: str, line: int) -> float:
-    value = _value(word)
-    if not 0 <= value <= _MOST:
-        wanted = f"a bandwidth from 0 to {_MOST} GB/s"
-        raise InputError(f"log, line {line}: got {word[:20]}, wanted {wanted}")
-    return value
-
-
-def _value(word: str) -> float:
-    return 0.0 if word.upper() in ("N/A", "NAN", "-NAN", "INF") else float(word)
-
-
-def _whole(digits: str) -> int:
-    """Read a count; integers of thousands of digits cannot be read.
-
-    >>> _whole("9" * 5000)
-    Traceback (most recent call last):
-    topology.errors.InputError: log: got 99999999..., wanted a number of at most 9 digits
-    """
-    if len(digits) > _DIGITS:
-        raise InputError(f"log: got {digits[:8]}..., wanted a number of at most {_DIGITS} digits")
-    return int(digits)
-
-
 def _with_product(log: Log, product: str) -> Log:
     """Take up what the list of ranks calls a GPU; a driver older than the card has no name."""
     known = product and "Graphics Device" not in product
@@ -243,12 +153,12 @@ def _said(log: Log, line: str) -> Log:
     if test:
         log = replace(log, op=_OPS[test[1].replace("_", "")])
     if run:
-        log = replace(log, per_process=_whole(run[1] or run[2]))
+        log = replace(log, per_process=read_count(run[1] or run[2]))
     if graph:
-        log = replace(log, graph=_whole(graph[1]) > 0)
+        log = replace(log, graph=read_count(graph[1]) > 0)
     if library:
         major, minor = (part for part in library.groups() if part is not None)
-        log = replace(log, nccl=(_whole(major), _whole(minor)))
+        log = replace(log, nccl=(read_count(major), read_count(minor)))
     log = replace(log, links=read_line(line, log.links))
     if forced:
         log = replace(log, algorithm=forced[1].lower().replace("nvlstree", "nvls_tree"))
@@ -259,7 +169,7 @@ def _said(log: Log, line: str) -> Log:
 def _noted(log: Log, key: str, value: str) -> Log:
     """Take a remark ``# nodes: 2`` that somebody wrote over a log."""
     counts = key in ("gpus_total", "gpus", "ranks", "nodes", "gpus_per_node")
-    number = _whole(value) if counts and value.isdecimal() else 0
+    number = read_count(value) if counts and value.isdecimal() else 0
     if number:
         return replace(
             log,
@@ -310,7 +220,7 @@ def _titled(log: Log, line: str) -> Log:
         log,
         title=title[:_LONGEST_TITLE],
         op=named[0] if named else log.op,
-        nodes=(1 if hosts[2] else _whole(hosts[1])) if hosts else log.nodes,
+        nodes=(1 if hosts[2] else read_count(hosts[1])) if hosts else log.nodes,
     )
 
 
@@ -331,7 +241,8 @@ def named_op(text: str) -> Op | None:
 
 def with_op(log: Log, op: Op) -> Log:
     """Say which collective a log is of; ranks that its bandwidths tell are worked out."""
-    return replace(log, op=op, gpus=log.gpus or _even(ranks_of(op, log.rows), log.nodes))
+    gpus = log.gpus or _even(ranks_of(op, log.rows), log.nodes)
+    return _uncut(replace(log, op=op, gpus=gpus), log.per_node)
 
 
 def _finished(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
@@ -348,13 +259,34 @@ def _shared_out(log: Log) -> Log:
 
 
 def _counted(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
-    if ranks:
-        gpus = max(rank for rank, _, _ in ranks) + 1
-        listed = gpus if len({rank for rank, _, _ in ranks}) == gpus else 0
-        return replace(
-            log, gpus=log.gpus or gpus, listed=listed, nodes=log.nodes or _hosts(ranks, gpus)
-        )
-    return replace(log, gpus=log.gpus or _even(ranks_of(log.op, rows), log.nodes))
+    if not ranks:
+        gpus = log.gpus or _even(ranks_of(log.op, rows), log.nodes)
+        alone = log.per_process if log.per_process > 1 and not log.nodes else None
+        return replace(log, gpus=gpus or alone)
+    gpus, whole = ranks_listed(ranks), is_whole(ranks)
+    listed = replace(
+        log,
+        gpus=log.gpus or gpus,
+        listed=gpus if whole else 0,
+        nodes=log.nodes or hosts_of(ranks, gpus),
+        shared=shared_device(ranks) if whole else "",
+    )
+    return _uncut(listed, log.per_node or full_host(ranks))
+
+
+def _uncut(log: Log, per_node: int | None) -> Log:
+    """Take the ranks that bandwidths tell where a list of ranks shows another number.
+
+    Lists are cut short (then too few are shown), or only their last line is.
+    """
+    told = ranks_of(log.op, log.rows)
+    if not told or not log.gpus or abs(told - log.gpus) <= APART * log.gpus:
+        return log
+    if log.listed and told < 2 * log.listed:  # a whole list is believed
+        return log
+    nodes = round(told / per_node) if per_node else None
+    gpus = nodes * per_node if nodes and per_node else told
+    return replace(log, gpus=gpus, listed=0, nodes=nodes)
 
 
 def _even(ranks: int | None, nodes: int | None) -> int | None:
@@ -362,29 +294,3 @@ def _even(ranks: int | None, nodes: int | None) -> int | None:
     if not ranks or not nodes or ranks < nodes:
         return ranks
     return nodes * round(ranks / nodes)
-
-
-def _hosts(ranks: Sequence[Rank], gpus: int) -> int:
-    """Count the hosts: by name, or by devices a host where the list is not whole."""
-    if len({rank for rank, _, _ in ranks}) == gpus:
-        return len({host for _, host, _ in ranks})
-    return max(1, gpus // (1 + max(device for _, _, device in ranks)))
-
-
-def ranks_of(op: Op | None, rows: Iterable[LogRow]) -> int | None:
-    """Work the number of ranks out from printed bandwidths; None where they do not tell.
-
-    >>> row = LogRow(line=1, message_bytes=2.0**30, count=2**28, item_bytes=4, seconds=4e-3,
-    ...     in_place_s=None, algorithm_bandwidth_bytes_per_s=268.44e9,
-    ...     bus_bandwidth_bytes_per_s=469.77e9)
-    >>> ranks_of("all_reduce", [row])
-    8
-    """
-    sure = [row for row in rows if row.algorithm_bandwidth_bytes_per_s > SURE]
-    if not sure or op in (None, "broadcast", "reduce", "send_recv"):
-        return None
-    factor = median(
-        row.bus_bandwidth_bytes_per_s / row.algorithm_bandwidth_bytes_per_s for row in sure
-    )
-    share = factor / 2 if op == "all_reduce" else factor  # (n - 1) / n
-    return round(1 / (1 - share)) if 0.4 < share < 1 else None

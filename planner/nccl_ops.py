@@ -11,7 +11,8 @@ from typing import Final
 
 from costmodels.collectives.operations import OPS, Op
 from planner.collectives import bus_factor
-from planner.nccl_log import SURE, Log, LogRow, named_op
+from planner.nccl_log import Log, named_op
+from planner.nccl_rows import SURE, LogRow
 from topology.errors import InputError
 
 _REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
@@ -34,6 +35,8 @@ def inferred_op(log: Log, name: str, gpus: int | None) -> tuple[Op, str]:
         If several collectives print such columns, or the name of the file speaks of another.
     """
     able = possible_ops(log, gpus)
+    if not able:  # a list of ranks that was cut short
+        gpus, able = None, possible_ops(log, None)
     named = named_op(name)
     if named is not None and named in able:
         return named, f"the log does not name its collective: {named}, as its file is called"
