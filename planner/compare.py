@@ -10,8 +10,8 @@ from costmodels.collectives import Settings, choose, supports
 from costmodels.collectives.operations import Op, read_op
 from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from planner.diagnosis import SMALL, Run, diagnose, disturbances, disturbed
+from planner.nccl_fabric import as_said
 from planner.nccl_log import Log, read_log, with_op
-from planner.nccl_network import as_said
 from planner.nccl_ops import inferred_op
 from planner.nccl_rows import ranks_of
 from planner.plot import plot
@@ -177,7 +177,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
         op=run.op,
         hardware=name,
         gpus=fabric.ranks,
-        nodes=fabric.nodes,
+        nodes=_hosts(log, setting, fabric),
         rows=tuple(_rows(run, [row.in_place_s for row in log.rows])),
         mismatch=other,
         notes=(*inferred, *said, *_notes(log, fabric)),
@@ -246,6 +246,12 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
     usual, name = links(ranks, name, 0 if found.domain > found.gpus else hosts)
     fabric, said = as_said(usual, log.links, found, log.product)
     return fabric, name, said
+
+
+def _hosts(log: Log, setting: Setting, fabric: Fabric) -> int:
+    """Count the hosts; each GPU is a node of its own where all of them talk over NICs."""
+    apart = fabric.nodes == fabric.ranks
+    return (setting.nodes or log.nodes or fabric.nodes) if apart else fabric.nodes
 
 
 def _ranks(log: Log, setting: Setting) -> int:

@@ -23,6 +23,7 @@ from planner.nccl_ranks import (
     shared_device,
 )
 from planner.nccl_rows import LogRow, is_row, ranks_of, read_count, read_row
+from planner.nccl_variables import next_run
 from topology.errors import InputError
 from topology.readers.lines import MOST_CHARACTERS, plain_lines
 
@@ -138,7 +139,8 @@ def _opens(line: str) -> bool:
 def _kept(log: Log) -> Log:
     """Keep what holds for every table of a log."""
     kept = Log(nccl=log.nccl, product=log.product, graph=log.graph, per_process=log.per_process)
-    return replace(kept, per_node=log.per_node, links=log.links)
+    links = replace(log.links, switches=next_run(log.links.switches))
+    return replace(kept, per_node=log.per_node, links=links)
 
 
 def _with_product(log: Log, product: str) -> Log:

@@ -1,13 +1,13 @@
 """What a log says of the links it was measured on: remarks over it, and NCCL's own lines."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from topology.fabric import Fabric, Network, NetworkKind, behind_one_uplink
-from topology.hardware import Hardware, pcie_bandwidth
-from topology.units import BytesPerSecond, counted
+from planner.nccl_variables import Switches, read_switches
+from topology.catalogue import instances
+from topology.fabric import NetworkKind
+from topology.instances import named_instance
 
 _KINDS: Final[tuple[tuple[str, NetworkKind], ...]] = (
     (r"tcpxo|fastrak", "tcpxo"),
@@ -37,11 +37,11 @@ _SOCKETS: Final = re.compile(r"\bNCCL_IB_DISABLE\s*=\s*1|\bNCCL_NET\s*=\s*\"?soc
 _SETUP: Final = re.compile(
     r"\((\d+)\).{0,150}?\b\1 = ([^;]*)"
 )  # a legend of which one entry was run
-_GOOGLE: Final = re.compile(r"\ba(?:3-ultra|4x?-)", re.IGNORECASE)
 _USING: Final = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s+(.*)$")
 _DEVICE: Final = re.compile(r"\[\d+\][^\s\[]+?(?:/(IB|RoCE))?(?=[/\s;<]|$)")
 _PROVIDER: Final = re.compile(
-    r"NET/OFI.{0,99}?provider is (\w{1,40})(?:.{0,99}?found (\d{1,3}) nics)?", re.IGNORECASE
+    r"NET/OFI.{0,99}?provider(?:_filter to| is) (\w{1,40})(?:.{0,99}?found (\d{1,3}) nics)?",
+    re.IGNORECASE,
 )
 _TAKEN: Final = re.compile(r"NCCL INFO Using network\s+(\S+(?: \S+)*)")
 _PCIE: Final = re.compile(r"\bpcie?\s*(?:gen\s*)?([3-6])(?:\.0)?\b")
@@ -56,7 +56,8 @@ class LinksText:
     kind : of the network. nics : of one node. rates : bytes per second of one NIC, several where
     the text leaves open which. total : bytes per second of all NICs of a node. sockets : RDMA was
     off. mesh, pcie : how GPUs of a node are joined. peers : whether they read each other's memory.
-    switched : they hang on one PCIe switch. across : they sit on two sockets.
+    switched : they hang on one PCIe switch. across : they sit on two sockets. instance : type of
+    rented machine. switches : what the run turned off.
     """
 
     kind: NetworkKind | None = None
@@ -70,6 +71,8 @@ class LinksText:
     peers: bool | None = None
     switched: bool = False
     across: bool = False
+    instance: str = ""
+    switches: Switches = Switches()
 
 
 def read_network(text: str) -> LinksText:
@@ -89,7 +92,7 @@ def read_network(text: str) -> LinksText:
     if many:
         others = _OR.match(words, many.end())
         gigabits = [int(many[2]), *([int(others[1])] if others else [])]
-        return LinksText(kind=kind, nics=int(many[1]), rates=tuple(map(_bits, gigabits)))
+        return LinksText(kind=kind, nics=int(many[1]), rates=tuple(map(gigabit, gigabits)))
     count = _COUNT.search(words)
     nics = (int(count[1]) if count[1].isdecimal() else 1) if count else 0
     named = next((rate for pattern, rate in _NAMED if re.search(pattern, words)), 0)
@@ -106,12 +109,13 @@ def _is_bytes(text: str, total: re.Match[str]) -> bool:
     return "B" in text[total.start() : total.end()] or total[3] == "byte"
 
 
-def _bits(gigabits: int) -> float:
+def gigabit(gigabits: int) -> float:
+    """Give the bytes per second of a rate in Gbit/s."""
     return gigabits * 10.0**9 / 8
 
 
 def _rates(gigabits: int) -> tuple[float, ...]:
-    return (_bits(gigabits),) if gigabits else ()
+    return (gigabit(gigabits),) if gigabits else ()
 
 
 def read_inside(text: str, said: LinksText) -> LinksText:
@@ -151,6 +155,12 @@ def read_line(line: str, said: LinksText) -> LinksText:
     >>> found.kind, found.nics
     ('infiniband', 2)
     """
+    machine = named_instance(instances(), line)
+    said = replace(
+        said,
+        switches=read_switches(line, said.switches),
+        instance=machine.name if machine else said.instance,
+    )
     using, provider, taken = (p.search(line) for p in (_USING, _PROVIDER, _TAKEN))
     if using:
         return _used(using, said)
@@ -173,108 +183,3 @@ def _used(using: re.Match[str], said: LinksText) -> LinksText:
     kind: NetworkKind = "roce" if "RoCE" in devices else "infiniband"
     known = said.kind if said.kind in ("gib", "roce", "infiniband") else kind
     return replace(said, kind=known, nics=len(devices))
-
-
-def as_said(
-    fabric: Fabric, said: LinksText, node: Hardware, product: str
-) -> tuple[Fabric, tuple[str, ...]]:
-    """Put what a log says of its links in place of the catalogue's, and say what was read."""
-    inside = _inside(fabric, said)
-    notes = () if inside == fabric else (f"the log says of its nodes: {_words(inside)}",)
-    if fabric.network is None:
-        return inside, notes
-    network = _network(inside, fabric.network, said, node, product)
-    if network == fabric.network and said.kind is None:
-        usual = f"the log says nothing of its network: taken as {_over(network)}, as usual there"
-        return inside, (*notes, usual)
-    taken = [
-        what
-        for what, told in (
-            ("kind", said.kind or said.sockets),
-            ("number", said.nics or said.total),
-            ("rate", said.rates or said.total),
-        )
-        if not told
-    ]
-    usual_parts = f" ({' and '.join(taken)} as usual there)" if taken else ""
-    line = f"network of the log: {_over(network)}{usual_parts}"
-    return replace(inside, network=network), (*notes, line)
-
-
-def _inside(fabric: Fabric, said: LinksText) -> Fabric:
-    if said.mesh and fabric.link == "nvswitch":
-        return replace(fabric, link="nvlink", multicast=False)
-    if not said.pcie:
-        return fabric
-    generation = said.generation or fabric.pcie_generation or 4
-    slot = BytesPerSecond(pcie_bandwidth(generation))
-    moved = said.generation or fabric.link != "pcie"
-    found = replace(
-        fabric,
-        link="pcie",
-        multicast=False,
-        pcie_generation=generation,
-        bandwidth=slot if moved else fabric.bandwidth,
-        peer_to_peer=fabric.peer_to_peer if said.peers is None else said.peers,
-        crosses_sockets=fabric.crosses_sockets or said.across,
-    )
-    return behind_one_uplink(found) if said.switched and not found.peer_to_peer else found
-
-
-def _network(
-    fabric: Fabric, usual: Network, said: LinksText, node: Hardware, product: str
-) -> Network:
-    kind = _kind(usual, said, product)
-    rack = node.domain > node.gpus
-    port = node.nic_bandwidth.value if said.nics else usual.bandwidth / usual.nics
-    if said.rates:
-        port = port if port in said.rates else said.rates[0]
-    nics = usual.nics if rack or not (said.nics or said.total) else said.nics
-    if kind == "ethernet" and not (rack or said.nics or said.total):
-        nics = 1  # sockets take the host's own port, not those beside GPUs
-    if said.total and not rack:
-        nics = nics or max(1, round(said.total / port))
-        port = said.total / nics
-    near = _near(fabric.ranks // fabric.nodes, nics, node) if not rack else nics
-    return Network(kind=kind, bandwidth=BytesPerSecond(port * near), nics=near)
-
-
-def _kind(usual: Network, said: LinksText, product: str) -> NetworkKind:
-    kind = said.kind or usual.kind
-    if said.sockets:
-        return "ethernet"
-    if kind == "roce" and _GOOGLE.search(product):
-        return "gib"
-    small = said.nics in range(1, 5) and (not said.rates or said.rates[0] <= _bits(100))
-    return "efa_v1" if kind == "efa" and small else kind
-
-
-def _near(local: int, nics: int, node: Hardware) -> int:
-    """Count the NICs that some GPUs of a node use: each the ones beside it.
-
-    >>> from topology.catalogue import hardware
-    >>> _near(1, 8, hardware("h100-sxm")), _near(8, 32, hardware("h100-sxm"))
-    (1, 32)
-    """
-    return min(nics, local * -(-nics // node.gpus))
-
-
-def _over(network: Network) -> str:
-    speed = network.bandwidth / network.nics * 8 / 10**9
-    return f"{network.kind}, {counted(network.nics, 'NIC')} of {speed:.4g} Gbit/s a node"
-
-
-def _words(fabric: Fabric) -> str:
-    return ", ".join(_parts(fabric))
-
-
-def _parts(fabric: Fabric) -> Iterator[str]:
-    if fabric.link != "pcie":
-        yield "NVLink without a switch"
-        return
-    yield f"PCIe {fabric.pcie_generation}, {fabric.bandwidth / 10**9:.4g} GB/s"
-    yield "peer access" if fabric.peer_to_peer else "copies through the host"
-    if fabric.chain:
-        yield "one uplink for all"
-    if fabric.crosses_sockets:
-        yield "over two sockets"

@@ -6,6 +6,7 @@ from importlib.resources import files
 from topology.devices import Device, load_devices
 from topology.errors import unknown
 from topology.hardware import Hardware, load_hardware
+from topology.instances import Instance, load_instances
 
 
 @cache
@@ -32,6 +33,12 @@ def hardware(name: str) -> Hardware:
     if name.lower() not in known:
         raise unknown("hardware", name, known)
     return known[name.lower()]
+
+
+@cache
+def instances() -> tuple[Instance, ...]:
+    """Read `data/instances.toml`, once."""
+    return load_instances(_read("instances.toml"))
 
 
 def _read(name: str) -> str:
