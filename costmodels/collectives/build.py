@@ -7,7 +7,7 @@ from costmodels.collectives.calibration import Calibration, library_of
 from costmodels.collectives.catalogue import transports
 from costmodels.collectives.collnet import Collnet
 from costmodels.collectives.multishot import Multishot
-from costmodels.collectives.network import Hop, hop
+from costmodels.collectives.network import Hop, hop, transport_of
 from costmodels.collectives.nvls import Nvls
 from costmodels.collectives.nvls_tree import NvlsTree
 from costmodels.collectives.oneshot import Oneshot
@@ -101,7 +101,8 @@ def _node_obstacle(algorithm: str, fabric: Fabric) -> str:
 
 
 def _reducing(fabric: Fabric) -> bool:
-    return fabric.network is not None and transports()[fabric.network.kind].offload > 0
+    network = fabric.network
+    return network is not None and transport_of(network, transports()).offload > 0
 
 
 def build(

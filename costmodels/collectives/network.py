@@ -17,6 +17,7 @@ from topology.units import BytesPerSecond, Seconds, parse
 
 # Flags travel with the data: 4 of 8 bytes (LL) and 120 of 128 (LL128) are payload.
 PAYLOAD: Final[Mapping[WireProtocol, float]] = {"LL": 0.5, "LL128": 0.9375, "Simple": 1.0}
+_FAST: Final = 48 * 10**9  # B/s; what is sold as 400 Gbit/s, less what shares may round off
 _UNITS: Final = {
     "step_ll": "s", "step_ll128": "s", "step_simple": "s", "message": "s",
     "port": "B/s", "ll": "B/s",
@@ -110,6 +111,22 @@ class Hop:
 Transports = Mapping[str, Transport]
 
 
+def transport_of(network: Network, transports: Transports) -> Transport:
+    """Find what is known of a kind of network, and of the generation of its ports.
+
+    >>> from costmodels.collectives.catalogue import transports
+    >>> slow, fast = (
+    ...     Network(kind="infiniband", bandwidth=BytesPerSecond(rate * 8), nics=8)
+    ...     for rate in (25e9, 50e9)
+    ... )
+    >>> [transport_of(network, transports()).step_ll * 1e6 for network in (slow, fast)]
+    [7.6, 2.5]
+    """
+    fast = network.bandwidth >= network.nics * _FAST
+    name = f"{network.kind}_ndr" if fast else network.kind
+    return transports.get(name) or transports[network.kind]
+
+
 def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol) -> Hop:
     """Cost of leaving a node of `fabric`; nothing where there is one node.
 
@@ -122,7 +139,7 @@ def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol) -> Hop:
         return Hop()
     if fabric.network is None:
         raise InputError(f"{fabric.nodes} nodes need a network, got none")
-    return _hop(fabric, fabric.network, transports[fabric.network.kind], protocol)
+    return _hop(fabric, fabric.network, transport_of(fabric.network, transports), protocol)
 
 
 def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
