@@ -20,7 +20,7 @@ from topology.read import read_topology
 
 every_hardware = pytest.mark.parametrize("name", list(hardware_names()))
 # In these the bandwidth of a few GPUs is less than that of all: links are direct.
-MESHES = {("v100-sxm", 2), ("v100-sxm", 4), ("h200-nvl", 2)}
+MESHES = {("v100-sxm", 2), ("v100-sxm", 4), ("h200-nvl", 2), ("gh200", 2)}
 
 
 @every_hardware

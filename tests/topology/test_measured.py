@@ -197,6 +197,8 @@ def test_bridges_beside_slow_exchanges_get_the_level_that_keeps_to_them():
         ("NVIDIA H100 PCIe", "h100-pcie"),
         ("NVIDIA H100 NVL", "h100-nvl"),
         ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("NVIDIA GH200 120GB", "gh200"),
+        ("NVIDIA A800-SXM4-80GB", "a800-sxm"),
         ("NVIDIA A40", "a40"),
         ("NVIDIA GeForce RTX 2080 SUPER", None),
         ("NVIDIA GeForce RTX 4090 D", None),
