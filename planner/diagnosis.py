@@ -4,7 +4,7 @@ Each explanation is a changed machine, run or reading of the sizes. The one whos
 nearest to the measured ones is named, where it explains most of what the plain model misses.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,6 +16,8 @@ from costmodels.collectives.calibration import Calibration
 from costmodels.collectives.operations import Op
 from topology.fabric import Fabric, Network
 from topology.hardware import pcie_bandwidth
+from topology.links.catalogue import rates
+from topology.links.rates import NvlinkGeneration
 from topology.units import MIB, BytesPerSecond, format_bytes, format_seconds
 
 Array = NDArray[np.float64]
@@ -26,7 +28,13 @@ APART: Final = 0.2  # relative error that asks for a reason
 SIZES: Final = 0.3  # how much better than any path other sizes must explain the times
 EXPLAINS: Final = 0.5  # share of an error that may be left by a reason
 DISTURBED: Final = 1.8  # a row this many times slower than a larger message was disturbed
+RARER: Final = 2.0  # how much better a cause inside nodes must explain a run over several
 FLAT: Final = 1.3  # slowest over fastest of sizes that a floor makes alike
+
+_BRIDGES: Final[Mapping[str, tuple[NvlinkGeneration, int]]] = {
+    "ampere": ("ga102", 4),  # A40, RTX A6000, RTX 3090; A100 has one in the catalogue
+    "turing": ("turing", 2),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +157,15 @@ def _large(run: Run) -> Iterator[str]:
     ratio = float(np.median(large.seconds / large.times()))
     said = f"large messages take {ratio:.2f} times as long as modelled"
     paths = [
-        (text, _off(replace(large, fabric=links)), _off(replace(run, fabric=links)))
+        (
+            text,
+            _off(replace(large, fabric=links)),
+            _off(replace(run, fabric=links)),
+            _weight(run.fabric, links),
+        )
         for text, links in _paths(run.fabric)
     ]
-    text, left, whole = min(paths, key=lambda one: one[1] + one[2])
+    text, left, whole, _ = min(paths, key=lambda one: (one[1] + one[2]) * one[3])
     sizes = [(words, _off(large, by), _off(run, by)) for words, by in _conventions(run)]
     other = min(sizes, key=lambda one: one[1] + one[2])
     if other[1] + other[2] < SIZES * (left + whole):  # a path is the likelier cause
@@ -163,6 +176,11 @@ def _large(run: Run) -> Iterator[str]:
         yield f"{said}, faster than the links can move them: other links, or other sizes"
     else:
         yield f"{said}, and no cause that was tried explains it: other traffic, or a broken link"
+
+
+def _weight(fabric: Fabric, links: Fabric) -> float:
+    """Doubt that GPUs of a node lost NVLink where the network may be the cause."""
+    return RARER if fabric.nodes > 1 and links.link != fabric.link else 1.0
 
 
 def _largest(run: Run) -> Iterator[Run]:
@@ -202,6 +220,7 @@ def _paths(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
         works = replace(peers, peer_to_peer=True)
         yield "peer access works, which the driver refuses on such cards by default", works
     if fabric.link == "pcie":
+        yield from _bridges(fabric)
         across = not fabric.crosses_sockets
         where = "the GPUs sit on two sockets" if across else "the GPUs share a socket"
         yield where, replace(fabric, crosses_sockets=across)
@@ -210,6 +229,16 @@ def _paths(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
             yield f"each GPU has 1/{half} of its lanes (degraded or shared)", lanes
     if fabric.network is not None:
         yield from _networks(fabric, fabric.network)
+
+
+def _bridges(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
+    """Yield the NVLink bridge that two cards of a generation may carry."""
+    known = _BRIDGES.get(fabric.architecture)
+    if known and fabric.ranks == 2 * fabric.nodes:
+        generation, links = known
+        bandwidth = BytesPerSecond(links * rates().nvlink_rate(generation).value)
+        joined = replace(fabric, link="nvlink", bandwidth=bandwidth, peer_to_peer=True)
+        yield "an NVLink bridge joins the two GPUs (describe them with --topology)", joined
 
 
 def _networks(fabric: Fabric, network: Network) -> Iterator[tuple[str, Fabric]]:
