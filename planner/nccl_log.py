@@ -35,6 +35,11 @@ _OPS: Final[Mapping[str, Op]] = {
 _HEADER: Final = re.compile(r"\bsize\s+count\b")
 _TEST: Final = re.compile(r"\b(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|"
                           r"reduce|gather|scatter|send_?recv)_perf(?:_mpi)?\b")  # fmt: skip
+_SPOKEN: Final = re.compile(
+    r"\b(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|"
+    r"send[-_ ]?recv)\b",
+    re.IGNORECASE,
+)
 _RUN: Final = re.compile(r"\bnGpus(?:\(perProc\))?\s+(\d+)|(?<!\S)\(?-g\s+(\d+)\b")
 _GRAPH: Final = re.compile(r"\bgraph:\s*(\d+)")
 _LIBRARY: Final = re.compile(
@@ -58,6 +63,7 @@ APART: Final = 0.05  # share of the ranks by which a list may miss what bandwidt
 class Log:
     """One table of a log; what the log does not say is None or empty.
 
+    op : that a program's name tells. spoken : the last that other words before the table name.
     listed : ranks in its list, where that is whole. shared : that two of them name one GPU.
     per_process : GPUs that one process drives.
     per_node : GPUs of one node. algorithm : forced, empty where NCCL chose. links : what was said
@@ -66,6 +72,7 @@ class Log:
 
     title: str = ""
     op: Op | None = None
+    spoken: Op | None = None
     gpus: int | None = None
     listed: int = 0
     shared: str = ""
@@ -154,6 +161,9 @@ def _said(log: Log, line: str) -> Log:
     forced = _FORCED.search(line)
     if test:
         log = replace(log, op=_OPS[test[1].replace("_", "")])
+    spoken = _SPOKEN.search(line)
+    if spoken:
+        log = replace(log, spoken=_OPS[re.sub(r"[-_ ]", "", spoken[1].lower())])
     if run:
         log = replace(log, per_process=read_count(run[1] or run[2]))
     if graph:

@@ -43,6 +43,11 @@ def inferred_op(log: Log, name: str, gpus: int | None) -> tuple[Op, str]:
     if named is None and len(able) == 1:
         why = "; ".join(_signs(log, gpus))
         return able[0], f"the log does not name its collective: {able[0]}, since {why}"
+    if named is None and log.spoken in able:
+        return (
+            log.spoken,
+            f"the log does not name its collective: {log.spoken}, as words over it say",
+        )
     what = f"its file is called {named}, its columns are not" if named else " or ".join(able)
     said = f": {what or 'its columns fit none'}"
     raise InputError(f"log: it does not say which collective it timed{said}: give --op")

@@ -4,6 +4,7 @@ import pytest
 
 from planner.compare import Setting, compare_all
 from planner.nccl_log import read_log
+from topology.errors import InputError
 
 
 def row(ratio, size=2**30, columns="float sum -1"):
@@ -96,3 +97,16 @@ def test_programs_that_were_built_with_mpi_in_their_name():
     (log,) = read_log("# Collective test starting: all_gather_perf_mpi\n" + row(0.5))
 
     assert log.op == "all_gather"
+
+
+def test_words_over_a_table_decide_between_collectives_that_print_alike():
+    table = listed([0, 1], per_host=2) + row(1.0)
+    with pytest.raises(InputError, match="all_reduce or send_recv"):
+        compare_all(table, Setting())
+
+    (found,) = compare_all("Running all-reduce on both cards\n" + table, Setting())
+    assert found.op == "all_reduce"
+    assert "as words over it say" in found.notes[0]
+
+    (sure,) = compare_all("All-Gather was slow, so\n" + listed(range(8)) + row(1.75), Setting())
+    assert sure.op == "all_reduce"
