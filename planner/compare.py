@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodels.collectives import Settings, choose, supports
-from costmodels.collectives.operations import Op, read_op
+from costmodels.collectives.operations import PROTOCOLS, Op, read_op
 from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from planner.diagnosis import SMALL, Run, diagnose, disturbances, disturbed
 from planner.nccl_fabric import as_said
@@ -167,6 +167,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
         settings=Settings(
             nccl=max(log.nccl, OLDEST) if log.nccl else Settings().nccl,
             launcher="single" if log.per_process > 1 else "process",
+            protocols=log.links.switches.protocols,
         ),
         sizes=np.array([row.message_bytes for row in log.rows]),
         seconds=np.array([row.seconds for row in log.rows]),
@@ -308,6 +309,9 @@ def _notes(log: Log, fabric: Fabric) -> Iterator[str]:
     ]
     if ratios and abs(np.log(np.median(ratios))) > 0.1:
         yield f"printed bandwidths count {np.median(ratios):.3g} times the printed sizes"
+    left = log.links.switches.protocols
+    if left != PROTOCOLS:
+        yield f"the log leaves NCCL the protocol {' or '.join(left)}"
     if log.nccl is None:
         yield "the log names no NCCL release: taken as 2.29"
     elif log.nccl < OLDEST:

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from costmodels.collectives.operations import PROTOCOLS, WireProtocol
+
 Off = Literal["peers", "shared", "multicast", "rdma"]
 Way = Literal["SHM", "P2P"]
 
 _COMMAND: Final = re.compile(
-    r"\bNCCL_\w+ set by environment|_perf(?:_mpi)?\b|(?:-x|\bexport|\benv)\s+NCCL_\w+=|"
+    r"\bNCCL_\w+ set by environment|_perf(?:_mpi)?\b|(?:-x|\bexport|\benv:?)\s+NCCL_\w+=|"
     r"^\W*NCCL_\w+="
 )
 _PAIR: Final = re.compile(r"\bNCCL_(\w+?)(?:\s*=\s*|\s+set by environment to\s+)[\"']?([^\s\"';]+)")
@@ -32,6 +34,7 @@ class Switches:
 
     off : of this run. exported : of all runs from here on. ways : of channels inside a node.
     ports : NICs of a node that were named. network : what a variable says of it, empty for nothing.
+    protocols : those that the library was left.
     """
 
     off: frozenset[Off] = frozenset()
@@ -39,6 +42,7 @@ class Switches:
     ways: frozenset[Way] = frozenset()
     ports: int = 0
     network: str = ""
+    protocols: tuple[WireProtocol, ...] = PROTOCOLS
 
     @property
     def staged(self) -> bool:
@@ -65,12 +69,14 @@ def read_switches(line: str, known: Switches) -> Switches:
     off = frozenset(_turned_off(pairs))
     ports = [_ports(value) for name, value in pairs if name == "IB_HCA"]
     kinds = list(_networks(pairs))
+    left = [_protocols(value) for name, value in pairs if name == "PROTO"]
     return replace(
         known,
         off=known.off | off,
         exported=known.exported | off if "export" in line else known.exported,
         ports=ports[-1] if ports else known.ports,
         network=kinds[0] if kinds else known.network,
+        protocols=left[-1] if left else known.protocols,
     )
 
 
@@ -89,6 +95,18 @@ def _ports(value: str) -> int:
     """
     names = value.split(",")
     return len(set(names)) if all(map(_PORT.fullmatch, names)) else 0
+
+
+def _protocols(value: str) -> tuple[WireProtocol, ...]:
+    """Read a list of protocols, or of those that are left out; all where it names none.
+
+    >>> _protocols("Simple"), _protocols("^LL128"), _protocols("fast")
+    (('Simple',), ('LL', 'Simple'), ('LL', 'LL128', 'Simple'))
+    """
+    words = {word.strip().lower() for word in value.lstrip("^").split(",")}
+    named = tuple(p for p in PROTOCOLS if p.lower() in words)
+    left = tuple(p for p in PROTOCOLS if p not in named) if value.startswith("^") else named
+    return left or PROTOCOLS
 
 
 def _networks(pairs: list[tuple[str, str]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.collectives.build import obstacle
 from costmodels.collectives.calibration import Calibration
-from costmodels.collectives.operations import Op
+from costmodels.collectives.operations import PROTOCOLS, Op, WireProtocol
 from costmodels.collectives.plan import Fastest, Plan, Priced, nccl_plan
 from costmodels.collectives.tuning import Numbers
 from topology.fabric import Fabric
@@ -24,6 +24,8 @@ def ordered_plan(
     numbers: Numbers,
     algorithm: str = "",
     calibration: Calibration = None,
+    *,
+    protocols: tuple[WireProtocol, ...] = PROTOCOLS,
 ) -> Priced:
     """Follow NCCL's choice, but take no longer than over a slower link of the same GPUs.
 
@@ -40,7 +42,7 @@ def ordered_plan(
     >>> near.time(65536.0) <= far.time(65536.0)
     True
     """
-    own = nccl_plan(op, fabric, numbers, algorithm, calibration)
+    own = nccl_plan(op, fabric, numbers, algorithm, calibration, protocols=protocols)
     if fabric.nodes > 1:
         return own
     plain = own.time(_SIZES)
@@ -51,7 +53,7 @@ def ordered_plan(
             continue  # root complexes may hold peers back more than host memory does
         if algorithm and obstacle(algorithm, op, slower):
             continue
-        other = nccl_plan(op, slower, numbers, algorithm, calibration)
+        other = nccl_plan(op, slower, numbers, algorithm, calibration, protocols=protocols)
         if _comparable(own, other) and np.any(other.time(_SIZES) < plain):
             ways.append(other)
     return own if len(ways) == 1 else Fastest(ways=tuple(ways), limits=(np.inf,) * len(ways))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodels.collectives.build import Choice, build
 from costmodels.collectives.calibration import Calibration
-from costmodels.collectives.operations import PAIRWISE_OPS, Amount, Op
+from costmodels.collectives.operations import PAIRWISE_OPS, PROTOCOLS, Amount, Op, WireProtocol
 from costmodels.collectives.tuning import Candidate, Numbers, candidates
 from topology.errors import UncalibratedError
 from topology.fabric import Fabric
@@ -111,11 +111,17 @@ def nccl_plan(
     numbers: Numbers,
     algorithm: str = "",
     calibration: Calibration = None,
+    *,
+    protocols: tuple[WireProtocol, ...] = PROTOCOLS,
 ) -> Plan:
-    """Follow NCCL's choice of algorithm and protocol; `algorithm` leaves it the protocol only."""
+    """Follow NCCL's choice of algorithm and protocol; `algorithm` leaves it the protocol only.
+
+    protocols : those it may take; any where none of them can run.
+    """
     if op in PAIRWISE_OPS:
-        return _pairwise_plan(op, fabric, numbers, calibration)
-    able = [c for c in candidates(op, fabric, numbers) if algorithm in ("", c.algorithm)]
+        return _pairwise_plan(op, fabric, numbers, calibration, protocols)
+    named = [c for c in candidates(op, fabric, numbers) if algorithm in ("", c.algorithm)]
+    able = [c for c in named if c.protocol in protocols] or named
     if not able:
         return one(build(algorithm, "Simple", op, fabric, calibration))
     return plan([(size, _build(able[i], op, fabric, calibration)) for size, i in _switches(able)])
@@ -137,11 +143,19 @@ def _switches(able: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
             yield float(size), int(now)
 
 
-def _pairwise_plan(op: Op, fabric: Fabric, numbers: Numbers, calibration: Calibration) -> Plan:
+def _pairwise_plan(
+    op: Op,
+    fabric: Fabric,
+    numbers: Numbers,
+    calibration: Calibration,
+    protocols: tuple[WireProtocol, ...],
+) -> Plan:
     """NCCL sends small parts with flags in the data, up to a fixed size a peer."""
     link = "pcie" if fabric.link == "pcie" else "nvlink"
     parts = 1 if op == "send_recv" else fabric.ranks
     limit = numbers[f"{link}_pairwise_ll"][0] * parts
-    small = build("pairwise", "LL", op, fabric, calibration)
     large = build("pairwise", "Simple", op, fabric, calibration)
+    if "LL" not in protocols:
+        return one(large)
+    small = build("pairwise", "LL", op, fabric, calibration)
     return plan([(0.0, small), (cast(float, np.nextafter(limit, np.inf)), large)])

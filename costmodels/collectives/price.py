@@ -251,7 +251,7 @@ def _nccl_way(
     elif algorithm == "auto":
         way = _own_choice(op, fabric, "graph", settings, calibration)
     else:
-        way = ordered_plan(op, fabric, tuning().at(settings.nccl), algorithm, calibration)
+        way = _ordered(op, fabric, settings, algorithm, calibration)
     floor = 0.0
     if settings.launcher == "single":
         floor = eager().launching(fabric, _posts(op, fabric))
@@ -272,9 +272,16 @@ def _own_choice(
     op: Op, fabric: Fabric, launch: Launch, settings: Settings, calibration: Calibration
 ) -> Priced:
     """Leave algorithm and protocol to NCCL; as measured, where this machine was."""
-    way = ordered_plan(op, fabric, tuning().at(settings.nccl), "", calibration)
+    way = _ordered(op, fabric, settings, "", calibration)
     times = None if calibration is None else calibration.times_of(op, fabric, launch)
     return way if times is None else Timed(way=way, times=times)
+
+
+def _ordered(
+    op: Op, fabric: Fabric, settings: Settings, algorithm: str, calibration: Calibration
+) -> Priced:
+    numbers = tuning().at(settings.nccl)
+    return ordered_plan(op, fabric, numbers, algorithm, calibration, protocols=settings.protocols)
 
 
 def _posts(op: Op, fabric: Fabric) -> int:

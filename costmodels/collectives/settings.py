@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from costmodels.collectives.operations import PROTOCOLS, WireProtocol
 from topology.errors import InputError, unknown
 
 Algorithm = Literal[
@@ -36,15 +37,20 @@ class Settings:
         node in turn.
     engine : which serving engine's kernels `algorithm` ``engine`` and ``oneshot`` ... may use;
         ``best`` takes the fastest of them.
+    protocols : those that the library may take (NCCL_PROTO); any where none of them can run.
     """
 
     nccl: tuple[int, int] = (2, 29)
     launcher: Launcher = "process"
     engine: str = "best"
+    protocols: tuple[WireProtocol, ...] = PROTOCOLS
 
     def __post_init__(self) -> None:
         if self.launcher not in get_args(Launcher):
             raise unknown("launcher", self.launcher, get_args(Launcher))
+        for protocol in self.protocols:
+            if protocol not in PROTOCOLS:
+                raise unknown("protocol", protocol, PROTOCOLS)
         if self.nccl < (2, 18):
             raise InputError(f"NCCL {self.nccl[0]}.{self.nccl[1]}: expected 2.18 or newer")
 

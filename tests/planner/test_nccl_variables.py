@@ -118,3 +118,18 @@ def test_efa_beside_old_gpus_is_of_the_first_generation():
 
     assert fabric(f"# nodes: 2\n{line}", "A100-SXM4-40GB", gpus=16)[0].network.kind == "efa_v1"
     assert fabric(f"# nodes: 2\n{line}", "H100 SXM5", gpus=16)[0].network.kind == "efa"
+
+
+def test_a_forced_protocol_is_priced_and_said():
+    head = "# gpu: H100 SXM5\n# gpus: 8\n"
+    small = "1024 256 float sum -1 20.0 0.05 0.09 0 20.0 0.05 0.09 0\n"
+    run = "NCCL_PROTO={}  ./all_reduce_perf -b 1K\n"
+    plain, simple = (
+        compare_all(head + text + small, Setting())[0]
+        for text in ("./all_reduce_perf -b 1K\n", run.format("Simple"))
+    )
+
+    assert (plain.rows[0].protocol, simple.rows[0].protocol) == ("LL", "Simple")
+    assert simple.rows[0].predicted_s > plain.rows[0].predicted_s
+    assert "the log leaves NCCL the protocol Simple" in simple.notes
+    assert "protocol" not in " ".join(plain.notes)
