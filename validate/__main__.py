@@ -52,6 +52,7 @@ def _texts() -> Texts:
     names = {
         "collectives": "collectives_figures.csv",
         "tables": "nccl_table_figures.csv",
+        "unseen": "nccl_unseen_figures.csv",
         "kernels": "kernel_figures.csv",
         "plans": "plan_figures.csv",
     }

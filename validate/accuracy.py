@@ -35,6 +35,7 @@ class Texts:
 
     collectives: str
     tables: str
+    unseen: str
     kernels: str
     plans: str
     runs: tuple[str, ...]
@@ -46,6 +47,7 @@ def table(texts: Texts) -> list[Score]:
     return [
         *_collectives(texts.collectives),
         *accuracy_tables.score(logs),
+        accuracy_tables.score_unseen(accuracy_tables.read_figures(texts.unseen, hardware_names())),
         *_kernels(texts.kernels),
         *_plans(texts.plans),
         *_runs(texts.runs),

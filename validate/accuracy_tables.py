@@ -113,5 +113,11 @@ def score(figures: Iterable[Figure]) -> list[Score]:
     ]
 
 
+def score_unseen(figures: Iterable[Figure]) -> Score:
+    """Compare figures of logs that were found later, and that nothing was fitted to."""
+    errors = np.array([figure.error for figure in figures])
+    return summary(("nccl-tests logs, in no fit",), errors)
+
+
 def _small(figure: Figure) -> bool:
     return figure.measured.message_bytes <= SMALL

@@ -7,7 +7,7 @@ import pytest
 
 from topology.catalogue import hardware_names
 from topology.errors import InputError
-from validate.accuracy_tables import COLUMNS, read_figures, score
+from validate.accuracy_tables import COLUMNS, read_figures, score, score_unseen
 
 TEXT = files("validate").joinpath("data", "nccl_table_figures.csv").read_text(encoding="utf-8")
 FIGURES = read_figures(TEXT, hardware_names())
@@ -49,6 +49,17 @@ def test_groups_are_within_their_bounds(group, bound):
 
     assert found.median < bound
     assert abs(found.bias) < 0.06
+
+
+def test_logs_in_no_fit_are_as_near_as_those_of_a_fit():
+    text = files("validate").joinpath("data", "nccl_unseen_figures.csv").read_text(encoding="utf-8")
+    unseen = read_figures(text, hardware_names())
+    found = score_unseen(unseen)
+
+    assert len({table_of(figure) for figure in unseen}) >= 15
+    assert found.median < 0.2
+    assert abs(found.bias) < 0.1
+    assert not {table_of(f) for f in unseen} & {table_of(f) for f in FIGURES}
 
 
 @pytest.mark.parametrize("kind", ["one node", "several nodes"])
