@@ -47,14 +47,16 @@ Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "co
 class Target:
     """What a program runs on: one rank's device, the links along every axis, and the runtime.
 
-    algorithm : of collectives; ``auto`` is NCCL's choice. attention : kernel; ``auto`` is the best
-    commonly available. profile : what was measured on this machine.
+    ranks : that wait for each other. algorithm : of collectives; ``auto`` is NCCL's choice.
+    attention : kernel; ``auto`` is the best commonly available. profile : what was measured on
+    this machine.
     """
 
     device: Device
     fabrics: Mapping[str, Fabric]
     runtime: Runtime
     precision: Precision
+    ranks: int = 1
     algorithm: str = "auto"
     attention: str = "auto"
     profile: Profile | None = None

@@ -173,6 +173,8 @@ def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
                 parts[kind] = parts.get(kind, 0.0) + float(seconds)
     exposed = sum(float(one.exposed) for one in costs.values())
     launch = sum(float(one.launch) for one in costs.values())
+    waiting = sum(float(one.waiting) for one in costs.values())
+    parts |= {"waiting": waiting} if waiting else {}
     always = {"gemm": 0.0, "attention": 0.0, "pointwise": 0.0}
     return {**always, **parts, "communication_exposed": exposed, "launch": launch}
 

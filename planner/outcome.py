@@ -138,6 +138,7 @@ WORDS: Final = {
     "convolution": "convolutions",
     "communication_exposed": "communication",
     "launch": "kernel launches",
+    "waiting": "waiting for the slowest GPU",
 }
 
 

@@ -73,6 +73,7 @@ class Site:
             else fabrics(plan, self.hardware, self.nodes),
             runtime=self.runtime.moving(dict(model.own.traffic)) if self.own else self.runtime,
             precision=precision,
+            ranks=plan.gpus // plan.degree("dp"),
             algorithm=self.algorithm,
             attention=self.attention_of(model),
             profile=self.profile,
