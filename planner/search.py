@@ -10,7 +10,7 @@ from planner.alike import LONGEST, replaceable, replica, replicated, turned
 from planner.asked import asked_of, hosts_of
 from planner.catalogue import engines
 from planner.compose import hopeless, nearest, objections, plans
-from planner.counts import of_fewer, worth_a_look
+from planner.counts import of_count, worth_a_look
 from planner.evaluate import evaluate, room, workload_of
 from planner.launch import Launch, launches
 from planner.lowering.lower import lower
@@ -216,7 +216,7 @@ def find(question: Question) -> Recommendation:
     for gpus in worth_a_look(request.gpus, question.site, MANY):
         if question.site.ground is not None:
             known = {}  # another number of GPUs may be of another kind
-        by_count[gpus] = list(_outcomes(_of_fewer(question, gpus), gpus, seen, known))
+        by_count[gpus] = list(_outcomes(_of_count(question, gpus), gpus, seen, known))
     outcomes = [
         one
         for gpus, found in by_count.items()
@@ -240,15 +240,15 @@ def find(question: Question) -> Recommendation:
     return replace(answer, advice=tuple(advice(question, answer)))
 
 
-def _of_fewer(question: Question, gpus: int) -> Question:
-    """Ask about some of the GPUs."""
-    return replace(question, site=of_fewer(question.request.gpus, question.site, gpus))
+def _of_count(question: Question, gpus: int) -> Question:
+    """Ask about another number of GPUs."""
+    return replace(question, site=of_count(question.request.gpus, question.site, gpus))
 
 
 def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
     """Say how engines run a plan, on the GPUs it was seated on."""
     where = found.placement
-    hosts = hosts_of(found.plan.gpus, _of_fewer(question, found.plan.gpus).site, where)
+    hosts = hosts_of(found.plan.gpus, _of_count(question, found.plan.gpus).site, where)
     asked = asked_of(question.request, question.model, question.workload, hosts)
     lines = launches(engines(), question.model, found.plan, asked)
     ground = question.site.ground
