@@ -19,6 +19,22 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message[0].lower()}{message[1:]}")
 
 
+class Named(argparse.Action):
+    """Takes a name or a file; an empty one is left by a variable of a script that is not set."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the value, or refuse it where it is empty."""
+        if values == "":
+            parser.error(f"argument {option_string}: got '', wanted a name or no such option")
+        setattr(namespace, self.dest, values)
+
+
 def add_command(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str
 ) -> argparse.ArgumentParser:
@@ -111,6 +127,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensorrt-version",
         default="",
+        action=Named,
         help="of the TensorRT that will build it, such as 11.2.1.2 (default: the newest known)",
     )
     parser.add_argument(
@@ -152,7 +169,9 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         default="",
-        help="price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc ... (default: "
+        action=Named,
+        help="price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc, vllm, "
+        "tensorrt-llm or sglang-llm; or planner, the executor of `planner validate` (default: "
         "none; torch-eager is then the model's own repository)",
     )
     add_profile(parser)
@@ -187,6 +206,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attention",
         default="",
+        action=Named,
         help="kernel to price: fa2, fa3, fa4, cudnn, trtllm ... (default: the runtime's)",
     )
     parser.add_argument(
@@ -228,6 +248,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topology",
         default="",
+        action=Named,
         metavar="FILE",
         help="the machine: nvidia-smi topo -m, XML, a cluster ...; - reads what is piped in",
     )
@@ -268,6 +289,7 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         default="",
+        action=Named,
         help="calibration to predict with: a file, a name of `planner profile list`, or none, "
         "which leaves measured profiles out and takes the tables of the GPU's generation alone "
         "(default: the one that ships for the hardware, if any)",
@@ -277,7 +299,10 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 def add_checked_profile(parser: argparse.ArgumentParser) -> None:
     """Add the profile to a command that predicts nothing, for scripts that give it to all."""
     parser.add_argument(
-        "--profile", default="", help="a calibration, which is read and checked; nothing is priced"
+        "--profile",
+        default="",
+        action=Named,
+        help="a calibration, which is read and checked; nothing is priced",
     )
 
 

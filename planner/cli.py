@@ -107,21 +107,10 @@ def _asked(said: argparse.Namespace) -> dict[str, object]:
 
 
 def _request(said: argparse.Namespace) -> "Request":
-    """Build the request of a command.
-
-    Where no number of GPUs is asked for, a machine gives all it has, and a plan those it takes.
-    """
     from planner.api import request_of  # noqa: PLC0415
-    from planner.plan import parse_plan  # noqa: PLC0415
 
     said.topology = _piped(said.topology)
-    asked, gpus = _asked(said), said.gpus
-    if gpus is None and (said.topology or said.detect):
-        gpus = _ground(said).gpus
-    plan = getattr(said, "plan", None)
-    if gpus is None and plan is not None:
-        gpus = parse_plan(plan).gpus
-    return request_of(said.model, 1 if gpus is None else gpus, asked)
+    return request_of(said.model, said.gpus, _asked(said), getattr(said, "plan", None))
 
 
 def _piped(source: str) -> str:

@@ -121,6 +121,7 @@ def evaluate(
         gpus=plan.gpus,
         plan=plan,
         runtime=site.runtime.name,
+        engine=site.engine,
         precision=workload.precision,
         latency_s=latency,
         step_s=_step(model, workload, plan, site, costs),

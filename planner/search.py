@@ -102,7 +102,7 @@ def _check_kind(model: Model, engine: str) -> None:
     if engine not in able:
         raise InputError(
             f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
-            f"wanted one of {', '.join(able)}"
+            f"wanted one of {', '.join([*able, EXECUTOR])}"
         )
 
 

@@ -132,15 +132,26 @@ def _profile(request: Request, found: Hardware, ground: "Ground | None") -> Prof
 
 
 def _ground(request: Request) -> "Ground | None":
+    whole = machine_of(request)
+    return None if whole is None else whole.on(request.gpus, request.nodes)
+
+
+def machine_of(request: Request) -> "Ground | None":
+    """Read the machine that a request brings, with all its GPUs; None where it brings none.
+
+    Raises
+    ------
+    InputError
+        If the machine cannot be read, or contradicts the request.
+    """
     if not request.brings_machine:
         return None
     from planner.ground import ground_of  # noqa: PLC0415  # reading machines takes a while to import
 
-    whole = ground_of(
+    return ground_of(
         request.topology,
         detect=request.detect,
         hardware=request.hardware,
         pcie_generation=request.pcie_generation,
         nodes=request.nodes,
     )
-    return whole.on(request.gpus, request.nodes)

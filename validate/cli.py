@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.arguments import FORMATS, add_checked_profile, add_output, whole
+from planner.arguments import FORMATS, Named, add_checked_profile, add_output, whole
 from topology.errors import InputError
 from topology.units import counted
 
@@ -108,11 +108,13 @@ def _add_prediction(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware",
         default="",
+        action=Named,
         help="a name to predict with (default: that of this machine's GPUs, h100-sxm without any)",
     )
     parser.add_argument(
         "--profile",
         default="",
+        action=Named,
         help="a calibration to predict with: a file, a name, or none, the tables alone "
         "(default: this machine's own if there is one, or the one that ships for the hardware)",
     )

@@ -391,3 +391,4 @@ def test_a_plan_says_how_many_gpus_it_takes(plan):
 
     assert (code, err) == (0, "")
     assert json.loads(out) == json.loads(again[1])
+    assert json.loads(out) == planner.estimate("wan2.1-1.3b", plan=plan).to_dict()

@@ -1,6 +1,9 @@
 """What a request says of its engine, and what a model's own repository does."""
 
+import json
+
 import pytest
+from commands import assert_refused, run
 
 import planner
 from costmodels.catalogue import profile_for, runtime
@@ -198,3 +201,48 @@ def test_pipelines_are_no_obstacle_to_an_engine_that_has_them():
 def test_an_engine_of_another_kind_of_model_is_refused(model, engine):
     with pytest.raises(InputError, match=f"engine: got {engine}, which does not run"):
         planner.recommend(model, gpus=2, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            ("--runtime", "vllm-omni", "--engine", "diffusers"),
+            "runtime: got vllm-omni, an engine beside the engine diffusers: wanted one",
+        ),
+        (("--runtime", "planner", "--engine", "xdit"), "got planner, an engine beside"),
+        (("--runtime", "torch-eagr", "--engine", "xdit"), "unknown runtime 'torch-eagr'"),
+        (("--runtime", "", "--engine", "xdit"), "unknown runtime ''"),
+        (("--engine", "?"), "sglang-llm, planner"),
+        (("--engine", "vllm"), "trtmc, planner"),
+    ],
+)
+def test_what_contradicts_an_engine_is_said(asked, said):
+    assert_refused(*run("estimate", "--model", "flux.1-dev", *asked), said)
+
+
+@pytest.mark.parametrize("name", ["--engine", "--attention", "--topology", "--profile"])
+def test_an_empty_name_is_no_name(name):
+    """What a script's variable leaves that is not set."""
+    assert_refused(*run("recommend", "--model", "flux.1-dev", name, ""), f"{name}: got ''")
+
+
+@pytest.mark.parametrize("asked", [{"runtime": "Planner"}, {"engine": "PLANNER"}])
+def test_the_executor_is_an_engine_like_others(asked):
+    found = request_of("flux.1-dev", 1, asked)
+
+    assert (found.engine, found.runtime) == (EXECUTOR, "tensorrt")
+
+
+def test_one_engine_may_be_said_twice():
+    twice = {"engine": "xdit", "runtime": "xDiT"}
+
+    assert request_of("flux.1-dev", 1, twice) == request_of("flux.1-dev", 1, {"engine": "xdit"})
+
+
+@pytest.mark.parametrize(("asked", "engine"), [((), ""), (("--engine", "xDiT"), "xdit")])
+def test_data_names_the_engine(asked, engine):
+    code, out, _ = run("estimate", "--model", "flux.1-dev", *asked, "--format", "json")
+
+    assert code == 0
+    assert json.loads(out)["engine"] == engine
