@@ -319,8 +319,8 @@ def add_collectives(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bytes",
-        default="1KiB:1GiB",
-        help="a size, or a range that doubles, low:high (default: 1KiB:1GiB)",
+        action=Named,
+        help="a size, or a range that doubles, low:high (default: 1KiB:1GiB, or all of a log)",
     )
     parser.add_argument(
         "--algorithm",
@@ -329,7 +329,7 @@ def add_collectives(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--launch",
-        default="graph",
+        action=Named,
         help="who starts a call: graph, a CUDA graph that is replayed; stream, the host each time, "
         "which small messages wait for (default: graph)",
     )

@@ -188,12 +188,12 @@ def _collectives(said: argparse.Namespace) -> Answer:
         return _compared(said, ground), DONE
     table = collectives.table(
         said.op or "all_reduce",
-        said.bytes,
+        said.bytes or collectives.USUAL,
         gpus=(8 if ground is None else ground.gpus) if said.gpus is None else said.gpus,
         hardware=said.hardware or "h100-sxm",
         nodes=said.nodes,
         algorithm=said.algorithm,
-        launch=said.launch,
+        launch=said.launch or "graph",
         ground=ground,
         profile=said.profile,
         here=said.detect,
@@ -217,8 +217,9 @@ def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
     from costmodels.collectives.settings import read_launch  # noqa: PLC0415
     from planner import collectives, compare  # noqa: PLC0415
 
-    collectives.sizes_of(said.bytes)  # what a log has no use for can be wrong all the same
-    read_launch(said.launch)
+    if said.launch is not None and read_launch(said.launch) != "graph":
+        raise InputError(f"launch: got {said.launch}, as PyTorch calls, wanted graph beside a log")
+    within = {} if said.bytes is None else {"sizes": collectives.range_of(said.bytes)}
     text = _log(said.compare)
     found = compare.compare_all(
         text,
@@ -232,6 +233,7 @@ def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
             algorithm=said.algorithm,
             profile=said.profile,
             here=said.detect,
+            **within,
         ),
     )
     if said.format == "json":

@@ -10,9 +10,9 @@ from costmodels.collectives import Settings, choose, supports
 from costmodels.collectives.operations import Op, read_op
 from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from planner.diagnosis import SMALL, Run, diagnose, disturbances, disturbed
-from planner.nccl_log import Log, ranks_of, read_log, with_op
+from planner.nccl_log import Log, LogRow, ranks_of, read_log, with_op
 from planner.nccl_network import as_said
-from planner.nccl_ops import inferred_op
+from planner.nccl_ops import inferred_op, sizes_hold
 from planner.plot import plot
 from topology.catalogue import hardware as find_hardware
 from topology.catalogue import hardware_names
@@ -20,7 +20,7 @@ from topology.errors import InputError
 from topology.fabric import Fabric
 from topology.links.catalogue import names
 from topology.links.names import by_product
-from topology.units import format_bytes, format_seconds
+from topology.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from planner.ground import Ground
@@ -105,7 +105,10 @@ class Comparison:
 
     def summary(self) -> list[str]:
         """Say how far the two are apart, and why."""
-        halves = (("up to 64 KiB", self.median(small=True)), ("above", self.median(small=False)))
+        halves = (
+            ("up to 64 KiB", self.median(small=True)),
+            ("above 64 KiB", self.median(small=False)),
+        )
         parts = [f"{100 * value:.1f} % {words}" for words, value in halves if value is not None]
         marked = ["* disturbed"] if any(row.disturbed for row in self.rows) else []
         return [f"median error {', '.join(parts)}", *marked, *self.notes, *self.diagnosis]
@@ -127,6 +130,7 @@ class Setting:
 
     ground : the machine, where the caller has one. name : of the log's file.
     profile : as in `planner.collectives.table`. here : `ground` is the machine this runs on.
+    sizes : the least and the most bytes of a row.
     """
 
     hardware: str = ""
@@ -138,6 +142,7 @@ class Setting:
     name: str = ""
     profile: str = ""
     here: bool = False
+    sizes: tuple[float, float] = (0, np.inf)
 
 
 def compare_all(text: str, setting: Setting) -> list[Comparison]:
@@ -146,11 +151,27 @@ def compare_all(text: str, setting: Setting) -> list[Comparison]:
     Raises
     ------
     InputError
-        If there is no table, or nobody says what was measured on what.
+        If there is no table, nobody says what was measured on what, or a log and the caller do
+        not agree about it.
     """
     if setting.op:
         read_op(setting.op)
-    return [compare(log, setting) for log in read_log(text)]
+    logs = read_log(text)
+    found = [compare(log, setting) for log in logs if _asked(log, setting)]
+    if not found:
+        every = [row.message_bytes for log in logs for row in log.rows]
+        ends = [
+            f"{format_bytes(low)} to {format_bytes(high)}"
+            for low, high in (setting.sizes, (min(every), max(every)))
+        ]
+        raise InputError(f"bytes: got {ends[0]}, wanted some of the log's, {ends[1]}")
+    return found
+
+
+def _asked(log: Log, setting: Setting) -> list[LogRow]:
+    """List the rows of the sizes that were asked for."""
+    low, high = setting.sizes
+    return [row for row in log.rows if low <= row.message_bytes <= high]
 
 
 def compare(log: Log, setting: Setting) -> Comparison:
@@ -158,6 +179,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
     log, inferred = known_op(log, setting)
     fabric, name, said = links_of(log, setting)
     other = other_hardware(log, name)
+    rows = _asked(log, setting)
     run = Run(
         op=read_op(log.op or setting.op),
         fabric=fabric,
@@ -166,9 +188,10 @@ def compare(log: Log, setting: Setting) -> Comparison:
             nccl=max(log.nccl, OLDEST) if log.nccl else Settings().nccl,
             launcher="single" if log.per_process > 1 else "process",
         ),
-        sizes=np.array([row.message_bytes for row in log.rows]),
-        seconds=np.array([row.seconds for row in log.rows]),
+        sizes=np.array([row.message_bytes for row in rows]),
+        seconds=np.array([row.seconds for row in rows]),
         known=curves_of(name, setting.profile, setting.ground if setting.here else None),
+        sized=sizes_hold(log, read_op(log.op or setting.op), fabric.ranks),
     )
     return Comparison(
         title=log.title,
@@ -176,9 +199,9 @@ def compare(log: Log, setting: Setting) -> Comparison:
         hardware=name,
         gpus=fabric.ranks,
         nodes=fabric.nodes,
-        rows=tuple(_rows(run, [row.in_place_s for row in log.rows])),
+        rows=tuple(_rows(run, [row.in_place_s for row in rows])),
         mismatch=other,
-        notes=(*inferred, *said, *_notes(log, fabric)),
+        notes=(*inferred, *said, *_apart(log, fabric), *_notes(log, fabric)),
         diagnosis=tuple(disturbances(run) if other else diagnose(run)),
     )
 
@@ -230,6 +253,8 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
     nodes = setting.nodes or log.nodes or 0
     if not 0 <= nodes <= MOST_NODES:
         raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
+    if log.nodes and nodes != log.nodes and ranks == (log.stated or ranks):
+        raise InputError(f"nodes: got {nodes}, wanted {log.nodes}, which the log says it ran on")
     hosts = nodes if nodes > 1 else 0
     if setting.ground is not None:
         part = setting.ground.on(ranks, hosts)
@@ -252,7 +277,7 @@ def _ranks(log: Log, setting: Setting) -> int:
     Raises
     ------
     InputError
-        If nobody says, it cannot be, or the log lists fewer.
+        If nobody says, it cannot be, or the log says another number.
     """
     asked = setting.gpus
     ranks = log.gpus if asked is None else asked
@@ -260,9 +285,16 @@ def _ranks(log: Log, setting: Setting) -> int:
         raise InputError(f"log: got {ranks or 'no'} GPUs, wanted two or more: give --gpus")
     if not 2 <= ranks <= MOST_GPUS:
         raise InputError(f"gpus: got {ranks}, wanted a whole number from 2 to {MOST_GPUS}")
-    if log.listed and ranks > log.listed:
-        raise InputError(f"gpus: got {ranks}, wanted at most the {log.listed} that the log lists")
+    some = log.stated > ranks == ranks_of(log.op, log.rows)
+    if log.stated and ranks != log.stated and not some:
+        raise InputError(f"gpus: got {ranks}, wanted {log.stated}, which the log says it ran on")
     return ranks
+
+
+def _apart(log: Log, fabric: Fabric) -> Iterator[str]:
+    """Say which of the GPUs that a log lists ran."""
+    if log.stated > fabric.ranks:
+        yield f"bandwidths of {fabric.ranks} of the {log.stated} GPUs that the log lists, in groups"
 
 
 def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
@@ -304,6 +336,11 @@ def _notes(log: Log, fabric: Fabric) -> Iterator[str]:
         yield "the log names no NCCL release: taken as 2.29"
     elif log.nccl < OLDEST:
         yield f"NCCL {log.nccl[0]}.{log.nccl[1]} is older than 2.18, whose choices are taken"
+    if log.unread:
+        yield (
+            f"{counted(len(log.unread), 'row')} without numbers that can be read, from line "
+            f"{log.unread[0]} on: left out"
+        )
     if any(row.in_place_s is None for row in log.rows):
         yield "times in place are missing from some rows"
 

@@ -51,7 +51,7 @@ _FORCED: Final = re.compile(
     r"(?:\bNCCL_ALGO\s*[=:]|\balgo_forced:)\s*\"?(ring|tree|nvlstree|collnet|pat)\b",
     re.IGNORECASE,
 )
-_LONGEST_LINE: Final = 1024  # characters; nothing that is read stands beyond
+_LONGEST_LINE: Final = 1024  # characters; beyond stand numbers of a row, and nothing else
 _LONGEST_TITLE: Final = 120
 _DIGITS: Final = 9  # of a count
 _LEAST: Final = 0.001  # us
@@ -87,15 +87,16 @@ class LogRow:
 class Log:
     """One table of a log; what the log does not say is None or empty.
 
-    listed : ranks in its list, where that is whole. per_process : GPUs that one process drives.
-    per_node : GPUs of one node. algorithm : forced, empty where NCCL chose. links : what was said
-    of them.
+    stated : GPUs by a remark, or by a list that is whole; 0 where `gpus` is worked out.
+    per_process : GPUs that one process drives. per_node : GPUs of one node. algorithm : forced,
+    empty where NCCL chose. links : what was said of them. unread : lines of rows that were left
+    out, for want of numbers where they belong.
     """
 
     title: str = ""
     op: Op | None = None
     gpus: int | None = None
-    listed: int = 0
+    stated: int = 0
     nodes: int | None = None
     per_process: int = 1
     per_node: int | None = None
@@ -105,7 +106,7 @@ class Log:
     algorithm: str = ""
     links: LinksText = LinksText()
     rows: tuple[LogRow, ...] = ()
-    notes: tuple[str, ...] = ()
+    unread: tuple[int, ...] = ()
 
 
 def read_log(text: str) -> tuple[Log, ...]:
@@ -140,21 +141,24 @@ def read_log(text: str) -> tuple[Log, ...]:
 
 
 def _tables(lines: Sequence[str]) -> Iterator[Log]:
-    log, ranks, rows = Log(), list[Rank](), list[LogRow]()
+    log, ranks, rows, unread = Log(), list[Rank](), list[LogRow](), list[int]()
     for number, whole in enumerate(lines, 1):
-        line = whole[:_LONGEST_LINE]
-        match, rank = _ROW.search(line), _RANK.search(line)
+        match = _ROW.search(whole)
         if match:
-            rows += filter(None, [_row(number, match)])
+            row = _row(number, match)
+            rows += filter(None, [row])
+            unread += [number] if row is None and int(match[1]) else []
             continue
+        line = whole[:_LONGEST_LINE]
+        rank = _RANK.search(line)
         if rows and (rank or _opens(line)):
-            yield _finished(log, ranks, rows)
-            log, ranks, rows = _kept(log), [], []
+            yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
+            log, ranks, rows, unread = _kept(log), [], [], []
         if rank:
             ranks.append((int(rank[1]), rank[2], int(rank[3])))
         log = _with_product(log, rank[4].strip()) if rank else _said(log, line)
     if rows:
-        yield _finished(log, ranks, rows)
+        yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
 
 
 def _opens(line: str) -> bool:
@@ -350,11 +354,12 @@ def _shared_out(log: Log) -> Log:
 def _counted(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
     if ranks:
         gpus = max(rank for rank, _, _ in ranks) + 1
-        listed = gpus if len({rank for rank, _, _ in ranks}) == gpus else 0
-        return replace(
-            log, gpus=log.gpus or gpus, listed=listed, nodes=log.nodes or _hosts(ranks, gpus)
-        )
-    return replace(log, gpus=log.gpus or _even(ranks_of(log.op, rows), log.nodes))
+        whole = len({rank for rank, _, _ in ranks}) == gpus
+        stated = log.gpus or (gpus if whole else 0)
+        hosts = log.nodes or _hosts(ranks, gpus)
+        return replace(log, gpus=log.gpus or gpus, stated=stated, nodes=hosts)
+    worked_out = _even(ranks_of(log.op, rows), log.nodes)
+    return replace(log, gpus=log.gpus or worked_out, stated=log.gpus or 0)
 
 
 def _even(ranks: int | None, nodes: int | None) -> int | None:

@@ -50,6 +50,13 @@ def possible_ops(log: Log, gpus: int | None) -> tuple[Op, ...]:
     return tuple(op for op in OPS if all(_fits(op, row, gpus) for row in _told(log)))
 
 
+def sizes_hold(log: Log, op: Op, ranks: int) -> bool:
+    """Whether printed elements times their size make the printed sizes, as nccl-tests has it."""
+    parts = 1 if op in _WHOLE else ranks
+    told = _told(log)
+    return all(row.count * row.item_bytes * parts == row.message_bytes for row in told)
+
+
 def _told(log: Log) -> tuple[LogRow, ...]:
     return log.rows[-8:]  # the largest: their bandwidths have most digits
 

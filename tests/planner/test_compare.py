@@ -336,6 +336,19 @@ def test_sizes_of_one_part():
     assert "sizes count one rank's part of the whole: bytes are 8 times" in found
 
 
+def test_sizes_that_the_columns_prove_are_not_doubted():
+    """Times of half the bytes: their sizes may be wrong where elements do not say so too."""
+    times = collective_time("all_reduce", SIZES / 2, NODE)
+    proven, doubtful = (
+        reasons("# gpus_total: 8\n# all_reduce_perf\n" + rows("all_reduce", times, type_bytes=size))
+        for size in (4, 2)
+    )
+
+    assert "sizes" not in proven
+    assert "links" in proven
+    assert "sizes are 2 times what nccl-tests would print" in doubtful
+
+
 def test_the_floor_of_one_process():
     text = log_of("all_reduce", NODE, settings=Settings(launcher="single"))
 
