@@ -12,7 +12,7 @@ from typing import Final
 from costmodels.profile import Profile, load_profile
 from costmodels.profile_check import check_keys
 from costmodels.runtime import Runtime, load_runtimes
-from topology.errors import InputError, near, unknown
+from topology.errors import InputError, unknown
 from topology.sourced import read_sourced
 
 SHIPPED: Final = ""
@@ -133,7 +133,7 @@ def profile_text(path: str) -> str:
     from topology.readers.catalogue import content, decoded, is_file  # noqa: PLC0415  # for files
 
     shown = f"profile {path}"
-    if near(path, shipped_profiles()) and _MARKS.isdisjoint(path) and not is_file(path):
+    if _MARKS.isdisjoint(path) and not is_file(path):
         raise unknown("profile or file", path, shipped_profiles())
     try:
         data = content(path, LARGEST)

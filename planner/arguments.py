@@ -74,6 +74,11 @@ def whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number") from None
 
 
+def add_action(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add what a command is to do; one without is told the names."""
+    parser.add_argument("action", choices=names, metavar="|".join(names), help="see above")
+
+
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
     """Add how and where an answer is written."""
     parser.add_argument(
@@ -342,7 +347,7 @@ def add_collectives(parser: argparse.ArgumentParser) -> None:
 
 def add_models(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner models``."""
-    parser.add_argument("action", choices=["list", "show", "import"], help="see above")
+    add_action(parser, "list", "show", "import")
     parser.add_argument("name", nargs="?", help="a catalogue name, a config.json or a folder")
     add_checked_profile(parser)
     add_output(parser)
@@ -350,7 +355,7 @@ def add_models(parser: argparse.ArgumentParser) -> None:
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner topology``."""
-    parser.add_argument("action", choices=["list", "show", "import", "detect"], help="see above")
+    add_action(parser, "list", "show", "import", "detect")
     parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
     parser.add_argument("--hardware", help="kind of GPU, where the file does not say")
     parser.add_argument(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.arguments import FORMATS, Named, add_checked_profile, add_output, whole
+from planner.arguments import FORMATS, Named, add_action, add_checked_profile, add_output, whole
 from topology.errors import InputError
 from topology.units import counted
 
@@ -220,20 +220,20 @@ def _installed(path: str) -> str:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["list", "show", "diff", "install"], help="see above")
-    parser.add_argument("profiles", nargs="*", help="files, or names that ship")
+    add_action(parser, "list", "show", "diff", "install")
+    parser.add_argument("profiles", nargs="*", default=[], help="files, or names that ship")
     add_output(parser)
     parser.set_defaults(run=_profile)
 
 
 def _profile(arguments: argparse.Namespace) -> Answer:
     style, named = arguments.format, arguments.profiles
-    if arguments.action == "list":
-        return _listed(style), DONE
-    wanted = 2 if arguments.action == "diff" else 1
+    wanted = {"list": 0, "diff": 2}.get(arguments.action, 1)
     if len(named) != wanted:
         got = counted(len(named), "name")
         raise InputError(f"profile {arguments.action}: got {got}, wanted {wanted}")
+    if arguments.action == "list":
+        return _listed(style), DONE
     shown = {"show": _profile_shown, "diff": _profiles_apart, "install": _profile_installed}
     return shown[arguments.action](named, style), DONE
 
