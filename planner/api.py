@@ -65,7 +65,11 @@ def _all(request: Request, plan: object) -> int:
     machine = machine_of(request)
     if machine is not None:
         return machine.gpus
-    return parse_plan(str(plan)).gpus if isinstance(plan, str | Plan) else 1
+    if isinstance(plan, str | Plan):
+        return parse_plan(str(plan)).gpus
+    if request.nodes > 1:
+        raise InputError(f"gpus: got none beside {request.nodes} nodes, wanted those of all nodes")
+    return 1
 
 
 def _by_engine(asked: dict[str, object]) -> dict[str, object]:

@@ -66,6 +66,15 @@ def check_nameless(said: argparse.Namespace) -> None:
         raise InputError(f"{said.command} {said.action}: got {said.name[:60]!r}, wanted no name")
 
 
+def check_alone(said: argparse.Namespace, *names: str) -> None:
+    """Refuse options that an action has no use for."""
+    for name in names:
+        value = getattr(said, name)
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{said.command} {said.action}: got {option} {value}, wanted none")
+
+
 def whole(text: str) -> int:
     """Read a whole number."""
     try:
@@ -247,6 +256,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     """Add what a request runs on."""
     parser.add_argument(
         "--hardware",
+        action=Named,
         help="a name of `planner topology list` (default: h100-sxm); with --topology the kind of "
         "GPU where the text names none",
     )
@@ -319,6 +329,7 @@ def add_collectives(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--op",
+        action=Named,
         help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "
         "scatter or send_recv (default: all_reduce, or that of a log)",
     )
@@ -340,7 +351,10 @@ def add_collectives(parser: argparse.ArgumentParser) -> None:
     )
     add_profile(parser)
     parser.add_argument(
-        "--compare", metavar="LOG", help="put an output of nccl-tests beside what is predicted"
+        "--compare",
+        action=Named,
+        metavar="LOG",
+        help="put an output of nccl-tests beside what is predicted",
     )
     add_output(parser, (*FORMATS, "csv"))
 
@@ -357,10 +371,8 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner topology``."""
     add_action(parser, "list", "show", "import", "detect")
     parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
-    parser.add_argument("--hardware", help="kind of GPU, where the file does not say")
-    parser.add_argument(
-        "--nodes", type=whole, default=1, metavar="N", help="hosts, all alike (default: 1)"
-    )
+    parser.add_argument("--hardware", action=Named, help="kind of GPU, where the file does not say")
+    parser.add_argument("--nodes", type=whole, metavar="N", help="hosts, all alike (default: 1)")
     _add_generation(parser)
     add_checked_profile(parser)
     add_output(parser, (*FORMATS, "html"))

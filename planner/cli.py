@@ -181,9 +181,12 @@ def _export(said: argparse.Namespace) -> Answer:
 
 def _collectives(said: argparse.Namespace) -> Answer:
     from planner import collectives  # noqa: PLC0415
+    from planner.request import told_of_nothing  # noqa: PLC0415
 
     said.topology = _piped(said.topology)
     ground = _ground(said) if said.topology or said.detect else None
+    if ground is None and said.pcie_generation is not None:
+        raise told_of_nothing("pcie_generation", said.pcie_generation)
     if said.compare is not None:
         return _compared(said, ground), DONE
     table = collectives.table(
@@ -284,12 +287,13 @@ def _topology(said: argparse.Namespace) -> Answer:
     if said.action in ("list", "detect"):
         arguments.check_nameless(said)
     if said.action == "list":
+        arguments.check_alone(said, "hardware", "nodes", "pcie_generation")
         return _hardware_list(said.format), DONE
     machine = named(
         None if said.name is None else _piped(said.name),
         here=said.action == "detect",
         kind=said.hardware,
-        nodes=said.nodes,
+        nodes=1 if said.nodes is None else said.nodes,
         pcie_generation=said.pcie_generation,
     )
     if said.format == "json" or said.action == "import":

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodels.collectives import Settings, choose, supports
+from costmodels.collectives import Settings, choose
 from costmodels.collectives.operations import Op, read_op
 from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from planner.diagnosis import SMALL, Run, diagnose, disturbances, disturbed
 from planner.nccl_log import Log, LogRow, ranks_of, read_log, with_op
 from planner.nccl_network import as_said
-from planner.nccl_ops import inferred_op, sizes_hold
+from planner.nccl_ops import forced, inferred_op, sizes_hold
 from planner.plot import plot
 from topology.catalogue import hardware as find_hardware
 from topology.catalogue import hardware_names
@@ -180,10 +180,11 @@ def compare(log: Log, setting: Setting) -> Comparison:
     fabric, name, said = links_of(log, setting)
     other = other_hardware(log, name)
     rows = _asked(log, setting)
+    op = read_op(log.op or setting.op)
     run = Run(
-        op=read_op(log.op or setting.op),
+        op=op,
         fabric=fabric,
-        algorithm=setting.algorithm if setting.algorithm != "auto" else log.algorithm or "auto",
+        algorithm=setting.algorithm if setting.algorithm != "auto" else forced(log, op, fabric),
         settings=Settings(
             nccl=max(log.nccl, OLDEST) if log.nccl else Settings().nccl,
             launcher="single" if log.per_process > 1 else "process",
@@ -191,7 +192,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
         sizes=np.array([row.message_bytes for row in rows]),
         seconds=np.array([row.seconds for row in rows]),
         known=curves_of(name, setting.profile, setting.ground if setting.here else None),
-        sized=sizes_hold(log, read_op(log.op or setting.op), fabric.ranks),
+        sized=sizes_hold(log, op, fabric.ranks),
     )
     return Comparison(
         title=log.title,
@@ -300,11 +301,10 @@ def _apart(log: Log, fabric: Fabric) -> Iterator[str]:
 def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
     predicted, bad = run.times(), disturbed(run.seconds)
     factor = bus_factor(run.op, run.fabric.ranks)
-    able = run.algorithm if supports(run.op, run.algorithm, run.fabric) else "auto"
     columns = zip(run.sizes, run.seconds, in_place, predicted, bad, strict=True)
     for size, measured, inside, time, marked in columns:
         algorithm, protocol = choose(
-            run.op, float(size), run.fabric, algorithm=able, settings=run.settings
+            run.op, float(size), run.fabric, algorithm=run.algorithm, settings=run.settings
         )
         yield ComparedRow(
             message_bytes=float(size),

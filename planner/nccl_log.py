@@ -132,12 +132,17 @@ def read_log(text: str) -> tuple[Log, ...]:
     """
     if len(text) > MOST_CHARACTERS:
         raise InputError(f"log of {len(text)} characters: expected at most {MOST_CHARACTERS}")
-    logs = tuple(_tables(plain_lines(text)))
+    lines = plain_lines(text)
+    logs = tuple(_tables(lines))
     if not logs:
-        raise InputError(
-            "log: got no line of an nccl-tests table, wanted size, count, type, time ..."
-        )
+        raise _without_rows(lines)
     return logs
+
+
+def _without_rows(lines: Sequence[str]) -> InputError:
+    begun = next((number for number, line in enumerate(lines, 1) if _ROW.search(line)), 0)
+    read = f"number that can be read from line {begun}" if begun else "line of an nccl-tests table"
+    return InputError(f"log: got no {read}, wanted size, count, type, time ...")
 
 
 def _tables(lines: Sequence[str]) -> Iterator[Log]:

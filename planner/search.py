@@ -23,7 +23,7 @@ from planner.request import EXECUTOR, LARGEST, Request
 from planner.site import Site, site_of
 from planner.workload import Workload
 from topology.errors import IllegalPlanError, InputError, TopologyError, shown
-from topology.units import format_bytes
+from topology.units import counted, format_bytes
 
 TIE: Final = 0.03
 """Fewer GPUs win when more gain less than this share of the time."""
@@ -380,7 +380,7 @@ def _instead(question: Question, plan: Plan) -> str:
     able = [one.plan for one in _estimates(found)]
     if able:
         near = ", ".join(str(one) for one in nearest(plan, able))
-        return f"nearest that can on {gpus} GPUs: {near}"
+        return f"nearest that can on {counted(gpus, 'GPU')}: {near}"
     short = [one.short for one in found if isinstance(one, Rejected) and one.short is not None]
     return would_fit(question, short, plan)
 

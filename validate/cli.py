@@ -147,17 +147,17 @@ def _tell(line: str) -> None:
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="3 minutes on 2 GPUs instead of 10")
     parser.add_argument("--resume", action="store_true", help="go on where a session was stopped")
-    parser.add_argument("--gpus", type=whole, default=0, help="to measure together (default: all)")
-    parser.add_argument(
-        "--minutes", type=float, default=0.0, help="(default: 10, or 3 with --quick)"
-    )
+    parser.add_argument("--gpus", type=whole, help="to measure together (default: all)")
+    parser.add_argument("--minutes", type=float, help="(default: 10, or 3 with --quick)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     add_checked_profile(parser)
     parser.add_argument(
         "--format", choices=FORMATS, default="table", help="of the report (default: table)"
     )
-    parser.add_argument("--output", required=True, metavar="FILE", help="the profile to write")
+    parser.add_argument(
+        "--output", action=Named, required=True, metavar="FILE", help="the profile to write"
+    )
     parser.add_argument(
         "--install",
         action="store_true",
@@ -180,14 +180,15 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     from validate.profiles import report  # noqa: PLC0415
 
     check_profile(arguments.profile)
-    check_gpus(arguments.gpus or None)
-    check_positive("minutes", arguments.minutes or 1.0)
+    check_gpus(arguments.gpus)
+    if arguments.minutes is not None:
+        check_positive("minutes", arguments.minutes)
     task = Task(
         output=Path(arguments.output),
         quick=arguments.quick,
         resume=arguments.resume,
-        gpus=arguments.gpus,
-        minutes=arguments.minutes,
+        gpus=arguments.gpus or 0,
+        minutes=arguments.minutes or 0.0,
         device=arguments.device,
         small=arguments.small,
     )

@@ -140,6 +140,18 @@ def test_rows_that_cannot_be_read_are_said(tmp_path, row):
     assert said in run("collectives", "--compare", str(path))[1]
 
 
+def test_a_log_of_rows_that_cannot_be_read_says_so(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(HEAD + ROW.format("N/A"))
+
+    said = "log: got no number that can be read from line 4, wanted size"
+    assert_refused(*run("collectives", "--compare", str(path)), said)
+
+
+def test_an_algorithm_that_was_asked_for_is_priced_or_refused(good):
+    assert_refused(*run("collectives", "--compare", good, "--algorithm", "pairwise"), "pairwise")
+
+
 def test_some_rows_of_a_log_are_compared(tmp_path):
     path, other = tmp_path / "log", ROW.format("44.20").replace("1048576", "2097152")
     path.write_text(GOOD + other)
