@@ -28,7 +28,7 @@ _OPS: Final[Mapping[str, Op]] = {
     "scatter": "scatter", "sendrecv": "send_recv",
 }  # fmt: skip
 _TYPES: Final = "|".join(sorted(_ITEM_BYTES, key=len, reverse=True))
-_ROW: Final = re.compile(rf"(?<![\w.])(\d{{1,16}})\s+(\d{{1,16}})\s+({_TYPES})\s+(.*)$")
+_ROW: Final = re.compile(rf"(?<![\w.])(\d{{1,16}}+)\s++(\d{{1,16}}+)\s++({_TYPES})\s+(.*)$")
 _REDUCTIONS: Final = frozenset(("sum", "prod", "max", "min", "avg", "mulsum", "none", "all"))
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|N/A|inf|-?nan", re.IGNORECASE)
 _HEADER: Final = re.compile(r"\bsize\s+count\b")
