@@ -13,6 +13,7 @@ from costmodels.estimate import Basis
 from costmodels.kernels import (
     attention_basis,
     attention_time,
+    chain_time,
     matmul_basis,
     matmul_time,
     pointwise_basis,
@@ -254,10 +255,14 @@ def _pointwise(op: Pointwise, target: Target) -> Priced:
 
 def _streamed(function: str, traffic: Real, target: Target) -> Priced:
     fusion = target.runtime.fusion(function)
+    if not fusion.kernels:
+        return Priced(kind="pointwise", seconds=0.0)
     moved = traffic * fusion.traffic / fusion.kernels
     return Priced(
         kind="pointwise",
-        seconds=fusion.kernels * pointwise_time(moved, target.device, _kernels(target)),
+        seconds=chain_time(
+            traffic, fusion.traffic, fusion.kernels, target.device, _kernels(target)
+        ),
         kernels=fusion.kernels,
         basis=pointwise_basis(
             target.device, _kernels(target), **_seen(target, "pointwise", bytes=moved)

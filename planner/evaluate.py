@@ -78,6 +78,7 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
         wide_collectives=request.wide_collectives,
         scattered_inputs=request.scattered_inputs,
         own=site.own,
+        slow_decoder=site.slow_decoder,
     )
 
 
