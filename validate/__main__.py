@@ -54,6 +54,7 @@ def _texts() -> Texts:
         "tables": "nccl_table_figures.csv",
         "kernels": "kernel_figures.csv",
         "plans": "plan_figures.csv",
+        "others": "plan_figures_of_other_sources.csv",
     }
     runs = [folder.joinpath(machine.folder, "plans.jsonl") for machine in MACHINES]
     return Texts(
