@@ -12,6 +12,7 @@ from planner.models.architecture import Model
 from planner.plan import Plan
 from planner.strategies.tensor import padded_widths
 from planner.workload import TextTower
+from topology.sourced import Sourced, read_sourced
 
 Table = Mapping[str, object]
 Words = Mapping[str, str]
@@ -41,6 +42,7 @@ class Engine:
     name : of its table. text_tower : when it runs a tower that ignores the step.
     attention, eager : the kernel that it calls, by architecture of the GPU, and what its row-wise
     functions do in eager PyTorch; both by family of models, ``any`` for the rest.
+    host_kernel : host time to issue a kernel of that code, None for the usual one.
     slow_decoder : it decodes as models' repositories do. inside : those repositories call it, with
     the attention kernel that they install.
     axes : flag by axis. only : degrees that an axis may have. alone : axes that exclude each other.
@@ -76,6 +78,7 @@ class Engine:
     text_tower: TextTower
     attention: Mapping[str, Words]
     eager: Mapping[str, Functions]
+    host_kernel: Sourced | None
     slow_decoder: bool
     inside: bool
     sizes: Words
@@ -180,6 +183,7 @@ def _engine(name: str, row: Table, others: Mapping[str, Table]) -> Engine:
         text_tower=cast(TextTower, row.get("text_tower", "usual")),
         attention=cast("Mapping[str, Words]", row.get("attention", {})),
         eager={family: read_fusions(table) for family, table in eager.items()},
+        host_kernel=_host_kernel(shared),
         slow_decoder=bool(row.get("slow_decoder", False)),
         inside=bool(row.get("inside", False)),
         sizes=_words(row, "sizes"),
@@ -192,6 +196,11 @@ def _engine(name: str, row: Table, others: Mapping[str, Table]) -> Engine:
         several=_several(cast(Table, row.get("several", {}))),
         sources=_words(row, "sources"),
     )
+
+
+def _host_kernel(row: Table) -> Sourced | None:
+    entry = row.get("host_kernel")
+    return None if entry is None else read_sourced("host_kernel", entry, "s", {})
 
 
 def _several(row: Table) -> Several:

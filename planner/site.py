@@ -81,9 +81,10 @@ class Site:
         """Return the runtime, with the ways of whoever runs the model in eager PyTorch."""
         if self.own:
             return self.runtime.moving(dict(model.own.traffic))
-        if self.runner is not None and self.runtime.name == "torch-eager":
-            return self.runtime.doing(self.runner.functions(model.family))
-        return self.runtime
+        if self.runner is None or self.runtime.name != "torch-eager":
+            return self.runtime
+        found = self.runtime.doing(self.runner.functions(model.family))
+        return replace(found, host_kernel=self.runner.host_kernel or found.host_kernel)
 
     def target(self, model: Model, plan: Plan, precision: Precision) -> Target:
         """Return what the operations of a plan are priced on."""

@@ -77,9 +77,7 @@ def _priced(figure: Figure) -> PlanEstimate:
     given = {name: value for name, value in asked.items() if value}
     if figure.height:
         given["offload"] = True
-    return price(
-        question_of(request_of(figure.model, figure.gpus, given)), parse_plan(figure.plan)
-    )
+    return price(question_of(request_of(figure.model, figure.gpus, given)), parse_plan(figure.plan))
 
 
 def read_figures(text: str) -> list[Figure]:
