@@ -255,8 +255,6 @@ def _pointwise(op: Pointwise, target: Target) -> Priced:
 
 def _streamed(function: str, traffic: Real, target: Target) -> Priced:
     fusion = target.runtime.fusion(function)
-    if not fusion.kernels:
-        return Priced(kind="pointwise", seconds=0.0)
     moved = traffic * fusion.traffic / fusion.kernels
     return Priced(
         kind="pointwise",
