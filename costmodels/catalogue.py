@@ -12,7 +12,7 @@ from typing import Final
 from costmodels.profile import Profile, load_profile
 from costmodels.profile_check import check_keys
 from costmodels.runtime import Runtime, load_runtimes
-from topology.errors import InputError, near, unknown
+from topology.errors import InputError, unknown
 from topology.sourced import read_sourced
 
 SHIPPED: Final = ""
@@ -133,7 +133,7 @@ def profile_text(path: str) -> str:
     from topology.readers.catalogue import content, decoded, is_file  # noqa: PLC0415  # for files
 
     shown = f"profile {path}"
-    if near(path, shipped_profiles()) and _MARKS.isdisjoint(path) and not is_file(path):
+    if _MARKS.isdisjoint(path) and not is_file(path):
         raise unknown("profile or file", path, shipped_profiles())
     try:
         data = content(path, LARGEST)
@@ -195,14 +195,20 @@ def runtime(name: str) -> Runtime:
 
 
 @cache
-def overlap_shares() -> dict[str, float]:
-    """Read `data/overlap.toml`, once: the hidden share by kind of collective."""
-    row = tomllib.loads(_read("overlap.toml"))
-    return {
-        key: read_sourced(f"overlap.{key}", entry, "1", row).value
-        for key, entry in row.items()
-        if key not in ("kind", "source")
-    }
+def overlap_table() -> dict[str, tuple[float, float]]:
+    """Read `data/overlap.toml`, once: share, and seconds before it, by kind of collective."""
+    table = tomllib.loads(_read("overlap.toml"))
+    shares, starts = (
+        {key: read_sourced(f"{part}.{key}", row, unit, table).value for key, row in rows.items()}
+        for part, unit, rows in (("share", "1", table["share"]), ("start", "s", table["start"]))
+    )
+    return {kind: (share, starts[kind]) for kind, share in shares.items()}
+
+
+@cache
+def rank_spread() -> float:
+    """Return the standard deviation of the speed of GPUs of one kind, relative."""
+    return read_sourced("spread", tomllib.loads(_read("ranks.toml"))["spread"], "1", {}).value
 
 
 def communicator_bytes(profile: Profile | None = None) -> float:

@@ -1,18 +1,22 @@
 """How much of a collective that runs beside compute is really hidden."""
 
-from costmodels.catalogue import overlap_shares
+import numpy as np
+
+from costmodels.catalogue import overlap_table
+from costmodels.ops import Real
 from costmodels.profile import Profile
-from topology.devices import Architecture
 
 
-def hidden_share(kind: str, architecture: Architecture, profile: Profile | None = None) -> float:
-    """Share of the time beside compute that a collective does not cost again.
+def hidden_share(kind: str, seconds: Real, profile: Profile | None = None) -> Real:
+    """Share that a message of `seconds` does not cost again when it runs beside compute.
 
-    NCCL's kernels take multiprocessors, and both draw power, so the compute slows down meanwhile.
+    Every message keeps a time to itself, while it waits for multiprocessors and for the other
+    ranks; of the rest a share is hidden, because NCCL's kernels and the compute take
+    multiprocessors and power from each other.
 
-    >>> 0 < hidden_share("send_recv", "hopper") < 1
+    >>> bool(hidden_share("send_recv", 1e-4) < hidden_share("send_recv", 1e-3) < 1)
     True
     """
-    del architecture  # measured on Hopper only
-    own = None if profile is None else profile.hidden_share(kind)
-    return overlap_shares()[kind] if own is None else own
+    own = None if profile is None else profile.hiding(kind)
+    share, start = overlap_table()[kind] if own is None else own
+    return share * (1.0 - start / np.maximum(seconds, start)) if start else share

@@ -13,6 +13,7 @@ from costmodels.estimate import Basis
 from costmodels.kernels import (
     attention_basis,
     attention_time,
+    chain_time,
     matmul_basis,
     matmul_time,
     pointwise_basis,
@@ -47,14 +48,16 @@ Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "co
 class Target:
     """What a program runs on: one rank's device, the links along every axis, and the runtime.
 
-    algorithm : of collectives; ``auto`` is NCCL's choice. attention : kernel; ``auto`` is the best
-    commonly available. profile : what was measured on this machine.
+    ranks : that wait for each other. algorithm : of collectives; ``auto`` is NCCL's choice.
+    attention : kernel; ``auto`` is the best commonly available. profile : what was measured on
+    this machine.
     """
 
     device: Device
     fabrics: Mapping[str, Fabric]
     runtime: Runtime
     precision: Precision
+    ranks: int = 1
     algorithm: str = "auto"
     attention: str = "auto"
     profile: Profile | None = None
@@ -255,7 +258,9 @@ def _streamed(function: str, traffic: Real, target: Target) -> Priced:
     moved = traffic * fusion.traffic / fusion.kernels
     return Priced(
         kind="pointwise",
-        seconds=fusion.kernels * pointwise_time(moved, target.device, _kernels(target)),
+        seconds=chain_time(
+            traffic, fusion.traffic, fusion.kernels, target.device, _kernels(target)
+        ),
         kernels=fusion.kernels,
         basis=pointwise_basis(
             target.device, _kernels(target), **_seen(target, "pointwise", bytes=moved)

@@ -18,7 +18,8 @@ It is read from TOML that `planner calibrate` writes::
     [times.hopper.nvlink.all_reduce.graph]  # of groups like the measured one, by size
     [launch]                           # host and gap of a collective call
     [runtimes.torch-eager]             # what data/runtimes.toml says otherwise
-    [overlap]                          # hidden share, by kind of collective
+    [overlap]                          # share that compute hides, by kind of collective
+    [overlap_start]                    # of a message's time above this
     [memory]                           # bytes of a communicator
 """
 
@@ -63,7 +64,7 @@ Table = Mapping[str, object]
 _HEAD: Final = {"format", "hardware", "date", "kind", "source"}
 _PARTS: Final = {
     "machine", "software", "matmul", "attention", "pointwise", "curves", "times", "launch",
-    "runtimes", "overlap", "memory",
+    "runtimes", "overlap", "overlap_start", "memory",
 }  # fmt: skip
 _CHECK: Final = (
     "worst_error", "held_out_median_error", "held_out_p90_error", "held_out_worst_error",
@@ -125,6 +126,7 @@ class Profile:
     curves: CurveCalibration
     runtimes: tuple[tuple[str, RuntimeCalibration], ...] = ()
     overlap: tuple[tuple[str, Sourced], ...] = ()
+    overlap_start: tuple[tuple[str, Sourced], ...] = ()
     communicator: Sourced | None = None
     fits: tuple[tuple[str, Fit], ...] = ()
 
@@ -134,10 +136,13 @@ class Profile:
         gpus = dict(self.machine).get("gpus", "1")
         return "-".join([self.hardware, *([f"x{gpus}"] if gpus != "1" else []), self.date])
 
-    def hidden_share(self, kind: str) -> float | None:
-        """Share of a collective of `kind` that compute hides; None where it was not measured."""
-        found = dict(self.overlap).get(kind)
-        return None if found is None else found.value
+    def hiding(self, kind: str) -> tuple[float, float] | None:
+        """Share that compute hides of a collective of `kind`, and the seconds that it never does.
+
+        None where that was not measured.
+        """
+        share, start = dict(self.overlap).get(kind), dict(self.overlap_start).get(kind)
+        return None if share is None else (share.value, 0.0 if start is None else start.value)
 
     def runtime(self, shipped: Runtime, *, lean: bool = True) -> Runtime:
         """Return a runtime with what was measured in place of what was shipped.
@@ -174,8 +179,8 @@ def load_profile(text: str, name: str = "profile") -> Profile:
     ... date = "2026-11-27"
     ... source = "an example"
     ... [overlap]
-    ... all_gather = "0.6"''').hidden_share("all_gather")
-    0.6
+    ... all_gather = "0.6"''').hiding("all_gather")
+    (0.6, 0.0)
     """
     try:
         document = tomllib.loads(text)
@@ -210,7 +215,7 @@ def _check_head(document: Table, name: str) -> None:
 
 
 def _profile(document: Table, text: str) -> Profile:
-    tables = {part: _part(document, part) for part in _PARTS}
+    tables = {part: _inner(document.get(part, {}), part) for part in _PARTS}
     for part in ("launch", "memory"):
         check_keys(part, tables[part], (*_KEYS[part], *_PROVENANCE))
     identity = f"{document['hardware']} {document['date']} {hash(text)}"
@@ -226,14 +231,11 @@ def _profile(document: Table, text: str) -> Profile:
             (key, _runtime(key, _inner(row, key), document))
             for key, row in tables["runtimes"].items()
         ),
-        overlap=tuple(_overlap(tables["overlap"], document)),
+        overlap=tuple(_by_kind("overlap", "1", tables["overlap"], document)),
+        overlap_start=tuple(_by_kind("overlap_start", "s", tables["overlap_start"], document)),
         communicator=_optional(tables["memory"], "memory", "communicator", "B", document),
         fits=tuple(_fits(tables)),
     )
-
-
-def _part(document: Table, part: str) -> Table:
-    return _inner(document.get(part, {}), part)
 
 
 def _inner(row: object, where: str) -> Table:
@@ -336,17 +338,14 @@ def _fusion(where: str, entry: object) -> Fusion:
     return Fusion(traffic=traffic, kernels=kernels)
 
 
-def _overlap(table: Table, document: Table) -> Iterator[tuple[str, Sourced]]:
-    defaults = {**_defaults(document), **table}
-    for kind, entry in table.items():
-        if kind in ("kind", "source", "note", "fit"):
-            continue
-        if kind not in OPS:
-            raise InputError(f"overlap.{kind}: wanted one of {', '.join(OPS)}")
-        share = read_sourced(f"overlap.{kind}", entry, "1", defaults)
-        if share.value > 1:
-            raise InputError(f"overlap.{kind}: got {share.value:g}, wanted a share up to 1")
-        yield kind, share
+def _by_kind(part: str, unit: str, table: Table, document: Table) -> Iterator[tuple[str, Sourced]]:
+    """Yield a number for each kind of collective that a part names."""
+    check_keys(part, table, (*OPS, *_PROVENANCE))
+    for kind in OPS:
+        found = _optional(table, part, kind, unit, document)
+        if found is not None:
+            check_number(f"{part}.{kind}", found.value, unit, int(unit == "1"))
+            yield kind, found
 
 
 def _optional(table: Table, where: str, key: str, unit: str, defaults: Table) -> Sourced | None:

@@ -64,10 +64,13 @@ class Runtime:
 
     def moving(self, traffic: Mapping[str, float]) -> "Runtime":
         """Return the runtime with other factors of traffic for some functions."""
-        if not traffic:
+        return self.doing({n: replace(self.fusion(n), traffic=x) for n, x in traffic.items()})
+
+    def doing(self, functions: Mapping[str, Fusion]) -> "Runtime":
+        """Return the runtime with some functions done in other ways."""
+        if not functions:
             return self
-        changed = {name: replace(self.fusion(name), traffic=x) for name, x in traffic.items()}
-        return replace(self, functions=tuple({**dict(self.functions), **changed}.items()))
+        return replace(self, functions=tuple({**dict(self.functions), **functions}.items()))
 
 
 def load_runtimes(text: str) -> dict[str, Runtime]:
@@ -79,16 +82,21 @@ def _runtime(name: str, row: Mapping[str, object]) -> Runtime:
     wanted = {"launch", "functions", *_UNITS}
     if row.keys() != wanted:
         raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
-    functions = cast("Mapping[str, Mapping[str, float]]", row["functions"])
     numbers = {
         key: read_sourced(f"{name}.{key}", row[key], unit, row) for key, unit in _UNITS.items()
     }
     return Runtime(
         name=name,
         launch=cast(Literal["graph", "stream"], row["launch"]),
-        functions=tuple(
-            (key, Fusion(traffic=float(entry["traffic"]), kernels=int(entry["kernels"])))
-            for key, entry in functions.items()
-        ),
+        functions=tuple(read_fusions(row["functions"]).items()),
         **numbers,
     )
+
+
+def read_fusions(table: object) -> dict[str, Fusion]:
+    """Read what functions cost from a TOML `table`, by name."""
+    rows = cast("Mapping[str, Mapping[str, float]]", table)
+    return {
+        name: Fusion(traffic=float(row["traffic"]), kernels=int(row["kernels"]))
+        for name, row in rows.items()
+    }

@@ -6,7 +6,7 @@ part of itself, because it takes multiprocessors and power away from it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from costmodels.estimate import Basis
 from costmodels.ops import Collective, Loop, Op, Real, Size, Tensor
 from costmodels.overlap import hidden_share
 from costmodels.price import Class, Known, Priced, Target, recall
+from costmodels.slowest import waiting_share
 
 K = TypeVar("K")
 _TINY: Final = 2.0**-100  # s, keeps a share of nothing finite
@@ -29,6 +30,7 @@ class Cost:
 
     classes : busy seconds by class of operation, `communication` in full.
     exposed, hidden : communication that adds to the time, and that runs beside compute.
+    waiting : seconds until the slowest of the ranks that exchange something has come as far.
     host : seconds the host takes to issue it all.
     known : busy seconds by class and by how well they are known.
     """
@@ -36,6 +38,7 @@ class Cost:
     classes: Mapping[Class, Real] = field(default_factory=dict)
     exposed: Real = 0.0
     hidden: Real = 0.0
+    waiting: Real = 0.0
     host: Real = 0.0
     known: Mapping[tuple[Class, Basis], Real] = field(default_factory=dict)
 
@@ -60,7 +63,7 @@ class Cost:
     @property
     def device(self) -> Real:
         """Seconds on the device, were the host infinitely fast."""
-        return self.compute + self.exposed
+        return self.compute + self.exposed + self.waiting
 
     @property
     def launch(self) -> Real:
@@ -77,6 +80,7 @@ class Cost:
             classes=_added(self.classes, other.classes),
             exposed=self.exposed + other.exposed,
             hidden=self.hidden + other.hidden,
+            waiting=self.waiting + other.waiting,
             host=self.host + other.host,
             known=_added(self.known, other.known),
         )
@@ -87,6 +91,7 @@ class Cost:
             classes={kind: seconds * count for kind, seconds in self.classes.items()},
             exposed=self.exposed * count,
             hidden=self.hidden * count,
+            waiting=self.waiting * count,
             host=self.host * count,
             known={part: seconds * count for part, seconds in self.known.items()},
         )
@@ -103,11 +108,17 @@ def cost(loop: Loop, target: Target, known: Known | None = None) -> Cost:
     ----------
     known : prices of operations met before on this device and runtime; it is added to.
     """
-    found: Known = {} if known is None else known
-    total = _straight([item for item in loop.body if not isinstance(item, Loop)], target, found)
+    found = _turns(loop, target, {} if known is None else known)
+    if "communication" not in found.classes:
+        return found
+    return replace(found, waiting=found.compute * waiting_share(target.ranks))
+
+
+def _turns(loop: Loop, target: Target, known: Known) -> Cost:
+    total = _straight([item for item in loop.body if not isinstance(item, Loop)], target, known)
     for item in loop.body:
         if isinstance(item, Loop):
-            total = total + cost(item, target, found)
+            total = total + _turns(item, target, known)
     return total.times(loop.count)
 
 
@@ -156,13 +167,13 @@ def _overlap(
 
 
 def _hidden_share(priced: list[tuple[Op, Priced]], target: Target) -> Real:
-    """Share that is hidden of what runs beside compute: the mean over its kinds, by their time."""
+    """Share that is hidden of what runs beside compute: the mean over messages, by their time."""
     total: Real = 0.0
     hidden: Real = 0.0
     for op, one in priced:
         if op.stream != "compute" and one.kind == "communication":
             kind = op.kind if isinstance(op, Collective) else "send_recv"
-            share = hidden_share(kind, target.device.architecture, target.profile)
+            share = hidden_share(kind, one.seconds, target.profile)
             total, hidden = total + one.seconds, hidden + one.seconds * share
     return hidden / np.maximum(total, _TINY)
 

@@ -3,6 +3,7 @@
 Every result has ``to_dict()``, equal to what the command prints with ``--format json``.
 """
 
+from dataclasses import replace
 from typing import Final, cast
 
 import numpy as np
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 
 from costmodels.catalogue import runtimes
 from planner.catalogue import engine as find_engine
-from planner.catalogue import engines
+from planner.catalogue import engine_name, engines
 from planner.collectives import MOST_GPUS, MOST_NODES
 from planner.outcome import PlanEstimate
+from planner.plan import Plan, parse_plan
 from planner.request import EXECUTOR, LARGEST, Request, whole_number
 from planner.search import Recommendation, find, question_of, single_plan
+from planner.site import machine_of
 from topology.catalogue import hardware as find_hardware
 from topology.errors import InputError, shown
 from topology.fabric import Fabric
@@ -25,8 +28,12 @@ _COUNTS: Final = frozenset(LARGEST) - {"top"}
 MOST: Final = 2**53
 
 
-def request_of(model: str, gpus: int, asked: dict[str, object]) -> Request:
+def request_of(
+    model: str, gpus: int | None, asked: dict[str, object], plan: object = None
+) -> Request:
     """Build a request from keywords; numbers may be any kind that is whole.
+
+    Where no number of GPUs is asked for, a machine gives all it has, and a plan those it takes.
 
     Raises
     ------
@@ -45,31 +52,62 @@ def request_of(model: str, gpus: int, asked: dict[str, object]) -> Request:
         asked = {"hardware": "", **asked}  # the machine knows its GPUs
     fields = {
         name: whole_number(name, value) if name in _COUNTS and value is not None else value
-        for name, value in {**asked, "gpus": gpus}.items()
+        for name, value in {**asked, "gpus": 1 if gpus is None else gpus}.items()
     }
     if not isinstance(model, str):
         raise InputError(f"model: got {shown(model)}, wanted a name or the path of a config.json")
-    return Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
+    request = Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
+    return request if gpus is not None else replace(request, gpus=_all(request, plan))
+
+
+def _all(request: Request, plan: object) -> int:
+    """Count the GPUs of the machine that a request brings, or those of a plan; one without."""
+    machine = machine_of(request)
+    if machine is not None:
+        return machine.gpus
+    if isinstance(plan, str | Plan):
+        return parse_plan(str(plan)).gpus
+    if request.nodes > 1:
+        raise InputError(f"gpus: got none beside {request.nodes} nodes, wanted those of all nodes")
+    return 1
 
 
 def _by_engine(asked: dict[str, object]) -> dict[str, object]:
     """Give a request the engine's runtime where it names none, or names the engine as one."""
     name, runtime = asked.get("engine"), asked.get("runtime")
-    if not name and isinstance(runtime, str) and runtime.lower() not in runtimes():
-        known = engines().named(runtime)
-        name, runtime = (known.name, "") if known else (name, runtime)
-    if isinstance(name, str) and name not in ("", EXECUTOR):
-        found = find_engine(name)
-        return {**asked, "engine": found.name, "runtime": runtime or found.runtime}
-    return {key: value for key, value in asked.items() if key != "runtime" or value is not None}
+    own = _engine_of(runtime)
+    if isinstance(name, str) and name:
+        name = engine_name(name)
+    if own and name not in (None, "", own):
+        raise InputError(f"runtime: got {own}, an engine beside the engine {name}: wanted one")
+    if own:
+        name, runtime = own, None
+    if isinstance(name, str) and name not in ("", EXECUTOR) and runtime is None:
+        runtime = find_engine(name).runtime
+    said = {**asked, "engine": name, "runtime": runtime}
+    left_out = {key for key in ("engine", "runtime") if said[key] is None}
+    return {key: value for key, value in said.items() if key not in left_out}
 
 
-def estimate(model: str, gpus: int = 1, plan: str | None = None, **asked: object) -> PlanEstimate:
+def _engine_of(runtime: object) -> str:
+    """Name the engine that a runtime is called by; empty where it is none."""
+    if not isinstance(runtime, str) or runtime.lower() in runtimes():
+        return ""
+    if runtime.casefold() == EXECUTOR:
+        return EXECUTOR
+    known = engines().named(runtime)
+    return known.name if known else ""
+
+
+def estimate(
+    model: str, gpus: int | None = None, plan: str | None = None, **asked: object
+) -> PlanEstimate:
     """Estimate one plan in full.
 
     Parameters
     ----------
     model : a catalogue name, or the path of a config.json or a diffusers folder.
+    gpus : where left out all of a machine, those of the plan, or one.
     plan : such as ``cfg2.ulysses4``; may be left out on one GPU.
     **asked : ``hardware``, ``height``, ``width``, ``frames``, ``steps``, ``batch``, ``runtime``,
         ``precision``, ``nodes``, ``input_tokens``, ``output_tokens`` ... as in `Request`.
@@ -79,11 +117,11 @@ def estimate(model: str, gpus: int = 1, plan: str | None = None, **asked: object
     InputError
         If a name or a number cannot be right, or the plan cannot run (`IllegalPlanError`).
     """
-    question = question_of(request_of(model, gpus, asked))
+    question = question_of(request_of(model, gpus, asked, plan))
     return single_plan(question, plan)
 
 
-def recommend(model: str, gpus: int = 1, **asked: object) -> Recommendation:
+def recommend(model: str, gpus: int | None = None, **asked: object) -> Recommendation:
     """Rank all plans; arguments as for `estimate`.
 
     Raises

@@ -19,6 +19,22 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message[0].lower()}{message[1:]}")
 
 
+class Named(argparse.Action):
+    """Takes a name or a file; an empty one is left by a variable of a script that is not set."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the value, or refuse it where it is empty."""
+        if values == "":
+            parser.error(f"argument {option_string}: got '', wanted a name or no such option")
+        setattr(namespace, self.dest, values)
+
+
 def add_command(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str
 ) -> argparse.ArgumentParser:
@@ -50,12 +66,26 @@ def check_nameless(said: argparse.Namespace) -> None:
         raise InputError(f"{said.command} {said.action}: got {said.name[:60]!r}, wanted no name")
 
 
+def check_alone(said: argparse.Namespace, *names: str) -> None:
+    """Refuse options that an action has no use for."""
+    for name in names:
+        value = getattr(said, name)
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{said.command} {said.action}: got {option} {value}, wanted none")
+
+
 def whole(text: str) -> int:
     """Read a whole number."""
     try:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number") from None
+
+
+def add_action(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add what a command is to do; one without is told the names."""
+    parser.add_argument("action", choices=names, metavar="|".join(names), help="see above")
 
 
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
@@ -111,6 +141,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensorrt-version",
         default="",
+        action=Named,
         help="of the TensorRT that will build it, such as 11.2.1.2 (default: the newest known)",
     )
     parser.add_argument(
@@ -152,7 +183,9 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         default="",
-        help="price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc ... (default: "
+        action=Named,
+        help="price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc, vllm, "
+        "tensorrt-llm or sglang-llm; or planner, the executor of `planner validate` (default: "
         "none; torch-eager is then the model's own repository)",
     )
     add_profile(parser)
@@ -187,6 +220,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attention",
         default="",
+        action=Named,
         help="kernel to price: fa2, fa3, fa4, cudnn, trtllm ... (default: the runtime's)",
     )
     parser.add_argument(
@@ -222,12 +256,14 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     """Add what a request runs on."""
     parser.add_argument(
         "--hardware",
+        action=Named,
         help="a name of `planner topology list` (default: h100-sxm); with --topology the kind of "
         "GPU where the text names none",
     )
     parser.add_argument(
         "--topology",
         default="",
+        action=Named,
         metavar="FILE",
         help="the machine: nvidia-smi topo -m, XML, a cluster ...; - reads what is piped in",
     )
@@ -268,6 +304,7 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile",
         default="",
+        action=Named,
         help="calibration to predict with: a file, a name of `planner profile list`, or none, "
         "which leaves measured profiles out and takes the tables of the GPU's generation alone "
         "(default: the one that ships for the hardware, if any)",
@@ -277,7 +314,10 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 def add_checked_profile(parser: argparse.ArgumentParser) -> None:
     """Add the profile to a command that predicts nothing, for scripts that give it to all."""
     parser.add_argument(
-        "--profile", default="", help="a calibration, which is read and checked; nothing is priced"
+        "--profile",
+        default="",
+        action=Named,
+        help="a calibration, which is read and checked; nothing is priced",
     )
 
 
@@ -289,13 +329,14 @@ def add_collectives(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--op",
+        action=Named,
         help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "
         "scatter or send_recv (default: all_reduce, or that of a log)",
     )
     parser.add_argument(
         "--bytes",
-        default="1KiB:1GiB",
-        help="a size, or a range that doubles, low:high (default: 1KiB:1GiB)",
+        action=Named,
+        help="a size, or a range that doubles, low:high (default: 1KiB:1GiB, or all of a log)",
     )
     parser.add_argument(
         "--algorithm",
@@ -304,20 +345,23 @@ def add_collectives(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--launch",
-        default="graph",
+        action=Named,
         help="who starts a call: graph, a CUDA graph that is replayed; stream, the host each time, "
         "which small messages wait for (default: graph)",
     )
     add_profile(parser)
     parser.add_argument(
-        "--compare", metavar="LOG", help="put an output of nccl-tests beside what is predicted"
+        "--compare",
+        action=Named,
+        metavar="LOG",
+        help="put an output of nccl-tests beside what is predicted",
     )
     add_output(parser, (*FORMATS, "csv"))
 
 
 def add_models(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner models``."""
-    parser.add_argument("action", choices=["list", "show", "import"], help="see above")
+    add_action(parser, "list", "show", "import")
     parser.add_argument("name", nargs="?", help="a catalogue name, a config.json or a folder")
     add_checked_profile(parser)
     add_output(parser)
@@ -325,12 +369,10 @@ def add_models(parser: argparse.ArgumentParser) -> None:
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner topology``."""
-    parser.add_argument("action", choices=["list", "show", "import", "detect"], help="see above")
+    add_action(parser, "list", "show", "import", "detect")
     parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
-    parser.add_argument("--hardware", help="kind of GPU, where the file does not say")
-    parser.add_argument(
-        "--nodes", type=whole, default=1, metavar="N", help="hosts, all alike (default: 1)"
-    )
+    parser.add_argument("--hardware", action=Named, help="kind of GPU, where the file does not say")
+    parser.add_argument("--nodes", type=whole, metavar="N", help="hosts, all alike (default: 1)")
     _add_generation(parser)
     add_checked_profile(parser)
     add_output(parser, (*FORMATS, "html"))

@@ -4,6 +4,7 @@ from functools import cache
 from importlib.resources import files
 
 from planner.launch import Engine, Engines, load_engines
+from planner.request import EXECUTOR
 from topology.errors import unknown
 
 
@@ -25,5 +26,19 @@ def engine(name: str) -> Engine:
     known = engines()
     found = known.named(name)
     if found is None:
-        raise unknown("engine", name, tuple(one.name for one in known.engines))
+        raise unknown("engine", name, (*(one.name for one in known.engines), EXECUTOR))
     return found
+
+
+def engine_name(text: str) -> str:
+    """Give the name of the engine that is meant, the executor of ``planner validate`` included.
+
+    Raises
+    ------
+    InputError
+        If there is no engine of that name.
+
+    >>> engine_name("vLLM-Omni"), engine_name("planner")
+    ('vllm-omni', 'planner')
+    """
+    return EXECUTOR if text.casefold() == EXECUTOR else engine(text).name

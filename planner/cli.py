@@ -107,21 +107,10 @@ def _asked(said: argparse.Namespace) -> dict[str, object]:
 
 
 def _request(said: argparse.Namespace) -> "Request":
-    """Build the request of a command.
-
-    Where no number of GPUs is asked for, a machine gives all it has, and a plan those it takes.
-    """
     from planner.api import request_of  # noqa: PLC0415
-    from planner.plan import parse_plan  # noqa: PLC0415
 
     said.topology = _piped(said.topology)
-    asked, gpus = _asked(said), said.gpus
-    if gpus is None and (said.topology or said.detect):
-        gpus = _ground(said).gpus
-    plan = getattr(said, "plan", None)
-    if gpus is None and plan is not None:
-        gpus = parse_plan(plan).gpus
-    return request_of(said.model, 1 if gpus is None else gpus, asked)
+    return request_of(said.model, said.gpus, _asked(said), getattr(said, "plan", None))
 
 
 def _piped(source: str) -> str:
@@ -192,19 +181,22 @@ def _export(said: argparse.Namespace) -> Answer:
 
 def _collectives(said: argparse.Namespace) -> Answer:
     from planner import collectives  # noqa: PLC0415
+    from planner.request import told_of_nothing  # noqa: PLC0415
 
     said.topology = _piped(said.topology)
     ground = _ground(said) if said.topology or said.detect else None
+    if ground is None and said.pcie_generation is not None:
+        raise told_of_nothing("pcie_generation", said.pcie_generation)
     if said.compare is not None:
         return _compared(said, ground), DONE
     table = collectives.table(
         said.op or "all_reduce",
-        said.bytes,
+        said.bytes or collectives.USUAL,
         gpus=(8 if ground is None else ground.gpus) if said.gpus is None else said.gpus,
         hardware=said.hardware or "h100-sxm",
         nodes=said.nodes,
         algorithm=said.algorithm,
-        launch=said.launch,
+        launch=said.launch or "graph",
         ground=ground,
         profile=said.profile,
         here=said.detect,
@@ -226,10 +218,11 @@ def _log(name: str) -> str:
 
 def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
     from costmodels.collectives.settings import read_launch  # noqa: PLC0415
-    from planner import collectives, compare  # noqa: PLC0415
+    from planner import collectives, compare, compared  # noqa: PLC0415
 
-    collectives.sizes_of(said.bytes)  # what a log has no use for can be wrong all the same
-    read_launch(said.launch)
+    if said.launch is not None and read_launch(said.launch) != "graph":
+        raise InputError(f"launch: got {said.launch}, as PyTorch calls, wanted graph beside a log")
+    within = {} if said.bytes is None else {"sizes": collectives.range_of(said.bytes)}
     text = _log(said.compare)
     found = compare.compare_all(
         text,
@@ -243,11 +236,12 @@ def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
             algorithm=said.algorithm,
             profile=said.profile,
             here=said.detect,
+            **within,
         ),
     )
     if said.format == "json":
         return _json({"tables": [one.to_dict() for one in found]})
-    return compare.written(found, said.format)
+    return compared.written(found, said.format)
 
 
 def _models(said: argparse.Namespace) -> Answer:
@@ -293,12 +287,13 @@ def _topology(said: argparse.Namespace) -> Answer:
     if said.action in ("list", "detect"):
         arguments.check_nameless(said)
     if said.action == "list":
+        arguments.check_alone(said, "hardware", "nodes", "pcie_generation")
         return _hardware_list(said.format), DONE
     machine = named(
         None if said.name is None else _piped(said.name),
         here=said.action == "detect",
         kind=said.hardware,
-        nodes=said.nodes,
+        nodes=1 if said.nodes is None else said.nodes,
         pcie_generation=said.pcie_generation,
     )
     if said.format == "json" or said.action == "import":

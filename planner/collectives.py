@@ -15,6 +15,7 @@ from topology.units import counted, format_bytes, format_seconds, parse_bytes
 if TYPE_CHECKING:
     from planner.ground import Ground
 
+USUAL: Final = "1KiB:1GiB"
 LARGEST: Final = 2**44
 MOST_GPUS: Final = 2**17
 MOST_NODES: Final = 2**14
@@ -135,15 +136,27 @@ def sizes_of(text: str) -> list[float]:
     >>> sizes_of("1KiB:4KiB")
     [1024.0, 2048.0, 4096.0]
     """
+    first, last = range_of(text)
+    sizes = [first]
+    while sizes[-1] * 2 <= last:
+        sizes.append(sizes[-1] * 2)
+    return sizes
+
+
+def range_of(text: str) -> tuple[float, float]:
+    """Read the ends of a range ``low:high``; of one size both are the same.
+
+    Raises
+    ------
+    InputError
+        As for `sizes_of`.
+    """
     low, colon, high = text.partition(":")
     first = _size(low)
     last = _size(high) if colon else first
     if first > last:
         raise InputError(f"bytes: got {text[:40]!r}, wanted low:high with low <= high")
-    sizes = [first]
-    while sizes[-1] * 2 <= last:
-        sizes.append(sizes[-1] * 2)
-    return sizes
+    return first, last
 
 
 def _size(text: str) -> float:

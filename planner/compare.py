@@ -1,126 +1,32 @@
 """Predicted collectives beside those that nccl-tests measured, and why they part."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodels.collectives import Settings, choose, supports
-from costmodels.collectives.operations import PROTOCOLS, Op, read_op
+from costmodels.collectives import Settings, choose
+from costmodels.collectives.operations import PROTOCOLS, read_op
 from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
-from planner.diagnosis import SMALL, Run, diagnose, disturbances, disturbed
+from planner.compared import ComparedRow, Comparison
+from planner.diagnosis import Run, diagnose, disturbances, disturbed
 from planner.nccl_fabric import as_said
 from planner.nccl_log import Log, read_log, with_op
-from planner.nccl_ops import inferred_op
-from planner.nccl_rows import ranks_of
-from planner.plot import plot
+from planner.nccl_ops import forced, inferred_op, sizes_hold
+from planner.nccl_rows import LogRow, ranks_of
 from topology.catalogue import hardware as find_hardware
 from topology.catalogue import hardware_names
 from topology.errors import InputError
 from topology.fabric import Fabric
 from topology.links.catalogue import names
 from topology.links.names import by_product
-from topology.units import format_bytes, format_seconds
+from topology.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from planner.ground import Ground
 
 OLDEST: Final = (2, 18)
-HEADERS: Final = (
-    "size", "measured", "predicted", "error", "busbw GB/s", "predicted GB/s", "algorithm",
-    "protocol",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedRow:
-    """One size: seconds measured (out of place, and in place) and predicted.
-
-    error : relative, of the time out of place; positive where the model is slow.
-    """
-
-    message_bytes: float
-    measured_s: float
-    in_place_s: float | None
-    predicted_s: float
-    error: float
-    disturbed: bool
-    bus_bandwidth_bytes_per_s: float
-    predicted_bus_bandwidth_bytes_per_s: float
-    algorithm: str
-    protocol: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """One table of a log beside the model.
-
-    mismatch : that the log names other GPUs, or one twice, empty where it does not; then no reasons
-        are sought.
-    notes : what was taken for granted. diagnosis : where and why the two part.
-    """
-
-    title: str
-    op: Op
-    hardware: str
-    gpus: int
-    nodes: int
-    rows: tuple[ComparedRow, ...]
-    mismatch: str = ""
-    notes: tuple[str, ...]
-    diagnosis: tuple[str, ...]
-
-    def median(self, *, small: bool) -> float | None:
-        """Median of the error's size over small messages, or over the others; None without any."""
-        errors = [abs(row.error) for row in self.rows if (row.message_bytes <= SMALL) == small]
-        return float(np.median(errors)) if errors else None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints for one table."""
-        return {
-            "title": self.title,
-            "op": self.op,
-            "hardware": self.hardware,
-            "gpus": self.gpus,
-            "nodes": self.nodes,
-            "median_error_small": self.median(small=True),
-            "median_error_large": self.median(small=False),
-            "rows": [asdict(row) for row in self.rows],
-            "notes": [*self.opening(), *self.notes],
-            "diagnosis": list(self.diagnosis),
-        }
-
-    def cells(self) -> Iterator[list[str]]:
-        """Yield the cells of each row as text."""
-        for row in self.rows:
-            yield [
-                format_bytes(row.message_bytes),
-                format_seconds(row.measured_s),
-                format_seconds(row.predicted_s),
-                f"{100 * row.error:+.0f} %{' *' if row.disturbed else ''}",
-                f"{row.bus_bandwidth_bytes_per_s / 10**9:.2f}",
-                f"{row.predicted_bus_bandwidth_bytes_per_s / 10**9:.2f}",
-                row.algorithm,
-                row.protocol,
-            ]
-
-    def summary(self) -> list[str]:
-        """Say how far the two are apart, and why."""
-        halves = (("up to 64 KiB", self.median(small=True)), ("above", self.median(small=False)))
-        parts = [f"{100 * value:.1f} % {words}" for words, value in halves if value is not None]
-        marked = ["* disturbed"] if any(row.disturbed for row in self.rows) else []
-        return [f"median error {', '.join(parts)}", *marked, *self.notes, *self.diagnosis]
-
-    def opening(self) -> list[str]:
-        """Give the line that stands before all others, where there is one."""
-        return [self.mismatch] if self.mismatch else []
-
-    def headline(self) -> str:
-        """Say what was compared."""
-        nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
-        title = f"{self.title}: " if self.title else ""
-        return f"{title}{self.op} on {self.gpus} x {self.hardware}{nodes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +35,7 @@ class Setting:
 
     ground : the machine, where the caller has one. name : of the log's file.
     profile : as in `planner.collectives.table`. here : `ground` is the machine this runs on.
+    sizes : the least and the most bytes of a row.
     """
 
     hardware: str = ""
@@ -140,6 +47,7 @@ class Setting:
     name: str = ""
     profile: str = ""
     here: bool = False
+    sizes: tuple[float, float] = (0, np.inf)
 
 
 def compare_all(text: str, setting: Setting) -> list[Comparison]:
@@ -148,11 +56,27 @@ def compare_all(text: str, setting: Setting) -> list[Comparison]:
     Raises
     ------
     InputError
-        If there is no table, or nobody says what was measured on what.
+        If there is no table, nobody says what was measured on what, or a log and the caller do
+        not agree about it.
     """
     if setting.op:
         read_op(setting.op)
-    return [compare(log, setting) for log in read_log(text)]
+    logs = read_log(text)
+    found = [compare(log, setting) for log in logs if _asked(log, setting)]
+    if not found:
+        every = [row.message_bytes for log in logs for row in log.rows]
+        ends = [
+            f"{format_bytes(low)} to {format_bytes(high)}"
+            for low, high in (setting.sizes, (min(every), max(every)))
+        ]
+        raise InputError(f"bytes: got {ends[0]}, wanted some of the log's, {ends[1]}")
+    return found
+
+
+def _asked(log: Log, setting: Setting) -> list[LogRow]:
+    """List the rows of the sizes that were asked for."""
+    low, high = setting.sizes
+    return [row for row in log.rows if low <= row.message_bytes <= high]
 
 
 def compare(log: Log, setting: Setting) -> Comparison:
@@ -160,18 +84,21 @@ def compare(log: Log, setting: Setting) -> Comparison:
     log, inferred = known_op(log, setting)
     fabric, name, said = links_of(log, setting)
     other = other_hardware(log, name) or log.shared
+    rows = _asked(log, setting)
+    op = read_op(log.op or setting.op)
     run = Run(
-        op=read_op(log.op or setting.op),
+        op=op,
         fabric=fabric,
-        algorithm=setting.algorithm if setting.algorithm != "auto" else log.algorithm or "auto",
+        algorithm=setting.algorithm if setting.algorithm != "auto" else forced(log, op, fabric),
         settings=Settings(
             nccl=max(log.nccl, OLDEST) if log.nccl else Settings().nccl,
             launcher="single" if log.per_process > 1 else "process",
             protocols=log.links.switches.protocols,
         ),
-        sizes=np.array([row.message_bytes for row in log.rows]),
-        seconds=np.array([row.seconds for row in log.rows]),
+        sizes=np.array([row.message_bytes for row in rows]),
+        seconds=np.array([row.seconds for row in rows]),
         known=curves_of(name, setting.profile, setting.ground if setting.here else None),
+        sized=sizes_hold(log, op, fabric.ranks),
     )
     return Comparison(
         title=log.title,
@@ -179,9 +106,9 @@ def compare(log: Log, setting: Setting) -> Comparison:
         hardware=name,
         gpus=fabric.ranks,
         nodes=_hosts(log, setting, fabric),
-        rows=tuple(_rows(run, [row.in_place_s for row in log.rows])),
+        rows=tuple(_rows(run, [row.in_place_s for row in rows])),
         mismatch=other,
-        notes=(*inferred, *said, *_notes(log, fabric)),
+        notes=(*inferred, *said, *_apart(log, fabric), *_notes(log, fabric)),
         diagnosis=tuple(disturbances(run) if other else diagnose(run)),
     )
 
@@ -233,6 +160,8 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
     nodes = setting.nodes or log.nodes or 0
     if not 0 <= nodes <= MOST_NODES:
         raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
+    if log.nodes and nodes != log.nodes and ranks == (log.stated or ranks):
+        raise InputError(f"nodes: got {nodes}, wanted {log.nodes}, which the log says it ran on")
     hosts = nodes if nodes > 1 else 0
     if setting.ground is not None:
         part = setting.ground.on(ranks, hosts)
@@ -261,7 +190,7 @@ def _ranks(log: Log, setting: Setting) -> int:
     Raises
     ------
     InputError
-        If nobody says, it cannot be, or the log lists fewer.
+        If nobody says, it cannot be, or the log says another number.
     """
     asked = setting.gpus
     ranks = log.gpus if asked is None else asked
@@ -269,19 +198,25 @@ def _ranks(log: Log, setting: Setting) -> int:
         raise InputError(f"log: got {ranks or 'no'} GPUs, wanted two or more: give --gpus")
     if not 2 <= ranks <= MOST_GPUS:
         raise InputError(f"gpus: got {ranks}, wanted a whole number from 2 to {MOST_GPUS}")
-    if log.listed and ranks > log.listed:
-        raise InputError(f"gpus: got {ranks}, wanted at most the {log.listed} that the log lists")
+    some = log.stated > ranks == ranks_of(log.op, log.rows)
+    if log.stated and ranks != log.stated and not some:
+        raise InputError(f"gpus: got {ranks}, wanted {log.stated}, which the log says it ran on")
     return ranks
+
+
+def _apart(log: Log, fabric: Fabric) -> Iterator[str]:
+    """Say which of the GPUs that a log lists ran."""
+    if log.stated > fabric.ranks:
+        yield f"bandwidths of {fabric.ranks} of the {log.stated} GPUs that the log lists, in groups"
 
 
 def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
     predicted, bad = run.times(), disturbed(run.seconds)
     factor = bus_factor(run.op, run.fabric.ranks)
-    able = run.algorithm if supports(run.op, run.algorithm, run.fabric) else "auto"
     columns = zip(run.sizes, run.seconds, in_place, predicted, bad, strict=True)
     for size, measured, inside, time, marked in columns:
         algorithm, protocol = choose(
-            run.op, float(size), run.fabric, algorithm=able, settings=run.settings
+            run.op, float(size), run.fabric, algorithm=run.algorithm, settings=run.settings
         )
         yield ComparedRow(
             message_bytes=float(size),
@@ -316,59 +251,10 @@ def _notes(log: Log, fabric: Fabric) -> Iterator[str]:
         yield "the log names no NCCL release: taken as 2.29"
     elif log.nccl < OLDEST:
         yield f"NCCL {log.nccl[0]}.{log.nccl[1]} is older than 2.18, whose choices are taken"
+    if log.unread:
+        yield (
+            f"{counted(len(log.unread), 'row')} without numbers that can be read, from line "
+            f"{log.unread[0]} on: left out"
+        )
     if any(row.in_place_s is None for row in log.rows):
         yield "times in place are missing from some rows"
-
-
-def written(found: Sequence[Comparison], style: str) -> str:
-    """Write comparisons in a format of the command line."""
-    return {"markdown": as_markdown, "csv": as_csv, "table": as_text}[style](found)
-
-
-def as_text(found: Sequence[Comparison]) -> str:
-    """Write comparisons for a terminal: table, plot and reasons."""
-    return "\n\n".join(_text(one) for one in found)
-
-
-def _text(one: Comparison) -> str:
-    widths = (10, 10, 10, 8, 10, 14, 11, 8)
-    table = [
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
-        for cells in [list(HEADERS), *one.cells()]
-    ]
-    curves = {
-        "predicted": [
-            (row.message_bytes, row.predicted_bus_bandwidth_bytes_per_s / 10**9) for row in one.rows
-        ],
-        "measured": [
-            (row.message_bytes, row.bus_bandwidth_bytes_per_s / 10**9) for row in one.rows
-        ],
-    }
-    ends = format_bytes(one.rows[0].message_bytes), format_bytes(one.rows[-1].message_bytes)
-    drawn = ["", "bus bandwidth, GB/s", plot(curves, ends)] if len(one.rows) > 2 else []
-    said = [*one.opening(), one.headline()]
-    return "\n".join([*said, *table, *drawn, "", *(f"- {line}" for line in one.summary())])
-
-
-def as_markdown(found: Sequence[Comparison]) -> str:
-    """Write comparisons for a document."""
-    from planner.report import markdown  # noqa: PLC0415  # rich is slow to import
-
-    parts = []
-    for one in found:
-        lines = "\n".join(f"- {line}" for line in one.summary())
-        opening = "".join(f"{line}\n\n" for line in one.opening())
-        parts.append(
-            f"{opening}**{one.headline()}**\n\n{markdown(HEADERS, one.cells())}\n\n{lines}"
-        )
-    return "\n\n".join(parts)
-
-
-def as_csv(found: Sequence[Comparison]) -> str:
-    """Write the rows of comparisons as CSV: seconds and bytes a second."""
-    names = list(ComparedRow.__dataclass_fields__)
-    lines = [",".join(["op", "hardware", "gpus", "nodes", *names])]
-    for one in found:
-        place = [one.op, one.hardware, str(one.gpus), str(one.nodes)]
-        lines += [",".join([*place, *map(str, asdict(row).values())]) for row in one.rows]
-    return "\n".join(lines)

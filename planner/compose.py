@@ -14,6 +14,7 @@ from planner.plan import Plan
 from planner.strategies import SEQUENCE, STRATEGIES
 from planner.strategies.base import Case
 from planner.workload import Workload
+from topology.units import counted
 
 ORDER: Final = ("dp", "pp", "cfg", "ulysses", "ring", "allgather_kv", "tp")
 """Axes as they are nested where the links do not tell them apart, outermost first."""
@@ -26,7 +27,9 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
         yield f"degrees multiply to {plan.gpus} ({product}), not to {gpus} GPUs"
         return
     if plan.vae > gpus:
-        yield f"vae{plan.vae} needs more than {gpus} GPUs"
+        yield f"vae{plan.vae} needs more than {counted(gpus, 'GPU')}"
+    if plan.vae > 1 and model.vae is None:
+        yield f"vae{plan.vae}: {model.name} has no VAE to decode with"
     yield from unsupported(model)
     known = {strategy.name: strategy for strategy in STRATEGIES}
     for name, _ in plan.axes:

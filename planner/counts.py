@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from planner.asked import hosts_of
 from planner.site import Site
 from topology.errors import InputError
+from topology.units import counted
 
 
 def counts_up_to(gpus: int, many: int) -> list[int]:
@@ -23,19 +25,36 @@ def worth_a_look(gpus: int, site: Site, many: int) -> list[int]:
     return [count for count in counts if count == gpus or _evenly(gpus, site, count)]
 
 
-def of_fewer(gpus: int, site: Site, count: int) -> Site:
-    """Narrow a site of `gpus` to `count` of them: as many on each host, on as few as hold them.
+def of_count(gpus: int, site: Site, count: int) -> Site:
+    """Make a site of `gpus` one of `count`: as many on each host, on as few as hold them.
 
     >>> from planner.request import Request
     >>> from planner.site import site_of
     >>> two = site_of(Request(model="flux.1-dev", gpus=16, nodes=2))
-    >>> [of_fewer(16, two, count).nodes for count in (8, 16)]  # 0: as many as it takes
-    [0, 2]
+    >>> [of_count(16, two, count).nodes for count in (8, 16, 32)]  # 0: as many as it takes
+    [0, 2, 4]
     """
     if not site.nodes or count == gpus:
         return site
     each = gpus // site.nodes
-    return replace(site, nodes=0 if count <= each else count // each)
+    return replace(site, nodes=count // each if count > each and site.nodes > 1 else 0)
+
+
+def spread(gpus: int, site: Site, count: int) -> str:
+    """Say the hosts of some of the `gpus` of a site that do not fill theirs; empty elsewhere.
+
+    >>> from planner.request import Request
+    >>> from planner.site import site_of
+    >>> ones = site_of(Request(model="flux.1-dev", gpus=16, nodes=16))
+    >>> spread(16, ones, 8), spread(16, site_of(Request(model="flux.1-dev", gpus=16)), 8)
+    (' on 8 hosts', '')
+    """
+    hosts = hosts_of(gpus, site)
+    full = gpus == hosts * site.hardware.gpus
+    alone = site.ground is not None or count == 1
+    if alone or full or site.hardware.island(gpus, site.nodes) == gpus:
+        return ""
+    return f" on {counted(hosts_of(count, of_count(gpus, site, count)), 'host')}"
 
 
 def _evenly(gpus: int, site: Site, count: int) -> bool:
@@ -44,7 +63,7 @@ def _evenly(gpus: int, site: Site, count: int) -> bool:
             site.ground.on(count)
         else:
             each = gpus // (site.nodes or 1)
-            site.hardware.island(count, of_fewer(gpus, site, count).nodes)
+            site.hardware.island(count, of_count(gpus, site, count).nodes)
             return not site.nodes or count <= each or count % each == 0
     except InputError:
         return False

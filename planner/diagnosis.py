@@ -39,7 +39,10 @@ _BRIDGES: Final[Mapping[str, tuple[NvlinkGeneration, int]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What was measured: sizes and seconds of one collective, and what it is taken to run on."""
+    """What was measured: sizes and seconds of one collective, and what it is taken to run on.
+
+    sized : other columns of the log prove its sizes.
+    """
 
     op: Op
     fabric: Fabric
@@ -48,6 +51,7 @@ class Run:
     sizes: Array
     seconds: Array
     known: Calibration = None
+    sized: bool = False
 
     def times(self, factor: float = 1.0) -> Array:
         """Seconds by the model; `factor` scales the sizes."""
@@ -167,15 +171,17 @@ def _large(run: Run) -> Iterator[str]:
     ]
     text, left, whole, _ = min(paths, key=lambda one: (one[1] + one[2]) * one[3])
     sizes = [(words, _off(large, by), _off(run, by)) for words, by in _conventions(run)]
-    other = min(sizes, key=lambda one: one[1] + one[2])
-    if other[1] + other[2] < SIZES * (left + whole):  # a path is the likelier cause
+    other = min(sizes, key=lambda one: one[1] + one[2], default=None)
+    if other and other[1] + other[2] < SIZES * (left + whole):  # a path is the likelier cause
         text, left, _ = other
     if left < EXPLAINS * plain:
         yield f"{said}: it looks as if {text}"
     elif _beyond(large):
-        yield f"{said}, faster than the links can move them: other links, or other sizes"
+        others = "other links" if run.sized else "other links, or other sizes"
+        yield f"{said}, faster than the links can move them: {others}"
     else:
-        yield f"{said}, and no cause that was tried explains it: other traffic, or a broken link"
+        why = "other traffic, or a broken link" if ratio > 1 else "links are better than modelled"
+        yield f"{said}, and no cause that was tried explains it: {why}"
 
 
 def _weight(fabric: Fabric, links: Fabric) -> float:
@@ -197,6 +203,8 @@ def _beyond(run: Run) -> bool:
 
 def _conventions(run: Run) -> Iterator[tuple[str, float]]:
     """Yield other ways to count sizes, in words, and bytes over printed bytes."""
+    if run.sized:
+        return
     ways = {run.fabric.ranks: "one rank's part of the whole", 2: "16-bit elements"}
     for factor, what in ({4: "32-bit elements"} | ways).items():
         yield f"sizes count {what}: bytes are {factor} times the printed sizes", float(factor)

@@ -78,6 +78,7 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
         wide_collectives=request.wide_collectives,
         scattered_inputs=request.scattered_inputs,
         own=site.own,
+        slow_decoder=site.slow_decoder,
     )
 
 
@@ -121,6 +122,7 @@ def evaluate(
         gpus=plan.gpus,
         plan=plan,
         runtime=site.runtime.name,
+        engine=site.engine,
         precision=workload.precision,
         latency_s=latency,
         step_s=_step(model, workload, plan, site, costs),
@@ -173,6 +175,8 @@ def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
                 parts[kind] = parts.get(kind, 0.0) + float(seconds)
     exposed = sum(float(one.exposed) for one in costs.values())
     launch = sum(float(one.launch) for one in costs.values())
+    waiting = sum(float(one.waiting) for one in costs.values())
+    parts |= {"waiting": waiting} if waiting else {}
     always = {"gemm": 0.0, "attention": 0.0, "pointwise": 0.0}
     return {**always, **parts, "communication_exposed": exposed, "launch": launch}
 

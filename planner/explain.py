@@ -1,11 +1,12 @@
 """Why the first plan wins, what would change the order, and when fewer GPUs do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import hypot, log2
 from typing import Final
 
 from planner.compose import unsupported
+from planner.counts import spread
 from planner.outcome import APART, WORDS, PlanEstimate
 from planner.placement import visible
 from planner.remedies import would_fit
@@ -47,7 +48,7 @@ def advice(question: Question, answer: Recommendation) -> Iterator[str]:
         yield _better(first, rivals[0], answer.request.objective)
     yield from (f"{first.plan}: {remark}" for remark in first.remarks)
     yield from _runnable(question, answer)
-    yield from _fewer(first, answer)
+    yield from _fewer(question, first, answer)
     yield from _replicas(first, answer)
     yield from _decode(question, first)
 
@@ -212,22 +213,24 @@ def _replicas(first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
         )
 
 
-def _fewer(first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
+def _fewer(question: Question, first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
     """When fewer GPUs are as fast, or much cheaper."""
     smaller = [one for one in answer.scaling if one.gpus < first.gpus]
     if not smaller or answer.request.objective in ("memory", "cost"):
         return
     half = max(smaller, key=lambda found: found.gpus)
+    where = {one.gpus: spread(question.request.gpus, question.site, one.gpus) for one in smaller}
     if answer.request.objective == "throughput":
         gain = _gain(first.throughput_per_s / half.throughput_per_s, "as many", "more")
-        yield f"{first.gpus} GPUs serve {gain} requests a second {_than(gain)} {half.gpus}"
+        rest = f"{_than(gain)} {half.gpus}{where[half.gpus]}"
+        yield f"{first.gpus} GPUs serve {gain} requests a second {rest}"
         return
     enough = [one for one in smaller if one.latency_s <= first.latency_s * (1 + TIE)]
-    yield _as_fast(first, enough) if enough else _doubling(first, half)
+    yield _as_fast(first, enough, where) if enough else _doubling(first, half, where[half.gpus])
 
 
-def _as_fast(first: PlanEstimate, enough: list[PlanEstimate]) -> str:
-    """Name the fewest GPUs that are about as fast as any."""
+def _as_fast(first: PlanEstimate, enough: list[PlanEstimate], where: Mapping[int, str]) -> str:
+    """Name the fewest GPUs that are about as fast as any, and `where` so many are."""
     fastest = min(enough, key=lambda found: found.latency_s)
     close = [one for one in enough if one.latency_s <= fastest.latency_s * (1 + TIE)]
     one = min(close, key=lambda found: found.gpus)
@@ -238,27 +241,26 @@ def _as_fast(first: PlanEstimate, enough: list[PlanEstimate]) -> str:
         else f"gain less than {100 * TIE:.0f} %"
     )
     return (
-        f"use {one.gpus} GPU{'s' if one.gpus > 1 else ''}: {one.plan} takes "
+        f"use {counted(one.gpus, 'GPU')}{where[one.gpus]}: {one.plan} takes "
         f"{format_seconds(one.latency_s)}, and {first.gpus} {instead}"
     )
 
 
-def _doubling(first: PlanEstimate, half: PlanEstimate) -> str:
+def _doubling(first: PlanEstimate, half: PlanEstimate, where: str) -> str:
     """Say what the last GPUs gain, and what they cost."""
     factor = half.latency_s / first.latency_s
     gain = _gain(factor, "as fast", "faster")
     here, there = _work(first), _work(half)
     share = 100 * (here / there - 1)
     more = f"{share:+.0f} %" if abs(share) >= SAME else "no more"
-    rival = f"{half.plan}, {format_seconds(half.latency_s)}"
+    fewer = f"{half.gpus}{where} ({half.plan}, {format_seconds(half.latency_s)})"
     if factor < LITTLE ** log2(first.gpus / half.gpus):
         return (
-            f"{first.gpus} GPUs gain little over {half.gpus} ({rival}): {gain}, at {here:.3g} "
+            f"{first.gpus} GPUs gain little over {fewer}: {gain}, at {here:.3g} "
             f"GPU-seconds a result against {there:.3g} ({more})"
         )
     return (
-        f"{first.gpus} GPUs are {gain} {_than(gain)} {half.gpus} ({rival}) and take {more} "
-        f"GPU-seconds a result"
+        f"{first.gpus} GPUs are {gain} {_than(gain)} {fewer} and take {more} GPU-seconds a result"
     )
 
 

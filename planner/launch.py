@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from costmodels.runtime import Fusion, read_fusions
 from planner.asked import Asked
 from planner.models.architecture import Model
 from planner.plan import Plan
 from planner.strategies.tensor import padded_widths
 from planner.workload import TextTower
+from topology.sourced import Sourced, read_sourced
 
 Table = Mapping[str, object]
 Words = Mapping[str, str]
+Functions = Mapping[str, Fusion]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,11 @@ class Engine:
     """What an engine can be told.
 
     name : of its table. text_tower : when it runs a tower that ignores the step.
+    attention, eager : the kernel that it calls, by architecture of the GPU, and what its row-wise
+    functions do in eager PyTorch; both by family of models, ``any`` for the rest.
+    host_kernel : host time to issue a kernel of that code, None for the usual one.
+    slow_decoder : it decodes as models' repositories do. inside : those repositories call it, with
+    the attention kernel that they install.
     axes : flag by axis. only : degrees that an axis may have. alone : axes that exclude each other.
     barred : axes that it does not have for a family. commands : how it is started for a family.
     families : the only ones it runs; empty for any. models : the only ones, by its names for
@@ -68,6 +76,11 @@ class Engine:
     runtime: str
     runtimes: Words
     text_tower: TextTower
+    attention: Mapping[str, Words]
+    eager: Mapping[str, Functions]
+    host_kernel: Sourced | None
+    slow_decoder: bool
+    inside: bool
     sizes: Words
     request: Words
     video: Words
@@ -77,6 +90,15 @@ class Engine:
     untold: Words
     several: Several
     sources: Words
+
+    def functions(self, family: str) -> Functions:
+        """Say what its row-wise functions do in eager PyTorch for a family of models."""
+        return {**self.eager.get("any", {}), **self.eager.get(family, {})}
+
+    def kernel(self, family: str, architecture: str) -> str:
+        """Name the attention kernel that it calls; empty for the usual one."""
+        known = {**self.attention.get("any", {}), **self.attention.get(family, {})}
+        return known.get(architecture, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +151,15 @@ def load_engines(text: str) -> Engines:
     """Read engines from TOML `text`; the caller does the file I/O."""
     tables = tomllib.loads(text)
     repositories = cast(Words, tables.pop("repositories"))
-    return Engines(tuple(_engine(name, row) for name, row in tables.items()), repositories)
+    found = tuple(_engine(name, row, tables) for name, row in tables.items())
+    return Engines(found, repositories)
 
 
-def _engine(name: str, row: Table) -> Engine:
+def _engine(name: str, row: Table, others: Mapping[str, Table]) -> Engine:
     only = cast("Mapping[str, list[int]]", row.get("only", {}))
     barred = cast("Mapping[str, list[str]]", row.get("barred", {}))
+    shared = others.get(_word(row, "code"), row)
+    eager = cast("Mapping[str, Table]", shared.get("eager", {}))
     return Engine(
         name=name,
         title=str(row["title"]),
@@ -156,6 +181,11 @@ def _engine(name: str, row: Table) -> Engine:
         runtime=_word(row, "runtime"),
         runtimes=_words(row, "runtimes"),
         text_tower=cast(TextTower, row.get("text_tower", "usual")),
+        attention=cast("Mapping[str, Words]", row.get("attention", {})),
+        eager={family: read_fusions(table) for family, table in eager.items()},
+        host_kernel=_host_kernel(shared),
+        slow_decoder=bool(row.get("slow_decoder", False)),
+        inside=bool(row.get("inside", False)),
         sizes=_words(row, "sizes"),
         request=_words(row, "request"),
         video=_words(row, "video"),
@@ -166,6 +196,11 @@ def _engine(name: str, row: Table) -> Engine:
         several=_several(cast(Table, row.get("several", {}))),
         sources=_words(row, "sources"),
     )
+
+
+def _host_kernel(row: Table) -> Sourced | None:
+    entry = row.get("host_kernel")
+    return None if entry is None else read_sourced("host_kernel", entry, "s", {})
 
 
 def _several(row: Table) -> Several:

@@ -138,7 +138,8 @@ PAGES: Final = {
         help="what a calibration profile holds",
         text="list: profiles that ship: of which hardware, used by itself or by name, parts.\n"
         "show: what a profile was measured on, how far to trust it, its parameters.\n"
-        "diff: what two of one hardware differ in, and what that does to a few operations.",
+        "diff: what two of one hardware differ in, and what that does to a few operations.\n"
+        "install: copy one to where --detect and validate find it by themselves.",
         examples=(
             ("planner profile show h100-sxm", "machine, errors of fits, parameters"),
             ("planner profile diff h100-sxm mine.toml", "examples, then what changed"),

@@ -22,7 +22,7 @@ from planner.nccl_ranks import (
     read_rank,
     shared_device,
 )
-from planner.nccl_rows import LogRow, is_row, ranks_of, read_count, read_row
+from planner.nccl_rows import LogRow, ranks_of, read_count, read_row, row_bytes
 from planner.nccl_variables import next_run
 from topology.errors import InputError
 from topology.readers.lines import MOST_CHARACTERS, plain_lines
@@ -54,7 +54,7 @@ _FORCED: Final = re.compile(
     r"(?:\bNCCL_ALGO\s*[=:]|\balgo_forced:)\s*\"?(ring|tree|nvlstree|collnet|pat)\b",
     re.IGNORECASE,
 )
-_LONGEST_LINE: Final = 1024  # characters; nothing that is read stands beyond
+_LONGEST_LINE: Final = 1024  # characters; beyond stand numbers of a row, and nothing else
 _LONGEST_TITLE: Final = 120
 APART: Final = 0.05  # share of the ranks by which a list may miss what bandwidths tell
 
@@ -64,16 +64,18 @@ class Log:
     """One table of a log; what the log does not say is None or empty.
 
     op : that a program's name tells. spoken : the last that other words before the table name.
+    stated : GPUs by a remark, or by a list that is whole; 0 where `gpus` is worked out.
     listed : ranks in its list, where that is whole. shared : that two of them name one GPU.
-    per_process : GPUs that one process drives.
-    per_node : GPUs of one node. algorithm : forced, empty where NCCL chose. links : what was said
-    of them.
+    per_process : GPUs that one process drives. per_node : GPUs of one node. algorithm : forced,
+    empty where NCCL chose. links : what was said of them. unread : lines of rows that were left
+    out, for want of numbers where they belong.
     """
 
     title: str = ""
     op: Op | None = None
     spoken: Op | None = None
     gpus: int | None = None
+    stated: int = 0
     listed: int = 0
     shared: str = ""
     nodes: int | None = None
@@ -85,7 +87,7 @@ class Log:
     algorithm: str = ""
     links: LinksText = LinksText()
     rows: tuple[LogRow, ...] = ()
-    notes: tuple[str, ...] = ()
+    unread: tuple[int, ...] = ()
 
 
 def read_log(text: str) -> tuple[Log, ...]:
@@ -111,30 +113,38 @@ def read_log(text: str) -> tuple[Log, ...]:
     """
     if len(text) > MOST_CHARACTERS:
         raise InputError(f"log of {len(text)} characters: expected at most {MOST_CHARACTERS}")
-    logs = tuple(_tables(plain_lines(text)))
+    lines = plain_lines(text)
+    logs = tuple(_tables(lines))
     if not logs:
-        raise InputError(
-            "log: got no line of an nccl-tests table, wanted size, count, type, time ..."
-        )
+        raise _without_rows(lines)
     return logs
 
 
+def _without_rows(lines: Sequence[str]) -> InputError:
+    begun = next((number for number, line in enumerate(lines, 1) if row_bytes(line) is not None), 0)
+    read = f"number that can be read from line {begun}" if begun else "line of an nccl-tests table"
+    return InputError(f"log: got no {read}, wanted size, count, type, time ...")
+
+
 def _tables(lines: Sequence[str]) -> Iterator[Log]:
-    log, ranks, rows = Log(), list[Rank](), list[LogRow]()
+    log, ranks, rows, unread = Log(), list[Rank](), list[LogRow](), list[int]()
     for number, whole in enumerate(lines, 1):
-        line = whole[:_LONGEST_LINE]
-        if is_row(line):
-            rows += filter(None, [read_row(number, line)])
+        size = row_bytes(whole)
+        if size is not None:
+            row = read_row(number, whole)
+            rows += filter(None, [row])
+            unread += [number] if row is None and size else []
             continue
+        line = whole[:_LONGEST_LINE]
         rank = read_rank(line)
         if rows and (rank or _opens(line)):
-            yield _finished(log, ranks, rows)
-            log, ranks, rows = _kept(log), [], []
+            yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
+            log, ranks, rows, unread = _kept(log), [], [], []
         if rank:
             ranks.append(rank)
         log = _with_product(log, rank.product) if rank else _said(log, line)
     if rows:
-        yield _finished(log, ranks, rows)
+        yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
 
 
 def _opens(line: str) -> bool:
@@ -274,11 +284,12 @@ def _counted(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
     if not ranks:
         gpus = log.gpus or _even(ranks_of(log.op, rows), log.nodes)
         alone = log.per_process if log.per_process > 1 and not log.nodes else None
-        return replace(log, gpus=gpus or alone)
+        return replace(log, gpus=gpus or alone, stated=log.gpus or 0)
     gpus, whole = ranks_listed(ranks), is_whole(ranks)
     listed = replace(
         log,
         gpus=log.gpus or gpus,
+        stated=log.gpus or (gpus if whole else 0),
         listed=gpus if whole else 0,
         nodes=log.nodes or hosts_of(ranks, gpus),
         shared=shared_device(ranks) if whole else "",
@@ -298,7 +309,7 @@ def _uncut(log: Log, per_node: int | None) -> Log:
         return log
     nodes = round(told / per_node) if per_node else None
     gpus = nodes * per_node if nodes and per_node else told
-    return replace(log, gpus=gpus, listed=0, nodes=nodes)
+    return replace(log, gpus=gpus, stated=0, listed=0, nodes=nodes)
 
 
 def _even(ranks: int | None, nodes: int | None) -> int | None:

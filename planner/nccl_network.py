@@ -142,7 +142,7 @@ def read_inside(text: str, said: LinksText) -> LinksText:
 
 def read_environment(text: str, said: LinksText) -> LinksText:
     """Add what environment variables, or a legend of which one entry was run, say of sockets."""
-    setup = _SETUP.search(text)
+    setup = _SETUP.search(text) if " = " in text else None
     legend = bool(setup and "tcp sockets" in setup[2].lower())
     return replace(said, sockets=said.sockets or legend or bool(_SOCKETS.search(text)))
 

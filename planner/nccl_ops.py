@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Final
 
+from costmodels.collectives import supports
 from costmodels.collectives.operations import OPS, Op
 from planner.collectives import bus_factor
 from planner.nccl_log import Log, named_op
 from planner.nccl_rows import SURE, LogRow
 from topology.errors import InputError
+from topology.fabric import Fabric
 
 _REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
 _ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
@@ -56,6 +58,19 @@ def inferred_op(log: Log, name: str, gpus: int | None) -> tuple[Op, str]:
 def possible_ops(log: Log, gpus: int | None) -> tuple[Op, ...]:
     """List the collectives that would print such columns."""
     return tuple(op for op in OPS if all(_fits(op, row, gpus) for row in _told(log)))
+
+
+def forced(log: Log, op: Op, fabric: Fabric) -> str:
+    """Give the algorithm that a log's variables force, where it can do this collective."""
+    able = log.algorithm and supports(op, log.algorithm, fabric)
+    return log.algorithm if able else "auto"
+
+
+def sizes_hold(log: Log, op: Op, ranks: int) -> bool:
+    """Whether printed elements times their size make the printed sizes, as nccl-tests has it."""
+    parts = 1 if op in _WHOLE else ranks
+    told = _told(log)
+    return all(row.count * row.item_bytes * parts == row.message_bytes for row in told)
 
 
 def _told(log: Log) -> tuple[LogRow, ...]:

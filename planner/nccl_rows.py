@@ -15,7 +15,7 @@ _ITEM_BYTES: Final = {
     "int64": 8, "uint64": 8, "double": 8,
 }  # fmt: skip
 _TYPES: Final = "|".join(sorted(_ITEM_BYTES, key=len, reverse=True))
-_ROW: Final = re.compile(rf"(?<![\w.])(\d{{1,16}})\s+(\d{{1,16}})\s+({_TYPES})\s+(.*)$")
+_ROW: Final = re.compile(rf"(?<![\w.])(\d{{1,16}}+)\s++(\d{{1,16}}+)\s++({_TYPES})\s+(.*)$")
 _REDUCTIONS: Final = frozenset(("sum", "prod", "max", "min", "avg", "mulsum", "none", "all"))
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|N/A|inf|-?nan", re.IGNORECASE)
 _DIGITS: Final = 9  # of a count
@@ -44,9 +44,10 @@ class LogRow:
     root: int | None = None
 
 
-def is_row(line: str) -> bool:
-    """Whether a line looks like one of a table."""
-    return bool(_ROW.search(line))
+def row_bytes(line: str) -> int | None:
+    """Read the size that a line of a table begins with; None of any other line."""
+    match = _ROW.search(line)
+    return None if match is None else int(match[1])
 
 
 def read_row(number: int, line: str) -> LogRow | None:

@@ -35,7 +35,8 @@ by less (68 pairs on 2 x H100, validate/data/2026-11-28-h100-sxm-x2/plans.jsonl)
 class PlanEstimate:
     """One plan in full; SI units. The parts of `breakdown_s` add up to the latency.
 
-    remarks : where engines part ways over the plan.
+    engine : whose habits are priced, empty for none. remarks : where engines part ways over the
+    plan.
     """
 
     model: str
@@ -54,6 +55,7 @@ class PlanEstimate:
     peak_stage: str
     throughput_per_s: float
     known: Mapping[str, Basis]
+    engine: str = ""
     placement: Placement | None = None
     remarks: tuple[str, ...] = ()
 
@@ -107,6 +109,7 @@ class PlanEstimate:
             "gpus": self.gpus,
             "plan": str(self.plan),
             "runtime": self.runtime,
+            "engine": self.engine,
             "precision": self.precision,
             "latency_s": self.latency_s,
             "latency_interval_s": [
@@ -138,6 +141,7 @@ WORDS: Final = {
     "convolution": "convolutions",
     "communication_exposed": "communication",
     "launch": "kernel launches",
+    "waiting": "waiting for the slowest GPU",
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodels.price import Known
 from planner.compose import nearest, objections, plans
+from planner.counts import of_count, spread
 from planner.evaluate import (
     decode_bytes,
     encoder_bytes,
@@ -28,7 +29,7 @@ from planner.request import Request
 from planner.search import Question, judge, price, rank
 from topology.devices import Precision
 from topology.errors import TopologyError
-from topology.units import format_bytes
+from topology.units import counted, format_bytes
 
 WAYS: Final = 3
 """Ways that are named for the same number of GPUs."""
@@ -239,24 +240,26 @@ def _more(question: Question, *, legal: bool) -> Iterator[str]:
     ----------
     legal : whether the GPUs that were asked for have plans that are legal; else fewer may do too.
     """
+    asked, site = question.request.gpus, question.site
     powers = [2**power for power in range(MOST_GPUS.bit_length())]
-    more = [gpus for gpus in powers if gpus > question.request.gpus]
-    fewer = [] if legal else [gpus for gpus in reversed(powers) if gpus < question.request.gpus]
+    more = [gpus for gpus in powers if gpus > asked]
+    fewer = [] if legal else [gpus for gpus in reversed(powers) if gpus < asked]
     for gpus in (*fewer, *more):
         found = _best(question, gpus)
         if found is not None:
-            yield f"{found.plan} on {gpus} GPU{'s' if gpus > 1 else ''}"
+            yield f"{found.plan} on {counted(gpus, 'GPU')}{spread(asked, site, gpus)}"
             return
 
 
 def _best(question: Question, gpus: int) -> PlanEstimate | None:
     """Find the best plan of so many GPUs, with as few pipeline stages as it takes to fit."""
-    wider = replace(question, site=replace(question.site, nodes=0))
+    site = of_count(question.request.gpus, question.site, gpus)
+    wider = replace(question, site=site)
     try:
-        if wider.site.ground is None:
-            wider.site.hardware.island(gpus)
+        if site.ground is None:
+            site.hardware.island(gpus, site.nodes)
         else:
-            wider.site.on(gpus, question.request.precision)
+            site.on(gpus, question.request.precision)
     except TopologyError:
         return None
     known: Known = {}

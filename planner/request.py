@@ -96,8 +96,7 @@ class Request:
             _check_name(name, getattr(self, name))
         for name in _FLAGS:
             _check_flag(name, getattr(self, name))
-        if self.topology and self.detect:
-            raise InputError("detect: got a topology too, wanted one of the two")
+        _check_machine(self)
         for name in ("gpus", "batch"):
             _check_count(name, getattr(self, name))
         for name in ("nodes", "output_tokens"):
@@ -110,6 +109,18 @@ class Request:
         _check_choice("objective", self.objective, get_args(Objective))
         if self.text_tower is not None:
             _check_choice("text_tower", self.text_tower, ("once", "every_step"))
+
+
+def _check_machine(request: Request) -> None:
+    if request.topology and request.detect:
+        raise InputError("detect: got a topology too, wanted one of the two")
+    if request.pcie_generation is not None and not request.brings_machine:
+        raise told_of_nothing("pcie_generation", request.pcie_generation)
+
+
+def told_of_nothing(name: str, value: object) -> InputError:
+    """Build the error for what is said of a machine that is a catalogue name."""
+    return InputError(f"{name}: got {shown(value)}, wanted none beside catalogue hardware")
 
 
 def _check_choice(what: str, name: object, known: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from planner.alike import LONGEST, replaceable, replica, replicated, turned
 from planner.asked import asked_of, hosts_of
 from planner.catalogue import engines
 from planner.compose import hopeless, nearest, objections, plans
-from planner.counts import of_fewer, worth_a_look
+from planner.counts import of_count, worth_a_look
 from planner.evaluate import evaluate, room, workload_of
 from planner.launch import Launch, launches
 from planner.lowering.lower import lower
@@ -23,7 +23,7 @@ from planner.request import EXECUTOR, LARGEST, Request
 from planner.site import Site, site_of
 from planner.workload import Workload
 from topology.errors import IllegalPlanError, InputError, TopologyError, shown
-from topology.units import format_bytes
+from topology.units import counted, format_bytes
 
 TIE: Final = 0.03
 """Fewer GPUs win when more gain less than this share of the time."""
@@ -102,7 +102,7 @@ def _check_kind(model: Model, engine: str) -> None:
     if engine not in able:
         raise InputError(
             f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
-            f"wanted one of {', '.join(able)}"
+            f"wanted one of {', '.join([*able, EXECUTOR])}"
         )
 
 
@@ -216,7 +216,7 @@ def find(question: Question) -> Recommendation:
     for gpus in worth_a_look(request.gpus, question.site, MANY):
         if question.site.ground is not None:
             known = {}  # another number of GPUs may be of another kind
-        by_count[gpus] = list(_outcomes(_of_fewer(question, gpus), gpus, seen, known))
+        by_count[gpus] = list(_outcomes(_of_count(question, gpus), gpus, seen, known))
     outcomes = [
         one
         for gpus, found in by_count.items()
@@ -240,15 +240,15 @@ def find(question: Question) -> Recommendation:
     return replace(answer, advice=tuple(advice(question, answer)))
 
 
-def _of_fewer(question: Question, gpus: int) -> Question:
-    """Ask about some of the GPUs."""
-    return replace(question, site=of_fewer(question.request.gpus, question.site, gpus))
+def _of_count(question: Question, gpus: int) -> Question:
+    """Ask about another number of GPUs."""
+    return replace(question, site=of_count(question.request.gpus, question.site, gpus))
 
 
 def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
     """Say how engines run a plan, on the GPUs it was seated on."""
     where = found.placement
-    hosts = hosts_of(found.plan.gpus, _of_fewer(question, found.plan.gpus).site, where)
+    hosts = hosts_of(found.plan.gpus, _of_count(question, found.plan.gpus).site, where)
     asked = asked_of(question.request, question.model, question.workload, hosts)
     lines = launches(engines(), question.model, found.plan, asked)
     ground = question.site.ground
@@ -380,7 +380,7 @@ def _instead(question: Question, plan: Plan) -> str:
     able = [one.plan for one in _estimates(found)]
     if able:
         near = ", ".join(str(one) for one in nearest(plan, able))
-        return f"nearest that can on {gpus} GPUs: {near}"
+        return f"nearest that can on {counted(gpus, 'GPU')}: {near}"
     short = [one.short for one in found if isinstance(one, Rejected) and one.short is not None]
     return would_fit(question, short, plan)
 

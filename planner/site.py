@@ -20,6 +20,7 @@ from topology.hardware import Hardware
 
 if TYPE_CHECKING:
     from planner.ground import Ground
+    from planner.launch import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +28,14 @@ class Site:
     """Hardware and runtime of a request, without a plan, and what was measured there.
 
     engine : that runs the model, by its name in the table; empty for none, or its own repository.
+    runner : the engine's habits. text_tower : when a tower that ignores the step is run.
     ground : GPUs of the machine that the request brings. placed : where a plan sits on them.
     """
 
     hardware: Hardware
     runtime: Runtime
     engine: str = ""
+    runner: "Engine | None" = None
     text_tower: TextTower = "usual"
     nodes: int = 0
     algorithm: str = "auto"
@@ -59,10 +62,29 @@ class Site:
         """Whether a model's own repository runs it: eager PyTorch, where no engine is named."""
         return self.runtime.name == "torch-eager" and not self.engine
 
+    @property
+    def slow_decoder(self) -> bool:
+        """Whether pictures are decoded as a model's own repository does."""
+        eager = self.runtime.name == "torch-eager"
+        return self.own or (eager and self.runner is not None and self.runner.slow_decoder)
+
     def attention_of(self, model: Model) -> str:
-        """Attention kernel: what was asked for, or what a model's own repository calls."""
-        hopper = self.hardware.device.architecture == "hopper"
-        return self.attention or (model.attention if self.own and hopper else "") or "auto"
+        """Attention kernel: what was asked for, or what an engine or the own repository calls."""
+        architecture = self.hardware.device.architecture
+        own = model.attention if architecture == "hopper" else ""
+        if self.runner is None:
+            return self.attention or (own if self.own else "") or "auto"
+        habit = self.runner.kernel(model.family, architecture)
+        return self.attention or (own if self.runner.inside else "") or habit or "auto"
+
+    def runtime_of(self, model: Model) -> Runtime:
+        """Return the runtime, with the ways of whoever runs the model in eager PyTorch."""
+        if self.own:
+            return self.runtime.moving(dict(model.own.traffic))
+        if self.runner is None or self.runtime.name != "torch-eager":
+            return self.runtime
+        found = self.runtime.doing(self.runner.functions(model.family))
+        return replace(found, host_kernel=self.runner.host_kernel or found.host_kernel)
 
     def target(self, model: Model, plan: Plan, precision: Precision) -> Target:
         """Return what the operations of a plan are priced on."""
@@ -71,8 +93,9 @@ class Site:
             fabrics=self.placed.fabrics
             if self.placed is not None
             else fabrics(plan, self.hardware, self.nodes),
-            runtime=self.runtime.moving(dict(model.own.traffic)) if self.own else self.runtime,
+            runtime=self.runtime_of(model),
             precision=precision,
+            ranks=plan.gpus // plan.degree("dp"),
             algorithm=self.algorithm,
             attention=self.attention_of(model),
             profile=self.profile,
@@ -100,11 +123,13 @@ def site_of(request: Request) -> Site:
     if ground is None:
         found.island(request.gpus, request.nodes)
     asked, lean = runtime(request.runtime), request.engine == EXECUTOR
+    runner = _runner(request.engine)
     return Site(
         hardware=found,
         runtime=asked if profile is None else profile.runtime(asked, lean=lean),
         engine=request.engine,
-        text_tower=request.text_tower or _text_tower(request.engine),
+        runner=runner,
+        text_tower=request.text_tower or (runner.text_tower if runner else "usual"),
         nodes=request.nodes,
         algorithm=request.algorithm,
         attention=request.attention,
@@ -113,12 +138,12 @@ def site_of(request: Request) -> Site:
     )
 
 
-def _text_tower(engine: str) -> TextTower:
+def _runner(engine: str) -> "Engine | None":
     if engine in ("", EXECUTOR):
-        return "usual"
+        return None
     from planner.catalogue import engine as find_engine  # noqa: PLC0415  # few requests name one
 
-    return find_engine(engine).text_tower
+    return find_engine(engine)
 
 
 def _profile(request: Request, found: Hardware, ground: "Ground | None") -> Profile | None:
@@ -131,15 +156,26 @@ def _profile(request: Request, found: Hardware, ground: "Ground | None") -> Prof
 
 
 def _ground(request: Request) -> "Ground | None":
+    whole = machine_of(request)
+    return None if whole is None else whole.on(request.gpus, request.nodes)
+
+
+def machine_of(request: Request) -> "Ground | None":
+    """Read the machine that a request brings, with all its GPUs; None where it brings none.
+
+    Raises
+    ------
+    InputError
+        If the machine cannot be read, or contradicts the request.
+    """
     if not request.brings_machine:
         return None
     from planner.ground import ground_of  # noqa: PLC0415  # reading machines takes a while to import
 
-    whole = ground_of(
+    return ground_of(
         request.topology,
         detect=request.detect,
         hardware=request.hardware,
         pcie_generation=request.pcie_generation,
         nodes=request.nodes,
     )
-    return whole.on(request.gpus, request.nodes)

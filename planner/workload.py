@@ -21,7 +21,8 @@ class Workload:
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.
-    own : the model's own repository runs it, in eager PyTorch.
+    own : the model's own repository runs it, in eager PyTorch. slow_decoder : pictures are decoded
+    as that does.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -36,6 +37,7 @@ class Workload:
     text_tower: TextTower = "once"
     kv_repeat: bool = True
     own: bool = False
+    slow_decoder: bool = False
     wide_collectives: bool = False
     scattered_inputs: bool = False
 

@@ -11,7 +11,7 @@ from ctypes import c_char_p, c_void_p, py_object, pythonapi
 
 import numpy as np
 
-from planner.tensorrt.runner.numbers import bits, floats, storage
+from planner.tensorrt.runner.formats import bits, floats, storage
 from planner.tensorrt.runner.weights import drawn
 from validate.tensorrt_backend.evaluate import Held, deliver, evaluate
 

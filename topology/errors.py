@@ -112,7 +112,7 @@ def near(got: str, known: Iterable[str]) -> list[str]:
     begun = [name for name in names if name.lower().startswith(text)]
     parts = begun or [name for name in names if text in name.lower()]
     if len(text) > 1 and parts:
-        return get_close_matches(text, parts, n=4, cutoff=0.0)
+        return get_close_matches(text, parts, n=6, cutoff=0.0)
     alike = get_close_matches(text, names, n=3, cutoff=0.5)
     return [name for name in alike if len(names) > _FEW or _digits(name) == _digits(text)]
 

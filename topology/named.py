@@ -45,6 +45,10 @@ def named(
     if name.lower() in hardware_names():
         if not 1 <= nodes <= LARGEST:
             raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {LARGEST}")
+        if pcie_generation is not None:
+            raise InputError(
+                f"pcie_generation: got {pcie_generation}, wanted none beside catalogue hardware"
+            )
         if found is not None and found.name != name.lower():
             raise InputError(f"hardware: got {found.name} beside {name}, wanted one of the two")
         return machine_of(hardware(name), nodes)

@@ -55,6 +55,7 @@ def _texts() -> Texts:
         "unseen": "nccl_unseen_figures.csv",
         "kernels": "kernel_figures.csv",
         "plans": "plan_figures.csv",
+        "others": "plan_figures_of_other_sources.csv",
     }
     runs = [folder.joinpath(machine.folder, "plans.jsonl") for machine in MACHINES]
     return Texts(

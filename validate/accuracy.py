@@ -38,6 +38,7 @@ class Texts:
     unseen: str
     kernels: str
     plans: str
+    others: str
     runs: tuple[str, ...]
 
 
@@ -49,7 +50,8 @@ def table(texts: Texts) -> list[Score]:
         *accuracy_tables.score(logs),
         accuracy_tables.score_unseen(accuracy_tables.read_figures(texts.unseen, hardware_names())),
         *_kernels(texts.kernels),
-        *_plans(texts.plans),
+        *_plans(texts.plans, "whole plans"),
+        *_plans(texts.others, "plans of other sources"),
         *_runs(texts.runs),
     ]
 
@@ -85,9 +87,9 @@ def _kernels(text: str) -> Iterator[Score]:
         yield _named(f"{words}, {', '.join(few)}", score)
 
 
-def _plans(text: str) -> Iterator[Score]:
+def _plans(text: str, words: str) -> Iterator[Score]:
     for score in accuracy_plans.score(accuracy_plans.read_figures(text)):
-        yield _named(f"whole plans, {score.group[0]}", score)
+        yield _named(f"{words}, {score.group[0]}", score)
 
 
 def _runs(texts: Sequence[str]) -> Iterator[Score]:

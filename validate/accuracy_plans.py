@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
@@ -19,14 +19,20 @@ COLUMNS: Final = (
     "model", "hardware", "gpus", "plan", "runtime", "attention", "height", "width", "frames",
     "steps", "part", "seconds", "source",
 )  # fmt: skip
+MORE: Final = ("group", "engine", "batch", "input_tokens", "output_tokens", "precision")
+"""Columns that a file may have beside."""
+
+Part = Literal["latency", "denoise", "step", "prefill", "speedup"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One published time of a plan.
 
-    part : what the seconds are of: the whole, the ``denoise`` stage, one ``step``; for
-    ``speedup`` the denoise stage, of which only the ratio to one GPU is compared.
+    part : what the seconds are of: the whole, the ``denoise`` stage, one ``step``, the
+    ``prefill``; for ``speedup`` the denoise stage, of which only the ratio to one GPU is compared.
+    height, width, frames, steps, input_tokens, output_tokens : 0 for the model's usual ones.
+    group : line that it counts in, empty for that of its family.
     """
 
     model: str
@@ -39,9 +45,15 @@ class Figure:
     width: int
     frames: int
     steps: int
-    part: Literal["latency", "denoise", "step", "speedup"]
+    part: Part
     seconds: float
     source: str
+    group: str = ""
+    engine: str = ""
+    batch: int = 1
+    input_tokens: int = 0
+    output_tokens: int = 0
+    precision: str = "bf16"
 
     @property
     def predicted(self) -> float:
@@ -54,14 +66,18 @@ class Figure:
                 return found.step_s
             case "denoise" | "speedup":
                 return found.stages_s["denoise"]
+            case "prefill":
+                return found.stages_s["prefill"]
 
 
 @cache
 def _priced(figure: Figure) -> PlanEstimate:
-    names = ("hardware", "runtime", "attention", "height", "width", "frames", "steps")
+    names = ("hardware", "runtime", "attention", "height", "width", "frames", "steps", *MORE[1:])
     asked: dict[str, object] = {name: getattr(figure, name) for name in names}
-    question = question_of(request_of(figure.model, figure.gpus, {**asked, "offload": True}))
-    return price(question, parse_plan(figure.plan))
+    given = {name: value for name, value in asked.items() if value}
+    if figure.height:
+        given["offload"] = True
+    return price(question_of(request_of(figure.model, figure.gpus, given)), parse_plan(figure.plan))
 
 
 def read_figures(text: str) -> list[Figure]:
@@ -93,14 +109,23 @@ def _figure(row: Mapping[str, str]) -> Figure:
         width=int(row["width"]),
         frames=int(row["frames"]),
         steps=int(row["steps"]),
-        part=cast(Literal["latency", "denoise", "step", "speedup"], row["part"]),
+        part=cast(Part, row["part"]),
         seconds=float(row["seconds"]),
         source=row["source"],
+        **_more(row),
     )
 
 
+def _more(row: Mapping[str, str]) -> dict[str, Any]:
+    found = {name: row[name] for name in MORE if row.get(name)}
+    counts = ("batch", "input_tokens", "output_tokens")
+    return {name: int(value) if name in counts else value for name, value in found.items()}
+
+
 def family(figure: Figure) -> str:
-    """Put a figure in a group: models by family, speed-ups apart."""
+    """Put a figure in a group: its own, or models by family, speed-ups apart."""
+    if figure.group:
+        return figure.group
     name = figure.model.split("-")[0].split(".")[0].rstrip("0123456789")
     if figure.part == "speedup":
         return f"{name} speed-up"

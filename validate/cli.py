@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.arguments import FORMATS, add_checked_profile, add_output, whole
+from planner.arguments import FORMATS, Named, add_action, add_checked_profile, add_output, whole
 from topology.errors import InputError
 from topology.units import counted
 
@@ -108,11 +108,13 @@ def _add_prediction(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware",
         default="",
+        action=Named,
         help="a name to predict with (default: that of this machine's GPUs, h100-sxm without any)",
     )
     parser.add_argument(
         "--profile",
         default="",
+        action=Named,
         help="a calibration to predict with: a file, a name, or none, the tables alone "
         "(default: this machine's own if there is one, or the one that ships for the hardware)",
     )
@@ -145,17 +147,17 @@ def _tell(line: str) -> None:
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="3 minutes on 2 GPUs instead of 10")
     parser.add_argument("--resume", action="store_true", help="go on where a session was stopped")
-    parser.add_argument("--gpus", type=whole, default=0, help="to measure together (default: all)")
-    parser.add_argument(
-        "--minutes", type=float, default=0.0, help="(default: 10, or 3 with --quick)"
-    )
+    parser.add_argument("--gpus", type=whole, help="to measure together (default: all)")
+    parser.add_argument("--minutes", type=float, help="(default: 10, or 3 with --quick)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     add_checked_profile(parser)
     parser.add_argument(
         "--format", choices=FORMATS, default="table", help="of the report (default: table)"
     )
-    parser.add_argument("--output", required=True, metavar="FILE", help="the profile to write")
+    parser.add_argument(
+        "--output", action=Named, required=True, metavar="FILE", help="the profile to write"
+    )
     parser.add_argument(
         "--install",
         action="store_true",
@@ -178,14 +180,15 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     from validate.profiles import report  # noqa: PLC0415
 
     check_profile(arguments.profile)
-    check_gpus(arguments.gpus or None)
-    check_positive("minutes", arguments.minutes or 1.0)
+    check_gpus(arguments.gpus)
+    if arguments.minutes is not None:
+        check_positive("minutes", arguments.minutes)
     task = Task(
         output=Path(arguments.output),
         quick=arguments.quick,
         resume=arguments.resume,
-        gpus=arguments.gpus,
-        minutes=arguments.minutes,
+        gpus=arguments.gpus or 0,
+        minutes=arguments.minutes or 0.0,
         device=arguments.device,
         small=arguments.small,
     )
@@ -218,20 +221,20 @@ def _installed(path: str) -> str:
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["list", "show", "diff", "install"], help="see above")
-    parser.add_argument("profiles", nargs="*", help="files, or names that ship")
+    add_action(parser, "list", "show", "diff", "install")
+    parser.add_argument("profiles", nargs="*", default=[], help="files, or names that ship")
     add_output(parser)
     parser.set_defaults(run=_profile)
 
 
 def _profile(arguments: argparse.Namespace) -> Answer:
     style, named = arguments.format, arguments.profiles
-    if arguments.action == "list":
-        return _listed(style), DONE
-    wanted = 2 if arguments.action == "diff" else 1
+    wanted = {"list": 0, "diff": 2}.get(arguments.action, 1)
     if len(named) != wanted:
         got = counted(len(named), "name")
         raise InputError(f"profile {arguments.action}: got {got}, wanted {wanted}")
+    if arguments.action == "list":
+        return _listed(style), DONE
     shown = {"show": _profile_shown, "diff": _profiles_apart, "install": _profile_installed}
     return shown[arguments.action](named, style), DONE
 

@@ -158,7 +158,10 @@ def _mode(word: str) -> Mode:
 
 
 def _stage(arguments: argparse.Namespace) -> str:
-    if read_model(arguments.model).kind == "diffusion":
+    model = read_model(arguments.model)
+    if model.kind == "diffusion" and arguments.decode:
+        raise InputError(f"decode: got {model.name}, wanted a language model")
+    if model.kind == "diffusion":
         return "denoise"
     return "decode" if arguments.decode else "prefill"
 

@@ -12,7 +12,7 @@ from topology.links.catalogue import names
 from topology.links.names import by_product
 from validate.fit_collectives import Recipe
 from validate.profiles.kernels import fit_kernels
-from validate.profiles.links import Links, fit_links, hidden_shares
+from validate.profiles.links import Links, fit_hiding, fit_links
 from validate.profiles.runtimes import communicator, fit_runtimes
 from validate.profiles.text import to_toml
 from validate.profiles.times import fit_times
@@ -62,6 +62,7 @@ def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
         ),
     )
     times, time_fits = fit_times(measured.rows, fabric, measured.source)
+    hiding = fit_hiding(measured.rows, measured.source)
     draft = Profile(
         hardware=name,
         date=date,
@@ -71,7 +72,8 @@ def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
         kernels=kernels.calibration,
         curves=replace(links.calibration, times=times),
         runtimes=fit_runtimes(measured.rows, device, kernels.calibration, measured.source),
-        overlap=hidden_shares(measured.rows, measured.source),
+        overlap=hiding.shares,
+        overlap_start=hiding.starts,
         communicator=communicator(measured.rows, measured.source),
         fits=(*kernels.fits, *links.fits, *time_fits),
     )

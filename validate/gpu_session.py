@@ -11,9 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
-from topology.errors import InputError, ModelError
+from costmodels.catalogue import profile_for
+from planner.arguments import Parser, whole
+from topology.catalogue import hardware as find_hardware
+from topology.errors import InputError, ModelError, unknown
+from topology.readers.catalogue import is_file
 from validate import harness
-from validate.asked import hardware_of
+from validate.asked import check_cases, check_gpus, check_positive, hardware_of
 from validate.cases import Case, Mode, cross
 from validate.compare import compare, rankings, summarise
 from validate.launch import Limits
@@ -37,18 +41,26 @@ MODES: Final = ("graph", "eager", "compile")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a session; returns the exit code."""
-    asked = _parser().parse_args(argv)
+    try:
+        return _session(_parser().parse_args(argv))
+    except (InputError, ModelError) as error:
+        harness.complain(f"gpu_session: {error}")
+        return 2 if isinstance(error, InputError) else 1
+
+
+def _session(asked: argparse.Namespace) -> int:
     cases = _cases(asked)
+    check_gpus(asked.gpus)
+    check_cases(cases, asked.gpus, asked.device)
     if asked.list:
         harness.say("\n".join(case.key for case in cases))
         return 0
+    for name in ("minutes", "budget", "gate"):
+        check_positive(name, getattr(asked, name))
     log = asked.output / "session.log"
     products = harness.products() if asked.device == "cuda" else []
-    try:
-        hardware = hardware_of(products[0] if products else "", asked.hardware)
-    except InputError as error:
-        harness.complain(f"gpu_session: {error}")
-        return 2
+    hardware = find_hardware(hardware_of(products[0] if products else "", asked.hardware)).name
+    profile_for(hardware, asked.profile)  # what cannot be read is said before a long session
     options = Options(
         gpus=asked.gpus,
         hardware=hardware,
@@ -59,11 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         limits=Limits(start_s=120),
         checks=not asked.unchecked,
     )
-    try:
-        rows = run(cases, options, asked.output, partial(harness.append_line, log))
-    except (InputError, ModelError) as error:
-        harness.complain(f"gpu_session: {error}")
-        return 2 if isinstance(error, InputError) else 1
+    rows = run(cases, options, asked.output, partial(harness.append_line, log))
     found = compare(rows, hardware, asked.profile)
     ranked = rankings(found)
     summary = summarise(found, ranked)
@@ -73,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python3 -m validate.gpu_session")
+    parser = Parser(prog="python3 -m validate.gpu_session")
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--gpus", type=int, default=2)
@@ -82,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", default="", help="only these, by name, joined by commas")
     parser.add_argument("--plans", default=",".join(PLANS))
     parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--subjects", default="", help="numbers of the list, joined by commas")
+    parser.add_argument(
+        "--subjects", type=_numbers, default="", help="numbers of the list, joined by commas"
+    )
     parser.add_argument("--compiler", default="inductor", help="backend of torch.compile")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds to repeat a case")
     parser.add_argument("--profile", default="", help="to predict with")
@@ -93,21 +103,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _numbers(text: str) -> list[int]:
+    return [whole(number) for number in text.split(",") if number]
+
+
+def _files(text: str) -> list[str]:
+    found = [name for name in text.split(",") if name]
+    for name in found:
+        if not is_file(name):
+            raise InputError(f"--known {name[:100]}: no such file")
+    return found
+
+
 def _cases(asked: argparse.Namespace) -> list[Case]:
     """Choose cases, and leave out those with a result from another session."""
     models = [name for name in asked.models.split(",") if name]
-    numbers = [int(number) for number in asked.subjects.split(",") if number]
+    known_models = [one.model for one in SUBJECTS]
+    for name in models:
+        if name not in known_models:
+            raise unknown("model", name, dict.fromkeys(known_models))
     subjects = [
         one
         for number, one in enumerate(SUBJECTS, 1)
-        if (not models or one.model in models) and (not numbers or number in numbers)
+        if (not models or one.model in models) and (not asked.subjects or number in asked.subjects)
     ]
     modes = cast("list[Mode]", asked.modes.split(","))
     cases = cross(subjects, asked.plans.split(","), modes)
     known = [
         row
-        for name in asked.known.split(",")
-        if name
+        for name in _files(asked.known)
         for row in read_measured(harness.read_text(Path(name)), name)
         if row.status != "failed"
     ]

@@ -49,7 +49,7 @@ class Plan:
         if isinstance(message_bytes, np.ndarray):
             seconds = np.empty_like(message_bytes, dtype=float)
             index = np.searchsorted(np.array(self.starts), message_bytes, side="right") - 1
-            for i in np.unique(index):
+            for i in sorted(set(index.ravel().tolist())):  # np.unique would load numpy.ma
                 here = index == i
                 found = self.choices[i].model.time(message_bytes[here])
                 seconds[here] = np.minimum(found, self.ceilings[i])

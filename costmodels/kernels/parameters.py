@@ -168,12 +168,17 @@ class EngineParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointwiseParameters:
-    """Kernels bound by memory. floor : s. ramp : s until all of memory is at work."""
+    """Kernels bound by memory. floor : s. ramp : s until all of memory is at work.
+
+    cache : how many times faster than memory the second-level cache hands on what a kernel leaves
+    for the next one; 1 where nothing is known.
+    """
 
     provenance: Provenance
     floor: Seconds
     ramp: Seconds
     memory_efficiency: float
+    cache: float = 1.0
 
 
 Parameters = TypeVar(

@@ -37,6 +37,39 @@ def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration
     return plain(stream_time(known, np.asarray(bytes_moved, float), device))
 
 
+def chain_time(
+    once: Number,
+    traffic: float,
+    kernels: int,
+    device: Device,
+    calibration: Calibration = None,
+) -> Any:  # noqa: ANN401  # as its input
+    """Time kernels that hand tensors on to each other: `traffic` times `once` bytes in all.
+
+    What goes from one to the next stays in the second-level cache where the bytes of a kernel fit
+    in it, less and less of it up to twice its size; inputs and outputs come from and go to memory.
+
+    Parameters
+    ----------
+    once : bytes of the chain's inputs and outputs.
+    traffic : bytes that all kernels move, over `once`.
+
+    Examples
+    --------
+    >>> from topology.catalogue import devices
+    >>> l20 = devices()["l20"]
+    >>> chain_time(64e6, 10, 10, l20) < 0.6 * 10 * pointwise_time(64e6, l20)
+    True
+    >>> chain_time(640e6, 10, 10, l20) == 10 * pointwise_time(640e6, l20)
+    True
+    """
+    known = pointwise_record(device, calibration)
+    each = np.asarray(once, float) * traffic / kernels
+    held = np.clip(2.0 - each / device.l2.value, 0.0, 1.0) * max(0.0, 1.0 - 1.0 / traffic)
+    felt = each * (1.0 - held * (1.0 - 1.0 / known.cache))
+    return plain(kernels * stream_time(known, felt, device))
+
+
 def stream_time(known: PointwiseParameters, moved: Real, device: Device) -> Real:
     """Evaluate the formula."""
     stream = moved / (known.memory_efficiency * device.memory_bandwidth.value)

@@ -40,6 +40,10 @@ def files(
         raise unknown("backend", backend, BACKENDS)
     if multi_device and backend != "tensorrt":
         raise InputError(f"--multi-device-attention: got --backend {backend}, wanted tensorrt")
+    if version and backend != "tensorrt":
+        raise InputError(f"--tensorrt-version: got --backend {backend}, wanted tensorrt")
+    if backend in TITLES and request.engine not in ("", backend):
+        raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
     question = question_of(request)
     found = single_plan(question, plan)
     if backend == "tensorrt":

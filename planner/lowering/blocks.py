@@ -122,7 +122,7 @@ def _qkv_parts(heads: Heads) -> tuple[Part, Part, Part]:
 
 
 def _open(scene: Scene, layer: Block, tower: Tower, x: Tensor) -> Emits[Opened]:
-    """Norm, projections, and rotary embedding where attention has one."""
+    """Norm, projections, and what attention does to queries and keys before it, if anything."""
     name = f"{layer.name}.{'+'.join(tower.streams)}"
     spans = tuple(scene.spans[stream] for stream in tower.streams)
     modulation = yield from _modulation(scene, tower, name)
@@ -138,7 +138,7 @@ def _open(scene: Scene, layer: Block, tower: Tower, x: Tensor) -> Emits[Opened]:
         widths = (width, up.local_columns - width)
         both, inner = yield from split_features(both, widths, (f"{name}.attn", f"{name}.inner"))
     qkv = both
-    if tower.mixer == "attention":
+    if tower.mixer == "attention" and (tower.rotates or tower.qk_norm):
         qkv = yield from _rotary(scene, tower, both, spans, f"{name}.rotated")
     return Opened(tower=tower, name=name, spans=spans, qkv=qkv, inner=inner, modulation=modulation)
 

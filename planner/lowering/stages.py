@@ -36,7 +36,7 @@ def vae_decode(scene: Scene, degree: int) -> Loop:
     if vae is None:
         return Loop(name="vae_decode", count=1, body=())
     share = SERIAL_SHARE + (1 - SERIAL_SHARE) / degree if degree > 1 else 1.0
-    slower = vae.eager if scene.workload.own else 1.0
+    slower = vae.eager if scene.workload.slow_decoder else 1.0
     pixels = scene.share.batch * scene.workload.pixels * share * slower
     work = Convolve(
         name=vae.name,

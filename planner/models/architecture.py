@@ -101,6 +101,7 @@ class Tower:
     """One set of block weights and the streams it is applied to.
 
     parallel : attention and FFN read the same normed input, their projections fused (FLUX single).
+    rotates : attention sees positions by a rotation of its queries and keys.
     window : keys a query sees, 0 for all. mixer : what stands in place of softmax attention;
     a "linear" one (gated delta rule, state space) has `heads.query` value heads and
     `heads.key_value` key heads, "relu_linear" is `costmodels.ops.LinearAttention`, "none" is a FFN
@@ -120,6 +121,7 @@ class Tower:
     parallel: bool = False
     ends: bool = False
     qk_norm: bool = True
+    rotates: bool = True
     window: int = 0
     latent: LatentAttention | None = None
     mixer: Literal["attention", "linear", "relu_linear", "none"] = "attention"

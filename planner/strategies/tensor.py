@@ -18,7 +18,7 @@ from math import ceil
 
 from costmodels.ops import Tensor
 from planner.lowering.emit import Emits, collective
-from planner.models.architecture import Model, Tower
+from planner.models.architecture import Heads, Model, Tower
 from planner.strategies.base import Case, Share
 
 AXIS = "tp"
@@ -73,13 +73,14 @@ def _model_objections(case: Case, degree: int) -> Iterator[str]:
 
 
 def _tower_objections(tower: Tower, model: Model, degree: int, *, repeat: bool) -> Iterator[str]:
-    for heads in (tower.heads, *(cross.heads for cross in tower.cross)):
+    for heads, whose in _attentions(tower):
+        many = f"{heads.key_value} key-value heads{whose}"
         if heads.query % degree:
-            yield f"{heads.query} heads do not divide by tp{degree}"
+            yield f"{heads.query} heads{whose} do not divide by tp{degree}"
         elif heads.key_value % degree and degree % heads.key_value:
-            yield f"{heads.key_value} key-value heads neither divide by tp{degree} nor divide it"
+            yield f"{many} neither divide by tp{degree} nor divide it"
         elif heads.key_value < degree and not repeat:
-            yield f"{heads.key_value} key-value heads for tp{degree}, and they are not repeated"
+            yield f"{many} for tp{degree}, and they are not repeated"
     ffn = tower.ffn
     for width in () if ffn is None else (ffn.width, ffn.shared):
         if 0 < width < degree:
@@ -89,3 +90,11 @@ def _tower_objections(tower: Tower, model: Model, degree: int, *, repeat: bool) 
                 f"the FFN width {width} over tp{degree} is not a multiple of the "
                 f"quantisation group {model.group}"
             )
+
+
+def _attentions(tower: Tower) -> Iterator[tuple[Heads, str]]:
+    """Yield the heads of each attention, and whose they are where that is not plain."""
+    yield tower.heads, ""
+    for cross in tower.cross:
+        own = cross.heads.query == tower.heads.query
+        yield cross.heads, "" if own else f" of cross attention to {cross.context}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodels.catalogue import communicator_bytes, overlap_shares, runtime, runtimes
+from costmodels.catalogue import communicator_bytes, overlap_table, runtime, runtimes
 from costmodels.runtime import load_runtimes
 from topology.errors import CatalogueError, InputError
 
@@ -93,4 +93,4 @@ def test_eager_fuses_less_than_compiled():
 
 def test_small_tables_hold_what_the_models_ask_for():
     assert 2**26 < communicator_bytes() < 2**31
-    assert all(0 <= share <= 1 for share in overlap_shares().values())
+    assert all(0 <= share <= 1 and 0 < start < 1e-3 for share, start in overlap_table().values())

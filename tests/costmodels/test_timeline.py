@@ -161,7 +161,7 @@ def test_a_send_beside_a_product_is_hidden_in_part(size):
     found = cost(_loop(send, product), target())
 
     sending, computing = price(send, target()).seconds, price(product, target()).seconds
-    share = hidden_share("send_recv", "hopper")
+    share = hidden_share("send_recv", sending)
     assert found.hidden == pytest.approx(share * min(sending, computing))
     assert found.exposed == pytest.approx(sending - found.hidden)
     assert found.time == pytest.approx(computing + found.exposed)

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from commands import CLUSTER, run
 from generators import nonsense, tried
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -337,3 +338,14 @@ def test_hardware_left_out_is_the_usual_one():
     usual = planner.collective("all_reduce", 2**20, 8, hardware="h100-sxm")
 
     assert planner.collective("all_reduce", 2**20, 8, hardware=None) == usual
+
+
+def test_a_machine_gives_all_its_gpus_where_nobody_says_how_many():
+    words = ("--model", "flux.1-dev", "--topology", CLUSTER, "--plan", "dp16.ulysses8")
+    _, out, _ = run("estimate", *words, "--format", "json")
+    found = planner.estimate("flux.1-dev", plan="dp16.ulysses8", topology=CLUSTER)
+
+    assert found.gpus == 128
+    assert found.to_dict() == json.loads(out)
+    with pytest.raises(planner.InputError, match="128 GPUs"):
+        planner.estimate("flux.1-dev", plan="ulysses8", topology=CLUSTER)

@@ -180,6 +180,20 @@ BAD = [
     (("collectives", "--algorithm", "multishot", "--op", "broadcast"), "serves all_reduce only"),
     (("collectives", "--compare", "/no/such/log"), "--compare /no/such/log"),
     (("collectives", "--compare", CLUSTER), "nccl-tests"),
+    (("estimate", "--model", "llama-3.1-8b", "--plan", "tp2/vae2"), "vae2: llama-3.1-8b has no"),
+    (("recommend", "--model", "flux", "--nodes", "3"), "gpus: got none beside 3 nodes"),
+    (("recommend", *REQUEST, "--pcie-generation", "5"), "pcie_generation: got 5, wanted none"),
+    (("collectives", "--pcie-generation", "5"), "pcie_generation: got 5, wanted none beside"),
+    (("collectives", "--op", ""), "--op: got ''"),
+    (("topology", "show", "h100-sxm", "--pcie-generation", "5"), "got 5, wanted none beside"),
+    (("topology", "list", "--nodes", "5"), "topology list: got --nodes 5, wanted none"),
+    (("calibrate", "--output", "c.toml", "--minutes", "0"), "minutes: got 0"),
+    (("calibrate", "--output", "c.toml", "--gpus", "0"), "gpus: got 0"),
+    (("validate", "--model", "flux", "--plan", "tp2", "--decode"), "wanted a language model"),
+    (("models",), "list|show|import"),
+    (("profile",), "list|show|diff|install"),
+    (("profile", "show", "nosuch"), "unknown profile or file 'nosuch'", "h100-sxm"),
+    (("profile", "list", "h100-sxm"), "profile list: got 1 name, wanted 0"),
     (("models", "show"), "wanted a name or a file"),
     (("models", "show", "/no/such.json"), "no such file or folder"),
     (("models", "forget"), "invalid choice: 'forget'"),
@@ -391,3 +405,4 @@ def test_a_plan_says_how_many_gpus_it_takes(plan):
 
     assert (code, err) == (0, "")
     assert json.loads(out) == json.loads(again[1])
+    assert json.loads(out) == planner.estimate("wan2.1-1.3b", plan=plan).to_dict()

@@ -12,7 +12,8 @@ from machinetexts import matrix
 from costmodels.collectives import Settings, collective_time
 from planner.cli import main
 from planner.collectives import bus_factor
-from planner.compare import Setting, compare, compare_all, written
+from planner.compare import Setting, compare, compare_all
+from planner.compared import written
 from planner.diagnosis import disturbed
 from planner.nccl_log import read_log
 from planner.plot import plot
@@ -334,6 +335,19 @@ def test_sizes_of_one_part():
     found = reasons(log_of("all_gather", NODE, printed=SIZES / 8))
 
     assert "sizes count one rank's part of the whole: bytes are 8 times" in found
+
+
+def test_sizes_that_the_columns_prove_are_not_doubted():
+    """Times of half the bytes: their sizes may be wrong where elements do not say so too."""
+    times = collective_time("all_reduce", SIZES / 2, NODE)
+    proven, doubtful = (
+        reasons("# gpus_total: 8\n# all_reduce_perf\n" + rows("all_reduce", times, type_bytes=size))
+        for size in (4, 2)
+    )
+
+    assert "sizes" not in proven
+    assert "links" in proven
+    assert "sizes are 2 times what nccl-tests would print" in doubtful
 
 
 def test_the_floor_of_one_process():

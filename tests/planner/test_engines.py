@@ -1,6 +1,9 @@
 """What a request says of its engine, and what a model's own repository does."""
 
+import json
+
 import pytest
+from commands import assert_refused, run
 
 import planner
 from costmodels.catalogue import profile_for, runtime
@@ -61,13 +64,13 @@ def test_an_unknown_engine_is_refused():
 
 def test_engines_that_keep_keys_of_the_text_are_faster():
     """transformer_cosmos3.py: vLLM-Omni caches them, Diffusers computes both towers each time."""
+    asked = {"runtime": "torch-compile", "attention": "cudnn"}
     once, again = (
-        planner.estimate("cosmos3", engine=name, runtime="torch-compile")
-        for name in ("vllm-omni", "diffusers")
+        planner.estimate("cosmos3", engine=name, **asked) for name in ("vllm-omni", "diffusers")
     )
 
     assert once.latency_s < again.latency_s
-    assert planner.estimate("cosmos3", runtime="torch-compile").latency_s == once.latency_s
+    assert planner.estimate("cosmos3", **asked).latency_s == once.latency_s
 
 
 def test_what_was_asked_goes_before_the_habit():
@@ -87,13 +90,14 @@ def test_a_pipeline_runs_the_text_with_every_step():
         planner.estimate("cosmos3", gpus=2, plan="pp2", text_tower="once")
 
 
-@pytest.mark.parametrize("engine", ["diffusers", EXECUTOR])
-def test_only_its_own_repository_has_its_bytes(engine):
-    own, other = (
-        breakdown("wan2.1-14b", runtime="torch-eager", engine=name) for name in ("", engine)
+def test_only_its_own_repository_has_its_bytes():
+    own, diffusers, executor = (
+        breakdown("wan2.1-14b", runtime="torch-eager", engine=name)["pointwise"]
+        for name in ("", "diffusers", EXECUTOR)
     )
 
-    assert own["pointwise"] > 1.5 * other["pointwise"]
+    assert own > 1.1 * diffusers
+    assert diffusers > 1.5 * executor
     assert site("wan2.1-14b", runtime="torch-eager").own
     assert not site("wan2.1-14b").own
 
@@ -113,6 +117,54 @@ def test_modulations_of_every_token_are_not_split():
 
     assert extra[0] == pytest.approx(extra[1], rel=0.01)
     assert 0.4 * 989e12 < flop / extra[0] < 989e12
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "asked", "kernel"),
+    [
+        ("flux.1-dev", "h100-sxm", {"engine": "diffusers"}, "fa2"),
+        ("flux.1-dev", "h100-sxm", {"engine": "diffusers", "attention": "fa3"}, "fa3"),
+        ("flux.1-dev", "a100-sxm-80gb", {"engine": "diffusers"}, "auto"),
+        ("cosmos3", "h100-sxm", {"engine": "diffusers"}, "cudnn"),
+        ("hunyuanvideo-1.5", "l40s", {"engine": "diffusers"}, "xformers"),
+        ("wan2.1-14b", "h20", {"engine": "xdit"}, "fa2"),
+        ("wan2.2-a14b", "h20", {"engine": "xdit"}, "fa3"),
+        ("wan2.2-a14b", "h20", {"engine": "sglang"}, "fa3"),
+        ("wan2.2-a14b", "b200", {"engine": "sglang"}, "auto"),
+    ],
+)
+def test_an_engine_has_its_attention_kernel(model, hardware, asked, kernel):
+    """And repositories that call xDiT bring theirs: Wan 2.1 FlashAttention-2, Wan 2.2 3."""
+    assert site(model, hardware=hardware, **asked).attention_of(read_model(model)) == kernel
+
+
+def test_a_repository_is_as_fast_by_the_name_of_the_engine_in_it():
+    """Multi-GPU tables of HunyuanVideo and Wan are of their repositories and xDiT together."""
+    for model in ("hunyuanvideo", "wan2.1-14b"):
+        own, named = (
+            planner.estimate(
+                model, gpus=4, plan="ulysses4", runtime="torch-eager", engine=engine, offload=True
+            )
+            for engine in ("", "xdit")
+        )
+        assert named.latency_s == pytest.approx(own.latency_s, rel=0.05)
+
+
+def test_eager_code_of_an_engine_is_that_of_the_models_it_runs():
+    flux, wan = read_model("flux.1-dev"), read_model("wan2.1-14b")
+    xdit, diffusers, sglang = (
+        site("flux.1-dev", engine=name, runtime="torch-eager", profile="none")
+        for name in ("xdit", "diffusers", "sglang")
+    )
+
+    assert xdit.runtime_of(flux) == diffusers.runtime_of(flux)
+    assert sglang.runtime_of(flux) == runtime("torch-eager")
+    assert xdit.runtime_of(flux).fusion("rotary").traffic > 12
+    assert xdit.runtime_of(wan).fusion("norm").traffic > 10
+    assert xdit.runtime_of(flux).fusion("norm") == runtime("torch-eager").fusion("norm")
+    assert xdit.runtime_of(flux).host_kernel.value > sglang.runtime_of(flux).host_kernel.value
+    compiled = site("flux.1-dev", engine="xdit", runtime="torch-compile", profile="none")
+    assert compiled.runtime_of(flux) == runtime("torch-compile")
 
 
 def test_functions_of_the_executor_are_not_those_of_repositories():
@@ -198,3 +250,48 @@ def test_pipelines_are_no_obstacle_to_an_engine_that_has_them():
 def test_an_engine_of_another_kind_of_model_is_refused(model, engine):
     with pytest.raises(InputError, match=f"engine: got {engine}, which does not run"):
         planner.recommend(model, gpus=2, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            ("--runtime", "vllm-omni", "--engine", "diffusers"),
+            "runtime: got vllm-omni, an engine beside the engine diffusers: wanted one",
+        ),
+        (("--runtime", "planner", "--engine", "xdit"), "got planner, an engine beside"),
+        (("--runtime", "torch-eagr", "--engine", "xdit"), "unknown runtime 'torch-eagr'"),
+        (("--runtime", "", "--engine", "xdit"), "unknown runtime ''"),
+        (("--engine", "?"), "sglang-llm, planner"),
+        (("--engine", "vllm"), "trtmc, planner"),
+    ],
+)
+def test_what_contradicts_an_engine_is_said(asked, said):
+    assert_refused(*run("estimate", "--model", "flux.1-dev", *asked), said)
+
+
+@pytest.mark.parametrize("name", ["--engine", "--attention", "--topology", "--profile"])
+def test_an_empty_name_is_no_name(name):
+    """What a script's variable leaves that is not set."""
+    assert_refused(*run("recommend", "--model", "flux.1-dev", name, ""), f"{name}: got ''")
+
+
+@pytest.mark.parametrize("asked", [{"runtime": "Planner"}, {"engine": "PLANNER"}])
+def test_the_executor_is_an_engine_like_others(asked):
+    found = request_of("flux.1-dev", 1, asked)
+
+    assert (found.engine, found.runtime) == (EXECUTOR, "tensorrt")
+
+
+def test_one_engine_may_be_said_twice():
+    twice = {"engine": "xdit", "runtime": "xDiT"}
+
+    assert request_of("flux.1-dev", 1, twice) == request_of("flux.1-dev", 1, {"engine": "xdit"})
+
+
+@pytest.mark.parametrize(("asked", "engine"), [((), ""), (("--engine", "xDiT"), "xdit")])
+def test_data_names_the_engine(asked, engine):
+    code, out, _ = run("estimate", "--model", "flux.1-dev", *asked, "--format", "json")
+
+    assert code == 0
+    assert json.loads(out)["engine"] == engine

@@ -14,6 +14,7 @@ from planner.explain import advice, difference, too_close
 from planner.outcome import APART, UNCERTAINTY, PlanEstimate
 from planner.plan import parse_plan
 from planner.search import Recommendation, judge
+from topology.units import counted, format_seconds
 
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
 
@@ -283,3 +284,15 @@ def test_a_plan_that_no_engine_runs_is_answered_with_one_that_does():
     ranked = [str(one.plan) for one in answer.plans]
     assert "pp" not in name
     assert all("pp" in other for other in ranked[: ranked.index(name)])
+
+
+@pytest.mark.parametrize(("nodes", "hosts"), [(13, 8), (0, 1)])
+def test_fewer_gpus_are_as_many_on_a_host_as_was_asked(nodes, hosts):
+    """One GPU on each of 13 hosts, and so on each of 8; nobody asked for that of 8 otherwise."""
+    lines = recommended("flux.1-dev", 13, nodes=nodes).advice
+    line = next(line for line in lines if line.startswith("use 8 GPUs"))
+    where, name, seconds = re.match(r"use 8 GPUs( on .*?): (\S+) takes (.*), and 13", line).groups()
+    alone = judge(asked("flux.1-dev", 8, nodes=hosts if nodes else 0), parse_plan(name), 8)
+
+    assert where == f" on {counted(hosts, 'host')}"
+    assert seconds == format_seconds(alone.latency_s)

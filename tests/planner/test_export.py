@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import assert_refused, run
 
 from planner.export import export as exporting
 from planner.export import harness
@@ -173,6 +174,20 @@ def test_an_unknown_backend_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="unknown backend 'tensort': did you mean tensorrt"):
         files(FLUX, "ulysses4", "tensort")
     assert set(BACKENDS) == {"tensorrt", "xdit", "diffusers", "sglang", "vllm-omni", "trtmc"}
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--engine", "diffusers"), "engine: got diffusers, wanted xdit, as --backend has it"),
+        (("--tensorrt-version", "11.2"), "--tensorrt-version: got --backend xdit"),
+    ],
+)
+def test_what_another_backend_has_no_use_for_is_refused(tmp_path, option, said):
+    words = ("export", "--model", "flux.1-dev", "--plan", "tp2", "--backend", "xdit", *option)
+
+    assert_refused(*run(*words, "--output", str(tmp_path / "out")), said)
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_existing_folder_is_left_alone(tmp_path):

@@ -19,7 +19,7 @@ from planner.plan import parse_plan
 from planner.request import Request
 from planner.search import price, question_of
 from planner.tensorrt.runner import __main__ as running
-from planner.tensorrt.runner import harness
+from planner.tensorrt.runner import harness, library
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.place import meets_at, rank_of
 from planner.tensorrt.runner.processes import start
@@ -100,6 +100,20 @@ def test_the_exported_runner_refuses_in_one_line(folder, words):
     done = started(folder, *words)
 
     assert_wrong((done.returncode, done.stderr), "not built yet" if "run" in words else "No such")
+
+
+def test_no_module_of_the_runner_hides_one_of_python():
+    """As where a file of it is started by its path, and its folder is searched first."""
+    assert not {Path(name).stem for name in runner()} & sys.stdlib_module_names
+
+
+def test_software_that_is_missing_is_one_line(capsys, monkeypatch, folder):
+    def missing(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(library, "import_module", missing)
+
+    assert_wrong(run(capsys, monkeypatch, folder, "build"), "TensorRT is not installed")
 
 
 NO_PLANS = (

@@ -137,14 +137,23 @@ def test_the_names_that_help_gives_are_those_there_are():
     assert all(name in said["op"] for name in OPS)
 
 
-def test_help_loads_no_heavy_package():
-    heavy = ("numpy", "rich", "networkx", "scipy", "torch")
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [
+        (["recommend", "--help"], ("numpy", "rich", "networkx", "scipy", "torch")),
+        (
+            ["recommend", "--model", "cosmos3", "--gpus", "8"],
+            ("numpy.ma", "numpy.random", "networkx", "scipy", "torch"),
+        ),
+    ],
+)
+def test_no_package_is_loaded_that_is_not_needed(words, heavy):
     code = f"""
 import sys
 from planner.cli import main
 try:
-    main(["recommend", "--help"])
-except SystemExit:
+    main({words})
+finally:
     print([name for name in {heavy} if name in sys.modules])
 """
     done = subprocess.run(

@@ -1,5 +1,6 @@
 """How to run a plan: a line that says all of it, or the reason why there is none."""
 
+import re
 from dataclasses import replace
 from typing import get_args
 
@@ -93,6 +94,16 @@ def test_what_an_engine_cannot_run_has_a_reason(model, plan, engine, reason):
 
     assert found.line == ""
     assert reason in found.reason
+
+
+def test_a_model_goes_by_its_repository():
+    """An alias that an engine has besides is no name that others can look up."""
+    every = [repo for engine in ENGINES.engines for repo in engine.models.values()]
+
+    assert every
+    assert not [repo for repo in every if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo)]
+    line = said("wan2.1-14b", "ulysses2")["xDiT"].line
+    assert line == "xdit --model Wan-AI/Wan2.1-T2V-14B-Diffusers --ulysses_degree 2"
 
 
 def test_a_parallel_decode_is_asked_for():

@@ -141,7 +141,7 @@ def test_no_gpus_are_no_eight_gpus(count):
 def test_one_gpu_is_one_gpu():
     said = "1 GPU of h100-sxm over 2 nodes: got 0.5 a node, wanted a whole number up to 8"
 
-    assert_refused(*run("recommend", "--model", "flux.1-dev", "--nodes", "2"), said)
+    assert_refused(*run("recommend", "--model", "flux.1-dev", "--gpus", "1", "--nodes", "2"), said)
 
 
 def test_a_pipe_of_two_processes():

@@ -80,12 +80,15 @@ def good(tmp_path):
 OPTIONS = [
     (("--op", "foo"), "unknown collective 'foo'"),
     (("--op", "all_gather"), "op: got all_gather, wanted all_reduce, which the log says"),
-    (("--gpus", "3"), "gpus: got 3, wanted at most the 2 that the log lists"),
+    (("--gpus", "3"), "gpus: got 3, wanted 2, which the log says it ran on"),
+    (("--nodes", "2"), "nodes: got 2, wanted 1, which the log says it ran on"),
     (("--gpus", "0"), "gpus: got 0"),
     (("--gpus", "9" * 12), "wanted a whole number from 2 to 131072"),
     (("--nodes", "-1"), "nodes: got -1"),
     (("--nodes", "9" * 12), "wanted a whole number from 1 to 16384"),
     (("--launch", "often"), "unknown launch 'often'"),
+    (("--launch", "stream"), "launch: got stream, as PyTorch calls, wanted graph"),
+    (("--bytes", "2MiB:1GiB"), "bytes: got 2 MiB to 1 GiB, wanted some of the log's, 1 MiB to 1"),
     (("--bytes", "17TiB"), "bytes: got '17TiB', wanted a size from 1 B to 16 TiB"),
     (("--bytes", "lots"), "bytes: 'lots' is not a quantity in B"),
 ]
@@ -100,7 +103,11 @@ def test_options_that_a_log_agrees_with_are_taken(good):
     plain = run("collectives", "--compare", good)
 
     assert plain[0] == 0
-    assert run("collectives", "--compare", good, "--op", "all_reduce", "--gpus", "2") == plain
+    for words in (
+        ("--op", "all_reduce", "--gpus", "2", "--nodes", "1"),
+        ("--bytes", "1MiB", "--launch", "graph"),
+    ):
+        assert run("collectives", "--compare", good, *words) == plain
 
 
 def test_some_of_the_ranks_that_are_listed_may_have_run(tmp_path):
@@ -108,4 +115,47 @@ def test_some_of_the_ranks_that_are_listed_may_have_run(tmp_path):
     path = tmp_path / "log"
     path.write_text(HEAD + RANK.format(2, 2) + RANK.format(3, 3) + ROW.format("22.10"))
 
-    assert "on 2 x h100-sxm" in run("collectives", "--compare", str(path), "--gpus", "2")[1]
+    code, out, _ = run("collectives", "--compare", str(path), "--gpus", "2")
+
+    assert code == 0
+    assert "on 2 x h100-sxm" in out
+    assert "bandwidths of 2 of the 4 GPUs that the log lists" in out
+    assert_refused(*run("collectives", "--compare", str(path), "--gpus", "3"), "wanted 4, which")
+
+
+def test_a_row_is_read_however_long_its_line_is(good, tmp_path):
+    path = tmp_path / "wide"
+    path.write_text(HEAD + "worker-7 " * 200 + ROW.format("22.10").replace(" ", " " * 300))
+
+    plain, wide = (run("collectives", "--compare", name)[1] for name in (good, str(path)))
+    assert wide == plain
+
+
+@pytest.mark.parametrize("row", [ROW.format("22.10").replace("47.88", "?"), ROW.format("N/A")])
+def test_rows_that_cannot_be_read_are_said(tmp_path, row):
+    path = tmp_path / "log"
+    path.write_text(GOOD + row + row)
+
+    said = "2 rows without numbers that can be read, from line 5 on: left out"
+    assert said in run("collectives", "--compare", str(path))[1]
+
+
+def test_a_log_of_rows_that_cannot_be_read_says_so(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(HEAD + ROW.format("N/A"))
+
+    said = "log: got no number that can be read from line 4, wanted size"
+    assert_refused(*run("collectives", "--compare", str(path)), said)
+
+
+def test_an_algorithm_that_was_asked_for_is_priced_or_refused(good):
+    assert_refused(*run("collectives", "--compare", good, "--algorithm", "pairwise"), "pairwise")
+
+
+def test_some_rows_of_a_log_are_compared(tmp_path):
+    path, other = tmp_path / "log", ROW.format("44.20").replace("1048576", "2097152")
+    path.write_text(GOOD + other)
+    words = ("collectives", "--compare", str(path), "--format", "csv")
+
+    every = run(*words)[1].splitlines()
+    assert run(*words, "--bytes", "2MiB:1GiB")[1].splitlines() == [every[0], every[2]]

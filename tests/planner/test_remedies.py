@@ -232,3 +232,11 @@ def test_what_is_priced_is_what_is_counted():
         found = judge(question, plan, 2)
         held = peak_of(question.model, question.workload, plan, question.site)
         assert held == pytest.approx(found.memory_bytes)
+
+
+def test_fewer_gpus_that_would_run_are_on_as_many_hosts():
+    """No engine runs a plan of 13; 8 of 13 hosts with one GPU each have no NVLink between them."""
+    lines = recommended("pixart-sigma", 13, nodes=13).advice
+    line = next(line for line in lines if "would run" in line)
+
+    assert re.search(r"would run: \S+ on 8 GPUs on 8 hosts$", line)

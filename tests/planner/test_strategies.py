@@ -330,7 +330,7 @@ def _sana_work(side=4096, **changes):
         ("tp10", 1024, ""),
         ("ulysses4", 1024, "70 heads do not divide by ulysses4"),
         ("ulysses8", 4096, "70 heads do not divide by ulysses8"),
-        ("tp7", 1024, "20 heads do not divide by tp7"),
+        ("tp7", 1024, "20 heads of cross attention to text do not divide by tp7"),
         ("ring64", 1024, "32 lines of image tokens, which a FFN convolves, for 64 ranks"),
     ],
 )

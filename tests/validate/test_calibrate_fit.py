@@ -135,9 +135,12 @@ def others():
     for way, each in (("eager", 45e-6), ("compiled", 24e-6)):
         for layers in (2, 8):
             yield row("stack", "host", 30e-6 + each * layers, layers=layers, way=way)
-    for work, share in (("matmul", 0.5), ("attention", 0.7), ("matmul", 0.6)):
-        values = {"seconds": 1e-3, "share": share}
+    for work, each, noise in (("matmul", 1e-4, 0.02), ("attention", 3e-4, 0), ("matmul", 1e-3, 0)):
+        share = 0.7 * (1 - 6e-5 / each) + noise
+        values = {"seconds": 1e-3, "share": share, "communication": 20 * each, "messages": 20.0}
         yield replace(row("beside", "streams", 1, op="all_gather", work=work), values=values)
+    values = {"seconds": 1e-3, "share": 0.5, "communication": 2e-3, "messages": 20.0}
+    yield replace(row("beside", "streams", 1, op="broadcast", work="matmul"), values=values)
     for stage, size in (("attention", 9e8), ("communicator", 4e8), ("second", 3e8)):
         values = {"bytes": size, "more_bytes": size}
         yield replace(row("memory", "used", 1, stage=stage), values=values)
@@ -210,8 +213,9 @@ def test_what_is_no_kernel_and_no_link_is_read_off(profile):
     assert runtimes["torch-eager"].host_collective.value == pytest.approx(50e-6, rel=0.05)
     assert profile.curves.host == pytest.approx(50e-6, rel=0.05)
     assert profile.curves.gap == pytest.approx(4e-6, abs=8e-6)
-    assert profile.hidden_share("all_gather") == pytest.approx(0.6)
-    assert profile.hidden_share("all_reduce") is None
+    assert profile.hiding("all_gather") == pytest.approx((0.7, 6e-5), rel=0.1)
+    assert profile.hiding("broadcast") == (0.5, 0.0)  # one size
+    assert profile.hiding("all_reduce") is None
     assert profile.communicator.value == pytest.approx(3e8, rel=1e-3)
     assert runtimes["torch-eager"].memory.value == pytest.approx(9e8, rel=1e-3)
 

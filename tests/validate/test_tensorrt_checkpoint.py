@@ -8,7 +8,7 @@ import pytest
 from costmodels.ops import Part
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, unused
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.numbers import bits
+from planner.tensorrt.runner.formats import bits
 from planner.tensorrt.runner.weights import filler
 from validate.reference.weights import own_features
 

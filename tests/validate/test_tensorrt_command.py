@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 import threading
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -101,10 +102,6 @@ def test_steps_are_timed_at_full_size_where_gpus_are(monkeypatch, tmp_path):
         works.append((path.name, work, json.loads(files["plan.json"])))
         (tmp_path / "engine").write_bytes(b"x")
         return [Ran(error=0.01, seconds=(9.0, 0.1, 0.1))] * 2, [tmp_path / "engine"]
-
-    class TensorRT:
-        __name__ = "tensorrt"
-        __version__ = "11.4.1"
 
     monkeypatch.setattr(checking, "load", TensorRT)
     monkeypatch.setattr(checking, "probe", lambda env: Machine)
@@ -204,3 +201,44 @@ def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
         assert heard[0] == "rank 1: no memory"
     else:
         assert [one.error for one in heard[0]] == [0.0, 0.1]
+
+
+def test_two_ways_to_launch_share_their_engines(monkeypatch, tmp_path):
+    """Each plan is proved once, and its engines of both sizes are built once."""
+    done, proved = [], checking.run_networks
+
+    def build(library, share, options, path, source, tell):
+        path.write_bytes(b"engine")
+        done.append(f"build {path.parents[1].name}")
+
+    def run_ranks(argv, world, limit, environment):
+        mode = "graph" if "--graph" in argv else "eager"
+        done.append(f"run {Path(argv[argv.index('--folder') + 1]).name} {mode}")
+
+    def prove(*told):
+        done.append("prove")
+        return proved(*told)
+
+    monkeypatch.setattr(checking, "run_networks", prove)
+    monkeypatch.setattr(checking, "load", TensorRT)
+    monkeypatch.setattr(checking, "probe", lambda env: Machine)
+    monkeypatch.setattr(checking.harness, "load", TensorRT)
+    monkeypatch.setattr(checking.harness, "_build", build)
+    monkeypatch.setattr(start, "start", run_ranks)
+    monkeypatch.setattr(start, "_ran", lambda *told: Ran(error=0.0, seconds=(1.0, 1.0)))
+    monkeypatch.setattr(harness, "products", list)
+    sizes = ("--height", "128", "--width", "128", "--frames", "5", "--results", str(tmp_path))
+    words = ("validate", "--model", "wan2.1-1.3b", "--backend", "tensorrt", "--gate", "100%")
+    code, _, err = run(*words, *sizes, "--plan", "cfg2,tp2", "--mode", "graph,eager")
+
+    assert code == 0, err
+    assert [what for what, _ in groupby(done)] == [
+        "prove",
+        *("build small", "run small graph", "build full", "run full graph"),
+        *("run small eager", "run full eager"),
+    ] * 2
+
+
+class TensorRT:
+    __name__ = "tensorrt"
+    __version__ = "11.4.1"

@@ -17,7 +17,7 @@ from planner.plan import parse_plan
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.products import product
-from planner.tensorrt.runner import numbers
+from planner.tensorrt.runner import formats
 from planner.tensorrt.runner.weights import drawn
 from planner.tensorrt.schedule import schedule
 from planner.tensorrt.sheet import Draft, Network, Value
@@ -254,8 +254,8 @@ def test_products_in_fewer_bits_stay_close(precision, itemsize, bound):
 
 @given(arrays(np.float32, 40, elements=st.floats(-1000, 1000, width=32)))
 def test_fp8_rounds_to_the_nearest(values):
-    table = numbers.fp8_values()
-    found = numbers.floats(numbers.bits(values, "fp8"), "fp8")
+    table = formats.fp8_values()
+    found = formats.floats(formats.bits(values, "fp8"), "fp8")
     clipped = np.clip(values, -448, 448)
 
     nearest = np.abs(clipped[:, None] - table[None]).min(axis=1)
@@ -264,7 +264,7 @@ def test_fp8_rounds_to_the_nearest(values):
 
 @given(arrays(np.float32, 40, elements=st.floats(-(2.0**100), 2.0**100, width=32)))
 def test_bf16_keeps_eight_bits(values):
-    found = numbers.floats(numbers.bits(values, "bf16"), "bf16")
+    found = formats.floats(formats.bits(values, "bf16"), "bf16")
 
     np.testing.assert_allclose(found, values, rtol=2**-8, atol=1e-37)
 
@@ -273,9 +273,9 @@ def test_known_bits():
     """E4M3: 1 is 0 0111 000, 448 the largest; BF16 is the upper half of a 32-bit float."""
     one = np.float32([1, -2, 448, 1000, 2**-9])
 
-    assert numbers.bits(one, "fp8").tolist() == [0x38, 0xC0, 0x7E, 0x7E, 0x01]
-    assert numbers.bits(one[:2], "bf16").tolist() == [0x3F80, 0xC000]
-    assert numbers.packed(np.uint8([[1, 2, 15, 0]])).tolist() == [[0x21, 0x0F]]
+    assert formats.bits(one, "fp8").tolist() == [0x38, 0xC0, 0x7E, 0x7E, 0x01]
+    assert formats.bits(one[:2], "bf16").tolist() == [0x3F80, 0xC000]
+    assert formats.packed(np.uint8([[1, 2, 15, 0]])).tolist() == [[0x21, 0x0F]]
 
 
 def message(operation, value, members=(0, 1)):

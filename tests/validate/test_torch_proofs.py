@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ from validate.torch_backend.session import Session  # noqa: E402
 from validate.torch_backend.weights import inputs_drawn  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 CONFIG = {
     "_class_name": "FluxTransformer2DModel",
     "attention_head_dim": 8,
@@ -233,14 +235,14 @@ def test_a_rank_that_does_not_arrive_is_named(monkeypatch):
     assert meeting.absent(place, [1, 3]) == "ranks 1, 3 of 4 did not arrive within 1 s"
 
 
-def started(words, env, folder):
+def started(words, env, folder, starter=()):
     asked = [
         "-m", "planner", "validate", "--model", str(folder / "tiny.json"), "--backend", "torch",
         "--device", "cpu", "--mode", "eager", "--height", "32", "--width", "32",
         "--text-tokens", "8", "--results", str(folder / "out"), "--gate", "100%",
     ]  # fmt: skip
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **env}
-    command = [sys.executable, *words, *asked, "--plan", "tp2"]
+    command = [*starter, sys.executable, *words, *asked, "--plan", "tp2"]
     return subprocess.run(
         command, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=120
     )
@@ -261,6 +263,18 @@ def test_torchrun_starts_the_ranks_of_the_planner(folder):
     assert lines[0].startswith("case ")
     assert "| tp2 | eager" in lines[1]
     assert sum(one.startswith("case ") for one in lines) == 1  # one rank speaks
+    (row,) = (folder / "out" / "results.jsonl").read_text().splitlines()
+    assert json.loads(row)["status"] == "done"
+    assert json.loads(row)["machine"].startswith("2 ranks on ")
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="Open MPI is not installed")
+def test_mpirun_starts_the_ranks_of_the_planner(folder):
+    words = [MPIRUN, "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-np", "2"]
+    done = started((), {"MASTER_PORT": str(free_port())}, folder, words)
+
+    assert done.returncode == 0, done.stderr
+    assert sum(one.startswith("case ") for one in done.stdout.splitlines()) == 1
     (row,) = (folder / "out" / "results.jsonl").read_text().splitlines()
     assert json.loads(row)["status"] == "done"
     assert json.loads(row)["machine"].startswith("2 ranks on ")

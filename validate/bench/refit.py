@@ -5,7 +5,6 @@ Says how good each table is, and how far the profile and the shipped tables are 
 manifest as they are kept in `validate/data`, and fits those.
 """
 
-import argparse
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.profile import Profile
+from planner.arguments import Parser
 from topology.catalogue import hardware
 from topology.errors import InputError
 from validate.bench import harness
@@ -41,16 +41,16 @@ class Asked:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit, write and judge; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m validate.bench.refit")
+    parser = Parser(prog="python -m validate.bench.refit")
     parser.add_argument("--measurements", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--against", type=Path)
     parser.add_argument("--keep", type=Path)
-    found = parser.parse_args(argv)
-    asked = Asked(
-        folder=found.measurements, output=found.output, against=found.against, keep=found.keep
-    )
     try:
+        found = parser.parse_args(argv)
+        asked = Asked(
+            folder=found.measurements, output=found.output, against=found.against, keep=found.keep
+        )
         _refit(_kept(asked))
     except InputError as error:
         harness.say(f"refit: {error}")

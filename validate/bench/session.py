@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from planner.arguments import Parser
 from topology.errors import InputError, one_line
-from validate.asked import check_positive
+from validate.asked import check_gpus, check_positive
 from validate.bench import harness
 from validate.rows import Row, read_rows
 
@@ -21,24 +22,15 @@ SHOWN: Final = 20  # failures
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a session; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python3 -m validate.bench.session")
+    parser = Parser(prog="python3 -m validate.bench.session")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="only the most informative cases")
     parser.add_argument("--small", action="store_true", help="a few sizes that suit a CPU")
-    asked = parser.parse_args(argv)
-    session = harness.Session(
-        ranks=asked.ranks,
-        folder=asked.output.resolve(),
-        minutes=asked.minutes,
-        device=asked.device,
-        tiers=QUICK_TIERS if asked.quick else 3,
-        small=asked.small,
-    )
     try:
-        check_positive("minutes", session.minutes)
+        session = _session(parser.parse_args(argv))
         deaths = harness.run(session)
     except (InputError, OSError) as error:
         harness.say(f"bench: {one_line(str(error))}")
@@ -47,6 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     harness.say("\n".join(summary(read_rows(text, harness.ROWS))))
     harness.say(f"bench: rows in {session.folder / harness.ROWS}; workers died {deaths} times")
     return 0
+
+
+def _session(asked: argparse.Namespace) -> harness.Session:
+    check_positive("minutes", asked.minutes)
+    check_gpus(asked.ranks)
+    return harness.Session(
+        ranks=asked.ranks,
+        folder=asked.output.resolve(),
+        minutes=asked.minutes,
+        device=asked.device,
+        tiers=QUICK_TIERS if asked.quick else 3,
+        small=asked.small,
+    )
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:

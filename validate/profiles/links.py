@@ -7,6 +7,7 @@ all group sizes share: the launch, the efficiency of the link.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -188,21 +189,39 @@ def host_of_calls(rows: Sequence[Row]) -> float | None:
 _COLLECTIVE_HOST: Final = ("all_reduce", "all_gather", "all_to_all", "send_recv")
 
 
-def hidden_shares(rows: Sequence[Row], source: str) -> tuple[tuple[str, Sourced], ...]:
-    """Share of each kind of collective that compute hides: the median over sizes and work."""
-    shares: dict[str, list[float]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hiding:
+    """By kind of collective: share that compute hides, and of a message's time above what."""
+
+    shares: tuple[tuple[str, Sourced], ...]
+    starts: tuple[tuple[str, Sourced], ...]
+
+
+def fit_hiding(rows: Sequence[Row], source: str) -> Hiding:
+    """Fit what compute hides of each kind of collective, see `costmodels.overlap`."""
+    seen: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if row.family == "beside" and not row.error:
-            shares.setdefault(str(row.sizes["op"]), []).append(min(1.0, row.values["share"]))
-    return tuple(
-        (
-            op,
-            Sourced(
-                value=float(np.median(found)),
-                kind="measured",
-                source=source,
-                note=f"{min(found):.2f} to {max(found):.2f} in {len(found)} cases",
-            ),
-        )
-        for op, found in sorted(shares.items())
-    )
+            each = row.values["communication"] / row.values["messages"]
+            share = min(1.0, row.values["share"])
+            seen.setdefault(str(row.sizes["op"]), []).append((each, share))
+    shares, starts = [], []
+    for op, found in sorted(seen.items()):
+        share, start = _hiding(found)
+        low, high = min(one for _, one in found), max(one for _, one in found)
+        note = f"{low:.2f} to {high:.2f} in {len(found)} cases"
+        measured = partial(Sourced, kind="measured", source=source)
+        shares.append((op, measured(value=share, note=note)))
+        starts.append((op, measured(value=start)))
+    return Hiding(shares=tuple(shares), starts=tuple(starts))
+
+
+def _hiding(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Fit ``seen share = share (1 - start / seconds)``; one share where sizes say no more."""
+    each, found = np.array(seen).T
+    if np.ptp(each) < np.mean(each):
+        return float(np.median(found)), 0.0
+    design = np.stack([np.ones_like(each), -1.0 / each], axis=1)
+    share, lost = np.linalg.lstsq(design, found)[0]
+    share = min(max(float(share), 0.01), 1.0)
+    return share, max(float(lost), 0.0) / share

@@ -67,10 +67,9 @@ def values(profile: Profile) -> list[Value]:
             if number is not None:
                 where = f"runtimes.{name}.{key}"
                 found.append(Value(name=where, value=number.value, error=math.nan))
-    found += [
-        Value(name=f"overlap.{kind}", value=share.value, error=math.nan)
-        for kind, share in profile.overlap
-    ]
+    for part in ("overlap", "overlap_start"):
+        for kind, number in getattr(profile, part):
+            found.append(Value(name=f"{part}.{kind}", value=number.value, error=math.nan))
     return found
 
 

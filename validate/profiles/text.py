@@ -163,6 +163,11 @@ def _overlap(profile: Profile) -> Iterator[str]:
     if profile.overlap:
         lines = [f"{kind} = {_entry(share)}" for kind, share in profile.overlap]
         yield "\n".join(["[overlap]", *lines, ""])
+    if profile.overlap_start:
+        lines = [
+            f'{kind} = "{_microseconds(start.value)}"' for kind, start in profile.overlap_start
+        ]
+        yield "\n".join(["[overlap_start]", *lines, ""])
 
 
 def _entry(share: Sourced) -> str:

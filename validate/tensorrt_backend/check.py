@@ -59,7 +59,8 @@ class How:
     """What is done. profile : to predict with. gpus : most that are used, all where zero.
 
     full : also time steps at full size. numbers_only : build nothing, TensorRT is not looked for.
-    place : which rank this is, where a launcher has started them all.
+    place : which rank this is, where a launcher has started them all. before : what was found of
+    the same engines, launched otherwise: they are neither proved nor built again.
     """
 
     profile: str = ""
@@ -67,6 +68,7 @@ class How:
     full: bool = False
     numbers_only: bool = False
     place: Place | None = None
+    before: "Report | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +147,10 @@ def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None 
     model, workload = shrink(subject.model, subject.workload, subject.plan)
     small = replace(subject, model=model, workload=one_token(workload))
     found = Report(case=case, number_error=0.0, collectives={})
-    if how.place is None or not how.place.rank:
+    if how.before is not None:
+        known = how.before
+        found = replace(found, number_error=known.number_error, collectives=known.collectives)
+    elif how.place is None or not how.place.rank:
         tell(f"{case.key}: proving layers on numbers")
         found = _proved(small)
     if how.numbers_only:
@@ -223,7 +228,7 @@ def _built(
     gpus = min(gpus, how.gpus) if how.gpus else gpus
     if is_rtx(library) or (how.place is None and gpus < small.plan.gpus):
         if how.place is None or not how.place.rank:
-            found = _only_built(found, small, library, gpus)
+            found = _only_built(found, small, library, gpus, how.before)
         return replace(found, left_out=(_why_not(library, gpus, small.plan),))
     ranks, built = _run(small, results / "small", how, tell, weights="drawn")
     found = replace(
@@ -262,9 +267,13 @@ def _why_not(library: ModuleType, gpus: int, plan: Plan) -> str:
     return f"run: {gpus} GPUs here, wanted {plan.gpus}"
 
 
-def _only_built(found: Report, small: Subject, library: ModuleType, gpus: int) -> Report:
+def _only_built(
+    found: Report, small: Subject, library: ModuleType, gpus: int, before: Report | None
+) -> Report:
     if not gpus and not is_rtx(library):
         return found
+    if before is not None:
+        return replace(found, engines=before.engines, engine_bytes=before.engine_bytes)
     recipe = Recipe(precision=small.case.precision)
     capability = "" if gpus else CAPABILITY
     sizes = []
@@ -303,7 +312,8 @@ def _run(
     """Export a plan, build its engines, and run it, one process a GPU."""
     question = _question(subject, how.profile)
     graph = subject.case.mode == "graph"
-    work = Work(weights=weights, steps=steps, graph=graph, place=how.place)
+    again = how.before is not None
+    work = Work(weights=weights, steps=steps, graph=graph, place=how.place, again=again)
     files = tensorrt_folder(question, price(question, subject.plan))
     judge = _nothing if weights == "filler" else _judge(subject)
     return build_and_run(files, path, work, judge, tell)

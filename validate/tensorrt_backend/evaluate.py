@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.tensorrt.runner.assemble import index_of
-from planner.tensorrt.runner.numbers import bits, encoded, floats, fp4_codes, fp4_values
+from planner.tensorrt.runner.formats import bits, encoded, floats, fp4_codes, fp4_values
 from planner.tensorrt.runner.weights import Weights
 from validate.reference.functions import gelu
 

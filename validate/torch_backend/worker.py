@@ -13,7 +13,6 @@ torch.compile, `budget_s` to time a case, `seconds` for all of it, the name of t
 rows are to have, and how many `attempts` each case has had by its key, this one included.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 
+from planner.arguments import Parser
 from topology.errors import InputError, ModelError
 from validate import harness
 from validate.cases import Case, read_case
@@ -38,12 +38,12 @@ from validate.torch_backend.session import Session, run_all
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one rank; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m validate.torch_backend.worker")
+    parser = Parser(prog="python -m validate.torch_backend.worker")
     parser.add_argument("--job", required=True, help="a JSON file of cases")
     parser.add_argument("--output", required=True, help="a folder for results.jsonl")
-    asked = parser.parse_args(argv)
     place = find_place(harness.environment())
     try:
+        asked = parser.parse_args(argv)
         work(place, harness.read_json(asked.job), Path(asked.output))
     except (InputError, OSError, ValueError) as error:
         harness.complain(f"rank {place.rank}: {error}")

@@ -1,5 +1,7 @@
 """PixArt-Alpha and -Sigma: self attention over the image, cross attention to the prompt."""
 
+from dataclasses import replace
+
 from planner.models.architecture import Block, Heads, Model, Stream, Tower
 from planner.models.count import perceptron
 from planner.models.fields import Fields
@@ -40,7 +42,8 @@ def usual(fields: Fields) -> str:
 
 def _tower(fields: Fields, heads: Heads) -> Tower:
     width = fields.integer("cross_attention_dim", default=1152)
-    return crossed_tower("image", heads=heads, width=4 * heads.query_width, text=width)
+    tower = crossed_tower("image", heads=heads, width=4 * heads.query_width, text=width)
+    return replace(tower, rotates=False)
 
 
 def _outer(fields: Fields, hidden: int, grid: Grid) -> int:

@@ -13,7 +13,7 @@ from typing import Final, NoReturn, cast
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Log, Options, logger
 from planner.tensorrt.runner.device import nccl_version, open_cuda, open_nccl
-from planner.tensorrt.runner.errors import InputError, RunError
+from planner.tensorrt.runner.errors import InputError, MissingError, RunError
 from planner.tensorrt.runner.library import load, require, version
 from planner.tensorrt.runner.meeting import join
 from planner.tensorrt.runner.place import meets_at, place, rank_of
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.command(folder, arguments))
     except RunError as error:
         print(f"runner: {' '.join(str(error).split())}", file=sys.stderr)
-        return WRONG if isinstance(error, InputError) else 1
+        return WRONG if isinstance(error, InputError | MissingError) else 1
 
 
 class Parser(argparse.ArgumentParser):

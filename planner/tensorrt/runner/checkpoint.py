@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.tensorrt.runner.errors import InputError
-from planner.tensorrt.runner.numbers import Floats, floats
+from planner.tensorrt.runner.formats import Floats, floats
 from planner.tensorrt.runner.weights import Chosen, Layer, Learned, Weights, cut, kept, sizes, taken
 
 TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}

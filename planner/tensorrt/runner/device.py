@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.errors import InputError, MissingError, RunError
+from planner.tensorrt.runner.formats import Bits
 from planner.tensorrt.runner.library import Foreign
-from planner.tensorrt.runner.numbers import Bits
 
 
 class Device(Protocol):
@@ -113,19 +113,19 @@ def open_cuda(number: int) -> Cuda:
 
     Raises
     ------
-    RunError
-        If there is no such GPU, or no CUDA.
+    MissingError
+        If there are no bindings of CUDA; InputError if there is no such GPU.
     """
     try:
         runtime = import_module("cuda.bindings.runtime")
     except ImportError as error:
-        raise RunError(
+        raise MissingError(
             f"CUDA's Python bindings are missing ({error}): "
             "pip install 'cuda-bindings>=13.0,<14' (or 12.8 for CUDA 12)"
         ) from None
     count = int(_done(runtime, runtime.cudaGetDeviceCount()))
     if number >= count:
-        raise RunError(f"GPU {number}: this host shows {count}")
+        raise InputError(f"GPU {number}: this host shows {count}")
     _done(runtime, runtime.cudaSetDevice(number))
     stream = _done(runtime, runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking))
     return Cuda(runtime, int(stream))
@@ -162,13 +162,13 @@ def open_nccl() -> Nccl:
 
     Raises
     ------
-    RunError
+    MissingError
         If nccl4py or the library behind it is missing.
     """
     try:
         return Nccl(import_module("nccl.core"))
     except (ImportError, RuntimeError) as error:
-        raise RunError(
+        raise MissingError(
             f"NCCL was not found ({error}): "
             "pip install 'nccl4py>=0.1,<1' 'nvidia-nccl-cu13>=2.30,<3'"
         ) from None

@@ -9,5 +9,9 @@ class InputError(RunError):
     """What was given cannot be right: an option, a variable, a file of the folder or beside it."""
 
 
+class MissingError(RunError):
+    """TensorRT, NCCL or bindings of CUDA are not installed, or are older than the plan needs."""
+
+
 class LateError(RunError):
     """Something took longer than it may: a rank is missing or stuck."""

@@ -27,9 +27,9 @@ from planner.tensorrt.runner.checkpoint import (
 )
 from planner.tensorrt.runner.digest import digest_of
 from planner.tensorrt.runner.errors import InputError, RunError
+from planner.tensorrt.runner.formats import Bits, Floats, storage
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.library import load
-from planner.tensorrt.runner.numbers import Bits, Floats, storage
 from planner.tensorrt.runner.place import place
 from planner.tensorrt.runner.weights import Learned, Weights, drawn, filler
 

@@ -9,8 +9,8 @@ from typing import Final, cast
 
 import numpy as np
 
+from planner.tensorrt.runner.formats import Bits, bits, encoded, storage
 from planner.tensorrt.runner.library import Foreign, type_of
-from planner.tensorrt.runner.numbers import Bits, bits, encoded, storage
 from planner.tensorrt.runner.weights import Learned, Weights
 
 Layer = Mapping[str, object]

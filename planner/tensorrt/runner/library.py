@@ -4,7 +4,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
-from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.errors import MissingError
 
 Foreign = Any
 """An object of TensorRT, NCCL or CUDA."""
@@ -27,7 +27,7 @@ def load(names: tuple[str, ...] = NAMES) -> ModuleType:
 
     Raises
     ------
-    RunError
+    MissingError
         If there is neither, saying what to install.
     """
     said = []
@@ -37,7 +37,7 @@ def load(names: tuple[str, ...] = NAMES) -> ModuleType:
         except ImportError as error:
             said.append(f"{name}: {error}")
     wanted = "pip install 'tensorrt-cu13>=11.0,<12'"
-    raise RunError(f"TensorRT is not installed ({said[0]}): {wanted}")
+    raise MissingError(f"TensorRT is not installed ({said[0]}): {wanted}")
 
 
 def version(library: ModuleType) -> str:
@@ -64,11 +64,11 @@ def require(name: str, has: str, needs: str) -> None:
 
     Raises
     ------
-    RunError
+    MissingError
         Saying what there is, and what is needed.
     """
     if numbers(has) and numbers(has) < numbers(needs):
-        raise RunError(f"{name} {has}: this plan needs {needs} or newer")
+        raise MissingError(f"{name} {has}: this plan needs {needs} or newer")
 
 
 def is_rtx(library: ModuleType) -> bool:

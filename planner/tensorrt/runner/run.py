@@ -15,9 +15,9 @@ import numpy as np
 
 from planner.tensorrt.runner.device import Communicator, Communicators, Device, capsule
 from planner.tensorrt.runner.errors import LateError, RunError
+from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.library import Foreign
 from planner.tensorrt.runner.meeting import Meeting
-from planner.tensorrt.runner.numbers import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.watch import Watch
 
 POLL_S: Final = 0.001

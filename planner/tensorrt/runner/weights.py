@@ -8,7 +8,7 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.tensorrt.runner.numbers import Floats
+from planner.tensorrt.runner.formats import Floats
 from planner.tensorrt.runner.shares import own_features
 
 BLOCK: Final = 2**20

@@ -1,0 +1,36 @@
+"""Sessions that are asked for what cannot be say so in one line, before they start."""
+
+import pytest
+
+from validate import __main__ as accuracy
+from validate import gpu_session
+from validate.bench import refit, session
+
+BAD = [
+    (accuracy, (), "required: command"),
+    (session, (), "required: --output"),
+    (session, ("--output", "{}", "--minutes", "x"), "invalid float value: 'x'"),
+    (session, ("--output", "{}", "--minutes", "-1"), "minutes: got -1"),
+    (session, ("--output", "{}", "--ranks", "0"), "gpus: got 0"),
+    (refit, (), "required: --measurements, --output"),
+    (gpu_session, (), "required: --output"),
+    (gpu_session, ("--output", "{}", "--device", "tpu"), "invalid choice: 'tpu'"),
+    (gpu_session, ("--output", "{}", "--subjects", "1,x"), "got 'x', wanted a whole number"),
+    (gpu_session, ("--output", "{}", "--models", "nosuch"), "unknown model 'nosuch'"),
+    (gpu_session, ("--output", "{}", "--plans", "foo2"), "unknown axis 'foo'"),
+    (gpu_session, ("--output", "{}", "--modes", "fast"), "unknown mode 'fast'"),
+    (gpu_session, ("--output", "{}", "--known", "/no"), "--known /no: no such file"),
+    (gpu_session, ("--output", "{}", "--hardware", "h1000"), "unknown hardware 'h1000'"),
+    (gpu_session, ("--output", "{}", "--profile", "nosuch"), "unknown profile or file 'nosuch'"),
+]
+
+
+@pytest.mark.parametrize(("program", "words", "said"), BAD)
+def test_a_session_that_cannot_be_is_refused_in_one_line(program, words, said, tmp_path, capsys):
+    code = program.main([word.format(tmp_path / "out") for word in words])
+    out, err = capsys.readouterr()
+
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
