@@ -62,6 +62,7 @@ class Engine:
     source: str
     command: str
     axes: Words
+    lacks: Words
     only: Mapping[str, tuple[int, ...]]
     alone: tuple[str, ...]
     barred: Mapping[str, tuple[str, ...]]
@@ -167,6 +168,7 @@ def _engine(name: str, row: Table, others: Mapping[str, Table]) -> Engine:
         source=str(row["source"]),
         command=str(row["command"]),
         axes=_words(row, "axes"),
+        lacks=_words(row, "lacks"),
         only={axis: tuple(degrees) for axis, degrees in only.items()},
         alone=_list(cast(Table, row.get("alone", {})), "axes"),
         barred={family: tuple(axes) for family, axes in barred.items()},
@@ -281,7 +283,7 @@ def _stranger(engine: Engine, model: Model, asked: Asked) -> str:
 def _refusal(engine: Engine, plan: Plan) -> str:
     for axis, degree in plan.axes:
         if axis not in engine.axes:
-            return f"has no {axis} axis"
+            return ": ".join([f"has no {axis} axis", *filter(None, [engine.lacks.get(axis)])])
         allowed = engine.only.get(axis)
         if allowed and degree not in allowed:
             return f"{axis} of {degree}: expected one of {', '.join(map(str, allowed))}"
