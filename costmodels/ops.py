@@ -180,6 +180,7 @@ Move = Literal[
     "collect",  # the forwards' predictions of one step, [forwards, ..]
     "last",  # the row here that stands last in the stream
     "latest",  # [parts, b, 1, f] -> the one of them that stands last
+    "hop",  # [parts, b, r, f] -> the one of the rank that stands `turn` before this one; a view
     "borders",  # [b, r, f] -> [1, b, 2 * halo, f]: the rows at both ends
     "surround",  # rows, and the borders of all ranks in order -> neighbours' rows at both ends
 ]
@@ -190,7 +191,7 @@ class Rearrange:
     """Move data without computing. A `view` costs nothing; anything else is read and written.
 
     axis, degree : the ranks among which rows or heads are cut. parts : features that are cut
-    separately (q, k, v). spans : the rows, before and after.
+    separately (q, k, v). spans : the rows, before and after. turn : ranks back, of a hop.
     """
 
     move: Move
@@ -200,6 +201,7 @@ class Rearrange:
     degree: int = 1
     parts: tuple[Part, ...] = ()
     spans: tuple[Span, ...] = ()
+    turn: int = 0
     view: bool = False
     stream: StreamName = "compute"
 

@@ -79,6 +79,7 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
         scattered_inputs=request.scattered_inputs,
         own=site.own,
         slow_decoder=site.slow_decoder,
+        gathered_rings=site.runner is not None and site.runner.gathered_rings,
     )
 
 

@@ -43,6 +43,7 @@ class Engine:
     attention, eager : the kernel that it calls, by architecture of the GPU, and what its row-wise
     functions do in eager PyTorch; both by family of models, ``any`` for the rest.
     host_kernel : host time to issue a kernel of that code, None for the usual one.
+    gathered_rings : its rings gather all keys and values first.
     slow_decoder : it decodes as models' repositories do. inside : those repositories call it, with
     the attention kernel that they install.
     axes : flag by axis. only : degrees that an axis may have. alone : axes that exclude each other.
@@ -81,6 +82,7 @@ class Engine:
     eager: Mapping[str, Functions]
     host_kernel: Sourced | None
     slow_decoder: bool
+    gathered_rings: bool
     inside: bool
     sizes: Words
     request: Words
@@ -160,7 +162,7 @@ def _engine(name: str, row: Table, others: Mapping[str, Table]) -> Engine:
     only = cast("Mapping[str, list[int]]", row.get("only", {}))
     barred = cast("Mapping[str, list[str]]", row.get("barred", {}))
     shared = others.get(_word(row, "code"), row)
-    eager = cast("Mapping[str, Table]", shared.get("eager", {}))
+    eager = [cast("Mapping[str, Table]", one.get("eager", {})) for one in (shared, row)]
     return Engine(
         name=name,
         title=str(row["title"]),
@@ -184,9 +186,13 @@ def _engine(name: str, row: Table, others: Mapping[str, Table]) -> Engine:
         runtimes=_words(row, "runtimes"),
         text_tower=cast(TextTower, row.get("text_tower", "usual")),
         attention=cast("Mapping[str, Words]", row.get("attention", {})),
-        eager={family: read_fusions(table) for family, table in eager.items()},
+        eager={
+            family: {**read_fusions(eager[0].get(family, {})), **read_fusions(table)}
+            for family, table in {**eager[0], **eager[1]}.items()
+        },
         host_kernel=_host_kernel(shared),
         slow_decoder=bool(row.get("slow_decoder", False)),
+        gathered_rings=bool(row.get("gathered_rings", False)),
         inside=bool(row.get("inside", False)),
         sizes=_words(row, "sizes"),
         request=_words(row, "request"),

@@ -22,7 +22,7 @@ class Workload:
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.
     own : the model's own repository runs it, in eager PyTorch. slow_decoder : pictures are decoded
-    as that does.
+    as that does. gathered_rings : rings gather all keys and values first.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -40,6 +40,7 @@ class Workload:
     slow_decoder: bool = False
     wide_collectives: bool = False
     scattered_inputs: bool = False
+    gathered_rings: bool = False
 
     def length(self, stream: str) -> Size:
         """Tokens of a stream."""

@@ -10,7 +10,11 @@ from planner.lowering.blocks import block, state_name
 from planner.lowering.diffusion import Stage
 from planner.lowering.emit import total_rows
 from planner.lowering.scene import Scene, make_scene
-from planner.lowering.variants import with_scattered_inputs, with_wide_collectives
+from planner.lowering.variants import (
+    with_gathered_rings,
+    with_scattered_inputs,
+    with_wide_collectives,
+)
 from planner.models.architecture import Block, Model
 from planner.plan import Plan
 from planner.strategies import pipeline
@@ -38,6 +42,8 @@ def lower(model: Model, workload: Workload, plan: Plan, place: int | None = None
     program = Program(axes=plan.axes, stages=loops, inputs=given, output=output)
     if workload.scattered_inputs:
         program = with_scattered_inputs(program)
+    if workload.gathered_rings:
+        program = with_gathered_rings(program)
     return with_wide_collectives(program) if workload.wide_collectives else program
 
 

@@ -1,13 +1,28 @@
 """Programs as a runtime would write them: the same work with other operations around collectives.
 
 TensorRT builders have cast collectives to 32 bits to keep them out of fused regions, and have cut
-replicated inputs by a reduce-scatter where a slice would do; both cost, so both can be priced.
+replicated inputs by a reduce-scatter where a slice would do. Diffusers gathers the keys and values
+of all ranks before the first partial attention of a ring [1]_. All cost, so all can be priced.
+
+References
+----------
+.. [1] ``TemplatedRingAttention`` in diffusers, src/diffusers/models/attention_dispatch.py
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from costmodels.ops import Collective, Loop, Op, Pointwise, Program, Rearrange, Span, Tensor
+from costmodels.ops import (
+    Collective,
+    Loop,
+    Op,
+    Pointwise,
+    Program,
+    Rearrange,
+    SendReceive,
+    Span,
+    Tensor,
+)
 
 Change = Callable[[Op], Iterator[Op]]
 
@@ -23,6 +38,45 @@ def with_wide_collectives(program: Program) -> Program:
 def with_scattered_inputs(program: Program) -> Program:
     """Return a program that cuts replicated inputs by a reduce-scatter along each axis."""
     return replace(program, stages=tuple(_mapped(loop, _scattered) for loop in program.stages))
+
+
+def with_gathered_rings(program: Program) -> Program:
+    """Return a program whose rings gather all chunks first, and pass none on."""
+    return replace(program, stages=tuple(_gathered(loop) for loop in program.stages))
+
+
+def _gathered(loop: Loop) -> Loop:
+    body: list[Op | Loop] = []
+    passed: dict[str, tuple[Tensor, int]] = {}
+    for item in loop.body:
+        if isinstance(item, Loop):
+            body.append(_gathered(item))
+        elif isinstance(item, SendReceive) and not item.ends:
+            body += _hop(item, passed)
+        else:
+            body.append(item)
+    return replace(loop, body=tuple(body))
+
+
+def _hop(op: SendReceive, passed: dict[str, tuple[Tensor, int]]) -> Iterator[Op]:
+    """Gather where a chunk sets out, and take it from there; `passed` are those on their way."""
+    if op.x.name not in passed:
+        packed = Tensor(f"{op.x.name}.packed", (1, *op.x.shape), op.x.itemsize)
+        every = Tensor(f"{op.x.name}.every", (op.degree, *op.x.shape), op.x.itemsize)
+        yield Rearrange(move="stack", inputs=(op.x,), outputs=(packed,))
+        yield Collective(kind="all_gather", x=packed, out=every, axis=op.axis, degree=op.degree)
+        passed[op.x.name] = (every, 0)
+    every, turn = passed[op.x.name]
+    passed[op.out.name] = (every, turn + 1)
+    yield Rearrange(
+        move="hop",
+        inputs=(every,),
+        outputs=(op.out,),
+        axis=op.axis,
+        degree=op.degree,
+        turn=turn + 1,
+        view=True,
+    )
 
 
 def _mapped(loop: Loop, change: Change) -> Loop:

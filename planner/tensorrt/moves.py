@@ -139,6 +139,14 @@ def _latest(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     return [shuffle(draft, row, x.shape[1:], name)]
 
 
+def _hop(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
+    """Keep the chunk of a rank before this one."""
+    (x,), name = inputs, op.outputs[0].name
+    wanted = [np.array([(index[op.axis] - op.turn) % op.degree]) for index in draft.indices]
+    chunk = pick(draft, x, wanted, 0, f"{name}.chunk")
+    return [shuffle(draft, chunk, x.shape[1:], name)]
+
+
 def _top(numbers: Numbers) -> Numbers:
     return np.array([int(np.argmax(numbers))])
 
@@ -159,6 +167,7 @@ _MOVES: Final[dict[str, Callable[[Draft, Rearrange, Values], list[Value]]]] = {
     "unstack": _unstack,
     "last": _last,
     "latest": _latest,
+    "hop": _hop,
     "borders": borders,
     "surround": surround,
 }

@@ -77,7 +77,7 @@ def test_lines_as_the_engines_document_them(model, plan, engine, line):
         ("cosmos3-nano", "ulysses16", "TensorRT Model Connect", "expected one of 2, 4, 8"),
         ("cosmos3-nano", "ring8", "TensorRT Model Connect", "has no ring axis"),
         # huggingface/diffusers, _modeling_parallel.py: only rotate_method="allgather" is supported
-        ("flux.1-dev", "ring4", "diffusers", "what it calls ring gathers all keys and values"),
+        ("flux.1-dev", "allgather_kv4", "diffusers", "gathers keys and values, but attends to"),
         ("cosmos3-nano", "ulysses8", "diffusers", "does not run the cosmos3 family"),
         ("flux.1-dev", "pp2.tp4", "xDiT", "has no pp axis"),
         # vllm-project/vllm#16260; TensorRT-LLM's Linear asserts that features divide

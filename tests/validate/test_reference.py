@@ -77,6 +77,31 @@ def test_variants_of_collectives_change_no_result(text):
         assert _moved(model, variant, plan) > _moved(model, work, plan)
 
 
+@pytest.mark.parametrize("text", ["ring2", "ring3", "ulysses2.ring2", "ring2.tp2", "cfg2.ring2"])
+@pytest.mark.parametrize("model", [testmodels.flux, testmodels.cosmos3, testmodels.sana])
+def test_a_ring_that_gathers_first_changes_no_result(model, text):
+    """It moves as much in one collective a layer, and no rank passes anything on."""
+    plan = parse_plan(text)
+    work = testmodels.workload(model, batch=2)
+    if any(objections(model, work, plan, plan.gpus)):
+        pytest.skip("illegal for this model")
+    variant = replace(work, gathered_rings=True)
+    whole = run_plan(model, work, parse_plan("single"))[0]
+    ops = [op for stage in lower(model, variant, plan).stages for op in stage.walk()]
+
+    assert _error(run_plan(model, variant, plan), whole, plan) < 1e-9
+    assert not any(isinstance(op, SendReceive) for op in ops)
+    assert _moved(model, variant, plan) > _moved(model, work, plan)
+
+
+def test_a_causal_ring_may_gather_first():
+    work = testmodels.workload(testmodels.llama, batch=2, passes=1)
+    variant, plan = replace(work, gathered_rings=True), parse_plan("ring3")
+    whole = run_plan(testmodels.llama, work, parse_plan("single"))[0]
+
+    assert _error(run_plan(testmodels.llama, variant, plan), whole, plan) < 1e-9
+
+
 def _moved(model, work, plan):
     stages = lower(model, work, plan).stages
     return sum(

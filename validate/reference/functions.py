@@ -242,6 +242,8 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
                 positions(op.spans[0], {**index, op.axis: rank}).max() for rank in range(op.degree)
             ]
             return [first[int(np.argmax(tops))]]
+        case "hop":
+            return [first[(index[op.axis] - op.turn) % op.degree]]
         case "borders":
             halo = int(op.outputs[0].shape[2]) // 2
             return [np.concatenate([first[:, :halo], first[:, -halo:]], axis=1)[None]]

@@ -22,7 +22,7 @@ BEYOND: Final = ("store", "load", "append", "collect")
 def bind(op: Rearrange, setting: Setting) -> Bound:
     """Make a move ready to run."""
     match op.move:
-        case "shard" | "last" | "latest" | "pack_rows" | "unpack_rows":
+        case "shard" | "last" | "latest" | "hop" | "pack_rows" | "unpack_rows":
             return Bound(_rows(op, setting))
         case "heads":
             own = moves.from_rows(own_features(op.parts, op.degree, setting.index[op.axis]))
@@ -90,7 +90,10 @@ def _rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
 
 
 def _pick(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
-    """Take the row that stands last: among those here, or among those that each rank sent."""
+    """Take the row that stands last, here or among those of every rank; or a rank's chunk."""
+    if op.move == "hop":
+        place = (setting.index[op.axis] - op.turn) % op.degree
+        return lambda inputs: [inputs[0][place]]
     if op.move == "last":
         place = int(np.argmax(positions(op.spans[0], setting.index)))
         return lambda inputs: [inputs[0][:, place : place + 1]]
