@@ -12,6 +12,7 @@ from ctypes import c_char_p, c_void_p, py_object, pythonapi
 import numpy as np
 
 from planner.tensorrt.runner.formats import bits, floats, storage
+from planner.tensorrt.runner.outside import entries
 from planner.tensorrt.runner.weights import drawn
 from validate.tensorrt_backend.evaluate import Held, deliver, evaluate
 
@@ -148,11 +149,18 @@ class FakeDevice:
 
 class FakeContext:
     def __init__(self, world, device, engine):
-        self.world, self.device, self.engine = world, device, engine
+        self.world, self.device, self.made = world, device, engine
         self.addresses, self.communicator = {}, None
+        sides = [engine["document"][key] for key in ("inputs", "tables", "outputs")]
+        names = [one["name"] for side in sides for one in side]
+        names += [one.name for one in entries(engine["document"])] if engine["outside"] else []
+        self.names = names
+        self.engine = types.SimpleNamespace(
+            num_io_tensors=len(names), get_tensor_name=lambda place: names[place]
+        )
 
     def set_communicator(self, capsule):
-        if not self.engine["several"]:
+        if not self.made["several"]:
             return False
         self.communicator = self.world.named(capsule)
         self.communicator.bound.wait(PATIENCE_S)  # comes back when all ranks have called
@@ -160,22 +168,28 @@ class FakeContext:
 
     def set_tensor_address(self, name, address):
         self.addresses[name] = address
-        return True
+        return name in self.names
 
     def execute_async_v3(self, stream):
         assert stream == self.device.stream
-        self.world.note("execute", self.engine["document"]["name"], self.engine["rank"])
+        self.world.note("execute", self.made["document"]["name"], self.made["rank"])
         self.device.put(lambda at=dict(self.addresses): self.work(at))
-        return not self.engine.get("broken")
+        return not self.made.get("broken")
 
     def work(self, addresses):
-        document, rank = self.engine["document"], self.engine["rank"]
+        document, rank = self.made["document"], self.made["rank"]
         values = {v["name"]: self.read(v, addresses) for v in document["inputs"]}
         tables = {v["name"]: self.read(v, addresses)[None] for v in document["tables"]}
-        arrays = {name: np.array(one) for name, one in self.engine["constants"].items()}
+        arrays = {name: np.array(one) for name, one in self.made["constants"].items()}
         # this rank's rows are all that it was given
         rows = {name: {rank: table[0]} for name, table in tables.items()}
-        held = Held(arrays={**arrays, **rows}, weights=drawn(), rank=rank)
+        weights = drawn()
+        if self.made["outside"]:
+
+            def weights(layer, rank):
+                return self.read(layer["outputs"][0], addresses)
+
+        held = Held(arrays={**arrays, **rows}, weights=weights, rank=rank)
         layers = evaluate(document, held, values)
         answer = None
         while True:
@@ -198,12 +212,12 @@ class FakeContext:
         return floats(array, dtype).astype(np.float64)
 
 
-def engine(document, constants, rank, *, several=None, broken=False):
-    """Serialise a network as an engine of this library."""
+def engine(document, constants, rank, *, several=None, broken=False, outside=False):
+    """Serialise a network as an engine of this library; it may read weights as inputs."""
     several = document["ranks"] > 1 if several is None else several
     plain = {name: array.tolist() for name, array in constants.items()}
     made = {"document": document, "constants": plain, "rank": rank, "several": several}
-    return json.dumps({**made, "broken": broken}).encode()
+    return json.dumps({**made, "broken": broken, "outside": outside}).encode()
 
 
 def library(world, device):

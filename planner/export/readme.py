@@ -96,7 +96,8 @@ def _or(words: object) -> str:
 _HOW = (
     "    python -m runner show                       # what is here",
     "    python -m runner build                      # engines that are missing, on this GPU",
-    "    python -m runner build --weights FOLDER     # from safetensors files instead of random",
+    "    python -m runner build --weights FOLDER     # from safetensors files instead of random;",
+    "                                                # those lie beside the engines (--keep)",
     "    python -m runner run --graph                # one process a GPU of this host",
 )
 _CPP = (

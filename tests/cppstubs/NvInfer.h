@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "cuda_runtime_api.h"
 
@@ -39,12 +41,22 @@ private:
 
 class ICudaEngine {
 public:
-    explicit ICudaEngine(std::string name) : mName{name} {}
+    // Made of lines: its name, and the inputs that it says it has.
+    explicit ICudaEngine(std::string const& text) {
+        std::istringstream lines{text};
+        std::getline(lines, mName);
+        for (std::string line; std::getline(lines, line);) {
+            mInputs.push_back(line);
+        }
+    }
+    int32_t getNbIOTensors() const noexcept { return static_cast<int32_t>(mInputs.size()); }
+    char const* getIOTensorName(int32_t place) const noexcept { return mInputs[static_cast<size_t>(place)].c_str(); }
     IExecutionContext* createExecutionContext() noexcept { return new IExecutionContext{mName}; }
     virtual ~ICudaEngine() = default;
 
 private:
     std::string mName;
+    std::vector<std::string> mInputs;
 };
 
 class IRuntime {

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from planner.export.catalogue import cpp
@@ -15,6 +16,7 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.plan import parse_plan
 from planner.request import Request
 from planner.search import price, question_of
+from planner.tensorrt.runner.outside import writer
 from validate.small import shrink
 
 STUBS = Path(__file__).parent.parent / "cppstubs"
@@ -84,6 +86,54 @@ def test_every_input_and_output_is_bound(binary, exported):
     lines = [line.split() for line in done.stdout.splitlines()]
     bound = {words[2] for words in lines if words[:2] == ["address", "forward.rank0.engine"]}
     assert bound == wanted
+
+
+def put_outside(folder, weights):
+    """Let an engine read weights from the file beside it."""
+    engine = folder / "engines" / "forward.rank0.engine"
+    engine.write_text("\n".join([engine.read_text(), *weights]))
+    layers = [
+        {
+            "kind": "weight", "part": "values", "encoding": "plain",
+            "outputs": [{"name": name, "shape": [3, 5], "dtype": "bf16"}],
+        }
+        for name in weights
+    ]  # fmt: skip
+    with engine.with_suffix(".weights").open("wb") as file:
+        put = writer({"layers": layers}, file.write)
+        for name in weights:
+            put(name, np.zeros((3, 5), np.uint16))
+
+
+def test_weights_beside_an_engine_are_bound(binary, exported):
+    put_outside(exported, ["weight.a", "weight.b"])
+
+    done = start(binary, exported, 0)
+
+    lines = [line.split() for line in done.stdout.splitlines()]
+    bound = {words[2] for words in lines if words[:2] == ["address", "forward.rank0.engine"]}
+    assert done.returncode == 0, done.stderr
+    assert {"weight.a", "weight.b"} < bound
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: path.unlink(), "has no weight.a, which its engine reads"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-300]), "is cut short"),
+        (lambda path: path.write_bytes(path.read_bytes()[:10]), "build it again"),
+        (lambda path: path.write_text("nonsense\n\n"), "its table cannot be read"),
+    ],
+)
+def test_weights_that_are_not_beside_their_engine_end_the_run(binary, exported, spoil, said):
+    put_outside(exported, ["weight.a", "weight.b"])
+    spoil(exported / "engines" / "forward.rank0.weights")
+
+    done = start(binary, exported, 0)
+
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_graph_replaces_all_steps_but_the_first(binary, exported):

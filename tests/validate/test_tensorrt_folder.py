@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,13 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.plan import parse_plan
 from planner.request import Request
 from planner.search import price, question_of
+from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import build
+from planner.tensorrt.runner.formats import encoded
+from planner.tensorrt.runner.outside import is_outside, read, writer
 from planner.tensorrt.runner.weights import drawn, learned_drawn
 from validate.cases import Case
 from validate.small import shrink
@@ -87,20 +91,138 @@ def checkpoint(folder):
     return file
 
 
-@pytest.mark.parametrize("weights", ["filler", "weights"])
-def test_an_exported_folder_builds_its_engines(folder, weights):
-    checkpoint(folder)
-    words = ["--weights", weights, "--level", "0", "--capability", "SM120"]
+QUICK = ("--level", "0", "--capability", "SM120")
 
-    done = command(folder, "build", *words)
+
+@pytest.mark.parametrize(
+    ("weights", "keep", "beside"),
+    [
+        ("filler", [], False),
+        ("filler", ["--keep", "file"], True),
+        ("weights", [], True),
+        ("weights", ["--keep", "engine"], False),
+        ("weights", ["--streaming"], False),
+    ],
+)
+def test_an_exported_folder_builds_its_engines(folder, weights, keep, beside):
+    """Numbers of a checkpoint lie beside the engines; made-up ones within, as do all if asked."""
+    checkpoint(folder)
+
+    done = command(folder, "build", "--weights", weights, *keep, *QUICK)
 
     assert done.returncode == 0, done.stderr
-    built = sorted(path.name for path in (folder / "engines").iterdir())
-    assert built == ["combine.engine", "forward.rank0.engine", "forward.rank1.engine"]
+    built = {path.name for path in (folder / "engines").iterdir()}
+    engines = {"combine.engine", "forward.rank0.engine", "forward.rank1.engine"}
+    assert built == engines | ({f"forward.rank{n}.weights" for n in range(2)} if beside else set())
     assert "forward.rank1.engine: " in done.stdout
     said = "1 tensors of the checkpoint have no place: norm_out.linear\n"
     assert (said in done.stdout) == (weights == "weights")
     assert "2 of 2 engines built" in command(folder, "show").stdout
+
+
+def test_weights_within_an_engine_leave_no_file_beside_it(folder):
+    """One that an earlier build left would be of another engine."""
+    checkpoint(folder)
+    command(folder, "build", "--weights", "weights", *QUICK)
+    (folder / "engines" / "forward.rank0.engine").unlink()
+
+    command(folder, "build", "--weights", "filler", *QUICK)
+
+    left = {path.name for path in (folder / "engines").iterdir() if path.suffix == ".weights"}
+    assert left == {"forward.rank1.weights"}
+
+
+def test_streamed_weights_are_in_the_engine(folder):
+    done = command(folder, "build", "--streaming", "--keep", "file")
+
+    assert done.returncode == 2
+    assert done.stderr == "runner: --keep: got file, wanted engine with --streaming\n"
+
+
+@pytest.mark.parametrize(
+    ("precision", "text"), [("bf16", "tp2"), ("bf16", "ulysses2"), ("fp8", "tp2"), ("int8", "tp2")]
+)
+def test_weights_beside_an_engine_are_its_rank_s_share(precision, text, tmp_path):
+    """What the library reads as inputs means what the constants would."""
+    recipe = Recipe(precision=precision, layers=1)
+    network = written(testmodels.flux, text, recipe, precision=precision)[0]
+    for rank in range(network.ranks):
+        file = bytearray()
+        mine = share(network, rank)
+        _, empty = fresh()
+        assemble(TRT, empty, replace(mine, outside=writer(mine.document, file.extend)))
+        found = read("weights", np.frombuffer(bytes(file), np.uint8))
+
+        inputs = {empty.get_input(n).name: empty.get_input(n) for n in range(empty.num_inputs)}
+        weights = [one for one in mine.document["layers"] if is_outside(one)]
+        assert {one["name"] for one in weights} == set(found.starts) <= set(inputs)
+        for layer in weights:
+            dtype = layer["outputs"][0]["dtype"]
+            want = encoded(drawn()(layer, rank), layer["encoding"], dtype)["values"]
+            start = found.starts[layer["name"]]
+            got = found.data[start : start + want.nbytes].view(want.dtype)
+            np.testing.assert_array_equal(got.reshape(want.shape), want)
+            assert tuple(inputs[layer["name"]].shape) == want.shape
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8", "int8", "nvfp4"])
+@pytest.mark.parametrize("model", ["flux", "wan", "cosmos3", "sana", "llama"])
+def test_engines_that_read_their_weights_are_built(model, precision):
+    """Of every family and width of weights; nothing that is large stays within."""
+    recipe = Recipe(precision=precision, layers=1)
+    for network in written(getattr(testmodels, model), "tp2", recipe, precision=precision):
+        file = bytearray()
+        mine = replace(share(network, 1), outside=writer(document_of(network), file.extend))
+
+        assert build(TRT, mine, FAST).plan
+
+
+MEASURED = """
+import os, sys, threading
+from pathlib import Path
+from planner.tensorrt.runner import harness
+from planner.tensorrt.runner.build import Options
+
+def anonymous():
+    text = Path("/proc/self/status").read_text()
+    return next(int(one.split()[1]) for one in text.splitlines() if one.startswith("RssAnon"))
+
+most, done = [0], threading.Event()
+
+def look():
+    while not done.wait(0.002):
+        most[0] = max(most[0], anonymous())
+
+folder = harness.open_folder(sys.argv[1])
+options = Options(level=0, capability="SM120", outside=sys.argv[2] == "file")
+watch = threading.Thread(target=look)
+watch.start()
+harness.load()
+harness.build_all(folder, harness.weights_from("filler", folder.plan), options, lambda line: None)
+done.set()
+watch.join()
+print(most[0] * 1024)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux' own counts")
+def test_a_build_holds_less_than_its_weights(tmp_path):
+    """Six of Wan's thirty layers, 0.56 GB: the builder copies what it is given as constants."""
+    question, plan = question_of(Request(model="wan2.1-1.3b", gpus=2)), parse_plan("ulysses2")
+    (block,) = question.model.blocks
+    model = replace(question.model, blocks=(replace(block, count=6),))
+    little = replace(question, model=model)
+    files = tensorrt_folder(little, price(little, plan))
+    held, weights = {}, 0
+    for keep in ("engine", "file"):
+        folder = write_folder(files, str(tmp_path / keep))
+        words = [sys.executable, "-c", MEASURED, str(folder), keep]
+        held[keep] = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        weights = max(path.stat().st_size for path in (folder / "engines").iterdir())
+
+    assert weights > 500e6
+    assert held["engine"] > 1.2 * weights
+    assert held["file"] < 0.6 * weights
 
 
 @pytest.mark.parametrize("kind", ["weight", "bias"])

@@ -15,11 +15,14 @@ from planner.lowering.lower import lower
 from planner.plan import parse_plan
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe, networks
-from planner.tensorrt.runner.errors import LateError, RunError
+from planner.tensorrt.runner.errors import InputError, LateError, RunError
+from planner.tensorrt.runner.formats import bits
 from planner.tensorrt.runner.library import require
 from planner.tensorrt.runner.meeting import join
+from planner.tensorrt.runner.outside import entries, is_outside, read, writer
 from planner.tensorrt.runner.run import Job, Limits, Parts, run
 from planner.tensorrt.runner.watch import Guard
+from planner.tensorrt.runner.weights import drawn
 from planner.tensorrt.schedule import schedule
 from validate.reference import run_plan
 from validate.reference.weights import Source
@@ -70,7 +73,7 @@ def place(setup, name, rank):
     return next((group.index(rank) for group in groups if rank in group), 0)
 
 
-def job(setup, rank, *, graph=False, spoil=None):
+def job(setup, rank, *, graph=False, spoil=None, outside=None):
     tables = {
         network.name: {
             name: array[place(setup, network.name, rank)] for name, array in network.tables.items()
@@ -96,10 +99,11 @@ def job(setup, rank, *, graph=False, spoil=None):
         given=given,
         limits=setup.limits,
         graph=graph,
+        **({"outside": lambda name: outside(setup, name, rank)} if outside else {}),
     )
 
 
-def start(setup, ranks, *, device=None, graph=False, spoil=None):
+def start(setup, ranks, *, device=None, graph=False, spoil=None, outside=None):
     """Run ranks as threads; returns what each gave or raised."""
     found = {}
 
@@ -116,7 +120,9 @@ def start(setup, ranks, *, device=None, graph=False, spoil=None):
                 watch=Quiet([]),
             )
             try:
-                found[rank] = run(job(setup, rank, graph=graph, spoil=spoil), parts)
+                found[rank] = run(
+                    job(setup, rank, graph=graph, spoil=spoil, outside=outside), parts
+                )
             finally:
                 meeting.close()
         except (RunError, threading.BrokenBarrierError, AssertionError) as error:
@@ -155,6 +161,71 @@ def test_a_run_gives_every_rank_the_unsplit_result(model, text, graph):
         want = whole[first : first + len(out.output)]
         np.testing.assert_allclose(out.output, want, atol=2e-4 * np.abs(whole).max())
         assert len(out.seconds) == made.order["steps"]
+
+
+def beside(setup, name, rank):
+    """A file of drawn weights, as a build leaves it beside an engine."""
+    document = next(one for one in setup.documents if one["name"] == name)
+    written, share = bytearray(), place(setup, name, rank)
+    put = writer(document, written.extend)
+    for layer in filter(is_outside, document["layers"]):
+        put(layer["name"], bits(drawn()(layer, share), "fp32"))
+    if not entries(document):
+        return None
+    return read("weights", np.frombuffer(bytes(written), np.uint8))
+
+
+def reads_outside(name, rank, document, network, raw):
+    constants = network.constants
+    return fake.engine(document, constants, json.loads(raw)["rank"], outside=True)
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["calls", "graph"])
+@pytest.mark.parametrize(
+    ("model", "text"), [*PLANS[:2], (testmodels.sana, "ulysses2")], ids=lambda one: str(one)[:8]
+)
+def test_weights_beside_engines_give_the_unsplit_result(model, text, graph):
+    made, plan = setup(model, text), parse_plan(text)
+    whole = run_plan(model, testmodels.workload(model, batch=2), parse_plan("single"))[0]
+
+    found = start(made, range(plan.gpus), graph=graph, spoil=reads_outside, outside=beside)
+
+    for rank, out in found.items():
+        assert not isinstance(out, Exception), f"rank {rank}: {out}"
+        first = made.order["ranks"][rank]["sample"]
+        want = whole[first : first + len(out.output)]
+        np.testing.assert_allclose(out.output, want, atol=2e-4 * np.abs(whole).max())
+
+
+def test_weights_that_are_not_beside_their_engine_are_named():
+    made = setup(testmodels.flux, "single")
+
+    found = start(made, range(1), spoil=reads_outside)
+
+    assert str(found[0]).startswith("forward: its engine reads weight.embed")
+    assert str(found[0]).endswith("from a file of weights that is not beside it: build it again")
+
+
+def test_weights_of_another_build_are_refused():
+    """The engine holds its own; the file beside it is of a build that kept them outside."""
+    made = setup(testmodels.flux, "single")
+
+    found = start(made, range(1), outside=beside)
+
+    assert str(found[0]) == "forward: its engine has no input weight.embed: build it again"
+
+
+@pytest.mark.parametrize("cut", [0, 10, -300])
+def test_a_file_of_weights_that_is_cut_short_is_refused(cut):
+    written = bytearray()
+    layer = {
+        "kind": "weight", "part": "values", "encoding": "plain",
+        "outputs": [{"name": "weight.a", "shape": [3, 5], "dtype": "bf16"}],
+    }  # fmt: skip
+    writer({"layers": [layer]}, written.extend)("weight.a", np.zeros((3, 5), np.uint16))
+
+    with pytest.raises(InputError, match=r"a\.weights: .* build it again"):
+        read("a.weights", np.frombuffer(bytes(written[:cut]), np.uint8))
 
 
 def test_a_decoder_runs_its_prompt_and_one_token():

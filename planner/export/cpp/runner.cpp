@@ -135,7 +135,7 @@ struct Engine {
     std::vector<std::vector<int>> groups;
     std::unique_ptr<nvinfer1::ICudaEngine> engine;
     std::unique_ptr<nvinfer1::IExecutionContext> context;
-    std::map<std::string, void*> tables;
+    std::map<std::string, void*> tables;  // by the engine's input; weights that lie outside too
 };
 
 struct Schedule {
@@ -266,6 +266,40 @@ std::vector<char> readFile(std::filesystem::path const& path, size_t start = 0, 
     return data;
 }
 
+// Weights beside an engine: lines of a name, its bytes and where they begin; an empty line; and
+// numbers from the next whole page on.
+struct Outside {
+    std::map<std::string, size_t> starts;
+    size_t first{0};
+    size_t bytes{0};
+};
+
+Outside readOutside(std::filesystem::path const& path) {
+    size_t constexpr page{4096};
+    std::ifstream file{path, std::ios::binary};
+    Outside found;
+    std::string line;
+    size_t needed{0};
+    while (std::getline(file, line) && !line.empty()) {
+        std::istringstream words{line};
+        std::string name;
+        size_t bytes{0}, start{0};
+        if (!(words >> name >> bytes >> start)) {
+            refuse(path.string() + ": its table cannot be read; build it again");
+        }
+        found.starts[name] = start;
+        needed = std::max(needed, start + bytes);
+    }
+    auto const behind = file.tellg();
+    auto const size = std::filesystem::file_size(path);
+    found.first = behind < 0 ? size : (static_cast<size_t>(behind) + page - 1) / page * page;
+    if (behind < 0 || found.first + needed > size) {
+        refuse(path.string() + " is cut short; build it again");
+    }
+    found.bytes = size - found.first;
+    return found;
+}
+
 // Normal numbers in the type of a buffer, the same on all ranks.
 std::vector<char> draw(Buffer const& buffer, std::string const& name) {
     std::vector<char> data(buffer.bytes);
@@ -332,12 +366,16 @@ public:
     }
 
 private:
+    std::string fileOf(Engine const& engine) const {
+        auto const place = static_cast<size_t>(placeIn(groupOf(engine, mRank), mRank));
+        return engine.files.size() == 1 ? engine.files[0] : engine.files[place];
+    }
+
     void load() {
         mWatch.phase("loading engines", 600);
         mRuntime.reset(nvinfer1::createInferRuntime(mLogger));
         for (auto& engine : mSchedule.engines) {
-            auto const group = groupOf(engine, mRank);
-            auto const file = engine.files.size() == 1 ? engine.files[0] : engine.files[placeIn(group, mRank)];
+            auto const file = fileOf(engine);
             auto const data = readFile(mFolder / file);
             engine.engine.reset(mRuntime->deserializeCudaEngine(data.data(), data.size()));
             if (!engine.engine) {
@@ -406,6 +444,41 @@ private:
             check(cudaMalloc(&address, table.bytes), "allocating a table");
             check(cudaMemcpy(address, data.data(), table.bytes, cudaMemcpyHostToDevice), "filling a table");
             engine.tables[table.name] = address;
+        }
+        for (auto& engine : mSchedule.engines) {
+            fill(engine);
+        }
+    }
+
+    // Weights that lie beside an engine go to the GPU a piece at a time.
+    void fill(Engine& engine) {
+        size_t constexpr most{size_t{1} << 26};
+        auto const path = (mFolder / fileOf(engine)).replace_extension(".weights");
+        if (!std::filesystem::exists(path)) {
+            checkInside(engine, path);
+            return;
+        }
+        auto const outside = readOutside(path);
+        void* address{nullptr};
+        check(cudaMalloc(&address, outside.bytes), "allocating weights");
+        for (size_t start = 0; start < outside.bytes; start += most) {
+            auto const bytes = std::min(most, outside.bytes - start);
+            auto const data = readFile(path, outside.first + start, bytes);
+            check(cudaMemcpy(static_cast<char*>(address) + start, data.data(), bytes, cudaMemcpyHostToDevice), "filling weights");
+        }
+        for (auto const& [name, start] : outside.starts) {
+            engine.tables[name] = static_cast<char*>(address) + start;
+        }
+        checkInside(engine, path);
+    }
+
+    // All weights that an engine reads as inputs must have come from the file.
+    static void checkInside(Engine const& engine, std::filesystem::path const& path) {
+        for (int32_t place = 0; place < engine.engine->getNbIOTensors(); ++place) {
+            std::string const name{engine.engine->getIOTensorName(place)};
+            if (name.rfind("weight.", 0) == 0 && engine.tables.count(name) == 0) {
+                refuse(path.string() + " has no " + name + ", which its engine reads; build it again");
+            }
         }
     }
 

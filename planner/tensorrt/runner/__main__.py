@@ -69,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     build.add_argument("--workspace", type=_whole, default=0, metavar="MIB")
     build.add_argument("--streaming", action="store_true", help="weights may stay on the host")
+    build.add_argument(
+        "--keep",
+        choices=("engine", "file"),
+        help="weights within engines, or beside them (default: beside, where read from a folder)",
+    )
     build.add_argument("--capability", default="", help="such as SM120 (TensorRT-RTX alone)")
     build.set_defaults(command=_build)
     running = commands.add_parser("run", help="run the plan, one process a rank")
@@ -105,10 +110,20 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         level=arguments.level,
         streaming=arguments.streaming,
         capability=arguments.capability,
+        outside=_outside(arguments),
     )
     source = harness.weights_from(arguments.weights, folder.plan)
     harness.build_all(folder, source, options, lambda line: print(line, flush=True))
     return 0
+
+
+def _outside(arguments: argparse.Namespace) -> bool:
+    """Whether weights lie beside engines: a checkpoint's do, as builders copy what is inside."""
+    if arguments.streaming and arguments.keep == "file":
+        raise InputError("--keep: got file, wanted engine with --streaming")
+    if arguments.keep:
+        return bool(arguments.keep == "file")
+    return not (arguments.weights in harness.MADE_UP or arguments.streaming)
 
 
 def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
@@ -143,6 +158,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
             for one in documents
         },
         engines=harness.engine_of(folder, rank),
+        outside=harness.outside_of(folder, rank),
         given=harness.given_from(folder),
         limits=limits,
         graph=arguments.graph,

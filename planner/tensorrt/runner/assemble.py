@@ -6,7 +6,7 @@ from typing import cast
 
 from planner.tensorrt.runner.attend import attention
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.kinds import ADD, Layer, Share, Site, outputs, with_learned
+from planner.tensorrt.runner.kinds import ADD, Given, Layer, Share, Site, outputs, with_learned
 from planner.tensorrt.runner.library import Foreign, type_of
 
 Cause = Callable[[], str]
@@ -74,7 +74,7 @@ def _add(site: Site, layer: Layer, cause: Cause) -> None:
     added = with_learned(site, layer, added) if "learned" in layer else added
     if added is None:
         raise RunError(f"{name}: TensorRT adds no {kind} layer: {cause()}")
-    if kind != "attention":
+    if kind != "attention" and not isinstance(added, Given):
         added.name = name
     for place, (out, shape, dtype) in enumerate(outputs(layer)):
         tensor = added.get_output(place)

@@ -20,6 +20,7 @@ class Options:
     level : optimisation, 0 to 5. streaming : weights may stay on the host, each rank its own.
     cache : timings of earlier builds. capability : such as ``SM120``, to build without a GPU
     (TensorRT-RTX). fused : use TensorRT's attention layer where it has one.
+    outside : weights are inputs of the engine, and lie in a file beside it.
     """
 
     workspace: int = 0
@@ -28,6 +29,7 @@ class Options:
     cache: bytes = b""
     capability: str = ""
     fused: bool = True
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -30,11 +30,13 @@ from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.formats import Bits, Floats, storage
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.library import load
+from planner.tensorrt.runner.outside import PAGE, Outside, entries, read, writer
 from planner.tensorrt.runner.place import place
 from planner.tensorrt.runner.weights import Learned, Weights, drawn, filler
 
 SCHEMA: Final = "1"
-PAGE: Final = 4096
+MADE_UP: Final[Mapping[str, Callable[[], Weights]]] = {"drawn": drawn, "filler": filler}
+"""Weights that no checkpoint has."""
 SHOWN: Final = 6
 """Names of what has no place in a network, before the list is cut."""
 Document = Mapping[str, object]
@@ -152,10 +154,8 @@ def weights_from(what: str, plan: Document) -> Source:
     InputError
         If the folder has none, or the plan's model has no map from names to tensors.
     """
-    if what == "drawn":
-        return Source(weights=drawn())
-    if what == "filler":
-        return Source(weights=filler())
+    if what in MADE_UP:
+        return Source(weights=MADE_UP[what]())
     known = cast("Mapping[str, Names]", plan["checkpoint"])
     if not known:
         raise InputError(f"{plan['model']}: no tensors of a checkpoint are known for this family")
@@ -221,12 +221,46 @@ def _build(
             return found
 
         known = replace(options, cache=cache.read_bytes() if cache.exists() else b"")
-        made = build(library, replace(share, hold=hold), known, tell, file.write)
+        with _weights_file(path, share, source, outside=options.outside) as put:
+            held = replace(share, hold=hold, outside=put)
+            made = build(library, held, known, tell, file.write)
     if made.cache:
         with _writable(cache), _draft(cache) as file:
             file.write(made.cache)
     size, took = path.stat().st_size / 2**20, time.monotonic() - start
     tell(f"{path.name}: {size:.0f} MiB in {took:.0f} s")
+
+
+@contextmanager
+def _weights_file(
+    path: Path, share: Share, source: Source, *, outside: bool
+) -> Iterator[Callable[[str, Bits], object] | None]:
+    """Open the file of an engine's weights, if they are to lie there; remove an older one if not.
+
+    It is in its place before the engine is: an engine that is there is whole.
+    """
+    target = weights_beside(path)
+    with ExitStack() as opened:
+        put = None
+        if outside and entries(share.document):
+            write = writer(share.document, opened.enter_context(_draft(target)).write)
+
+            def put(name: str, array: Bits) -> None:
+                write(name, array)
+                source.forget()
+
+        else:
+            target.unlink(missing_ok=True)
+        yield put
+
+
+def weights_beside(path: Path) -> Path:
+    """Name the file of an engine's weights.
+
+    >>> weights_beside(Path("engines/forward.rank0.engine")).name
+    'forward.rank0.weights'
+    """
+    return path.with_suffix(".weights")
 
 
 def on_disk(file: IO[bytes], array: Bits) -> Bits:
@@ -310,6 +344,20 @@ def engine_of(folder: Folder, rank: int) -> Callable[[str], bytes]:
             return path.read_bytes()
 
     return engine
+
+
+def outside_of(folder: Folder, rank: int) -> Callable[[str], Outside | None]:
+    """Map the weights that lie beside a rank's engines; None where all are inside."""
+
+    def outside(name: str) -> Outside | None:
+        path = weights_beside(folder.engine(name, place(folder.plan, name, rank)))
+        if not path.exists():
+            return None
+        with _readable(path):
+            raw = np.memmap(path, np.uint8, "r")
+        return read(str(path), raw)
+
+    return outside
 
 
 @dataclass(frozen=True, slots=True)

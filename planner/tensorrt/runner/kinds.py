@@ -11,6 +11,7 @@ import numpy as np
 
 from planner.tensorrt.runner.formats import Bits, bits, encoded, storage
 from planner.tensorrt.runner.library import Foreign, type_of
+from planner.tensorrt.runner.outside import is_outside
 from planner.tensorrt.runner.weights import Learned, Weights
 
 Layer = Mapping[str, object]
@@ -27,6 +28,7 @@ class Share:
     arrays : constants by name. weights : where their numbers come from; None for zeros that take
     no memory, to see what a network is. learned : biases and norms; none where left out.
     hold : keeps the numbers of a weight until the engine is built, where memory is scarce on disk.
+    outside : takes the numbers of weights that shall be inputs; all are in the engine if left out.
     """
 
     document: Mapping[str, object]
@@ -35,6 +37,7 @@ class Share:
     rank: int = 0
     learned: Learned | None = None
     hold: Callable[[Bits], Bits] = np.ascontiguousarray
+    outside: Callable[[str, Bits], object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,22 @@ class Site:
         weights = self.library.Weights(type_of(self.library, dtype), array.ctypes.data, count)
         return self.network.add_constant(shape, weights)
 
+    def given(self, name: str, dtype: str, shape: tuple[int, ...]) -> "Given":
+        """Add an input where a layer would stand."""
+        return Given(self.network.add_input(name, type_of(self.library, dtype), shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An input, as a layer that makes it."""
+
+    tensor: Foreign
+
+    def get_output(self, place: int) -> Foreign:
+        """Return the input."""
+        assert place == 0
+        return self.tensor
+
 
 def outputs(layer: Layer) -> list[tuple[str, tuple[int, ...], str]]:
     """Name, shape and type of each output that a layer says it makes."""
@@ -82,18 +101,21 @@ def _constant(site: Site, layer: Layer) -> Foreign:
 
 
 def _weight(site: Site, layer: Layer) -> Foreign:
-    ((_, shape, dtype),) = outputs(layer)
+    ((name, shape, dtype),) = outputs(layer)
     if site.share.weights is None:
         return site.constant(_blank(dtype, shape), dtype, shape)
+    put = site.share.outside if is_outside(layer) else None
     key = (str(layer["weight"]), cast(int, layer["layer"]))
     if key not in site.made:
         share = site.share.weights(layer, site.index.get("tp", 0))
         parts = encoded(share, str(layer["encoding"]), dtype)
+        if put is not None:
+            put(name, parts.pop("values"))
         site.made[key] = {part: site.share.hold(array) for part, array in parts.items()}
-    added = site.constant(site.made[key][str(layer["part"])], dtype, shape)
-    if layer["encoding"] == "plain":
-        del site.made[key]
-    return added
+    made = site.made[key] if layer["encoding"] != "plain" else site.made.pop(key)
+    if put is not None:
+        return site.given(name, dtype, shape)
+    return site.constant(made[str(layer["part"])], dtype, shape)
 
 
 @cache

@@ -14,16 +14,25 @@ from typing import Final, cast
 import numpy as np
 
 from planner.tensorrt.runner.device import Communicator, Communicators, Device, capsule
-from planner.tensorrt.runner.errors import LateError, RunError
+from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.library import Foreign
 from planner.tensorrt.runner.meeting import Meeting
+from planner.tensorrt.runner.outside import Outside
 from planner.tensorrt.runner.watch import Watch
 
 POLL_S: Final = 0.001
+PIECE: Final = 2**26
+"""Bytes of weights that go to the GPU at once."""
 Document = Mapping[str, object]
 Given = Callable[[str, int, tuple[int, ...]], Floats]
 """From an input's name, a forward's number and the shape for all samples to numbers."""
+
+
+def _inside(name: str) -> Outside | None:
+    """Say that an engine holds its weights."""
+    del name
+    return None  # a value, and not the lack of one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,7 @@ class Job:
 
     plan : the whole plan's document. documents : of its networks, in order.
     tables : of a network, this rank's rows. engines : serialised, by network.
+    outside : weights that an engine reads as inputs, by network; None where it holds them.
     graph : replay steps as a CUDA graph. steps : how many; the plan's where 0.
     budget : bytes of streamed weights that stay on the GPU, each rank its own; all where negative.
     """
@@ -52,6 +62,7 @@ class Job:
     tables: Mapping[str, Mapping[str, Bits]]
     engines: Callable[[str], bytes]
     given: Given
+    outside: Callable[[str], Outside | None] = _inside
     limits: Limits = Limits()
     graph: bool = False
     steps: int = 0
@@ -197,11 +208,42 @@ def _allocate(loaded: _Loaded) -> None:
         given = one["given"]
         start = _first(job, cast(Document, given), shape) if given else np.zeros(shape, np.float32)
         device.upload(address, bits(start, dtype))
-    for network, tables in job.tables.items():
-        for name, array in tables.items():
-            address = device.allocate(array.nbytes)
-            device.upload(address, array)
-            loaded.addresses[f"{network}/{name}"] = address
+    for document in job.documents:
+        _give(loaded, document)
+
+
+def _give(loaded: _Loaded, document: Document) -> None:
+    """Fill what an engine reads at every call alike: its tables, and weights that lie outside."""
+    device, name = loaded.parts.device, str(document["name"])
+    starts: dict[str, int] = {}
+    for table, array in loaded.job.tables.get(name, {}).items():
+        starts[table] = device.allocate(array.nbytes)
+        device.upload(starts[table], array)
+    outside = loaded.job.outside(name)
+    if outside is not None:
+        first = device.allocate(len(outside.data))
+        for place in range(0, len(outside.data), PIECE):
+            device.upload(first + place, outside.data[place : place + PIECE])
+        starts |= {weight: first + start for weight, start in outside.starts.items()}
+    context = loaded.contexts[name]
+    _check_read(document, context.engine, starts)
+    for tensor, address in starts.items():
+        if not context.set_tensor_address(tensor, address):
+            raise RunError(f"{name}: its engine has no input {tensor}: build it again")
+
+
+def _check_read(document: Document, engine: Foreign, given: Mapping[str, int]) -> None:
+    """Raise where an engine reads weights that lie nowhere."""
+    sides = ("inputs", "outputs")
+    values = [one for side in sides for one in cast("list[Document]", document[side])]
+    known = {str(one["name"]) for one in values} | set(given)
+    reads = [engine.get_tensor_name(place) for place in range(engine.num_io_tensors)]
+    missing = [tensor for tensor in reads if tensor not in known]
+    if missing:
+        raise InputError(
+            f"{document['name']}: its engine reads {missing[0]} from a file of weights that is "
+            "not beside it: build it again"
+        )
 
 
 def _first(job: Job, given: Document, shape: tuple[int, ...]) -> Floats:
@@ -262,8 +304,6 @@ def _call(loaded: _Loaded, name: str, bind: Mapping[str, list[object]]) -> None:
         step = _size(one) // shape[0] if buffer == "predictions" and tensor != buffer else 0
         address = loaded.addresses[str(buffer)] + cast(int, place) * step
         context.set_tensor_address(tensor, address)
-    for table in loaded.job.tables.get(name, {}):
-        context.set_tensor_address(table, loaded.addresses[f"{name}/{table}"])
     if not context.execute_async_v3(loaded.parts.device.stream):
         raise RunError(f"{name}: TensorRT did not start it")
 

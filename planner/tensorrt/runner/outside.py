@@ -1,0 +1,100 @@
+"""Weights in a file beside their engine, which reads them as inputs: no builder copies them.
+
+The file begins with a line for each weight, ``NAME BYTES START``, and an empty line. Numbers begin
+at the next whole page; ``START`` counts from there.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.tensorrt.runner.errors import InputError
+from planner.tensorrt.runner.formats import Bits, storage
+
+PAGE: Final = 4096
+ALIGNED: Final = 256
+"""Bytes at which CUDA's own allocations begin."""
+LARGEST_TABLE: Final = 2**24
+"""Bytes of a file's table of contents."""
+Layer = Mapping[str, object]
+Write = Callable[[bytes], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a weight lies: its bytes, and their first behind the table."""
+
+    name: str
+    size: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Weights of an engine: their bytes, mapped and not read, and where each begins."""
+
+    data: NDArray[np.uint8]
+    starts: Mapping[str, int]
+
+
+def is_outside(layer: Layer) -> bool:
+    """Whether a weight can be an input: numbers of 8 bits and more, not scales."""
+    if layer["kind"] != "weight":
+        return False
+    return layer["part"] == "values" and layer["encoding"] != "nvfp4"
+
+
+def entries(document: Mapping[str, object]) -> list[Entry]:
+    """List a network's weights that can be inputs, in the order in which they are made."""
+    found, start = [], 0
+    for layer in cast("list[Layer]", document["layers"]):
+        if is_outside(layer):
+            (out,) = cast("list[Layer]", layer["outputs"])
+            count = prod(cast("list[int]", out["shape"]))
+            size = count * storage(str(out["dtype"])).itemsize
+            found.append(Entry(str(out["name"]), size, start))
+            start += -(-size // ALIGNED) * ALIGNED
+    return found
+
+
+def writer(document: Mapping[str, object], write: Write) -> Callable[[str, Bits], None]:
+    """Write the table of a file, and return what writes each weight, in the table's order."""
+    waiting = iter(entries(document))
+    head = "".join(f"{one.name} {one.size} {one.start}\n" for one in entries(document)) + "\n"
+    write(head.encode().ljust(-(-len(head.encode()) // PAGE) * PAGE, b"\0"))
+
+    def put(name: str, array: Bits) -> None:
+        entry = next(waiting)
+        assert (entry.name, entry.size) == (name, array.nbytes), f"{name} is not {entry}"
+        write(np.ascontiguousarray(array).data)  # type: ignore[arg-type]  # files take it
+        write(bytes(-entry.size % ALIGNED))
+
+    return put
+
+
+def read(name: str, raw: NDArray[np.uint8]) -> Outside:
+    """Read the table of a file.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or cut short.
+    """
+    head, behind, _ = raw[:LARGEST_TABLE].tobytes().partition(b"\n\n")
+    try:
+        found = [_entry(line) for line in head.decode().splitlines()]
+    except ValueError:
+        behind, found = b"", []
+    data = raw[-(-(len(head) + 2) // PAGE) * PAGE :]
+    if not behind or any(one.start + one.size > len(data) for one in found):
+        raise InputError(f"{name}: its table cannot be read, or it is cut short; build it again")
+    return Outside(data, {one.name: one.start for one in found})
+
+
+def _entry(line: str) -> Entry:
+    name, size, start = line.split(" ")
+    return Entry(name, int(size), int(start))
