@@ -1,7 +1,7 @@
 """What exported folders are filled with and ships with the planner; read here, nowhere else."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -29,10 +29,7 @@ def cpp() -> Mapping[str, bytes]:
 
 
 @cache
-def checkpoints() -> Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]:
-    """Read which tensors of published checkpoints make up each weight, by model family.
-
-    Each has ``weights``, ``gains`` and ``biases`` by our names, and ``unused`` with the reasons.
-    """
+def checkpoints() -> Mapping[str, Mapping[str, object]]:
+    """Read which tensors of published checkpoints make up each weight, by model family."""
     text = files("planner").joinpath("data", "checkpoints.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)

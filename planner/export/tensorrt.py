@@ -8,7 +8,8 @@ from typing import Final, cast
 
 import numpy as np
 
-from planner.export.catalogue import checkpoints, cpp, runner
+from planner.export.catalogue import cpp, runner
+from planner.export.checkpoints import checkpoint_of
 from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
 from planner.lowering.lower import lower
@@ -135,7 +136,7 @@ def plan_document(
         "needs": needs(written),
         "excluded": list(allowed().excluded),
         "enqueue": _enqueue(found, order),
-        "checkpoint": checkpoints().get(model.family, {}),
+        "checkpoint": checkpoint_of(model),
         "expected": found.to_dict(),
         "cautions": list(cautions(model, plan)),
     }

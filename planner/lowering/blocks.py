@@ -21,7 +21,7 @@ from planner.lowering.emit import (
 )
 from planner.lowering.ffn import feed_forward, ffn_activation, ffn_columns
 from planner.lowering.scene import Scene
-from planner.models.architecture import Block, Cross, Heads, Tower
+from planner.models.architecture import Block, Cross, Heads, Model, Tower
 from planner.strategies.base import Entry, Meeting
 from planner.strategies.tensor import reduce
 
@@ -364,11 +364,14 @@ def _cross_meeting(scene: Scene, begun: Opened, query: Tensor, cross: Cross) -> 
     """Emit attention of this rank's rows to all rows of the context."""
     name, span = f"{begun.name}.to_{cross.context}", scene.spans[cross.context]
     name = f"{name}.added" if cross.added else name
-    prefix = "context" if span.stream in _static(scene) else "x"
-    context = Tensor(f"{prefix}.{cross.context}", (scene.share.batch, span.rows, cross.width))
+    shape = (scene.share.batch, span.rows, cross.width)
+    if span.stream in _static(scene):
+        given = Tensor(context_name(scene.model, span.stream, cross.width), shape)
+    else:
+        given = Tensor(f"x.{cross.context}", shape)
     key_value = Part(cross.heads.key_value, cross.heads.size)
     answer = weight(scene, f"{name}.kv", (Part(cross.width),), (key_value, key_value), "columns")
-    both = yield from matmul(context, answer, f"{name}.kv")
+    both = yield from matmul(given, answer, f"{name}.kv")
     query_heads, key_value_heads = heads_here(scene, cross.heads)
     meeting = Meeting(
         name=name,
@@ -382,6 +385,18 @@ def _cross_meeting(scene: Scene, begun: Opened, query: Tensor, cross: Cross) -> 
     )
     outs = yield from scene.attend(meeting)
     return outs[0]
+
+
+def context_widths(model: Model, stream: str) -> list[int]:
+    """Widths at which towers read a stream that stays the same at every layer, each once."""
+    towers = [tower for block in model.blocks for tower in block.towers]
+    return list(dict.fromkeys(c.width for t in towers for c in t.cross if c.context == stream))
+
+
+def context_name(model: Model, stream: str, width: int) -> str:
+    """Name such a stream as an input; the width is told where it is not the first."""
+    first = context_widths(model, stream)[0]
+    return f"context.{stream}" if width == first else f"context.{stream}.{width}"
 
 
 def _static(scene: Scene) -> set[str]:

@@ -15,7 +15,14 @@ from costmodels.ops import (
     Tensor,
     Weight,
 )
-from planner.lowering.blocks import State, block, repack, state_name
+from planner.lowering.blocks import (
+    State,
+    block,
+    context_name,
+    context_widths,
+    repack,
+    state_name,
+)
 from planner.lowering.emit import (
     Emits,
     collective,
@@ -53,7 +60,10 @@ def inputs(scene: Scene) -> tuple[Tensor, ...]:
     for stream in model.streams:
         tokens = scene.workload.length(stream.name)
         if stream.static:
-            made.append(Tensor(f"context.{stream.name}", (batch, tokens, _context(model, stream))))
+            made += [
+                Tensor(context_name(model, stream.name, width), (batch, tokens, width))
+                for width in context_widths(model, stream.name)
+            ]
         elif stream.name != main.name:
             hidden = tower_of(model, stream.name).hidden
             made.append(Tensor(f"input.{stream.name}", (batch, tokens, hidden)))
@@ -67,12 +77,6 @@ def latents(scene: Scene) -> Tensor:
     main = latent_stream(scene.model)
     shape = (scene.share.batch, scene.workload.length(main.name), scene.model.input_features)
     return Tensor(f"input.{main.name}", shape)
-
-
-def _context(model: Model, stream: Stream) -> int:
-    return next(
-        c.width for b in model.blocks for t in b.towers for c in t.cross if c.context == stream.name
-    )
 
 
 def denoise(scene: Scene, stage: Stage, index: int) -> Loop:

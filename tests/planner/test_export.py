@@ -280,36 +280,6 @@ def test_the_runner_in_c_plus_plus_hands_over_communicators():
     assert text.count("{") == text.count("}")
 
 
-@pytest.mark.parametrize(
-    "name", ["flux.1-dev", "wan2.1-1.3b", "wan2.1-14b", "llama-3.1-8b", "qwen3-8b"]
-)
-def test_checkpoints_name_tensors_for_every_weight(name):
-    question = question_of(Request(model=name))
-    program = lower(question.model, question.workload, parse_plan("single"))
-    known = checkpoints()[question.model.family]
-
-    for network in networks(program, Recipe(layers=1)):
-        wanted = {layer.attributes["weight"] for layer in network.of("weight")}
-        assert wanted <= set(known["weights"])
-
-
-@pytest.mark.parametrize("name", ["flux.1-dev", "wan2.1-14b", "llama-3.1-8b", "qwen3-8b"])
-def test_checkpoints_name_no_norm_or_bias_without_a_place(name):
-    question = question_of(Request(model=name))
-    program = lower(question.model, question.workload, parse_plan("single"))
-    known = checkpoints()[question.model.family]
-    places = {
-        (one["kind"], one["name"])
-        for network in networks(program, Recipe(layers=1))
-        for layer in network.layers
-        for one in layer.attributes.get("learned", [])
-    }
-
-    assert {("gain", one) for one in known["gains"]} <= places
-    assert {("bias", one) for one in known.get("biases", {})} <= places
-    assert known["unused"]
-
-
 def test_what_of_a_checkpoint_goes_nowhere_is_said(flux):
     plan, readme = json.loads(flux["plan.json"]), flux["README.md"].decode()
 

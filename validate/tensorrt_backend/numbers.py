@@ -6,7 +6,7 @@ from typing import cast
 import numpy as np
 
 from planner.tensorrt.document import arrays_of, document_of
-from planner.tensorrt.runner.weights import drawn
+from planner.tensorrt.runner.weights import Weights, drawn
 from planner.tensorrt.sheet import Network
 from validate.reference.weights import Source
 from validate.tensorrt_backend.evaluate import Array, Document, Held, evaluate, together
@@ -14,8 +14,10 @@ from validate.tensorrt_backend.evaluate import Array, Document, Held, evaluate, 
 Memory = dict[str, Array]
 
 
-def run_networks(networks: Sequence[Network], order: Document, seed: int = 0) -> list[Array]:
-    """Run a schedule on made-up weights and inputs, the reference's own.
+def run_networks(
+    networks: Sequence[Network], order: Document, seed: int = 0, weights: Weights | None = None
+) -> list[Array]:
+    """Run a schedule on made-up inputs, the reference's own, and its weights if none are given.
 
     Returns
     -------
@@ -34,7 +36,7 @@ def run_networks(networks: Sequence[Network], order: Document, seed: int = 0) ->
         name = str(one["engine"])
         for group in _groups(order, name, len(memories)):
             held = [
-                Held(arrays=arrays[name], weights=drawn(seed), rank=place)
+                Held(arrays=arrays[name], weights=weights or drawn(seed), rank=place)
                 for place in range(len(group))
             ]
             _call(documents[name], held, one, [memories[rank] for rank in group])

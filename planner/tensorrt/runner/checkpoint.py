@@ -1,8 +1,7 @@
 """Weights from safetensors files: only the part that a rank holds is read, some columns at a time.
 
-Which tensors make up a weight is told by a map from the planner's names to those of the file;
-``{layer}`` stands for the number of the layer. Files hold ``[columns, rows]``; several tensors lie
-side by side along the columns.
+Which tensors make up a weight is told by a map from the planner's names to those of the file.
+Files hold ``[columns, rows]``; several tensors lie side by side along the columns.
 """
 
 import json
@@ -26,7 +25,12 @@ LARGEST_HEADER: Final = 2**27
 TOGETHER: Final = 256
 """Columns that are read at once."""
 Names = Mapping[str, Sequence[str]]
-"""Keys of a checkpoint's tensors, ``{layer}`` where the layer's number stands, by our name."""
+"""Keys of a checkpoint's tensors by our name.
+
+``{layer}`` or ``{layer+7}`` stands for a layer's number and ``{expert}`` for an expert's; behind
+the key, ``?`` for a tensor that may be missing, ``#1/2`` for the second of two equal parts.
+"""
+LAYER: Final = re.compile(r"\{layer(?:\+(\d+))?\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,12 @@ class Stored:
         """Read some columns of a weight (the tensor's rows), and of those some of its rows."""
         table = self.raw.view(STORED[self.dtype]).reshape(self.shape[0], -1)
         return floats(np.ascontiguousarray(table[wanted][:, other]), self.dtype)
+
+    def part(self, number: int, parts: int) -> "Stored":
+        """Take one of equal parts along the columns."""
+        size, count = len(self.raw) // parts, self.shape[0] // parts
+        kept = self.raw[number * size : (number + 1) * size]
+        return Stored(self.dtype, (count, *self.shape[1:]), kept)
 
 
 def contents(name: str, raw: NDArray[np.uint8]) -> dict[str, Stored]:
@@ -92,31 +102,68 @@ def from_checkpoint(tensors: Mapping[str, Stored], names: Names) -> Weights:
         if name not in names:
             raise InputError(f"{name}: no tensors are known for this weight")
         experts, rows, columns = sizes(layer)
-        if experts > 1:
+        if experts > 1 and not all("{expert}" in key for key in names[name]):
             raise InputError(f"{name}: stacks of experts are not read from checkpoints")
-        keys = [key.format(layer=layer["layer"]) for key in names[name]]
-        found = [_find(tensors, key, name, rows) for key in keys]
-        total = sum(one.shape[0] for one in found)
-        if total != columns:
-            raise InputError(f"{name}: {', '.join(keys)} have {total} rows, wanted {columns}")
-        return _read(found, *kept(layer, rank))[None]
+        number = cast(int, layer["layer"])
+        made = []
+        for expert in range(experts):
+            found = _find(tensors, name, names[name], number, expert)
+            _check(name, found, rows, columns)
+            made.append(_read([one for _, one in found], *kept(layer, rank)))
+        return np.stack(made)
 
     return share
 
 
-def _find(tensors: Mapping[str, Stored], key: str, name: str, rows: int) -> Stored:
-    if key not in tensors:
-        raise InputError(f"{name}: the checkpoint has no {key}")
-    one = tensors[key]
-    if prod(one.shape[1:]) != rows:
-        raise InputError(f"{name}: {key} is {list(one.shape)}, wanted [.., {rows}]")
-    return one
+Found = list[tuple[str, Stored]]
+"""Keys and tensors."""
+
+
+def _find(
+    tensors: Mapping[str, Stored], name: str, keys: Sequence[str], layer: int, expert: int = 0
+) -> Found:
+    """Look up the tensors of a layer."""
+    found: Found = []
+    for key in keys:
+        plain, _, part = key.partition("#")
+        where = numbered(plain.rstrip("?"), layer, expert)
+        if where in tensors:
+            one = tensors[where]
+            number, parts = map(int, part.split("/")) if part else (0, 1)
+            if not one.shape or one.shape[0] % parts:
+                raise InputError(
+                    f"{name}: {where} is {list(one.shape)}, wanted {parts} equal parts"
+                )
+            found.append((where, one.part(number, parts)))
+        elif not plain.endswith("?"):
+            raise InputError(f"{name}: the checkpoint has no {where}")
+    return found
+
+
+def numbered(key: str, layer: int, expert: int = 0) -> str:
+    """Write the numbers of a layer and an expert into a key.
+
+    >>> numbered("blocks.{layer+19}.experts.{expert}.w1", 2, 5)
+    'blocks.21.experts.5.w1'
+    """
+    placed = LAYER.sub(lambda found: str(layer + int(found[1] or 0)), key)
+    return placed.replace("{expert}", str(expert))
+
+
+def _check(name: str, found: Found, rows: int, columns: int) -> None:
+    for key, one in found:
+        if prod(one.shape[1:]) != rows:
+            raise InputError(f"{name}: {key} is {list(one.shape)}, wanted [.., {rows}]")
+    total = sum(one.shape[0] for _, one in found)
+    if total != columns:
+        keys = ", ".join(key for key, _ in found)
+        raise InputError(f"{name}: {keys} have {total} rows, wanted {columns}")
 
 
 def _read(found: Sequence[Stored], rows: Chosen, columns: Chosen) -> Floats:
     """Read the columns that lie in each tensor, a few at a time; zeros where there is padding."""
     height, width = prod(found[0].shape[1:]), sum(one.shape[0] for one in found)
-    down, across = _numbered(rows, height), _numbered(columns, width)
+    down, across = _places(rows, height), _places(columns, width)
     there = np.flatnonzero(down >= 0)
     out = np.zeros((len(down), len(across)), np.float32)
     start = 0
@@ -129,7 +176,7 @@ def _read(found: Sequence[Stored], rows: Chosen, columns: Chosen) -> Floats:
     return out
 
 
-def _numbered(chosen: Chosen, count: int) -> NDArray[np.int64]:
+def _places(chosen: Chosen, count: int) -> NDArray[np.int64]:
     return np.arange(count) if isinstance(chosen, slice) else chosen
 
 
@@ -147,26 +194,23 @@ def learned_from(tensors: Mapping[str, Stored], gains: Names, biases: Names) -> 
         known = gains if entry["kind"] == "gain" else biases
         if name not in known or (entry["once"] and rank):
             return None
-        keys = [key.format(layer=entry["layer"]) for key in known[name]]
-        for key in keys:
-            if key not in tensors:
-                raise InputError(f"{name}: the checkpoint has no {key}")
-        joined = _joined(name, {key: tensors[key] for key in keys}, entry)
-        return taken(joined, cut(entry, rank), 0)
+        found = _find(tensors, name, known[name], cast(int, entry["layer"]))
+        return taken(_joined(name, found, entry), cut(entry, rank), 0) if found else None
 
     return numbers
 
 
-def _joined(name: str, found: Mapping[str, Stored], entry: Layer) -> Floats:
+def _joined(name: str, found: Found, entry: Layer) -> Floats:
     """Lay tensors end to end; what all heads share is repeated for each."""
     parts = cast("list[list[int]]", entry["parts"])
-    pieces = [floats(one.raw.view(STORED[one.dtype]), one.dtype) for one in found.values()]
+    pieces = [floats(one.raw.view(STORED[one.dtype]), one.dtype) for _, one in found]
     for place, (units, size) in enumerate(parts if len(parts) == len(pieces) else []):
         if len(pieces[place]) == size > 1:
             pieces[place] = np.tile(pieces[place], units)
     have, wanted = sum(map(len, pieces)), sum(units * size for units, size in parts)
     if have != wanted:
-        raise InputError(f"{name}: {', '.join(found)} have {have} numbers, wanted {wanted}")
+        keys = ", ".join(key for key, _ in found)
+        raise InputError(f"{name}: {keys} have {have} numbers, wanted {wanted}")
     return np.concatenate(pieces)
 
 
@@ -182,6 +226,11 @@ def unused(tensors: Iterable[str], checkpoint: Mapping[str, Names]) -> list[str]
         for several in checkpoint.get(kind, {}).values()
         for key in several
     }
-    ways = [re.escape(key).replace(re.escape("{layer}"), "[0-9]+") for key in sorted(keys)]
-    taken = re.compile("|".join(ways) or "(?!)")
+    taken = re.compile("|".join(sorted(map(_any, keys))) or "(?!)")
     return sorted(key for key in tensors if not taken.fullmatch(key))
+
+
+def _any(key: str) -> str:
+    """Write an expression for a key with any numbers."""
+    whole = re.escape(LAYER.sub("{expert}", key.partition("#")[0].rstrip("?")))
+    return whole.replace(re.escape("{expert}"), "[0-9]+")

@@ -1,0 +1,69 @@
+"""Which tensors of a published checkpoint a model's networks are made of."""
+
+import re
+from collections.abc import Mapping
+from typing import Final, cast
+
+from planner.export.catalogue import checkpoints
+from planner.models.architecture import Model
+
+KINDS: Final = ("weights", "gains", "biases")
+LAYER: Final = re.compile(r"\{layer((?:\+\w+)+)\}")
+Names = dict[str, list[str]]
+
+
+def checkpoint_of(model: Model) -> dict[str, Mapping[str, object]]:
+    """Return ``weights``, ``gains`` and ``biases`` by our names, and ``unused`` with the reasons.
+
+    Layers behind those of another block are numbered from there: ``{layer+19}``. Empty where the
+    tensors of the model's family are not known.
+    """
+    entry = _entry(model.family)
+    if not entry:
+        return {}
+    before = {block.name: int(block.count) for block in model.blocks}
+    named = {kind: dict(cast(Names, entry.get(kind, {}))) for kind in (*KINDS, "biased")}
+    for name, modules in named.pop("biased").items():
+        named["weights"][name] = [_of(module, "weight") for module in modules]
+        named["biases"][name] = [_of(module, "bias") for module in modules]
+    found: dict[str, Mapping[str, object]] = {
+        kind: {name: [_placed(key, before) for key in keys] for name, keys in names.items()}
+        for kind, names in named.items()
+    }
+    return {**found, "unused": cast("Mapping[str, str]", entry.get("unused", {}))}
+
+
+def _entry(family: str) -> Mapping[str, object]:
+    """Look a family up, with what it takes over from another."""
+    entry = checkpoints().get(family, {})
+    if "like" not in entry:
+        return entry
+    taken = _entry(str(entry["like"]))
+    both = {**taken, **entry}
+    for key in (*KINDS, "biased", "unused"):
+        both[key] = {**cast(Names, taken.get(key, {})), **cast(Names, entry.get(key, {}))}
+    return both
+
+
+def _of(module: str, kind: str) -> str:
+    """Name a tensor of a module, or a part of it.
+
+    >>> _of("norm.linear#1/2", "bias")
+    'norm.linear.bias#1/2'
+    """
+    name, mark, part = module.partition("#")
+    return f"{name}.{kind}{mark}{part}"
+
+
+def _placed(key: str, before: Mapping[str, int]) -> str:
+    """Write how many layers of other blocks stand ahead.
+
+    >>> _placed("blocks.{layer+dual+joint}.out", {"joint": 10})
+    'blocks.{layer+10}.out'
+    """
+
+    def number(found: re.Match[str]) -> str:
+        ahead = sum(before.get(name, 0) for name in found[1][1:].split("+"))
+        return f"{{layer+{ahead}}}"
+
+    return LAYER.sub(number, key)
