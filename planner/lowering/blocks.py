@@ -20,8 +20,8 @@ from planner.lowering.emit import (
     total_rows,
 )
 from planner.lowering.ffn import feed_forward, ffn_activation, ffn_columns
-from planner.lowering.scene import Scene
-from planner.models.architecture import Block, Cross, Heads, Model, Tower
+from planner.lowering.scene import Scene, context_name
+from planner.models.architecture import Block, Cross, Heads, Tower
 from planner.strategies.base import Entry, Meeting
 from planner.strategies.tensor import reduce
 
@@ -385,18 +385,6 @@ def _cross_meeting(scene: Scene, begun: Opened, query: Tensor, cross: Cross) -> 
     )
     outs = yield from scene.attend(meeting)
     return outs[0]
-
-
-def context_widths(model: Model, stream: str) -> list[int]:
-    """Widths at which towers read a stream that stays the same at every layer, each once."""
-    towers = [tower for block in model.blocks for tower in block.towers]
-    return list(dict.fromkeys(c.width for t in towers for c in t.cross if c.context == stream))
-
-
-def context_name(model: Model, stream: str, width: int) -> str:
-    """Name such a stream as an input; the width is told where it is not the first."""
-    first = context_widths(model, stream)[0]
-    return f"context.{stream}" if width == first else f"context.{stream}.{width}"
 
 
 def _static(scene: Scene) -> set[str]:

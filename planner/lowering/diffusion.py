@@ -15,14 +15,7 @@ from costmodels.ops import (
     Tensor,
     Weight,
 )
-from planner.lowering.blocks import (
-    State,
-    block,
-    context_name,
-    context_widths,
-    repack,
-    state_name,
-)
+from planner.lowering.blocks import State, block, repack, state_name
 from planner.lowering.emit import (
     Emits,
     collective,
@@ -31,7 +24,7 @@ from planner.lowering.emit import (
     pointwise,
     split_rows,
 )
-from planner.lowering.scene import Scene, renamed
+from planner.lowering.scene import Scene, context_name, context_widths, renamed
 from planner.models.architecture import Block, Model, Stream, Tower
 from planner.strategies import pipeline
 

@@ -82,3 +82,15 @@ def _meeting(share: Share) -> Attend:
 def renamed(x: Tensor, name: str) -> Tensor:
     """Return the same tensor under another name."""
     return replace(x, name=name)
+
+
+def context_widths(model: Model, stream: str) -> list[int]:
+    """Widths at which towers read a stream that stays the same at every layer, each once."""
+    towers = [tower for block in model.blocks for tower in block.towers]
+    return list(dict.fromkeys(c.width for t in towers for c in t.cross if c.context == stream))
+
+
+def context_name(model: Model, stream: str, width: int) -> str:
+    """Name such a stream as an input; the width is told where it is not the first."""
+    first = context_widths(model, stream)[0]
+    return f"context.{stream}" if width == first else f"context.{stream}.{width}"
