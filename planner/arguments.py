@@ -150,6 +150,13 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         help="TensorRT's attention reads keys where they lie, in place of AllGather-KV's gathers: "
         "bf16 or fp16 on data-centre Blackwell",
     )
+    parser.add_argument(
+        "--scales",
+        default="",
+        metavar="FILE",
+        help="largest activations, for products in fp8, nvfp4 or int8, as python -m validate "
+        "scales writes them (default: those of the checkpoint, or 16)",
+    )
     parser.add_argument("--force", action="store_true", help="replace the folder, if there is one")
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
 

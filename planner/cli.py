@@ -174,6 +174,7 @@ def _export(said: argparse.Namespace) -> Answer:
         force=said.force,
         version=said.tensorrt_version,
         multi_device=said.multi_device_attention,
+        scales=said.scales,
     )
     said.output = None  # the folder; this line goes to the screen
     return line, DONE

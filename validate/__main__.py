@@ -1,4 +1,7 @@
-"""``python -m validate``: how right the models are, on the figures that ship with them."""
+"""``python -m validate``: how right the models are, on the figures that ship with them.
+
+``python -m validate scales`` measures activations for products in fewer bits.
+"""
 
 import argparse
 import json
@@ -20,12 +23,18 @@ LARGEST = 2**24  # B of a document
 
 def main(argv: list[str] | None = None) -> int:
     """Print the accuracy table; with ``--write`` also put it into a document."""
+    words = sys.argv[1:] if argv is None else argv
     parser = Parser(prog="python -m validate")
-    parser.add_argument("command", choices=["accuracy"])
+    parser.add_argument("command", choices=["accuracy", "scales"])
     parser.add_argument("--format", choices=["table", "json", "markdown"], default="table")
     parser.add_argument("--write", metavar="FILE", help="put the table into this document")
     try:
-        _answer(parser.parse_args(argv))
+        if words[:1] == ["scales"]:
+            from validate.scales import scales  # noqa: PLC0415  # it runs networks
+
+            scales(words[1:])
+        else:
+            _answer(parser.parse_args(words))
     except InputError as error:
         print(f"validate: {error}", file=sys.stderr)
         return 2
@@ -33,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _answer(arguments: argparse.Namespace) -> None:
+    if arguments.command != "accuracy":
+        raise InputError(f"{arguments.command}: wanted ahead of its options")
     if arguments.write:
         _put(arguments.write, lambda text: text)  # before the table is made, which takes a while
     scores = table(_texts())

@@ -21,13 +21,14 @@ def files(
     *,
     version: str = "",
     multi_device: bool = False,
+    scales: str = "",
 ) -> dict[str, bytes]:
     """Return the files of a plan's folder by path.
 
     Parameters
     ----------
     plan : as a person writes it; None on one GPU.
-    version, multi_device : see `planner.export.tensorrt.tensorrt_folder`.
+    version, multi_device, scales : see `planner.export.tensorrt.tensorrt_folder`.
 
     Raises
     ------
@@ -44,10 +45,14 @@ def files(
         raise InputError(f"--tensorrt-version: got --backend {backend}, wanted tensorrt")
     if backend in TITLES and request.engine not in ("", backend):
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
+    if scales and backend != "tensorrt":
+        raise InputError(f"--scales: got --backend {backend}, wanted tensorrt")
     question = question_of(request)
     found = single_plan(question, plan)
     if backend == "tensorrt":
-        return tensorrt_folder(question, found, version=version, multi_device=multi_device)
+        return tensorrt_folder(
+            question, found, version=version, multi_device=multi_device, scales=scales
+        )
     return engine_folder(question, found, backend)
 
 
@@ -60,6 +65,7 @@ def export(  # noqa: PLR0913  # as the command has options
     force: bool = False,
     version: str = "",
     multi_device: bool = False,
+    scales: str = "",
 ) -> str:
     """Write the folder, and say in one line what it holds.
 
@@ -68,7 +74,7 @@ def export(  # noqa: PLR0913  # as the command has options
     InputError
         As in `files`; and if the folder exists (`force` replaces it whole) or cannot be written.
     """
-    found = files(request, plan, backend, version=version, multi_device=multi_device)
+    found = files(request, plan, backend, version=version, multi_device=multi_device, scales=scales)
     target = write_folder(found, output, force=force)
     size = sum(map(len, found.values()))
     line = f"{target}: {len(found)} files, {size / 2**20:.1f} MiB; see README.md"

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Final, cast
 
@@ -12,6 +12,7 @@ from planner.export.catalogue import cpp, runner
 from planner.export.checkpoints import checkpoint_of
 from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
+from planner.export.scales import check_scales, read_scales, unmeasured
 from planner.lowering.lower import lower
 from planner.outcome import PlanEstimate
 from planner.plan import Plan
@@ -22,6 +23,7 @@ from planner.tensorrt.document import SCHEMA, counts, document_of
 from planner.tensorrt.marks import refuse_barred
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.obstacles import cautions
+from planner.tensorrt.products import REACH
 from planner.tensorrt.runner.digest import digest_of
 from planner.tensorrt.schedule import buffer_bytes, schedule
 from planner.tensorrt.sheet import Dtype, Network
@@ -41,6 +43,7 @@ def tensorrt_folder(
     version: str = "",
     multi_device: bool = False,
     compute: Dtype | None = None,
+    scales: str = "",
 ) -> dict[str, bytes]:
     """Return the files of the folder.
 
@@ -50,9 +53,12 @@ def tensorrt_folder(
     version : of TensorRT, the newest known where left out.
     multi_device : attention over keys that stay on their ranks, in place of AllGather-KV.
     compute : type of activations; what the precision asks for where left out.
+    scales : path of a file of largest activations, for products in fewer bits.
 
     Raises
     ------
+    InputError
+        If `scales` are of another model, or of other products.
     IllegalPlanError
         If TensorRT cannot run the plan, saying why.
     """
@@ -65,9 +71,12 @@ def tensorrt_folder(
         compute=compute or COMPUTE.get(precision, "bf16"),
         precision=precision,
         multi_device=multi_device,
+        reaches=read_scales(scales, question.model.name) if scales else {},
     )
     program = lower(question.model, workload, plan)
     written = networks(program, recipe)
+    if scales:
+        check_scales(scales, written, precision)
     if multi_device and not spread(written):
         raise IllegalPlanError(
             f"plan {plan}: no attention can read keys on several devices; wanted allgather_kv "
@@ -138,10 +147,20 @@ def plan_document(
         "enqueue": _enqueue(found, order),
         "checkpoint": checkpoint_of(model),
         "expected": found.to_dict(),
-        "cautions": list(cautions(model, plan)),
+        "cautions": [*cautions(model, plan), *_assumed(written)],
     }
     digest = digest_of(document, [document_of(network) for network in written])
     return {**document, "digest": digest}
+
+
+def _assumed(written: Sequence[Network]) -> Iterator[str]:
+    """Say how many products round activations by a scale that nobody has measured."""
+    count = len(unmeasured(written)[0])
+    if count:
+        yield (
+            f"{count} products in fewer bits take activations to be {REACH:g} at most, where the "
+            "checkpoint does not say: python -m validate scales measures them, --scales reads them"
+        )
 
 
 def _enqueue(found: PlanEstimate, order: Mapping[str, object]) -> dict[str, object]:

@@ -12,7 +12,7 @@ Branches of guidance and replicas never meet inside a forward: the ranks along t
 communicators of their own, so that such plans need no groups within an engine.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product as combinations
 from typing import Final
@@ -54,12 +54,14 @@ class Recipe:
     compute : type of what the program holds in 16 bits; fp32 for comparing numbers.
     precision : of the matrix products. layers : of every block, all where zero.
     multi_device : attention over keys that stay where they are, in place of AllGather-KV.
+    reaches : largest activation of each product, by the weight's name and layer, if measured.
     """
 
     compute: Dtype = "bf16"
     precision: str = "bf16"
     layers: int = 0
     multi_device: bool = False
+    reaches: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,12 @@ def indices(axes: Sequence[tuple[str, int]]) -> tuple[Index, ...]:
 def _network(
     program: Program, section: _Section, recipe: Recipe, spread: frozenset[str]
 ) -> Network:
-    draft = Draft(recipe.compute, indices(section.axes), precision=recipe.precision)
+    draft = Draft(
+        recipe.compute,
+        indices(section.axes),
+        precision=recipe.precision,
+        reaches=recipe.reaches,
+    )
     given = frozenset(tensor.name for tensor in program.inputs) | {"predictions"}
     writing = _Writing(draft=draft, recipe=recipe, given=given, spread=spread)
     _walk(writing, section.items)

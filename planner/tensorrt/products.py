@@ -12,11 +12,12 @@ import numpy as np
 
 from costmodels.ops import Matmul, Weight
 from planner.tensorrt.learned import bias, listed
+from planner.tensorrt.runner.weights import named
 from planner.tensorrt.sheet import Draft, Dtype, Value
 from planner.tensorrt.write import elementwise, gather, matmul, scalar, shuffle
 
 REACH: Final = 16.0
-"""Largest activation that FP8 and INT8 products hold without clipping, where none was measured."""
+"""Largest activation that products of few bits hold without clipping, where none was measured."""
 BLOCK: Final = 16
 """Neighbours that share a scale in NVFP4."""
 LARGEST: Final = {"fp8": 448.0, "int8": 127.0, "nvfp4": 448.0 * 6.0}
@@ -62,9 +63,9 @@ def _multiply(draft: Draft, x: Value, share: _Share, hint: str) -> Value:
         values = _weight(draft, share, "values", draft.compute)
         return matmul(draft, x, values, hint, learned=learned)
     if share.encoding == "nvfp4":
-        left, right = _blocked(draft, x), _narrow(draft, share)
+        left, right = _blocked(draft, x, _reach(draft, share)), _narrow(draft, share)
         return matmul(draft, left, right, hint, transpose=True, learned=learned)
-    scale = draft.constant(np.asarray(REACH / LARGEST[share.encoding], np.float32), "reach")
+    scale = _reach(draft, share)
     dtype = _TYPES[share.encoding]
     packed = draft.add("quantize", (x, scale), x.shape, dtype, f"{x.name}.packed")
     back = draft.add("dequantize", (packed, scale), x.shape, x.dtype, f"{x.name}.back")
@@ -76,11 +77,31 @@ def _multiply(draft: Draft, x: Value, share: _Share, hint: str) -> Value:
     return matmul(draft, back, opened, hint, learned=learned)
 
 
-def _blocked(draft: Draft, x: Value) -> Value:
+def _reach(draft: Draft, share: _Share) -> Value:
+    """Scale of a product's activations, one number; a checkpoint may know it where it is made."""
+    weight, layer = share.weight.name, share.layer if share.weight.layered else -1
+    key = ("reach", weight, layer)
+    if key not in draft.known:
+        name = named(weight, layer)
+        draft.known[key] = draft.add(
+            "reach",
+            (),
+            (),
+            "fp32",
+            f"reach.{weight}",
+            weight=weight,
+            layer=layer,
+            largest=draft.reaches.get(name, REACH),
+            measured=name in draft.reaches,
+            top=LARGEST[share.encoding],
+        )
+    return draft.known[key]
+
+
+def _blocked(draft: Draft, x: Value, whole: Value) -> Value:
     """Quantise rows to FP4 with the scales that their blocks need; give back what that leaves."""
     axis = len(x.shape) - 1
     blocks = (*x.shape[:-1], x.shape[-1] // BLOCK)
-    whole = draft.constant(np.asarray(REACH / LARGEST["nvfp4"], np.float32), "reach")
     packed = Value(draft.name(f"{x.name}.packed"), x.shape, "fp4")
     scales = Value(draft.name(f"{x.name}.scales"), blocks, "fp8")
     draft.put("dynamic_quantize", (x, whole), (packed, scales), {"axis": axis, "block": BLOCK})

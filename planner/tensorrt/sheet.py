@@ -83,7 +83,7 @@ class Draft:
     """A network while it is written: layers are added, names stay unique, arrays are kept once.
 
     compute : type of what the program holds in 16 bits. precision : that of its matrix products.
-    indices : of every rank along the axes.
+    indices : of every rank along the axes. reaches : largest activations of products, if measured.
     """
 
     compute: Dtype
@@ -95,6 +95,7 @@ class Draft:
     tables: dict[str, Array] = field(default_factory=dict)
     known: dict[object, Value] = field(default_factory=dict)
     scope: dict[str, int] = field(default_factory=dict)
+    reaches: Mapping[str, float] = field(default_factory=dict)
 
     def name(self, hint: str) -> str:
         """Make a name that no value has yet; it ends with the layer that is being written."""

@@ -23,6 +23,7 @@ from planner.tensorrt.runner.weights import drawn, sizes
 from planner.tensorrt.schedule import schedule
 from validate.reference import run_plan
 from validate.small import shrink
+from validate.tensorrt_backend import numbers
 from validate.tensorrt_backend.numbers import run_networks
 
 LAYOUTS = Path(__file__).parent.parent / "checkpointlayouts.txt"
@@ -51,8 +52,8 @@ def every(key):
     """Write out ``{0..18}``."""
     pieces = re.split(r"\{(\d+)\.\.(\d+)\}", key)
     ranges = [range(int(a), int(b) + 1) for a, b in zip(pieces[1::3], pieces[2::3], strict=True)]
-    for numbers in product(*ranges):
-        made = [piece + str(n) for piece, n in zip(pieces[::3], numbers, strict=False)]
+    for chosen in product(*ranges):
+        made = [piece + str(n) for piece, n in zip(pieces[::3], chosen, strict=False)]
         yield "".join([*made, pieces[-1]])
 
 
@@ -210,7 +211,8 @@ def test_a_model_out_of_a_checkpoint_is_the_model(model, text):
     given = made_up(made, known)
     weights = from_checkpoint(contents("a", safetensors(given)), known["weights"])
 
-    outs = run_networks(made, schedule(made, program, workload, plan), weights=weights)
+    order = schedule(made, program, workload, plan)
+    outs = run_networks(made, order, replace(numbers.made_up(), weights=weights))
 
     whole = run_plan(tiny, workload, Plan())[0]
     for out in outs:

@@ -280,7 +280,7 @@ def test_inputs_that_cannot_be_are_refused(folder, array, said):
         np.save(path, array)
 
     with pytest.raises(InputError, match=said):
-        harness.given_from(harness.open_folder(folder))("text", 0, (2, 2))
+        harness.given_from(folder / "inputs")("text", 0, (2, 2))
 
 
 def test_results_that_cannot_be_written_are_said(tmp_path):

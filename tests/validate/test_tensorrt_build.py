@@ -203,5 +203,5 @@ def test_networks_have_only_kinds_that_are_tested():
     assert kinds <= {
         "constant", "weight", "matmul", "elementwise", "unary", "activation", "reduce", "cast",
         "shuffle", "slice", "concat", "gather", "softmax", "topk", "quantize", "dequantize",
-        "dynamic_quantize", "collective", "attention", "convolution",
+        "dynamic_quantize", "collective", "attention", "convolution", "reach",
     }  # fmt: skip

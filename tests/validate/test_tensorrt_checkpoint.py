@@ -7,22 +7,24 @@ import pytest
 
 from costmodels.ops import Part
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, unused
-from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.formats import bits
+from planner.tensorrt.runner.errors import InputError, RunError
+from planner.tensorrt.runner.formats import bits, encoded, floats
+from planner.tensorrt.runner.scales import reaches_from, with_scales
 from planner.tensorrt.runner.weights import filler
 from validate.reference.weights import own_features
 
 NAMES = {"layer.qkv": ["l.{layer}.q", "l.{layer}.k", "l.{layer}.v"], "layer.out": ["l.{layer}.o"]}
-TYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
+TYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "fp8": "F8_E4M3"}
 
 
 def safetensors(tensors, dtype="fp32"):
     """A file's bytes: the length of its table of contents, the table, the numbers."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, array in tensors.items():
-        raw = bits(array.astype(np.float32), dtype).tobytes()
+        kind = dtype if name.endswith(".weight") or dtype != "fp8" else "fp32"
+        raw = bits(array.astype(np.float32), kind).tobytes()
         span = [len(data), len(data) + len(raw)]
-        header[name] = {"dtype": TYPES[dtype], "shape": list(array.shape), "data_offsets": span}
+        header[name] = {"dtype": TYPES[kind], "shape": list(array.shape), "data_offsets": span}
         data += raw
     text = json.dumps(header).encode()
     return np.frombuffer(len(text).to_bytes(8, "little") + text + data, np.uint8)
@@ -150,7 +152,7 @@ def test_a_type_that_is_not_read_is_named():
     text = json.dumps({"x": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}}).encode()
     raw = len(text).to_bytes(8, "little") + text + bytes(8)
 
-    with pytest.raises(RunError, match="a: x: stored as I64, wanted one of BF16, F16, F32"):
+    with pytest.raises(RunError, match="a: x: stored as I64, wanted one of BF16, F16, F32, F8"):
         contents("a", np.frombuffer(raw, np.uint8))
 
 
@@ -235,6 +237,90 @@ def test_tensors_without_a_place_are_named():
     known = {"weights": NAMES, "gains": GAINS, "biases": BIASES}
 
     assert unused(keys, known) == ["l.x.qb", "time.weight"]
+
+
+EIGHT = {"qkv": ["l.{layer}.q.weight", "l.{layer}.k.weight"], "half": ["l.{layer}.q.weight#1/2"]}
+"""Two weights side by side, and the second half of one."""
+
+
+def eight_bits(scales, rows=260, columns=192):
+    """Weights in 8 bits with scales of some kind, and what they stand for."""
+    random = np.random.default_rng(0)
+    given, whole = {}, []
+    for name in ("q", "k"):
+        kept = floats(
+            bits(random.standard_normal((rows, columns)).astype(np.float32) * 99, "fp8"), "fp8"
+        )
+        shape, block = {
+            "tensor": ((), (rows, columns)), "one": ((1,), (rows, columns)),
+            "rows": ((rows, 1), (1, columns)), "flat": ((rows,), (1, columns)),
+            "blocks": ((3, 2), (128, 128)),
+        }[scales]  # fmt: skip
+        scale = random.uniform(0.001, 0.01, shape).astype(np.float32)
+        suffix = "weight_scale_inv" if scales == "blocks" else "weight_scale"
+        given |= {f"l.3.{name}.weight": kept, f"l.3.{name}.{suffix}": scale}
+        spread = scale if scales == "blocks" else scale.reshape(-1, 1)
+        for axis in range(2):
+            spread = np.repeat(spread, block[axis], axis)
+        whole.append(kept * spread[:rows, :columns])
+    return given, whole
+
+
+@pytest.mark.parametrize("scales", ["tensor", "one", "rows", "flat", "blocks"])
+def test_weights_in_8_bits_are_read_with_their_scales(scales):
+    given, (q, k) = eight_bits(scales)
+    found = with_scales(contents("a", safetensors(given, "fp8")))
+    weights = from_checkpoint(found, EIGHT)
+
+    both = weights(layer("qkv", (Part(192),), (Part(130, 2), Part(130, 2)), "columns", 2), 1)
+    half = weights(layer("half", (Part(192),), (Part(130),)), 0)
+
+    np.testing.assert_allclose(both[0], np.concatenate([q[130:], k[130:]]).T, rtol=1e-6)
+    np.testing.assert_allclose(half[0], q[130:].T, rtol=1e-6)
+    assert unused(given, {"weights": EIGHT}) == []
+
+
+def test_weights_in_8_bits_stay_as_they_are_in_8_bits():
+    """One scale a tensor, whose largest number is the largest of the format: nothing is rounded."""
+    given, _ = eight_bits("tensor")
+    given["l.3.q.weight"][0, 0] = 448
+    weights = from_checkpoint(
+        with_scales(contents("a", safetensors(given, "fp8"))), {"q": EIGHT["qkv"][:1]}
+    )
+
+    parts = encoded(weights(layer("q", (Part(192),), (Part(260),)), 0), "fp8", "fp8")
+
+    np.testing.assert_array_equal(parts["values"][0], bits(given["l.3.q.weight"].T, "fp8"))
+    np.testing.assert_allclose(parts["scale"], given["l.3.q.weight_scale"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scale", "wanted"),
+    [
+        (np.ones((7, 1)), r"weight_scale: \[7, 1\], wanted \[1\], \[260, 1\] or \[3, 2\]"),
+        (np.full(1, np.nan), "weight_scale: a scale is no number"),
+    ],
+)
+def test_scales_that_fit_no_weight_are_refused(scale, wanted):
+    given, _ = eight_bits("tensor")
+    given["l.3.q.weight_scale"] = scale
+
+    with pytest.raises(InputError, match=wanted):
+        with_scales(contents("a", safetensors(given, "fp8")))
+
+
+def test_the_largest_activation_of_a_product_is_the_largest_of_its_tensors():
+    """Queries and keys read the same rows; calibrations write a scale for each."""
+    given, _ = eight_bits("tensor")
+    given |= {"l.3.q.input_scale": np.array(0.01), "l.3.k.input_scale": np.array(0.02)}
+    given |= {f"l.3.e.{n}.input_scale": np.array(0.1 * (n + 1)) for n in range(3)}
+    names = {**EIGHT, "up": ["l.{layer}.e.{expert}.weight"], "dot": ["l.{layer}.bias"]}
+    reach = reaches_from(contents("a", safetensors(given, "fp8")), names)
+
+    assert reach({"weight": "qkv", "layer": 3}) == pytest.approx(0.02 * 448)
+    assert reach({"weight": "up", "layer": 3}) == pytest.approx(0.3 * 448)
+    assert reach({"weight": "qkv", "layer": 4}) is None
+    assert reach({"weight": "other", "layer": 3}) is None
 
 
 def test_fillers_are_of_the_right_shape_and_none_equals_another():

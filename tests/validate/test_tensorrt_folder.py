@@ -177,6 +177,26 @@ def test_engines_that_read_their_weights_are_built(model, precision):
         assert build(TRT, mine, FAST).plan
 
 
+@pytest.mark.parametrize("known", [None, 7.0])
+def test_a_checkpoint_s_scales_of_activations_are_the_engine_s(known):
+    """Where the exporter measured none; 16 where neither knows."""
+    recipe = Recipe(precision="fp8", layers=1, reaches={"block.video.out@0": 3.0})
+    network = written(testmodels.wan, "tp2", recipe, precision="fp8")[0]
+    mine = replace(share(network), reaches=lambda layer: known)
+    _, empty = fresh()
+    kept = assemble(TRT, empty, mine)
+
+    layers = [empty.get_layer(n) for n in range(empty.num_layers)]
+    found = {}
+    for one in layers:
+        if one.name.startswith("reach."):
+            one.__class__ = TRT.IConstantLayer
+            found[one.name] = float(np.array(one.weights).item())
+    wanted = {one.name: (known or 16.0) / 448 for one in network.of("reach")}
+    assert found == pytest.approx({**wanted, "reach.block.video.out@0": 3 / 448})
+    del kept
+
+
 MEASURED = """
 import os, sys, threading
 from pathlib import Path

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from planner.tensorrt.runner.assemble import index_of
 from planner.tensorrt.runner.formats import bits, encoded, floats, fp4_codes, fp4_values
-from planner.tensorrt.runner.weights import Weights
+from planner.tensorrt.runner.kinds import scale_of
+from planner.tensorrt.runner.weights import Learned, Reaches, Weights
 from validate.reference.functions import gelu
 
 Array = NDArray[np.float64]
@@ -30,16 +31,23 @@ class Message:
     given: Array
 
 
+Watch = Callable[[Layer, Sequence[Array]], None]
 Rank = Generator[Message, Array, dict[str, Array]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a rank has beside its inputs: numbers by name, and its share of weights."""
+    """What a rank has beside its inputs: numbers by name, and its share of weights.
+
+    learned, reaches : as in what networks are assembled of. watch : sees what each layer is given.
+    """
 
     arrays: Mapping[str, NDArray[np.generic]]
     weights: Weights
     rank: int = 0
+    learned: Learned | None = None
+    reaches: Reaches | None = None
+    watch: Watch | None = None
 
 
 def evaluate(document: Document, held: Held, inputs: Values) -> Rank:
@@ -47,15 +55,42 @@ def evaluate(document: Document, held: Held, inputs: Values) -> Rank:
     values = dict(inputs)
     for table in cast("list[Mapping[str, str]]", document["tables"]):
         values[table["name"]] = _numbers(held.arrays[table["name"]][held.rank])
-    for layer in cast("list[Layer]", document["layers"]):
-        given = [values[name] for name in cast("list[str]", layer["inputs"])]
+    layers = cast("list[Layer]", document["layers"])
+    last = _last_readers(document, layers)
+    for number, layer in enumerate(layers):
+        names = cast("list[str]", layer["inputs"])
+        given = [values[name] for name in names]
+        if held.watch is not None:
+            held.watch(layer, given)
         made = yield from _layer(document, layer, held, given)
+        made = [*_with_learned(document, layer, held, made[0]), *made[1:]]
+        for name in names:
+            if last[name] == number:
+                values.pop(name, None)
         for out, value in zip(_outputs(layer), made, strict=True):
             shape = tuple(cast("list[int]", out["shape"]))
             assert value.shape == shape, f"{out['name']}: made {value.shape}, said {shape}"
             values[str(out["name"])] = value
     outs = cast("list[Mapping[str, str]]", document["outputs"])
     return {out["name"]: values[out["value"]] for out in outs}
+
+
+def _last_readers(document: Document, layers: Sequence[Layer]) -> dict[str, int]:
+    """Find which layer reads a value last, so that it is let go of then; outputs are kept."""
+    last = {name: n for n, one in enumerate(layers) for name in cast("list[str]", one["inputs"])}
+    outs = cast("list[Mapping[str, str]]", document["outputs"])
+    return last | {out["value"]: len(layers) for out in outs}
+
+
+def _with_learned(document: Document, layer: Layer, held: Held, made: Array) -> list[Array]:
+    """Multiply by and add what is learned behind a layer, if anything is."""
+    for one in cast("list[Layer]", layer.get("learned", [])):
+        rank = index_of(document, held.rank).get("tp", 0)
+        numbers = held.learned and held.learned(one, rank)
+        if numbers is not None:
+            shaped = _numbers(numbers).reshape(cast("list[int]", one["shape"]))
+            made = made * shaped if one["kind"] == "gain" else made + shaped
+    return [made]
 
 
 def together(ranks: Sequence[Rank]) -> list[dict[str, Array]]:
@@ -123,6 +158,8 @@ def _layer(
             return [_numbers(held.arrays[str(layer["name"])])]
         case "weight":
             return [_weight(document, layer, held)]
+        case "reach":
+            return [_numbers(np.asarray(scale_of(layer, held.reaches), np.float32))]
         case "collective":
             members = _members(document, layer, held.rank)
             made = yield Message(operation=str(layer["operation"]), members=members, given=given[0])

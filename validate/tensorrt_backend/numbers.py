@@ -1,23 +1,50 @@
 """All ranks of a plan's networks, run in numpy in the order of its schedule."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from planner.tensorrt.document import arrays_of, document_of
-from planner.tensorrt.runner.weights import Weights, drawn
+from planner.tensorrt.runner.formats import Floats
+from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn
 from planner.tensorrt.sheet import Network
 from validate.reference.weights import Source
-from validate.tensorrt_backend.evaluate import Array, Document, Held, evaluate, together
+from validate.tensorrt_backend.evaluate import Array, Document, Held, Watch, evaluate, together
 
 Memory = dict[str, Array]
+Given = Callable[[str, int, tuple[int, ...]], Array | Floats]
+"""From an input's name, a forward's number and the shape for all samples to numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """What networks are run on.
+
+    reaches : largest activations of products. watch : sees what each layer is given.
+    """
+
+    weights: Weights
+    given: Given
+    learned: Learned | None = None
+    reaches: Reaches | None = None
+    watch: Watch | None = None
+
+
+def made_up(seed: int = 0) -> Numbers:
+    """Draw weights and inputs by name, as the reference does."""
+    source = Source(seed)
+    return Numbers(
+        weights=drawn(seed),
+        given=lambda name, forward, shape: source.array(f"{name}#{forward}", shape),
+    )
 
 
 def run_networks(
-    networks: Sequence[Network], order: Document, seed: int = 0, weights: Weights | None = None
+    networks: Sequence[Network], order: Document, numbers: Numbers | None = None
 ) -> list[Array]:
-    """Run a schedule on made-up inputs, the reference's own, and its weights if none are given.
+    """Run a schedule, on made-up weights and inputs where none are given.
 
     Returns
     -------
@@ -25,7 +52,8 @@ def run_networks(
     """
     documents = {network.name: document_of(network) for network in networks}
     arrays = {network.name: arrays_of(network) for network in networks}
-    memories = [_memory(order, rank, seed) for rank in cast("list[Document]", order["ranks"])]
+    numbers = numbers or made_up()
+    memories = [_memory(order, rank, numbers) for rank in cast("list[Document]", order["ranks"])]
 
     def call(one: Document) -> None:
         if "copy" in one:
@@ -36,7 +64,14 @@ def run_networks(
         name = str(one["engine"])
         for group in _groups(order, name, len(memories)):
             held = [
-                Held(arrays=arrays[name], weights=weights or drawn(seed), rank=place)
+                Held(
+                    arrays=arrays[name],
+                    weights=numbers.weights,
+                    rank=place,
+                    learned=numbers.learned,
+                    reaches=numbers.reaches,
+                    watch=numbers.watch,
+                )
                 for place in range(len(group))
             ]
             _call(documents[name], held, one, [memories[rank] for rank in group])
@@ -49,24 +84,27 @@ def run_networks(
     return [memory[str(order["output"])] for memory in memories]
 
 
-def _memory(order: Document, rank: Document, seed: int) -> Memory:
+def _memory(order: Document, rank: Document, numbers: Numbers) -> Memory:
     """Fill a rank's buffers with what they start with."""
     memory: Memory = {}
     for name, one in cast("Mapping[str, Document]", order["buffers"]).items():
         shape = tuple(cast("list[int]", one["shape"]))
-        given = cast("Mapping[str, object] | None", one["given"])
-        memory[name] = np.zeros(shape) if given is None else _given(order, rank, given, shape, seed)
+        start = cast("Mapping[str, object] | None", one["given"])
+        memory[name] = np.zeros(shape)
+        if start is not None:
+            memory[name] = _given(order, rank, start, shape, numbers)
     return memory
 
 
 def _given(
-    order: Document, rank: Document, given: Document, shape: tuple[int, ...], seed: int
+    order: Document, rank: Document, given: Document, shape: tuple[int, ...], numbers: Numbers
 ) -> Array:
     main = given["name"] == order["output"]
     forward = 0 if main else cast(int, rank["forward"]) + cast(int, given["forward"])
     whole = (cast(int, rank["samples"]), *shape[1:])
     first = cast(int, rank["sample"])
-    return Source(seed).array(f"{given['name']}#{forward}", whole)[first : first + shape[0]]
+    every = np.asarray(numbers.given(str(given["name"]), forward, whole), np.float64)
+    return every[first : first + shape[0]]
 
 
 def _groups(order: Document, name: str, ranks: int) -> list[list[int]]:

@@ -159,7 +159,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         },
         engines=harness.engine_of(folder, rank),
         outside=harness.outside_of(folder, rank),
-        given=harness.given_from(folder),
+        given=harness.given_from(folder.path / "inputs"),
         limits=limits,
         graph=arguments.graph,
         steps=arguments.steps,

@@ -7,7 +7,7 @@ Files hold ``[columns, rows]``; several tensors lie side by side along the colum
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, cast
 
@@ -18,8 +18,10 @@ from planner.tensorrt.runner.errors import InputError
 from planner.tensorrt.runner.formats import Floats, floats
 from planner.tensorrt.runner.weights import Chosen, Layer, Learned, Weights, cut, kept, sizes, taken
 
-TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
-STORED: Final = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32}
+TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8_E4M3": "fp8"}
+STORED: Final = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32, "fp8": np.uint8}
+WEIGHT_SCALES: Final = ("weight_scale", "weight_scale_inv")
+INPUT_SCALE: Final = "input_scale"
 LARGEST_HEADER: Final = 2**27
 """Bytes of a file's table of contents."""
 TOGETHER: Final = 256
@@ -35,22 +37,40 @@ LAYER: Final = re.compile(r"\{layer(?:\+(\d+))?\}")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor of a file: its type and shape, and its bytes, mapped and not read."""
+    """A tensor of a file: its type and shape, and its bytes, mapped and not read.
+
+    scale : what its numbers are multiplied by, ``[blocks, blocks]``; block : rows and columns that
+    share one.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     raw: NDArray[np.uint8]
+    scale: Floats | None = None
+    block: tuple[int, int] = (1, 1)
 
     def rows(self, wanted: Chosen, other: Chosen) -> Floats:
         """Read some columns of a weight (the tensor's rows), and of those some of its rows."""
         table = self.raw.view(STORED[self.dtype]).reshape(self.shape[0], -1)
-        return floats(np.ascontiguousarray(table[wanted][:, other]), self.dtype)
+        found = floats(np.ascontiguousarray(table[wanted][:, other]), self.dtype)
+        if self.scale is None:
+            return found
+        down = np.arange(table.shape[0])[wanted] // self.block[0]
+        across = np.arange(table.shape[1])[other] // self.block[1]
+        return found * self.scale[down][:, across]
+
+    def numbers(self) -> Floats:
+        """Read all of it."""
+        return floats(self.raw.view(STORED[self.dtype]), self.dtype)
 
     def part(self, number: int, parts: int) -> "Stored":
         """Take one of equal parts along the columns."""
         size, count = len(self.raw) // parts, self.shape[0] // parts
         kept = self.raw[number * size : (number + 1) * size]
-        return Stored(self.dtype, (count, *self.shape[1:]), kept)
+        if self.scale is None or len(self.scale) == 1:
+            return replace(self, shape=(count, *self.shape[1:]), raw=kept)
+        rows = np.repeat(self.scale, self.block[0], axis=0)[number * count :][:count]
+        return Stored(self.dtype, (count, *self.shape[1:]), kept, rows, (1, self.block[1]))
 
 
 def contents(name: str, raw: NDArray[np.uint8]) -> dict[str, Stored]:
@@ -203,7 +223,7 @@ def learned_from(tensors: Mapping[str, Stored], gains: Names, biases: Names) -> 
 def _joined(name: str, found: Found, entry: Layer) -> Floats:
     """Lay tensors end to end; what all heads share is repeated for each."""
     parts = cast("list[list[int]]", entry["parts"])
-    pieces = [floats(one.raw.view(STORED[one.dtype]), one.dtype) for _, one in found]
+    pieces = [one.numbers() for _, one in found]
     for place, (units, size) in enumerate(parts if len(parts) == len(pieces) else []):
         if len(pieces[place]) == size > 1:
             pieces[place] = np.tile(pieces[place], units)
@@ -227,7 +247,17 @@ def unused(tensors: Iterable[str], checkpoint: Mapping[str, Names]) -> list[str]
         for key in several
     }
     taken = re.compile("|".join(sorted(map(_any, keys))) or "(?!)")
-    return sorted(key for key in tensors if not taken.fullmatch(key))
+    return sorted(key for key in tensors if not taken.fullmatch(scaled_by(key)))
+
+
+def scaled_by(key: str) -> str:
+    """Name the weight that a scale belongs to; other keys as they are.
+
+    >>> scaled_by("proj.input_scale"), scaled_by("proj.bias")
+    ('proj.weight', 'proj.bias')
+    """
+    module, dot, last = key.rpartition(".")
+    return f"{module}{dot}weight" if last in (*WEIGHT_SCALES, INPUT_SCALE) else key
 
 
 def _any(key: str) -> str:

@@ -30,9 +30,10 @@ from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.formats import Bits, Floats, storage
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.library import load
-from planner.tensorrt.runner.outside import PAGE, Outside, entries, read, writer
+from planner.tensorrt.runner.outside import PAGE, Outside, beside, entries, read, writer
 from planner.tensorrt.runner.place import place
-from planner.tensorrt.runner.weights import Learned, Weights, drawn, filler
+from planner.tensorrt.runner.scales import reaches_from, with_scales
+from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn, filler
 
 SCHEMA: Final = "1"
 MADE_UP: Final[Mapping[str, Callable[[], Weights]]] = {"drawn": drawn, "filler": filler}
@@ -137,6 +138,7 @@ class Source:
 
     weights: Weights
     learned: Learned | None = None
+    reaches: Reaches | None = None
     unused: tuple[str, ...] = ()
     files: tuple[mmap.mmap, ...] = ()
 
@@ -169,8 +171,10 @@ def weights_from(what: str, plan: Document) -> Source:
         with _readable(path), path.open("rb") as file:
             mapped.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         tensors |= contents(str(path), np.frombuffer(mapped[-1], np.uint8))
+    tensors = with_scales(tensors)
     return Source(
         weights=from_checkpoint(tensors, known["weights"]),
+        reaches=reaches_from(tensors, known["weights"]),
         learned=learned_from(tensors, known.get("gains", {}), known.get("biases", {})),
         unused=tuple(unused(tensors, known)),
         files=tuple(mapped),
@@ -199,6 +203,7 @@ def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> l
             arrays=folder.constants(name),
             weights=source.weights,
             learned=source.learned,
+            reaches=source.reaches,
         )
         for rank in range(1 if document["shared"] else cast(int, document["ranks"])):
             path = folder.engine(name, rank)
@@ -239,7 +244,7 @@ def _weights_file(
 
     It is in its place before the engine is: an engine that is there is whole.
     """
-    target = weights_beside(path)
+    target = beside(path)
     with ExitStack() as opened:
         put = None
         if outside and entries(share.document):
@@ -252,15 +257,6 @@ def _weights_file(
         else:
             target.unlink(missing_ok=True)
         yield put
-
-
-def weights_beside(path: Path) -> Path:
-    """Name the file of an engine's weights.
-
-    >>> weights_beside(Path("engines/forward.rank0.engine")).name
-    'forward.rank0.weights'
-    """
-    return path.with_suffix(".weights")
 
 
 def on_disk(file: IO[bytes], array: Bits) -> Bits:
@@ -301,11 +297,11 @@ def _draft(target: Path) -> Iterator[IO[bytes]]:
             draft.unlink(missing_ok=True)
 
 
-def given_from(folder: Folder, seed: int = 0) -> Callable[[str, int, tuple[int, ...]], Floats]:
-    """Read inputs from ``inputs/NAME#FORWARD.npy``, or draw them by name."""
+def given_from(inputs: Path, seed: int = 0) -> Callable[[str, int, tuple[int, ...]], Floats]:
+    """Read inputs from a folder's ``NAME#FORWARD.npy``, or draw them by name."""
 
     def given(name: str, forward: int, shape: tuple[int, ...]) -> Floats:
-        path = folder.path / "inputs" / f"{name}#{forward}.npy"
+        path = inputs / f"{name}#{forward}.npy"
         if path.exists():
             with _readable(path), path.open("rb") as file:
                 array = np.asarray(np.load(file, allow_pickle=False), np.float32)
@@ -350,7 +346,7 @@ def outside_of(folder: Folder, rank: int) -> Callable[[str], Outside | None]:
     """Map the weights that lie beside a rank's engines; None where all are inside."""
 
     def outside(name: str) -> Outside | None:
-        path = weights_beside(folder.engine(name, place(folder.plan, name, rank)))
+        path = beside(folder.engine(name, place(folder.plan, name, rank)))
         if not path.exists():
             return None
         with _readable(path):

@@ -12,7 +12,7 @@ import numpy as np
 from planner.tensorrt.runner.formats import Bits, bits, encoded, storage
 from planner.tensorrt.runner.library import Foreign, type_of
 from planner.tensorrt.runner.outside import is_outside
-from planner.tensorrt.runner.weights import Learned, Weights
+from planner.tensorrt.runner.weights import Learned, Reaches, Weights
 
 Layer = Mapping[str, object]
 OPERATIONS: Final = {
@@ -36,6 +36,7 @@ class Share:
     weights: Weights | None
     rank: int = 0
     learned: Learned | None = None
+    reaches: Reaches | None = None
     hold: Callable[[Bits], Bits] = np.ascontiguousarray
     outside: Callable[[str, Bits], object] | None = None
 
@@ -116,6 +117,17 @@ def _weight(site: Site, layer: Layer) -> Foreign:
     if put is not None:
         return site.given(name, dtype, shape)
     return site.constant(made[str(layer["part"])], dtype, shape)
+
+
+def _reach(site: Site, layer: Layer) -> Foreign:
+    ((_, shape, dtype),) = outputs(layer)
+    return site.constant(np.asarray(scale_of(layer, site.share.reaches), np.float32), dtype, shape)
+
+
+def scale_of(layer: Layer, reaches: Reaches | None) -> float:
+    """Scale of activations: the largest of them is the largest number of the format."""
+    known = None if reaches is None or layer["measured"] else reaches(layer)
+    return cast(float, known or layer["largest"]) / cast(float, layer["top"])
 
 
 @cache
@@ -277,6 +289,7 @@ def _axis(layer: Layer) -> int:
 ADD: Final[dict[str, Callable[[Site, Layer], Foreign]]] = {
     "constant": _constant,
     "weight": _weight,
+    "reach": _reach,
     "matmul": _matmul,
     "convolution": _convolution,
     "elementwise": _elementwise,

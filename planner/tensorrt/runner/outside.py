@@ -7,6 +7,7 @@ at the next whole page; ``START`` counts from there.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Final, cast
 
 import numpy as np
@@ -74,6 +75,15 @@ def writer(document: Mapping[str, object], write: Write) -> Callable[[str, Bits]
         write(bytes(-entry.size % ALIGNED))
 
     return put
+
+
+def beside(path: Path) -> Path:
+    """Name the file of an engine's weights.
+
+    >>> beside(Path("engines/forward.rank0.engine")).name
+    'forward.rank0.weights'
+    """
+    return path.with_suffix(".weights")
 
 
 def read(name: str, raw: NDArray[np.uint8]) -> Outside:

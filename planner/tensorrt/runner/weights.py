@@ -19,6 +19,8 @@ Weights = Callable[[Layer, int], Floats]
 """From such a layer and the rank along ``tp`` to its share, ``[experts, rows, columns]``."""
 Learned = Callable[[Layer, int], Floats | None]
 """From an entry of a layer's ``learned`` and the rank along ``tp`` to its numbers, if any."""
+Reaches = Callable[[Layer], float | None]
+"""From a layer of kind ``reach`` to the largest activation that its product is given, if known."""
 
 
 def sizes(layer: Layer) -> tuple[int, int, int]:
@@ -28,6 +30,15 @@ def sizes(layer: Layer) -> tuple[int, int, int]:
         for key in ("rows", "columns")
     )
     return cast(int, layer["experts"]), rows, columns
+
+
+def named(weight: str, layer: int) -> str:
+    """Name a weight of a layer.
+
+    >>> named("joint.qkv", 3), named("head", -1)
+    ('joint.qkv@3', 'head')
+    """
+    return f"{weight}@{layer}" if layer >= 0 else weight
 
 
 Chosen = slice | NDArray[np.int64]
@@ -59,7 +70,7 @@ def drawn(seed: int = 0) -> Weights:
 
     def share(layer: Layer, rank: int) -> Floats:
         shape, number = sizes(layer), cast(int, layer["layer"])
-        name = str(layer["weight"]) + (f"@{number}" if number >= 0 else "")
+        name = named(str(layer["weight"]), number)
         random = np.random.default_rng(_digest(f"{seed}/{name}"))
         full = random.standard_normal(shape) / np.sqrt(shape[1])
         rows, columns = kept(layer, rank)

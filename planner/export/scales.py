@@ -1,0 +1,64 @@
+"""Largest activations of a model's products, as ``python -m validate scales`` has found them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Final, cast
+
+from planner.tensorrt.runner.weights import named
+from planner.tensorrt.sheet import Network
+from topology.errors import InputError
+from topology.readers.catalogue import content
+
+SCHEMA: Final = "1"
+LARGEST: Final = 2**24
+"""Bytes of a file."""
+
+
+def read_scales(path: str, model: str) -> Mapping[str, float]:
+    """Read largest activations by a weight's name and layer.
+
+    Raises
+    ------
+    InputError
+        If it is none of this model's, or a number is none.
+    """
+    try:
+        document = json.loads(content(path, LARGEST))
+        found = {str(name): float(one) for name, one in document["largest"].items()}
+        about = document["schema"], document["model"]
+    except InputError as error:
+        raise InputError(f"--scales {path}: {error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise InputError(f"--scales {path}: wanted what python -m validate scales writes") from None
+    if about != (SCHEMA, model):
+        said = f"schema {about[0]!s:.20} of {about[1]!s:.60}"
+        raise InputError(f"--scales {path}: got {said}, wanted schema {SCHEMA} of {model}")
+    for name, largest in found.items():
+        if not (isfinite(largest) and largest > 0):
+            raise InputError(f"--scales {path}: {name:.60}: got {largest}, wanted above 0")
+    return found
+
+
+def check_scales(path: str, written: Sequence[Network], precision: str) -> None:
+    """Refuse scales that no product has a use for, or that leave one out.
+
+    Raises
+    ------
+    InputError
+        Naming the first.
+    """
+    assumed, all_of_them = unmeasured(written)
+    if not all_of_them:
+        wanted = "wanted fp8, nvfp4 or int8 beside it"
+        raise InputError(f"--scales {path}: got --precision {precision}, {wanted}")
+    if assumed:
+        lacks = f"lacks {len(assumed)} of {len(all_of_them)} products"
+        raise InputError(f"--scales {path}: {lacks}, such as {assumed[0]}")
+
+
+def unmeasured(written: Sequence[Network]) -> tuple[list[str], list[str]]:
+    """Name the products of few bits whose activations were not measured, and all of them."""
+    reaches = [layer.attributes for network in written for layer in network.of("reach")]
+    names = [named(str(one["weight"]), cast(int, one["layer"])) for one in reaches]
+    return [name for name, one in zip(names, reaches, strict=True) if not one["measured"]], names

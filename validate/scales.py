@@ -1,0 +1,76 @@
+"""``python -m validate scales``: largest activations of a model, for products in fewer bits."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Final
+
+from planner.arguments import Parser, whole
+from planner.export.checkpoints import checkpoint_of
+from planner.export.scales import SCHEMA
+from planner.harness import place, write
+from planner.models import read_model
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.harness import given_from, weights_from
+from topology.errors import InputError
+from validate.cases import Case, Stage, look_up
+from validate.tensorrt_backend.largest import largest_activations
+
+SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
+
+
+def scales(argv: list[str]) -> None:
+    """Measure, and write the file that ``planner export --scales`` reads.
+
+    Raises
+    ------
+    InputError
+        If a name, size or file cannot be right.
+    """
+    said = _parser().parse_args(argv)
+    place(said.output)
+    model = read_model(said.model)
+    sizes = {name.replace("-", "_"): getattr(said, name.replace("-", "_")) for name in SIZES}
+    stage: Stage = "denoise" if model.kind == "diffusion" else "prefill"
+    subject = look_up(Case(model=said.model, batch=said.batch, stage=stage, **sizes))
+    try:
+        known = {"model": model.name, "checkpoint": checkpoint_of(model)}
+        found = largest_activations(
+            subject.model,
+            subject.workload,
+            weights_from(said.weights, known),
+            given_from(Path(said.inputs)),
+        )
+    except RunError as error:
+        raise InputError(str(error)) from None
+    document = {
+        "schema": SCHEMA,
+        "model": model.name,
+        "weights": said.weights,
+        "inputs": said.inputs,
+        "sizes": {name: size for name, size in sizes.items() if size},
+        "largest": found,
+    }
+    write(json.dumps(document, indent=1, allow_nan=False), said.output)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python -m validate scales")
+    parser.add_argument("--model", required=True, help="a catalogue name, or a config.json")
+    parser.add_argument(
+        "--weights", default="drawn", help="drawn, or a folder of safetensors (default: drawn)"
+    )
+    parser.add_argument(
+        "--inputs",
+        default="inputs",
+        metavar="DIR",
+        help="of NAME#FORWARD.npy, as a runner reads them; drawn where there are none "
+        "(default: inputs)",
+    )
+    parser.add_argument("--batch", type=whole, default=1, metavar="N", help="(default: 1)")
+    for name in SIZES:
+        parser.add_argument(
+            f"--{name}", type=whole, metavar="N", help="(default: the model's usual one)"
+        )
+    parser.add_argument("--output", required=True, metavar="FILE", help="the file to write")
+    return parser
