@@ -263,6 +263,42 @@ def test_constants_and_tables_that_are_damaged_are_named(folder):
         opened.tables(document, 0)
 
 
+@pytest.mark.parametrize("inside", ["", "transformer"])
+def test_weights_lie_in_the_folder_or_in_that_of_a_pipeline(folder, tmp_path, inside):
+    text = json.dumps({"x_embedder.bias": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})
+    raw = np.array([3, 4], np.float32).tobytes()
+    (tmp_path / "model" / inside).mkdir(parents=True)
+    file = tmp_path / "model" / inside / "diffusion_pytorch_model.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text.encode() + raw)
+
+    found = harness.weights_from(str(tmp_path / "model"), harness.open_folder(folder).plan)
+
+    entry = {"kind": "bias", "name": "embed", "layer": -1, "once": False, "degree": 1}
+    assert found.learned({**entry, "parts": [[2, 1]]}, 0).tolist() == [3, 4]
+
+
+def test_a_folder_without_weights_is_named(folder, tmp_path):
+    (tmp_path / "model" / "transformer").mkdir(parents=True)
+
+    with pytest.raises(InputError, match=r"model: no safetensors files, and none in a folder tra"):
+        harness.weights_from(str(tmp_path / "model"), harness.open_folder(folder).plan)
+
+
+def test_a_runner_that_is_stopped_says_nothing(folder):
+    """Ctrl-C ends it with the code of a program that was stopped."""
+    (folder / "tensorrt.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)\n")
+    words = [sys.executable, "-m", "runner", "build"]
+    with subprocess.Popen(
+        words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout.readline() == "here\n"
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=20)
+
+    assert started.returncode == 130
+    assert said == ""
+
+
 @pytest.mark.parametrize(
     ("array", "said"),
     [

@@ -1,7 +1,11 @@
 """Networks that TensorRT's own builder accepts, reads back and serialises; no GPU is needed."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,19 +172,47 @@ def test_a_layer_that_the_library_does_not_add_is_named_with_the_cause():
         assemble(TRT, empty, wrong, cause=log.cause)
 
 
+FULL = """
+import resource, time
+from engines import TRT, fresh
+from planner.lowering.lower import lower
+from planner.plan import parse_plan
+from planner.request import Request
+from planner.search import question_of
+from planner.tensorrt.document import arrays_of, counts, document_of
+from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt.runner.assemble import assemble
+from planner.tensorrt.runner.kinds import Share
+
+began = time.monotonic()
+question = question_of(Request(model="flux.1-dev", gpus=8))
+program = lower(question.model, question.workload, parse_plan("ulysses8"))
+network = networks(program, Recipe())[0]
+_, empty = fresh()
+share = Share(document=document_of(network), arrays=arrays_of(network), weights=None)
+kept = assemble(TRT, empty, share)
+assert counts(network) == {"all_to_all ulysses": 2 * 57, "all_gather ulysses": 1}
+assert empty.num_layers > 5000
+most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(time.monotonic() - began, most)
+"""
+
+
 def test_a_full_model_is_assembled_in_little_time_and_memory():
     """FLUX.1 at full depth and width; weights are pages of zeros that take no memory."""
-    question = question_of(Request(model="flux.1-dev", gpus=8))
-    program = lower(question.model, question.workload, parse_plan("ulysses8"))
-    network = networks(program, Recipe())[0]
-    _, empty = fresh()
-
-    assemble(
-        TRT, empty, Share(document=document_of(network), arrays=arrays_of(network), weights=None)
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", FULL],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
-    assert counts(network) == {"all_to_all ulysses": 2 * 57, "all_gather ulysses": 1}
-    assert empty.num_layers > 5000
+    assert done.returncode == 0, done.stderr
+    seconds, most = map(float, done.stdout.split())
+    assert seconds < 20
+    assert most < 2e9
 
 
 @pytest.mark.parametrize("capability", ["SM80", "SM86", "SM89"])

@@ -22,6 +22,7 @@ from planner.tensorrt.runner.run import Job, Limits, Parts, run
 from planner.tensorrt.runner.watch import Guard
 
 LATE: Final = 3
+STOPPED: Final = 130
 MIB: Final = 2**20
 MOST: Final = 2**40
 """Largest number of an option."""
@@ -192,5 +193,12 @@ def _expire(rank: int, line: str) -> None:
     os._exit(LATE)
 
 
+def _stopped_or_done() -> int:
+    try:
+        return main()
+    except KeyboardInterrupt:
+        return STOPPED
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_stopped_or_done())

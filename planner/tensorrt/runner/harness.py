@@ -149,7 +149,7 @@ class Source:
 
 
 def weights_from(what: str, plan: Document) -> Source:
-    """Find weights: ``drawn``, ``filler``, or a folder of safetensors files.
+    """Find weights: ``drawn``, ``filler``, or a folder of safetensors files, or of a pipeline.
 
     Raises
     ------
@@ -161,10 +161,9 @@ def weights_from(what: str, plan: Document) -> Source:
     known = cast("Mapping[str, Names]", plan["checkpoint"])
     if not known:
         raise InputError(f"{plan['model']}: no tensors of a checkpoint are known for this family")
-    with _readable(Path(what)):
-        files = [path for path in sorted(Path(what).iterdir()) if path.suffix == ".safetensors"]
+    files = _tensor_files(Path(what)) or _tensor_files(Path(what) / "transformer", needed=False)
     if not files:
-        raise InputError(f"{what}: no safetensors files")
+        raise InputError(f"{what}: no safetensors files, and none in a folder transformer of it")
     tensors: dict[str, Stored] = {}
     mapped: list[mmap.mmap] = []
     for path in files:
@@ -179,6 +178,13 @@ def weights_from(what: str, plan: Document) -> Source:
         unused=tuple(unused(tensors, known)),
         files=tuple(mapped),
     )
+
+
+def _tensor_files(folder: Path, *, needed: bool = True) -> list[Path]:
+    if not needed and not folder.is_dir():
+        return []
+    with _readable(folder):
+        return [path for path in sorted(folder.iterdir()) if path.suffix == ".safetensors"]
 
 
 def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> list[Path]:
