@@ -164,6 +164,10 @@ def cut(folder, share):
     ("spoil", "said"),
     [
         (lambda folder: (folder / "engines" / "combine.engine").unlink(), "python -m runner build"),
+        (
+            lambda folder: (folder / "engines" / "combine.engine").write_bytes(b""),
+            "python -m runner build",
+        ),
         (lambda folder: (folder / "cpp" / "schedule.txt").unlink(), "cannot read"),
         (shutil.rmtree, "cannot read"),
         *[(lambda folder, n=n: cut(folder, n / 16), "cpp/schedule.txt") for n in range(16)],

@@ -277,6 +277,16 @@ def test_weights_lie_in_the_folder_or_in_that_of_a_pipeline(folder, tmp_path, in
     assert found.learned({**entry, "parts": [[2, 1]]}, 0).tolist() == [3, 4]
 
 
+def test_engines_are_mapped(built):
+    """One that is empty was cut short."""
+    engine = harness.engine_of(harness.open_folder(built), 1)
+
+    assert bytes(engine("forward")) == b"engine"
+    (built / "engines" / "forward.rank1.engine").write_bytes(b"")
+    with pytest.raises(InputError, match=r"forward\.rank1\.engine: it is damaged, or cut short"):
+        engine("forward")
+
+
 def test_a_folder_without_weights_is_named(folder, tmp_path):
     (tmp_path / "model" / "transformer").mkdir(parents=True)
 

@@ -3,8 +3,12 @@
 
 #include <NvInfer.h>
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
 #include <mpi.h>
 #include <nccl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -266,6 +270,34 @@ std::vector<char> readFile(std::filesystem::path const& path, size_t start = 0, 
     return data;
 }
 
+// A file as memory whose pages the system may drop.
+class Mapped {
+public:
+    explicit Mapped(std::filesystem::path const& path) {
+        int const file{open(path.c_str(), O_RDONLY)};
+        struct stat status {};
+        if (file < 0 || fstat(file, &status) != 0 || status.st_size == 0) {
+            refuse("cannot read " + path.string() + " (engines are made by: python -m runner build)");
+        }
+        mSize = static_cast<size_t>(status.st_size);
+        mData = mmap(nullptr, mSize, PROT_READ, MAP_PRIVATE, file, 0);
+        ::close(file);
+        if (mData == MAP_FAILED) {
+            fail("cannot map " + path.string());
+        }
+    }
+    ~Mapped() { munmap(mData, mSize); }
+    Mapped(Mapped const&) = delete;
+    Mapped& operator=(Mapped const&) = delete;
+
+    void const* data() const { return mData; }
+    size_t size() const { return mSize; }
+
+private:
+    void* mData{nullptr};
+    size_t mSize{0};
+};
+
 // Weights beside an engine: lines of a name, its bytes and where they begin; an empty line; and
 // numbers from the next whole page on.
 struct Outside {
@@ -376,7 +408,7 @@ private:
         mRuntime.reset(nvinfer1::createInferRuntime(mLogger));
         for (auto& engine : mSchedule.engines) {
             auto const file = fileOf(engine);
-            auto const data = readFile(mFolder / file);
+            Mapped const data{mFolder / file};
             engine.engine.reset(mRuntime->deserializeCudaEngine(data.data(), data.size()));
             if (!engine.engine) {
                 fail(file + ": not an engine of this GPU and this TensorRT");

@@ -337,13 +337,13 @@ def check_built(folder: Folder, ranks: Sequence[int]) -> None:
                 raise InputError(f"{path}: not built yet; run: python -m runner build")
 
 
-def engine_of(folder: Folder, rank: int) -> Callable[[str], bytes]:
-    """Read the engines of a rank of the plan."""
+def engine_of(folder: Folder, rank: int) -> Callable[[str], mmap.mmap]:
+    """Map the engines of a rank of the plan: pages that the system may drop."""
 
-    def engine(name: str) -> bytes:
+    def engine(name: str) -> mmap.mmap:
         path = folder.engine(name, place(folder.plan, name, rank))
-        with _readable(path):
-            return path.read_bytes()
+        with _readable(path), path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     return engine
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from mmap import mmap
 from types import ModuleType
 from typing import Final, cast
 
@@ -60,7 +61,7 @@ class Job:
     rank: int
     documents: Sequence[Document]
     tables: Mapping[str, Mapping[str, Bits]]
-    engines: Callable[[str], bytes]
+    engines: Callable[[str], bytes | mmap]
     given: Given
     outside: Callable[[str], Outside | None] = _inside
     limits: Limits = Limits()
