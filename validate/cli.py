@@ -102,6 +102,12 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of tensorrt: prove layers in numpy, and build nothing; needs no TensorRT",
     )
+    parser.add_argument(
+        "--keep",
+        choices=("engine", "file"),
+        default="engine",
+        help="of tensorrt: weights within engines, or in files beside them (default: engine)",
+    )
 
 
 def _add_prediction(parser: argparse.ArgumentParser) -> None:
@@ -127,8 +133,8 @@ def _validate(arguments: argparse.Namespace) -> Answer:
 
     if arguments.backend == "tensorrt":
         from validate.tensorrt_backend.command import validate  # noqa: PLC0415
-    elif arguments.small or arguments.numbers_only:
-        raise InputError("--small, --numbers-only: wanted --backend tensorrt beside them")
+    elif arguments.small or arguments.numbers_only or arguments.keep != "engine":
+        raise InputError("--small, --numbers-only, --keep: wanted --backend tensorrt beside them")
     else:
         from validate.command import validate  # noqa: PLC0415
     answer = validate(arguments)

@@ -14,6 +14,7 @@ from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
 from planner.export.scales import check_scales, read_scales, unmeasured
 from planner.lowering.lower import lower
+from planner.models.architecture import Model
 from planner.outcome import PlanEstimate
 from planner.plan import Plan
 from planner.search import Question
@@ -147,10 +148,19 @@ def plan_document(
         "enqueue": _enqueue(found, order),
         "checkpoint": checkpoint_of(model),
         "expected": found.to_dict(),
-        "cautions": [*cautions(model, plan), *_assumed(written)],
+        "cautions": [*cautions(model, plan), *_turns(model), *_assumed(written)],
     }
     digest = digest_of(document, [document_of(network) for network in written])
     return {**document, "digest": digest}
+
+
+def _turns(model: Model) -> Iterator[str]:
+    """Say that a model whose transformers take turns over the steps is written down once."""
+    if model.transformers > 1:
+        yield (
+            f"{model.transformers} transformers of one make take turns over the steps, and every "
+            "step runs one of them here: that of the folder which is given as weights"
+        )
 
 
 def _assumed(written: Sequence[Network]) -> Iterator[str]:

@@ -280,6 +280,18 @@ def test_the_runner_in_c_plus_plus_hands_over_communicators():
     assert text.count("{") == text.count("}")
 
 
+def test_a_model_of_two_transformers_is_written_down_once():
+    """Wan 2.2's take turns over the steps; the folder says that its engines are one of them."""
+    said = {}
+    for name in ("wan2.1-14b", "wan2.2-a14b"):
+        made = files(Request(model=name, gpus=2, hardware="b200"), "ulysses2", "tensorrt")
+        cautions = json.loads(made["plan.json"])["cautions"]
+        said[name] = [one for one in cautions if one.startswith("2 transformers of one make")]
+        assert all(one in made["README.md"].decode() for one in said[name])
+
+    assert [len(one) for one in said.values()] == [0, 1]
+
+
 def test_what_of_a_checkpoint_goes_nowhere_is_said(flux):
     plan, readme = json.loads(flux["plan.json"]), flux["README.md"].decode()
 

@@ -109,7 +109,7 @@ def test_steps_are_timed_at_full_size_where_gpus_are(monkeypatch, tmp_path):
     monkeypatch.setattr(checking, "build_network", lambda *told: [b"x"])
 
     case = Case(model="wan2.1-1.3b", plan="cfg2", frames=5, height=256, width=256)
-    report = check(case, "h100-sxm", tmp_path, print, How(full=True, profile="none"))
+    report = check(case, "h100-sxm", tmp_path, print, How(full=True, profile="none", outside=True))
     few = check(case, "h100-sxm", tmp_path, print, How(full=True, gpus=1))
 
     assert [(name, one.weights, one.steps, one.graph) for name, one, _ in works] == [
@@ -117,6 +117,7 @@ def test_steps_are_timed_at_full_size_where_gpus_are(monkeypatch, tmp_path):
         ("full", "filler", 5, True),
     ]
     assert works[1][2]["request"]["profile"] == "none"
+    assert all(one.outside for _, one, _ in works)
     assert (report.step_s, report.engines, report.bound) == (0.1, 1, 0.05)
     assert report.predicted_s > 0
     assert few.left_out == ("run: 1 GPUs here, wanted 2",)

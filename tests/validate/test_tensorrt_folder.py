@@ -26,7 +26,7 @@ from planner.tensorrt.runner.outside import is_outside, read, writer
 from planner.tensorrt.runner.weights import drawn, learned_drawn
 from validate.cases import Case
 from validate.small import shrink
-from validate.tensorrt_backend.check import check
+from validate.tensorrt_backend.check import How, check
 from validate.tensorrt_backend.evaluate import Held, evaluate, together
 from validate.tensorrt_backend.read_back import read_back
 
@@ -43,6 +43,18 @@ def test_a_plan_is_checked_as_far_as_this_host_can(plan, tmp_path):
     assert "does not run those of several GPUs" in report.left_out[0]
     assert report.to_dict()["passed"] is True
     assert "engines:" in report.text()
+
+
+def test_a_plan_is_checked_with_weights_beside_its_engines(tmp_path):
+    case = Case(model="wan2.1-1.3b", plan="tp2")
+
+    within, beside = (
+        check(case, "h100-sxm", tmp_path, lambda line: None, How(outside=outside))
+        for outside in (False, True)
+    )
+
+    assert within.engines == beside.engines == 3
+    assert 0 < beside.engine_bytes != within.engine_bytes
 
 
 @pytest.fixture

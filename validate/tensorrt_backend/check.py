@@ -27,6 +27,7 @@ from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.library import is_rtx, load, version
+from planner.tensorrt.runner.outside import writer
 from planner.tensorrt.runner.weights import drawn
 from planner.tensorrt.schedule import schedule
 from planner.tensorrt.sheet import Network
@@ -61,6 +62,7 @@ class How:
     full : also time steps at full size. numbers_only : build nothing, TensorRT is not looked for.
     place : which rank this is, where a launcher has started them all. before : what was found of
     the same engines, launched otherwise: they are neither proved nor built again.
+    outside : weights are kept in files beside the engines.
     """
 
     profile: str = ""
@@ -69,6 +71,7 @@ class How:
     numbers_only: bool = False
     place: Place | None = None
     before: "Report | None" = None
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +231,7 @@ def _built(
     gpus = min(gpus, how.gpus) if how.gpus else gpus
     if is_rtx(library) or (how.place is None and gpus < small.plan.gpus):
         if how.place is None or not how.place.rank:
-            found = _only_built(found, small, library, gpus, how.before)
+            found = _only_built(found, small, library, gpus, how)
         return replace(found, left_out=(_why_not(library, gpus, small.plan),))
     ranks, built = _run(small, results / "small", how, tell, weights="drawn")
     found = replace(
@@ -267,33 +270,29 @@ def _why_not(library: ModuleType, gpus: int, plan: Plan) -> str:
     return f"run: {gpus} GPUs here, wanted {plan.gpus}"
 
 
-def _only_built(
-    found: Report, small: Subject, library: ModuleType, gpus: int, before: Report | None
-) -> Report:
+def _only_built(found: Report, small: Subject, library: ModuleType, gpus: int, how: How) -> Report:
+    before = how.before
     if not gpus and not is_rtx(library):
         return found
     if before is not None:
         return replace(found, engines=before.engines, engine_bytes=before.engine_bytes)
     recipe = Recipe(precision=small.case.precision)
-    capability = "" if gpus else CAPABILITY
+    options = Options(level=0, capability="" if gpus else CAPABILITY, outside=how.outside)
     sizes = []
     for network in _written(small, recipe)[0]:
-        sizes += [len(one) for one in build_network(network, library, capability)]
+        sizes += [len(one) for one in build_network(network, library, options)]
     return replace(found, engines=len(sizes), engine_bytes=sum(sizes))
 
 
-def build_network(network: Network, library: ModuleType, capability: str = "") -> list[bytes]:
+def build_network(network: Network, library: ModuleType, options: Options) -> list[bytes]:
     """Build the engines of a network on made-up weights: one, or one a rank."""
     document, arrays = document_of(network), arrays_of(network)
-    options = Options(level=0, capability=capability)
-    return [
-        build(
-            library,
-            Share(document=document, arrays=arrays, weights=drawn(), rank=rank),
-            options,
-        ).plan
-        for rank in range(1 if network.shared else network.ranks)
-    ]
+    plain = Share(document=document, arrays=arrays, weights=drawn())
+    made = []
+    for rank in range(1 if network.shared else network.ranks):
+        put = writer(document, len) if options.outside else None  # into no file
+        made.append(build(library, replace(plain, rank=rank, outside=put), options).plan)
+    return made
 
 
 def _question(subject: Subject, profile: str) -> Question:
@@ -313,7 +312,14 @@ def _run(
     question = _question(subject, how.profile)
     graph = subject.case.mode == "graph"
     again = how.before is not None
-    work = Work(weights=weights, steps=steps, graph=graph, place=how.place, again=again)
+    work = Work(
+        weights=weights,
+        steps=steps,
+        graph=graph,
+        place=how.place,
+        again=again,
+        outside=how.outside,
+    )
     files = tensorrt_folder(question, price(question, subject.plan))
     judge = _nothing if weights == "filler" else _judge(subject)
     return build_and_run(files, path, work, judge, tell)

@@ -67,6 +67,7 @@ def _ground(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, 
         gpus=arguments.gpus or 0,
         full=not arguments.small,
         numbers_only=arguments.numbers_only,
+        outside=arguments.keep == "file",
         place=place_among(arguments.gpus, [case.plan for case in cases]),
     )
     return hardware, how

@@ -39,6 +39,7 @@ class Work:
 
     graph : steps after the first are replayed. place : this process's rank; None to start all.
     again : engines of the same plan that are there were built by a run just before.
+    outside : weights are kept beside the engines.
     """
 
     weights: str
@@ -46,6 +47,7 @@ class Work:
     graph: bool = True
     place: Place | None = None
     again: bool = False
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +180,7 @@ def _told(meeting: Meeting, mine: tuple[str, float, list[float]]) -> list[Ran]:
 
 def _build(folder: harness.Folder, work: Work, tell: Tell) -> list[Path]:
     source = harness.weights_from(work.weights, folder.plan)
-    return harness.build_all(folder, source, Options(), tell)
+    return harness.build_all(folder, source, Options(outside=work.outside), tell)
 
 
 def _ran(folder: harness.Folder, rank: int, judge: Judge) -> Ran:
