@@ -1,6 +1,7 @@
 """The options of each command, with what ``--help`` says of them."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
@@ -9,6 +10,7 @@ from topology.errors import InputError, unknown
 
 TOP: Final = 8
 FORMATS: Final = ("table", "json", "markdown")
+_DIGITS: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _USUAL: Final = "(default: the model's usual one)"
 
 
@@ -76,11 +78,20 @@ def check_alone(said: argparse.Namespace, *names: str) -> None:
 
 
 def whole(text: str) -> int:
-    """Read a whole number."""
+    """Read a whole number, in plain digits."""
+    if not _DIGITS.fullmatch(text.strip()):
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number")
     try:
         return int(text)
-    except ValueError:
+    except ValueError:  # thousands of digits
         raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number") from None
+
+
+def hosts(text: str) -> int:
+    """Read a number of hosts; only where it is left out there may be as few as hold the GPUs."""
+    if (count := whole(text)) == 0:
+        raise argparse.ArgumentTypeError("got 0, wanted a whole number from 1")
+    return count
 
 
 def add_action(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -278,7 +289,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     _add_generation(parser)
     parser.add_argument(
         "--nodes",
-        type=whole,
+        type=hosts,
         default=0,
         metavar="N",
         help="hosts that share the GPUs evenly (default: as few as hold them)",

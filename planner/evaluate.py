@@ -186,7 +186,8 @@ def _known(total: Cost) -> dict[str, Basis]:
     known = {str(kind): basis for kind, basis in total.basis.items()}
     if "communication" in known:
         known["communication_exposed"] = known.pop("communication")
-    return known
+    # the spread of GPUs was measured on pairs of one kind
+    return {**known, "waiting": Basis.EXTRAPOLATED} if total.waiting else known
 
 
 def _step(

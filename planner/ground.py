@@ -297,8 +297,9 @@ def _least(number: Sourced, value: float) -> Sourced:
 def best_subset(known: Survey, count: int) -> tuple[int, ...]:
     """Choose `count` GPUs of a host: fast ones with memory first, then those best joined.
 
-    Joined well is what an all-reduce over them says, then the sum of their pairs. Every subset is
-    tried up to ten GPUs, those of neighbours beyond.
+    Joined well is what an all-reduce over them says, then the sum of their pairs, then an
+    all-to-all: a ring does not see how many of its links cross a socket. Every subset is tried up
+    to ten GPUs, those of neighbours beyond.
 
     >>> from topology.machines import machine_of
     >>> best_subset(survey(machine_of(find_hardware("h100-nvl"))), 2)
@@ -312,7 +313,17 @@ def best_subset(known: Survey, count: int) -> tuple[int, ...]:
     subsets: Iterable[tuple[int, ...]] = combinations(range(len(gpus)), count)
     if len(gpus) > _TRIED:
         subsets = (tuple(range(first, first + count)) for first in range(len(gpus) - count + 1))
-    return max(subsets, key=lambda subset: _worth(known, subset))
+    worth = {subset: _worth(known, subset) for subset in subsets}
+    most = max(worth.values())
+    equal = [subset for subset, one in worth.items() if one == most]
+    if len(equal) == 1 or count == 1:
+        return equal[0]
+    return min(equal, key=lambda subset: _together(known, subset, "all_to_all"))
+
+
+def _together(known: Survey, subset: Sequence[int], op: str) -> float:
+    """Seconds of a collective over some GPUs of a host."""
+    return collective_time(op, _PROBE, fabric(known.machine, subset, known=known))
 
 
 def _worth(known: Survey, subset: Sequence[int]) -> tuple[float, ...]:
@@ -322,7 +333,7 @@ def _worth(known: Survey, subset: Sequence[int]) -> tuple[float, ...]:
     memory = min(_memory(gpu) for gpu in gpus)
     if len(gpus) == 1:
         return whole, pace, memory, 0.0, 0.0
-    together = collective_time("all_reduce", _PROBE, fabric(known.machine, subset, known=known))
+    together = _together(known, subset, "all_reduce")
     pairs = [known.pairs.get((a.name, b.name)) for a, b in combinations(gpus, 2)]
     joined = sum(pair.bandwidth for pair in pairs if pair is not None)
     return whole, pace, memory, -together, joined

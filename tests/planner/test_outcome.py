@@ -118,3 +118,12 @@ def test_estimates_do_not_change():
     with pytest.raises(AttributeError):
         made().latency_s = 1.0
     assert replace(made(), gpus=4).gpus == 4
+
+
+@pytest.mark.parametrize("plan", ["single", "dp4", "cfg2.ulysses4", "tp8"])
+def test_waiting_says_how_well_it_is_known_where_there_is_any(plan):
+    shown = priced("cosmos3-nano", plan).to_dict()
+    waits = plan not in ("single", "dp4")
+
+    assert ("waiting" in shown["breakdown_s"]) == waits
+    assert shown["basis_by_part"].get("waiting") == ("extrapolated" if waits else None)

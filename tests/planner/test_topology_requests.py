@@ -107,6 +107,15 @@ def test_few_of_many_gpus_are_chosen_without_listing_every_subset():
     assert whole.on(8).local == tuple(range(4, 12))
 
 
+def test_equal_rings_are_told_apart_by_what_crosses_a_socket():
+    """Three of four GPUs: any three make as good a ring, the three of one socket the best pairs."""
+    for lone in range(4):
+        text = matrix(4, lambda a, b, lone=lone: "SYS" if lone in (a, b) else "PHB")
+        whole = ground_of(text, detect=False, hardware="rtx-a6000", pcie_generation=None, nodes=0)
+
+        assert lone not in whole.on(3).local
+
+
 def test_a_subset_is_named():
     answer = planner.recommend(
         "llama-3.1-8b", gpus=2, topology=crossed_pairs(), hardware="rtx-3090"
