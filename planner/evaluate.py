@@ -134,7 +134,7 @@ def evaluate(
         memory_parts_bytes=parts,
         peak_stage=stage,
         throughput_per_s=_throughput(workload, plan, latency),
-        known=_known(total),
+        known=_known(total, costs),
         remarks=tuple(remarks(model, plan)),
     )
 
@@ -182,12 +182,16 @@ def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
     return {**always, **parts, "communication_exposed": exposed, "launch": launch}
 
 
-def _known(total: Cost) -> dict[str, Basis]:
+def _known(total: Cost, costs: Mapping[str, Cost]) -> dict[str, Basis]:
     known = {str(kind): basis for kind, basis in total.basis.items()}
     if "communication" in known:
         known["communication_exposed"] = known.pop("communication")
-    # the spread of GPUs was measured on pairs of one kind
-    return {**known, "waiting": Basis.EXTRAPOLATED} if total.waiting else known
+    # the spread of GPUs and the pace of hosts were measured on a few machines
+    elsewhere = {
+        "waiting": total.waiting,
+        "launch": sum(float(one.launch) for one in costs.values()),
+    }
+    return {**known, **{name: Basis.EXTRAPOLATED for name, part in elsewhere.items() if part}}
 
 
 def _step(

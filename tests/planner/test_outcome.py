@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from generators import made, priced
 
+import planner
 from costmodels.estimate import Basis
 from planner.outcome import UNCERTAINTY, WORDS, Rejected
 from planner.plan import Plan, parse_plan
@@ -118,6 +119,17 @@ def test_estimates_do_not_change():
     with pytest.raises(AttributeError):
         made().latency_s = 1.0
     assert replace(made(), gpus=4).gpus == 4
+
+
+def test_time_of_the_host_says_how_well_it_is_known():
+    model = "llama-3.1-8b"
+    eager, graph = (
+        planner.estimate(model, 8, "tp8", runtime=name).to_dict()["basis_by_part"]
+        for name in ("torch-eager", "tensorrt")
+    )
+
+    assert eager["launch"] == "extrapolated"
+    assert "launch" not in graph
 
 
 @pytest.mark.parametrize("plan", ["single", "dp4", "cfg2.ulysses4", "tp8"])
