@@ -158,14 +158,18 @@ def _estimate(said: argparse.Namespace) -> Answer:
         return _json(found.to_dict()), DONE
     from planner import report  # noqa: PLC0415
 
+    launches = launch_of(question, found)
     if said.format == "markdown":
-        return report.estimate_markdown(question, found), DONE
-    return _rendered(report.estimate(question, found, launch_of(question, found))), DONE
+        return report.estimate_markdown(question, found, launches), DONE
+    return _rendered(report.estimate(question, found, launches)), DONE
 
 
 def _export(said: argparse.Namespace) -> Answer:
+    from planner.export.engines import TITLES  # noqa: PLC0415
     from planner.export.export import export  # noqa: PLC0415
 
+    if said.backend in TITLES and not said.engine:
+        said.engine = said.backend  # its folder says what to expect of that engine
     line = export(
         _request(said),
         said.plan,

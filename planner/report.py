@@ -12,10 +12,10 @@ from planner.asked import hosts_of
 from planner.catalogue import engine as find_engine
 from planner.evaluate import room
 from planner.launch import Launch
-from planner.outcome import WORDS, PlanEstimate
+from planner.outcome import WORDS, Mark, PlanEstimate
 from planner.placement import visible
 from planner.request import EXECUTOR, Request
-from planner.search import Question, Recommendation
+from planner.search import Question, Recommendation, marks_of
 from topology.units import format_bytes, format_seconds
 
 BAR = 36
@@ -31,7 +31,10 @@ def recommendation(
         parts += [Text(), ranking(answer, top), *_notes(_baseline(question, answer)), Text()]
         if answer.request.at_most_gpus and len(answer.scaling) > 1:
             parts += [Text("the best plan of each number of GPUs", style="dim"), _scaling(answer)]
-        parts += [_bullets(answer.advice), *_notes(_footnotes(question, answer))]
+        parts += [
+            _bullets(answer.advice),
+            *_notes(_footnotes(question, answer.plans, answer.marks)),
+        ]
         parts += [Text(f"  known: {_known(top[0])}", style="dim"), Text()]
         parts += [Text(f"run {top[0].plan}:", style="bold"), _launches(launches)]
         parts += _notes(_runtimes(question, launches))
@@ -99,17 +102,19 @@ def ranking(answer: Recommendation, plans: Iterable[PlanEstimate]) -> Table:
     return table
 
 
-def _footnotes(question: Question, answer: Recommendation) -> list[str]:
+def _footnotes(
+    question: Question, plans: Sequence[PlanEstimate], marks: Sequence[Mark]
+) -> list[str]:
     """Say which of the plans shown cannot be run, and what to watch with the others."""
     if question.site.engine not in ("", EXECUTOR):
         from planner.marked import footnotes as marked  # noqa: PLC0415  # of a named engine
 
-        return marked(find_engine(question.site.engine).title, answer.plans, answer.marks)
+        return marked(find_engine(question.site.engine).title, plans, marks)
     if question.site.runtime.name != "tensorrt":
         return []
     from planner.tensorrt.marks import footnotes  # noqa: PLC0415  # of one runtime
 
-    return footnotes(question, answer.plans, answer.marks)
+    return footnotes(question, plans, marks)
 
 
 def _baseline(question: Question, answer: Recommendation) -> Iterator[str]:
@@ -231,6 +236,7 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
         Text(f"{total}; {rate}"),
         *([Text(visible(one.placement.devices))] if one.placement else []),
         *_notes(one.remarks),
+        *_notes(_footnotes(question, [one], marks_of(question, [one]))),
         Text(),
         Text("time by stage", style="dim"),
         _bars(one.stages_s, format_seconds),
@@ -314,17 +320,15 @@ def _recommendation_lines(
         yield ""
         for line in _baseline(question, answer):
             yield f"- {line}"
-    for line in (*answer.notes, *answer.advice, *_footnotes(question, answer)):
+    for line in (*answer.notes, *answer.advice, *_footnotes(question, answer.plans, answer.marks)):
         yield f"- {line}"
-    for launch in launches:
-        yield f"- {launch.engine}: " + (
-            f"`{launch.line}`" if launch.line else f"no, {launch.reason}"
-        )
+    yield from (f"- {line}" for line in _runs(launches))
 
 
-def estimate_markdown(question: Question, one: PlanEstimate) -> str:
+def estimate_markdown(question: Question, one: PlanEstimate, launches: Sequence[Launch]) -> str:
     """One plan in full, for a document."""
-    rows = [["latency", f"{format_seconds(one.latency_s)} ± {format_seconds(one.half_width_s)}"]]
+    half = _digits(one.half_width_s, one.latency_s)
+    rows = [["latency", f"{format_seconds(one.latency_s)} ± {half}"]]
     rows += [[f"stage {k}", format_seconds(v)] for k, v in one.stages_s.items()]
     rows += [[WORDS.get(k, k), format_seconds(v)] for k, v in one.breakdown_s.items()]
     rows += [["memory", f"{format_bytes(one.memory_bytes)} at {one.peak_stage}"]]
@@ -332,7 +336,21 @@ def estimate_markdown(question: Question, one: PlanEstimate) -> str:
     rows += [["bound by", one.bound_by], ["basis", one.basis.name.lower()]]
     if one.placement:
         rows.append(["GPUs", visible(one.placement.devices)])
-    return f"**{headline(question).plain}**\n\n" + markdown([str(one.plan), ""], rows)
+    table = markdown([str(one.plan), ""], rows)
+    below = (
+        *one.remarks,
+        *_footnotes(question, [one], marks_of(question, [one])),
+        *_runs(launches),
+    )
+    return "\n".join(
+        [f"**{headline(question).plain}**", "", table, "", *(f"- {line}" for line in below)]
+    )
+
+
+def _runs(launches: Sequence[Launch]) -> Iterator[str]:
+    """Say how engines run a plan, for a document."""
+    for one in launches:
+        yield f"{one.engine}: " + (f"`{one.line}`" if one.line else f"no, {one.reason}")
 
 
 def render(what: RenderableType, width: int, *, colour: bool) -> str:

@@ -235,7 +235,7 @@ def find(question: Question) -> Recommendation:
         baseline=_baseline(question),
         launch=launch_of(question, ranked[0]) if ranked else (),
         notes=tuple(_notes(question)),
-        marks=_marks(question, ranked),
+        marks=marks_of(question, ranked),
     )
     return replace(answer, advice=tuple(advice(question, answer)))
 
@@ -260,7 +260,8 @@ def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
     )
 
 
-def _marks(question: Question, ranked: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
+def marks_of(question: Question, ranked: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
+    """Return a mark for every plan that the engine or the runtime of a request cannot run."""
     if question.site.engine not in ("", EXECUTOR):
         from planner.marked import engine_marks  # noqa: PLC0415  # marks build on the search
 

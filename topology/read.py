@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from topology.catalogue import hardware as find_hardware
 from topology.catalogue import hardware_names
 from topology.cluster import build_cluster, host_of, read_cluster
 from topology.concerns import concerns
@@ -33,7 +34,7 @@ _CLUSTER: Final = re.compile(r"^[ \t]*(?:hosts|hardware|topology)[ \t]*=", re.MU
 def read_topology(
     source: str | Path,
     *,
-    hardware: Hardware | None = None,
+    hardware: Hardware | str | None = None,
     pcie_generation: int | None = None,
 ) -> Machine:
     r"""Read a machine from a text, or from the file of that name.
@@ -44,13 +45,14 @@ def read_topology(
 
     Parameters
     ----------
-    hardware : kind of the GPUs, where the text does not name it.
+    hardware : kind of the GPUs, or its catalogue name, where the text does not name it.
     pcie_generation : of the server, where the text does not say.
 
     Raises
     ------
     InputError
-        If the text is none of these, or contradicts itself; the message names the place.
+        If the text is none of these, or contradicts itself; the message names the place. If the
+        hardware is no catalogue name.
 
     Examples
     --------
@@ -63,11 +65,19 @@ def read_topology(
     check_pcie_generation(pcie_generation)
     choices = Choices(
         name="machine" if is_text(source) else Path(source).name,
-        hardware=hardware,
+        hardware=_kind(hardware),
         pcie_generation=pcie_generation,
         catalogue=hardware_names(),
     )
     return read_text(text_of(source), choices)
+
+
+def _kind(hardware: object) -> Hardware | None:
+    if hardware is None or isinstance(hardware, Hardware):
+        return hardware
+    if not isinstance(hardware, str):
+        raise InputError(f"hardware: got {shown(hardware)}, wanted a name")
+    return find_hardware(hardware)
 
 
 def read_text(text: str, choices: Choices) -> Machine:

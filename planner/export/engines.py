@@ -23,6 +23,15 @@ TITLES: Final[Mapping[str, str]] = {
 }
 """Backends, and what their engines are called in the planner's table."""
 
+STARTS: Final[Mapping[str, str]] = {
+    "xdit": "./launch.sh --prompt TEXT",
+    "diffusers": "./launch.sh TEXT",
+    "sglang": "./launch.sh --prompt TEXT",
+    "vllm-omni": "./launch.sh",
+    "trtmc": "./launch.sh",
+}
+"""How each folder is started. vLLM-Omni serves, and TensorRT Model Connect builds first."""
+
 
 def engine_folder(question: Question, found: PlanEstimate, backend: str) -> dict[str, bytes]:
     """Return the files of the folder.
@@ -58,7 +67,7 @@ def engine_folder(question: Question, found: PlanEstimate, backend: str) -> dict
     }
     files = {"plan.json": json.dumps(document, indent=1, allow_nan=False).encode()}
     files |= _scripts(launch, backend, asked, document)
-    files["README.md"] = _readme(document, title).encode()
+    files["README.md"] = _readme(document, title, files).encode()
     return files
 
 
@@ -117,11 +126,13 @@ def _diffusers(launch: Launch, asked: Asked, document: Mapping[str, object]) -> 
             "import torch.distributed as dist",
             "from diffusers import ContextParallelConfig, DiffusionPipeline",
             "",
+            "if len(sys.argv) != 2:",
+            '    sys.exit("usage: ./launch.sh TEXT")',
             'dist.init_process_group("nccl")',
             'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
             f"name = {_weights(asked, document)!r}",
             "pipe = DiffusionPipeline.from_pretrained(name, torch_dtype=torch.bfloat16)",
-            'pipe.to("cuda")',
+            *(() if asked.offload else ('pipe.to("cuda")',)),
             *launch.calls,
             f"result = pipe({', '.join(['sys.argv[1]', *told])})",
             "if dist.get_rank() == 0:",
@@ -137,10 +148,11 @@ def _weights(asked: Asked, document: Mapping[str, object]) -> str:
     return asked.folder or engines().repositories.get(name, name)
 
 
-def _readme(document: Mapping[str, object], title: str) -> str:
+def _readme(document: Mapping[str, object], title: str, files: Mapping[str, bytes]) -> str:
     expected: Mapping[str, float] = document["expected"]  # type: ignore[assignment]  # numbers
+    how = expected["runtime"]
     about = (
-        f"{document['gpus']} x {document['hardware']}, {document['precision']}. Expected: "
+        f"{document['gpus']} x {document['hardware']}, {document['precision']}, {how}. Expected: "
         f"{format_seconds(expected['latency_s'])} a request, "
         f"{format_bytes(expected['memory_bytes'])} on the fullest GPU."
     )
@@ -150,9 +162,10 @@ def _readme(document: Mapping[str, object], title: str) -> str:
             "",
             about,
             "",
-            "    ./launch.sh [what the engine is told beside, such as a prompt]",
+            f"    {STARTS[str(document['backend'])]}",
             "",
             "`plan.json` has the plan, its sizes, the order of GPUs and what was expected.",
+            *(["`request.json` has what each request carries."] if "request.json" in files else []),
             "",
         ]
     )

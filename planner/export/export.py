@@ -9,7 +9,7 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.request import Request
 from planner.search import question_of, single_plan
 from topology.errors import InputError, unknown
-from topology.units import format_seconds
+from topology.units import format_bytes, format_seconds
 
 BACKENDS: Final = ("tensorrt", *TITLES)
 
@@ -77,7 +77,7 @@ def export(  # noqa: PLR0913  # as the command has options
     found = files(request, plan, backend, version=version, multi_device=multi_device, scales=scales)
     target = write_folder(found, output, force=force)
     size = sum(map(len, found.values()))
-    line = f"{target}: {len(found)} files, {size / 2**20:.1f} MiB; see README.md"
+    line = f"{target}: {len(found)} files, {format_bytes(size)}; see README.md"
     waits = json.loads(found["plan.json"]).get("enqueue", {}).get("exposed_s_a_step", 0.0)
     if not waits:
         return line

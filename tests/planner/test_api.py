@@ -349,3 +349,14 @@ def test_a_machine_gives_all_its_gpus_where_nobody_says_how_many():
     assert found.to_dict() == json.loads(out)
     with pytest.raises(planner.InputError, match="128 GPUs"):
         planner.estimate("flux.1-dev", plan="ulysses8", topology=CLUSTER)
+
+
+def test_a_machine_takes_the_kind_of_its_gpus_by_name():
+    text = "GPU0 GPU1\nGPU0 X PHB\nGPU1 PHB X\n"
+
+    found = planner.read_topology(text, hardware="RTX-4090").to_dict()["gpus"]
+
+    assert [gpu["hardware"] for gpu in found] == ["rtx-4090"] * 2
+    for kind, said in (("rtx-490", "did you mean rtx-4090"), (4090, "hardware: got 4090")):
+        with pytest.raises(planner.InputError, match=said):
+            planner.read_topology(text, hardware=kind)

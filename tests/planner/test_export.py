@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,6 +162,30 @@ def test_the_diffusers_script_enables_the_plan():
 
     compile(script, "run.py", "exec")
     assert "ContextParallelConfig(ulysses_degree=4)" in script
+
+
+@pytest.mark.parametrize("backend", ["xdit", "sglang", "vllm-omni", "trtmc", "diffusers"])
+def test_the_folder_of_an_engine_expects_what_that_engine_takes(tmp_path, backend):
+    words = ("--model", "flux.1-dev", "--plan", "ulysses4", "--format", "json")
+    priced = json.loads(run("estimate", *words, "--engine", backend)[1])
+
+    code, _, _ = run("export", *words[:4], "--backend", backend, "--output", str(tmp_path / "out"))
+
+    assert code == 0
+    expected = json.loads((tmp_path / "out" / "plan.json").read_text())["expected"]
+    assert expected == priced
+    assert f", {priced['runtime']}. Expected:" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_diffusers_script_does_not_fill_a_gpu_that_has_to_offload():
+    whole, offloaded = (
+        files(replace(FLUX, offload=offload), "ulysses4", "diffusers")["run.py"].decode()
+        for offload in (False, True)
+    )
+
+    assert 'pipe.to("cuda")' in whole
+    assert 'pipe.to("cuda")' not in offloaded
+    assert "pipe.enable_model_cpu_offload" in offloaded
 
 
 def test_a_plan_that_an_engine_cannot_run_says_why():
@@ -344,7 +369,7 @@ def test_a_plan_that_cannot_run_is_refused_with_those_that_can(plan, said, tmp_p
 def test_the_command_says_what_it_wrote(tmp_path):
     line = exporting.export(FLUX, "ulysses4", "xdit", str(tmp_path / "out"))
 
-    assert line.endswith("out: 3 files, 0.0 MiB; see README.md")
+    assert re.search(r"out: 3 files, [1-9][.0-9]* KiB; see README\.md$", line)
     assert os.access(tmp_path / "out" / "launch.sh", os.X_OK)
 
 

@@ -12,7 +12,7 @@ from planner import report
 from planner.catalogue import engines
 from planner.launch import launches
 from planner.models import names
-from planner.search import shortened
+from planner.search import launch_of, shortened
 
 CASES = [
     ("cosmos3-nano", {}),
@@ -124,11 +124,35 @@ def test_markdown_tables_are_tables(model, more):
 
 def test_an_estimate_in_markdown_has_every_part():
     question, one = asked("flux.1-dev"), priced("flux.1-dev", "ulysses8")
-    text = report.estimate_markdown(question, one)
+    lines = launch_of(question, one)
+    text = report.estimate_markdown(question, one, lines)
 
     assert all(f"| memory {name} |" in text for name in one.memory_parts_bytes)
     assert all(f"| stage {name} |" in text for name in one.stages_s)
     assert f"| {one.plan} |" in text
+    assert all(f"- {launch.engine}: " in text for launch in lines)
+
+
+@pytest.mark.parametrize("style", ["table", "markdown"])
+@pytest.mark.parametrize(
+    ("plan", "more", "said"),
+    [
+        ("ring4", (), "ring needs point-to-point messages"),
+        ("ulysses4", (), "TensorRT: all-to-all needs NCCL 2.30 or newer"),
+        ("allgather_kv4", ("--engine", "diffusers"), "has no allgather_kv axis: what it calls"),
+        ("ring4", ("--runtime", "torch-compile"), ""),
+    ],
+)
+def test_an_estimate_says_of_its_plan_what_a_ranking_says(plan, more, said, style):
+    words = ("--model", "flux.1-dev", "--gpus", "4", *more, "--format", style)
+    one, ranked = (
+        " ".join(run(*command, *words)[1].split()).split("run ")[0]
+        for command in (("estimate", "--plan", plan), ("recommend", "--top", "40"))
+    )
+
+    assert said in one
+    assert said in ranked
+    assert ("! not with" in one) is (plan != "ulysses4" and bool(said))
 
 
 def test_colours_are_for_terminals():
