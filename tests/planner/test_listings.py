@@ -152,3 +152,13 @@ def test_a_pipe_of_two_processes():
 
     assert (done.returncode, done.stderr) == (0, "")
     assert len(json.loads(done.stdout)["gpus"]) == 8
+
+
+def test_words_of_profiles_stand_below_their_headers():
+    _, text, _ = run("profile", "list")
+    header, *rows = text.splitlines()
+
+    assert rows
+    for name in ("hardware", "used", "parts"):
+        place = header.index(name)
+        assert all(row[place - 2 : place] == "  " and row[place] != " " for row in rows)

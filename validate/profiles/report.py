@@ -16,7 +16,7 @@ Cells = Sequence[Sequence[str]]
 
 def listed(profiles: Sequence[table.Entry], style: Style = "table") -> str:
     """Say of each profile what it is for."""
-    return lines(table.ENTRY_HEADERS, table.entry_rows(profiles), style)
+    return lines(table.ENTRY_HEADERS, table.entry_rows(profiles), style, words=True)
 
 
 def show(profile: Profile, style: Style = "table", name: str = "") -> str:
@@ -91,8 +91,10 @@ def _titled(text: str, style: Style) -> str:
     return f"## {text}" if style == "markdown" else text
 
 
-def lines(headers: Sequence[str], rows: Cells, style: Style = "table") -> str:
-    """Write a table; columns after the first lean right.
+def lines(
+    headers: Sequence[str], rows: Cells, style: Style = "table", *, words: bool = False
+) -> str:
+    """Write a table; columns after the first lean right, unless they hold words.
 
     >>> print(lines(("name", "value"), [["a", "1.5"], ["longer", "10"]], "table"))
     name    value
@@ -105,11 +107,12 @@ def lines(headers: Sequence[str], rows: Cells, style: Style = "table") -> str:
         return markdown(headers, rows)
     every = [headers, *rows]
     widths = [max(len(row[place]) for row in every) for place in range(len(headers))]
+    lean = "<" if words else ">"
     return "\n".join(
         "  ".join(
             [
                 f"{row[0]:<{widths[0]}}",
-                *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)),
+                *(f"{cell:{lean}{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)),
             ]
         ).rstrip()
         for row in every
