@@ -183,8 +183,10 @@ def _short(found: PlanEstimate, missing: float) -> str:
 
 
 def rank(found: Iterable[PlanEstimate], request: Request) -> list[PlanEstimate]:
-    """Order plans by the objective; equal ones by fewer GPUs, then by name."""
-    ordered = sorted(found, key=lambda one: (_goal(one, request), one.gpus, str(one.plan)))
+    """Order plans by the objective; equal ones by fewer GPUs, then by latency, then by name."""
+    ordered = sorted(
+        found, key=lambda one: (_goal(one, request), one.gpus, one.latency_s, str(one.plan))
+    )
     if not request.at_most_gpus or not ordered:
         return ordered
     best = _goal(ordered[0], request)

@@ -177,6 +177,14 @@ def test_the_folder_of_an_engine_expects_what_that_engine_takes(tmp_path, backen
     assert f", {priced['runtime']}. Expected:" in (tmp_path / "out" / "README.md").read_text()
 
 
+def test_the_diffusers_script_keeps_what_it_made():
+    script = files(FLUX, "ulysses4", "diffusers")["run.py"].decode()
+
+    compile(script, "run.py", "exec")
+    assert 'result.images[0].save("result.png")' in script
+    assert 'export_to_video(result.frames[0], "result.mp4")' in script
+
+
 def test_the_diffusers_script_does_not_fill_a_gpu_that_has_to_offload():
     whole, offloaded = (
         files(replace(FLUX, offload=offload), "ulysses4", "diffusers")["run.py"].decode()

@@ -67,10 +67,10 @@ def test_the_order_of_plans_does_not_depend_on_how_they_came(found, data, object
 
 
 @given(found=found, objective=st.sampled_from(OBJECTIVES))
-def test_plans_are_sorted_by_the_objective_then_fewer_gpus_then_name(found, objective):
+def test_plans_are_sorted_by_the_objective_then_fewer_gpus_then_latency_then_name(found, objective):
     ranked = rank(found, request(objective))
 
-    keys = [(goal(one, objective), one.gpus, str(one.plan)) for one in ranked]
+    keys = [(goal(one, objective), one.gpus, one.latency_s, str(one.plan)) for one in ranked]
     assert keys == sorted(keys)
     assert sorted(map(str, (one.plan for one in ranked))) == sorted(str(one.plan) for one in found)
 
