@@ -1,7 +1,9 @@
 """Time on a device: events on its streams, or the host's clock where the device is the host."""
 
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
@@ -64,14 +66,26 @@ def _elapsed(start: Mark, stop: Mark) -> float:
 def repeat(run: Callable[[], None], count: int, clock: Clock) -> Times:
     """Run back to back, as steps follow each other, and time every one."""
     clock.wait()
-    begun = time.perf_counter()
-    marks = [clock.mark(None)]
-    for _ in range(count):
-        run()
-        marks.append(clock.mark(None))
-    clock.wait()
-    wall = (time.perf_counter() - begun) / count
+    with uncollected():
+        begun = time.perf_counter()
+        marks = [clock.mark(None)]
+        for _ in range(count):
+            run()
+            marks.append(clock.mark(None))
+        clock.wait()
+        wall = (time.perf_counter() - begun) / count
     return Times(each=tuple(_gaps(marks, clock)), wall=wall)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep Python from collecting garbage: with a compiler loaded it takes as long as a step."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _gaps(marks: Sequence[Mark], clock: Clock) -> list[float]:

@@ -480,6 +480,7 @@ private:
         for (auto& engine : mSchedule.engines) {
             fill(engine);
         }
+        check(cudaDeviceSynchronize(), "filling buffers");  // a non-blocking stream waits for none of it
     }
 
     // Weights that lie beside an engine go to the GPU a piece at a time.

@@ -77,6 +77,7 @@ class Cuda:
         kind = self.runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
         data = np.ascontiguousarray(array)
         _done(self.runtime, self.runtime.cudaMemcpy(address, data.ctypes.data, data.nbytes, kind))
+        _done(self.runtime, self.runtime.cudaDeviceSynchronize())  # its end may be under way still
 
     def download(self, address: int, array: Bits) -> None:
         kind = self.runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost

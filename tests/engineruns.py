@@ -1,0 +1,92 @@
+"""What ranks of the runner are given: schedules, documents and engines of a small model."""
+
+import json
+import socket
+from dataclasses import dataclass
+
+import faketensorrt as fake
+import numpy as np
+import testmodels
+
+from planner.lowering.lower import lower
+from planner.plan import parse_plan
+from planner.tensorrt.document import document_of
+from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt.runner.run import Job, Limits
+from planner.tensorrt.schedule import schedule
+from validate.reference.weights import Source
+
+
+@dataclass
+class Quiet:
+    """A watch that only remembers."""
+
+    phases: list
+
+    def phase(self, name, seconds):
+        self.phases.append(name)
+
+    def end(self):
+        pass
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that the ranks of a plan need."""
+
+    order: dict
+    documents: list
+    made: list
+    world: fake.World
+    port: int
+    limits: Limits = Limits(meet_s=10, bind_s=10, step_s=10)
+
+
+def setup(model, text, **changes):
+    plan = parse_plan(text)
+    work = testmodels.workload(model, batch=2, **changes)
+    program = lower(model, work, plan)
+    made = networks(program, Recipe(compute="fp32"))
+    order = json.loads(json.dumps(schedule(made, program, work, plan)))
+    documents = [json.loads(json.dumps(document_of(network))) for network in made]
+    return Setup(order, documents, list(made), fake.World(), free_port())
+
+
+def place(setup, name, rank):
+    groups = setup.order["communicators"].get(name, [])
+    return next((group.index(rank) for group in groups if rank in group), 0)
+
+
+def job(setup, rank, *, graph=False, spoil=None, outside=None):
+    tables = {
+        network.name: {
+            name: array[place(setup, network.name, rank)] for name, array in network.tables.items()
+        }
+        for network in setup.made
+    }
+
+    def engines(name):
+        network = next(one for one in setup.made if one.name == name)
+        document = next(one for one in setup.documents if one["name"] == name)
+        raw = fake.engine(document, network.constants, place(setup, name, rank))
+        return spoil(name, rank, document, network, raw) if spoil else raw
+
+    def given(name, forward, shape):
+        return Source(0).array(f"{name}#{forward}", shape).astype(np.float32)
+
+    return Job(
+        plan=setup.order,
+        rank=rank,
+        documents=setup.documents,
+        tables=tables,
+        engines=engines,
+        given=given,
+        limits=setup.limits,
+        graph=graph,
+        **({"outside": lambda name: outside(setup, name, rank)} if outside else {}),
+    )

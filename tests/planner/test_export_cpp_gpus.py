@@ -1,0 +1,89 @@
+"""The exported runner in C++ on two GPUs: CUDA, NCCL and MPI are real, and TensorRT is a stand-in.
+
+Each engine that takes a communicator doubles a number whenever it is started.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from planner.export.catalogue import cpp
+from planner.export.harness import write_folder
+from planner.export.tensorrt import tensorrt_folder
+from planner.plan import parse_plan
+from planner.request import Request
+from planner.search import price, question_of
+from validate.small import shrink
+
+STUB = Path(__file__).parent.parent / "cppstubs" / "NvInfer.h"
+
+
+def gpus():
+    tool = shutil.which("nvidia-smi")
+    if tool is None or find_spec("nvidia") is None or find_spec("nvidia.nccl") is None:
+        return 0
+    said = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False).stdout
+    return said.count("GPU ")
+
+
+def toolkit():
+    """Folder of CUDA's headers, which lies beside its compiler or where it is usually put."""
+    found = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
+    found += [str(Path(shutil.which("nvcc") or "/").resolve().parent.parent)]
+    return next(
+        (Path(one) for one in found if (Path(one) / "include/cuda_runtime_api.h").is_file()), None
+    )
+
+
+TOOLS = toolkit() is not None and all(shutil.which(tool) for tool in ("g++", "mpicxx", "mpirun"))
+pytestmark = pytest.mark.skipif(
+    not TOOLS or gpus() < 2, reason="needs two GPUs, CUDA, a C++ compiler, MPI and NCCL"
+)
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cpp")
+    (folder / "runner.cpp").write_bytes(cpp()["runner.cpp"])
+    shutil.copy(STUB, folder)
+    cuda = toolkit()
+    nccl = Path(next(iter(find_spec("nvidia.nccl").submodule_search_locations)))
+    places = [cuda / "lib64", nccl / "lib"]
+    words = ["mpicxx", "-std=c++17", "-pthread", "-DSTUB_COLLECTIVES", f"-I{folder}"]
+    words += [f"-I{cuda}/include", f"-I{nccl}/include", "runner.cpp", "-o", "runner"]
+    words += [word for place in places for word in (f"-L{place}", f"-Wl,-rpath,{place}")]
+    subprocess.run([*words, "-lcudart", "-l:libnccl.so.2"], cwd=folder, check=True)
+    return folder / "runner"
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["calls", "graph"])
+@pytest.mark.parametrize("text", ["tp2", "cfg2"])
+def test_two_ranks_meet_in_every_collective(binary, tmp_path, text, graph):
+    question, plan = question_of(Request(model="wan2.1-1.3b", gpus=2)), parse_plan(text)
+    model, workload = shrink(question.model, question.workload, plan)
+    little = replace(question, model=model, workload=workload)
+    folder = write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
+    (folder / "engines").mkdir()
+    order = json.loads((folder / "plan.json").read_text())
+    for engine in order["engines"]:
+        for file in engine["files"]:
+            (folder / file).write_text(file.split("/")[1])
+
+    words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", str(binary)]
+    words += [str(folder), *(["--graph"] if graph else [])]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=180, env=dict(os.environ)
+    )
+
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    sums = [line.split() for line in done.stdout.splitlines() if line.startswith("sum ")]
+    assert len(sums) >= 2
+    steps = order["steps"]
+    assert {int(float(total)).bit_length() - 1 for _, _, total in sums} == {steps}
+    assert all((folder / "results" / f"output.rank{rank}.bin").exists() for rank in range(2))
