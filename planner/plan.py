@@ -48,6 +48,24 @@ class Plan:
             stride *= degree
         return stride
 
+    def index_of(self, rank: int) -> dict[str, int]:
+        """Place of a rank along every axis, the innermost one running fastest.
+
+        >>> Plan((("cfg", 2), ("ulysses", 4))).index_of(5)
+        {'cfg': 1, 'ulysses': 1}
+        """
+        return {axis: rank // self.stride(axis) % degree for axis, degree in self.axes}
+
+    def ranks_along(self, axis: str, rank: int) -> tuple[int, ...]:
+        """Ranks that differ from `rank` along one axis only, in order.
+
+        >>> Plan((("cfg", 2), ("ulysses", 4))).ranks_along("cfg", 5)
+        (1, 5)
+        """
+        stride, degree = self.stride(axis), self.degree(axis)
+        first = rank - rank // stride % degree * stride
+        return tuple(first + step * stride for step in range(degree))
+
 
 def parse_plan(text: str) -> Plan:
     """Read ``cfg2.ulysses4/vae4``, ``tp8``, ``single`` ...; axes of degree 1 are dropped.

@@ -146,7 +146,7 @@ def price(question: Question, plan: Plan, known: Known | None = None) -> PlanEst
     UncalibratedError
         If there are no kernel parameters for the device.
     """
-    site = _seated(question, plan)
+    site = seated(question, plan)
     found = evaluate(
         question.model,
         question.workload,
@@ -162,8 +162,8 @@ def _apart(site: Site) -> str:
     return "" if site.ground is None else site.ground.obstacle()
 
 
-def _seated(question: Question, plan: Plan) -> Site:
-    """Find the best seats for a plan on the machine that the request brings."""
+def seated(question: Question, plan: Plan) -> Site:
+    """Find the best seats for a plan on the machine that the request brings, if it brings one."""
     site = question.site.on(plan.gpus, question.request.precision)
     if site.ground is None:
         return site

@@ -79,19 +79,15 @@ def communicators(network: Network, plan: Plan) -> list[list[int]]:
     inside = [name for name, _ in network.axes]
     found: dict[tuple[tuple[str, int], ...], list[tuple[list[int], int]]] = {}
     for rank in range(plan.gpus):
-        index = _index(rank, plan)
+        index = plan.index_of(rank)
         apart = tuple((name, place) for name, place in index.items() if name not in inside)
         found.setdefault(apart, []).append(([index[name] for name in inside], rank))
     return [[rank for _, rank in sorted(members)] for members in found.values()]
 
 
-def _index(rank: int, plan: Plan) -> dict[str, int]:
-    return {name: rank // plan.stride(name) % degree for name, degree in plan.axes}
-
-
 def _rank(rank: int, plan: Plan, workload: Workload, passes: int) -> dict[str, object]:
     """Where a rank's inputs lie: its first forward, its first sample, and of how many samples."""
-    index, batch = _index(rank, plan), _number(workload.batch)
+    index, batch = plan.index_of(rank), _number(workload.batch)
     share = batch // plan.degree("dp") if batch > 1 else batch
     return {
         "rank": rank,

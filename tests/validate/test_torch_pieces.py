@@ -29,7 +29,6 @@ torch = pytest.importorskip("torch")
 from validate.torch_backend import moves  # noqa: E402
 from validate.torch_backend.attention import Ask, plain  # noqa: E402
 from validate.torch_backend.bind import bind  # noqa: E402
-from validate.torch_backend.groups import index_of, ranks_along  # noqa: E402
 from validate.torch_backend.layout import BEYOND  # noqa: E402
 from validate.torch_backend.liveness import arriving, lived  # noqa: E402
 from validate.torch_backend.setting import Setting  # noqa: E402
@@ -254,6 +253,6 @@ def test_what_the_next_turn_reads_lives_through_a_loop():
 def test_ranks_of_a_hybrid_meet_along_each_axis():
     plan = parse_plan("cfg2.ring2.ulysses2")
 
-    assert index_of(6, plan) == {"cfg": 1, "ring": 1, "ulysses": 0}
-    assert ranks_along("ring", 6, plan) == (4, 6)
-    assert ranks_along("ulysses", 6, plan) == (6, 7)
+    assert plan.index_of(6) == {"cfg": 1, "ring": 1, "ulysses": 0}
+    assert plan.ranks_along("ring", 6) == (4, 6)
+    assert plan.ranks_along("ulysses", 6) == (6, 7)

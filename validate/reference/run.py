@@ -88,17 +88,10 @@ def execute(programs: Sequence[Program], workload: Workload, source: Source) -> 
     axes = programs[0].axes
     ranks: list[Rank] = []
     for number in range(programs[0].ranks):
-        index = _index(number, axes)
+        index = Plan(tuple(axes)).index_of(number)
         program = programs[index.get("pp", 0)]
         ranks.append(_run(program, Place(index=index), workload, source))
     return _schedule(ranks, axes)
-
-
-def _index(rank: int, axes: Sequence[tuple[str, int]]) -> dict[str, int]:
-    index = {}
-    for name, degree in reversed(axes):
-        rank, index[name] = divmod(rank, degree)
-    return index
 
 
 def _schedule(ranks: Sequence[Rank], axes: Sequence[tuple[str, int]]) -> list[Array]:
@@ -124,10 +117,10 @@ def _schedule(ranks: Sequence[Rank], axes: Sequence[tuple[str, int]]) -> list[Ar
     return [done[rank] for rank in range(len(ranks))]
 
 
-def _complete(waiting: Mapping[int, Message], axes: Sequence[tuple[str, int]]) -> list[int]:
+def _complete(waiting: Mapping[int, Message], axes: Sequence[tuple[str, int]]) -> tuple[int, ...]:
     """Return a group of ranks that all wait for the same message."""
     for rank, message in waiting.items():
-        group = _group(rank, message.op.axis, axes)
+        group = Plan(tuple(axes)).ranks_along(message.op.axis, rank)
         kinds = {
             (type(waiting[r].op), getattr(waiting[r].op, "kind", ""), waiting[r].op.axis)
             for r in group
@@ -137,13 +130,6 @@ def _complete(waiting: Mapping[int, Message], axes: Sequence[tuple[str, int]]) -
             return group
     blocked = ", ".join(f"rank {r} at {m.op.x.name}" for r, m in sorted(waiting.items()))
     raise DeadlockError(f"no group is complete: {blocked}")
-
-
-def _group(rank: int, axis: str, axes: Sequence[tuple[str, int]]) -> list[int]:
-    plan = Plan(tuple(axes))
-    stride, degree = plan.stride(axis), plan.degree(axis)
-    first = rank - rank // stride % degree * stride
-    return [first + step * stride for step in range(degree)]
 
 
 def _deliver(messages: Sequence[Message]) -> list[Array]:

@@ -19,7 +19,6 @@ import torch
 from planner.models.architecture import Model
 from validate.cases import Subject
 from validate.torch_backend.case_run import Bench, Ran, dtype_of
-from validate.torch_backend.groups import index_of
 from validate.torch_backend.numbers import BOUNDS, Work, bound_of, setting_for
 
 Wholes = dict[str, tuple[str, torch.Tensor]]
@@ -144,7 +143,7 @@ def _samples(subject: Subject, rank: int) -> tuple[int, int]:
     degree = subject.plan.degree("dp")
     if degree == 1 or int(np.asarray(subject.workload.batch)) == 1:
         return 0, 1
-    return index_of(rank % subject.plan.gpus, subject.plan)["dp"], degree
+    return subject.plan.index_of(rank % subject.plan.gpus)["dp"], degree
 
 
 def _key(subject: Subject, rank: int) -> str:

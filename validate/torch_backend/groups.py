@@ -26,26 +26,6 @@ class Group:
         return len(self.ranks)
 
 
-def index_of(rank: int, plan: Plan) -> dict[str, int]:
-    """Place of a rank along every axis, the innermost one running fastest.
-
-    >>> index_of(5, Plan((("cfg", 2), ("ulysses", 4))))
-    {'cfg': 1, 'ulysses': 1}
-    """
-    return {axis: rank // plan.stride(axis) % degree for axis, degree in plan.axes}
-
-
-def ranks_along(axis: str, rank: int, plan: Plan) -> tuple[int, ...]:
-    """Ranks that differ from `rank` along one axis only, in order.
-
-    >>> ranks_along("cfg", 5, Plan((("cfg", 2), ("ulysses", 4))))
-    (1, 5)
-    """
-    stride, degree = plan.stride(axis), plan.degree(axis)
-    first = rank - rank // stride % degree * stride
-    return tuple(first + step * stride for step in range(degree))
-
-
 def make_groups(plan: Plan, rank: int, world: int, handles: Handles) -> Mapping[str, Group]:
     """Make the groups of a plan; all ranks must call this for the same plans in the same order.
 
@@ -55,7 +35,7 @@ def make_groups(plan: Plan, rank: int, world: int, handles: Handles) -> Mapping[
     for axis, _ in plan.axes:
         for base in range(0, world, plan.gpus):
             for number in range(plan.gpus):
-                ranks = tuple(base + r for r in ranks_along(axis, number, plan))
+                ranks = tuple(base + r for r in plan.ranks_along(axis, number))
                 if ranks not in handles:
                     handles[ranks] = _handle(ranks, world)
                 if rank in ranks:

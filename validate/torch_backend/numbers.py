@@ -16,7 +16,7 @@ from planner.workload import Workload
 from validate.reference.run import run_plan
 from validate.reference.weights import Array, Source
 from validate.torch_backend.fuse import Fuser
-from validate.torch_backend.groups import Handles, index_of, make_groups
+from validate.torch_backend.groups import Handles, make_groups
 from validate.torch_backend.machine import CountKey, Machine, silent
 from validate.torch_backend.routine import SKIPPED, make_routines, play
 from validate.torch_backend.setting import Setting
@@ -78,7 +78,7 @@ class Checked:
 
 def program_of(work: Work, rank: int) -> Program:
     """Lower a work for one rank."""
-    index = index_of(rank % work.plan.gpus, work.plan)
+    index = work.plan.index_of(rank % work.plan.gpus)
     return lower(work.model, work.workload, work.plan, index.get("pp"))
 
 
@@ -87,7 +87,7 @@ def setting_for(work: Work, rank: int, device: torch.device, dtype: torch.dtype)
     return Setting(
         device=device,
         dtype=dtype,
-        index=index_of(rank % work.plan.gpus, work.plan),
+        index=work.plan.index_of(rank % work.plan.gpus),
         quantised=work.workload.precision == "fp8" and dtype.itemsize == 2,
     )
 
