@@ -22,8 +22,9 @@ Lane = tuple[int, str]
 class Task:
     """Work of a rank, or of the ranks that exchange a message.
 
-    seconds : on its own. after : numbers of tasks that must be done. issued : seconds at which
-    the host has issued it. beside : share of its pace that compute keeps while this message runs.
+    seconds : on its own. after : numbers of tasks that must be done; each rank waits for its own.
+    issued : seconds at which hosts have issued it. beside : share of its pace that compute keeps
+    while this message runs.
     """
 
     ranks: tuple[int, ...]
@@ -133,7 +134,9 @@ class _Clock:
             return
         number = self.lanes[lane][head]
         task, came = self.tasks[number], self.came[number]
-        if rank in came or any(self.end[one] < 0 for one in task.after):
+        if rank in came or any(
+            self.end[one] < 0 and rank in self.tasks[one].ranks for one in task.after
+        ):
             return
         if task.issued > self.now:
             heapq.heappush(self.events, (task.issued, number, -1, rank))

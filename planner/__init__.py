@@ -17,6 +17,7 @@ _HOME = {
     "read_model": "planner.models",
     "read_topology": "topology.read",
     "recommend": "planner.api",
+    "simulate": "planner.api",
 }
 
 __all__ = sorted(_HOME)  # noqa: PLE0605  # names are looked up when first used

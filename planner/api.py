@@ -3,8 +3,9 @@
 Every result has ``to_dict()``, equal to what the command prints with ``--format json``.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from planner.site import machine_of
 from topology.catalogue import hardware as find_hardware
 from topology.errors import InputError, shown
 from topology.fabric import Fabric
+
+if TYPE_CHECKING:
+    from planner.simulation import Simulation
 
 Number = float | NDArray[np.float64]
 
@@ -119,6 +123,31 @@ def estimate(
     """
     question = question_of(request_of(model, gpus, asked, plan))
     return single_plan(question, plan)
+
+
+def simulate(
+    model: str,
+    gpus: int | None = None,
+    plan: str | None = None,
+    *,
+    even: bool = False,
+    slow: Mapping[int, float] | None = None,
+    **asked: object,
+) -> "Simulation":
+    """Run one plan as events on every rank; other arguments as for `estimate`.
+
+    Parameters
+    ----------
+    even : all GPUs are equally fast. slow : how many times as long as usual some ranks compute.
+
+    Raises
+    ------
+    InputError
+        If a name or a number cannot be right, or the plan cannot run (`IllegalPlanError`).
+    """
+    from planner.simulation import simulate as run  # noqa: PLC0415  # few ask for it
+
+    return run(question_of(request_of(model, gpus, asked, plan)), plan, even=even, slow=slow)
 
 
 def recommend(model: str, gpus: int | None = None, **asked: object) -> Recommendation:

@@ -134,14 +134,14 @@ def add_recommend(parser: argparse.ArgumentParser) -> None:
 def add_estimate(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner estimate``."""
     add_request(parser)
-    _add_plan(parser)
+    add_plan(parser)
     add_output(parser)
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``planner export``."""
     add_request(parser)
-    _add_plan(parser)
+    add_plan(parser)
     parser.add_argument(
         "--backend",
         default="tensorrt",
@@ -172,7 +172,8 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
 
 
-def _add_plan(parser: argparse.ArgumentParser) -> None:
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the plan that is asked for."""
     parser.add_argument(
         "--plan",
         help="axes with their degrees, such as cfg2.ulysses4; needed on more than one GPU",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from planner import arguments
+from planner import arguments, simulate_options
 from planner.harness import standard_input, write
 from topology.errors import InputError, ModelError
 
@@ -75,6 +75,7 @@ def _here() -> dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callab
     return {
         "recommend": (arguments.add_recommend, _recommend),
         "estimate": (arguments.add_estimate, _estimate),
+        "simulate": (simulate_options.add_simulate, _simulate),
         "collectives": (arguments.add_collectives, _collectives),
         "models": (arguments.add_models, _models),
         "topology": (arguments.add_topology, _topology),
@@ -162,6 +163,23 @@ def _estimate(said: argparse.Namespace) -> Answer:
     if said.format == "markdown":
         return report.estimate_markdown(question, found, launches), DONE
     return _rendered(report.estimate(question, found, launches)), DONE
+
+
+def _simulate(said: argparse.Namespace) -> Answer:
+    from planner import simulated  # noqa: PLC0415
+    from planner.search import question_of  # noqa: PLC0415
+    from planner.simulation import simulate  # noqa: PLC0415
+
+    question = question_of(_request(said))
+    found = simulate(question, said.plan, even=said.even, slow=dict(said.slow))
+    if said.trace:
+        write(simulated.trace(found), said.trace)
+    if said.format == "json":
+        return _json(found.to_dict()), DONE
+    from planner.report import headline  # noqa: PLC0415
+
+    style = {"table": simulated.text, "markdown": simulated.markdown, "html": simulated.html}
+    return style[said.format](found, headline(question).plain), DONE
 
 
 def _export(said: argparse.Namespace) -> Answer:

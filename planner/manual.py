@@ -54,6 +54,21 @@ PAGES: Final = {
             ),
         ),
     ),
+    "simulate": Page(
+        help="one plan as events on every rank",
+        text="Run one plan as events: every rank's kernels and messages on its streams, issued by\n"
+        "its host, at the pace of its GPU. Says what each rank does and draws one layer.",
+        examples=(
+            (
+                "planner simulate --model flux --gpus 4 --plan ring4",
+                "time of each stage beside the closed form, of each rank, and a timeline",
+            ),
+            (
+                "planner simulate --model flux --gpus 4 --plan ring4 --slow 3=1.1 --trace out.json",
+                "what a GPU that is a tenth slower costs; every operation, for Perfetto",
+            ),
+        ),
+    ),
     "collectives": Page(
         help="what collectives cost",
         text="Price a collective over a range of sizes, as a table of nccl-tests; or put the\n"

@@ -14,6 +14,7 @@ REQUEST = ("--model", "flux.1-dev", "--gpus", "2")
 COMMANDS = {
     "recommend": ("recommend", *REQUEST),
     "estimate": ("estimate", *REQUEST, "--plan", "ulysses2"),
+    "simulate": ("simulate", *REQUEST, "--plan", "ring2"),
     "decoder": ("estimate", "--model", "llama-3.1-8b", "--output-tokens", "16"),
     "collectives": ("collectives", "--hardware", "h100-sxm", "--gpus", "8", "--bytes", "1MiB"),
     "models list": ("models", "list"),

@@ -9,6 +9,7 @@ from html import escape
 from typing import Final
 
 from topology.graph import Edge, Machine, kinds_of
+from topology.hypertext import document, table
 from topology.matrices import Rows
 
 _WIDTH: Final = 96
@@ -25,11 +26,6 @@ _LINES: Final = {
     "pcie": "#777777", "host": "#9aa7b8", "socket": "#3b6ea5", "nvlink": "#4c9a2a",
     "c2c": "#8d5fb0",
 }  # fmt: skip
-_STYLE: Final = (
-    "body{font:14px sans-serif;margin:2em;color:#222}table{border-collapse:collapse;margin:.5em 0}"
-    "td,th{border:1px solid #ccc;padding:2px 7px;text-align:right;font:12px monospace}"
-    "li{margin:.2em 0}.w{color:#a11}h2{font-size:16px;margin-top:1.5em}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ def page(machine: Machine, line: str, drawing: str, tables: Iterable[tuple[str, 
     """Put a drawing, tables and notes on one page that needs nothing else."""
     body = [f"<h1>{escape(machine.name)}</h1><p>{escape(line)}</p>", drawing]
     for title, rows in tables:
-        body.append(f"<h2>{escape(title)}</h2>{_html_table(rows)}")
+        body.append(f"<h2>{escape(title)}</h2>{table(rows)}")
     for title, notes, mark in (
         ("Warnings", machine.warnings, ' class="w"'),
         ("Assumed", machine.assumptions, ""),
@@ -75,19 +71,7 @@ def page(machine: Machine, line: str, drawing: str, tables: Iterable[tuple[str, 
         if notes:
             items = "".join(f"<li{mark}>{escape(note)}</li>" for note in notes)
             body.append(f"<h2>{title}</h2><ul>{items}</ul>")
-    return (
-        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>'
-        f"{escape(machine.name)}</title><style>{_STYLE}</style></head><body>"
-        f"{''.join(body)}</body></html>"
-    )
-
-
-def _html_table(rows: Rows) -> str:
-    cells = (
-        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
-        for row, tag in ((row, "td" if number else "th") for number, row in enumerate(rows))
-    )
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+    return document(machine.name, body)
 
 
 def _boxes(machine: Machine, kinds: Mapping[str, str]) -> dict[str, _Box]:

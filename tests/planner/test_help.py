@@ -91,7 +91,7 @@ def test_the_page_has_every_command():
 @pytest.mark.parametrize("command", PAGES)
 def test_the_page_has_every_option_and_action(command):
     section = SECTIONS[command]
-    if command in ("estimate", "export"):  # these refer to the options of a request
+    if command in ("estimate", "simulate", "export"):  # these refer to the options of a request
         section += SECTIONS["recommend"]
     for one in shown(command):
         for option in one.option_strings:
@@ -108,7 +108,7 @@ def test_the_page_names_no_option_that_is_not_there(command):
     )
 
     named = set(re.findall(r"`(--[a-z-]+)", SECTIONS[command]))
-    if command in ("estimate", "export"):
+    if command in ("estimate", "simulate", "export"):
         others = {"--format"}
 
     assert named - taken - others == set()

@@ -21,7 +21,6 @@ from planner.compose import objections
 from planner.lowering.lower import lower
 from planner.plan import parse_plan
 from validate.reference import functions as reference
-from validate.reference.run import _index
 from validate.reference.weights import Source
 
 torch = pytest.importorskip("torch")
@@ -67,7 +66,7 @@ def cases():
         for op in ops:
             for rank in range(plan.gpus):
                 kind = getattr(op, "function", getattr(op, "move", type(op).__name__))
-                index = _index(rank, plan.axes)
+                index = plan.index_of(rank)
                 found.setdefault(kind, []).append((op, index))
     return found
 
@@ -111,7 +110,7 @@ def test_convolutions_agree_with_the_reference():
         ops = [o for s in program.stages for o in s.walk() if isinstance(o, Depthwise)]
         for op in ops[:1]:
             for rank in range(plan.gpus):
-                index = _index(rank, plan.axes)
+                index = plan.index_of(rank)
                 weight = Source(1).weight(op.weight, 0, index)
                 (x,) = numbers(op)
                 want = reference.depthwise(op, x, weight, index)

@@ -1,0 +1,179 @@
+"""Plans as events: the closed form where both are exact, and what only events can tell."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner import cli, simulation
+from planner.gantt import middle
+from topology.errors import InputError
+
+PLANS = [
+    ("flux.1-dev", 4, "ring4", {}),
+    ("flux.1-dev", 4, "ulysses2.ring2", {}),
+    ("flux.1-dev", 1, "single", {}),
+    ("cosmos3", 8, "cfg2.ulysses4", {}),
+    ("wan2.1-14b", 8, "pp2.tp4", {}),
+    ("wan2.1-1.3b", 4, "cfg2.allgather_kv2", {"hardware": "l40s"}),
+    ("llama-3.1-8b", 4, "tp4", {"output_tokens": 32}),
+    ("sana-1.6b", 4, "cfg2.ulysses2", {}),
+]
+NAMES = [f"{model} {plan}" for model, _, plan, _ in PLANS]
+
+
+@pytest.mark.parametrize(("model", "gpus", "plan", "asked"), PLANS, ids=NAMES)
+def test_it_is_the_closed_form_where_the_host_keeps_ahead(model, gpus, plan, asked):
+    found = planner.simulate(model, gpus, plan, **asked)
+
+    assert found.latency_s == pytest.approx(found.estimate.latency_s, rel=1e-3)
+    for name, seconds in found.estimate.stages_s.items():
+        assert found.stages_s[name] == pytest.approx(seconds, rel=1e-3, abs=1e-6), name
+
+
+@pytest.mark.parametrize(("model", "gpus", "plan", "asked"), PLANS, ids=NAMES)
+def test_what_a_rank_does_adds_up_to_the_turn(model, gpus, plan, asked):
+    found = planner.simulate(model, gpus, plan, runtime="torch-eager", **asked)
+
+    for one in found.ranks:
+        parts = sum(one.compute.values()) + one.communication - one.hidden
+        assert parts + one.waiting + one.idle == pytest.approx(found.turn_s, rel=1e-6)
+        assert min(one.communication, one.hidden, one.waiting, one.idle) >= -1e-9
+        assert one.hidden <= one.communication + 1e-12
+
+
+def test_a_host_that_cannot_keep_up_costs_more_than_the_larger_of_the_two():
+    """The closed form takes the longer of host and device; in turn each waits for the other."""
+    found = planner.simulate("flux.1-dev", 2, "ulysses2", hardware="b200", runtime="torch-eager")
+
+    assert found.latency_s > found.estimate.latency_s * 1.01
+    assert all(one.idle > 0 for one in found.ranks)
+
+
+@pytest.mark.parametrize("plan", ["ring4", "ulysses4", "tp4"])
+def test_one_slow_gpu_holds_all_up(plan):
+    even = planner.simulate("flux.1-dev", 4, plan, even=True)
+    slow = planner.simulate("flux.1-dev", 4, plan, even=True, slow={2: 1.2})
+
+    compute = sum(even.ranks[2].compute.values())
+    assert even.turn_s < slow.turn_s <= even.turn_s + 0.2 * compute * (1 + 1e-9)
+    assert slow.turn_s > even.turn_s + 0.1 * compute
+    others = [one.waiting for one in slow.ranks if one.rank != 2]
+    assert min(others) > slow.ranks[2].waiting
+
+
+def test_equal_gpus_wait_for_none():
+    even = planner.simulate("flux.1-dev", 4, "ulysses4", even=True)
+    usual = planner.simulate("flux.1-dev", 4, "ulysses4")
+
+    assert max(one.waiting for one in even.ranks) < 1e-9
+    assert even.latency_s < usual.latency_s < even.latency_s * 1.02
+
+
+def test_replicas_do_not_meet():
+    found = planner.simulate("flux.1-dev", 8, "dp2.ulysses4")
+    one = planner.simulate("flux.1-dev", 4, "ulysses4")
+
+    assert len(found.ranks) == 4
+    assert found.turn_s == pytest.approx(one.turn_s)
+
+
+def test_the_window_is_a_layer_in_the_middle():
+    found = planner.simulate("wan2.1-14b", 4, "ring4")
+    window = middle(found)
+
+    assert re.fullmatch(r"layers 41 of 80", window.words)
+    assert 0 < window.start < window.end < found.turn_s
+    assert window.seconds == pytest.approx(found.turn_s / 80, rel=0.05)
+
+
+def run(capsys, *words):
+    code = cli.main(["simulate", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+WORDS = ("--model", "flux", "--gpus", "4", "--plan", "ring4")
+
+
+def test_the_command_draws_a_layer(capsys):
+    code, out, err = run(capsys, *WORDS)
+
+    assert (code, err) == (0, "")
+    assert "as the closed form has it" in out
+    assert "rank 0 compute  g" in out
+    assert re.search(r"rank 3 comm +\.*c", out)
+    assert "g matrix products, a attention" in out
+
+
+def test_json_is_what_python_gives(capsys):
+    code, out, _ = run(capsys, *WORDS, "--slow", "1=1.5", "--format", "json")
+
+    assert code == 0
+    document = json.loads(out)
+    assert document == planner.simulate("flux", 4, "ring4", slow={1: 1.5}).to_dict()
+    assert [one["pace"] > 1.4 for one in document["ranks"]] == [False, True, False, False]
+
+
+def test_markdown_and_a_page(capsys, tmp_path):
+    _, out, _ = run(capsys, *WORDS, "--format", "markdown")
+    page = tmp_path / "page.html"
+    code, _, _ = run(capsys, *WORDS, "--format", "html", "--output", str(page))
+
+    assert "| rank | pace | compute |" in out
+    written = page.read_text(encoding="utf-8")
+    assert code == 0
+    assert written.count("<rect") > 50
+    assert "<title>" in written
+    assert "<script" not in written
+
+
+def test_a_trace_holds_every_operation_of_a_turn(capsys, tmp_path):
+    file = tmp_path / "trace.json"
+    code, _, _ = run(capsys, *WORDS, "--trace", str(file))
+
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    found = planner.simulate("flux", 4, "ring4")
+    done = [event for event in events if event["ph"] == "X"]
+    assert code == 0
+    assert len(done) == len(found.events)
+    assert max(one["ts"] + one["dur"] for one in done) == pytest.approx(found.turn_s * 1e6)
+    assert {one["pid"] for one in done} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--slow", "9=1.1"), "slow: got rank 9, wanted one from 0 to 3 of a replica"),
+        (("--slow", "1=0"), "slow: got 0 for rank 1, wanted how many times as long as usual"),
+        (("--slow", "1=nan"), "slow: got nan for rank 1"),
+        (("--slow", "3"), "argument --slow: got '3', wanted a rank and a number such as 3=1.1"),
+        (("--slow", "a=1"), "argument --slow: got 'a=1'"),
+        (("--plan", "ulysses5", "--gpus", "5"), "plan ulysses5"),
+        (("--trace", "/nowhere/at/all.json"), "/nowhere/at/all.json"),
+        (("--trace", ""), "argument --trace: got ''"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, words, said):
+    code, out, err = run(capsys, *WORDS, *words)
+
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_what_is_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr(simulation, "MOST_TASKS", 1000)
+
+    with pytest.raises(InputError, match=r"simulate: ring4 has .* operations on 4 ranks, wanted"):
+        planner.simulate("flux", 4, "ring4")
+
+
+def test_the_timeline_of_the_readme_is_what_the_command_prints(capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```text\n(single 20 of 38.*?)```", readme, re.DOTALL)
+    _, out, _ = run(capsys, "--model", "flux.1-dev", *WORDS[2:], "--slow", "3=1.05")
+
+    assert set(shown.splitlines()) <= set(out.splitlines())
