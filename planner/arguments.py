@@ -191,7 +191,7 @@ def add_request(parser: argparse.ArgumentParser) -> None:
         help="in all (default: all of --topology or --detect, those of the plan, or 1)",
     )
     add_machine(parser)
-    _add_sizes(parser)
+    add_sizes(parser)
     parser.add_argument(
         "--precision", default="bf16", help="bf16, fp16, fp8, nvfp4 or int8 (default: bf16)"
     )
@@ -211,7 +211,8 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     _add_variants(parser)
 
 
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Add the sizes of a request."""
     sizes = {
         "height": "pixels",
         "width": "pixels",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from planner import arguments, simulate_options
+from planner import arguments, capacity_options, simulate_options
 from planner.harness import standard_input, write
 from topology.errors import InputError, ModelError
 
@@ -76,6 +76,7 @@ def _here() -> dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callab
         "recommend": (arguments.add_recommend, _recommend),
         "estimate": (arguments.add_estimate, _estimate),
         "simulate": (simulate_options.add_simulate, _simulate),
+        "capacity": (capacity_options.add_capacity, _capacity),
         "collectives": (arguments.add_collectives, _collectives),
         "models": (arguments.add_models, _models),
         "topology": (arguments.add_topology, _topology),
@@ -180,6 +181,21 @@ def _simulate(said: argparse.Namespace) -> Answer:
 
     style = {"table": simulated.text, "markdown": simulated.markdown, "html": simulated.html}
     return style[said.format](found, headline(question).plain), DONE
+
+
+def _capacity(said: argparse.Namespace) -> Answer:
+    from planner import capacity_shown  # noqa: PLC0415
+
+    found = capacity_options.answer(said)
+    code = DONE if found.met else NO
+    if said.format == "json":
+        return _json(found.to_dict()), code
+    style = {
+        "table": capacity_shown.text,
+        "markdown": capacity_shown.markdown,
+        "html": capacity_shown.html,
+    }
+    return style[said.format](found), code
 
 
 def _export(said: argparse.Namespace) -> Answer:

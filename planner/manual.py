@@ -69,6 +69,22 @@ PAGES: Final = {
             ),
         ),
     ),
+    "capacity": Page(
+        help="how many GPUs a demand needs",
+        text="Find the plan and the number of replicas with which a share of requests are done in\n"
+        "time, for each kind of hardware: the least money, or the fewest GPUs.",
+        examples=(
+            (
+                "planner capacity --model flux --rate 30/min --slo 10s --hardware h100-sxm,l40s",
+                "fleets of both kinds, the best one first, and GPUs by rate",
+            ),
+            (
+                "planner capacity --demand examples/demand.toml --format html --output report.html",
+                "several demands, as a page",
+            ),
+        ),
+        one="a demand that no hardware meets",
+    ),
     "collectives": Page(
         help="what collectives cost",
         text="Price a collective over a range of sizes, as a table of nccl-tests; or put the\n"

@@ -15,6 +15,7 @@ COMMANDS = {
     "recommend": ("recommend", *REQUEST),
     "estimate": ("estimate", *REQUEST, "--plan", "ulysses2"),
     "simulate": ("simulate", *REQUEST, "--plan", "ring2"),
+    "capacity": ("capacity", "--model", "flux.1-dev", "--rate", "6/min", "--slo", "20s"),
     "decoder": ("estimate", "--model", "llama-3.1-8b", "--output-tokens", "16"),
     "collectives": ("collectives", "--hardware", "h100-sxm", "--gpus", "8", "--bytes", "1MiB"),
     "models list": ("models", "list"),

@@ -1,0 +1,113 @@
+"""The options of ``planner capacity``, and what they ask for."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from planner.arguments import FORMATS, Named, add_output, add_profile, add_sizes
+from topology.errors import InputError
+
+if TYPE_CHECKING:
+    from planner.capacity import Capacity
+
+MOST: Final = 2**20  # B
+_OF_REQUEST: Final = (
+    "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens",
+    "runtime",
+)  # fmt: skip
+
+
+def add_capacity(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``planner capacity``."""
+    parser.add_argument(
+        "--demand",
+        default="",
+        action=Named,
+        metavar="FILE",
+        help="demands in TOML: [[demand]] with model, rate, slo and sizes (default: the one that "
+        "--model, --rate and --slo say)",
+    )
+    parser.add_argument(
+        "--model",
+        help="a catalogue name, a config.json, or a pipeline folder (default: --demand's)",
+    )
+    parser.add_argument("--rate", help="requests, such as 0.5/min (default: --demand's)")
+    parser.add_argument(
+        "--slo", help="time a request may take, waiting included, such as 60s (default: --demand's)"
+    )
+    parser.add_argument(
+        "--percentile",
+        type=float,
+        default=95.0,
+        metavar="P",
+        help="percentage of requests that are to be done in that time (default: 95)",
+    )
+    parser.add_argument(
+        "--hardware",
+        default="h100-sxm",
+        action=Named,
+        metavar="NAMES",
+        help="kinds of GPU to compare, joined by commas (default: h100-sxm)",
+    )
+    parser.add_argument(
+        "--price",
+        default="",
+        action=Named,
+        metavar="FILE",
+        help="what a GPU costs an hour, in TOML: currency, and [gpu_hour] with a number for each "
+        "kind (default: the fewest GPUs are best)",
+    )
+    add_sizes(parser)
+    parser.add_argument(
+        "--precision", default="bf16", help="bf16, fp16, fp8, nvfp4 or int8 (default: bf16)"
+    )
+    parser.add_argument("--runtime", help="as for recommend (default: the engine's, or tensorrt)")
+    parser.add_argument(
+        "--engine", default="", action=Named, help="as for recommend (default: none)"
+    )
+    add_profile(parser)
+    add_output(parser, (*FORMATS, "html"))
+
+
+def answer(said: argparse.Namespace) -> "Capacity":
+    """Read what is asked for, and plan it."""
+    from planner.capacity import capacity  # noqa: PLC0415  # slow to load
+    from planner.demand_file import demand_of, read_demands, read_prices  # noqa: PLC0415
+
+    if said.demand:
+        _check_alone(said)
+        demands = read_demands(_content(said.demand, "demand"), Path(said.demand).name)
+    else:
+        for name in ("model", "rate", "slo"):
+            if not getattr(said, name):
+                raise InputError(f"{name}: got none, wanted --model, --rate and --slo, or --demand")
+        asked = {name: getattr(said, name) for name in _OF_REQUEST}
+        sizes = {name: value for name, value in asked.items() if value is not None}
+        sizes |= {"batch": said.batch, "precision": said.precision, "engine": said.engine}
+        sizes |= {"profile": said.profile, "percentile": said.percentile}
+        demands = [demand_of(said.model, said.model, said.rate, said.slo, sizes)]
+    prices = (
+        read_prices(_content(said.price, "price"), Path(said.price).name) if said.price else None
+    )
+    names = [name.strip() for name in said.hardware.split(",") if name.strip()]
+    if not names:
+        raise InputError(f"hardware: got {said.hardware[:60]!r}, wanted names joined by commas")
+    return capacity(demands, list(dict.fromkeys(names)), prices)
+
+
+def _check_alone(said: argparse.Namespace) -> None:
+    for name in ("model", "rate", "slo", *_OF_REQUEST):
+        value = getattr(said, name)
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"demand: got {option} {value} beside a file, wanted one of the two")
+
+
+def _content(source: str, what: str) -> str:
+    """Read a file of an option."""
+    from topology.readers.catalogue import content, decoded  # noqa: PLC0415
+
+    try:
+        return decoded(content(source, MOST), source)
+    except InputError as error:
+        raise InputError(f"--{what} {source[:60]}: {error}") from None

@@ -1,0 +1,158 @@
+"""Files that `planner capacity` reads: demands and prices, in TOML; and how rates are written."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Final, cast
+
+from planner.api import request_of
+from planner.capacity import Demand, Prices
+from topology.catalogue import hardware as find_hardware
+from topology.errors import InputError, shown, unknown
+from topology.units import parse
+
+PERIODS: Final = {"s": 1, "sec": 1, "min": 60, "h": 3600, "hour": 3600, "day": 86400}
+SHARE: Final = 95.0
+_OWN: Final = ("name", "model", "rate", "slo", "percentile")
+_SIZES: Final = (
+    "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
+    "precision", "runtime", "engine", "offload", "profile",
+)  # fmt: skip
+_RATE: Final = re.compile(r"([0-9.eE+-]+)\s*/\s*([a-z]+)")
+_TIME: Final = re.compile(r"([0-9.eE+-]+)\s*(min|h)")
+
+
+def read_rate(text: str) -> float:
+    """Read requests a second, such as ``0.5/min``.
+
+    >>> read_rate("30/min"), read_rate("2 / s")
+    (0.5, 2.0)
+    """
+    match = _RATE.fullmatch(text.strip())
+    if match is None or match[2] not in PERIODS:
+        raise InputError(f"rate: got {shown(text)}, wanted requests over a time such as 0.5/min")
+    return _positive("rate", match[1], text) / PERIODS[match[2]]
+
+
+def read_time(text: str) -> float:
+    """Read seconds, such as ``60s``, ``1.5 min`` or ``500 ms``.
+
+    >>> read_time("1.5 min"), read_time("500 ms"), read_time("60s")
+    (90.0, 0.5, 60.0)
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is not None:
+        return _positive("slo", match[1], text) * PERIODS[match[2]]
+    try:
+        seconds = parse(text, "s")
+    except InputError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise InputError(f"slo: got {shown(text)}, wanted a time such as 60s or 1.5 min")
+    return seconds
+
+
+def _positive(what: str, number: str, text: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise InputError(f"{what}: got {shown(text)}, wanted more than 0")
+    return value
+
+
+def read_share(percentile: object) -> float:
+    """Read the percentage of requests that are to be done in time."""
+    number = float(percentile) if isinstance(percentile, int | float) else float("nan")
+    if isinstance(percentile, bool) or not 0 < number < 100:
+        raise InputError(
+            f"percentile: got {shown(percentile)}, wanted more than 0 and less than 100"
+        )
+    return number / 100
+
+
+def demand_of(name: str, model: str, rate: str, slo: str, asked: Mapping[str, object]) -> Demand:
+    """Build a demand from what is written of it; `asked` are sizes and a `percentile`."""
+    sizes = {key: value for key, value in asked.items() if key != "percentile"}
+    return Demand(
+        name=name,
+        request=request_of(model, 1, sizes),
+        rate_per_s=read_rate(rate),
+        slo_s=read_time(slo),
+        share=read_share(asked.get("percentile", SHARE)),
+    )
+
+
+def read_demands(text: str, name: str) -> list[Demand]:
+    r"""Read demands from TOML `text`; the caller does the file I/O.
+
+    Examples
+    --------
+    >>> text = 'percentile = 90\n[[demand]]\nmodel = "flux"\nrate = "1/s"\nslo = "5s"\n'
+    >>> [(one.name, one.share) for one in read_demands(text, "demand.toml")]
+    [('flux', 0.9)]
+    """
+    document = _document(text, name)
+    rows = document.get("demand")
+    if not isinstance(rows, list) or not rows or not all(isinstance(one, dict) for one in rows):
+        raise InputError(f"{name}: got no [[demand]], wanted one or more")
+    for key in document:
+        if key not in ("demand", "percentile"):
+            raise InputError(f"{name}: got {shown(key)}, wanted [[demand]] and percentile")
+    usual = document.get("percentile", SHARE)
+    return [_demand(row, number, usual, name) for number, row in enumerate(rows, 1)]
+
+
+def _demand(row: Mapping[str, object], number: int, usual: object, name: str) -> Demand:
+    where = f"{name}, demand {number}"
+    for key in row:
+        if key not in (*_OWN, *_SIZES):
+            raise InputError(f"{where}: {unknown('key', key, (*_OWN, *_SIZES))}")
+    for key in ("model", "rate", "slo"):
+        if not isinstance(row.get(key), str):
+            raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
+    model = str(row["model"])
+    asked = {key: value for key, value in row.items() if key in _SIZES}
+    try:
+        return demand_of(
+            str(row.get("name", model)),
+            model,
+            str(row["rate"]),
+            str(row["slo"]),
+            {**asked, "percentile": row.get("percentile", usual)},
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def read_prices(text: str, name: str) -> Prices:
+    r"""Read what GPUs cost an hour from TOML `text`; the caller does the file I/O.
+
+    >>> read_prices('currency = "EUR"\n[gpu_hour]\nh100-sxm = 2.5\n', "prices.toml").gpu_hour
+    {'h100-sxm': 2.5}
+    """
+    document = _document(text, name)
+    table = document.get("gpu_hour")
+    if not isinstance(table, dict) or not table:
+        raise InputError(f"{name}: got no [gpu_hour], wanted a price for one or more kinds of GPU")
+    found = {}
+    for key, value in cast("dict[str, object]", table).items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**6:
+            raise InputError(f"{name}: {key}: got {shown(value)}, wanted a price of more than 0")
+        try:
+            found[find_hardware(key).name] = float(value)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    return Prices(
+        currency=str(document.get("currency", "")),
+        gpu_hour=found,
+        source=str(document.get("source", "")),
+    )
+
+
+def _document(text: str, name: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{name}: no TOML: {' '.join(str(error).split())[:120]}") from None

@@ -1,0 +1,233 @@
+"""How many GPUs a demand needs: queues with known answers, laws of fleets, and the command."""
+
+import heapq
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner import cli
+from planner.capacity import Demand, Prices, capacity, curve
+from planner.demand_file import read_demands, read_prices, read_rate, read_share, read_time
+from planner.queueing import erlang_c, most_rate, servers_needed, wait
+from planner.request import Request
+from topology.errors import InputError
+
+
+def queue(servers, rate, service, share, count=200_000):
+    """Let requests come at random to servers of one pace; returns the wait of a percentile."""
+    draw = random.Random(7)
+    free, now, waits = [0.0] * servers, 0.0, []
+    for _ in range(count):
+        now += draw.expovariate(rate)
+        start = max(now, heapq.heappop(free))
+        heapq.heappush(free, start + service)
+        waits.append(start - now)
+    return sorted(waits)[int(share * count)]
+
+
+@pytest.mark.parametrize(
+    ("servers", "load"), [(1, 0.5), (1, 0.8), (3, 2.4), (4, 2.0), (10, 8.5), (20, 18.0)]
+)
+@pytest.mark.parametrize("share", [0.9, 0.95, 0.99])
+def test_waits_are_those_of_a_queue_that_is_simulated(servers, load, share):
+    """Within 13 % of the whole response, and at most a twelfth of a service shorter."""
+    simulated = queue(servers, load, 1.0, share)
+    said = wait(servers, load, 1.0, share)
+
+    assert 1.0 + said == pytest.approx(1.0 + simulated, rel=0.13)
+    assert said >= simulated - 1 / 12
+
+
+def test_erlang_s_tables():
+    """From Erlang C tables: c = 5, a = 4 and c = 10, a = 8."""
+    assert erlang_c(5, 4.0) == pytest.approx(0.5541, abs=1e-4)
+    assert erlang_c(10, 8.0) == pytest.approx(0.4092, abs=1e-4)
+
+
+@given(st.floats(0.001, 50.0), st.floats(0.01, 100.0), st.floats(1.0, 20.0), st.floats(0.5, 0.999))
+def test_one_server_fewer_is_too_few(rate, service, times, share):
+    limit = service * times
+    needed = servers_needed(rate, service, limit, share)
+
+    assert needed is not None
+    assert needed > rate * service
+    assert service + wait(needed, rate * service, service, share) <= limit
+    if needed > 1:
+        assert service + wait(needed - 1, rate * service, service, share) > limit
+    assert most_rate(needed, service, limit, share) >= rate * (1 - 1e-6)
+
+
+def fleet(rate=1.0, slo=10.0, hardware=("h100-sxm",), prices=None, share=0.95, **asked):
+    request = Request(model="flux.1-dev", **asked)
+    demand = Demand(name="a", request=request, rate_per_s=rate, slo_s=slo, share=share)
+    return capacity([demand], hardware, prices)
+
+
+@pytest.mark.parametrize("change", [{"rate": 3.0}, {"slo": 5.0}, {"share": 0.999}])
+def test_more_is_asked_for_with_no_fewer_gpus(change):
+    assert fleet(**change).gpus >= fleet().gpus
+
+
+def test_a_fleet_is_what_it_says():
+    (answer,) = fleet(rate=0.7, slo=6.0).answers
+    one = answer.fleets[0]
+
+    assert one.gpus == one.replicas * one.estimate.gpus
+    assert one.response_s <= 6.0
+    assert one.utilisation == pytest.approx(0.7 * one.estimate.latency_s / one.replicas)
+    assert one.most_rate_per_s >= 0.7
+    assert one.estimate.plan.degree("dp") == 1
+    rates = [gpus for _, gpus in curve(one)]
+    assert rates == sorted(rates)
+    assert one.gpus in rates
+
+
+def test_a_shorter_time_takes_more_gpus_a_replica():
+    """One H100 takes 3.7 s for a picture, so that 2 s need a split."""
+    assert fleet(slo=20.0).answers[0].fleets[0].estimate.gpus == 1
+    assert fleet(slo=2.0).answers[0].fleets[0].estimate.gpus >= 2
+
+
+def test_prices_decide_where_all_have_one():
+    kinds = ("h100-sxm", "b200")
+    assert fleet(hardware=kinds).answers[0].fleets[0].estimate.hardware == "b200"
+    dear = Prices(currency="EUR", gpu_hour={"h100-sxm": 1.0, "b200": 9.0})
+
+    (answer,) = fleet(hardware=kinds, prices=dear).answers
+
+    assert [one.estimate.hardware for one in answer.fleets] == ["h100-sxm", "b200"]
+    best = answer.fleets[0]
+    assert best.cost_per_hour == best.gpus
+    assert best.cost_per_thousand == pytest.approx(1000 * best.gpus / 3600)
+
+
+def test_a_demand_that_nothing_meets_says_what_is_missing():
+    found = fleet(slo=0.1, hardware=("l40s",))
+
+    assert not found.met
+    ((name, why),) = found.answers[0].without
+    assert name == "l40s"
+    assert "a request, 100 ms are wanted" in why
+
+
+def test_a_language_model_is_served_in_batches():
+    request = Request(model="llama-3.1-8b", input_tokens=512, output_tokens=64)
+    demand = Demand(name="chat", request=request, rate_per_s=20.0, slo_s=4.0)
+
+    (one,) = capacity([demand], ["h100-sxm"]).answers[0].fleets
+
+    assert one.batch > 1
+    assert one.replicas * one.batch >= 20.0 * one.estimate.latency_s
+
+
+DEMAND = '[[demand]]\nmodel = "flux"\nrate = "6/min"\nslo = "20 s"\n'
+
+
+def run(capsys, *words):
+    code = cli.main(["capacity", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_command_reads_files(capsys, tmp_path):
+    demand, price = tmp_path / "demand.toml", tmp_path / "price.toml"
+    demand.write_text(f'{DEMAND}name = "pictures"\n{DEMAND}percentile = 50\n')
+    price.write_text('currency = "EUR"\n[gpu_hour]\nh100-sxm = 2.0\n')
+    words = ("--demand", str(demand), "--price", str(price))
+
+    code, out, err = run(capsys, *words)
+    _, raw, _ = run(capsys, *words, "--format", "json")
+
+    document = json.loads(raw)
+    assert (code, err) == (0, "")
+    assert "pictures: flux.1-dev" in out or "pictures: flux" in out
+    assert "50 % within 20 s" in out
+    assert document["currency"] == "EUR"
+    assert document["gpus"] == sum(one["fleets"][0]["gpus"] for one in document["answers"])
+    assert document["cost_per_hour"] == 2.0 * document["gpus"]
+
+
+def test_a_page_has_curves(capsys, tmp_path):
+    page = tmp_path / "report.html"
+    words = ("--model", "flux", "--rate", "1/s", "--slo", "10s", "--hardware", "h100-sxm,b200")
+    code, _, _ = run(capsys, *words, "--format", "html", "--output", str(page))
+
+    written = page.read_text(encoding="utf-8")
+    assert code == 0
+    assert written.count("<polyline") == 2
+    assert "<script" not in written
+
+
+def test_exit_code_1_where_no_hardware_will_do(capsys):
+    code, out, _ = run(capsys, "--model", "flux", "--rate", "1/s", "--slo", "1ms")
+
+    assert code == 1
+    assert out.startswith("not met: flux")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--model", "flux"), "rate: got none, wanted --model, --rate and --slo, or --demand"),
+        (("--model", "flux", "--rate", "3", "--slo", "1s"), "rate: got '3', wanted requests over"),
+        (("--model", "flux", "--rate", "0/s", "--slo", "1s"), "rate: got '0/s', wanted more"),
+        (("--model", "flux", "--rate", "1/s", "--slo", "1"), "slo: got '1', wanted a time such as"),
+        (("--model", "flux", "--rate", "1/s", "--slo=-1s"), "slo: got '-1s'"),
+        (("--model", "no", "--rate", "1/s", "--slo", "1s"), "no"),
+        (("--demand", "/no/such"), "--demand /no/such"),
+        (("--model", "flux", "--rate", "1/s", "--slo", "9s", "--hardware", "h100-sxm,x9"), "x9"),
+        (("--model", "flux", "--rate", "1/s", "--slo", "9s", "--hardware", ","), "hardware: got"),
+        (("--model", "flux", "--rate", "1/s", "--slo", "9s", "--percentile", "100"), "percentile"),
+        (("--model", "flux", "--rate", "1/s", "--slo", "9s", "--percentile", "nan"), "percentile"),
+        (("--model", "llama-3.1-8b", "--rate", "1/s", "--slo", "9s", "--height", "9"), "height"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(capsys, words, said):
+    code, out, err = run(capsys, *words)
+
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", r"d\.toml: got no \[\[demand\]\]"),
+        ("demand = 3", r"d\.toml: got no \[\[demand\]\]"),
+        ("a = [", r"d\.toml: no TOML"),
+        (f"more = 1\n{DEMAND}", r"d\.toml: got 'more'"),
+        (f"{DEMAND}gpus = 4\n", r"d\.toml, demand 1: .*gpus"),
+        (DEMAND.replace('"6/min"', "6"), r"d\.toml, demand 1: rate: got 6, wanted a text"),
+        (f"{DEMAND}height = -1\n", r"d\.toml, demand 1: height: got -1"),
+        (f"{DEMAND}percentile = 0\n", r"d\.toml, demand 1: percentile: got 0"),
+    ],
+)
+def test_a_file_of_demands_says_what_is_wrong_and_where(text, said):
+    with pytest.raises(InputError, match=said):
+        read_demands(text, "d.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "got no .gpu_hour."),
+        ("[gpu_hour]\nh100-sxm = -2", "h100-sxm: got -2"),
+        ("[gpu_hour]\nh100-sxm = true", "h100-sxm: got True"),
+        ("[gpu_hour]\nx9 = 2", "x9"),
+    ],
+)
+def test_a_file_of_prices_says_what_is_wrong(text, said):
+    with pytest.raises(InputError, match=said):
+        read_prices(text, "p.toml")
+
+
+def test_rates_and_times_have_units():
+    assert [read_rate(text) for text in ("1/s", "30/min", "72/h", "86400/day")] == [1, 0.5, 0.02, 1]
+    assert [read_time(text) for text in ("2s", "2 min", "0.5 h", "20 ms")] == [2, 120, 1800, 0.02]
+    assert read_share(99.9) == pytest.approx(0.999)
+    assert math.isinf(wait(1, 2.0, 1.0, 0.5))
