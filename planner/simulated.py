@@ -27,7 +27,8 @@ def headlines(found: Simulation) -> Iterator[str]:
     same = (
         "as the closed form has it"
         if abs(apart) < LEAST
-        else (f"{apart:+.1%} of the {format_seconds(one.latency_s)} of the closed form")
+        else f"{abs(100 * apart):.1f} % {'more' if apart > 0 else 'less'} than the "
+        f"{format_seconds(one.latency_s)} of the closed form"
     )
     yield f"{one.plan}: {format_seconds(found.latency_s)} simulated, {same}; {one.basis_word}"
     turns = f"{found.turns:g} turns" if found.turns != 1 else "1 turn"
