@@ -7,11 +7,11 @@ from typing import Final
 
 from costmodels.price import Known
 from planner.outcome import PlanEstimate, Rejected
-from planner.queueing import most_rate, servers_needed, wait
+from planner.queueing import MOST_SERVERS, most_rate, servers_needed, wait
 from planner.request import Request
 from planner.search import Question, question_of, search
 from topology.catalogue import hardware as find_hardware
-from topology.errors import ModelError
+from topology.errors import ModelError, PrecisionError
 from topology.units import counted, format_seconds
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -221,6 +221,8 @@ def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
         return best
     if fastest is None:
         return reason or "no plan can run"
+    if fastest.latency_s <= demand.slo_s:
+        return f"more than {MOST_SERVERS:,} replicas of {fastest.plan}"
     return (
         f"the fastest, {fastest.plan}, takes {format_seconds(fastest.latency_s)} a request, "
         f"{format_seconds(demand.slo_s)} are wanted"
@@ -235,7 +237,11 @@ def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, i
         if gpus > node and fits:
             return
         asked = replace(demand.request, hardware=name, gpus=gpus, nodes=0)
-        question = question_of(asked)
+        try:
+            question = question_of(asked)
+        except PrecisionError as error:
+            yield str(error), 1
+            return
         batches = BATCHES if _serves_many(question) else (asked.batch,)
         for batch in batches:
             found = _fastest(replace(asked, batch=batch), gpus)

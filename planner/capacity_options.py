@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from planner.capacity import Capacity
 
 MOST: Final = 2**20  # B
+PERCENTILE: Final = 95.0
 _OF_REQUEST: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens",
     "runtime",
@@ -38,7 +39,7 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--percentile",
         type=float,
-        default=95.0,
+        default=PERCENTILE,
         metavar="P",
         help="percentage of requests that are to be done in that time (default: 95)",
     )
@@ -96,11 +97,13 @@ def answer(said: argparse.Namespace) -> "Capacity":
 
 
 def _check_alone(said: argparse.Namespace) -> None:
-    for name in ("model", "rate", "slo", *_OF_REQUEST):
+    """Refuse what a file says of each of its demands."""
+    usual = {"batch": 1, "precision": "bf16", "engine": "", "profile": "", "percentile": PERCENTILE}
+    for name in ("model", "rate", "slo", *_OF_REQUEST, *usual):
         value = getattr(said, name)
-        if value is not None:
+        if value != usual.get(name):
             option = f"--{name.replace('_', '-')}"
-            raise InputError(f"demand: got {option} {value} beside a file, wanted one of the two")
+            raise InputError(f"demand: got {option} {value} beside a file, which says it of each")
 
 
 def _content(source: str, what: str) -> str:

@@ -172,9 +172,10 @@ def _simulate(said: argparse.Namespace) -> Answer:
     from planner.simulation import simulate  # noqa: PLC0415
 
     question = question_of(_request(said))
+    simulate_options.check_files(said)
     found = simulate(question, said.plan, even=said.even, slow=dict(said.slow))
     if said.trace:
-        write(simulated.trace(found), said.trace)
+        write(simulated.trace(found), said.trace, "--trace")
     if said.format == "json":
         return _json(found.to_dict()), DONE
     from planner.report import headline  # noqa: PLC0415

@@ -43,8 +43,8 @@ def _abandon() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def place(output: str, what: str = "a file") -> Path:
-    """Give the place that ``--output`` names, links followed, whether or not something is there.
+def place(output: str, what: str = "a file", option: str = "--output") -> Path:
+    """Give the place that an option names, links followed, whether or not something is there.
 
     Raises
     ------
@@ -56,22 +56,22 @@ def place(output: str, what: str = "a file") -> Path:
         path.exists()
         named = bool(path.name) and output.strip() != ""
     except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror}") from None
+        raise InputError(f"{option} {output}: {error.strerror}") from None
     except (RuntimeError, ValueError):
         named = False
     if not named:
-        raise InputError(f"--output {output[:60]!r}: wanted the path of {what}")
+        raise InputError(f"{option} {output[:60]!r}: wanted the path of {what}")
     return path
 
 
-def write(text: str, output: str | None) -> None:
-    """Print, or write a file whole or not at all."""
+def write(text: str, output: str | None, option: str = "--output") -> None:
+    """Print, or write a file whole or not at all; `option` is what names it."""
     if output is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # bars on a terminal that has none
         _print(text)
         return
-    target = place(output)
+    target = place(output, option=option)
     try:
         if target.exists() and not target.is_file():  # a pipe, a device: there is nothing to keep
             target.write_text(text + "\n", encoding="utf-8")
@@ -85,4 +85,4 @@ def write(text: str, output: str | None) -> None:
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror}") from None
+        raise InputError(f"{option} {output}: {error.strerror}") from None

@@ -3,6 +3,8 @@
 import argparse
 
 from planner.arguments import FORMATS, Named, add_output, add_plan, add_request, whole
+from planner.harness import place
+from topology.errors import InputError
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +34,12 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
         "(default: none is written)",
     )
     add_output(parser, (*FORMATS, "html"))
+
+
+def check_files(said: argparse.Namespace) -> None:
+    """Refuse one file for both a trace and the answer."""
+    if said.trace and said.output and place(said.trace) == place(said.output):
+        raise InputError(f"trace: got {said.trace[:60]}, which --output names too")
 
 
 def _slow(text: str) -> tuple[int, float]:

@@ -15,7 +15,7 @@ from planner.request import EXECUTOR, Request
 from planner.workload import TextTower
 from topology.catalogue import hardware
 from topology.devices import Precision
-from topology.errors import InputError
+from topology.errors import PrecisionError
 from topology.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def site_of(request: Request) -> Site:
     profile = _profile(request, found, ground)
     if found.device.peak(request.precision) is None:
         can = ", ".join(precision for precision, _ in found.device.peaks)
-        raise InputError(
+        raise PrecisionError(
             f"{found.name} has no tensor cores for {request.precision}: expected one of {can}"
         )
     if ground is None:

@@ -5,6 +5,7 @@
     + CatalogueError     a shipped or user-written table is malformed or has no source
     + TopologyError      a machine cannot be built from what was read
     + IllegalPlanError   the plan cannot run, with the reason and the nearest that can
+    + PrecisionError     the GPU has no tensor cores for it
   x UncalibratedError    no parameters for this device, operation or size
 
 A plan that is illegal or does not fit is *not* an error in a search: it is a `Rejected` value.
@@ -72,6 +73,10 @@ class TopologyError(InputError):
 
 class IllegalPlanError(InputError):
     """A plan cannot run; the message has the reason and the nearest plans that can."""
+
+
+class PrecisionError(InputError):
+    """The GPU has no tensor cores for the precision."""
 
 
 class UncalibratedError(ModelError, LookupError):

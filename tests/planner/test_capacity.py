@@ -4,6 +4,7 @@ import heapq
 import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -114,6 +115,20 @@ def test_a_demand_that_nothing_meets_says_what_is_missing():
     assert "a request, 100 ms are wanted" in why
 
 
+def test_hardware_without_the_precision_is_said_beside_that_which_has_it():
+    (answer,) = fleet(hardware=("a100-sxm-80gb", "h100-sxm"), precision="fp8").answers
+
+    assert [one.estimate.hardware for one in answer.fleets] == ["h100-sxm"]
+    assert answer.without[0][0] == "a100-sxm-80gb"
+    assert "has no tensor cores for fp8" in answer.without[0][1]
+
+
+def test_more_than_anyone_has_is_no_fleet():
+    ((_, why),) = fleet(rate=1e9).answers[0].without
+
+    assert why.startswith("more than 1,000,000 replicas of")
+
+
 def test_a_language_model_is_served_in_batches():
     request = Request(model="llama-3.1-8b", input_tokens=512, output_tokens=64)
     demand = Demand(name="chat", request=request, rate_per_s=20.0, slo_s=4.0)
@@ -124,6 +139,7 @@ def test_a_language_model_is_served_in_batches():
     assert one.replicas * one.batch >= 20.0 * one.estimate.latency_s
 
 
+DEMANDS = str(Path(__file__).parents[2] / "examples" / "demand.toml")
 DEMAND = '[[demand]]\nmodel = "flux"\nrate = "6/min"\nslo = "20 s"\n'
 
 
@@ -179,6 +195,9 @@ def test_exit_code_1_where_no_hardware_will_do(capsys):
         (("--model", "flux", "--rate", "1/s", "--slo=-1s"), "slo: got '-1s'"),
         (("--model", "no", "--rate", "1/s", "--slo", "1s"), "no"),
         (("--demand", "/no/such"), "--demand /no/such"),
+        (("--demand", DEMANDS, "--batch", "4"), "got --batch 4 beside a file"),
+        (("--demand", DEMANDS, "--percentile", "50"), "got --percentile 50.0 beside a file"),
+        (("--demand", DEMANDS, "--model", "flux"), "got --model flux beside a file"),
         (("--model", "flux", "--rate", "1/s", "--slo", "9s", "--hardware", "h100-sxm,x9"), "x9"),
         (("--model", "flux", "--rate", "1/s", "--slo", "9s", "--hardware", ","), "hardware: got"),
         (("--model", "flux", "--rate", "1/s", "--slo", "9s", "--percentile", "100"), "percentile"),

@@ -152,8 +152,9 @@ def test_a_trace_holds_every_operation_of_a_turn(capsys, tmp_path):
         (("--slow", "3"), "argument --slow: got '3', wanted a rank and a number such as 3=1.1"),
         (("--slow", "a=1"), "argument --slow: got 'a=1'"),
         (("--plan", "ulysses5", "--gpus", "5"), "plan ulysses5"),
-        (("--trace", "/nowhere/at/all.json"), "/nowhere/at/all.json"),
+        (("--trace", "/nowhere/at/all.json"), "--trace /nowhere/at/all.json"),
         (("--trace", ""), "argument --trace: got ''"),
+        (("--trace", "a.json", "--output", "./a.json"), "got a.json, which --output names too"),
     ],
 )
 def test_bad_input_is_one_line(capsys, words, said):
