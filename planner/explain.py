@@ -7,6 +7,7 @@ from typing import Final
 
 from planner.compose import unsupported
 from planner.counts import spread
+from planner.marked import refusal, runnable
 from planner.outcome import APART, WORDS, PlanEstimate
 from planner.placement import visible
 from planner.remedies import would_fit
@@ -38,9 +39,11 @@ def advice(question: Question, answer: Recommendation) -> Iterator[str]:
     if not answer.plans:
         yield from _nothing(question, answer)
         return
-    first = answer.plans[0]
+    first = answer.lead or answer.plans[0]
     yield from _seats(question, first)
-    rivals = [one for one in answer.plans[1:] if one.gpus == first.gpus]
+    same = [one for one in answer.plans if one.gpus == first.gpus]
+    able = runnable(question, {first.gpus: same})[first.gpus]
+    rivals = [one for one in able if one is not first]
     if rivals and answer.request.objective == "latency":
         yield _why(first, rivals[0])
         yield from _sensitivity(first, rivals)
@@ -49,7 +52,7 @@ def advice(question: Question, answer: Recommendation) -> Iterator[str]:
     yield from (f"{first.plan}: {remark}" for remark in first.remarks)
     yield from _runnable(question, answer)
     yield from _fewer(question, first, answer)
-    yield from _replicas(first, answer)
+    yield from _replicas(first, able, answer.request.objective)
     yield from _decode(question, first)
 
 
@@ -198,10 +201,10 @@ def _seats(question: Question, first: PlanEstimate) -> Iterator[str]:
     yield f"{which}: {visible(where.devices)}{f' ({groups})' if groups else ''}{how}"
 
 
-def _replicas(first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
+def _replicas(first: PlanEstimate, able: list[PlanEstimate], objective: Objective) -> Iterator[str]:
     """When copies of the model serve more requests a second than the plan."""
-    copies = [one for one in answer.plans if one.plan.degree("dp") > 1 and one.gpus == first.gpus]
-    if not copies or answer.request.objective != "latency":
+    copies = [one for one in able if one.plan.degree("dp") > 1]
+    if not copies or objective != "latency":
         return
     most = max(copies, key=lambda one: one.throughput_per_s)
     gain = most.throughput_per_s / first.throughput_per_s
@@ -271,7 +274,7 @@ def _decode(question: Question, first: PlanEstimate) -> Iterator[str]:
     if vae is None or not vae.parallel or first.gpus == 1 or first.plan.vae > 1 or share < TIE:
         return
     wide = price(question, replace(first.plan, vae=first.gpus))
-    if wide.latency_s < first.latency_s:
+    if wide.latency_s < first.latency_s and not refusal(question, wide):
         yield (
             f"the VAE decode on one GPU is {100 * share:.0f} % of the time; split over all "
             f"({wide.plan}) the whole takes {format_seconds(wide.latency_s)}"

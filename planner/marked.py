@@ -1,12 +1,13 @@
 """Plans of a recommendation that its engine cannot run: why, and what it can instead."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from planner.catalogue import engine as find_engine
 from planner.compose import nearest
 from planner.outcome import Mark, PlanEstimate
 from planner.plan import Plan
+from planner.request import EXECUTOR
 from planner.search import Question, launch_of
 from topology.units import format_seconds
 
@@ -16,6 +17,36 @@ SIGN: Final = "!"
 """Stands behind a plan's name in a table; the reason follows below."""
 
 
+def marks_of(question: Question, ranked: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
+    """Return a mark for every plan that the engine or the runtime of a request cannot run."""
+    if question.site.engine not in ("", EXECUTOR):
+        return engine_marks(question, ranked)
+    if question.site.runtime.name != "tensorrt":
+        return ()
+    from planner.tensorrt.marks import marks  # noqa: PLC0415  # TensorRT's build on these
+
+    return marks(question, ranked)
+
+
+def runnable(
+    question: Question, found: Mapping[int, list[PlanEstimate]]
+) -> Mapping[int, list[PlanEstimate]]:
+    """Keep, of the plans by number of GPUs, those that the engine of a request can run.
+
+    All stay where the request names no engine, or the engine can run none of them.
+    """
+    able = {n: [one for one in some if not refusal(question, one)] for n, some in found.items()}
+    return able if any(able.values()) else found
+
+
+def refusal(question: Question, one: PlanEstimate) -> str:
+    """Say why the engine that a request names cannot run a plan; empty where it can."""
+    if question.site.engine in ("", EXECUTOR):
+        return ""
+    title = find_engine(question.site.engine).title
+    return next(launch.reason for launch in launch_of(question, one) if launch.engine == title)
+
+
 def engine_marks(question: Question, found: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
     """Return a mark for every plan that the engine of a request cannot run.
 
@@ -23,12 +54,7 @@ def engine_marks(question: Question, found: Sequence[PlanEstimate]) -> tuple[Mar
     ----------
     found : plans, best first.
     """
-    title = find_engine(question.site.engine).title
-    reasons = [
-        next(launch.reason for launch in launch_of(question, one) if launch.engine == title)
-        for one in found
-    ]
-    return barred(found, reasons, nearest)
+    return barred(found, [refusal(question, one) for one in found], nearest)
 
 
 def barred(
@@ -53,8 +79,18 @@ def barred(
     )
 
 
-def footnotes(title: str, found: Sequence[PlanEstimate], marked: Sequence[Mark]) -> list[str]:
-    """Return what stands below a table of plans: reasons, once each, and the first that runs."""
+def footnotes(
+    title: str,
+    found: Sequence[PlanEstimate],
+    marked: Sequence[Mark],
+    lead: PlanEstimate | None = None,
+) -> list[str]:
+    """Return what stands below a table of plans: reasons, once each, and the first that runs.
+
+    Parameters
+    ----------
+    lead : the first that runs, where it may be none of `found`.
+    """
     shown = {one.plan for one in found}
     below = [one for one in marked if one.plan in shown]
     lines = [
@@ -62,7 +98,7 @@ def footnotes(title: str, found: Sequence[PlanEstimate], marked: Sequence[Mark])
         for reason in dict.fromkeys(one.reason for one in below)
     ]
     unable = {one.plan for one in below}
-    running = [one for one in found if one.plan not in unable]
+    running = [one for one in (*([lead] if lead else []), *found) if one.plan not in unable]
     first = [
         f"the first that {title} can run is {one.plan}, {format_seconds(one.latency_s)}"
         for one in running[:1]

@@ -12,10 +12,12 @@ from planner.asked import hosts_of
 from planner.catalogue import engine as find_engine
 from planner.evaluate import room
 from planner.launch import Launch
+from planner.marked import SIGN, marks_of
+from planner.marked import footnotes as marked
 from planner.outcome import WORDS, Mark, PlanEstimate
 from planner.placement import visible
 from planner.request import EXECUTOR, Request
-from planner.search import Question, Recommendation, marks_of
+from planner.search import Question, Recommendation
 from topology.units import format_bytes, format_seconds
 
 BAR = 36
@@ -27,16 +29,16 @@ def recommendation(
     """Everything that ``planner recommend`` prints as a table."""
     parts: list[RenderableType] = [headline(question), *_notes(answer.notes)]
     if answer.plans:
-        top = answer.plans
-        parts += [Text(), ranking(answer, top), *_notes(_baseline(question, answer)), Text()]
+        lead = answer.lead or answer.plans[0]
+        parts += [Text(), ranking(answer), *_notes(_baseline(question, answer)), Text()]
         if answer.request.at_most_gpus and len(answer.scaling) > 1:
             parts += [Text("the best plan of each number of GPUs", style="dim"), _scaling(answer)]
         parts += [
             _bullets(answer.advice),
-            *_notes(_footnotes(question, answer.plans, answer.marks)),
+            *_notes(_footnotes(question, answer.plans, answer.marks, answer.lead)),
         ]
-        parts += [Text(f"  known: {_known(top[0])}", style="dim"), Text()]
-        parts += [Text(f"run {top[0].plan}:", style="bold"), _launches(launches)]
+        parts += [Text(f"  known: {_known(lead)}", style="dim"), Text()]
+        parts += [Text(f"run {lead.plan}:", style="bold"), _launches(launches)]
         parts += _notes(_runtimes(question, launches))
     else:
         parts += [Text(), _bullets(answer.advice)]
@@ -87,29 +89,41 @@ def _notes(lines: Iterable[str]) -> list[RenderableType]:
     return [Text(line, style="dim") for line in lines]
 
 
-def ranking(answer: Recommendation, plans: Iterable[PlanEstimate]) -> Table:
-    """One row a plan, best first."""
+def ranking(answer: Recommendation) -> Table:
+    """One row a plan, best first, and last the one to run where it is none of them."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("#", justify="right")
     for name in _columns(answer.request):
         table.add_column(name, justify="left" if name in ("plan", "bound by") else "right")
-    marked = {mark.plan for mark in answer.marks}
-    for number, one in enumerate(plans, 1):
-        sign = " !" if one.plan in marked else ""
-        name, *rest = _row(one, answer)
-        style = "bold" if number == 1 else ""
-        table.add_row(str(number), name + sign, *rest, style=style)
+    for number, one in enumerate(_listed(answer), 1):
+        place = str(number) if number <= len(answer.plans) else ".."
+        style = "bold" if one is answer.lead else ""
+        table.add_row(place, *_cells(one, answer), style=style)
     return table
 
 
+def _listed(answer: Recommendation) -> tuple[PlanEstimate, ...]:
+    """Return the plans to show: the first ones, and the one to run where it is none of them."""
+    lead = answer.lead
+    return answer.plans if lead is None or lead in answer.plans else (*answer.plans, lead)
+
+
+def _cells(one: PlanEstimate, answer: Recommendation) -> list[str]:
+    """Write a row, with a sign at a plan that cannot be run."""
+    name, *rest = _row(one, answer)
+    barred = any(mark.plan == one.plan for mark in answer.marks)
+    return [f"{name} {SIGN}" if barred else name, *rest]
+
+
 def _footnotes(
-    question: Question, plans: Sequence[PlanEstimate], marks: Sequence[Mark]
+    question: Question,
+    plans: Sequence[PlanEstimate],
+    marks: Sequence[Mark],
+    lead: PlanEstimate | None = None,
 ) -> list[str]:
     """Say which of the plans shown cannot be run, and what to watch with the others."""
     if question.site.engine not in ("", EXECUTOR):
-        from planner.marked import footnotes as marked  # noqa: PLC0415  # of a named engine
-
-        return marked(find_engine(question.site.engine).title, plans, marks)
+        return marked(find_engine(question.site.engine).title, plans, marks, lead)
     if question.site.runtime.name != "tensorrt":
         return []
     from planner.tensorrt.marks import footnotes  # noqa: PLC0415  # of one runtime
@@ -316,11 +330,13 @@ def _recommendation_lines(
     yield f"**{headline(question).plain}**"
     yield ""
     if answer.plans:
-        yield markdown(_columns(answer.request), [_row(one, answer) for one in answer.plans])
+        rows = [_cells(one, answer) for one in _listed(answer)]
+        yield markdown(_columns(answer.request), rows)
         yield ""
         for line in _baseline(question, answer):
             yield f"- {line}"
-    for line in (*answer.notes, *answer.advice, *_footnotes(question, answer.plans, answer.marks)):
+    below = _footnotes(question, answer.plans, answer.marks, answer.lead)
+    for line in (*answer.notes, *answer.advice, *below):
         yield f"- {line}"
     yield from (f"- {line}" for line in _runs(launches))
 

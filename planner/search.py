@@ -1,6 +1,6 @@
 """Try every plan there is, and say which is best and why the others are not."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
@@ -52,9 +52,11 @@ class Question:
 class Recommendation:
     """Plans, best first; rejected plans with reasons; the best plan at every number of GPUs.
 
-    baseline : one GPU, priced whether or not it fits. launch : how engines run the first plan.
+    lead : the plan to run, which all words are about: the first, or the first that a named engine
+    can run. Such an engine's `scaling` has plans that it can run.
+    baseline : one GPU, priced whether or not it fits. launch : how engines run the lead.
     notes : what was assumed about a machine that the request brings; kinds of plans left out.
-    marks : plans that the runtime cannot run.
+    marks : plans that the engine or the runtime cannot run.
     """
 
     request: Request
@@ -66,12 +68,14 @@ class Recommendation:
     launch: tuple[Launch, ...] = ()
     notes: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
+    lead: PlanEstimate | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         return {
             "request": asdict(self.request),
             "plans": [plan.to_dict() for plan in self.plans],
+            "recommended": None if self.lead is None else str(self.lead.plan),
             "rejected": [one.to_dict() for one in self.rejected],
             "scaling": [
                 {"gpus": one.gpus, "plan": str(one.plan), "latency_s": one.latency_s}
@@ -210,6 +214,7 @@ def _goal(one: PlanEstimate, request: Request) -> float:
 def find(question: Question) -> Recommendation:
     """Search all plans of a request and rank them."""
     from planner.explain import advice  # noqa: PLC0415  # explanations build on the search
+    from planner.marked import marks_of, runnable  # noqa: PLC0415  # as explanations do
 
     request = question.request
     known: Known = {}
@@ -219,25 +224,22 @@ def find(question: Question) -> Recommendation:
         if question.site.ground is not None:
             known = {}  # another number of GPUs may be of another kind
         by_count[gpus] = list(_outcomes(_of_count(question, gpus), gpus, seen, known))
-    outcomes = [
-        one
-        for gpus, found in by_count.items()
-        for one in found
-        if request.at_most_gpus or gpus == request.gpus
-    ]
+    counts = [gpus for gpus in by_count if request.at_most_gpus or gpus == request.gpus]
+    outcomes = [one for gpus in counts for one in by_count[gpus]]
     ranked = rank(_estimates(outcomes), request)
-    scaling = [
-        rank(_estimates(found), request)[0] for found in by_count.values() if any(_estimates(found))
-    ]
+    able = runnable(question, {gpus: _estimates(found) for gpus, found in by_count.items()})
+    asked = rank([one for gpus in counts for one in able[gpus]], request)
+    lead = next(iter(asked or ranked), None)
     answer = Recommendation(
         request=request,
         plans=tuple(ranked),
         rejected=tuple(_once(outcomes)),
-        scaling=tuple(scaling),
+        scaling=tuple(rank(found, request)[0] for found in able.values() if found),
         baseline=_baseline(question),
-        launch=launch_of(question, ranked[0]) if ranked else (),
+        launch=() if lead is None else launch_of(question, lead),
         notes=tuple(_notes(question)),
         marks=marks_of(question, ranked),
+        lead=lead,
     )
     return replace(answer, advice=tuple(advice(question, answer)))
 
@@ -260,19 +262,6 @@ def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
     return tuple(
         one if one.reason else replace(one, command=f"{before} {one.command}") for one in lines
     )
-
-
-def marks_of(question: Question, ranked: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
-    """Return a mark for every plan that the engine or the runtime of a request cannot run."""
-    if question.site.engine not in ("", EXECUTOR):
-        from planner.marked import engine_marks  # noqa: PLC0415  # marks build on the search
-
-        return engine_marks(question, ranked)
-    if question.site.runtime.name != "tensorrt":
-        return ()
-    from planner.tensorrt.marks import marks  # noqa: PLC0415  # marks build on the search
-
-    return marks(question, ranked)
 
 
 def _notes(question: Question) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What a request says of its engine, and what a model's own repository does."""
 
 import json
+import re
 
 import pytest
 from commands import assert_refused, run
@@ -228,6 +229,48 @@ def test_plans_that_the_named_engine_cannot_run_are_marked_with_what_it_can(caps
     said = capsys.readouterr().out
     assert "cfg2.allgather_kv4 !" in said
     assert "! not with vLLM-Omni: " in said
+
+
+def test_all_words_are_about_the_first_plan_that_the_engine_runs(capsys):
+    found = planner.recommend("qwen-image", gpus=8, engine="diffusers")
+
+    assert str(found.plans[0].plan) == "cfg2.allgather_kv4"  # the best, which it has not
+    assert found.to_dict()["recommended"] == str(found.lead.plan) == "ulysses8"
+    assert next(one for one in found.launch if one.engine == "diffusers").line
+    assert found.advice[0].startswith("ulysses8 is ")
+    best = [str(one.plan) for one in found.scaling]
+    assert best == ["single", "ulysses2", "ulysses4", "ulysses8"]
+    assert not re.search(r"\b(cfg2|dp\d|tp\d|allgather_kv\d)\b", " ".join(found.advice))
+
+    assert main(["recommend", "--model", "qwen-image", "--gpus", "8", "--engine", "diffusers"]) == 0
+    shown = capsys.readouterr().out
+    assert "cfg2.allgather_kv4 !" in shown
+    assert "\nrun ulysses8:\n" in shown
+    assert "the first that diffusers can run is ulysses8, " in shown
+    assert re.search(r"^ *\.\. +ulysses8 ", shown, re.MULTILINE)  # below the eight best
+
+
+def test_a_document_marks_what_the_engine_cannot_run(capsys):
+    words = "recommend --model qwen-image --gpus 2 --engine diffusers --format markdown --top 1"
+    assert main(words.split()) == 0
+
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| cfg2 !", "| ulysses2"]
+
+
+def test_a_parallel_decode_is_offered_only_by_an_engine_that_has_one():
+    with_it = planner.recommend("wan2.1-14b", gpus=8, engine="xdit")
+    without = planner.recommend("wan2.1-14b", gpus=8, engine="diffusers")
+
+    assert any("/vae8" in line for line in with_it.advice)
+    assert not any("/vae8" in line for line in without.advice)
+
+
+def test_the_plan_to_run_is_the_first_where_no_engine_is_named_or_it_runs_none():
+    for more in ({}, {"engine": "planner"}, {"engine": "diffusers"}):
+        found = planner.recommend("cosmos3", gpus=2, **more)
+        assert found.lead == found.plans[0]
+        assert found.scaling[-1].plan == found.plans[0].plan
 
 
 def test_an_engine_that_does_not_run_a_model_marks_every_plan():
