@@ -22,7 +22,9 @@ def replicated(replicas: int, one: Outcome) -> Outcome:
     if isinstance(one, PlanEstimate):
         return _several(replicas, one)
     short = None if one.short is None else _several(replicas, one.short)
-    return Rejected(plan=_beside(replicas, one.plan), reason=one.reason, short=short)
+    return Rejected(
+        plan=_beside(replicas, one.plan), reason=one.reason, short=short, remedy=one.remedy
+    )
 
 
 def _several(replicas: int, one: PlanEstimate) -> PlanEstimate:

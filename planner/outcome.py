@@ -147,15 +147,24 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A plan that cannot run, and why; `short` is what it would be if there were room."""
+    """A plan that cannot run, and why; `short` is what it would be if there were room.
+
+    remedy : a setting under which there is.
+    """
 
     plan: Plan
     reason: str
     short: PlanEstimate | None = None
+    remedy: str = ""
+
+    @property
+    def said(self) -> str:
+        """The reason, and what would help."""
+        return "; ".join(filter(None, (self.reason, self.remedy)))
 
     def to_dict(self) -> dict[str, str]:
         """Return what ``--format json`` prints for a rejected plan."""
-        return {"plan": str(self.plan), "reason": self.reason}
+        return {"plan": str(self.plan), "reason": self.said}
 
 
 Outcome = PlanEstimate | Rejected

@@ -235,7 +235,7 @@ def _runtimes(question: Question, launches: Sequence[Launch]) -> Iterator[str]:
 def _rejected(answer: Recommendation) -> RenderableType:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for one in answer.rejected:
-        table.add_row(str(one.plan), one.reason)
+        table.add_row(str(one.plan), one.said)
     return Padding(table, (0, 0, 0, 2))
 
 

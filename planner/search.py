@@ -11,7 +11,7 @@ from planner.asked import asked_of, hosts_of
 from planner.catalogue import engines
 from planner.compose import hopeless, nearest, objections, plans
 from planner.counts import of_count, worth_a_look
-from planner.evaluate import evaluate, room, workload_of
+from planner.evaluate import encoder_bytes, evaluate, room, workload_of
 from planner.launch import Launch, launches
 from planner.lowering.lower import lower
 from planner.models import read_model
@@ -131,7 +131,8 @@ def judge(question: Question, plan: Plan, gpus: int, known: Known | None = None)
     found = price(question, plan, known)
     missing = found.memory_bytes - room(question.site, question.model.kind)
     if missing > 0:
-        return Rejected(plan=plan, reason=_short(found, missing), short=found)
+        remedy = _remedy(question, missing)
+        return Rejected(plan=plan, reason=_short(found, missing), short=found, remedy=remedy)
     return found
 
 
@@ -182,8 +183,14 @@ def _short(found: PlanEstimate, missing: float) -> str:
     usable = found.memory_bytes - missing
     return (
         f"needs {format_bytes(found.memory_bytes)} of {format_bytes(usable)} a GPU, "
-        f"{missing:.0f} bytes ({format_bytes(missing)}) short, at {found.peak_stage}"
+        f"{format_bytes(missing)} short, at {found.peak_stage}"
     )
+
+
+def _remedy(question: Question, missing: float) -> str:
+    """Say that a plan would fit if the text encoders left the GPU, where it would."""
+    can = not question.request.offload and missing <= encoder_bytes(question.model)
+    return "would fit with --offload" if can else ""
 
 
 def rank(found: Iterable[PlanEstimate], request: Request) -> list[PlanEstimate]:
@@ -361,20 +368,21 @@ def single_plan(question: Question, text: str | None) -> PlanEstimate:
     outcome = judge(question, plan, request.gpus)
     if isinstance(outcome, PlanEstimate):
         return outcome
-    raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(question, plan)}")
+    raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(question, outcome)}")
 
 
-def _instead(question: Question, plan: Plan) -> str:
+def _instead(question: Question, bad: Rejected) -> str:
     from planner.remedies import would_fit  # noqa: PLC0415  # remedies build on the search
 
     gpus = question.request.gpus
     found = list(_outcomes(question, gpus, {}, {}))
     able = [one.plan for one in _estimates(found)]
     if able:
-        near = ", ".join(str(one) for one in nearest(plan, able))
-        return f"nearest that can on {counted(gpus, 'GPU')}: {near}"
+        near = ", ".join(str(one) for one in nearest(bad.plan, able))
+        nearby = f"nearest that can on {counted(gpus, 'GPU')}: {near}"
+        return "; ".join(filter(None, (bad.remedy, nearby)))
     short = [one.short for one in found if isinstance(one, Rejected) and one.short is not None]
-    return would_fit(question, short, plan)
+    return would_fit(question, short, bad.plan)
 
 
 def shortened(answer: Recommendation, count: int) -> Recommendation:

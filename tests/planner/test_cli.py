@@ -174,7 +174,7 @@ BAD = [
     (("estimate", *REQUEST, "--plan", "sp2"), "unknown axis 'sp'"),
     (("estimate", *REQUEST, "--plan", "tp4"), "degrees multiply to 4 (4), not to 2 GPUs"),
     (("estimate", *REQUEST, "--plan", "cfg2"), "nearest that can on 2 GPUs: "),
-    (("estimate", *NOTHING[1:], "--plan", "single"), "bytes (", "would fit: "),
+    (("estimate", *NOTHING[1:], "--plan", "single"), " GiB short, at ", "would fit: "),
     (("collectives", "--gpus", "1"), "gpus: got 1, wanted a whole number from 2 to 131072"),
     (("collectives", "--op", "all_reduces"), "unknown collective 'all_reduces'", "all_reduce"),
     (("collectives", "--bytes", "2KiB:1KiB"), "wanted low:high"),

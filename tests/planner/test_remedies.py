@@ -83,6 +83,25 @@ def test_what_is_said_to_fit_does(model, gpus, more):
         assert isinstance(found, PlanEstimate), (plan, changes, found.reason)
 
 
+@pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize("hardware", ["l40s", "rtx-5090", "h100-sxm"])
+@pytest.mark.parametrize("model", ["qwen-image", "flux.2-dev", "cosmos3-nano"])
+def test_a_plan_that_is_short_says_whether_it_fits_without_its_encoders(model, hardware, offload):
+    rejected = recommended(model, 2, hardware=hardware, offload=offload).rejected
+    away = asked(model, 2, hardware=hardware, offload=True)
+
+    for one in rejected:
+        fits = one.short is not None and isinstance(judge(away, one.plan, 2), PlanEstimate)
+        assert ("would fit with --offload" in one.to_dict()["reason"]) == (fits and not offload)
+        assert not re.search(r"\d bytes", one.reason)
+
+
+def test_an_estimate_beside_plans_that_fit_says_that_it_would_with_offload():
+    plan = "; would fit with --offload; nearest that can on 2 GPUs: pp2"
+    with pytest.raises(IllegalPlanError, match="2.05 GiB short, at vae_decode" + plan):
+        single_plan(asked("qwen-image", 2, hardware="l40s"), "tp2")
+
+
 @cases
 def test_it_is_said_at_once(model, gpus, more):
     question, short = asked(model, gpus, **more), short_of(model, gpus, **more)
