@@ -1,8 +1,9 @@
 """What to know of a legal plan beside its time: where engines part ways over it."""
 
 from collections.abc import Iterator
+from math import gcd
 
-from planner.models.architecture import Model
+from planner.models.architecture import Kind, Model
 from planner.plan import Plan
 from planner.strategies import allgather_kv, tensor
 
@@ -10,6 +11,23 @@ _DECODERS = (
     ", as LMDeploy does; vLLM, SGLang on GPUs and TensorRT-LLM refuse widths that do not divide"
 )
 _OTHERS = "; vLLM-Omni and SGLang refuse widths that do not divide"
+
+
+def throughput_remark(kind: Kind, batch: int, gpus: int) -> Iterator[str]:
+    """Yield what results a second are of, where a batch of another size would change them.
+
+    >>> next(throughput_remark("diffusion", 4, 8)).partition(";")[0]
+    'throughput is at batch 4, which dp splits: dp4 at most'
+    """
+    most = gcd(batch, gpus)
+    split = f", which dp splits: dp{most} at most" if most > 1 else ""
+    if kind == "decoder":
+        yield f"throughput is at batch {batch}{split}; a larger --batch may serve more a second"
+    elif batch > 1 and batch % gpus:
+        yield (
+            f"throughput is at batch {batch}{split}; at batch 1 each replica serves a request of "
+            "its own, which may be more a second"
+        )
 
 
 def remarks(model: Model, plan: Plan) -> Iterator[str]:

@@ -16,6 +16,7 @@ from planner.marked import SIGN, marks_of
 from planner.marked import footnotes as marked
 from planner.outcome import WORDS, Mark, PlanEstimate
 from planner.placement import visible
+from planner.remarks import throughput_remark
 from planner.request import EXECUTOR, Request
 from planner.search import Question, Recommendation
 from topology.units import format_bytes, format_seconds
@@ -249,7 +250,7 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
         *_notes(() if question.site.ground is None else question.site.ground.notes()),
         Text(f"{total}; {rate}"),
         *([Text(visible(one.placement.devices))] if one.placement else []),
-        *_notes(one.remarks),
+        *_notes(_remarks(question, one)),
         *_notes(_footnotes(question, [one], marks_of(question, [one]))),
         Text(),
         Text("time by stage", style="dim"),
@@ -263,6 +264,12 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
         _launches(launches),
         *_notes(_runtimes(question, launches)),
     )
+
+
+def _remarks(question: Question, one: PlanEstimate) -> Iterator[str]:
+    """Say what to know of a plan and of its throughput."""
+    yield from one.remarks
+    yield from throughput_remark(question.model.kind, question.request.batch, one.gpus)
 
 
 def _memory(one: PlanEstimate) -> str:
@@ -354,7 +361,7 @@ def estimate_markdown(question: Question, one: PlanEstimate, launches: Sequence[
         rows.append(["GPUs", visible(one.placement.devices)])
     table = markdown([str(one.plan), ""], rows)
     below = (
-        *one.remarks,
+        *_remarks(question, one),
         *_footnotes(question, [one], marks_of(question, [one])),
         *_runs(launches),
     )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.estimate import Basis
+from planner import report
 from planner.explain import advice, difference, too_close
 from planner.outcome import APART, UNCERTAINTY, PlanEstimate
 from planner.plan import parse_plan
@@ -17,6 +18,39 @@ from planner.search import Recommendation, judge
 from topology.units import counted, format_seconds
 
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch", "line"),
+    [
+        ("flux.1-dev", 8, 4, ", which dp splits: dp4 at most; at batch 1 each replica serves"),
+        ("flux.1-dev", 2, 3, "throughput is at batch 3; at batch 1 each replica serves a request"),
+        ("llama-3.1-8b", 2, 1, "throughput is at batch 1; a larger --batch may serve more"),
+        ("llama-3.1-8b", 2, 4, "throughput is at batch 4, which dp splits: dp2 at most; a larger"),
+    ],
+)
+def test_one_line_says_what_throughput_is_of(model, gpus, batch, line):
+    question, found = asked(model, gpus, batch=batch), recommended(model, gpus, batch=batch)
+    about = [one for one in found.advice if "throughput is at" in one]
+
+    assert len(about) == 1
+    assert line in about[0]
+    shown = report.estimate(question, found.plans[0], [])
+    assert about[0] in report.render(shown, 400, colour=False)
+    assert about[0] in report.estimate_markdown(question, found.plans[0], [])
+
+
+def test_nothing_is_said_of_a_batch_that_replicas_share_evenly():
+    for batch in (1, 2):
+        assert "at batch" not in " ".join(recommended("flux.1-dev", 2, batch=batch).advice)
+
+
+def test_more_results_a_second_at_batch_one_than_the_replicas_of_a_batch_make():
+    most = [
+        max(one.throughput_per_s for one in recommended("cosmos3-nano", 8, batch=batch).plans)
+        for batch in (1, 4)
+    ]
+    assert most[0] > most[1]
 
 
 def plan(text, gemm, communication, attention=0.0, **more):
