@@ -48,7 +48,7 @@ def asked_of(request: Request, model: Model, workload: Workload, hosts: int) -> 
         video=video,
         precision=request.precision,
         runtime=request.runtime,
-        offload=request.offload and not language,
+        offload=request.offload,
         hosts=hosts,
     )
 

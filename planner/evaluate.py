@@ -30,10 +30,10 @@ Axes = tuple[tuple[str, int], ...]
 INPUT_TOKENS: Final = 2048
 OUTPUT_TOKENS: Final = 128
 FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
-    "decoder": ("height", "width", "frames", "steps", "text_tokens"),
+    "decoder": ("height", "width", "frames", "steps", "text_tokens", "text_tower", "offload"),
     "diffusion": ("input_tokens", "output_tokens"),
 }
-"""Sizes that a kind of model does not have."""
+"""What a kind of model does not have."""
 
 PIXEL_BYTES: Final = 6
 """Bytes of a decoded pixel: three colours of 16 bits."""
@@ -84,11 +84,11 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
 
 
 def _check_kind(model: Model, request: Request) -> None:
-    """Refuse sizes of pictures for language models, and numbers of tokens for others."""
+    """Refuse what pictures have for language models, and numbers of tokens for others."""
     language = model.kind == "decoder"
     for name in FOREIGN.get(model.kind, ()):
         value = getattr(request, name)
-        if value is not None:
+        if value is not None and value is not False:
             what = "a language model" if language else "no language model"
             raise InputError(f"{name}: got {value}, wanted none: {model.name} is {what}")
 

@@ -88,7 +88,8 @@ def _ways(question: Question, short: Sequence[PlanEstimate], tried: int) -> Iter
     """Yield ways on the same GPUs: other settings, smaller requests, or both at once."""
     ways = [*_lighter(question, short, tried), *_shorter(question, question, short)]
     if not ways:
-        lightest = _asking(question, offload=True, precision=_precisions(question)[-1])
+        away = question.request.offload or bool(question.model.encoders)
+        lightest = _asking(question, offload=away, precision=_precisions(question)[-1])
         ways = list(_shorter(question, lightest, short))
     yield from ways
 

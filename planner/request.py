@@ -8,6 +8,7 @@ from topology.devices import Precision
 from topology.errors import InputError, shown, unknown
 
 Objective = Literal["latency", "throughput", "memory", "cost"]
+TowerHabit = Literal["once", "every_step"]
 
 LARGEST: Final = {
     "gpus": 4096,
@@ -74,7 +75,7 @@ class Request:
     objective: Objective = "latency"
     at_most_gpus: bool = False
     offload: bool = False
-    text_tower: Literal["once", "every_step"] | None = None
+    text_tower: TowerHabit | None = None
     algorithm: str = "auto"
     attention: str = ""
     kv_repeat: bool = True
@@ -108,7 +109,7 @@ class Request:
         _check_choice("precision", self.precision, get_args(Precision))
         _check_choice("objective", self.objective, get_args(Objective))
         if self.text_tower is not None:
-            _check_choice("text_tower", self.text_tower, ("once", "every_step"))
+            _check_choice("text_tower", self.text_tower, get_args(TowerHabit))
 
 
 def _check_machine(request: Request) -> None:

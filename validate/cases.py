@@ -9,7 +9,7 @@ from planner.evaluate import workload_of
 from planner.models import read_model
 from planner.models.architecture import Model
 from planner.plan import Plan, parse_plan
-from planner.request import EXECUTOR, Request
+from planner.request import EXECUTOR, Request, TowerHabit
 from planner.site import Site, site_of
 from planner.workload import Workload
 from topology.devices import Precision
@@ -90,13 +90,14 @@ class Case:
     def request(self, hardware: str, profile: str = "") -> Request:
         """Ask the planner the same thing."""
         sizes = {name: getattr(self, name) for name in _SIZES}
+        habit: TowerHabit = "once" if self.mode == "compile" else "every_step"
         return Request(
             model=self.model,
             gpus=parse_plan(self.plan).gpus,
             hardware=hardware,
             runtime=RUNTIMES[self.mode],
             engine=EXECUTOR,
-            text_tower="once" if self.mode == "compile" else "every_step",
+            text_tower=habit if self.stage == "denoise" else None,
             batch=self.batch,
             precision=self.precision,
             steps=1 if self.stage == "denoise" else None,

@@ -169,6 +169,11 @@ BAD = [
     (("recommend", *REQUEST, "--topology", "/no/such/file"), "no such file"),
     (("recommend", *REQUEST, "--topology", str(ROOT)), "no such file"),
     (("recommend", *REQUEST, "--attention", "fa9"), "unknown attention kernel 'fa9'"),
+    (("recommend", "--model", "llama-3.1-8b", "--offload"), "offload: got True, wanted none: "),
+    (
+        ("recommend", "--model", "llama-3.1-8b", "--text-tower", "once"),
+        "text_tower: got once, wanted none: llama-3.1-8b is a language model",
+    ),
     (("estimate", *REQUEST), "a plan is needed for 2 GPUs"),
     (("estimate", *REQUEST, "--plan", ""), "expected axes and degrees"),
     (("estimate", *REQUEST, "--plan", "sp2"), "unknown axis 'sp'"),

@@ -39,7 +39,8 @@ def site(model="cosmos3", gpus=1, **asked):
 
 
 def breakdown(model, gpus=1, plan="single", **asked):
-    found = planner.estimate(model, gpus=gpus, plan=plan, offload=True, **asked)
+    diffusion = planner.read_model(model).kind == "diffusion"
+    found = planner.estimate(model, gpus=gpus, plan=plan, offload=diffusion, **asked)
     return found.breakdown_s
 
 

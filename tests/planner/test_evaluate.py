@@ -400,6 +400,12 @@ def test_a_diffusion_model_keeps_its_projections_whole():
         ("flux.1-dev", {"hardware": "a100-sxm-80gb", "precision": "fp8"}, "has no tensor cores"),
         ("flux.1-dev", {"input_tokens": 64}, "input_tokens: got 64, wanted none: flux.1-dev is no"),
         ("flux.1-dev", {"output_tokens": 0}, "output_tokens: got 0, wanted none: flux.1-dev"),
+        (
+            "llama-3.1-8b",
+            {"offload": True},
+            "offload: got True, wanted none: llama-3.1-8b is a lang",
+        ),
+        ("llama-3.1-8b", {"text_tower": "once"}, "text_tower: got once, wanted none: llama-3.1-8b"),
         ("llama-3.1-8b", {"height": 512}, "height: got 512, wanted none: llama-3.1-8b is a lang"),
         ("llama-3.1-8b", {"frames": 1}, "frames: got 1, wanted none"),
         ("llama-3.1-8b", {"steps": 4}, "steps: got 4, wanted none"),

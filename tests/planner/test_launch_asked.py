@@ -168,7 +168,7 @@ def test_offloading_is_told_or_noted(engine, told):
 
 
 def test_language_models_have_nothing_to_offload():
-    assert not any("offload" in one.line for one in said("llama-3.1-8b", offload=True).values())
+    assert not any("offload" in one.line for one in said("llama-3.1-8b").values())
 
 
 @pytest.mark.parametrize(
