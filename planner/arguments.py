@@ -374,7 +374,7 @@ def add_collectives(parser: argparse.ArgumentParser) -> None:
         "--compare",
         action=Named,
         metavar="LOG",
-        help="put an output of nccl-tests beside what is predicted",
+        help="put an output of nccl-tests beside what is predicted; - reads what is piped in",
     )
     add_output(parser, (*FORMATS, "csv"))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from planner import arguments, capacity_options, simulate_options
-from planner.harness import standard_input, write
+from planner.harness import piped, standard_input, write
 from topology.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -223,6 +223,8 @@ def _collectives(said: argparse.Namespace) -> Answer:
     from planner import collectives  # noqa: PLC0415
     from planner.request import told_of_nothing  # noqa: PLC0415
 
+    if said.topology == said.compare == "-":
+        raise InputError("--topology and --compare: got - for both, wanted one file at least")
     said.topology = _piped(said.topology)
     ground = _ground(said) if said.topology or said.detect else None
     if ground is None and said.pcie_generation is not None:
@@ -247,11 +249,12 @@ def _collectives(said: argparse.Namespace) -> Answer:
 
 
 def _log(name: str) -> str:
-    """Read a log, of a size that logs have."""
+    """Read a log, of a size that logs have, or what is piped in as ``-``."""
     from topology.readers.catalogue import content  # noqa: PLC0415
 
     try:
-        return content(name, LARGEST_LOG).decode("utf-8", errors="replace")
+        data = piped(LARGEST_LOG) if name == "-" else content(name, LARGEST_LOG)
+        return data.decode("utf-8", errors="replace")
     except InputError as error:
         raise InputError(f"--compare {name[:60]}: {error}") from None
 

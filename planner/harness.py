@@ -17,13 +17,26 @@ def standard_input() -> str:
         If it is longer than files may be, or no text.
     """
     from topology.readers.catalogue import decoded  # noqa: PLC0415  # only pipes need it
-    from topology.readers.lines import MOST_CHARACTERS as most  # noqa: N811, PLC0415
+    from topology.readers.lines import MOST_CHARACTERS  # noqa: PLC0415
 
+    return f"{decoded(piped(MOST_CHARACTERS), 'standard input')}\n"
+
+
+def piped(most: int) -> bytes:
+    """Read what is piped or typed, of at most `most` bytes.
+
+    Raises
+    ------
+    InputError
+        If it is longer, or standard input is closed.
+    """
+    if sys.stdin is None:
+        raise InputError("standard input: closed, wanted a pipe or a file")
     stream = getattr(sys.stdin, "buffer", None)
     data = sys.stdin.read(most + 1).encode() if stream is None else stream.read(most + 1)
     if len(data) > most:
         raise InputError(f"standard input: more than {most} bytes")
-    return f"{decoded(data, 'standard input')}\n"
+    return bytes(data)
 
 
 def _print(text: str) -> None:

@@ -167,7 +167,10 @@ BAD = [
     (("recommend", *REQUEST, "--top", "0"), "top: got 0, wanted a whole number from 1 to 1000"),
     (("recommend", *REQUEST, "--frames", "5"), "frames: got 5, wanted 1"),
     (("recommend", *REQUEST, "--topology", "/no/such/file"), "no such file"),
-    (("recommend", *REQUEST, "--topology", str(ROOT)), "no such file"),
+    (("recommend", *REQUEST, "--topology", str(ROOT)), "is a folder, wanted a file"),
+    (("topology", "show", "/"), "'/' is a folder, wanted a file"),
+    (("collectives", "--compare", str(ROOT)), "not a file but a folder"),
+    (("collectives", "--compare", "-", "--topology", "-"), "got - for both, wanted one file"),
     (("recommend", *REQUEST, "--attention", "fa9"), "unknown attention kernel 'fa9'"),
     (("recommend", "--model", "llama-3.1-8b", "--offload"), "offload: got True, wanted none: "),
     (
@@ -394,7 +397,8 @@ def test_an_answer_goes_through_links_and_into_pipes(tmp_path):
 def test_a_profile_that_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
 
-    assert_refused(*run("profile", "show", str(tmp_path / "pipe")), "not a file")
+    for argv in (("profile", "show"), ("topology", "show"), ("collectives", "--compare")):
+        assert_refused(*run(*argv, str(tmp_path / "pipe")), "pipe or device")
 
 
 @pytest.mark.parametrize("text", ["format = " + "[" * 100_000, "format = " + "1" * 5000])

@@ -81,6 +81,43 @@ def test_collectives_of_a_machine_that_is_piped_in(piped):
     assert "all_reduce on 8 x h100-sxm" in run("collectives", "--topology", "-", *options)[1]
 
 
+LOG = """\
+# nThread 1 nGpus 8 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 5 iters: 20
+#   Rank  0 Group  0 Pid   1 on a device  0 [0x00] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    40.00   26.21   45.87      0
+     2097152        524288     float     sum      -1    55.00   38.13   66.73      0
+"""
+
+
+def test_a_log_is_piped_in_and_answered_as_a_file(piped, tmp_path):
+    path = tmp_path / "all_reduce.log"
+    path.write_text(LOG)
+    options = ("--op", "all_reduce", "--gpus", "8", "--format", "json")
+    piped(LOG.encode())
+    code, out, err = run("collectives", "--compare", "-", *options)
+
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads(run("collectives", "--compare", str(path), *options)[1])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [(b"", "nccl-tests"), (b"x" * (2**24 + 1), "standard input: more than")]
+)
+def test_a_log_that_is_piped_in_is_one(piped, data, said):
+    piped(data)
+
+    assert_refused(*run("collectives", "--compare", "-"), said)
+
+
+def test_a_closed_standard_input_is_no_pipe(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+
+    assert_refused(*run("collectives", "--compare", "-"), "standard input: closed")
+    assert_refused(*run("topology", "show", "-"), "standard input: closed")
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [

@@ -17,14 +17,15 @@ def text_of(source: str | Path) -> str:
     Raises
     ------
     TopologyError
-        If there is no such file, it is over 10 MiB, or it is no text.
+        If there is no such file, it is a folder, over 10 MiB, or no text.
     """
     if is_text(source):
         return str(source)
     shown = str(source)[:100]
     try:
-        if len(str(source)) > _LONGEST_PATH or not Path(source).is_file():
+        if len(str(source)) > _LONGEST_PATH or not Path(source).exists():
             raise TopologyError(f"no such file: {shown!r}")
+        _check_regular(Path(source), repr(shown))
         size = Path(source).stat().st_size
         if size > MOST_CHARACTERS:
             raise TopologyError(f"{shown}: {size} bytes: expected at most {MOST_CHARACTERS}")
@@ -52,10 +53,20 @@ def content(source: str, most: int) -> bytes:
     except (OSError, ValueError) as error:
         raise InputError(getattr(error, "strerror", None) or "no path") from None
     if exists and not regular:
-        raise InputError("not a file")
+        raise InputError(f"not a file but a {_kind(path)}")
     if len(data) > most:
         raise InputError(f"wanted a file of at most {most} bytes")
     return data
+
+
+def _check_regular(path: Path, shown: str) -> None:
+    """Refuse a folder, and a pipe or a device, which may never end."""
+    if not path.is_file():
+        raise TopologyError(f"{shown} is a {_kind(path)}, wanted a file")
+
+
+def _kind(path: Path) -> str:
+    return "folder" if path.is_dir() else "pipe or device"
 
 
 def is_file(source: str) -> bool:
