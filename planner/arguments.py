@@ -356,7 +356,8 @@ def add_collectives(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bytes",
         action=Named,
-        help="a size, or a range that doubles, low:high (default: 1KiB:1GiB, or all of a log)",
+        help="a size, a range that doubles, low:high, or several with commas (default: 1KiB:1GiB, "
+        "or all of a log)",
     )
     parser.add_argument(
         "--algorithm",

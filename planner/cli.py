@@ -265,7 +265,7 @@ def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
 
     if said.launch is not None and read_launch(said.launch) != "graph":
         raise InputError(f"launch: got {said.launch}, as PyTorch calls, wanted graph beside a log")
-    within = {} if said.bytes is None else {"sizes": collectives.range_of(said.bytes)}
+    within = {} if said.bytes is None else {"sizes": collectives.ranges_of(said.bytes)}
     text = _log(said.compare)
     found = compare.compare_all(
         text,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from planner.ground import Ground
 
 USUAL: Final = "1KiB:1GiB"
+WANTED: Final = "1MiB, 1KiB:1GiB, or several with commas"
 LARGEST: Final = 2**44
 MOST_GPUS: Final = 2**17
 MOST_NODES: Final = 2**14
@@ -26,7 +27,7 @@ BAR: Final = 30
 class Row:
     """One message size: seconds, and bandwidths as nccl-tests defines them."""
 
-    message_bytes: float
+    message_bytes: int
     time_s: float
     algorithm_bandwidth_bytes_per_s: float
     bus_bandwidth_bytes_per_s: float
@@ -124,33 +125,39 @@ def _line(cells: list[str]) -> str:
 
 
 def sizes_of(text: str) -> list[float]:
-    """Read one size, or a range ``low:high`` that doubles.
+    """Read one size, a range ``low:high`` that doubles, or several of these with commas.
 
     Raises
     ------
     InputError
-        If a size does not parse, is not positive, or the range is empty.
+        If a size does not parse, is not positive, or a range is empty.
 
     Examples
     --------
-    >>> sizes_of("1KiB:4KiB")
-    [1024.0, 2048.0, 4096.0]
+    >>> sizes_of("1KiB:4KiB,1MiB")
+    [1024.0, 2048.0, 4096.0, 1048576.0]
     """
-    first, last = range_of(text)
-    sizes = [first]
-    while sizes[-1] * 2 <= last:
-        sizes.append(sizes[-1] * 2)
-    return sizes
+    sizes: list[float] = []
+    for first, last in ranges_of(text):
+        size = first
+        while size <= last:
+            sizes.append(size)
+            size *= 2
+    return list(dict.fromkeys(sizes))
 
 
-def range_of(text: str) -> tuple[float, float]:
-    """Read the ends of a range ``low:high``; of one size both are the same.
+def ranges_of(text: str) -> tuple[tuple[float, float], ...]:
+    """Read the ends of ranges ``low:high`` with commas; of a size both are the same.
 
     Raises
     ------
     InputError
         As for `sizes_of`.
     """
+    return tuple(_range(part) for part in text.split(","))
+
+
+def _range(text: str) -> tuple[float, float]:
     low, colon, high = text.partition(":")
     first = _size(low)
     last = _size(high) if colon else first
@@ -160,8 +167,10 @@ def range_of(text: str) -> tuple[float, float]:
 
 
 def _size(text: str) -> float:
-    """Read one size.
+    """Read one size, of whole bytes.
 
+    >>> _size("1.3KiB")
+    1331.0
     >>> _size("17TiB")
     Traceback (most recent call last):
     topology.errors.InputError: bytes: got '17TiB', wanted a size from 1 B to 16 TiB
@@ -169,11 +178,11 @@ def _size(text: str) -> float:
     try:
         size = parse_bytes(text)
     except InputError as error:
-        raise InputError(f"bytes: {error}") from None
+        raise InputError(f"bytes: {error}: wanted {WANTED}") from None
     if not 1 <= size <= LARGEST:
         largest = format_bytes(LARGEST)
         raise InputError(f"bytes: got {text[:40]!r}, wanted a size from 1 B to {largest}")
-    return float(size)
+    return float(round(size))
 
 
 def table(  # noqa: PLR0913  # what nccl-tests is told
@@ -265,7 +274,7 @@ def _row(op: str, size: float, fabric: Fabric, way: Way) -> Row:
     found = basis(op, size, fabric, algorithm=way.algorithm, calibration=way.known)
     rate = size / seconds
     return Row(
-        message_bytes=size,
+        message_bytes=round(size),
         time_s=seconds,
         algorithm_bandwidth_bytes_per_s=rate,
         bus_bandwidth_bytes_per_s=rate * bus_factor(op, fabric.ranks),

@@ -35,7 +35,7 @@ class Setting:
 
     ground : the machine, where the caller has one. name : of the log's file.
     profile : as in `planner.collectives.table`. here : `ground` is the machine this runs on.
-    sizes : the least and the most bytes of a row.
+    sizes : the least and the most bytes of a row; of several ranges, those of each.
     """
 
     hardware: str = ""
@@ -47,7 +47,7 @@ class Setting:
     name: str = ""
     profile: str = ""
     here: bool = False
-    sizes: tuple[float, float] = (0, np.inf)
+    sizes: tuple[tuple[float, float], ...] = ((0, np.inf),)
 
 
 def compare_all(text: str, setting: Setting) -> list[Comparison]:
@@ -65,18 +65,23 @@ def compare_all(text: str, setting: Setting) -> list[Comparison]:
     found = [compare(log, setting) for log in logs if _asked(log, setting)]
     if not found:
         every = [row.message_bytes for log in logs for row in log.rows]
-        ends = [
-            f"{format_bytes(low)} to {format_bytes(high)}"
-            for low, high in (setting.sizes, (min(every), max(every)))
-        ]
-        raise InputError(f"bytes: got {ends[0]}, wanted some of the log's, {ends[1]}")
+        asked = ", ".join(_written(*ends) for ends in setting.sizes[:3])
+        whole = _written(min(every), max(every))
+        raise InputError(f"bytes: got {asked}, wanted some of the log's, {whole}")
     return found
 
 
 def _asked(log: Log, setting: Setting) -> list[LogRow]:
     """List the rows of the sizes that were asked for."""
-    low, high = setting.sizes
-    return [row for row in log.rows if low <= row.message_bytes <= high]
+    return [
+        row
+        for row in log.rows
+        if any(low <= row.message_bytes <= high for low, high in setting.sizes)
+    ]
+
+
+def _written(low: float, high: float) -> str:
+    return f"{format_bytes(low)} to {format_bytes(high)}"
 
 
 def compare(log: Log, setting: Setting) -> Comparison:
@@ -219,7 +224,7 @@ def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
             run.op, float(size), run.fabric, algorithm=run.algorithm, settings=run.settings
         )
         yield ComparedRow(
-            message_bytes=float(size),
+            message_bytes=round(size),
             measured_s=float(measured),
             in_place_s=inside,
             predicted_s=float(time),

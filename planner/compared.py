@@ -24,7 +24,7 @@ class ComparedRow:
     error : relative, of the time out of place; positive where the model is slow.
     """
 
-    message_bytes: float
+    message_bytes: int
     measured_s: float
     in_place_s: float | None
     predicted_s: float

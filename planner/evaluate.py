@@ -217,12 +217,12 @@ def _throughput(workload: Workload, plan: Plan, latency: float) -> float:
 def memory_of(
     model: Model, workload: Workload, program: Program, site: Site, *, offload: bool
 ) -> tuple[dict[str, float], float, str]:
-    """Bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
+    """Whole bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
     stages = running(program)
     held = fixed_parts(model, program, site, offload=offload)
     replicas = dict(program.axes).get("dp", 1)
-    decode = float(np.max(decode_bytes(model, workload, replicas)))
-    parts = {
+    decode = round(float(np.max(decode_bytes(model, workload, replicas))))
+    amounts = {
         "transformer_weights": held["transformer_weights"],
         "other_weights": held["other_weights"],
         "activations": max(float(np.max(memory.activations(stage))) for stage in stages),
@@ -230,6 +230,7 @@ def memory_of(
         "buffers": memory.messages(stages) * communicator_bytes(site.profile),
         "runtime": held["runtime"],
     }
+    parts: dict[str, float] = {name: round(size) for name, size in amounts.items()}
     whole = sum(parts.values())
     peaks = {stages[-1].name: whole, "vae_decode": whole - parts["activations"] + decode}
     parts["vae_decode"] = decode

@@ -51,7 +51,7 @@ def _gpu_row(machine: Machine, copy: int, gpu: Gpu) -> dict[str, object]:
         "hardware": gpu.hardware,
         "product": gpu.product,
         "architecture": gpu.architecture,
-        "memory_bytes": gpu.memory,
+        "memory_bytes": None if gpu.memory is None else round(gpu.memory),
         "numa": gpu.numa,
         "mig": gpu.mig,
         "slice": gpu.slice,

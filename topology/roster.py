@@ -27,7 +27,7 @@ def roster(known: Iterable[Hardware]) -> list[dict[str, object]]:
             "domain": one.domain,
             "device": one.device.name,
             "architecture": one.device.architecture,
-            "memory_bytes": one.device.memory.value,
+            "memory_bytes": round(one.device.memory.value),
             "memory_bandwidth_bytes_per_s": one.device.memory_bandwidth.value,
             "link": one.link,
             "link_bandwidth_bytes_per_s": one.link_bandwidth.value,

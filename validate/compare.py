@@ -41,7 +41,8 @@ class Prediction:
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields by name."""
-        return {**asdict(self), "classes_s": dict(self.classes_s)}
+        whole = round(self.memory_bytes)
+        return {**asdict(self), "classes_s": dict(self.classes_s), "memory_bytes": whole}
 
 
 NOTHING: Final = Prediction(

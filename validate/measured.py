@@ -76,8 +76,9 @@ class Measured:
         return self.case.key
 
     def to_dict(self) -> dict[str, object]:
-        """Return what one line of the results says; numbers with six digits."""
+        """Return what one line of the results says; numbers with six digits, and whole bytes."""
         fields = {name: _rounded(value) for name, value in asdict(self).items()}
+        fields |= {name: round(getattr(self, name)) for name in fields if name.endswith("_bytes")}
         return {**fields, "case": self.case.to_dict()}
 
 

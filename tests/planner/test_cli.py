@@ -87,6 +87,45 @@ def test_json_is_what_python_returns(argv, call):
     assert json.loads(out) == json.loads(json.dumps(call().to_dict()))
 
 
+BYTES = {
+    **SAME,
+    "decoder": (
+        ("estimate", "--model", "llama-3.1-8b", "--batch", "3", "--precision", "fp8"),
+        None,
+    ),
+    "collectives": (("collectives", "--bytes", "1.3KiB:1MiB"), None),
+    "hardware": (("topology", "list"), None),
+}
+
+
+def amounts(document):
+    """Every number under a name that ends in bytes, or in a table of such a name."""
+    if isinstance(document, list):
+        return [found for one in document for found in amounts(one)]
+    if not isinstance(document, dict):
+        return []
+    found = [amounts(value) for key, value in document.items() if not key.endswith("_bytes")]
+    own = [value for key, value in document.items() if key.endswith("_bytes")]
+    flat = [list(value.values()) if isinstance(value, dict) else [value] for value in own]
+    return [number for numbers in (*found, *flat) for number in numbers]
+
+
+@pytest.mark.parametrize("argv", [argv for argv, _ in BYTES.values()], ids=BYTES)
+def test_bytes_in_json_are_whole(argv):
+    _, out, _ = run(*argv, "--format", "json")
+    found = amounts(json.loads(out))
+
+    assert found or argv[0] in ("models", "recommend")
+    assert all(isinstance(number, int | None) for number in found)
+
+
+def test_memory_is_the_sum_of_its_parts_to_the_byte():
+    for more in ({"plan": "cfg2.ulysses2.tp2"}, {"plan": "cfg2.pp2.tp2", "height": 192}):
+        found = planner.estimate("cosmos3", gpus=8, **more)
+        apart = found.memory_parts_bytes[found.memory_apart]
+        assert sum(found.memory_parts_bytes.values()) - apart == found.memory_bytes
+
+
 def test_a_collective_in_json_is_what_python_returns():
     _, out, _ = run("collectives", "--op", "all_to_all", "--bytes", "1MiB:4MiB", "--format", "json")
 
@@ -187,6 +226,8 @@ BAD = [
     (("collectives", "--op", "all_reduces"), "unknown collective 'all_reduces'", "all_reduce"),
     (("collectives", "--bytes", "2KiB:1KiB"), "wanted low:high"),
     (("collectives", "--bytes", "1e400"), "not a finite quantity"),
+    (("collectives", "--bytes", "1K;1M"), "wanted 1MiB, 1KiB:1GiB, or several with commas"),
+    (("collectives", "--bytes", "1K,"), "'' is not a quantity in B: wanted 1MiB"),
     (("collectives", "--nodes", "-1"), "nodes: got -1"),
     (("collectives", "--algorithm", "multishot", "--op", "broadcast"), "serves all_reduce only"),
     (("collectives", "--compare", "/no/such/log"), "--compare /no/such/log"),

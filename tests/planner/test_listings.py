@@ -100,6 +100,19 @@ def test_a_log_is_piped_in_and_answered_as_a_file(piped, tmp_path):
 
     assert (code, err) == (0, "")
     assert json.loads(out) == json.loads(run("collectives", "--compare", str(path), *options)[1])
+    sizes = [row["message_bytes"] for row in json.loads(out)["tables"][0]["rows"]]
+    assert all(isinstance(size, int) for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"), [("2MiB", [2**21]), ("1KiB,1MiB", [2**20]), ("1MiB:1GiB", [2**20, 2**21])]
+)
+def test_rows_of_a_log_by_their_sizes(piped, text, sizes):
+    piped(LOG.encode())
+    options = ("--op", "all_reduce", "--gpus", "8", "--bytes", text, "--format", "json")
+    (table,) = json.loads(run("collectives", "--compare", "-", *options)[1])["tables"]
+
+    assert [row["message_bytes"] for row in table["rows"]] == sizes
 
 
 @pytest.mark.parametrize(

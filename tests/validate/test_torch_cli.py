@@ -118,6 +118,13 @@ def measured(plan="single", mode="graph", **changes):
     return Measured(case=case, **{**values, **changes})
 
 
+def test_rows_have_whole_bytes():
+    row = measured(memory_bytes=25000000123.4, reserved_bytes=2.5).to_dict()
+
+    assert (row["memory_bytes"], row["reserved_bytes"], row["process_bytes"]) == (25000000123, 2, 0)
+    assert isinstance(predict(FLUX, "h100-sxm").to_dict()["memory_bytes"], int)
+
+
 def test_rows_are_read_as_they_were_written():
     rows = [measured("tp2", counts={"all_reduce tp 8": 3}), measured(error=0.0123456)]
     text = "".join(line(row) + "\n" for row in rows)
