@@ -8,7 +8,7 @@ from typing import Final
 from planner.compose import unsupported
 from planner.counts import spread
 from planner.marked import refusal, runnable
-from planner.outcome import APART, WORDS, PlanEstimate
+from planner.outcome import APART, PlanEstimate, worded
 from planner.placement import visible
 from planner.remarks import throughput_remark
 from planner.remedies import would_fit
@@ -102,8 +102,7 @@ def _why(first: PlanEstimate, second: PlanEstimate) -> str:
     name = max(apart, key=lambda part: apart[part])
     here, there = first.breakdown_s.get(name, 0.0), second.breakdown_s.get(name, 0.0)
     because = (
-        f"less time in {WORDS.get(name, name)} ({format_seconds(here)} against "
-        f"{format_seconds(there)})"
+        f"less time in {worded(name)} ({format_seconds(here)} against {format_seconds(there)})"
     )
     if too_close(first, second):
         return (

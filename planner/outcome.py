@@ -99,7 +99,7 @@ class PlanEstimate:
         """What takes most of the time, in words."""
         name, seconds = max(self.breakdown_s.items(), key=lambda part: part[1])
         share = 100 * seconds / self.latency_s if self.latency_s else 0.0
-        return f"{WORDS.get(name, name)} ({share:.0f} % of the time)"
+        return f"{worded(name)} ({share:.0f} % of the time)"
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints for one plan."""
@@ -143,6 +143,15 @@ WORDS: Final = {
     "launch": "kernel launches",
     "waiting": "waiting for the slowest GPU",
 }
+
+
+def worded(name: str) -> str:
+    """Write the name of a stage, or of a part of time or memory, in words.
+
+    >>> worded("communication_exposed"), worded("transformer_weights")
+    ('communication', 'transformer weights')
+    """
+    return WORDS.get(name, name.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from planner.evaluate import room
 from planner.launch import Launch
 from planner.marked import SIGN, marks_of
 from planner.marked import footnotes as marked
-from planner.outcome import WORDS, Mark, PlanEstimate
+from planner.outcome import Mark, PlanEstimate, worded
 from planner.placement import visible
 from planner.remarks import throughput_remark
 from planner.request import EXECUTOR, Request
@@ -199,7 +199,7 @@ def _three(value: float) -> str:
 
 def _known(one: PlanEstimate) -> str:
     parts = [
-        f"{WORDS.get(name, name)} {basis.name.lower()}"
+        f"{worded(name)} {basis.name.lower()}"
         for name, basis in one.known.items()
         if one.breakdown_s.get(name, 0.0) >= 0.01 * one.latency_s
     ]
@@ -254,12 +254,12 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
         *_notes(_footnotes(question, [one], marks_of(question, [one]))),
         Text(),
         Text("time by stage", style="dim"),
-        _bars(one.stages_s, format_seconds),
+        _bars({worded(k): v for k, v in one.stages_s.items()}, format_seconds),
         Text("time by part", style="dim"),
-        _bars({WORDS.get(k, k): v for k, v in one.breakdown_s.items()}, format_seconds),
+        _bars({worded(k): v for k, v in one.breakdown_s.items()}, format_seconds),
         Text(f"communication hidden: {format_seconds(one.communication_hidden_s)}", style="dim"),
         Text(f"memory: {_memory(one)}", style="dim"),
-        _bars({k.replace("_", " "): v for k, v in one.memory_parts_bytes.items()}, format_bytes),
+        _bars({worded(k): v for k, v in one.memory_parts_bytes.items()}, format_bytes),
         Text(f"run {one.plan}:", style="bold"),
         _launches(launches),
         *_notes(_runtimes(question, launches)),
@@ -275,8 +275,8 @@ def _remarks(question: Question, one: PlanEstimate) -> Iterator[str]:
 def _memory(one: PlanEstimate) -> str:
     """Say the peak, and which part is not there when it is reached."""
     gone = one.memory_apart
-    return f"{format_bytes(one.memory_bytes)}, peak at {one.peak_stage}" + (
-        f", when {gone.replace('_', ' ')} are gone" if gone == "activations" else ""
+    return f"{format_bytes(one.memory_bytes)}, peak at {worded(one.peak_stage)}" + (
+        f", when {worded(gone)} are gone" if gone == "activations" else ""
     )
 
 
@@ -352,10 +352,10 @@ def estimate_markdown(question: Question, one: PlanEstimate, launches: Sequence[
     """One plan in full, for a document."""
     half = _digits(one.half_width_s, one.latency_s)
     rows = [["latency", f"{format_seconds(one.latency_s)} ± {half}"]]
-    rows += [[f"stage {k}", format_seconds(v)] for k, v in one.stages_s.items()]
-    rows += [[WORDS.get(k, k), format_seconds(v)] for k, v in one.breakdown_s.items()]
-    rows += [["memory", f"{format_bytes(one.memory_bytes)} at {one.peak_stage}"]]
-    rows += [[f"memory {k}", format_bytes(v)] for k, v in one.memory_parts_bytes.items()]
+    rows += [[f"stage {worded(k)}", format_seconds(v)] for k, v in one.stages_s.items()]
+    rows += [[worded(k), format_seconds(v)] for k, v in one.breakdown_s.items()]
+    rows += [["memory", f"{format_bytes(one.memory_bytes)} at {worded(one.peak_stage)}"]]
+    rows += [[f"memory {worded(k)}", format_bytes(v)] for k, v in one.memory_parts_bytes.items()]
     rows += [["bound by", one.bound_by], ["basis", one.basis.name.lower()]]
     if one.placement:
         rows.append(["GPUs", visible(one.placement.devices)])

@@ -16,7 +16,7 @@ from planner.launch import Launch, launches
 from planner.lowering.lower import lower
 from planner.models import read_model
 from planner.models.architecture import Model
-from planner.outcome import Mark, Outcome, PlanEstimate, Rejected
+from planner.outcome import Mark, Outcome, PlanEstimate, Rejected, worded
 from planner.placement import visible
 from planner.plan import Plan, parse_plan
 from planner.request import EXECUTOR, LARGEST, Request
@@ -183,7 +183,7 @@ def _short(found: PlanEstimate, missing: float) -> str:
     usable = found.memory_bytes - missing
     return (
         f"needs {format_bytes(found.memory_bytes)} of {format_bytes(usable)} a GPU, "
-        f"{format_bytes(missing)} short, at {found.peak_stage}"
+        f"{format_bytes(missing)} short, at {worded(found.peak_stage)}"
     )
 
 

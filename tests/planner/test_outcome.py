@@ -24,7 +24,7 @@ KEYS = {
     "stages_s": dict,
     "breakdown_s": dict,
     "communication_hidden_s": float,
-    "memory_bytes": float,
+    "memory_bytes": int,
     "memory_parts_bytes": dict,
     "throughput_per_s": float,
     "basis": str,
@@ -62,11 +62,13 @@ def test_numbers_are_plain_and_finite(plan):
     """JSON has no NaN, and numpy scalars do not leak."""
     shown = priced("wan2.1-14b", plan).to_dict()
     numbers = [shown[key] for key in KEYS if KEYS[key] is float]
-    for part in ("stages_s", "breakdown_s", "memory_parts_bytes"):
+    for part in ("stages_s", "breakdown_s"):
         numbers += shown[part].values()
+    whole = [shown["memory_bytes"], *shown["memory_parts_bytes"].values()]
 
     assert all(type(number) is float for number in numbers)
-    assert all(number >= 0 and math.isfinite(number) for number in numbers)
+    assert all(type(number) is int for number in whole)
+    assert all(number >= 0 and math.isfinite(number) for number in (*numbers, *whole))
     assert json.loads(json.dumps(shown, allow_nan=False)) == shown
 
 

@@ -98,7 +98,7 @@ def test_a_plan_that_is_short_says_whether_it_fits_without_its_encoders(model, h
 
 def test_an_estimate_beside_plans_that_fit_says_that_it_would_with_offload():
     plan = "; would fit with --offload; nearest that can on 2 GPUs: pp2"
-    with pytest.raises(IllegalPlanError, match="2.05 GiB short, at vae_decode" + plan):
+    with pytest.raises(IllegalPlanError, match="2.05 GiB short, at vae decode" + plan):
         single_plan(asked("qwen-image", 2, hardware="l40s"), "tp2")
 
 

@@ -12,6 +12,7 @@ from planner import report
 from planner.catalogue import engines
 from planner.launch import launches
 from planner.models import names
+from planner.outcome import WORDS, worded
 from planner.search import launch_of, shortened
 
 CASES = [
@@ -88,10 +89,27 @@ def test_an_estimate_has_a_bar_for_every_part():
     text = report.render(report.estimate(question, one, []), 118, colour=False)
 
     for name, seconds in one.breakdown_s.items():
-        assert (report.WORDS[name] in text) == (seconds > 0)
+        assert (WORDS[name] in text) == (seconds > 0)
     for name, size in one.memory_parts_bytes.items():
         assert (name.replace("_", " ") in text) == (size > 0)
     assert text.count("█") > len(one.breakdown_s)
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"), [("cosmos3-nano", "cfg2.ulysses4"), ("llama-3.1-8b", "tp2")]
+)
+def test_a_document_names_parts_as_the_table_does(model, plan):
+    question, one = asked(model), priced(model, plan)
+    table = report.render(report.estimate(question, one, []), 200, colour=False)
+    document = report.estimate_markdown(question, one, [])
+
+    assert "_" not in re.sub(r"allgather_kv", "", document)
+    for name, size in one.memory_parts_bytes.items():
+        assert f"| memory {worded(name)} | " in document
+        assert not size or re.search(rf"^ +{worded(name)} ", table, re.MULTILINE)
+    for name in one.stages_s:
+        assert f"| stage {worded(name)} | " in document
+        assert re.search(rf"^ +{worded(name)} ", table, re.MULTILINE)
 
 
 def test_bars_are_as_long_as_their_parts():
@@ -100,8 +118,8 @@ def test_bars_are_as_long_as_their_parts():
     bars = {
         name: line.count("█")
         for name in one.stages_s
-        for line in text.splitlines()
-        if line.strip().startswith(f"{name} ")
+        for line in text.partition("time by part")[0].splitlines()
+        if line.strip().startswith(f"{worded(name)} ")
     }
 
     longest = max(one.stages_s.values())
@@ -127,8 +145,8 @@ def test_an_estimate_in_markdown_has_every_part():
     lines = launch_of(question, one)
     text = report.estimate_markdown(question, one, lines)
 
-    assert all(f"| memory {name} |" in text for name in one.memory_parts_bytes)
-    assert all(f"| stage {name} |" in text for name in one.stages_s)
+    assert all(f"| memory {worded(name)} |" in text for name in one.memory_parts_bytes)
+    assert all(f"| stage {worded(name)} |" in text for name in one.stages_s)
     assert f"| {one.plan} |" in text
     assert all(f"- {launch.engine}: " in text for launch in lines)
 
