@@ -311,8 +311,7 @@ def _model_list(style: str) -> str:
 
     found = roster.roster()
     if style == "json":
-        refused = {str(one["name"]): one["not_planned"] for one in found if one["not_planned"]}
-        return _json({"models": [one["name"] for one in found], "not_planned": refused})
+        return _json(roster.roster_json(found))
     rows = roster.roster_rows(found)
     if style == "markdown":
         from planner.report import markdown  # noqa: PLC0415  # rich is slow to import

@@ -5,14 +5,21 @@ from typing import Final
 
 from planner.compose import unsupported
 from planner.models.catalogue import names, read_model
-from planner.models.count import parameters
+from planner.models.describe import describe
 from planner.models.shown import counted
 
 HEADERS: Final = ("name", "kind", "parameters", "")
 
 
+SHAPE: Final = (
+    "name", "family", "kind", "parameters", "active_parameters", "layers", "hidden", "heads",
+    "kv_heads", "head_dim", "ffn", "context",
+)  # fmt: skip
+"""What the list says of a model, as `planner models show` does."""
+
+
 def roster() -> list[dict[str, object]]:
-    """Describe every model as plain data, one entry a name.
+    """Describe every model as plain data, one entry a name: `SHAPE`, and why it is not planned.
 
     >>> [str(entry["name"]) for entry in roster() if entry["not_planned"]]
     ['deepseek-v3']
@@ -20,15 +27,21 @@ def roster() -> list[dict[str, object]]:
     found = []
     for name in names():
         model = read_model(name)
-        found.append(
-            {
-                "name": name,
-                "kind": model.kind,
-                "parameters": parameters(model),
-                "not_planned": "; ".join(unsupported(model)),
-            }
-        )
+        shown = describe(model)
+        shape = {key: shown[key] for key in SHAPE}
+        found.append({**shape, "name": name, "not_planned": "; ".join(unsupported(model))})
     return found
+
+
+def roster_json(found: Sequence[dict[str, object]]) -> dict[str, object]:
+    """Return what ``planner models list --format json`` prints."""
+    return {
+        "models": [one["name"] for one in found],
+        "not_planned": {
+            str(one["name"]): one["not_planned"] for one in found if one["not_planned"]
+        },
+        "details": list(found),
+    }
 
 
 def roster_rows(found: Sequence[dict[str, object]]) -> list[list[str]]:

@@ -155,7 +155,14 @@ def test_models_that_cannot_be_planned_are_marked_with_the_reason(style):
     assert code == 0
     assert marked
     if style == "json":
-        assert json.loads(out) == {"models": list(names()), "not_planned": marked}
+        found = json.loads(out)
+        assert (found["models"], found["not_planned"]) == (list(names()), marked)
+        for one in found["details"]:
+            shown = read_model(one["name"]).to_dict()
+            assert one.pop("not_planned") == marked.get(one["name"], "")
+            assert one == {key: shown[key] for key in one}
+            assert one.keys() >= {"family", "kind", "parameters", "layers", "hidden", "heads"}
+        assert [one["name"] for one in found["details"]] == found["models"]
         return
     lines = {name: line for line in out.splitlines() for name in names() if f"{name} " in line}
     assert set(lines) == set(names())
