@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from topology.expand import to_networkx, uplink, usable_nics
 from topology.graph import Machine, full_name
 from topology.routes import Adjacency, Hop, hops
+
+if TYPE_CHECKING:
+    import networkx as nx  # type: ignore[import-untyped]
 
 _EXACT: Final = 10  # GPUs up to which every split into halves is tried
 _HOSTS: Final = 4  # hosts up to which the network is written out
@@ -79,19 +82,31 @@ def bisection_bandwidth(machine: Machine) -> float:
     """Bytes per second each way between the two halves of the GPUs that are worst joined.
 
     Exact up to ten GPUs (minimum cut over every split); beyond, over splits of neighbours, and
-    for a cluster over halves of the hosts. One GPU has no halves: 0.
+    for a cluster over halves of the hosts. Where NVLink joins all GPUs, copies between them take
+    no other way, and PCIe and the link between sockets add nothing. One GPU has no halves: 0.
     """
     if machine.gpu_count < 2:
         return 0.0
     if machine.hosts > _HOSTS:
         return _cluster_bisection(machine)
-    graph = to_networkx(machine)
     gpus = [
         full_name(machine, copy, gpu.name) for copy in range(machine.copies) for gpu in machine.gpus
     ]
+    graph = _taken(to_networkx(machine), gpus)
     return min(
         _cut(graph, half, [gpu for gpu in gpus if gpu not in half]) for half in _halves(gpus)
     )
+
+
+def _taken(graph: "nx.Graph[str]", gpus: Sequence[str]) -> "nx.Graph[str]":
+    """Keep the links that copies between GPUs take: NVLink alone where it joins them all."""
+    import networkx as nx  # noqa: PLC0415  # slow to import
+
+    joined = graph.edge_subgraph(
+        (a, b) for a, b, kind in graph.edges(data="kind") if kind == "nvlink"
+    )
+    whole = gpus[0] in joined and set(gpus) <= nx.node_connected_component(joined, gpus[0])
+    return joined if whole else graph
 
 
 def _halves(gpus: list[str]) -> Iterator[list[str]]:
@@ -106,9 +121,9 @@ def _halves(gpus: list[str]) -> Iterator[list[str]]:
         yield from (sorted(order[start : start + size]) for start in range(0, len(gpus), size or 1))
 
 
-def _cut(graph: object, first: Sequence[str], second: Sequence[str]) -> float:
+def _cut(graph: "nx.Graph[str]", first: Sequence[str], second: Sequence[str]) -> float:
     """Capacity of the smallest cut between two groups."""
-    import networkx as nx  # type: ignore[import-untyped]  # noqa: PLC0415  # slow to import
+    import networkx as nx  # noqa: PLC0415  # slow to import
 
     joined = nx.Graph(graph)
     for end, group in (("source", first), ("sink", second)):
@@ -122,6 +137,8 @@ def _cluster_bisection(machine: Machine) -> float:
         return 0.0
     nics = max(1, len(usable_nics(machine)))
     half = machine.hosts // 2
+    if cluster.domain_hosts >= machine.copies:
+        return half * sum(e.bandwidth.value for e in machine.edges if e.kind == "nvlink")
     per_leaf = cluster.hosts_per_leaf or machine.copies
     ports = half * nics * cluster.nic_bandwidth.value
     if per_leaf >= machine.copies:

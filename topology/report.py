@@ -79,10 +79,15 @@ def summary(machine: Machine) -> str:
     what = f" ({', '.join(kinds)})" if kinds else ""
     hosts = f"{counted(machine.hosts, 'node')}, " if machine.hosts > 1 else ""
     halves = bisection_bandwidth(machine) if machine.edges else 0.0
-    cut = f", {halves / 10**9:.4g} GB/s between halves" if halves else ""
+    cut = f", {_gigabytes(halves)} GB/s between halves" if halves else ""
     nics = len(machine.nics) * machine.copies
     devices = f"{counted(machine.gpu_count, 'GPU')}{what}, {counted(nics, 'NIC')}"
     return f"{hosts}{devices}{cut}; from {machine.source}"
+
+
+def _gigabytes(bandwidth: float) -> str:
+    value = bandwidth / 10**9
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def tree(machine: Machine) -> Tree:

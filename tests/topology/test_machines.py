@@ -98,8 +98,32 @@ def test_bridges_join_neighbours():
 
 
 def test_switched_halves_exchange_what_their_gpus_can_send():
-    # 4 x 450 GB/s over NVSwitch and 128 GB/s between sockets
-    assert bisection_bandwidth(machine_of(hardware("h100-sxm"))) == 4 * 450e9 + 128e9
+    # 4 x 450 GB/s over NVSwitch; copies do not take the link between sockets beside it
+    assert bisection_bandwidth(machine_of(hardware("h100-sxm"))) == 4 * 450e9
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 5, 18])
+def test_halves_of_a_rack_exchange_what_their_gpus_can_send(nodes):
+    machine = machine_of(hardware("gb200"), nodes)
+
+    assert bisection_bandwidth(machine) == (2 * nodes if nodes < 5 else nodes // 2 * 4) * 900e9
+
+
+def test_halves_that_nvlink_does_not_join_exchange_over_pcie():
+    # two bridges of four: what joins them are two links of 63 GB/s
+    assert bisection_bandwidth(machine_of(hardware("h200-nvl"))) == pytest.approx(126e9, rel=0.001)
+    assert bisection_bandwidth(machine_of(hardware("l40s"))) == 67.2e9
+
+
+def test_halves_of_a_cube_mesh_exchange_over_its_links():
+    machine = machine_of(hardware("v100-sxm"))
+    across = [
+        pair.bandwidth
+        for pair in machine.pairs
+        if pair.kind == "NVLINK" and (pair.a < "GPU4") != (pair.b < "GPU4")
+    ]
+
+    assert bisection_bandwidth(machine) <= sum(across)
 
 
 def test_halves_of_a_cluster_exchange_what_their_nics_can_send():
