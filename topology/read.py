@@ -41,7 +41,9 @@ def read_topology(
 
     Known are ``nvidia-smi topo -m``, ``-mp`` and ``-p2p``, ``nvidia-smi -q -x``, ``-L`` and
     ``nvlink -s``, the XML that NCCL writes (topology and graph), cluster files in TOML, and what
-    this program writes as JSON.
+    this program writes as JSON. What the text leaves open is assumed, as ``planner topology`` does,
+    the generation of nameless GPUs too: every assumption is a line of `assumptions`. Estimates and
+    collectives ask for the kind of such GPUs instead.
 
     Parameters
     ----------

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import testpastes as pastes
+from commands import run
 from machinetexts import MIXED, crossed_pairs, far_apart, matrix, two_sockets
 
 import planner
@@ -327,3 +329,24 @@ def test_peer_copies_are_not_collective_speed():
     pair = links(matrix(2, lambda a, b: "PIX"), "rtx-pro-6000")
 
     assert 2.0**28 / collective_time("all_reduce", 2.0**28, pair) < 45e9
+
+
+@pytest.mark.parametrize("text", [pastes.HGX, pastes.ALL_SYS, pastes.LEGACY])
+def test_python_and_commands_assume_the_same_and_ask_for_the_same(text, tmp_path):
+    path = tmp_path / "topo.txt"
+    path.write_text(text)
+    found = planner.read_topology(path)
+    _, out, _ = run("topology", "import", str(path))
+
+    assert found.assumptions[0].startswith("the text names no GPU kind: taken as ")
+    assert json.loads(out) == json.loads(json.dumps(found.to_dict()))
+
+    asked = {"model": "flux.1-dev", "topology": str(path)}
+    for command, call in (
+        (("recommend", "--model", "flux.1-dev"), lambda: planner.recommend(**asked)),
+        (("collectives",), lambda: planner.collective("all_reduce", 1, 2, topology=str(path))),
+    ):
+        code, _, err = run(*command, "--topology", str(path))
+        with pytest.raises(InputError, match="GPU0 has no known kind") as error:
+            call()
+        assert (code, err) == (2, f"planner: {error.value}\n")
