@@ -66,7 +66,7 @@ def compare_all(text: str, setting: Setting) -> list[Comparison]:
     if not found:
         every = [row.message_bytes for log in logs for row in log.rows]
         asked = ", ".join(_written(*ends) for ends in setting.sizes[:3])
-        whole = _written(min(every), max(every))
+        whole = f"{format_bytes(min(every))} to {format_bytes(max(every))}"
         raise InputError(f"bytes: got {asked}, wanted some of the log's, {whole}")
     return found
 
@@ -81,7 +81,7 @@ def _asked(log: Log, setting: Setting) -> list[LogRow]:
 
 
 def _written(low: float, high: float) -> str:
-    return f"{format_bytes(low)} to {format_bytes(high)}"
+    return f"{format_bytes(low)} to {format_bytes(high)}" if low < high else format_bytes(low)
 
 
 def compare(log: Log, setting: Setting) -> Comparison:

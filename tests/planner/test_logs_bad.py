@@ -89,6 +89,7 @@ OPTIONS = [
     (("--launch", "often"), "unknown launch 'often'"),
     (("--launch", "stream"), "launch: got stream, as PyTorch calls, wanted graph"),
     (("--bytes", "2MiB:1GiB"), "bytes: got 2 MiB to 1 GiB, wanted some of the log's, 1 MiB to 1"),
+    (("--bytes", "2KiB,4KiB:8KiB"), "bytes: got 2 KiB, 4 KiB to 8 KiB, wanted some of the log's"),
     (("--bytes", "17TiB"), "bytes: got '17TiB', wanted a size from 1 B to 16 TiB"),
     (("--bytes", "lots"), "bytes: 'lots' is not a quantity in B"),
 ]
