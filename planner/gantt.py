@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from costmodels.price import Class
-from planner.outcome import WORDS
+from planner.outcome import worded
 from planner.simulation import Event, Simulation
 from topology.units import format_seconds
 
@@ -106,9 +106,7 @@ def _compute_first(item: tuple[tuple[int, str], object]) -> tuple[int, bool]:
 
 def legend(letters: str) -> str:
     """Say what the letters of some rows mean."""
-    said = [
-        f"{letter} {WORDS.get(kind, kind)}" for kind, letter in LETTERS.items() if letter in letters
-    ]
+    said = [f"{letter} {worded(kind)}" for kind, letter in LETTERS.items() if letter in letters]
     return ", ".join([*said, *([f"{WAITING} waiting for a rank"] if WAITING in letters else [])])
 
 
@@ -150,7 +148,6 @@ def _box(event: Event, window: Window, top: int) -> Iterator[str]:
 def key(kinds: Sequence[Class]) -> str:
     """Say what the colours of a drawing mean."""
     return " ".join(
-        f'<span style="background:{COLOURS[kind]};padding:1px 6px">{escape(WORDS.get(kind, kind))}'
-        "</span>"
+        f'<span style="background:{COLOURS[kind]};padding:1px 6px">{escape(worded(kind))}</span>'
         for kind in kinds
     )

@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 from planner.gantt import COLOURS, key, legend, middle, rows, svg
-from planner.outcome import WORDS
+from planner.outcome import worded
 from planner.simulation import RankTime, Simulation
 from topology.hypertext import document, table
 from topology.units import counted, format_seconds
@@ -33,7 +33,7 @@ def headlines(found: Simulation) -> Iterator[str]:
     yield f"{one.plan}: {format_seconds(found.latency_s)} simulated, {same}; {one.basis_word}"
     turns = f"{found.turns:g} turns" if found.turns != 1 else "1 turn"
     yield (
-        f"{found.stage}: {turns} of {format_seconds(found.turn_s)}, of which one was run; "
+        f"{worded(found.stage)}: {turns} of {format_seconds(found.turn_s)}, of which one was run; "
         f"{found.tasks:,} operations on {counted(len(found.ranks), 'rank')}"
     )
     replicas = one.plan.degree("dp")
@@ -45,7 +45,7 @@ def stage_rows(found: Simulation) -> list[list[str]]:
     """Put stages as they ran beside the closed form."""
     closed = found.estimate.stages_s
     made = [
-        [name, format_seconds(seconds), format_seconds(closed.get(name, 0.0))]
+        [worded(name), format_seconds(seconds), format_seconds(closed.get(name, 0.0))]
         for name, seconds in found.stages_s.items()
     ]
     return [["stage", "simulated", "closed form"], *made]
@@ -81,7 +81,7 @@ def timeline(found: Simulation) -> Iterator[str]:
 def text(found: Simulation, headline: str) -> str:
     """Everything that ``planner simulate`` prints as a table."""
     lines = [headline, *headlines(found), ""]
-    lines += [*_aligned(stage_rows(found)), "", f"a turn of {found.stage}, by rank"]
+    lines += [*_aligned(stage_rows(found)), "", f"a turn of {worded(found.stage)}, by rank"]
     lines += [*_aligned(rank_rows(found)), "", *timeline(found)]
     return "\n".join(lines)
 
@@ -113,7 +113,7 @@ def html(found: Simulation, headline: str) -> str:
         svg(found, window),
         f"<p>{key(list(COLOURS))}</p>",
         f"<h2>Stages</h2>{table(stage_rows(found))}",
-        f"<h2>A turn of {escape(found.stage)}, by rank</h2>{table(rank_rows(found))}",
+        f"<h2>A turn of {escape(worded(found.stage))}, by rank</h2>{table(rank_rows(found))}",
     ]
     return document(str(found.estimate.plan), body)
 
@@ -134,7 +134,7 @@ def trace(found: Simulation) -> str:
             "pid": event.rank,
             "tid": _LANES[event.stream],
             "args": {
-                "class": WORDS.get(event.label.kind, event.label.kind),
+                "class": worded(event.label.kind),
                 "loop": f"{event.label.loop} {event.label.turn}",
                 "waited_us": (event.start_s - event.came_s) * MICROSECONDS,
             },
