@@ -101,10 +101,14 @@ def add_action(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
     """Add how and where an answer is written."""
+    _add_format(parser, formats)
+    parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
+
+
+def _add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
     parser.add_argument(
         "--format", choices=formats, default="table", help="of the answer (default: table)"
     )
-    parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
 
 
 def add_recommend(parser: argparse.ArgumentParser) -> None:
@@ -158,8 +162,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--multi-device-attention",
         action="store_true",
-        help="TensorRT's attention reads keys where they lie, in place of AllGather-KV's gathers: "
-        "bf16 or fp16 on data-centre Blackwell",
+        help="attention reads keys where they lie: bf16 or fp16 on data-centre Blackwell",
     )
     parser.add_argument(
         "--scales",
@@ -169,6 +172,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         "scales writes them (default: those of the checkpoint, or 16)",
     )
     parser.add_argument("--force", action="store_true", help="replace the folder, if there is one")
+    _add_format(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
 
 

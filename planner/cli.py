@@ -205,7 +205,7 @@ def _export(said: argparse.Namespace) -> Answer:
 
     if said.backend in TITLES and not said.engine:
         said.engine = said.backend  # its folder says what to expect of that engine
-    line = export(
+    made = export(
         _request(said),
         said.plan,
         said.backend,
@@ -215,8 +215,10 @@ def _export(said: argparse.Namespace) -> Answer:
         multi_device=said.multi_device_attention,
         scales=said.scales,
     )
-    said.output = None  # the folder; this line goes to the screen
-    return line, DONE
+    said.output = None  # the folder; what it holds goes to the screen
+    if said.format == "json":
+        return _json(made.to_dict()), DONE
+    return made.markdown() if said.format == "markdown" else made.line(), DONE
 
 
 def _collectives(said: argparse.Namespace) -> Answer:

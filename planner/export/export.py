@@ -6,10 +6,10 @@ from typing import Final
 from planner.export.engines import TITLES, engine_folder
 from planner.export.harness import write_folder
 from planner.export.tensorrt import tensorrt_folder
+from planner.export.written import Written
 from planner.request import Request
 from planner.search import question_of, single_plan
 from topology.errors import InputError, unknown
-from topology.units import format_bytes, format_seconds
 
 BACKENDS: Final = ("tensorrt", *TITLES)
 
@@ -66,8 +66,12 @@ def export(  # noqa: PLR0913  # as the command has options
     version: str = "",
     multi_device: bool = False,
     scales: str = "",
-) -> str:
-    """Write the folder, and say in one line what it holds.
+) -> Written:
+    """Write the folder.
+
+    Returns
+    -------
+    where it is, its files with their sizes, and what is expected of the plan
 
     Raises
     ------
@@ -75,10 +79,8 @@ def export(  # noqa: PLR0913  # as the command has options
         As in `files`; and if the folder exists (`force` replaces it whole) or cannot be written.
     """
     found = files(request, plan, backend, version=version, multi_device=multi_device, scales=scales)
-    target = write_folder(found, output, force=force)
-    size = sum(map(len, found.values()))
-    line = f"{target}: {len(found)} files, {format_bytes(size)}; see README.md"
-    waits = json.loads(found["plan.json"]).get("enqueue", {}).get("exposed_s_a_step", 0.0)
-    if not waits:
-        return line
-    return f"{line}; without a CUDA graph a step waits {format_seconds(waits)} for the host"
+    return Written(
+        folder=write_folder(found, output, force=force),
+        sizes={path: len(contents) for path, contents in found.items()},
+        document=json.loads(found["plan.json"]),
+    )

@@ -356,7 +356,7 @@ def test_a_step_that_waits_for_the_host_is_said(tmp_path, monkeypatch):
     waiting = {"plan.json": b'{"enqueue": {"exposed_s_a_step": 4e-05}}'}
     monkeypatch.setattr(exporting, "files", lambda *args, **kwargs: waiting)
 
-    line = exporting.export(request, "tp2", "tensorrt", str(tmp_path / "out"))
+    line = exporting.export(request, "tp2", "tensorrt", str(tmp_path / "out")).line()
 
     assert line.endswith("without a CUDA graph a step waits 40 us for the host")
 
@@ -375,10 +375,58 @@ def test_a_plan_that_cannot_run_is_refused_with_those_that_can(plan, said, tmp_p
 
 
 def test_the_command_says_what_it_wrote(tmp_path):
-    line = exporting.export(FLUX, "ulysses4", "xdit", str(tmp_path / "out"))
+    line = exporting.export(FLUX, "ulysses4", "xdit", str(tmp_path / "out")).line()
 
     assert re.search(r"out: 3 files, [1-9][.0-9]* KiB; see README\.md$", line)
     assert os.access(tmp_path / "out" / "launch.sh", os.X_OK)
+
+
+COMMAND = ("export", "--model", "flux.1-dev", "--plan", "ulysses2", "--output")
+
+
+@pytest.mark.parametrize("backend", ["tensorrt", "xdit"])
+def test_the_command_s_json_lists_the_files_and_what_to_expect(backend, tmp_path):
+    code, out, err = run(*COMMAND, str(tmp_path / "out"), "--backend", backend, "--format", "json")
+    said = json.loads(out)
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+
+    assert (code, err) == (0, "")
+    assert said["folder"] == str(tmp_path / "out")
+    assert (said["backend"], said["plan"], said["gpus"]) == (backend, "ulysses2", 2)
+    assert said["runtime"] == {"tensorrt": "tensorrt", "xdit": "torch-eager"}[backend]
+    there = {
+        str(path.relative_to(tmp_path / "out")): path.stat().st_size
+        for path in (tmp_path / "out").rglob("*")
+        if path.is_file()
+    }
+    assert {one["path"]: one["bytes"] for one in said["files"]} == there
+    assert said["total_bytes"] == sum(there.values())
+    for name in ("latency_s", "step_s", "memory_bytes"):
+        assert said[name] == plan["expected"][name] > 0
+
+
+def test_the_command_s_markdown_is_a_table_of_files(tmp_path):
+    code, out, _ = run(*COMMAND, str(tmp_path / "out"), "--backend", "xdit", "--format", "markdown")
+
+    assert code == 0
+    assert re.search(r"a request, .* a step, .* on the fullest GPU$", out, re.MULTILINE)
+    size = (tmp_path / "out" / "plan.json").stat().st_size
+    assert f"| `plan.json` | {size:,} |" in out.splitlines()
+
+
+def test_what_python_returns_is_what_json_prints(tmp_path):
+    request, folder = replace(FLUX, gpus=2), str(tmp_path / "out")
+    made = exporting.export(request, "ulysses2", "tensorrt", folder)
+    _, out, _ = run(*COMMAND, folder, "--force", "--format", "json")
+
+    assert json.loads(out) == made.to_dict()
+
+
+@pytest.mark.parametrize("style", ["json", "markdown"])
+def test_a_refusal_prints_no_document(style, tmp_path):
+    (tmp_path / "out").mkdir()
+
+    assert_refused(*run(*COMMAND, str(tmp_path / "out"), "--format", style), "it exists")
 
 
 def spread_over_devices(text, **more):

@@ -108,8 +108,6 @@ def test_the_page_names_no_option_that_is_not_there(command):
     )
 
     named = set(re.findall(r"`(--[a-z-]+)", SECTIONS[command]))
-    if command in ("estimate", "simulate", "export"):
-        others = {"--format"}
 
     assert named - taken - others == set()
 
