@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import cast
 
+from planner.tensorrt.catalogue import allowed
 from topology.units import format_bytes, format_seconds
 
 Document = Mapping[str, object]
@@ -62,9 +63,14 @@ def _row(engine: Document) -> str:
 
 def _needs(needs: Mapping[str, str]) -> list[str]:
     nccl = f", NCCL {needs['nccl']} on LD_LIBRARY_PATH" if "nccl" in needs else ""
+    packages = allowed().packages
+    newest = max(packages, key=int)
+    quoted = " ".join(f"'{one}'" for one in packages[newest])
     return [
         f"Needs TensorRT {needs['tensorrt']}{nccl}, or newer ones; the Python runner also",
-        "numpy, nccl4py and cuda-bindings.",
+        f"numpy, nccl4py and cuda-bindings. For CUDA {newest}:",
+        "",
+        f"    pip install numpy {quoted}",
         "",
     ]
 
@@ -98,10 +104,13 @@ _HOW = (
     "    python -m runner build                      # engines that are missing, on this GPU",
     "    python -m runner build --weights FOLDER     # from safetensors files instead of random;",
     "                                                # those lie beside the engines (--keep)",
+    "    python -m runner build --weights filler     # for timing: random ones, made quickly",
+    "    python -m runner build --again              # those that are there too",
     "    python -m runner run --graph                # one process a GPU of this host",
 )
 _CPP = (
-    "In C++, with MPI:",
+    "In C++, with MPI, once the engines are built. It takes a CUDA toolkit, and the headers of",
+    "TensorRT, which its wheels lack, and of NCCL: -DTENSORRT_ROOT=DIR, -DNCCL_ROOT=DIR say where.",
     "",
     "    cmake -S cpp -B build && cmake --build build",
 )

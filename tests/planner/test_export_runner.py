@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,9 +20,12 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.plan import parse_plan
 from planner.request import Request
 from planner.search import price, question_of
+from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.runner import __main__ as running
 from planner.tensorrt.runner import harness, library
+from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
+from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.place import meets_at, rank_of
 from planner.tensorrt.runner.processes import start
 from validate.small import shrink
@@ -100,6 +105,19 @@ def test_the_exported_runner_refuses_in_one_line(folder, words):
     done = started(folder, *words)
 
     assert_wrong((done.returncode, done.stderr), "not built yet" if "run" in words else "No such")
+
+
+def test_commands_of_the_readme_are_those_there_are(capsys, monkeypatch, folder):
+    """What it says to type parses, and what it says to install has been chosen by its CUDA."""
+    said = (folder / "README.md").read_text()
+    lines = re.findall(r"python -m runner (.*?) *(?:#.*)?$", said, re.MULTILINE)
+
+    assert len(lines) > 5
+    for line in lines:
+        answer = run(capsys, monkeypatch, folder / "none", *line.split())  # judged after options
+        assert_wrong(answer, "none/plan.json: No such file")
+    assert f"    pip install numpy {' '.join(map(repr, allowed().packages['13']))}\n" in said
+    assert re.search(r"For CUDA 13:", said)
 
 
 def test_no_module_of_the_runner_hides_one_of_python():
@@ -380,3 +398,21 @@ def test_a_library_that_lets_no_thread_run_is_ended_by_the_system():
     done = subprocess.run([sys.executable, "-c", text], check=False, timeout=20)
 
     assert done.returncode == -signal.SIGALRM
+
+
+def test_a_builder_that_is_none_is_one_line():
+    """Without a GPU TensorRT logs why, makes nothing, and its bindings raise a TypeError."""
+
+    class Logger:
+        ERROR, INTERNAL_ERROR = "error", "internal"
+
+    def refuse(logger):
+        logger.log("error", "CUDA initialization failure with error: 35.\nPlease check it")
+        raise TypeError("pybind11::init(): factory function returned nullptr")
+
+    tensorrt = SimpleNamespace(__name__="tensorrt", ILogger=Logger, Builder=refuse)
+    share = Share(document={"name": "forward"}, arrays={}, weights=None)
+
+    said = r"^TensorRT makes no builder here: CUDA initialization failure with error: 35\. Please"
+    with pytest.raises(RunError, match=said):
+        build(tensorrt, share, Options())

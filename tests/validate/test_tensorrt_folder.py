@@ -1,6 +1,7 @@
 """Exported folders: engines, weights and norms of checkpoints in them."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -41,7 +42,9 @@ def test_a_plan_is_checked_as_far_as_this_host_can(plan, tmp_path):
     assert report.number_error < 1e-6
     assert report.engines == {"cfg2.ulysses2": 2, "tp2": 3}[plan]
     assert "does not run those of several GPUs" in report.left_out[0]
-    assert report.to_dict()["passed"] is True
+    said = report.to_dict()
+    assert said["passed"] is True
+    assert [said[name] for name in ("error", "bound", "step_s", "predicted_s")] == [None] * 4
     assert "engines:" in report.text()
 
 
@@ -124,7 +127,7 @@ def test_an_exported_folder_builds_its_engines(folder, weights, keep, beside):
 
     assert done.returncode == 0, done.stderr
     built = {path.name for path in (folder / "engines").iterdir()}
-    engines = {"combine.engine", "forward.rank0.engine", "forward.rank1.engine"}
+    engines = {"combine.engine", "forward.rank0.engine", "forward.rank1.engine", "built.json"}
     assert built == engines | ({f"forward.rank{n}.weights" for n in range(2)} if beside else set())
     assert "forward.rank1.engine: " in done.stdout
     said = "1 tensors of the checkpoint have no place: norm_out.linear\n"
@@ -132,16 +135,52 @@ def test_an_exported_folder_builds_its_engines(folder, weights, keep, beside):
     assert "2 of 2 engines built" in command(folder, "show").stdout
 
 
+def test_engines_that_are_there_are_said_and_kept(folder):
+    command(folder, "build", *QUICK)
+    before = (folder / "engines" / "forward.rank0.engine").stat()
+    (folder / "engines" / "forward.rank1.engine").unlink()
+
+    done = command(folder, "build", *QUICK)
+
+    assert done.returncode == 0, done.stderr
+    assert "forward.rank0.engine: there already\n" in done.stdout
+    assert "forward.rank1.engine: there already" not in done.stdout
+    assert (folder / "engines" / "forward.rank0.engine").stat() == before
+    assert "2 of 2 engines built" in command(folder, "show").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--weights", "weights"], "built with --weights drawn, got "),
+        (["--keep", "file"], "built with --keep engine, got file"),
+        (["--streaming"], "built with --streaming False, got True"),
+    ],
+)
+def test_engines_that_were_built_otherwise_are_not_taken_for_those_asked_for(folder, words, said):
+    """A checkpoint's numbers beside made-up ones of another rank would give wrong results."""
+    checkpoint(folder)
+    command(folder, "build", *QUICK)
+
+    done = command(folder, "build", *words, *QUICK)
+    anew = command(folder, "build", *words, "--again", *QUICK)
+
+    assert done.returncode == 2
+    assert re.fullmatch(rf"runner: .*engines/\S+: {said}.*; --again builds it anew\n", done.stderr)
+    assert anew.returncode == 0, anew.stderr
+    assert "there already" not in anew.stdout
+    assert json.loads((folder / "engines" / "built.json").read_text())["level"] == 0
+
+
 def test_weights_within_an_engine_leave_no_file_beside_it(folder):
     """One that an earlier build left would be of another engine."""
     checkpoint(folder)
     command(folder, "build", "--weights", "weights", *QUICK)
-    (folder / "engines" / "forward.rank0.engine").unlink()
 
-    command(folder, "build", "--weights", "filler", *QUICK)
+    command(folder, "build", "--weights", "filler", "--again", *QUICK)
 
     left = {path.name for path in (folder / "engines").iterdir() if path.suffix == ".weights"}
-    assert left == {"forward.rank1.weights"}
+    assert left == set()
 
 
 def test_streamed_weights_are_in_the_engine(folder):

@@ -102,8 +102,11 @@ class Report:
         return self.number_error <= NUMBERS_BOUND and self.error <= self.bound
 
     def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints."""
-        return {**asdict(self), "case": self.case.to_dict(), "passed": self.passed}
+        """Return what ``--format json`` prints; nothing is known of what was not done."""
+        ran = {name: None for name in ("error", "bound") if not self.bound}
+        timed = {name: None for name in ("step_s", "predicted_s") if not self.step_s}
+        found = {**asdict(self), "case": self.case.to_dict(), "passed": self.passed}
+        return found | ran | timed
 
     def passes(self, gate: float) -> bool:
         """Whether it is right, and a step as long as predicted where one was timed."""

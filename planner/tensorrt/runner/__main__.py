@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         help="weights within engines, or beside them (default: beside, where read from a folder)",
     )
     build.add_argument("--capability", default="", help="such as SM120 (TensorRT-RTX alone)")
+    build.add_argument("--again", action="store_true", help="engines that are there too")
     build.set_defaults(command=_build)
     running = commands.add_parser("run", help="run the plan, one process a rank")
     running.add_argument("--steps", type=_whole, default=0, help="denoising steps; all if left out")
@@ -98,10 +99,10 @@ def _show(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     plan = folder.plan
     print(f"{plan['model']} {plan['plan']} on {plan['hardware']}, {plan['precision']}")
     for document in folder.documents:
-        count = 1 if document["shared"] else cast(int, document["ranks"])
-        there = sum(folder.engine(str(document["name"]), rank).exists() for rank in range(count))
+        engines = folder.engines(document)
+        there = sum(path.exists() for path in engines)
         layers = len(cast("list[object]", document["layers"]))
-        print(f"  {document['name']}: {layers} layers, {there} of {count} engines built")
+        print(f"  {document['name']}: {layers} layers, {there} of {len(engines)} engines built")
     return 0
 
 
@@ -114,8 +115,62 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         outside=_outside(arguments),
     )
     source = harness.weights_from(arguments.weights, folder.plan)
-    harness.build_all(folder, source, options, lambda line: print(line, flush=True))
+    load()  # before anything is written
+    record = _settle(folder, _told(arguments, outside=options.outside), again=arguments.again)
+    try:
+        harness.build_all(folder, source, options, lambda line: print(line, flush=True))
+    finally:
+        if not _there(folder):
+            record.unlink(missing_ok=True)
     return 0
+
+
+def _there(folder: harness.Folder) -> list[Path]:
+    """List the engines that are there."""
+    every = [path for one in folder.documents for path in folder.engines(one)]
+    return [path for path in every if path.exists()]
+
+
+def _told(arguments: argparse.Namespace, *, outside: bool) -> dict[str, object]:
+    """How engines are to be built, by the options that say so."""
+    made_up = arguments.weights in harness.MADE_UP
+    return {
+        "weights": arguments.weights if made_up else str(Path(arguments.weights).resolve()),
+        "keep": "file" if outside else "engine",
+        **{name: getattr(arguments, name) for name in ("level", "workspace", "streaming")},
+        "capability": arguments.capability,
+    }
+
+
+def _settle(folder: harness.Folder, told: Mapping[str, object], *, again: bool) -> Path:
+    """Keep engines that are there, and remember how those of the folder are built.
+
+    Returns
+    -------
+    the file that says how
+
+    Raises
+    ------
+    InputError
+        If they were built otherwise: ranks would have different weights, or not those asked for.
+    """
+    there = _there(folder)
+    record = folder.path / "engines" / "built.json"
+    was = harness.document_at(record) if there and record.exists() else told
+    for name, value in {} if again else told.items():
+        if was.get(name) != value:
+            raise InputError(
+                f"{there[0]}: built with --{name} {was.get(name)}, got {value}; "
+                "--again builds it anew"
+            )
+    for path in there:
+        if again:
+            path.unlink()
+        else:
+            print(f"{path.name}: there already")
+    if again or not there:
+        harness.save(record.parent, record.stem, told)
+    return record
 
 
 def _outside(arguments: argparse.Namespace) -> bool:

@@ -93,7 +93,7 @@ def build(
         With the layer and the cause, where TensorRT refuses.
     """
     log = Log()
-    builder = library.Builder(logger(library, log))
+    builder = _builder(library, log)
     flag = library.NetworkDefinitionCreationFlag
     flags = 1 << int(flag.STRONGLY_TYPED) if hasattr(flag, "STRONGLY_TYPED") else 0
     network = builder.create_network(flags)
@@ -109,6 +109,14 @@ def build(
         raise RunError(f"{name} of rank {share.rank}: TensorRT built nothing: {log.cause()}")
     del site
     return Built(plan, bytes(cache.serialize()) if cache is not None else b"")
+
+
+def _builder(library: ModuleType, log: Log) -> Foreign:
+    """Make a builder; bindings raise a TypeError where TensorRT makes none, as without a GPU."""
+    try:
+        return library.Builder(logger(library, log))
+    except TypeError:
+        raise RunError(f"TensorRT makes no builder here: {log.cause()}") from None
 
 
 def _serialised(

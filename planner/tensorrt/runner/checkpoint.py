@@ -26,6 +26,8 @@ LARGEST_HEADER: Final = 2**27
 """Bytes of a file's table of contents."""
 TOGETHER: Final = 256
 """Columns that are read at once."""
+SHOWN: Final = 6
+"""Names in a list, before it is cut."""
 Names = Mapping[str, Sequence[str]]
 """Keys of a checkpoint's tensors by our name.
 
@@ -102,9 +104,8 @@ def _stored(where: str, one: Mapping[str, object], data: NDArray[np.uint8]) -> S
     start, stop = cast("list[int]", one["data_offsets"])
     wanted = prod(shape) * np.dtype(STORED[dtype]).itemsize
     if stop - start != wanted or stop > len(data):
-        raise InputError(
-            f"{where}: {stop - start} bytes, wanted {wanted}; the file may be cut short"
-        )
+        there = max(0, min(stop, len(data)) - start)
+        raise InputError(f"{where}: {there} bytes, wanted {wanted}; the file may be cut short")
     return Stored(dtype, shape, data[start:stop])
 
 
@@ -232,6 +233,16 @@ def _joined(name: str, found: Found, entry: Layer) -> Floats:
         keys = ", ".join(key for key, _ in found)
         raise InputError(f"{name}: {keys} have {have} numbers, wanted {wanted}")
     return np.concatenate(pieces)
+
+
+def few(tensors: Iterable[str]) -> str:
+    """Name the modules of tensors, the first few where there are many.
+
+    >>> few(["a.weight", "a.bias", "b.weight"])
+    'a, b'
+    """
+    modules = sorted({key.rsplit(".", 1)[0] for key in tensors})
+    return ", ".join(modules[:SHOWN]) + (" ..." if len(modules) > SHOWN else "")
 
 
 def unused(tensors: Iterable[str], checkpoint: Mapping[str, Names]) -> list[str]:

@@ -21,6 +21,7 @@ from planner.tensorrt.runner.checkpoint import (
     Names,
     Stored,
     contents,
+    few,
     from_checkpoint,
     learned_from,
     unused,
@@ -38,8 +39,6 @@ from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn, fi
 SCHEMA: Final = "1"
 MADE_UP: Final[Mapping[str, Callable[[], Weights]]] = {"drawn": drawn, "filler": filler}
 """Weights that no checkpoint has."""
-SHOWN: Final = 6
-"""Names of what has no place in a network, before the list is cut."""
 Document = Mapping[str, object]
 Tell = Callable[[str], None]
 
@@ -57,6 +56,11 @@ class Folder:
         document = next(one for one in self.documents if one["name"] == name)
         file = f"{name}.engine" if document["shared"] else f"{name}.rank{rank}.engine"
         return self.path / "engines" / file
+
+    def engines(self, document: Document) -> list[Path]:
+        """Paths of all engines of a network."""
+        count = 1 if document["shared"] else cast(int, document["ranks"])
+        return [self.engine(str(document["name"]), rank) for rank in range(count)]
 
     def constants(self, name: str) -> dict[str, Bits]:
         """Constants of a network."""
@@ -101,7 +105,8 @@ def _readable(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: it is damaged, or cut short: {error}") from None
 
 
-def _document(path: Path) -> Document:
+def document_at(path: Path) -> Document:
+    """Read a JSON object."""
     with _readable(path):
         document = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict):
@@ -118,12 +123,12 @@ def open_folder(path: str | Path) -> Folder:
         If it is none, one of another schema, or not as it was written.
     """
     folder = Path(path)
-    plan = _document(folder / "plan.json")
+    plan = document_at(folder / "plan.json")
     if plan.get("schema") != SCHEMA:
         raise InputError(f"{folder}: plan of schema {plan.get('schema')!s:.40}, wanted {SCHEMA}")
     with _readable(folder / "plan.json"):
         names = [str(one["name"]) for one in cast("list[Document]", plan["engines"])]
-    documents = tuple(_document(folder / "networks" / f"{name}.json") for name in names)
+    documents = tuple(document_at(folder / "networks" / f"{name}.json") for name in names)
     if digest_of(plan, documents) != plan.get("digest"):
         raise InputError(f"{folder}: plan.json or networks were changed since they were exported")
     return Folder(path=folder, plan=plan, documents=documents)
@@ -195,25 +200,22 @@ def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> l
     RunError
         If one is not built, or cannot be written.
     """
-    library, made = load(), []
+    library, made = load(), list[Path]()
     if source.unused:
-        named = sorted({key.rsplit(".", 1)[0] for key in source.unused})
-        shown = ", ".join(named[:SHOWN]) + (" ..." if len(named) > SHOWN else "")
-        tell(f"{len(source.unused)} tensors of the checkpoint have no place: {shown}")
+        tell(f"{len(source.unused)} tensors of the checkpoint have no place: {few(source.unused)}")
     with _writable(folder.path / "engines"):
         (folder.path / "engines").mkdir(exist_ok=True)
     for document in folder.documents:
-        name = str(document["name"])
         share = Share(
             document=document,
-            arrays=folder.constants(name),
+            arrays=folder.constants(str(document["name"])),
             weights=source.weights,
             learned=source.learned,
             reaches=source.reaches,
         )
-        for rank in range(1 if document["shared"] else cast(int, document["ranks"])):
-            path = folder.engine(name, rank)
-            made.append(path)
+        paths = folder.engines(document)
+        made += paths
+        for rank, path in enumerate(paths):
             if not path.exists():
                 _build(library, replace(share, rank=rank), options, path, source, tell)
     return made
