@@ -28,10 +28,10 @@ from planner.tensorrt.products import REACH
 from planner.tensorrt.runner.digest import digest_of
 from planner.tensorrt.schedule import buffer_bytes, schedule
 from planner.tensorrt.sheet import Dtype, Network
-from planner.tensorrt.sizes import engine_size, enqueue
+from planner.tensorrt.sizes import again_bytes, engine_size, enqueue
 from planner.workload import Workload
 from topology.errors import IllegalPlanError
-from topology.units import Seconds
+from topology.units import Seconds, format_bytes
 
 COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 """Type of activations by precision; BF16 for all others."""
@@ -148,7 +148,12 @@ def plan_document(
         "enqueue": _enqueue(found, order),
         "checkpoint": checkpoint_of(model),
         "expected": found.to_dict(),
-        "cautions": [*cautions(model, plan), *_turns(model), *_assumed(written)],
+        "cautions": [
+            *cautions(model, plan),
+            *_turns(model),
+            *_twice(found, written),
+            *_assumed(written),
+        ],
     }
     digest = digest_of(document, [document_of(network) for network in written])
     return {**document, "digest": digest}
@@ -160,6 +165,16 @@ def _turns(model: Model) -> Iterator[str]:
         yield (
             f"{model.transformers} transformers of one make take turns over the steps, and every "
             "step runs one of them here: that of the folder which is given as weights"
+        )
+
+
+def _twice(found: PlanEstimate, written: Sequence[Network]) -> Iterator[str]:
+    """Say how much more a GPU holds where engines have weights in common."""
+    again = again_bytes(written)
+    if again:
+        yield (
+            f"prefill and decode are engines with their own weights: {format_bytes(again)} more on "
+            f"a GPU than is expected of the plan, {format_bytes(found.memory_bytes + again)} in all"
         )
 
 

@@ -33,6 +33,21 @@ def weight_bytes(network: Network) -> float:
     return sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in made)
 
 
+def again_bytes(networks: Iterable[Network]) -> Bytes:
+    """Bytes of the weights of one rank that another of its engines holds too.
+
+    A decoder's prefill and its decode step are two engines of the same weights.
+    """
+    known, again = set(), 0.0
+    for network in networks:
+        for layer in network.of("weight"):
+            which = tuple(layer.attributes[key] for key in ("weight", "layer", "part"))
+            if which in known:
+                again += sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in layer.outputs)
+            known.add(which)
+    return Bytes(again)
+
+
 def engine_size(network: Network, allowed: Allowed) -> EngineSize:
     """Estimate the engines of a network.
 

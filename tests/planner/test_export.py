@@ -24,6 +24,7 @@ from planner.tensorrt.catalogue import allowed
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.sizes import enqueue
 from topology.errors import IllegalPlanError, InputError
+from topology.units import format_bytes
 from validate.small import shrink
 
 FLUX = Request(model="flux.1-dev", gpus=4)
@@ -78,6 +79,21 @@ def test_expected_engines_hold_the_weights_and_take_minutes(plan):
 
     assert 22e9 < forward["expected_bytes"] < 25e9
     assert 200 < forward["expected_build_s"] < 2000
+
+
+def test_weights_that_two_engines_hold_are_said():
+    """A decoder's prefill and decode step; a diffusion model's engines have none in common."""
+    made = files(Request(model="llama-3.1-8b", gpus=2), "tp2", "tensorrt")
+    plan = json.loads(made["plan.json"])
+    (said,) = plan["cautions"]
+
+    weights = plan["engines"][1]["expected_bytes"] - allowed().overhead.value
+    assert f"their own weights: {format_bytes(weights)} more on a GPU" in said
+    assert f"{format_bytes(plan['expected']['memory_bytes'] + weights)} in all" in said
+    assert said in made["README.md"].decode()
+    for model in ("cosmos3", "wan2.1-1.3b"):
+        request = Request(model=model, gpus=2)
+        assert not json.loads(files(request, "tp2", "tensorrt")["plan.json"])["cautions"]
 
 
 def test_tensor_parallel_ranks_have_engines_of_their_own():
