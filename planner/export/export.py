@@ -43,6 +43,8 @@ def files(
         raise InputError(f"--multi-device-attention: got --backend {backend}, wanted tensorrt")
     if version and backend != "tensorrt":
         raise InputError(f"--tensorrt-version: got --backend {backend}, wanted tensorrt")
+    if backend == "tensorrt" and request.runtime != backend:
+        raise InputError(f"runtime: got {request.runtime}, wanted tensorrt, as --backend has it")
     if backend in TITLES and request.engine not in ("", backend):
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
     if scales and backend != "tensorrt":

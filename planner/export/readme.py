@@ -36,13 +36,11 @@ def readme(document: Document) -> str:
             "",
             *_needs(cast("Mapping[str, str]", document["needs"])),
             *_enqueue(cast("Mapping[str, float]", document["enqueue"])),
-            *_HOW,
-            f"    mpirun -np {document['gpus']} python -m runner run",
-            "",
-            "On several nodes, MASTER_ADDR and MASTER_PORT say where rank 0 listens.",
+            *_BUILD,
+            *_run(document),
             "",
             *_CPP,
-            f"    mpirun -np {document['gpus']} build/runner .",
+            f"    {_mpirun(document)} build/runner .",
             "",
             *_WHAT,
             *_unused(cast("Mapping[str, Mapping[str, str]]", document["checkpoint"])),
@@ -65,13 +63,41 @@ def _needs(needs: Mapping[str, str]) -> list[str]:
     nccl = f", NCCL {needs['nccl']} on LD_LIBRARY_PATH" if "nccl" in needs else ""
     packages = allowed().packages
     newest = max(packages, key=int)
-    quoted = " ".join(f"'{one}'" for one in packages[newest])
+    install = ["pip install", *[f"'{one}'" for one in packages[newest]], "numpy"]
     return [
         f"Needs TensorRT {needs['tensorrt']}{nccl}, or newer ones; the Python runner also",
         f"numpy, nccl4py and cuda-bindings. For CUDA {newest}:",
         "",
-        f"    pip install numpy {quoted}",
+        f"    {' '.join(install)}",
         "",
+    ]
+
+
+def _hosts(document: Document) -> int:
+    ranks = cast("list[Mapping[str, int]]", document["ranks"])
+    return 1 + max(rank["host"] for rank in ranks)
+
+
+def _mpirun(document: Document) -> str:
+    """Start the plan's ranks, as Open MPI is told to where there are several hosts."""
+    gpus, hosts = cast(int, document["gpus"]), _hosts(document)
+    named = [f"HOST{host}:{gpus // hosts}" for host in range(hosts)]
+    return f"mpirun -np {gpus}" + (f" --host {','.join(named)}" if hosts > 1 else "")
+
+
+def _run(document: Document) -> list[str]:
+    """Say how the ranks are started in Python."""
+    hosts, mpirun = _hosts(document), _mpirun(document)
+    if hosts == 1:
+        return [
+            "    python -m runner run --graph                # one process a GPU of this host",
+            f"    {mpirun} python -m runner run --graph",
+        ]
+    return [
+        f"    {mpirun} -x MASTER_ADDR=HOST0 python -m runner run --graph",
+        "",
+        f"All {hosts} hosts have this folder at the same path, with the engines built. These are",
+        "options of Open MPI; MASTER_ADDR and MASTER_PORT say where rank 0 listens.",
     ]
 
 
@@ -99,14 +125,13 @@ def _or(words: object) -> str:
     return f"{', '.join(most)} or {last}"
 
 
-_HOW = (
+_BUILD = (
     "    python -m runner show                       # what is here",
     "    python -m runner build                      # engines that are missing, on this GPU",
     "    python -m runner build --weights FOLDER     # from safetensors files instead of random;",
     "                                                # those lie beside the engines (--keep)",
     "    python -m runner build --weights filler     # for timing: random ones, made quickly",
     "    python -m runner build --again              # those that are there too",
-    "    python -m runner run --graph                # one process a GPU of this host",
 )
 _CPP = (
     "In C++, with MPI, once the engines are built. It takes a CUDA toolkit, and the headers of",

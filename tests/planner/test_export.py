@@ -165,6 +165,27 @@ def test_other_engines_are_told_the_plan(backend, flag):
     assert plan["expected"]["latency_s"] > 0
 
 
+@pytest.mark.parametrize(("gpus", "nodes"), [(4, 1), (16, 2)])
+def test_the_readme_starts_ranks_where_they_sit(gpus, nodes):
+    request = Request(model="wan2.1-1.3b", gpus=gpus, nodes=nodes)
+    readme = files(request, f"cfg2.allgather_kv{gpus // 2}", "tensorrt")["README.md"].decode()
+
+    alone = "    python -m runner run --graph                # one process a GPU of this host\n"
+    assert (alone in readme) == (nodes == 1)
+    where = " --host HOST0:8,HOST1:8" if nodes > 1 else ""
+    assert f"    mpirun -np {gpus}{where} build/runner .\n" in readme
+    address = " -x MASTER_ADDR=HOST0" if nodes > 1 else ""
+    assert f"    mpirun -np {gpus}{where}{address} python -m runner run --graph\n" in readme
+
+
+@pytest.mark.parametrize("words", [("--runtime", "torch-eager"), ("--engine", "xdit")])
+def test_tensorrt_s_folder_expects_what_tensorrt_takes(words, tmp_path):
+    argv = ("export", "--model", "flux.1-dev", "--plan", "tp2", "--output", str(tmp_path / "out"))
+
+    assert_refused(*run(*argv, *words), "runtime: got torch-eager, wanted tensorrt")
+    assert not (tmp_path / "out").exists()
+
+
 def test_sizes_reach_the_engine():
     asked = replace(FLUX, height=768, width=512, steps=4)
 

@@ -107,6 +107,16 @@ def test_the_exported_runner_refuses_in_one_line(folder, words):
     assert_wrong((done.returncode, done.stderr), "not built yet" if "run" in words else "No such")
 
 
+def test_ranks_of_several_hosts_are_not_started_on_one(capsys, monkeypatch, built):
+    text = (built / "plan.json").read_text().replace('"host": 0', '"host": 1', 1)
+    (built / "plan.json").write_text(text)
+    monkeypatch.setattr(harness, "digest_of", lambda plan, documents: plan["digest"])
+
+    answer = run(capsys, monkeypatch, built, "run")
+
+    assert_wrong(answer, "the ranks are on 2 hosts: start them by mpirun or torchrun")
+
+
 def test_commands_of_the_readme_are_those_there_are(capsys, monkeypatch, folder):
     """What it says to type parses, and what it says to install has been chosen by its CUDA."""
     said = (folder / "README.md").read_text()
@@ -116,8 +126,8 @@ def test_commands_of_the_readme_are_those_there_are(capsys, monkeypatch, folder)
     for line in lines:
         answer = run(capsys, monkeypatch, folder / "none", *line.split())  # judged after options
         assert_wrong(answer, "none/plan.json: No such file")
-    assert f"    pip install numpy {' '.join(map(repr, allowed().packages['13']))}\n" in said
-    assert re.search(r"For CUDA 13:", said)
+    wanted = " ".join(map(repr, allowed().packages["13"]))
+    assert f"For CUDA 13:\n\n    pip install {wanted} numpy\n" in said
 
 
 def test_no_module_of_the_runner_hides_one_of_python():

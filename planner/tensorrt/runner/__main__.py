@@ -188,6 +188,9 @@ def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     harness.check_built(folder, range(world) if rank is None else [rank])
     if rank is not None:
         return _rank(folder, rank, arguments)
+    hosts = {one.get("host", 0) for one in cast("list[dict[str, int]]", folder.plan["ranks"])}
+    if len(hosts) > 1:
+        raise InputError(f"the ranks are on {len(hosts)} hosts: start them by mpirun or torchrun")
     argv = ["-m", __package__ or "runner", *sys.argv[1:]]
     start(argv, world, arguments.total, os.environ)
     return 0
