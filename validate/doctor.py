@@ -185,6 +185,9 @@ def _nccl(machine: Machine, known: Allowed) -> Check:
         )
         found = f"neither {names} along LD_LIBRARY_PATH ({where})"
         return Check(name="NCCL", state="missing", found=found, advice=advice)
+    if not machine.nccl.version:
+        found = f"{machine.nccl.path}: it cannot be loaded, or is no NCCL"
+        return Check(name="NCCL", state="missing", found=found, advice=package)
     runs = numbers(machine.nccl.version)
     found = f"{machine.nccl.version}, {machine.nccl.path}"
     if runs < known.nccl:

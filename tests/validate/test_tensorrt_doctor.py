@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from ctypes.util import find_library
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,13 +124,24 @@ def test_cuda_12_is_given_its_own_packages():
 
 
 def test_nccl_is_looked_for_along_the_path_in_order(tmp_path):
-    """A file that is no library is found, and is none."""
+    """A file that is no library is found, and has no version."""
     empty, other = tmp_path / "a", tmp_path / "b"
     empty.mkdir(), other.mkdir()
     (other / "libnothing.so.2").write_bytes(b"")
 
-    assert find_nccl([str(empty), str(other)], ("libnothing.so.2",)) is None
+    found = find_nccl([str(empty), str(other)], ("libnothing.so.2",))
+    assert found == Library(version="", path=str(other / "libnothing.so.2"))
     assert find_nccl([str(empty)], ("libnothing.so.2",)) is None
+
+
+def test_a_library_that_is_no_nccl_is_said_to_be_none():
+    path = find_library("c")
+    found = find_nccl([], (path,))
+
+    assert found == Library(version="", path=path)
+    (check,) = (one for one in diagnose(replace(GOOD, nccl=found)).checks if one.name == "NCCL")
+    assert (check.state, check.found) == ("missing", f"{path}: it cannot be loaded, or is no NCCL")
+    assert "nvidia-nccl-cu13" in check.advice
 
 
 def test_looking_at_this_machine_fails_nowhere():

@@ -171,7 +171,10 @@ def _tensorrt() -> tuple[Library | None, str]:
 def find_nccl(
     folders: Sequence[str], names: Sequence[str] = ("libnccl.so.2", "libnccl.so")
 ) -> Library | None:
-    """Find NCCL as TensorRT does: each name along LD_LIBRARY_PATH, then where the system looks."""
+    """Find NCCL as TensorRT does: each name along LD_LIBRARY_PATH, then where the system looks.
+
+    Its version is "" where a file of the name is none, or cannot be loaded.
+    """
     for name in names:
         for folder in folders:
             path = Path(folder) / name
@@ -182,11 +185,11 @@ def find_nccl(
     return None
 
 
-def _nccl(path: str) -> Library | None:
+def _nccl(path: str) -> Library:
     library, number = _open(path), ctypes.c_int()
-    if library is None or library.ncclGetVersion(ctypes.byref(number)):
-        return None
-    return Library(version=shown_version(number.value), path=path)
+    ask = getattr(library, "ncclGetVersion", None)
+    known = ask is not None and ask(ctypes.byref(number)) == 0
+    return Library(version=shown_version(number.value) if known else "", path=path)
 
 
 def _beside() -> str:
