@@ -99,16 +99,15 @@ def add_action(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument("action", choices=names, metavar="|".join(names), help="see above")
 
 
-def add_output(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+def add_output(
+    parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS, *, file: bool = True
+) -> None:
     """Add how and where an answer is written."""
-    _add_format(parser, formats)
-    parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
-
-
-def _add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
     parser.add_argument(
         "--format", choices=formats, default="table", help="of the answer (default: table)"
     )
+    if file:
+        parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
 
 
 def add_recommend(parser: argparse.ArgumentParser) -> None:
@@ -149,9 +148,8 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
         default="tensorrt",
-        help="what the folder is for: tensorrt, networks with a builder and runners; or an engine "
-        "by name, xdit, diffusers, sglang, vllm-omni or trtmc: its launch line and settings "
-        "(default: tensorrt)",
+        help="tensorrt, networks with a builder and runners; or launch line and settings of "
+        "xdit, diffusers, sglang, vllm-omni or trtmc (default: tensorrt)",
     )
     parser.add_argument(
         "--tensorrt-version",
@@ -168,11 +166,10 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         "--scales",
         default="",
         metavar="FILE",
-        help="largest activations, for products in fp8, nvfp4 or int8, as python -m validate "
-        "scales writes them (default: those of the checkpoint, or 16)",
+        help="largest activations, of python -m validate scales (default: the checkpoint's, or 16)",
     )
     parser.add_argument("--force", action="store_true", help="replace the folder, if there is one")
-    _add_format(parser)
+    add_output(parser, file=False)
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
 
 
