@@ -55,6 +55,8 @@ def _session(asked: argparse.Namespace) -> int:
     if asked.list:
         harness.say("\n".join(case.key for case in cases))
         return 0
+    if asked.output is None:
+        raise InputError("the following arguments are required: --output")
     for name in ("minutes", "budget", "gate"):
         check_positive(name, getattr(asked, name))
     log = asked.output / "session.log"
@@ -82,7 +84,7 @@ def _session(asked: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python3 -m validate.gpu_session")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--output", type=Path, help="folder of the results; --list needs none")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--hardware", default="", help="a catalogue name (default: this one's)")
@@ -91,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plans", default=",".join(PLANS))
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument(
-        "--subjects", type=_numbers, default="", help="numbers of the list, joined by commas"
+        "--subjects", type=_numbers, default=[], help="numbers of the list, joined by commas"
     )
     parser.add_argument("--compiler", default="inductor", help="backend of torch.compile")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds to repeat a case")
@@ -122,6 +124,9 @@ def _cases(asked: argparse.Namespace) -> list[Case]:
     for name in models:
         if name not in known_models:
             raise unknown("model", name, dict.fromkeys(known_models))
+    for number in asked.subjects:
+        if not 1 <= number <= len(SUBJECTS):
+            raise InputError(f"subjects: got {number}, wanted 1 to {len(SUBJECTS)}")
     subjects = [
         one
         for number, one in enumerate(SUBJECTS, 1)

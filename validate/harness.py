@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, cast
@@ -140,8 +141,26 @@ def read_json(path: str) -> dict[str, object]:
 
 
 def read_text(path: Path) -> str:
-    """Read a file, nothing where there is none."""
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    """Read a file, nothing where there is none.
+
+    Raises
+    ------
+    InputError
+        If it is no file, holds no text, or cannot be read.
+    """
+    with _said(path):
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Say of a file what cannot be done with it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{str(path)[:80]}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{str(path)[:80]}: no text (byte {error.start})") from None
 
 
 def check_folder(path: Path) -> None:
@@ -160,16 +179,28 @@ def check_folder(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    """Write a file whole or not at all; raises InputError where that is not possible."""
+    with _said(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
 
 
 def append_line(path: Path, text: str) -> None:
-    """Add a line to a file, on the disk before this returns; half a line before it is dropped."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Add a line to a file, on the disk before this returns; half a line before it is dropped.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    with _said(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _append(path, text)
+
+
+def _append(path: Path, text: str) -> None:
     with path.open("a+b") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from topology.units import format_bytes, format_seconds
+from topology.units import counted, format_bytes, format_seconds
 from validate.compare import Comparison, Ranking, Summary
 
 HEADERS: Final = (
@@ -29,7 +29,7 @@ def _cells(one: Comparison, gate: float) -> list[str]:
         format_seconds(measured.step_s),
         _predicted(one),
         percent(one.step_error),
-        f"{format_bytes(measured.memory_bytes)} {percent(one.memory_error)}",
+        _memory(one),
         f"{max(measured.error, measured.full_error):.1e}",
         said["gemm"],
         said["attention"],
@@ -43,6 +43,12 @@ def _predicted(one: Comparison) -> str:
     """Predicted seconds, and on what they rest where nothing was measured or fitted there."""
     rests = "" if one.predicted.basis in KNOWN else f" ({one.predicted.basis})"
     return format_seconds(one.predicted.step_s) + rests
+
+
+def _memory(one: Comparison) -> str:
+    """Measured bytes and the error of what was predicted; a CPU measures none."""
+    taken = one.measured.memory_bytes
+    return f"{format_bytes(taken)} {percent(one.memory_error)}" if taken else "-"
 
 
 def _beside(one: Comparison, kinds: Sequence[str]) -> str:
@@ -77,8 +83,7 @@ def text(
     rows = [list(HEADERS), *[_cells(one, gate) for one in found]]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADERS) - 1)]
     lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
-    said = [*_rankings(ranked), *_summary(summary, gate), *instrumented(found)]
-    return "\n".join([*lines, "", *said])
+    return "\n".join([*lines, "", *_said(found, ranked, summary, gate)])
 
 
 def markdown(
@@ -87,10 +92,28 @@ def markdown(
     """Everything for a document."""
     rows = [list(HEADERS), ["---"] * len(HEADERS), *[_cells(one, gate) for one in found]]
     table = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-    said = [
-        f"- {line}" for line in (*_rankings(ranked), *_summary(summary, gate), *instrumented(found))
-    ]
+    said = [f"- {line}" for line in _said(found, ranked, summary, gate)]
     return "\n".join([*table, "", *said])
+
+
+def _said(
+    found: Sequence[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
+) -> Iterator[str]:
+    """Lines below the table."""
+    yield from _rankings(ranked)
+    yield "; ".join(_summary(found, ranked, summary, gate))
+    yield from _notes(found)
+    yield from instrumented(found)
+
+
+def _notes(found: Iterable[Comparison]) -> Iterator[str]:
+    """Say what was otherwise than asked in cases that were done, such as what was not compiled."""
+    keys: dict[str, list[str]] = {}
+    for one in found:
+        if one.measured.status == "done" and one.measured.note:
+            keys.setdefault(one.measured.note, []).append(one.measured.key)
+    for note, named in keys.items():
+        yield f"{named[0] if len(named) == 1 else counted(len(named), 'case')}: {note}"
 
 
 def instrumented(found: Iterable[Comparison]) -> list[str]:
@@ -119,10 +142,21 @@ def _rankings(ranked: Iterable[Ranking]) -> Iterator[str]:
         )
 
 
-def _summary(summary: Summary, gate: float) -> Iterator[str]:
+def _summary(
+    found: Iterable[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
+) -> Iterator[str]:
+    """Sum up what there is of it: nothing of errors where nothing was done or measured."""
+    done = f"{summary.done} of {summary.cases} cases done"
+    if not summary.done:
+        yield done
+        return
     yield (
-        f"{summary.done} of {summary.cases} cases done: step error median "
-        f"{percent(summary.median_step_error)}, worst {percent(summary.worst_step_error)} "
-        f"(gate {percent(gate)}); memory {percent(summary.median_memory_error)}; "
-        f"mean regret {percent(summary.mean_regret)}"
+        f"{done}: step error median {percent(summary.median_step_error)}, worst "
+        f"{percent(summary.worst_step_error)} (gate {percent(gate)})"
     )
+    if any(one.measured.memory_bytes for one in found):
+        yield f"memory {percent(summary.median_memory_error)}"
+    else:
+        yield "memory not measured"
+    if ranked:
+        yield f"mean regret {percent(summary.mean_regret)}"

@@ -16,6 +16,8 @@ BAD = [
     (gpu_session, (), "required: --output"),
     (gpu_session, ("--output", "{}", "--device", "tpu"), "invalid choice: 'tpu'"),
     (gpu_session, ("--output", "{}", "--subjects", "1,x"), "got 'x', wanted a whole number"),
+    (gpu_session, ("--output", "{}", "--subjects", "9"), "subjects: got 9, wanted 1 to 8"),
+    (gpu_session, ("--list", "--subjects", "0"), "subjects: got 0, wanted 1 to 8"),
     (gpu_session, ("--output", "{}", "--models", "nosuch"), "unknown model 'nosuch'"),
     (gpu_session, ("--output", "{}", "--plans", "foo2"), "unknown axis 'foo'"),
     (gpu_session, ("--output", "{}", "--modes", "fast"), "unknown mode 'fast'"),

@@ -221,8 +221,34 @@ def test_reports_have_a_line_a_case(show):
     assert "1 of 2 cases done" in text
 
 
-def test_the_session_lists_what_it_would_run(capsys, tmp_path):
-    code = session_main(["--output", str(tmp_path), "--list", "--models", "flux.1-dev"])
+@pytest.mark.parametrize("show", [report.text, report.markdown])
+def test_a_report_says_nothing_of_what_was_not_measured(show):
+    lost = compare([measured(status="failed", step_s=0.0, note="rank 1: died")], "h100-sxm")
+    on_a_cpu = compare([measured(memory_bytes=0.0)], "h100-sxm")
+
+    none = show(lost, [], summarise(lost, []), 0.1)
+    some = show(on_a_cpu, [], summarise(on_a_cpu, []), 0.1)
+
+    assert "0 of 1 cases done" in none
+    assert "+0.0 %" not in none
+    assert "memory not measured" in some
+    assert "0 B" not in some
+    assert "regret" not in some
+
+
+@pytest.mark.parametrize("show", [report.text, report.markdown])
+def test_what_was_otherwise_than_asked_is_said_below(show):
+    rows = [measured(note="17 pieces not compiled"), measured("tp2", note="17 pieces not compiled")]
+    found = compare([*rows, measured("ring2", note="no graph")], "h100-sxm")
+
+    text = show(found, [], summarise(found, []), 0.1)
+
+    assert "2 cases: 17 pieces not compiled" in text
+    assert re.search("flux 1024x1024 . ring2 . graph: no graph", text)
+
+
+def test_the_session_lists_what_it_would_run(capsys):
+    code = session_main(["--list", "--models", "flux.1-dev"])
 
     listed = capsys.readouterr().out.splitlines()
     assert code == 0

@@ -13,6 +13,7 @@ from costmodels.catalogue import read_profile, shipped_profile
 from topology.errors import InputError
 from validate import command, harness, report, runs
 from validate.asked import hardware_of
+from validate.bench import harness as bench
 from validate.cases import Case, digest_of
 from validate.compare import Comparison, Prediction, summarise
 from validate.kept import kept
@@ -325,6 +326,26 @@ def test_results_that_cannot_be_a_folder_are_refused(tmp_path):
     harness.check_folder(tmp_path / "new" / "below")
     assert (tmp_path / "file").read_text() == "mine"
     assert not (tmp_path / "new").exists()
+
+
+def test_files_that_cannot_be_are_one_line(tmp_path):
+    (tmp_path / "rows").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(InputError, match=r"rows: no text \(byte 0\)"):
+        harness.read_text(tmp_path / "rows")
+    with pytest.raises(InputError, match="Is a directory"):
+        harness.read_text(tmp_path)
+    with pytest.raises(InputError, match=r"job.json: No such file"):
+        harness.write_text(Path("/proc/x/job.json"), "{}")
+    with pytest.raises(InputError, match=r"results.jsonl: No such file"):
+        harness.append_line(Path("/proc/x/results.jsonl"), "{}")
+    assert harness.read_text(tmp_path / "none") == ""
+
+
+def test_measurements_where_no_folder_can_be_are_one_line():
+    session = bench.Session(ranks=1, folder=Path("/proc/x"), minutes=0.1, device="cpu")
+
+    with pytest.raises(InputError, match=r"^/proc/x: No such file"):
+        bench.run(session)
 
 
 @pytest.mark.parametrize("words", [("doctor",), ("calibrate", "--output", "never.toml")])

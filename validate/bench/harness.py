@@ -228,7 +228,10 @@ def run(session: Session) -> int:
     InputError
         If the workers cannot start at all.
     """
-    session.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        session.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{session.folder}: {error.strerror}") from None
     until = time.time() + 60 * session.minutes
     watching = _telemetry(session)
     deaths = 0
