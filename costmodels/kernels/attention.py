@@ -13,6 +13,8 @@ masked scores; its rounds are of half-length tiles, and at the end a long one is
     causal = \mathrm{rounds}(work / tile(\tfrac{keys}{2}))\, tile(\tfrac{keys}{2})
              + tail\, (keys - R)\, R c / (2\, clock)
 
+Where keys do not fill the last block, c is larger by a share of the implementation.
+
 A few queries (decoding) are packed with the heads that share keys, and the keys are cut over
 idle multiprocessors. All of it runs beside the traffic of q, k, v and the result.
 
@@ -322,6 +324,7 @@ def _full(machine: Machine, shape: Shape, rows: Real, key_time: Real) -> Real:
     """Every tile of `rows` queries visits all keys of its window, each for `key_time`."""
     known = machine.parameters
     keys = np.ceil(shape.keys / known.key_block) * known.key_block
+    key_time = key_time * (1.0 + known.ragged * (keys > shape.keys))
     if shape.window:
         keys = np.minimum(keys, shape.window + rows + known.key_block)
     tiles = shape.batch * shape.heads * np.ceil(shape.queries / rows) / machine.slots

@@ -119,7 +119,8 @@ class AttentionParameters:
     odd_cycles : per score when the head size is no multiple of 16 and the implementation falls
     back to an older kernel; 0 where it does not.
     tile_rows : queries of a tile, for each of `head_dims`; odd_rows : of that older kernel.
-    key_block : keys of a step.
+    key_block : keys of a step. ragged : share that every step takes longer where keys do not fill
+    the last one, and the kernel looks for their end.
     concurrency : tiles a multiprocessor must hold to be busy.
     tile_overhead : s. softness : of rounds. tail : share of the difference between a long and a
     mean tile that the last round of causal work waits. sustained_drop : see `shapes.settled`.
@@ -150,6 +151,7 @@ class AttentionParameters:
     serial_rate: float = 0.0
     reference_power: float = 0.0
     power_exponent: float = 0.0
+    ragged: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

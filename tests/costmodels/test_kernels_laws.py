@@ -1,5 +1,7 @@
 """What no kernel model may break, on every GPU of the catalogue."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from costmodels.kernels import (
     pointwise_basis,
     pointwise_time,
 )
+from costmodels.kernels.calibration import KernelCalibration, attention_record
 from topology.catalogue import devices
 from topology.errors import InputError
 
@@ -253,6 +256,24 @@ def test_few_heads_leave_multiprocessors_idle():
     one, four = (attention_time(h, 4096, 4096, 128, H100) for h in (1, 4))
 
     assert four < 1.3 * one
+
+
+def test_keys_that_fill_no_last_block_cost_a_share():
+    """The kernel looks for their end at every step; others stay as they are, masked work too."""
+    h100 = devices()["h100-sxm"]
+    known = replace(attention_record("cudnn", h100, None), ragged=0.1)
+    calibration = KernelCalibration(identity="ragged", attention=(("cudnn", known),))
+
+    def longer(keys, *, causal=False):
+        usual, slower = (
+            attention_time(24, 4096, keys, 128, h100, kernel="cudnn", causal=causal, calibration=c)
+            for c in (None, calibration)
+        )
+        return slower / usual
+
+    assert longer(16384) == 1.0
+    assert longer(16380) == pytest.approx(1.1, abs=0.005)
+    assert longer(16380, causal=True) < 1.001
 
 
 def test_a_head_size_without_a_kernel_is_padded():

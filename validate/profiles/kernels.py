@@ -33,7 +33,10 @@ from validate.profiles.judging import LEAST, Judged, judge
 from validate.robust import Problem, Values, Vector
 from validate.rows import Row
 
-SHARES: Final = frozenset({"softness", "memory_efficiency"})
+SHARES: Final = frozenset({"softness", "memory_efficiency", "ragged"})
+RAGGED: Final = {"cudnn": 0.1}
+"""Where the share starts that kernels lose on keys that do not fill their last block, of those that
+lose any: FlashAttention-2 loses 1 %, which is nothing, on the same GPUs."""
 RESTED: Final = 1e-3  # s: shorter kernels feel no power limit, rested or not
 POINTWISE_FREE: Final = ("floor", "ramp", "memory_efficiency")
 STREAMS: Final = ("copy", "add")  # reading and writing, as row-wise work does
@@ -181,6 +184,8 @@ def _fit_attention(
         return None
     knots = _knots(start, chosen)
     first = {field: float(getattr(start, field)) for field in ATTENTION_FREE}
+    if name in RAGGED:
+        first["ragged"] = start.ragged or RAGGED[name]
     first |= {f"cycles@{i}": start.cycles[i] for i in knots}
 
     def problem(some: Sequence[Row]) -> Problem:
