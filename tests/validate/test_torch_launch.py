@@ -1,6 +1,7 @@
 """A run of several processes ends in time, whatever its ranks do, and says whose fault it was."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -8,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from topology.errors import InputError
-from validate.launch import LaunchResult, Limits, causes, find_place, launch
+from validate.launch import LaunchResult, Limits, causes, find_place, harness, launch
 from validate.launch.causes import P2P, died, guess, last_words, sign
-from validate.launch.progress import Beat
+from validate.launch.progress import Beat, read
 from validate.launch.supervise import Seen, judge
 
 ROOT = Path(__file__).parents[2]
@@ -185,3 +186,35 @@ def test_ranks_are_found_however_they_were_started(names):
 def test_a_rank_that_cannot_be_is_refused(rank, world):
     with pytest.raises(InputError, match="wanted"):
         find_place({"RANK": rank, "WORLD_SIZE": world})
+
+
+HAMMER = """
+import subprocess
+import sys
+from pathlib import Path
+from validate.launch.place import Place
+from validate.launch.progress import SIZE, Progress
+from validate.launch import harness
+
+progress = Progress(Place(rank=0, world=1, local=0), harness.shared(Path(sys.argv[1]), SIZE))
+for _ in range(200_000):
+    progress.phase("a", 60)
+    progress.op("b")
+"""
+
+
+def test_a_heartbeat_is_never_read_half_written(tmp_path):
+    """A deadline of zero, read while it was being written, would end a run that is well."""
+    file = tmp_path / "progress.0"
+    writer = subprocess.Popen([sys.executable, "-c", HAMMER, str(file)], cwd=ROOT)
+    seen, last = 0, 0
+    while writer.poll() is None:
+        beat = read(harness.content(file))
+        if beat.phase:
+            seen += 1
+            assert beat.deadline >= beat.since > 0
+            assert beat.count >= last
+            last = beat.count
+
+    assert writer.returncode == 0
+    assert seen > 1000

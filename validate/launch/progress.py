@@ -1,6 +1,8 @@
 """The heartbeat of a rank: what it does now, since when, and until when it may.
 
 A few hundred bytes of shared memory, written in place: cheap enough to be told of every operation.
+Numbers are packed beforehand: `pack_into` clears its place first, and whoever reads just then finds
+a deadline of zero.
 """
 
 import mmap
@@ -46,15 +48,15 @@ class Progress:
         """Say what begins, and the seconds it may take; the last operation is forgotten."""
         now = time.monotonic()
         until = now + (self.place.phase_s if limit_s is None else limit_s)
+        count = _COUNT.unpack_from(self.memory)[0]
+        self.memory[: _HEAD.size] = _HEAD.pack(count, now, until)  # first: no phase without a limit
         self.memory[_OP] = _padded(b"", _OP)
         self.memory[_PHASE] = _padded(name.encode(), _PHASE)
-        count = _COUNT.unpack_from(self.memory)[0]
-        _HEAD.pack_into(self.memory, 0, count, now, until)
 
     def op(self, text: str | bytes) -> None:
         """Say which operation starts now; text that is encoded beforehand is cheaper."""
         count = _COUNT.unpack_from(self.memory)[0]
-        _COUNT.pack_into(self.memory, 0, count + 1)
+        self.memory[: _COUNT.size] = _COUNT.pack(count + 1)
         self.memory[_OP] = _padded(text if isinstance(text, bytes) else text.encode(), _OP)
 
     def end(self) -> None:
