@@ -173,15 +173,17 @@ def _simulate(said: argparse.Namespace) -> Answer:
 
     question = question_of(_request(said))
     simulate_options.check_files(said)
-    found = simulate(question, said.plan, even=said.even, slow=dict(said.slow))
+    slow = simulate_options.slow_of(said)
+    found = simulate(question, said.plan, even=said.even, slow=slow)
     if said.trace:
         write(simulated.trace(found), said.trace, "--trace")
     if said.format == "json":
         return _json(found.to_dict()), DONE
-    from planner.report import headline  # noqa: PLC0415
+    from planner import report  # noqa: PLC0415
 
     style = {"table": simulated.text, "markdown": simulated.markdown, "html": simulated.html}
-    return style[said.format](found, headline(question).plain), DONE
+    notes = report.remarks_of(question, found.estimate)
+    return style[said.format](found, report.headline(question).plain, notes), DONE
 
 
 def _capacity(said: argparse.Namespace) -> Answer:

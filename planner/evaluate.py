@@ -226,7 +226,7 @@ def memory_of(
         "transformer_weights": held["transformer_weights"],
         "other_weights": held["other_weights"],
         "activations": max(float(np.max(memory.activations(stage))) for stage in stages),
-        "kv": float(np.max(memory.caches(stages))),
+        "kv": float(np.max(caches_of(model, workload, stages))),
         "buffers": memory.messages(stages) * communicator_bytes(site.profile),
         "runtime": held["runtime"],
     }
@@ -236,6 +236,16 @@ def memory_of(
     parts["vae_decode"] = decode
     stage = max(peaks, key=lambda name: peaks[name])
     return parts, peaks[stage], stage
+
+
+def caches_of(model: Model, workload: Workload, stages: Sequence[Loop]) -> Real:
+    """Bytes of keys and values at the end of an answer; a prefill alone stores the prompt's."""
+    stored = memory.caches(stages)
+    if model.kind != "decoder":
+        return stored
+    prompt = np.asarray(workload.length(model.streams[0].name), float)
+    grown: Real = stored * (prompt + np.asarray(workload.output_tokens)) / prompt
+    return grown
 
 
 def peak_of(

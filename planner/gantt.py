@@ -54,7 +54,7 @@ def middle(found: Simulation) -> Window:
     return Window(
         start=min(event.start_s for event in inside),
         end=max(event.end_s for event in inside),
-        words=f"{loop} {turn + 1} of {len(turns)}" if len(turns) > 1 else loop,
+        words=f"layer {turn + 1} of {len(turns)} ({loop})" if len(turns) > 1 else loop,
     )
 
 

@@ -348,6 +348,11 @@ def _recommendation_lines(
     yield from (f"- {line}" for line in _runs(launches))
 
 
+def remarks_of(question: Question, one: PlanEstimate) -> list[str]:
+    """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
+    return [*one.remarks, *_footnotes(question, [one], marks_of(question, [one]))]
+
+
 def estimate_markdown(question: Question, one: PlanEstimate, launches: Sequence[Launch]) -> str:
     """One plan in full, for a document."""
     half = _digits(one.half_width_s, one.latency_s)

@@ -37,9 +37,22 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 
 
 def check_files(said: argparse.Namespace) -> None:
-    """Refuse one file for both a trace and the answer."""
-    if said.trace and said.output and place(said.trace) == place(said.output):
+    """Refuse one file for both a trace and the answer, and an answer that has no place."""
+    if not said.trace or not said.output:
+        return
+    output = place(said.output)
+    if place(said.trace) == output:
         raise InputError(f"trace: got {said.trace[:60]}, which --output names too")
+    if not output.parent.is_dir():
+        raise InputError(f"--output {said.output}: No such file or directory")
+
+
+def slow_of(said: argparse.Namespace) -> dict[int, float]:
+    """Gather what is said of ranks, of each once."""
+    found = dict(said.slow)
+    if len(found) < len(said.slow):
+        raise InputError("slow: got one rank twice, wanted each once")
+    return found
 
 
 def _slow(text: str) -> tuple[int, float]:

@@ -30,7 +30,8 @@ def headlines(found: Simulation) -> Iterator[str]:
         else f"{abs(100 * apart):.1f} % {'more' if apart > 0 else 'less'} than the "
         f"{format_seconds(one.latency_s)} of the closed form"
     )
-    yield f"{one.plan}: {format_seconds(found.latency_s)} simulated, {same}; {one.basis_word}"
+    basis = one.basis.name.lower()
+    yield f"{one.plan}: {format_seconds(found.latency_s)} simulated, {same}; {basis}"
     turns = f"{found.turns:g} turns" if found.turns != 1 else "1 turn"
     yield (
         f"{worded(found.stage)}: {turns} of {format_seconds(found.turn_s)}, of which one was run; "
@@ -78,12 +79,12 @@ def timeline(found: Simulation) -> Iterator[str]:
     yield legend("".join(line for _, line in drawn))
 
 
-def text(found: Simulation, headline: str) -> str:
+def text(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Everything that ``planner simulate`` prints as a table."""
     lines = [headline, *headlines(found), ""]
     lines += [*_aligned(stage_rows(found)), "", f"a turn of {worded(found.stage)}, by rank"]
     lines += [*_aligned(rank_rows(found)), "", *timeline(found)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *notes])
 
 
 def _aligned(made: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -93,21 +94,21 @@ def _aligned(made: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"  {first:<{wide[0]}}  {'  '.join(cells)}".rstrip()
 
 
-def markdown(found: Simulation, headline: str) -> str:
+def markdown(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Write the same for a document."""
     from planner import report  # noqa: PLC0415  # rich is slow to import
 
-    parts = [f"**{headline}**", "", *(f"- {line}" for line in headlines(found)), ""]
+    parts = [f"**{headline}**", "", *(f"- {line}" for line in (*headlines(found), *notes)), ""]
     for head, *body in (stage_rows(found), rank_rows(found)):
         parts += [report.markdown(head, body), ""]
     return "\n".join([*parts, "```text", *timeline(found), "```"])
 
 
-def html(found: Simulation, headline: str) -> str:
+def html(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Write a page with a drawing of one layer, which needs nothing else."""
     window = middle(found)
     body = [f"<h1>{escape(headline)}</h1>"]
-    body += [f"<p>{escape(line)}</p>" for line in headlines(found)]
+    body += [f"<p>{escape(line)}</p>" for line in (*headlines(found), *notes)]
     body += [
         f"<h2>{escape(window.words)}, {escape(format_seconds(window.seconds))}</h2>",
         svg(found, window),

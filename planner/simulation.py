@@ -21,6 +21,7 @@ from topology.units import counted
 
 MOST_TASKS: Final = 3_000_000
 LARGEST_PACE: Final = 100.0
+DECODE: Final = "vae_decode"
 SHOWN_AS: Final = {"text_tower": "text_encode"}
 """Stages that an estimate counts as part of another."""
 
@@ -186,16 +187,18 @@ class _Turn:
 
 
 def _turn(
-    places: Sequence[Loop],
+    places: tuple[Loop, ...],
     plan: Plan,
     target: Target,
     slow: Mapping[int, float],
     known: Known,
     spread: float,
 ) -> _Turn:
-    """Run one turn of a stage; ranks that do not meet are taken to be alike."""
+    """Run one turn of a stage; ranks that do not meet are alike, and one GPU decodes."""
     meets = any(isinstance(op, Collective | SendReceive) for op in places[0].walk())
     paces = paces_of(plan.gpus, spread if meets else 0.0, slow)
+    if places[0].name == DECODE and not meets:
+        paces = paces[:1]
     work = work_of(places, plan, target, paces, known)
     return _Turn(stage=places[0], work=work, ran=run(work.tasks, work.lanes), paces=paces)
 
@@ -212,7 +215,7 @@ def _checked(slow: Mapping[int, float], plan: Plan) -> Mapping[int, float]:
         if not 1 / LARGEST_PACE <= pace <= LARGEST_PACE:
             raise InputError(
                 f"slow: got {pace:g} for rank {rank}, wanted how many times as long as usual it "
-                f"computes, at most {LARGEST_PACE:g}"
+                f"computes, from {1 / LARGEST_PACE:g} to {LARGEST_PACE:g}"
             )
     return slow
 

@@ -12,7 +12,14 @@ from costmodels import memory
 from costmodels.catalogue import communicator_bytes
 from costmodels.ops import Program, Real, Size
 from planner.compose import objections
-from planner.evaluate import costs_of, decode_bytes, every_place, fixed_bytes, running
+from planner.evaluate import (
+    caches_of,
+    costs_of,
+    decode_bytes,
+    every_place,
+    fixed_bytes,
+    running,
+)
 from planner.lowering.scene import share_of
 from planner.models.architecture import Model
 from planner.models.tokens import lengths, line_of
@@ -101,14 +108,14 @@ def _priced(model: Model, work: Workload, plan: Plan, site: Site) -> tuple[Colum
     costs = costs_of(places, work, site.target(model, plan, work.precision))
     latency = sum((one.time for one in costs.values()), start=np.zeros(()))
     decode = decode_bytes(model, work, plan.degree("dp"))
-    held = [_held(model, program, site, decode) for program in places]
+    held = [_held(model, work, program, site, decode) for program in places]
     return np.asarray(latency, float), np.asarray(reduce(np.maximum, held), float)
 
 
-def _held(model: Model, program: Program, site: Site, decode: Real) -> Real:
+def _held(model: Model, work: Workload, program: Program, site: Site, decode: Real) -> Real:
     """Peak bytes of one place of a pipeline."""
     stages = running(program)
     widest = reduce(np.maximum, map(memory.activations, stages), decode)
     buffers = memory.messages(stages) * communicator_bytes(site.profile)
     fixed = fixed_bytes(model, program, site, offload=False)
-    return fixed + buffers + widest + memory.caches(stages)
+    return fixed + buffers + widest + caches_of(model, work, stages)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import NormalDist
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from costmodels.ops import Collective, Loop, Op, SendReceive, Tensor
 from costmodels.overlap import hidden_share
 from costmodels.price import Class, Known, Priced, Target, recall
 from planner.plan import Plan
+
+FORWARD: Final = "forward"
+"""The loop of which places of a pipeline take turns."""
 
 Meeting = tuple[str, tuple[int, ...], int]
 """A message: the axis, the ranks, and how many of them the ranks had there before."""
@@ -47,32 +51,64 @@ class Step:
 
 
 def work_of(
-    stages: Sequence[Loop], plan: Plan, target: Target, paces: Sequence[float], known: Known
+    stages: tuple[Loop, ...], plan: Plan, target: Target, paces: Sequence[float], known: Known
 ) -> Work:
     """Write one turn of a stage down for all ranks.
 
     Parameters
     ----------
-    stages : of the program at every place of a pipeline. paces : how many times as long as usual
-        each rank computes. known : prices, which are added to.
+    stages : of the program at every place of a pipeline, one where they are alike. paces : how
+        many times as long as usual each rank computes. known : prices, which are added to.
     """
     draft = _Draft(plan, target)
-    steps = [list(_steps(stage, target, known, defaultdict(int))) for stage in stages]
+    places = plan.degree("pp")
+    steps = [
+        list(_steps(stage, target, known, _Turns(place, _forwards(stage) - places + 1)))
+        for place, stage in enumerate(stages if len(stages) > 1 else stages * places)
+    ]
     for rank, pace in enumerate(paces):
-        place = plan.index_of(rank).get("pp", 0) if len(stages) > 1 else 0
-        draft.add_rank(rank, pace, steps[place])
+        draft.add_rank(rank, pace, steps[plan.index_of(rank).get("pp", 0)])
     return Work(tasks=draft.tasks, labels=draft.labels, lanes=draft.lanes)
 
 
-def _steps(loop: Loop, target: Target, known: Known, entered: dict[str, int]) -> Iterator[Step]:
+class _Turns:
+    """How often loops were entered, and which forwards a place of a pipeline really has.
+
+    Of all turns of a pipeline a place works in as many as there are forwards; before them and
+    behind them it only waits for its neighbours.
+    """
+
+    def __init__(self, place: int, forwards: int) -> None:
+        self.place, self.forwards = place, forwards
+        self.entered: dict[str, int] = defaultdict(int)
+
+    def enter(self, name: str) -> int:
+        turn = self.entered[name]
+        self.entered[name] += 1
+        return turn
+
+    def idle(self, name: str, turn: int) -> bool:
+        return name == FORWARD and not 0 <= turn - self.place < self.forwards
+
+
+def _forwards(loop: Loop) -> int:
+    """Count the turns of a stage's forwards."""
+    return sum(
+        int(np.max(item.count)) * (1 if item.name == FORWARD else _forwards(item))
+        for item in loop.body
+        if isinstance(item, Loop)
+    )
+
+
+def _steps(loop: Loop, target: Target, known: Known, turns: _Turns) -> Iterator[Step]:
     """Unroll a turn of a loop: each operation, labelled by the loop it stands in."""
-    turn = entered[loop.name]
-    entered[loop.name] += 1
+    turn = turns.enter(loop.name)
+    idle = turns.idle(loop.name, turn)
     for item in loop.body:
         if isinstance(item, Loop):
-            for _ in range(int(np.max(item.count))):
-                yield from _steps(item, target, known, entered)
-        else:
+            for _ in range(0 if idle else int(np.max(item.count))):
+                yield from _steps(item, target, known, turns)
+        elif not idle or isinstance(item, SendReceive):
             priced = recall(item, target, known)
             name = item.writes[0].name if item.writes else getattr(item, "name", "")
             label = Label(name=name, kind=priced.kind, loop=loop.name, turn=turn)

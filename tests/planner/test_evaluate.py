@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from costmodels.catalogue import headroom
 from costmodels.ops import Loop, Matmul
 from costmodels.timeline import cost
+from planner import api
 from planner.compose import objections, plans
 from planner.evaluate import memory_of, outer_parameters, room
 from planner.lowering.lower import lower
@@ -459,3 +460,14 @@ def test_gpus_fill_as_few_hosts_as_hold_them_evenly(gpus, hosts):
         .nodes
         == hosts
     )
+
+
+def test_keys_and_values_of_the_answer_are_kept_too():
+    """Llama 3.1 70B keeps 80 layers x 2 x 8 heads x 128 x 2 bytes a token, a quarter on each."""
+    asked = {"gpus": 4, "plan": "tp4", "input_tokens": 128, "output_tokens": 1000, "batch": 32}
+    found = api.estimate("llama-3.1-70b", **asked)
+
+    each = 80 * 2 * 8 * 128 * 2 / 4
+    assert found.memory_parts_bytes["kv"] == pytest.approx(32 * 1128 * each, rel=1e-6)
+    with pytest.raises(InputError, match="plan tp4: needs"):
+        api.estimate("llama-3.1-70b", **{**asked, "output_tokens": 100_000})
