@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from costmodels.price import Known
+from planner.marked import marks_of
 from planner.outcome import PlanEstimate, Rejected
 from planner.queueing import MOST_SERVERS, most_rate, servers_needed, wait
 from planner.request import Request
@@ -218,7 +218,7 @@ def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
         ):
             best = fleet
     if best is not None:
-        return best
+        return _with_most(best)
     if fastest is None:
         return reason or "no plan can run"
     if fastest.latency_s <= demand.slo_s:
@@ -270,19 +270,24 @@ def _counts(node: int) -> list[int]:
 
 
 def _fastest(request: Request, gpus: int) -> PlanEstimate | str:
-    """Find the plan without replicas that is done first, or say why none can run."""
-    known: Known = {}
-    best: PlanEstimate | None = None
+    """Find the plan without replicas that is done first and can be run, or say why none can."""
+    question = question_of(request)
+    found: list[PlanEstimate] = []
     reason = ""
     try:
-        for one in search(question_of(request), gpus, known):
+        for one in search(question, gpus):
             if isinstance(one, Rejected):
                 reason = f"{one.plan}: {one.reason}"
-            elif one.plan.degree("dp") == 1 and (best is None or one.latency_s < best.latency_s):
-                best = one
+            elif one.plan.degree("dp") == 1:
+                found.append(one)
     except ModelError as error:
         return str(error)
-    return best or reason
+    for one in sorted(found, key=lambda one: one.latency_s):
+        barred = marks_of(question, [one])
+        if not barred:
+            return one
+        reason = f"{one.plan}: {barred[0].reason}"
+    return reason
 
 
 def _fleet(demand: Demand, estimate: PlanEstimate, batch: int, each: float | None) -> Fleet | None:
@@ -302,9 +307,16 @@ def _fleet(demand: Demand, estimate: PlanEstimate, batch: int, each: float | Non
         replicas=replicas,
         nodes=_nodes(estimate.gpus, replicas, size),
         response_s=service + wait(places, load, service, demand.share),
-        most_rate_per_s=most_rate(places, service, demand.slo_s, demand.share),
+        most_rate_per_s=0.0,
         cost_per_hour=None if each is None else each * estimate.gpus * replicas,
     )
+
+
+def _with_most(fleet: Fleet) -> Fleet:
+    """Add the most requests a second that a fleet takes in time."""
+    demand = fleet.demand
+    places, service = fleet.replicas * fleet.batch, fleet.estimate.latency_s
+    return replace(fleet, most_rate_per_s=most_rate(places, service, demand.slo_s, demand.share))
 
 
 def _nodes(gpus: int, replicas: int, size: int) -> int:

@@ -1,24 +1,46 @@
 """How long requests wait for one of several servers that each take the same time.
 
 Requests come at random and independently of each other (a Poisson process) and are served in the
-order in which they come. That one has to wait at all is Erlang's C formula; how long, given that
-it waits, is taken to be exponential with half the mean of servers whose time varies exponentially,
-as the Allen-Cunneen approximation has it for times that do not vary [1]_.
+order in which they come. As every one takes the same time, each of c servers then serves every
+c-th request, so that what waits for it is a queue of one server to which requests come c times as
+rarely [1]_. That queue is followed request by request, with numbers that are drawn once and stay,
+so that an answer does not change from run to run.
 
 References
 ----------
-.. [1] A. O. Allen, Probability, Statistics, and Queueing Theory, 2nd ed. (1990), ch. 5 and 6
+.. [1] V. B. Iversen, The M/D/n queueing system, ITC 10 (1983): its waits are those of E_n/D/1
 """
 
 import math
+from functools import lru_cache
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 MOST_SERVERS: Final = 10**6
-_FULL: Final = 1.0
+REQUESTS: Final = 2**17
+"""Of one server, that are followed; a tenth of them fills the queue and is not counted."""
+SEED: Final = 7
+HALVINGS: Final = 24
 
 
-def erlang_c(servers: int, load: float) -> float:
-    """Return the share of requests that wait, of M/M/c.
+@lru_cache(maxsize=8)
+def _gaps(servers: int) -> NDArray[np.float64]:
+    """Draw times between the requests of one server, in those between all on average."""
+    return np.random.default_rng(SEED).standard_gamma(servers, REQUESTS)
+
+
+@lru_cache(maxsize=4096)
+def _wait(servers: int, load: float, share: float) -> float:
+    """Seconds, where serving one takes a second."""
+    walk = np.cumsum(1.0 - _gaps(servers) / load)
+    waits = walk - np.minimum.accumulate(np.minimum(walk, 0.0))
+    return float(np.quantile(waits[REQUESTS // 10 :], share))
+
+
+def wait(servers: int, load: float, service: float, share: float) -> float:
+    """Return the seconds that no more than 1 - `share` of requests wait longer than.
 
     Parameters
     ----------
@@ -26,32 +48,12 @@ def erlang_c(servers: int, load: float) -> float:
 
     Examples
     --------
-    >>> round(erlang_c(1, 0.5), 6), round(erlang_c(2, 1.0), 6)
-    (0.5, 0.333333)
-    >>> erlang_c(2, 2.0)
-    1.0
+    >>> round(wait(1, 0.5, 1.0, 0.9), 1), wait(1, 1.0, 1.0, 0.5)
+    (1.5, inf)
     """
-    if load >= servers:
-        return _FULL
-    blocked = 1.0  # Erlang's B, by its recursion
-    for count in range(1, servers + 1):
-        blocked = load * blocked / (count + load * blocked)
-    return blocked / (1.0 - load / servers * (1.0 - blocked))
-
-
-def wait(servers: int, load: float, service: float, share: float) -> float:
-    """Return the seconds that no more than 1 - `share` of requests wait longer than.
-
-    >>> wait(1, 0.5, 1.0, 0.4), round(wait(1, 0.9, 1.0, 0.95), 2), wait(1, 1.0, 1.0, 0.5)
-    (0.0, 14.45, inf)
-    """
-    if load >= servers:
-        return math.inf
-    waiting = erlang_c(servers, load)
-    late = 1.0 - share
-    if waiting <= late:
+    if load <= 1.0 - share:  # as many find a server busy, were there only one
         return 0.0
-    return service / (2.0 * (servers - load)) * math.log(waiting / late)
+    return math.inf if load >= servers else service * _wait(servers, load, share)
 
 
 def servers_needed(rate: float, service: float, limit: float, share: float) -> int | None:
@@ -66,21 +68,20 @@ def servers_needed(rate: float, service: float, limit: float, share: float) -> i
     >>> servers_needed(rate=0.5, service=1.0, limit=2.0, share=0.95)
     2
     """
-    if service > limit:
-        return None
     load = rate * service
-    low = math.floor(load) + 1
-    if low > MOST_SERVERS:
+    if service > limit or load >= MOST_SERVERS:
         return None
-    high = low
-    while service + wait(high, load, service, share) > limit:
-        low, high = high + 1, 2 * high
+
+    def late(servers: int) -> bool:
+        return service + wait(servers, load, service, share) > limit
+
+    low = high = math.floor(load) + 1
+    step = 1
+    while late(high):
+        low, high, step = high + 1, high + step, 2 * step
     while low < high:
         between = (low + high) // 2
-        if service + wait(between, load, service, share) > limit:
-            low = between + 1
-        else:
-            high = between
+        low, high = (between + 1, high) if late(between) else (low, between)
     return low
 
 
@@ -94,10 +95,8 @@ def most_rate(servers: int, service: float, limit: float, share: float) -> float
     if service > limit:
         return 0.0
     low, high = 0.0, servers / service
-    for _ in range(60):
+    for _ in range(HALVINGS):
         between = (low + high) / 2
-        if service + wait(servers, between * service, service, share) > limit:
-            high = between
-        else:
-            low = between
+        late = service + wait(servers, between * service, service, share) > limit
+        low, high = (low, between) if late else (between, high)
     return low

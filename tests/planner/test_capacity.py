@@ -4,6 +4,7 @@ import heapq
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from planner import cli
 from planner.capacity import Demand, Prices, capacity, curve
 from planner.demand_file import read_demands, read_prices, read_rate, read_share, read_time
-from planner.queueing import erlang_c, most_rate, servers_needed, wait
+from planner.marked import marks_of
+from planner.queueing import most_rate, servers_needed, wait
 from planner.request import Request
+from planner.search import question_of
 from topology.errors import InputError
 
 
@@ -34,19 +37,24 @@ def queue(servers, rate, service, share, count=200_000):
     ("servers", "load"), [(1, 0.5), (1, 0.8), (3, 2.4), (4, 2.0), (10, 8.5), (20, 18.0)]
 )
 @pytest.mark.parametrize("share", [0.9, 0.95, 0.99])
-def test_waits_are_those_of_a_queue_that_is_simulated(servers, load, share):
-    """Within 13 % of the whole response, and at most a twelfth of a service shorter."""
+def test_waits_are_those_of_a_queue_of_many_servers(servers, load, share):
+    """The queue of one server in c is that of all, of which each request takes the first free."""
     simulated = queue(servers, load, 1.0, share)
-    said = wait(servers, load, 1.0, share)
 
-    assert 1.0 + said == pytest.approx(1.0 + simulated, rel=0.13)
-    assert said >= simulated - 1 / 12
+    assert 1.0 + wait(servers, load, 1.0, share) == pytest.approx(1.0 + simulated, rel=0.04)
 
 
-def test_erlang_s_tables():
-    """From Erlang C tables: c = 5, a = 4 and c = 10, a = 8."""
-    assert erlang_c(5, 4.0) == pytest.approx(0.5541, abs=1e-4)
-    assert erlang_c(10, 8.0) == pytest.approx(0.4092, abs=1e-4)
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.0])
+def test_one_server_has_a_known_answer(load, seconds):
+    """Erlang's M/D/1: P(W <= t) = (1 - r) sum over k of (r (k - t))^k / k! e^(r (t - k))."""
+    share = (1 - load) * sum(
+        (load * (k - seconds)) ** k / math.factorial(k) * math.exp(load * (seconds - k))
+        for k in range(int(seconds) + 1)
+    )
+
+    assert wait(1, load, 1.0, share + 0.004) >= seconds - 0.02
+    assert wait(1, load, 1.0, share - 0.004) <= seconds + 0.02
 
 
 @given(st.floats(0.001, 50.0), st.floats(0.01, 100.0), st.floats(1.0, 20.0), st.floats(0.5, 0.999))
@@ -127,6 +135,19 @@ def test_more_than_anyone_has_is_no_fleet():
     ((_, why),) = fleet(rate=1e9).answers[0].without
 
     assert why.startswith("more than 1,000,000 replicas of")
+
+
+@pytest.mark.parametrize("asked", [{}, {"engine": "diffusers", "runtime": "torch-eager"}])
+def test_what_is_to_be_set_up_can_be_run(asked):
+    """TensorRT has no ring, diffusers no branches of guidance on GPUs of their own."""
+    request = Request(model="wan2.1-14b", **asked)
+    demand = Demand(name="a", request=request, rate_per_s=0.005, slo_s=500.0)
+
+    (one,) = capacity([demand], ["h100-sxm"]).answers[0].fleets
+
+    question = question_of(replace(request, gpus=one.estimate.gpus))
+    assert marks_of(question, [one.estimate]) == ()
+    assert one.estimate.plan.degree("ring") == 1 or asked
 
 
 def test_a_language_model_is_served_in_batches():
