@@ -10,7 +10,7 @@ from planner.counts import spread
 from planner.marked import refusal, runnable
 from planner.outcome import APART, PlanEstimate, worded
 from planner.placement import visible
-from planner.remarks import throughput_remark
+from planner.remarks import context_remark, throughput_remark
 from planner.remedies import would_fit
 from planner.request import Objective
 from planner.search import TIE, Question, Recommendation, launch_of, price
@@ -54,6 +54,7 @@ def advice(question: Question, answer: Recommendation) -> Iterator[str]:
     yield from _runnable(question, answer)
     yield from _fewer(question, first, answer)
     yield from _replicas(first, able, answer.request.objective)
+    yield from context_remark(question.model, question.workload)
     yield from throughput_remark(question.model.kind, answer.request.batch, first.gpus)
     yield from _decode(question, first)
 

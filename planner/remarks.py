@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 from math import gcd
 
+import numpy as np
+
 from planner.models.architecture import Kind, Model
 from planner.plan import Plan
 from planner.strategies import allgather_kv, tensor
+from planner.workload import Workload
 
 _DECODERS = (
     ", as LMDeploy does; vLLM, SGLang on GPUs and TensorRT-LLM refuse widths that do not divide"
@@ -27,6 +30,25 @@ def throughput_remark(kind: Kind, batch: int, gpus: int) -> Iterator[str]:
         yield (
             f"throughput is at batch {batch}{split}; at batch 1 each replica serves a request of "
             "its own, which may be more a second"
+        )
+
+
+def context_remark(model: Model, workload: Workload) -> Iterator[str]:
+    """Yield how far a request goes beyond the positions that a model was trained on, if it does.
+
+    >>> from planner.models import read_model
+    >>> one = Workload(tokens=(("tokens", 40000),), output_tokens=1000)
+    >>> next(context_remark(read_model("qwen3-8b"), one))
+    'the context of qwen3-8b is 40,960 tokens, 41,000 are asked for: engines refuse, or stretch it'
+    """
+    if model.kind != "decoder" or not model.context:
+        return
+    length = int(np.max(workload.length(model.streams[0].name)))
+    asked = length + int(np.max(workload.output_tokens))
+    if asked > model.context:
+        yield (
+            f"the context of {model.name} is {model.context:,} tokens, {asked:,} are asked for: "
+            "engines refuse, or stretch it"
         )
 
 

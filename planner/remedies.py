@@ -67,6 +67,8 @@ def would_fit(question: Question, short: Sequence[PlanEstimate], plan: Plan | No
     ways = [*islice(_ways(question, ordered, tried), WAYS), *_more(question, legal=bool(short))]
     if ways:
         return f"would {'fit' if short else 'run'}: {', '.join(ways)}"
+    if not short:
+        return "nothing that was tried can run"
     return f"nothing tried fits {format_bytes(_room(question))} a GPU"
 
 

@@ -16,7 +16,7 @@ from planner.marked import SIGN, marks_of
 from planner.marked import footnotes as marked
 from planner.outcome import Mark, PlanEstimate, worded
 from planner.placement import visible
-from planner.remarks import throughput_remark
+from planner.remarks import context_remark, throughput_remark
 from planner.request import EXECUTOR, Request
 from planner.search import Question, Recommendation
 from topology.units import format_bytes, format_seconds
@@ -269,6 +269,7 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
 def _remarks(question: Question, one: PlanEstimate) -> Iterator[str]:
     """Say what to know of a plan and of its throughput."""
     yield from one.remarks
+    yield from context_remark(question.model, question.workload)
     yield from throughput_remark(question.model.kind, question.request.batch, one.gpus)
 
 
@@ -350,7 +351,8 @@ def _recommendation_lines(
 
 def remarks_of(question: Question, one: PlanEstimate) -> list[str]:
     """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
-    return [*one.remarks, *_footnotes(question, [one], marks_of(question, [one]))]
+    beyond = context_remark(question.model, question.workload)
+    return [*one.remarks, *beyond, *_footnotes(question, [one], marks_of(question, [one]))]
 
 
 def estimate_markdown(question: Question, one: PlanEstimate, launches: Sequence[Launch]) -> str:
