@@ -106,6 +106,10 @@ class Fleet:
             "gpus": self.gpus,
             "nodes": self.nodes,
             "service_s": one.latency_s,
+            "service_interval_s": [
+                max(0.0, one.latency_s - one.half_width_s),
+                one.latency_s + one.half_width_s,
+            ],
             "response_s": self.response_s,
             "utilisation": self.utilisation,
             "most_rate_per_s": self.most_rate_per_s,

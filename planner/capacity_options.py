@@ -30,11 +30,16 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--model",
+        action=Named,
         help="a catalogue name, a config.json, or a pipeline folder (default: --demand's)",
     )
-    parser.add_argument("--rate", help="requests, such as 0.5/min (default: --demand's)")
     parser.add_argument(
-        "--slo", help="time a request may take, waiting included, such as 60s (default: --demand's)"
+        "--rate", action=Named, help="requests, such as 0.5/min (default: --demand's)"
+    )
+    parser.add_argument(
+        "--slo",
+        action=Named,
+        help="time a request may take, waiting included, such as 60s (default: --demand's)",
     )
     parser.add_argument(
         "--percentile",
@@ -72,12 +77,13 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
 
 def answer(said: argparse.Namespace) -> "Capacity":
     """Read what is asked for, and plan it."""
+    from planner import demand_file as files  # noqa: PLC0415
     from planner.capacity import capacity  # noqa: PLC0415  # slow to load
-    from planner.demand_file import demand_of, read_demands, read_prices  # noqa: PLC0415
 
     if said.demand:
         _check_alone(said)
-        demands = read_demands(_content(said.demand, "demand"), Path(said.demand).name)
+        text = _content(said.demand, "demand", files.DEMANDS)
+        demands = files.read_demands(text, Path(said.demand).name)
     else:
         for name in ("model", "rate", "slo"):
             if not getattr(said, name):
@@ -86,10 +92,11 @@ def answer(said: argparse.Namespace) -> "Capacity":
         sizes = {name: value for name, value in asked.items() if value is not None}
         sizes |= {"batch": said.batch, "precision": said.precision, "engine": said.engine}
         sizes |= {"profile": said.profile, "percentile": said.percentile}
-        demands = [demand_of(said.model, said.model, said.rate, said.slo, sizes)]
-    prices = (
-        read_prices(_content(said.price, "price"), Path(said.price).name) if said.price else None
-    )
+        demands = [files.demand_of(said.model, said.model, said.rate, said.slo, sizes)]
+    prices = None
+    if said.price:
+        text = _content(said.price, "price", files.PRICES)
+        prices = files.read_prices(text, Path(said.price).name)
     names = [name.strip() for name in said.hardware.split(",") if name.strip()]
     if not names:
         raise InputError(f"hardware: got {said.hardware[:60]!r}, wanted names joined by commas")
@@ -106,11 +113,13 @@ def _check_alone(said: argparse.Namespace) -> None:
             raise InputError(f"demand: got {option} {value} beside a file, which says it of each")
 
 
-def _content(source: str, what: str) -> str:
-    """Read a file of an option."""
+def _content(source: str, what: str, wanted: str) -> str:
+    """Read a file of an option, which is to hold what is wanted of it."""
     from topology.readers.catalogue import content, decoded  # noqa: PLC0415
 
     try:
         return decoded(content(source, MOST), source)
     except InputError as error:
-        raise InputError(f"--{what} {source[:60]}: {error}") from None
+        why = str(error).removeprefix(f"{source}: ")
+        more = "" if "wanted" in why else f"; wanted {wanted}, in TOML"
+        raise InputError(f"--{what} {source[:60]}: {why}{more}") from None

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from planner.api import request_of
@@ -13,6 +13,11 @@ from topology.units import parse
 
 PERIODS: Final = {"s": 1, "sec": 1, "min": 60, "h": 3600, "hour": 3600, "day": 86400}
 SHARE: Final = 95.0
+LONGEST_NAME: Final = 60
+LONGEST_CURRENCY: Final = 16
+MOST_MONEY: Final = 10**6
+DEMANDS: Final = "[[demand]] with model, rate and slo"
+PRICES: Final = "[gpu_hour] with a price for one or more kinds of GPU"
 _OWN: Final = ("name", "model", "rate", "slo", "percentile")
 _SIZES: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
@@ -64,12 +69,12 @@ def _positive(what: str, number: str, text: str) -> float:
 
 def read_share(percentile: object) -> float:
     """Read the percentage of requests that are to be done in time."""
-    number = float(percentile) if isinstance(percentile, int | float) else float("nan")
-    if isinstance(percentile, bool) or not 0 < number < 100:
+    number = isinstance(percentile, int | float) and not isinstance(percentile, bool)
+    if not number or not 0 < cast("float", percentile) < 100:
         raise InputError(
             f"percentile: got {shown(percentile)}, wanted more than 0 and less than 100"
         )
-    return number / 100
+    return cast("float", percentile) / 100
 
 
 def demand_of(name: str, model: str, rate: str, slo: str, asked: Mapping[str, object]) -> Demand:
@@ -93,7 +98,7 @@ def read_demands(text: str, name: str) -> list[Demand]:
     >>> [(one.name, one.share) for one in read_demands(text, "demand.toml")]
     [('flux', 0.9)]
     """
-    document = _document(text, name)
+    document = _document(text, name, DEMANDS)
     rows = document.get("demand")
     if not isinstance(rows, list) or not rows or not all(isinstance(one, dict) for one in rows):
         raise InputError(f"{name}: got no [[demand]], wanted one or more")
@@ -101,7 +106,20 @@ def read_demands(text: str, name: str) -> list[Demand]:
         if key not in ("demand", "percentile"):
             raise InputError(f"{name}: got {shown(key)}, wanted [[demand]] and percentile")
     usual = document.get("percentile", SHARE)
-    return [_demand(row, number, usual, name) for number, row in enumerate(rows, 1)]
+    found = [_demand(row, number, usual, name) for number, row in enumerate(rows, 1)]
+    _check_names([one.name for one in found], name)
+    return found
+
+
+def _check_names(names: Sequence[str], file: str) -> None:
+    """Refuse demands that nobody could tell apart."""
+    for number, name in enumerate(names, 1):
+        first = names.index(name) + 1
+        if first < number:
+            raise InputError(
+                f"{file}, demand {number}: name: got {shown(name)}, which is that of demand "
+                f"{first}, wanted another"
+            )
 
 
 def _demand(row: Mapping[str, object], number: int, usual: object, name: str) -> Demand:
@@ -114,9 +132,10 @@ def _demand(row: Mapping[str, object], number: int, usual: object, name: str) ->
             raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
     model = str(row["model"])
     asked = {key: value for key, value in row.items() if key in _SIZES}
+    name = _line(row["name"], f"{where}: name", LONGEST_NAME) if "name" in row else model
     try:
         return demand_of(
-            str(row.get("name", model)),
+            name,
             model,
             str(row["rate"]),
             str(row["slo"]),
@@ -126,33 +145,62 @@ def _demand(row: Mapping[str, object], number: int, usual: object, name: str) ->
         raise InputError(f"{where}: {error}") from None
 
 
+def _line(value: object, what: str, longest: int) -> str:
+    """Read a text that stands in a line beside others."""
+    line = value.strip() if isinstance(value, str) else ""
+    if not 1 <= len(line) <= longest or not line.isprintable():
+        raise InputError(
+            f"{what}: got {shown(value)}, wanted a text of one line, 1 to {longest} characters"
+        )
+    return line
+
+
 def read_prices(text: str, name: str) -> Prices:
     r"""Read what GPUs cost an hour from TOML `text`; the caller does the file I/O.
 
     >>> read_prices('currency = "EUR"\n[gpu_hour]\nh100-sxm = 2.5\n', "prices.toml").gpu_hour
     {'h100-sxm': 2.5}
     """
-    document = _document(text, name)
+    document = _document(text, name, PRICES)
     table = document.get("gpu_hour")
     if not isinstance(table, dict) or not table:
         raise InputError(f"{name}: got no [gpu_hour], wanted a price for one or more kinds of GPU")
-    found = {}
-    for key, value in cast("dict[str, object]", table).items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**6:
-            raise InputError(f"{name}: {key}: got {shown(value)}, wanted a price of more than 0")
-        try:
-            found[find_hardware(key).name] = float(value)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from None
+    for key in document:
+        if key not in (known := ("currency", "source", "gpu_hour")):
+            raise InputError(f"{name}: {unknown('key', key, known)}")
+    source = document.get("source", "")
+    if not isinstance(source, str):
+        raise InputError(f"{name}: source: got {shown(source)}, wanted a text")
+    money = document.get("currency")
     return Prices(
-        currency=str(document.get("currency", "")),
-        gpu_hour=found,
-        source=str(document.get("source", "")),
+        currency="" if money is None else _line(money, f"{name}: currency", LONGEST_CURRENCY),
+        gpu_hour=_gpu_hour(cast("dict[str, object]", table), name),
+        source=source.strip(),
     )
 
 
-def _document(text: str, name: str) -> dict[str, object]:
+def _gpu_hour(table: Mapping[str, object], name: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for key, value in table.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < cast("float", value) < MOST_MONEY:
+            raise InputError(
+                f"{name}: {key}: got {shown(value)}, wanted more than 0 and less than "
+                f"{MOST_MONEY:,}"
+            )
+        try:
+            kind = find_hardware(key).name
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+        if kind in found:
+            raise InputError(f"{name}: {key}: got two prices for {kind}, wanted one")
+        found[kind] = float(cast("float", value))
+    return found
+
+
+def _document(text: str, name: str, wanted: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{name}: no TOML: {' '.join(str(error).split())[:120]}") from None
+    except (ValueError, RecursionError) as error:  # an endless number is no TOMLDecodeError
+        why = " ".join(str(error).split())[:120]
+        raise InputError(f"{name}: no TOML: {why}; wanted {wanted}") from None

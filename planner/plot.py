@@ -12,6 +12,7 @@ def plot(
     series: Mapping[str, Sequence[tuple[float, float]]],
     shows: tuple[str, str],
     *,
+    between: tuple[float, str] | None = None,
     width: int = WIDTH,
     height: int = HEIGHT,
 ) -> str:
@@ -22,6 +23,7 @@ def plot(
     Parameters
     ----------
     series : points by name. shows : how the two ends of the horizontal axis are labelled.
+    between : a place on that axis and its label, which is left out where it would meet another.
 
     >>> print(plot({"one": [(1.0, 1.0), (4.0, 2.0)]}, ("1 B", "4 B"), width=8, height=3))
                2 |       o
@@ -41,8 +43,23 @@ def plot(
             column = round((math.log2(x) - low) / ((high - low) or 1.0) * (width - 1))
             line = height - 1 - min(height - 1, int(y / top * (height - 1)))
             grid[line][column] = name[0]
-    marks = {0: f"{top:.3g}", height - 1: "0"}
+    marks = {0: f"{top:,.0f}" if top >= 1000 else f"{top:.3g}", height - 1: "0"}
     lines = [f"{marks.get(n, ''):>12} |{''.join(row)}".rstrip() for n, row in enumerate(grid)]
-    gap = " " * max(1, width - len(shows[0]) - len(shows[1]))
+    below = f"{shows[0]}{' ' * max(1, width - len(shows[0]) - len(shows[1]))}{shows[1]}"
+    if between is not None and high > low:
+        below = _labelled(below, (math.log2(between[0]) - low) / (high - low), between[1])
     legend = ", ".join(f"{name[0]} {name}" for name in series)
-    return "\n".join([*lines, f"{'':14}{shows[0]}{gap}{shows[1]}", f"{'':19}{legend}"])
+    return "\n".join([*lines, f"{'':14}{below}", f"{'':19}{legend}"])
+
+
+def _labelled(line: str, part: float, label: str) -> str:
+    """Write a label at a part of a line of two others, if there is room.
+
+    >>> _labelled("1/s         4/s", 0.5, "2/s"), _labelled("1/s 4/s", 0.5, "2/s")
+    ('1/s   2/s   4/s', '1/s 4/s')
+    """
+    start = round(part * (len(line) - 1)) - len(label) // 2
+    end = start + len(label)
+    if start < 1 or end >= len(line) or line[start - 1 : end + 1].strip():
+        return line
+    return line[:start] + label + line[end:]

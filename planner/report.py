@@ -19,7 +19,7 @@ from planner.placement import visible
 from planner.remarks import context_remark, throughput_remark
 from planner.request import EXECUTOR, Request
 from planner.search import Question, Recommendation
-from topology.units import format_bytes, format_seconds
+from topology.units import format_bytes, format_interval, format_seconds
 
 BAR = 36
 
@@ -178,19 +178,13 @@ def _row(one: PlanEstimate, answer: Recommendation) -> list[str]:
         str(one.plan),
         *([str(one.gpus)] if request.at_most_gpus else []),
         *goal,
-        f"{format_seconds(one.latency_s)} ± {_digits(one.half_width_s, one.latency_s)}",
+        format_interval(one.latency_s, one.half_width_s),
         f"{speed:.2f}x" if baseline else "-",
         f"{100 * speed / one.gpus:.0f} %" if baseline else "-",
         format_bytes(one.memory_bytes),
         f"{format_seconds(exposed)} ({100 * exposed / one.latency_s:.0f} %)",
         one.bound_by.replace(" of the time", ""),
     ]
-
-
-def _digits(half: float, whole: float) -> str:
-    """Half-width in the unit of the whole."""
-    size = next(size for size in (1.0, 1e-3, 1e-6, 0.0) if whole >= size) or 1e-9
-    return f"{half / size:.2g}" if half < 100 * size else f"{half / size:,.0f}"
 
 
 def _three(value: float) -> str:
@@ -242,8 +236,8 @@ def _rejected(answer: Recommendation) -> RenderableType:
 
 def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) -> RenderableType:
     """One plan in full, a bar for every part."""
-    half = _digits(one.half_width_s, one.latency_s)
-    total = f"{one.plan}: {format_seconds(one.latency_s)} ± {half}, {one.basis.name.lower()}"
+    took = format_interval(one.latency_s, one.half_width_s)
+    total = f"{one.plan}: {took}, {one.basis.name.lower()}"
     rate = f"{one.throughput_per_s:.3g} results a second, bound by {one.bound_by}"
     return Group(
         headline(question),
@@ -357,8 +351,7 @@ def remarks_of(question: Question, one: PlanEstimate) -> list[str]:
 
 def estimate_markdown(question: Question, one: PlanEstimate, launches: Sequence[Launch]) -> str:
     """One plan in full, for a document."""
-    half = _digits(one.half_width_s, one.latency_s)
-    rows = [["latency", f"{format_seconds(one.latency_s)} ± {half}"]]
+    rows = [["latency", format_interval(one.latency_s, one.half_width_s)]]
     rows += [[f"stage {worded(k)}", format_seconds(v)] for k, v in one.stages_s.items()]
     rows += [[worded(k), format_seconds(v)] for k, v in one.breakdown_s.items()]
     rows += [["memory", f"{format_bytes(one.memory_bytes)} at {worded(one.peak_stage)}"]]

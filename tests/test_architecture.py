@@ -34,7 +34,6 @@ CHANGES = {"validate/reference/run.py": {"Memory"}}  # what the ranks of an inte
 LITERALS = {  # file: numbers that are no facts about hardware
     "topology/hardware.py": {31.5e9},  # PCIe 4.0 x16 by definition: 16 GT/s, 128b/130b
     "planner/collectives.py": {1e9},  # shows GB/s
-    "planner/report.py": {1e-6, 1e-9},  # shows us and ns
     "validate/reference/functions.py": {1e-12},  # keeps a norm of zeros finite
 }
 PLACES = re.compile(  # paths of one machine, and words that say nothing

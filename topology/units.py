@@ -138,13 +138,26 @@ def format_seconds(value: float) -> str:
     return f"{_digits(value * 1e9)} ns"
 
 
+def format_interval(value: float, half: float) -> str:
+    """Write a time and half the interval around it, both in the unit of the time.
+
+    >>> format_interval(3.721, 0.298), format_interval(0.05, 0.0123)
+    ('3.72 s ± 0.3', '50 ms ± 12')
+    >>> format_interval(1200.0, 99.7)
+    '1,200 s ± 100'
+    """
+    size = next(size for size in (1.0, 1e-3, 1e-6, 0.0) if value >= size) or 1e-9
+    digits = f"{half / size:.2g}" if half < 99.5 * size else f"{half / size:,.0f}"
+    return f"{format_seconds(value)} ± {digits}"
+
+
 def counted(number: int, what: str) -> str:
     """Write a number of things.
 
-    >>> counted(1, "GPU"), counted(2, "node")
-    ('1 GPU', '2 nodes')
+    >>> counted(1, "GPU"), counted(2000, "node")
+    ('1 GPU', '2,000 nodes')
     """
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _digits(value: float) -> str:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner import cli
+from planner import capacity_shown, cli
 from planner.capacity import Demand, Prices, capacity, curve
 from planner.demand_file import read_demands, read_prices, read_rate, read_share, read_time
 from planner.marked import marks_of
@@ -160,7 +160,8 @@ def test_a_language_model_is_served_in_batches():
     assert one.replicas * one.batch >= 20.0 * one.estimate.latency_s
 
 
-DEMANDS = str(Path(__file__).parents[2] / "examples" / "demand.toml")
+FOLDER = str(Path(__file__).parents[2] / "examples")
+DEMANDS = str(Path(FOLDER) / "demand.toml")
 DEMAND = '[[demand]]\nmodel = "flux"\nrate = "6/min"\nslo = "20 s"\n'
 
 
@@ -181,7 +182,8 @@ def test_the_command_reads_files(capsys, tmp_path):
 
     document = json.loads(raw)
     assert (code, err) == (0, "")
-    assert "pictures: flux.1-dev" in out or "pictures: flux" in out
+    assert "\npictures: flux, 6/min" in out
+    assert "\nflux, 6/min" in out
     assert "50 % within 20 s" in out
     assert document["currency"] == "EUR"
     assert document["gpus"] == sum(one["fleets"][0]["gpus"] for one in document["answers"])
@@ -215,7 +217,13 @@ def test_exit_code_1_where_no_hardware_will_do(capsys):
         (("--model", "flux", "--rate", "1/s", "--slo", "1"), "slo: got '1', wanted a time such as"),
         (("--model", "flux", "--rate", "1/s", "--slo=-1s"), "slo: got '-1s'"),
         (("--model", "no", "--rate", "1/s", "--slo", "1s"), "no"),
-        (("--demand", "/no/such"), "--demand /no/such"),
+        (("--demand", "/no/such"), "/no/such: No such file or directory; wanted [[demand]]"),
+        (("--demand", FOLDER), "examples: not a file but a folder; wanted [[demand]]"),
+        (("--demand", DEMANDS, "--price", FOLDER), "a folder; wanted [gpu_hour] with a price"),
+        (("--demand", ""), "argument --demand: got '', wanted"),
+        (("--model", ""), "argument --model: got '', wanted"),
+        (("--model", "flux", "--rate", ""), "argument --rate: got '', wanted"),
+        (("--model", "flux", "--rate", "1/s", "--slo", ""), "argument --slo: got '', wanted"),
         (("--demand", DEMANDS, "--batch", "4"), "got --batch 4 beside a file"),
         (("--demand", DEMANDS, "--percentile", "50"), "got --percentile 50.0 beside a file"),
         (("--demand", DEMANDS, "--model", "flux"), "got --model flux beside a file"),
@@ -239,7 +247,23 @@ def test_bad_input_is_one_line(capsys, words, said):
     [
         ("", r"d\.toml: got no \[\[demand\]\]"),
         ("demand = 3", r"d\.toml: got no \[\[demand\]\]"),
-        ("a = [", r"d\.toml: no TOML"),
+        ("a = [", r"d\.toml: no TOML: .*; wanted \[\[demand\]\] with model, rate and slo"),
+        (f"percentile = {'9' * 5000}", r"d\.toml: no TOML: .*; wanted"),
+        (f"percentile = {'9' * 400}\n{DEMAND}", r"d\.toml, demand 1: percentile: got 999"),
+        (
+            f"{DEMAND}name = 3\n",
+            r"d\.toml, demand 1: name: got 3, wanted a text of one line, 1 to 60",
+        ),
+        (f"{DEMAND}name = ''\n", r"d\.toml, demand 1: name: got '', wanted a text of one line"),
+        (
+            f'{DEMAND}name = "a\\nb"\n',
+            r"d\.toml, demand 1: name: got 'a.*, wanted a text of one line",
+        ),
+        (f"{DEMAND}name = '{'a' * 61}'\n", r"d\.toml, demand 1: name: got 'aaa"),
+        (
+            f"{DEMAND}{DEMAND}",
+            r"d\.toml, demand 2: name: got 'flux', which is that of demand 1, wanted",
+        ),
         (f"more = 1\n{DEMAND}", r"d\.toml: got 'more'"),
         (f"{DEMAND}gpus = 4\n", r"d\.toml, demand 1: .*gpus"),
         (DEMAND.replace('"6/min"', "6"), r"d\.toml, demand 1: rate: got 6, wanted a text"),
@@ -259,6 +283,23 @@ def test_a_file_of_demands_says_what_is_wrong_and_where(text, said):
         ("[gpu_hour]\nh100-sxm = -2", "h100-sxm: got -2"),
         ("[gpu_hour]\nh100-sxm = true", "h100-sxm: got True"),
         ("[gpu_hour]\nx9 = 2", "x9"),
+        (
+            "[gpu_hour]\nb200 = 1e300",
+            r"b200: got 1e\+300, wanted more than 0 and less than 1,000,000",
+        ),
+        ("[gpu_hour]\nb200 = 2\nB200 = 3", "p.toml: B200: got two prices for b200, wanted one"),
+        (
+            "currency = 3\n[gpu_hour]\nb200 = 2",
+            "currency: got 3, wanted a text of one line, 1 to 16",
+        ),
+        ('currency = "a\\nb"\n[gpu_hour]\nb200 = 2', "currency: got .*, wanted a text of one line"),
+        ("currency = 'a very long name of money'\n[gpu_hour]\nb200 = 2", "currency: got 'a very"),
+        ("source = 3\n[gpu_hour]\nb200 = 2", "source: got 3, wanted a text"),
+        (
+            "curency = 'EUR'\n[gpu_hour]\nb200 = 2",
+            "p.toml: unknown key 'curency': did you mean curr",
+        ),
+        ("a = [", r"p\.toml: no TOML: .*; wanted \[gpu_hour\] with a price"),
     ],
 )
 def test_a_file_of_prices_says_what_is_wrong(text, said):
@@ -271,3 +312,92 @@ def test_rates_and_times_have_units():
     assert [read_time(text) for text in ("2s", "2 min", "0.5 h", "20 ms")] == [2, 120, 1800, 0.02]
     assert read_share(99.9) == pytest.approx(0.999)
     assert math.isinf(wait(1, 2.0, 1.0, 0.5))
+
+
+def shown(found):
+    """Everything that is written of a fleet, in each of the three ways."""
+    return [
+        one(found) for one in (capacity_shown.text, capacity_shown.markdown, capacity_shown.html)
+    ]
+
+
+def cells(found):
+    """The first fleet's row, by the names of its columns."""
+    head, first, *_ = capacity_shown.rows(found.answers[0], found)
+    return dict(zip(head, first, strict=True))
+
+
+def test_kinds_without_a_price_are_said():
+    some = Prices(currency="EUR", gpu_hour={"h100-sxm": 1.0}, source="a made-up list")
+    none = Prices(currency="EUR", gpu_hour={"l40s": 1.0})
+
+    for page in shown(fleet(hardware=("h100-sxm", "b200"), prices=some)):
+        assert page.count("no price for b200: the fewest GPUs come first") == 1
+        assert "prices: a made-up list" in page
+    for page in shown(fleet(prices=none)):
+        assert page.count("no price for h100-sxm: the fewest GPUs come first") == 1
+    for page in (*shown(fleet(prices=some)), *shown(fleet())):
+        assert "no price" not in page
+
+
+def test_a_row_has_the_interval_of_a_request_and_how_well_it_is_known():
+    found = fleet(rate=5.0, share=0.999999999)
+    row, (one,) = cells(found), found.answers[0].fleets
+
+    assert row["service"].startswith(f"{one.estimate.latency_s:.3g} s ± ")
+    assert row["99.9999999 % in"] == f"{one.response_s:.3g} s"
+    assert row["basis"] == "calibrated"
+    assert row["at most"].endswith("/s")
+    assert one.to_dict()["service_interval_s"] == one.estimate.to_dict()["latency_interval_s"]
+    assert capacity_shown.asked(found.answers[0].demand).endswith("99.9999999 % within 10 s")
+
+
+def test_many_gpus_and_much_money_have_no_exponents():
+    found = fleet(rate=2000.0, prices=Prices(currency="EUR", gpu_hour={"h100-sxm": 900.0}))
+    row = cells(found)
+
+    assert row["replicas"] == f"{found.gpus:,}"
+    assert row["an hour"] == f"{found.cost_per_hour:,.0f} EUR"
+    assert row["busy"] == "> 99 %"
+    assert row["at most"].startswith("2,0")
+    assert capacity_shown.asked(found.answers[0].demand).startswith("a: flux.1-dev, 2,000/s, ")
+    assert all("e+" not in page for page in shown(found))
+
+
+def test_a_fleet_that_an_interval_would_make_late_is_named():
+    alone = fleet(rate=0.001).answers[0].fleets[0].estimate
+    tight = fleet(rate=0.001, slo=alone.latency_s + alone.half_width_s / 2)
+
+    for page in shown(tight):
+        assert "h100-sxm could miss 3." in page
+        assert "of a request" in page
+    for page in shown(fleet(slo=60.0)):
+        assert "could miss" not in page
+
+
+def test_rates_keep_one_unit_and_the_one_asked_for_is_marked():
+    drawn, _, page = shown(fleet(rate=5.0))
+
+    for text in (drawn, page):
+        assert "the axis of rates is logarithmic" in text
+    (labels,) = [line.split() for line in drawn.splitlines() if line.strip().startswith("0.625/s")]
+    assert labels == ["0.625/s", "5/s", "40/s"]
+    for label in labels:
+        assert f">{label}</text>" in page
+
+
+def test_a_curve_that_ends_early_keeps_its_rates_in_place(monkeypatch):
+    """Eight times this rate takes more replicas than are counted."""
+    monkeypatch.setattr("planner.queueing.MOST_SERVERS", 100)
+    found = fleet(rate=5.0)
+    text, _, page = shown(found)
+
+    assert len(curve(found.answers[0].fleets[0])) < 13
+    assert ">0.625/s</text>" in page
+    assert ">40/s</text>" in page
+    points = page.split('points="')[1].split('"')[0].split()
+    assert float(points[0].split(",")[0]) == 60.0
+    assert float(points[6].split(",")[0]) == 380.0
+    (labels,) = [line for line in text.splitlines() if line.strip().startswith("0.625/s")]
+    assert labels.split() == ["0.625/s", "5/s", "20/s"]
+    assert labels.index("5/s", 22) > len(labels) // 2
