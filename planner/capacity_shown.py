@@ -1,11 +1,12 @@
 """A capacity plan as people read it: a table, a document, a page with curves."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from typing import Final
 
 from planner.capacity import Answer, Capacity, Demand, Fleet, Prices, curve, words
+from planner.columns import aligned
 from planner.demand_file import PERIODS
 from planner.plot import plot
 from topology.errors import one_line
@@ -144,7 +145,7 @@ def text(found: Capacity) -> str:
     for answer in found.answers:
         lines += ["", asked(answer.demand)]
         if answer.fleets:
-            lines += _aligned(rows(answer, found))
+            lines += [f"  {line}" for line in aligned(rows(answer, found), left=2)]
         lines += [f"  {note}" for note in _notes(answer, found.prices)]
         if answer.fleets:
             name = answer.fleets[0].estimate.hardware
@@ -175,14 +176,6 @@ def unit_of(per_second: float) -> str:
 
 def _rate(per_second: float, unit: str, digits: int = 3) -> str:
     return f"{_number(per_second * PERIODS[unit], digits)}/{unit}"
-
-
-def _aligned(made: Sequence[Sequence[str]]) -> Iterator[str]:
-    wide = [max(map(len, column)) for column in zip(*made, strict=True)]
-    for row in made:
-        left = [f"{cell:<{width}}" for cell, width in zip(row[:2], wide[:2], strict=True)]
-        right = [f"{cell:>{width}}" for cell, width in zip(row[2:], wide[2:], strict=True)]
-        yield f"  {'  '.join([*left, *right])}".rstrip()
 
 
 def markdown(found: Capacity) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
+from planner.columns import aligned
 from planner.gantt import COLOURS, key, legend, middle, rows, svg
 from planner.outcome import worded
 from planner.simulation import RankTime, Simulation
@@ -82,16 +83,13 @@ def timeline(found: Simulation) -> Iterator[str]:
 def text(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Everything that ``planner simulate`` prints as a table."""
     lines = [headline, *headlines(found), ""]
-    lines += [*_aligned(stage_rows(found)), "", f"a turn of {worded(found.stage)}, by rank"]
-    lines += [*_aligned(rank_rows(found)), "", *timeline(found)]
+    lines += [*_table(stage_rows(found)), "", f"a turn of {worded(found.stage)}, by rank"]
+    lines += [*_table(rank_rows(found)), "", *timeline(found)]
     return "\n".join([*lines, *notes])
 
 
-def _aligned(made: Sequence[Sequence[str]]) -> Iterator[str]:
-    wide = [max(map(len, column)) for column in zip(*made, strict=True)]
-    for first, *rest in made:
-        cells = [f"{cell:>{width}}" for cell, width in zip(rest, wide[1:], strict=True)]
-        yield f"  {first:<{wide[0]}}  {'  '.join(cells)}".rstrip()
+def _table(made: Sequence[Sequence[str]]) -> Iterator[str]:
+    return (f"  {line}" for line in aligned(made))
 
 
 def markdown(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:

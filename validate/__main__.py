@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from planner.arguments import Parser
+from planner.columns import aligned
 from planner.report import markdown
 from topology.errors import InputError
 from topology.readers.catalogue import content
@@ -55,7 +56,7 @@ def _answer(arguments: argparse.Namespace) -> None:
     elif arguments.format == "markdown":
         print(markdown(HEADERS, rows))
     else:
-        print(_aligned([list(HEADERS), *rows]))
+        print("\n".join(aligned([list(HEADERS), *rows])))
 
 
 def _texts() -> Texts:
@@ -90,15 +91,6 @@ def _put(name: str, change: Callable[[str], str]) -> None:
     except ValueError as error:
         why = str(error) if isinstance(error, InputError) else "no text"
         raise InputError(f"--write {name}: {why}") from None
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        numbers = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join([f"{row[0]:<{widths[0]}}", *numbers]))
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
