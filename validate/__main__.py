@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -36,9 +37,12 @@ def main(argv: list[str] | None = None) -> int:
             scales(words[1:])
         else:
             _answer(parser.parse_args(words))
+        sys.stdout.flush()
     except InputError as error:
         print(f"validate: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -2,9 +2,12 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.resources import files
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
@@ -226,3 +229,16 @@ def test_a_document_that_cannot_be_written_is_one_line(capsys, tmp_path):
         assert (out, err.count("\n")) == ("", 1)
         assert err.strip().isprintable()
     assert (tmp_path / "plain.md").read_text() == "no marks"
+
+
+def test_a_reader_that_stops_is_no_failure():
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m validate accuracy | head -1"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.startswith("what")
+    assert done.stderr == ""
