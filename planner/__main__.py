@@ -25,4 +25,7 @@ def _dropped(what: "sys.UnraisableHookArgs") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if code == INTERRUPTED:  # a stop within exec, as of dataclasses, lets python -m die of SIGINT
+        os._exit(code)
+    sys.exit(code)

@@ -1,5 +1,6 @@
 """Whatever a program passes, and however a command is typed, is an answer or one short line."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -154,3 +155,21 @@ def test_a_stop_while_it_is_loaded_is_silent():
 
     assert (started.returncode, out) == (130, b"")
     assert err in (b"", b"planner: interrupted\n")
+
+
+def test_a_stop_while_code_is_made_is_exit_code_130(tmp_path):
+    """Python remembers a stop within ``exec``, and ``python -m`` would die of it at the end."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'planner.cli':\n"
+        "            exec('raise KeyboardInterrupt')\n"
+        "sys.meta_path.insert(0, Stop())\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-m", "planner", "models", "list"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, check=False,
+    )  # fmt: skip
+
+    assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")
