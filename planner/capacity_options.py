@@ -83,7 +83,7 @@ def answer(said: argparse.Namespace) -> "Capacity":
     if said.demand:
         _check_alone(said)
         text = _content(said.demand, "demand", files.DEMANDS)
-        demands = files.read_demands(text, Path(said.demand).name)
+        demands = files.read_demands(text, Path(said.demand).name, said.profile)
     else:
         for name in ("model", "rate", "slo"):
             if not getattr(said, name):
@@ -105,7 +105,7 @@ def answer(said: argparse.Namespace) -> "Capacity":
 
 def _check_alone(said: argparse.Namespace) -> None:
     """Refuse what a file says of each of its demands."""
-    usual = {"batch": 1, "precision": "bf16", "engine": "", "profile": "", "percentile": PERCENTILE}
+    usual = {"batch": 1, "precision": "bf16", "engine": "", "percentile": PERCENTILE}
     for name in ("model", "rate", "slo", *_OF_REQUEST, *usual):
         value = getattr(said, name)
         if value != usual.get(name):

@@ -89,8 +89,12 @@ def demand_of(name: str, model: str, rate: str, slo: str, asked: Mapping[str, ob
     )
 
 
-def read_demands(text: str, name: str) -> list[Demand]:
+def read_demands(text: str, name: str, profile: str = "") -> list[Demand]:
     r"""Read demands from TOML `text`; the caller does the file I/O.
+
+    Parameters
+    ----------
+    profile : a calibration profile, for each demand that names none.
 
     Examples
     --------
@@ -105,7 +109,7 @@ def read_demands(text: str, name: str) -> list[Demand]:
     for key in document:
         if key not in ("demand", "percentile"):
             raise InputError(f"{name}: got {shown(key)}, wanted [[demand]] and percentile")
-    usual = document.get("percentile", SHARE)
+    usual = {"percentile": document.get("percentile", SHARE), "profile": profile}
     found = [_demand(row, number, usual, name) for number, row in enumerate(rows, 1)]
     _check_names([one.name for one in found], name)
     return found
@@ -122,7 +126,9 @@ def _check_names(names: Sequence[str], file: str) -> None:
             )
 
 
-def _demand(row: Mapping[str, object], number: int, usual: object, name: str) -> Demand:
+def _demand(
+    row: Mapping[str, object], number: int, usual: Mapping[str, object], name: str
+) -> Demand:
     where = f"{name}, demand {number}"
     for key in row:
         if key not in (*_OWN, *_SIZES):
@@ -131,16 +137,12 @@ def _demand(row: Mapping[str, object], number: int, usual: object, name: str) ->
         if not isinstance(row.get(key), str):
             raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
     model = str(row["model"])
-    asked = {key: value for key, value in row.items() if key in _SIZES}
+    asked = {
+        key: value for key, value in {**usual, **row}.items() if key in (*_SIZES, "percentile")
+    }
     name = _line(row["name"], f"{where}: name", LONGEST_NAME) if "name" in row else model
     try:
-        return demand_of(
-            name,
-            model,
-            str(row["rate"]),
-            str(row["slo"]),
-            {**asked, "percentile": row.get("percentile", usual)},
-        )
+        return demand_of(name, model, str(row["rate"]), str(row["slo"]), asked)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

@@ -229,12 +229,16 @@ def _installed(path: str) -> str:
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     add_action(parser, "list", "show", "diff", "install")
     parser.add_argument("profiles", nargs="*", default=[], help="files, or names that ship")
+    add_checked_profile(parser)
     add_output(parser)
     parser.set_defaults(run=_profile)
 
 
 def _profile(arguments: argparse.Namespace) -> Answer:
+    from costmodels.catalogue import check_profile  # noqa: PLC0415
+
     style, named = arguments.format, arguments.profiles
+    check_profile(arguments.profile)
     wanted = {"list": 0, "diff": 2}.get(arguments.action, 1)
     if len(named) != wanted:
         got = counted(len(named), "name")

@@ -201,6 +201,16 @@ def test_a_page_has_curves(capsys, tmp_path):
     assert "<script" not in written
 
 
+def test_a_profile_beside_a_file_is_for_demands_that_name_none(capsys, tmp_path):
+    file = tmp_path / "demand.toml"
+    file.write_text(f'{DEMAND}{DEMAND}name = "own"\nprofile = "none"\n')
+    named, own = read_demands(file.read_text(), file.name, "h100-sxm")
+
+    assert (named.request.profile, own.request.profile) == ("h100-sxm", "none")
+    assert run(capsys, "--demand", str(file), "--profile", "h100-sxm")[0] == 0
+    assert run(capsys, "--demand", str(file), "--profile", "/no/such")[0] == 2
+
+
 def test_exit_code_1_where_no_hardware_will_do(capsys):
     code, out, _ = run(capsys, "--model", "flux", "--rate", "1/s", "--slo", "1ms")
 

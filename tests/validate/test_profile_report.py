@@ -24,6 +24,12 @@ def test_the_list_says_what_each_profile_is_for():
     assert "curves" not in lines[BY_ITSELF]
 
 
+@pytest.mark.parametrize("words", [("list",), ("show", BY_ITSELF)])
+def test_a_profile_is_taken_as_by_every_command(words):
+    assert run("profile", *words, "--profile", BY_NAME) == run("profile", *words)
+    assert run("profile", *words, "--profile", "/no/such")[:2] == (2, "")
+
+
 def test_the_list_as_data():
     found = json.loads(run("profile", "list", "--format", "json")[1])
 
