@@ -23,6 +23,7 @@ class Page:
         shown = [f"  {line}\n      {what}" for line, what in self.examples]
         one = f"\n  1   {self.one}" if self.one else ""
         codes = f"exit codes:\n  0   done{one}\n  2   bad input, said in one line"
+        codes += "\n  130 stopped by Ctrl-C"
         return "\n".join(["examples:", *shown, "", codes])
 
 

@@ -54,6 +54,7 @@ def test_help_has_a_sentence_examples_and_exit_codes(command):
     assert out.count("  planner ") + out.count("| planner ") >= 2
     assert "exit codes:\n  0   done" in out
     assert "  2   bad input" in out
+    assert "  130 stopped by Ctrl-C" in out
 
 
 @pytest.mark.parametrize("command", PAGES)
