@@ -9,7 +9,7 @@ from planner.marked import marks_of
 from planner.outcome import PlanEstimate, Rejected
 from planner.queueing import MOST_SERVERS, most_rate, servers_needed, wait
 from planner.request import Request
-from planner.search import Question, question_of, search
+from planner.search import question_of, search
 from topology.catalogue import hardware as find_hardware
 from topology.errors import ModelError, PrecisionError
 from topology.units import counted, format_seconds
@@ -39,7 +39,7 @@ class Demand:
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         asked = self.request
-        sizes = ("height", "width", "frames", "steps", "input_tokens", "output_tokens")
+        sizes = ("height", "width", "frames", "steps", "input_tokens", "output_tokens", "batch")
         return {
             "name": self.name,
             "model": asked.model,
@@ -89,7 +89,7 @@ class Fleet:
 
     @property
     def cost_per_thousand(self) -> float | None:
-        """What a thousand results cost at the rate asked for."""
+        """What a thousand requests cost at the rate asked for."""
         if self.cost_per_hour is None:
             return None
         return self.cost_per_hour / HOUR / self.demand.rate_per_s * THOUSAND
@@ -234,7 +234,11 @@ def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
 
 
 def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, int]]:
-    """Yield the fastest plan of every number of GPUs a replica may have, and of every batch."""
+    """Yield the fastest plan of every number of GPUs a replica may have, and of every batch.
+
+    Requests join those of a language model that are under way. Pictures of a batch start and end
+    together, so that they are one request.
+    """
     node = find_hardware(name).gpus
     fits = False
     for gpus in _counts(node):
@@ -246,15 +250,11 @@ def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, i
         except PrecisionError as error:
             yield str(error), 1
             return
-        batches = BATCHES if _serves_many(question) else (asked.batch,)
-        for batch in batches:
+        decoder = question.model.kind == "decoder"
+        for batch in BATCHES if decoder and asked.batch == 1 else (asked.batch,):
             found = _fastest(replace(asked, batch=batch), gpus)
             fits = fits or isinstance(found, PlanEstimate)
-            yield found, batch
-
-
-def _serves_many(question: Question) -> bool:
-    return question.model.kind == "decoder" and question.request.batch == 1
+            yield found, batch if decoder else 1
 
 
 def _counts(node: int) -> list[int]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import planner
 from planner import capacity_shown, cli
 from planner.capacity import Demand, Prices, capacity, curve
 from planner.demand_file import read_demands, read_prices, read_rate, read_share, read_time
@@ -158,6 +159,21 @@ def test_a_language_model_is_served_in_batches():
 
     assert one.batch > 1
     assert one.replicas * one.batch >= 20.0 * one.estimate.latency_s
+
+
+def test_pictures_of_a_batch_are_one_request():
+    """They start and end together, so that none joins those under way."""
+    request = Request(model="flux.1-schnell", batch=4)
+    demand = Demand(name="a", request=request, rate_per_s=1.5, slo_s=3.0)
+
+    (one,) = capacity([demand], ["h100-sxm"]).answers[0].fleets
+
+    plan = str(one.estimate.plan)
+    alone = planner.estimate("flux.1-schnell", one.estimate.gpus, plan, batch=4)
+    assert one.estimate.latency_s == pytest.approx(alone.latency_s)
+    assert one.batch == 1
+    assert one.utilisation == pytest.approx(1.5 * alone.latency_s / one.replicas)
+    assert one.demand.to_dict()["batch"] == 4
 
 
 FOLDER = str(Path(__file__).parents[2] / "examples")
