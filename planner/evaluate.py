@@ -140,8 +140,12 @@ def evaluate(
 
 
 def every_place(model: Model, workload: Workload, plan: Plan) -> list[Program]:
-    """Lower a plan for every place of its pipeline; for the heaviest where layers are alike."""
-    places = plan.degree("pp") if len(model.blocks) > 1 else 1
+    """Lower a plan for every place of its pipeline; for the heaviest where they are alike.
+
+    Of a decoder only the last place has the scores, which read all of the vocabulary.
+    """
+    differ = len(model.blocks) > 1 or model.kind == "decoder"
+    places = plan.degree("pp") if differ else 1
     if places == 1:
         return [lower(model, workload, plan)]
     return [lower(model, workload, plan, place) for place in range(places)]
@@ -154,11 +158,15 @@ def costs_of(
 
     M forwards of a step pass P places one after another, and then wait for the slowest: the sum
     of one turn at each and M - 1 turns at the slowest. A program has M + P - 1 turns at its own.
+    Of a decoder M is 1.
     """
+    if places[0].stages[-1].name == "decode":
+        rows = zip(*(program.stages for program in places), strict=True)
+        return {row[0].name: cost(_in_turn(row), target, known) for row in rows}
     costs = [
         {stage.name: cost(stage, target, known) for stage in program.stages} for program in places
     ]
-    if len(places) == 1 or "denoise" not in costs[0]:
+    if len(places) == 1:
         return costs[0]
     own = [one["denoise"] for one in costs]
     passes = max(1, workload.passes // dict(places[0].axes).get("cfg", 1))
@@ -166,6 +174,16 @@ def costs_of(
     slowest = max(own, key=lambda one: float(np.sum(one.time)))
     once, again = reduce(add, own).times(1 / turns), slowest.times((passes - 1) / turns)
     return {**costs[0], "denoise": once + again}
+
+
+def _in_turn(places: Sequence[Loop]) -> Loop:
+    """Put a decoder's stage together: one turn at each place, and the scores of the last."""
+    *before, last = places
+    if not before:
+        return last
+    forwards = (place.body[0] for place in before)
+    turns = tuple(replace(one, count=1) for one in forwards if isinstance(one, Loop))
+    return replace(last, body=(*turns, *last.body[1:]))
 
 
 def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
@@ -204,7 +222,8 @@ def _step(
         return float(costs["prefill"].time)
     once = replace(workload, output_tokens=1)
     target = site.target(model, plan, workload.precision)
-    return float(cost(decode_step(model, once, plan), target).time)
+    places = [decode_step(model, once, plan, place) for place in range(plan.degree("pp"))]
+    return float(cost(_in_turn(places), target).time)
 
 
 def _throughput(workload: Workload, plan: Plan, latency: float) -> float:

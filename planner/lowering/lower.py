@@ -47,10 +47,10 @@ def lower(model: Model, workload: Workload, plan: Plan, place: int | None = None
     return with_wide_collectives(program) if workload.wide_collectives else program
 
 
-def decode_step(model: Model, workload: Workload, plan: Plan) -> Loop:
-    """One step of a decoder over a cache as long as the prompt."""
+def decode_step(model: Model, workload: Workload, plan: Plan, place: int) -> Loop:
+    """One step of a decoder over a cache as long as the prompt, at a place of a pipeline."""
     scene = make_scene(model, workload, plan)
-    stage, index = _stage(scene, None)
+    stage, index = _stage(scene, place)
     return decoder.decode(scene, stage, index, workload.length(model.streams[0].name))
 
 

@@ -110,6 +110,19 @@ def test_a_pipeline_never_runs_one_forward_faster_than_its_stages_in_turn(model,
     assert cut.stages_s["denoise"] >= whole.stages_s["denoise"] * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("degree", [2, 4])
+@pytest.mark.parametrize("model", DECODERS)
+def test_a_decoders_pipeline_runs_every_layer_and_the_scores_once(model, degree):
+    """Its places differ: kinds of layers are cut where they may be, and the last has the scores."""
+    whole, cut = priced(model, "tp2"), priced(model, f"pp{degree}.tp2")
+
+    for name, seconds in whole.breakdown_s.items():
+        if name in ("gemm", "attention"):
+            assert cut.breakdown_s[name] == pytest.approx(seconds, rel=1e-6), name
+    assert cut.step_s >= whole.step_s
+    assert all(cut.stages_s[name] >= seconds for name, seconds in whole.stages_s.items())
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_a_step_is_one_of_as_many(model):
     for plan in ("single", "tp2", "ulysses2"):

@@ -19,6 +19,8 @@ PLANS = [
     ("wan2.1-14b", 8, "pp2.tp4", {}),
     ("wan2.1-1.3b", 4, "cfg2.allgather_kv2", {"hardware": "l40s"}),
     ("llama-3.1-8b", 4, "tp4", {"output_tokens": 32}),
+    ("llama-3.1-8b", 4, "pp4", {"output_tokens": 32}),
+    ("gemma-3-27b", 2, "pp2", {"output_tokens": 32, "hardware": "h200-sxm"}),
     ("sana-1.6b", 4, "cfg2.ulysses2", {}),
 ]
 NAMES = [f"{model} {plan}" for model, _, plan, _ in PLANS]
