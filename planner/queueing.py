@@ -3,12 +3,9 @@
 Requests come at random and independently of each other (a Poisson process) and are served in the
 order in which they come. As every one takes the same time, each of c servers then serves every
 c-th request, so that what waits for it is a queue of one server to which requests come c times as
-rarely [1]_. That queue is followed request by request, with numbers that are drawn once and stay,
-so that an answer does not change from run to run.
-
-References
-----------
-.. [1] V. B. Iversen, The M/D/n queueing system, ITC 10 (1983): its waits are those of E_n/D/1
+rarely (a test holds it against c servers that are followed one by one). That queue is followed
+request by request, with numbers that are drawn once and stay, so that an answer does not change
+from run to run.
 """
 
 import math

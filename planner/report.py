@@ -244,8 +244,8 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
         *_notes(() if question.site.ground is None else question.site.ground.notes()),
         Text(f"{total}; {rate}"),
         *([Text(visible(one.placement.devices))] if one.placement else []),
-        *_notes(_remarks(question, one)),
-        *_notes(_footnotes(question, [one], marks_of(question, [one]))),
+        *_notes(remarks_of(question, one)),
+        *_notes(throughput_remark(question.model.kind, question.request.batch, one.gpus)),
         Text(),
         Text("time by stage", style="dim"),
         _bars({worded(k): v for k, v in one.stages_s.items()}, format_seconds),
@@ -258,13 +258,6 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
         _launches(launches),
         *_notes(_runtimes(question, launches)),
     )
-
-
-def _remarks(question: Question, one: PlanEstimate) -> Iterator[str]:
-    """Say what to know of a plan and of its throughput."""
-    yield from one.remarks
-    yield from context_remark(question.model, question.workload)
-    yield from throughput_remark(question.model.kind, question.request.batch, one.gpus)
 
 
 def _memory(one: PlanEstimate) -> str:
@@ -361,8 +354,8 @@ def estimate_markdown(question: Question, one: PlanEstimate, launches: Sequence[
         rows.append(["GPUs", visible(one.placement.devices)])
     table = markdown([str(one.plan), ""], rows)
     below = (
-        *_remarks(question, one),
-        *_footnotes(question, [one], marks_of(question, [one])),
+        *remarks_of(question, one),
+        *throughput_remark(question.model.kind, question.request.batch, one.gpus),
         *_runs(launches),
     )
     return "\n".join(

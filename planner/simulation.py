@@ -44,7 +44,7 @@ class RankTime:
 
     pace : how many times as long as usual it computes. compute : by class. communication : of
     messages under way, of which hidden runs beside compute. waiting : for other ranks. idle : the
-    rest, in which it waits for its host.
+    rest, such as waiting for its host.
     """
 
     rank: int

@@ -120,7 +120,7 @@ class AttentionParameters:
     back to an older kernel; 0 where it does not.
     tile_rows : queries of a tile, for each of `head_dims`; odd_rows : of that older kernel.
     key_block : keys of a step. ragged : share that every step takes longer where keys do not fill
-    the last one, and the kernel looks for their end.
+    the last one.
     concurrency : tiles a multiprocessor must hold to be busy.
     tile_overhead : s. softness : of rounds. tail : share of the difference between a long and a
     mean tile that the last round of causal work waits. sustained_drop : see `shapes.settled`.
