@@ -117,7 +117,7 @@ def _diffusers(launch: Launch, asked: Asked, document: Mapping[str, object]) -> 
     told = [f"{name}={size}" for name, size in launch.request.items()]
     return "\n".join(
         [
-            f'"""{document["model"]}, {document["plan"]}: one rank, started by launch.sh."""',
+            _docstring(f"{document['model']}, {document['plan']}: one rank, started by launch.sh."),
             "",
             "import os",
             "import sys",
@@ -145,6 +145,12 @@ def _diffusers(launch: Launch, asked: Asked, document: Mapping[str, object]) -> 
             "",
         ]
     )
+
+
+def _docstring(text: str) -> str:
+    """Write a line of text as a docstring that ends where the text does."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"""{escaped}"""'
 
 
 def _weights(asked: Asked, document: Mapping[str, object]) -> str:

@@ -4,11 +4,14 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import FLUX as CONFIG
 from commands import assert_refused, run
 
 from planner.export import export as exporting
@@ -27,6 +30,7 @@ from topology.errors import IllegalPlanError, InputError
 from topology.units import format_bytes
 from validate.small import shrink
 
+TINY = CONFIG | {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2}
 FLUX = Request(model="flux.1-dev", gpus=4)
 
 
@@ -231,6 +235,70 @@ def test_the_diffusers_script_does_not_fill_a_gpu_that_has_to_offload():
     assert 'pipe.to("cuda")' in whole
     assert 'pipe.to("cuda")' not in offloaded
     assert "pipe.enable_model_cpu_offload" in offloaded
+
+
+HOSTILE = (
+    '""";open("{mark}","w");"""',
+    "'''+open('{mark}','w').name+'''",
+    "\\\";open('{mark}','w')#",
+    "$(touch {mark})",
+    "`touch {mark}`",
+    "'; touch {mark}; '",
+    '"; touch {mark}; "',
+    "a\ntouch {mark}\nb",
+    "--flag\\N{{DASH}} {mark}",
+)
+HARMLESS = """
+import contextlib, os, sys, types
+class Anything:
+    def __getattr__(self, name): return Anything()
+    def __call__(self, *a, **k): return Anything()
+    def __getitem__(self, key): return Anything()
+    def __eq__(self, other): return False
+for name in ("torch", "torch.distributed", "diffusers", "diffusers.utils"):
+    module = types.ModuleType(name)
+    module.__getattr__ = lambda name: Anything()
+    sys.modules[name] = module
+os.environ["LOCAL_RANK"] = "0"
+path = sys.argv.pop(1)
+exec(compile(open(path, encoding="utf-8").read(), path, "exec"), {"__name__": "__main__"})
+"""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_name_of_a_folder_is_never_run(tmp_path, backend, name):
+    """Whatever a folder is called: scripts parse, and running them runs nothing of the name."""
+    folder = tmp_path / name.format(mark="MARK").replace("/", "_")
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY))
+    request = Request(model=str(folder), gpus=2, height=256, width=256)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    try:
+        made = export(request, "ulysses2", backend, str(plain / "out"))
+    except IllegalPlanError as error:
+        assert "by name" in str(error)  # noqa: PT017  # an engine that takes no folder
+        return
+    out = made.folder
+    stubs = plain / "bin"
+    stubs.mkdir()
+    for engine in ("xdit", "torchrun", "sglang", "vllm", "trtmc", "python3"):
+        (stubs / engine).write_text("#!/bin/sh\nexit 0\n")
+        (stubs / engine).chmod(0o755)
+    shell = {"PATH": f"{stubs}:/usr/bin:/bin", "HOST": "a", "NODE_RANK": "0"}
+
+    for script in out.rglob("*.py"):
+        compile(script.read_text(encoding="utf-8"), str(script), "exec")
+    if (out / "run.py").exists():
+        words = [sys.executable, "-c", HARMLESS, "run.py", "a prompt"]
+        subprocess.run(words, cwd=out, check=True, timeout=60)
+    if (out / "launch.sh").exists():
+        subprocess.run(["sh", "./launch.sh", "text"], cwd=out, env=shell, check=True, timeout=60)
+
+    assert not list(tmp_path.rglob("MARK"))
+    for page in out.glob("*.md"):
+        assert page.read_text(encoding="utf-8").count("\n# ") == 0  # the name ends no heading
 
 
 def test_a_plan_that_an_engine_cannot_run_says_why():
