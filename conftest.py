@@ -3,4 +3,4 @@
 from importlib.util import find_spec
 
 if find_spec("torch") is None:
-    collect_ignore_glob = ["validate/torch_backend/*.py", "validate/bench/*.py"]
+    collect_ignore_glob = ["validate/torch/*.py", "validate/bench/*.py"]

@@ -8,11 +8,11 @@ import time
 
 import numpy as np
 
-from planner.compose import plans
-from planner.plan import Plan
-from planner.request import Request
-from planner.search import question_of
-from planner.sweep import sizes, sweep
+from planner.request.plan import Plan
+from planner.request.request import Request
+from planner.search.plans import plans
+from planner.search.search import question_of
+from planner.search.sweep import sizes, sweep
 
 PLANS = 100_000
 

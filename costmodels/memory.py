@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.ops import (
+from costmodels.program.ops import (
     Collective,
     Depthwise,
     Loop,

@@ -1,10 +1,13 @@
 """How much of a collective that runs beside compute is really hidden."""
 
+from functools import cache
+from statistics import NormalDist
+
 import numpy as np
 
-from costmodels.catalogue import overlap_table
-from costmodels.ops import Real
-from costmodels.profile import Profile
+from costmodels.profiles.profile import Profile
+from costmodels.program.ops import Real
+from costmodels.tables import overlap_table, rank_spread
 
 
 def hidden_share(kind: str, seconds: Real, profile: Profile | None = None) -> Real:
@@ -20,3 +23,18 @@ def hidden_share(kind: str, seconds: Real, profile: Profile | None = None) -> Re
     own = None if profile is None else profile.hiding(kind)
     share, start = overlap_table()[kind] if own is None else own
     return share * (1.0 - start / np.maximum(seconds, start)) if start else share
+
+
+@cache
+def waiting_share(ranks: int) -> float:
+    """Share of its compute that a rank of average speed waits for the slowest of `ranks`.
+
+    The largest of so many draws from a normal distribution, by Blom's approximation (Statistical
+    Estimates and Transformed Beta-Variables, 1958).
+
+    >>> waiting_share(1)
+    0.0
+    >>> 0.004 < waiting_share(2) < waiting_share(8) < 0.015
+    True
+    """
+    return rank_spread() * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))

@@ -20,7 +20,8 @@ from costmodels.kernels import (
     pointwise_time,
 )
 from costmodels.kernels.calibration import KernelCalibration
-from costmodels.ops import (
+from costmodels.profiles.profile import Profile
+from costmodels.program.ops import (
     Attention,
     Collective,
     Convolve,
@@ -35,11 +36,10 @@ from costmodels.ops import (
     Size,
     ceil_div,
 )
-from costmodels.profile import Profile
 from costmodels.runtime import Runtime
-from topology.devices import Device, Precision
-from topology.errors import UncalibratedError
-from topology.fabric import Fabric
+from topology.base.errors import UncalibratedError
+from topology.catalogue.devices import Device, Precision
+from topology.catalogue.fabric import Fabric
 
 Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "convolution"]
 

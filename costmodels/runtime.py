@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
-from topology.errors import CatalogueError
-from topology.sourced import Sourced, read_sourced
+from topology.base.errors import CatalogueError
+from topology.base.sources import Sourced, read_sourced
 
 _UNITS: Final = {
     "host_kernel": "s",

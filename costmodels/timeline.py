@@ -12,10 +12,9 @@ from typing import Final, TypeVar
 import numpy as np
 
 from costmodels.estimate import Basis
-from costmodels.ops import Collective, Loop, Op, Real, Size, Tensor
-from costmodels.overlap import hidden_share
+from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, Known, Priced, Target, recall
-from costmodels.slowest import waiting_share
+from costmodels.program.ops import Collective, Loop, Op, Real, Size, Tensor
 
 K = TypeVar("K")
 _TINY: Final = 2.0**-100  # s, keeps a share of nothing finite

@@ -9,13 +9,13 @@
 from importlib import import_module
 
 _HOME = {
-    "InputError": "topology.errors",
+    "InputError": "topology.base.errors",
     "attention": "planner.api",
     "collective": "planner.api",
     "estimate": "planner.api",
     "matmul": "planner.api",
     "read_model": "planner.models",
-    "read_topology": "topology.read",
+    "read_topology": "topology.readers.read",
     "recommend": "planner.api",
     "simulate": "planner.api",
 }

@@ -10,7 +10,7 @@ def main() -> int:
     """Run the command line; who stops it while it is still being loaded wants no word about it."""
     try:
         sys.unraisablehook = _dropped
-        from planner import cli  # noqa: PLC0415  # what takes a while
+        from planner.command import cli  # noqa: PLC0415  # what takes a while
 
         return cli.main()
     except KeyboardInterrupt:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.catalogue import runtimes
-from planner.catalogue import engine as find_engine
-from planner.catalogue import engine_name, engines
+from costmodels.tables import runtimes
 from planner.collectives import MOST_GPUS, MOST_NODES
-from planner.outcome import PlanEstimate
-from planner.plan import Plan, parse_plan
-from planner.request import EXECUTOR, LARGEST, Request, whole_number
-from planner.search import Recommendation, find, question_of, single_plan
-from planner.site import machine_of
-from topology.catalogue import hardware as find_hardware
-from topology.errors import InputError, shown
-from topology.fabric import Fabric
+from planner.engines.deployment import machine_of
+from planner.engines.tables import engine as find_engine
+from planner.engines.tables import engine_name, engines
+from planner.request.plan import Plan, parse_plan
+from planner.request.request import EXECUTOR, LARGEST, Request, whole_number
+from planner.search.outcome import PlanEstimate
+from planner.search.search import Recommendation, find, question_of, single_plan
+from topology.base.errors import InputError, shown
+from topology.catalogue.fabric import Fabric
+from topology.catalogue.tables import hardware as find_hardware
 
 if TYPE_CHECKING:
-    from planner.simulation import Simulation
+    from planner.simulation.simulation import Simulation
 
 Number = float | NDArray[np.float64]
 
@@ -145,7 +145,7 @@ def simulate(
     InputError
         If a name or a number cannot be right, or the plan cannot run (`IllegalPlanError`).
     """
-    from planner.simulation import simulate as run  # noqa: PLC0415  # few ask for it
+    from planner.simulation.simulation import simulate as run  # noqa: PLC0415  # few ask for it
 
     return run(question_of(request_of(model, gpus, asked, plan)), plan, even=even, slow=slow)
 
@@ -193,8 +193,8 @@ def collective(  # noqa: PLR0913  # the contract's signature
     InputError
         If a name is unknown, a number cannot be right, or an algorithm cannot do the operation.
     """
-    from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.collectives import collective_time  # noqa: PLC0415
+    from costmodels.tables import profile_for  # noqa: PLC0415
 
     ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
     _check_names(op=op, algorithm=algorithm, launch=launch, profile=profile, topology=topology)
@@ -217,7 +217,7 @@ def _links(gpus: int, nodes: int, hardware: str | None, topology: str) -> tuple[
     if not topology:
         found = find_hardware(hardware or "h100-sxm")
         return found.fabric(gpus, nodes), found.name
-    from planner.ground import ground_of  # noqa: PLC0415  # only machines need it
+    from planner.request.subset import ground_of  # noqa: PLC0415  # only machines need it
 
     whole = ground_of(
         topology, detect=False, hardware=hardware or "", pcie_generation=None, nodes=nodes
@@ -246,8 +246,8 @@ def matmul(
     InputError
         If a name is unknown, a number cannot be right, or the GPU lacks the precision.
     """
-    from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.kernels import matmul_time  # noqa: PLC0415
+    from costmodels.tables import profile_for  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, profile=profile)
     _check_precision(hardware, precision)
@@ -294,8 +294,8 @@ def attention(  # noqa: PLR0913  # the contract's signature
     InputError
         If a name is unknown, a number cannot be right, or the GPU lacks the precision.
     """
-    from costmodels.catalogue import profile_for  # noqa: PLC0415
     from costmodels.kernels import attention_time  # noqa: PLC0415
+    from costmodels.tables import profile_for  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, kernel=kernel, profile=profile)
     if not isinstance(causal, bool | np.bool_):

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from costmodels.catalogue import profile_for
 from costmodels.collectives import basis, choose, collective_time
 from costmodels.collectives.calibration import Calibration
-from topology.catalogue import hardware as find_hardware
-from topology.errors import InputError
-from topology.fabric import Fabric, Network
-from topology.units import counted, format_bytes, format_seconds, parse_bytes
+from costmodels.tables import profile_for
+from topology.base.errors import InputError
+from topology.base.units import counted, format_bytes, format_seconds, parse_bytes
+from topology.catalogue.fabric import Fabric, Network
+from topology.catalogue.tables import hardware as find_hardware
 
 if TYPE_CHECKING:
-    from planner.ground import Ground
+    from planner.request.subset import Ground
 
 USUAL: Final = "1KiB:1GiB"
 WANTED: Final = "1MiB, 1KiB:1GiB, or several with commas"
@@ -101,7 +101,7 @@ class CollectiveTable:
 
     def markdown(self) -> str:
         """Write the table for a document."""
-        from planner.report import markdown  # noqa: PLC0415  # rich is slow to import
+        from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
 
         return f"**{self.title()}**\n\n{markdown(HEADERS, self.cells())}"
 
@@ -173,7 +173,7 @@ def _size(text: str) -> float:
     1331.0
     >>> _size("17TiB")
     Traceback (most recent call last):
-    topology.errors.InputError: bytes: got '17TiB', wanted a size from 1 B to 16 TiB
+    topology.base.errors.InputError: bytes: got '17TiB', wanted a size from 1 B to 16 TiB
     """
     try:
         size = parse_bytes(text)
@@ -238,7 +238,7 @@ def curves_of(hardware: str, profile: str, own: "Ground | None") -> Calibration:
     if own is None:
         known = profile_for(hardware, profile)
     else:
-        from planner.ground import profile_on  # noqa: PLC0415  # machines take a while to import
+        from planner.request.subset import profile_on  # noqa: PLC0415  # machines take a while to import
 
         known = profile_on(own.machine, hardware, profile)
     return None if known is None else known.curves

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from planner import cli
+from planner.command import cli
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = str(ROOT / "examples" / "cluster.toml")

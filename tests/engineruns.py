@@ -9,7 +9,7 @@ import numpy as np
 import testmodels
 
 from planner.lowering.lower import lower
-from planner.plan import parse_plan
+from planner.request.plan import parse_plan
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.run import Job, Limits

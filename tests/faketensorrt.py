@@ -14,7 +14,7 @@ import numpy as np
 from planner.tensorrt.runner.formats import bits, floats, storage
 from planner.tensorrt.runner.outside import entries
 from planner.tensorrt.runner.weights import drawn
-from validate.tensorrt_backend.evaluate import Held, deliver, evaluate
+from validate.tensorrt.evaluate import Held, deliver, evaluate
 
 PATIENCE_S = 10
 

@@ -5,13 +5,13 @@ from functools import cache
 from hypothesis import strategies as st
 
 from costmodels.estimate import Basis
-from costmodels.ops import Pointwise, Tensor
 from costmodels.price import Priced
-from planner.outcome import PlanEstimate
-from planner.plan import AXES, Plan, parse_plan
-from planner.request import Request
-from planner.search import find, price, question_of
-from topology.errors import InputError
+from costmodels.program.ops import Pointwise, Tensor
+from planner.request.plan import AXES, Plan, parse_plan
+from planner.request.request import Request
+from planner.search.outcome import PlanEstimate
+from planner.search.search import find, price, question_of
+from topology.base.errors import InputError
 
 MODELS = ("cosmos3-nano", "flux.1-dev", "wan2.1-14b", "hunyuanvideo", "sd3.5-large", "qwen-image")
 """Diffusion models with one and two forwards a step, with joint and with cross attention."""

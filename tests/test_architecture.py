@@ -18,21 +18,25 @@ SOURCES = sorted(
 TABLES = sorted(
     path.relative_to(ROOT) for layer in LAYERS for path in (ROOT / layer).rglob("*.toml")
 )
-REACHES_UP = "planner/cli.py"  # and only inside functions, so that a command loads what it needs
+# only inside functions, so that a command loads what it needs
+REACHES_UP = "planner/command/cli.py"
 EDGES = {
     "catalogue.py",
     "cli.py",
+    "files.py",
     "harness.py",
+    "system.py",
+    "tables.py",
     "__main__.py",
 }  # may touch files, screen, environment
 SILENT = {"print", "open", "input", "exit", "sys.exit", "os.getenv", "os.environ", "os.system"}
 TOUCHES = (".read_text", ".read_bytes", ".write_text", ".write_bytes", ".open", ".unlink")
 GPU_LIBRARIES = {"torch", "tensorrt", "nccl", "cuda", "pynvml", "cupy", "triton"}
-GPU_PACKAGES = {"validate.bench", "validate.torch_backend"}  # run on GPUs, loaded for nothing else
+GPU_PACKAGES = {"validate.bench", "validate.torch"}  # run on GPUs, loaded for nothing else
 COUNTED = {"costmodels/data/runtimes.toml": "functions"}  # kernels of our own count
 CHANGES = {"validate/reference/run.py": {"Memory"}}  # what the ranks of an interpreter keep
 LITERALS = {  # file: numbers that are no facts about hardware
-    "topology/hardware.py": {31.5e9},  # PCIe 4.0 x16 by definition: 16 GT/s, 128b/130b
+    "topology/catalogue/hardware.py": {31.5e9},  # PCIe 4.0 x16 by definition: 16 GT/s, 128b/130b
     "planner/collectives.py": {1e9},  # shows GB/s
     "validate/reference/functions.py": {1e-12},  # keeps a norm of zeros finite
 }

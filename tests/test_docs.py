@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli import _parser, main
+from planner.command.cli import _parser, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -91,9 +91,9 @@ def test_the_first_output_is_what_the_command_prints():
 
 
 def test_the_accuracy_table_is_the_current_one():
-    from planner.report import markdown
+    from planner.rendering.report import markdown
     from validate.__main__ import _texts
-    from validate.accuracy import BEGIN, END, HEADERS, cells, table
+    from validate.accuracy.table import BEGIN, END, HEADERS, cells, table
 
     shown = README.partition(BEGIN)[2].partition(END)[0].strip()
 

@@ -19,7 +19,7 @@ PROMISED = {
     "recommend",
 }
 PACKAGES = ("topology", "costmodels", "planner", "validate")
-ON_GPUS = ("validate.bench", "validate.torch_backend")
+ON_GPUS = ("validate.bench", "validate.torch")
 
 
 def every_module():

@@ -10,7 +10,7 @@ from planner.models.architecture import (
     Stream,
     Tower,
 )
-from planner.workload import Workload
+from planner.request.workload import Workload
 
 HEADS = Heads(query=4, key_value=4, size=4)
 GROUPED = Heads(query=8, key_value=4, size=4)

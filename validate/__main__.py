@@ -12,13 +12,13 @@ from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
-from planner.arguments import Parser
-from planner.columns import aligned
-from planner.report import markdown
-from topology.errors import InputError
-from topology.readers.catalogue import content
-from validate.accuracy import HEADERS, Texts, cells, inserted, table
-from validate.accuracy_runs import MACHINES
+from planner.command.arguments import Parser
+from planner.rendering.columns import aligned
+from planner.rendering.report import markdown
+from topology.base.errors import InputError
+from topology.readers.files import content
+from validate.accuracy.runs import MACHINES
+from validate.accuracy.table import HEADERS, Texts, cells, inserted, table
 
 LARGEST = 2**24  # B of a document
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from costmodels.profile import Profile
-from planner.harness import place
-from topology.errors import InputError
-from validate.catalogue import recipes
-from validate.fit_profile import Measured, fit_profile
-from validate.profiles.table import FIT_HEADERS, fit_rows
-from validate.profiles.text import to_toml
-from validate.rows import Row, read_rows, whole
+from costmodels.profiles.profile import Profile
+from planner.command.files import place
+from topology.base.errors import InputError
+from validate.fit.profile import Measured, fit_profile
+from validate.fit.rows import Row, read_rows, whole
+from validate.fit.table import FIT_HEADERS, fit_rows
+from validate.fit.text import to_toml
+from validate.tables import recipes
 
 QUICK_MINUTES: Final = 3.0
 MINUTES: Final = 10.0
@@ -82,7 +82,7 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
     InputError
         If something is missing, in the way, or too little could be measured.
     """
-    from validate.bench import harness  # noqa: PLC0415  # only where it measures
+    from validate.bench import system as harness  # noqa: PLC0415  # only where it measures
 
     check_paths(task)
     if task.folder.exists():
@@ -141,7 +141,7 @@ def finish(task: Task, rows: str, manifest: str, write: Callable[[Path, str], No
 
 def _check_measured(folder: Path) -> None:
     """Read what is there before anything is started, where it is damaged."""
-    from validate.bench import harness  # noqa: PLC0415  # only where it measures
+    from validate.bench import system as harness  # noqa: PLC0415  # only where it measures
 
     if not folder.is_dir():
         raise InputError(f"{folder}: no folder, wanted measurements from before")

@@ -8,12 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.arguments import FORMATS, Named, add_action, add_checked_profile, add_output, whole
-from topology.errors import InputError
-from topology.units import counted
+from planner.command.arguments import (
+    FORMATS,
+    Named,
+    add_action,
+    add_checked_profile,
+    add_output,
+    whole,
+)
+from topology.base.errors import InputError
+from topology.base.units import counted
 
 if TYPE_CHECKING:  # a profile is shown without what runs plans
-    from validate.profiles.table import Entry
+    from validate.fit.table import Entry
 
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
@@ -127,16 +134,16 @@ def _add_prediction(parser: argparse.ArgumentParser) -> None:
 
 
 def _validate(arguments: argparse.Namespace) -> Answer:
-    from planner.harness import write  # noqa: PLC0415
-    from validate import harness  # noqa: PLC0415
+    from planner.command.files import write  # noqa: PLC0415
     from validate.launch import is_rank  # noqa: PLC0415
+    from validate.plans import files as harness  # noqa: PLC0415
 
     if arguments.backend == "tensorrt":
-        from validate.tensorrt_backend.command import validate  # noqa: PLC0415
+        from validate.tensorrt.command import validate  # noqa: PLC0415
     elif arguments.small or arguments.numbers_only or arguments.keep != "engine":
         raise InputError("--small, --numbers-only, --keep: wanted --backend tensorrt beside them")
     else:
-        from validate.command import validate  # noqa: PLC0415
+        from validate.plans.command import validate  # noqa: PLC0415
     answer = validate(arguments)
     if arguments.backend == "reference" or not is_rank(os.environ):
         assert answer is not None
@@ -180,10 +187,10 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     InputError
         If the output exists, or this machine cannot be measured.
     """
-    from costmodels.catalogue import check_profile  # noqa: PLC0415
-    from validate.asked import check_gpus, check_positive  # noqa: PLC0415
+    from costmodels.tables import check_profile  # noqa: PLC0415
     from validate.calibrate import Task, calibrate  # noqa: PLC0415
-    from validate.profiles import report  # noqa: PLC0415
+    from validate.fit import report  # noqa: PLC0415
+    from validate.plans.asked import check_gpus, check_positive  # noqa: PLC0415
 
     check_profile(arguments.profile)
     check_gpus(arguments.gpus)
@@ -208,7 +215,7 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
 
 def _tell_use(path: Path, *, install: bool) -> None:
     """Say how a profile that was written is used."""
-    from costmodels.catalogue import profile_folder  # noqa: PLC0415
+    from costmodels.tables import profile_folder  # noqa: PLC0415
 
     _tell(f"use it with --profile {path}, in every command")
     if install:
@@ -221,7 +228,7 @@ def _tell_use(path: Path, *, install: bool) -> None:
 
 
 def _installed(path: str) -> str:
-    from validate.catalogue import install  # noqa: PLC0415
+    from validate.tables import install  # noqa: PLC0415
 
     return f"{install(path)}: found by --detect and validate on a machine like this one"
 
@@ -235,7 +242,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def _profile(arguments: argparse.Namespace) -> Answer:
-    from costmodels.catalogue import check_profile  # noqa: PLC0415
+    from costmodels.tables import check_profile  # noqa: PLC0415
 
     style, named = arguments.format, arguments.profiles
     check_profile(arguments.profile)
@@ -250,8 +257,8 @@ def _profile(arguments: argparse.Namespace) -> Answer:
 
 
 def _listed(style: Any) -> str:  # noqa: ANN401  # argparse checks it
-    from costmodels.catalogue import shipped_profiles  # noqa: PLC0415
-    from validate.profiles import report, table  # noqa: PLC0415
+    from costmodels.tables import shipped_profiles  # noqa: PLC0415
+    from validate.fit import report, table  # noqa: PLC0415
 
     entries = [*map(_entry, shipped_profiles()), *_own_entries()]
     if style == "json":
@@ -260,8 +267,8 @@ def _listed(style: Any) -> str:  # noqa: ANN401  # argparse checks it
 
 
 def _profile_shown(named: list[str], style: Any) -> str:  # noqa: ANN401  # argparse checks it
-    from costmodels.catalogue import read_profile  # noqa: PLC0415
-    from validate.profiles import report, table  # noqa: PLC0415
+    from costmodels.tables import read_profile  # noqa: PLC0415
+    from validate.fit import report, table  # noqa: PLC0415
 
     found = read_profile(named[0])
     if style == "json":
@@ -270,8 +277,8 @@ def _profile_shown(named: list[str], style: Any) -> str:  # noqa: ANN401  # argp
 
 
 def _profiles_apart(named: list[str], style: Any) -> str:  # noqa: ANN401  # argparse checks it
-    from costmodels.catalogue import read_profile  # noqa: PLC0415
-    from validate.profiles import report, table  # noqa: PLC0415
+    from costmodels.tables import read_profile  # noqa: PLC0415
+    from validate.fit import report, table  # noqa: PLC0415
 
     first, second = map(read_profile, named)
     called = (named[0], named[1])
@@ -289,7 +296,7 @@ def _profile_installed(named: list[str], style: Any) -> str:  # noqa: ANN401  # 
 
 def _own_entries() -> "Iterator[Entry]":
     """Yield the profiles of the user's own folder; one that cannot be read is said to be so."""
-    from costmodels.catalogue import own_files  # noqa: PLC0415
+    from costmodels.tables import own_files  # noqa: PLC0415
 
     for path in own_files():
         try:
@@ -299,8 +306,8 @@ def _own_entries() -> "Iterator[Entry]":
 
 
 def _entry(name: str) -> "Entry":
-    from costmodels.catalogue import read_profile, shipped_profile  # noqa: PLC0415
-    from validate.profiles.table import Entry  # noqa: PLC0415
+    from costmodels.tables import read_profile, shipped_profile  # noqa: PLC0415
+    from validate.fit.table import Entry  # noqa: PLC0415
 
     found = read_profile(name)
     return Entry(name=name, profile=found, default=found == shipped_profile(found.hardware))
@@ -313,7 +320,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> Answer:
-    from costmodels.catalogue import check_profile  # noqa: PLC0415
+    from costmodels.tables import check_profile  # noqa: PLC0415
     from validate.doctor import doctor  # noqa: PLC0415
 
     check_profile(arguments.profile)
@@ -322,7 +329,7 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
     if arguments.format == "json":
         return _json(found.to_dict()), code
     if arguments.format == "markdown":
-        from planner.report import markdown  # noqa: PLC0415  # rich is slow to import
+        from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
 
         return markdown(("what", "state", "found", "what to do"), found.rows()), code
     return found.text(), code

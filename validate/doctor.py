@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-from planner.tensorrt.allowed import Allowed, dotted
-from planner.tensorrt.catalogue import allowed
+from planner.engines.tables import allowed
+from planner.engines.tensorrt_table import Allowed, dotted
 from planner.tensorrt.runner.library import numbers
-from topology.units import format_bytes
-from validate.tensorrt_backend.probe import Machine, probe
+from topology.base.units import format_bytes
+from validate.tensorrt.probe import Machine, probe
 
 State = Literal["ok", "watch", "missing"]
 SHOWN: Final = {"ok": "ok", "watch": "watch", "missing": "MISSING"}

@@ -5,16 +5,16 @@ import json
 from pathlib import Path
 from typing import Final
 
-from planner.arguments import Parser, whole
+from planner.command.arguments import Parser, whole
+from planner.command.files import place, write
 from planner.export.checkpoints import checkpoint_of
 from planner.export.scales import SCHEMA
-from planner.harness import place, write
 from planner.models import read_model
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.harness import given_from, weights_from
-from topology.errors import InputError
-from validate.cases import Case, Stage, look_up
-from validate.tensorrt_backend.largest import largest_activations
+from topology.base.errors import InputError
+from validate.plans.cases import Case, Stage, look_up
+from validate.tensorrt.largest import largest_activations
 
 SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
 

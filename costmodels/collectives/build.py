@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodels.collectives.calibration import Calibration, library_of
-from costmodels.collectives.catalogue import transports
 from costmodels.collectives.collnet import Collnet
 from costmodels.collectives.multishot import Multishot
 from costmodels.collectives.network import Hop, hop, transport_of
@@ -17,9 +16,10 @@ from costmodels.collectives.parameters import Fitted
 from costmodels.collectives.pat import Pat
 from costmodels.collectives.ring import Ring
 from costmodels.collectives.symmetric import Symmetric
+from costmodels.collectives.tables import transports
 from costmodels.collectives.tree import Tree
 from costmodels.collectives.twoshot import Twoshot
-from topology.fabric import Fabric
+from topology.catalogue.fabric import Fabric
 
 _REDUCE: Final = ("all_reduce",)
 _THREE: Final = ("all_reduce", "all_gather", "reduce_scatter")
@@ -66,7 +66,7 @@ class Choice:
 def obstacle(algorithm: str, op: Op, fabric: Fabric) -> str:
     """Say why `algorithm` cannot run `op` on `fabric`; empty if it can.
 
-    >>> from topology.catalogue import hardware
+    >>> from topology.catalogue.tables import hardware
     >>> obstacle("nvls", "all_reduce", hardware("a100-sxm-80gb").fabric(8))
     'it needs more than two GPUs on a multicasting NVLink switch'
     >>> obstacle("ring", "all_reduce", hardware("a100-sxm-80gb").fabric(8))

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from costmodels.collectives.catalogue import library
 from costmodels.collectives.operations import Op
 from costmodels.collectives.parameters import Fitted, Library
 from costmodels.collectives.settings import Launch
+from costmodels.collectives.tables import library
 from costmodels.collectives.times import Times
-from topology.fabric import Fabric
-from topology.units import Seconds
+from topology.base.units import Seconds
+from topology.catalogue.fabric import Fabric
 
 _MACHINES: Final = 16  # remembered
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from costmodels.collectives.operations import Amount, Op
-from topology.fabric import Fabric
-from topology.units import Bytes, BytesPerSecond, Seconds
+from topology.base.units import Bytes, BytesPerSecond, Seconds
+from topology.catalogue.fabric import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

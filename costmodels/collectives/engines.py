@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from topology.errors import CatalogueError
-from topology.fabric import Fabric
-from topology.sourced import Kind
-from topology.units import Bytes, BytesPerSecond, Seconds, parse
+from topology.base.errors import CatalogueError
+from topology.base.sources import Kind
+from topology.base.units import Bytes, BytesPerSecond, Seconds, parse
+from topology.catalogue.fabric import Fabric
 
 _KEYS = {"kind", "source", "kernels", "limit", "extra", "host", "nccl_host"}
 

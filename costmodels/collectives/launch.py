@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.collectives.build import Choice
+from costmodels.collectives.choice import Priced
 from costmodels.collectives.operations import Amount
-from costmodels.collectives.plan import Priced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

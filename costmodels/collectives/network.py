@@ -9,11 +9,11 @@ import numpy as np
 
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.operations import PROTOCOLS, Amount, WireProtocol
-from topology.errors import CatalogueError, InputError
-from topology.fabric import Fabric, Network
-from topology.hardware import pcie_bandwidth
-from topology.sourced import Kind
-from topology.units import BytesPerSecond, Seconds, parse
+from topology.base.errors import CatalogueError, InputError
+from topology.base.sources import Kind
+from topology.base.units import BytesPerSecond, Seconds, parse
+from topology.catalogue.fabric import Fabric, Network
+from topology.catalogue.hardware import pcie_bandwidth
 
 # Flags travel with the data: 4 of 8 bytes (LL) and 120 of 128 (LL128) are payload.
 PAYLOAD: Final[Mapping[WireProtocol, float]] = {"LL": 0.5, "LL128": 0.9375, "Simple": 1.0}
@@ -114,7 +114,7 @@ Transports = Mapping[str, Transport]
 def transport_of(network: Network, transports: Transports) -> Transport:
     """Find what is known of a kind of network, and of the generation of its ports.
 
-    >>> from costmodels.collectives.catalogue import transports
+    >>> from costmodels.collectives.tables import transports
     >>> slow, fast = (
     ...     Network(kind="infiniband", bandwidth=BytesPerSecond(rate * 8), nics=8)
     ...     for rate in (25e9, 50e9)
@@ -145,7 +145,7 @@ def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol) -> Hop:
 def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
     """Bytes a second that the GPUs of one node can put on its NICs: each has one PCIe slot.
 
-    >>> from topology.catalogue import hardware
+    >>> from topology.catalogue.tables import hardware
     >>> node = hardware("h100-sxm").fabric(2, nodes=2)
     >>> eight = Network(kind="infiniband", bandwidth=BytesPerSecond(400e9), nics=8)
     >>> usable_bandwidth(node, eight) / 1e9  # of eight NICs of 50 GB/s, beside one GPU

@@ -10,8 +10,8 @@ from typing import Literal, Protocol, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.errors import InputError, unknown
-from topology.fabric import Fabric
+from topology.base.errors import InputError, unknown
+from topology.catalogue.fabric import Fabric
 
 Op = Literal[
     "all_reduce",
@@ -87,7 +87,7 @@ def least_bytes(op: Op, message_bytes: Amount, fabric: Fabric) -> Amount:
 
     Examples
     --------
-    >>> from topology.catalogue import hardware
+    >>> from topology.catalogue.tables import hardware
     >>> least_bytes("all_reduce", 8.0, hardware("a100-sxm-80gb").fabric(8))
     14.0
     >>> least_bytes("all_reduce", 8.0, hardware("h100-sxm").fabric(8))

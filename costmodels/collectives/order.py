@@ -8,12 +8,12 @@ import numpy as np
 
 from costmodels.collectives.build import obstacle
 from costmodels.collectives.calibration import Calibration
+from costmodels.collectives.choice import Fastest, Plan, Priced, nccl_plan
 from costmodels.collectives.operations import PROTOCOLS, Op, WireProtocol
-from costmodels.collectives.plan import Fastest, Plan, Priced, nccl_plan
 from costmodels.collectives.tuning import Numbers
-from topology.fabric import Fabric
-from topology.hardware import pcie_bandwidth
-from topology.units import BytesPerSecond
+from topology.base.units import BytesPerSecond
+from topology.catalogue.fabric import Fabric
+from topology.catalogue.hardware import pcie_bandwidth
 
 _SIZES: Final = 2.0 ** (np.arange(4 * 40) / 4)  # B, at which two links are compared
 
@@ -34,8 +34,8 @@ def ordered_plan(
     on cards of their own (B200 has no PCIe, RTX PRO 6000 no NVLink) they are left as measured; and
     so is an exchange of peers over root complexes that are known to be slower than host memory.
 
-    >>> from costmodels.collectives.catalogue import tuning
-    >>> from topology.catalogue import hardware
+    >>> from costmodels.collectives.tables import tuning
+    >>> from topology.catalogue.tables import hardware
     >>> bridge = hardware("rtx-a6000").fabric(2)
     >>> near = ordered_plan("all_reduce", bridge, tuning().at((2, 29)))
     >>> far = ordered_plan("all_reduce", over_pcie(bridge), tuning().at((2, 29)))

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, cast, get_args
 
 from costmodels.collectives.curve import Curve
-from topology.errors import CatalogueError, UncalibratedError
-from topology.fabric import Fabric, LinkKind
-from topology.sourced import Kind
-from topology.units import Bytes, parse
+from topology.base.errors import CatalogueError, UncalibratedError
+from topology.base.sources import Kind
+from topology.base.units import Bytes, parse
+from topology.catalogue.fabric import Fabric, LinkKind
 
 LinkClass = Literal["nvlink", "bridge", "pcie", "host"]
 
@@ -118,7 +118,7 @@ def link_class(fabric: Fabric) -> LinkClass:
 
     ``nvlink`` is a switch, ``bridge`` direct links, ``host`` the memory of the host.
 
-    >>> from topology.catalogue import hardware
+    >>> from topology.catalogue.tables import hardware
     >>> [link_class(hardware(name).fabric(2)) for name in ("h100-sxm", "h100-nvl", "t4", "l40s")]
     ['nvlink', 'bridge', 'pcie', 'host']
     """

@@ -8,12 +8,11 @@ from numpy.typing import NDArray
 
 from costmodels.collectives.build import build, obstacle, symmetric_kernels
 from costmodels.collectives.calibration import Calibration
-from costmodels.collectives.catalogue import eager, engines, tuning
+from costmodels.collectives.choice import Fastest, Priced, one
 from costmodels.collectives.engines import Engine
 from costmodels.collectives.launch import Launched
 from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op, refuse
 from costmodels.collectives.order import ordered_plan
-from costmodels.collectives.plan import Fastest, Priced, one
 from costmodels.collectives.settings import (
     DEFAULT,
     Algorithm,
@@ -22,12 +21,13 @@ from costmodels.collectives.settings import (
     read_algorithm,
     read_launch,
 )
+from costmodels.collectives.tables import eager, engines, tuning
 from costmodels.collectives.timed import Timed
 from costmodels.estimate import Basis
 from costmodels.kernels.parameters import NEAR
-from topology.errors import InputError, unknown
-from topology.fabric import Fabric
-from topology.units import Seconds
+from topology.base.errors import InputError, unknown
+from topology.base.units import Seconds
+from topology.catalogue.fabric import Fabric
 
 _KERNELS: Final = ("oneshot", "twoshot", "multishot")
 _WAYS: Final = 4096  # cached
@@ -90,7 +90,7 @@ def collective_time(  # noqa: PLR0913  # how a library is run
     --------
     1 GiB over eight H100, at 470 GB/s of bus bandwidth, is about 4 ms.
 
-    >>> from topology.catalogue import hardware
+    >>> from topology.catalogue.tables import hardware
     >>> node = hardware("h100-sxm").fabric(8)
     >>> f"{collective_time('all_reduce', 2.0**30, node) * 1e3:.0f} ms"
     '4 ms'
@@ -112,7 +112,7 @@ def collective_time(  # noqa: PLR0913  # how a library is run
 def supports(op: str, algorithm: str, fabric: Fabric) -> bool:
     """Whether `algorithm` can run `op` on `fabric`.
 
-    >>> from topology.catalogue import hardware
+    >>> from topology.catalogue.tables import hardware
     >>> node = hardware("h100-sxm").fabric(8)
     >>> supports("all_reduce", "nvls", node), supports("all_to_all", "nvls", node)
     (True, False)
@@ -132,7 +132,7 @@ def choose(
 ) -> tuple[str, str]:
     """Algorithm and protocol that a message of this size gets.
 
-    >>> from topology.catalogue import hardware
+    >>> from topology.catalogue.tables import hardware
     >>> node = hardware("h100-sxm").fabric(8)
     >>> choose("all_reduce", 65536.0, node), choose("all_reduce", 2.0**30, node)
     (('ring', 'LL'), ('nvls', 'Simple'))
@@ -161,7 +161,7 @@ def basis(
     largest size of either; DATASHEET where it is carried over by its mechanism; ASSUMED for sizes
     or curves that nobody measured.
 
-    >>> from topology.catalogue import hardware
+    >>> from topology.catalogue.tables import hardware
     >>> basis("all_gather", 1e6, hardware("h100-sxm").fabric(4)).name
     'CALIBRATED'
     >>> basis("all_gather", 1e6, hardware("v100-sxm").fabric(4)).name

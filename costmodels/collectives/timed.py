@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from costmodels.collectives.build import Choice
+from costmodels.collectives.choice import Priced
 from costmodels.collectives.operations import Amount
-from costmodels.collectives.plan import Priced
 from costmodels.collectives.times import Times
-from topology.units import Bytes
+from topology.base.units import Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from costmodels.collectives.operations import Amount, Op, read_op
 from costmodels.collectives.parameters import link_class
 from costmodels.collectives.settings import Launch, read_launch
-from topology.errors import CatalogueError
-from topology.fabric import Fabric
-from topology.sourced import Kind
-from topology.units import BytesPerSecond, parse
+from topology.base.errors import CatalogueError
+from topology.base.sources import Kind
+from topology.base.units import BytesPerSecond, parse
+from topology.catalogue.fabric import Fabric
 
 _ALIKE: Final = 0.01  # of two bandwidths that are the same link
 _KEYS: Final = frozenset(

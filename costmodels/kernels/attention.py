@@ -22,7 +22,7 @@ References
 ----------
 T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning",
 arXiv:2307.08691; T. Dao et al., "Flash-Decoding for long-context inference", 2023. The formula is
-our own; fitted by `validate.fit_kernels`.
+our own; fitted by `validate.fit.records`.
 """
 
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ from costmodels.kernels.calibration import (
     matmul_record,
     pointwise_record,
 )
-from costmodels.kernels.catalogue import engine_table, record
 from costmodels.kernels.matmul import matrix_rate, peak_rate
 from costmodels.kernels.parameters import AttentionParameters, EngineParameters
 from costmodels.kernels.shapes import Number, Real, joined, plain, rounds, settled
-from topology.devices import Device
-from topology.errors import InputError, UncalibratedError, unknown
+from costmodels.kernels.tables import engine_table, record
+from topology.base.errors import InputError, UncalibratedError, unknown
+from topology.catalogue.devices import Device
 
 IMPLEMENTATIONS: Final = (
     "fa2", "fa3", "fa4", "cudnn", "trtllm", "xformers", "sage", "sage2",
@@ -137,7 +137,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     --------
     Causal work is half of it, but for the ends.
 
-    >>> from topology.catalogue import devices
+    >>> from topology.catalogue.tables import devices
     >>> h100 = devices()["h100-sxm"]
     >>> full, half = (attention_time(16, 8192, 8192, 128, h100, causal=c) for c in (False, True))
     >>> 0.5 < half / full < 0.6
@@ -165,7 +165,7 @@ def attention_basis(
 ) -> Basis:
     """How well `attention_time` of `sizes` is known.
 
-    >>> from topology.catalogue import devices
+    >>> from topology.catalogue.tables import devices
     >>> attention_basis(devices()["h100-sxm"], kernel="fa3", head_dim=128).name
     'CALIBRATED'
     """

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from costmodels.kernels.catalogue import attention_table, matmul_table, pointwise_table, record
 from costmodels.kernels.parameters import (
     AttentionParameters,
     MatmulParameters,
     PointwiseParameters,
 )
-from topology.devices import Device
+from costmodels.kernels.tables import attention_table, matmul_table, pointwise_table, record
+from topology.catalogue.devices import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

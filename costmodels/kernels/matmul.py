@@ -18,7 +18,7 @@ It never promises more than the data sheet: at least flop / peak and bytes / ban
 References
 ----------
 Our own, after the wave quantisation of NVIDIA's "Matrix Multiplication Background User's Guide"
-and split-K of CUTLASS; fitted by `validate.fit_kernels`.
+and split-K of CUTLASS; fitted by `validate.fit.records`.
 """
 
 from dataclasses import dataclass
@@ -41,9 +41,9 @@ from costmodels.kernels.shapes import (
     rounds,
     settled,
 )
-from topology.devices import Device
-from topology.errors import InputError
-from topology.units import FlopPerSecond
+from topology.base.errors import InputError
+from topology.base.units import FlopPerSecond
+from topology.catalogue.devices import Device
 
 _SHAPES: Final = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
 _SPLITS: Final = (1, 2, 4, 8)
@@ -108,7 +108,7 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     --------
     Half a second of work for 989 TFLOP/s takes longer on a real H100, but not twice as long.
 
-    >>> from topology.catalogue import devices
+    >>> from topology.catalogue.tables import devices
     >>> 0.5 < matmul_time(2**15, 2**16, 494.7e12 / 2**32, devices()["h100-sxm"]) < 1.0
     True
     """
@@ -121,7 +121,7 @@ def matmul_basis(
 ) -> Basis:
     """How well `matmul_time` of `sizes` (m, n, k) is known.
 
-    >>> from topology.catalogue import devices
+    >>> from topology.catalogue.tables import devices
     >>> matmul_basis(devices()["h100-sxm"], m=4096).name, matmul_basis(devices()["h20"]).name
     ('CALIBRATED', 'DATASHEET')
     """

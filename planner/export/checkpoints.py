@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, cast
 
-from planner.export.catalogue import checkpoints
+from planner.export.tables import checkpoints
 from planner.models.architecture import Model
 
 KINDS: Final = ("weights", "gains", "biases")

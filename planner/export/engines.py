@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Final
 
-from planner.asked import Asked, asked_of, hosts_of
-from planner.catalogue import engines
-from planner.launch import Launch, launches
-from planner.outcome import PlanEstimate
-from planner.search import Question
+from planner.engines.launch import Launch, launches
+from planner.engines.tables import engines
+from planner.engines.told import Asked, asked_of, hosts_of
+from planner.search.outcome import PlanEstimate
+from planner.search.search import Question
 from planner.tensorrt.document import SCHEMA
-from topology.errors import IllegalPlanError, InputError
-from topology.units import format_bytes, format_seconds
+from topology.base.errors import IllegalPlanError, InputError
+from topology.base.units import format_bytes, format_seconds
 
 TITLES: Final[Mapping[str, str]] = {
     "xdit": "xDiT",

@@ -4,12 +4,12 @@ import json
 from typing import Final
 
 from planner.export.engines import TITLES, engine_folder
-from planner.export.harness import write_folder
+from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
 from planner.export.written import Written
-from planner.request import Request
-from planner.search import question_of, single_plan
-from topology.errors import InputError, unknown
+from planner.request.request import Request
+from planner.search.search import question_of, single_plan
+from topology.base.errors import InputError, unknown
 
 BACKENDS: Final = ("tensorrt", *TITLES)
 

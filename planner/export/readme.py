@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import cast
 
-from planner.tensorrt.catalogue import allowed
-from topology.units import format_bytes, format_seconds
+from planner.engines.tables import allowed
+from topology.base.units import format_bytes, format_seconds
 
 Document = Mapping[str, object]
 

@@ -8,30 +8,30 @@ from typing import Final, cast
 
 import numpy as np
 
-from planner.export.catalogue import cpp, runner
+from planner.advice.tensorrt_refusals import refuse_barred
+from planner.engines.tables import allowed
+from planner.engines.tensorrt import cautions
+from planner.engines.tensorrt_table import dotted, read_version
 from planner.export.checkpoints import checkpoint_of
 from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
 from planner.export.scales import check_scales, read_scales, unmeasured
+from planner.export.tables import cpp, runner
 from planner.lowering.lower import lower
 from planner.models.architecture import Model
-from planner.outcome import PlanEstimate
-from planner.plan import Plan
-from planner.search import Question
-from planner.tensorrt.allowed import dotted, read_version
-from planner.tensorrt.catalogue import allowed
+from planner.request.plan import Plan
+from planner.request.workload import Workload
+from planner.search.outcome import PlanEstimate
+from planner.search.search import Question
 from planner.tensorrt.document import SCHEMA, counts, document_of
-from planner.tensorrt.marks import refuse_barred
 from planner.tensorrt.network import Recipe, networks
-from planner.tensorrt.obstacles import cautions
 from planner.tensorrt.products import REACH
 from planner.tensorrt.runner.digest import digest_of
 from planner.tensorrt.schedule import buffer_bytes, schedule
 from planner.tensorrt.sheet import Dtype, Network
 from planner.tensorrt.sizes import again_bytes, engine_size, enqueue
-from planner.workload import Workload
-from topology.errors import IllegalPlanError
-from topology.units import Seconds, format_bytes
+from topology.base.errors import IllegalPlanError
+from topology.base.units import Seconds, format_bytes
 
 COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 """Type of activations by precision; BF16 for all others."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from topology.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
 
 ABOUT: Final = ("backend", "model", "plan", "gpus", "hardware", "precision")
 """What the folder is of, as its ``plan.json`` has it."""
@@ -54,7 +54,7 @@ class Written:
 
     def markdown(self) -> str:
         """Say for a document what the folder holds."""
-        from planner.report import markdown  # noqa: PLC0415  # rich is slow to import
+        from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
 
         expected = cast("Mapping[str, float]", self.document["expected"])
         said = (

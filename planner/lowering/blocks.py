@@ -7,9 +7,7 @@ A block's state is one tensor for every row of streams that a tower takes togeth
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodels.ops import Part, Pointwise, Rearrange, Size, Span, Tensor, Weight
-from planner.lowering.convolved import convolved_feed_forward
-from planner.lowering.emit import (
+from costmodels.program.emit import (
     Emits,
     concat_features,
     concat_rows,
@@ -19,6 +17,8 @@ from planner.lowering.emit import (
     split_rows,
     total_rows,
 )
+from costmodels.program.ops import Part, Pointwise, Rearrange, Size, Span, Tensor, Weight
+from planner.lowering.convolved import convolved_feed_forward
 from planner.lowering.ffn import feed_forward, ffn_activation, ffn_columns
 from planner.lowering.scene import Scene, context_name
 from planner.models.architecture import Block, Cross, Heads, Tower

@@ -9,8 +9,8 @@ References
 .. [1] xDiT, xfuser/model_executor/layers/conv.py, which sends them to the neighbours alone
 """
 
-from costmodels.ops import Depthwise, Part, Rearrange, Size, Span, Tensor
-from planner.lowering.emit import Emits, collective, matmul, pointwise
+from costmodels.program.emit import Emits, collective, matmul, pointwise
+from costmodels.program.ops import Depthwise, Part, Rearrange, Size, Span, Tensor
 from planner.lowering.ffn import ffn_columns, ffn_weight
 from planner.lowering.scene import Scene
 from planner.models.architecture import Tower

@@ -5,10 +5,10 @@ from math import ceil
 
 import numpy as np
 
-from costmodels.ops import Loop, Part, Rearrange, SendReceive, Size, Span, Tensor, Weight
+from costmodels.program.emit import Emits, collective, matmul, move, pointwise
+from costmodels.program.ops import Loop, Part, Rearrange, SendReceive, Size, Span, Tensor, Weight
 from planner.lowering.blocks import block, state_name
 from planner.lowering.diffusion import Stage
-from planner.lowering.emit import Emits, collective, matmul, move, pointwise
 from planner.lowering.scene import Scene
 from planner.strategies import pipeline, tensor
 

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from costmodels.ops import (
+from costmodels.program.emit import (
+    Emits,
+    collective,
+    matmul,
+    move,
+    pointwise,
+    split_rows,
+)
+from costmodels.program.ops import (
     Collective,
     Loop,
     Part,
@@ -16,14 +24,6 @@ from costmodels.ops import (
     Weight,
 )
 from planner.lowering.blocks import State, block, repack, state_name
-from planner.lowering.emit import (
-    Emits,
-    collective,
-    matmul,
-    move,
-    pointwise,
-    split_rows,
-)
 from planner.lowering.scene import Scene, context_name, context_widths, renamed
 from planner.models.architecture import Block, Model, Stream, Tower
 from planner.strategies import pipeline

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from costmodels.ops import Part, Pointwise, Tensor, Weight
-from planner.lowering.emit import Emits, matmul, pointwise
+from costmodels.program.emit import Emits, matmul, pointwise
+from costmodels.program.ops import Part, Pointwise, Tensor, Weight
 from planner.lowering.scene import Scene
 from planner.models.architecture import Ffn, Tower
 

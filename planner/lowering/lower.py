@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodels.ops import Loop, Program, Tensor
+from costmodels.program.emit import total_rows
+from costmodels.program.ops import Loop, Program, Tensor
 from planner.lowering import decoder, diffusion, stages
 from planner.lowering.blocks import block, state_name
 from planner.lowering.diffusion import Stage
-from planner.lowering.emit import total_rows
 from planner.lowering.scene import Scene, make_scene
 from planner.lowering.variants import (
     with_gathered_rings,
@@ -16,9 +16,9 @@ from planner.lowering.variants import (
     with_wide_collectives,
 )
 from planner.models.architecture import Block, Model
-from planner.plan import Plan
+from planner.request.plan import Plan
+from planner.request.workload import Workload
 from planner.strategies import pipeline
-from planner.workload import Workload
 
 
 def lower(model: Model, workload: Workload, plan: Plan, place: int | None = None) -> Program:
@@ -26,7 +26,7 @@ def lower(model: Model, workload: Workload, plan: Plan, place: int | None = None
 
     Parameters
     ----------
-    plan : legal for this model and request (see `planner.compose.objections`).
+    plan : legal for this model and request (see `planner.search.plans.objections`).
     place : the rank's place in the pipeline; the heaviest one where it is left out.
     """
     scene = make_scene(model, workload, plan)

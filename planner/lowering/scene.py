@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
-from costmodels.ops import Span, Tensor
-from planner.lowering.emit import Emits
+from costmodels.program.emit import Emits
+from costmodels.program.ops import Span, Tensor
 from planner.models.architecture import Model
-from planner.plan import Plan
+from planner.request.plan import Plan
+from planner.request.workload import Workload
 from planner.strategies import SEQUENCE, STRATEGIES
 from planner.strategies.base import Attend, Meeting, Share
 from planner.strategies.linear import attend_here
 from planner.strategies.sequence import span_of
-from planner.workload import Workload
 
 WEIGHT_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
 """Bytes a weight; NVFP4 has 4 bits and one 8-bit scale for every 16 of them."""

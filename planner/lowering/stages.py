@@ -1,6 +1,6 @@
 """Work around the transformer: text encoders before it, the VAE's decoder after it."""
 
-from costmodels.ops import Convolve, Loop, Matmul, Part, Tensor, Weight
+from costmodels.program.ops import Convolve, Loop, Matmul, Part, Tensor, Weight
 from planner.lowering.scene import Scene
 from planner.models.architecture import Encoder
 

@@ -104,8 +104,9 @@ class Tower:
     rotates : attention sees positions by a rotation of its queries and keys.
     window : keys a query sees, 0 for all. mixer : what stands in place of softmax attention;
     a "linear" one (gated delta rule, state space) has `heads.query` value heads and
-    `heads.key_value` key heads, "relu_linear" is `costmodels.ops.LinearAttention`, "none" is a FFN
-    alone. gate : the attention output is gated by a projection as wide as the queries.
+    `heads.key_value` key heads, "relu_linear" is the operation `LinearAttention`, "none" is a
+    FFN alone.
+    gate : the attention output is gated by a projection as wide as the queries.
     ends : attention output and FFN are left out (SD3's last text tower).
     extra : parameters of a layer in biases, norms, tables and small convolutions.
     """

@@ -23,7 +23,7 @@ from planner.models.entries import (
 )
 from planner.models.fields import Fields
 from planner.models.readers import reader_of
-from topology.errors import InputError, near, shown, unknown
+from topology.base.errors import InputError, near, shown, unknown
 
 ALIASES: Final = {
     "cosmos3": "cosmos3-nano",
@@ -96,7 +96,7 @@ def known_as(text: str) -> str:
 @cache
 def repositories() -> dict[str, str]:
     """Read catalogue names by the repositories of their weights, in lower case."""
-    text = (_DATA.parent.parent / "data" / "engines.toml").read_text(encoding="utf-8")
+    text = (_DATA.parents[1] / "engines" / "data" / "engines.toml").read_text(encoding="utf-8")
     table = cast("dict[str, str]", tomllib.loads(text)["repositories"])
     return {repository.lower(): name for name, repository in table.items()}
 

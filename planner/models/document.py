@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from planner.models.fields import Fields
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 
 def parse(text: str, where: str) -> Fields:
@@ -19,9 +19,9 @@ def parse(text: str, where: str) -> Fields:
     --------
     >>> parse('{"num_layers": 3}', "config.json").integer("num_layers")
     3
-    >>> parse('{"num_layers": 3', "config.json")
+    >>> parse('{"num_layers": 3', "file")
     Traceback (most recent call last):
-    topology.errors.InputError: config.json: not JSON: Expecting ',' delimiter at line 1 column 17
+    topology.base.errors.InputError: file: not JSON: Expecting ',' delimiter at line 1 column 17
     """
     try:
         value = json.loads(text)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 LAYERS: Final = 2000
 REFINERS: Final = 128
@@ -44,9 +44,9 @@ class Fields:
         --------
         >>> Fields(where="config.json", values={"n_layer": 48}).integer("num_layers", "n_layer")
         48
-        >>> Fields(where="config.json", values={"num_layers": -3}).integer("num_layers", high=99)
+        >>> Fields(where="file", values={"num_layers": -3}).integer("num_layers", high=99)
         Traceback (most recent call last):
-        topology.errors.InputError: config.json: num_layers: got -3, wanted a whole number 1 to 99
+        topology.base.errors.InputError: file: num_layers: got -3, wanted a whole number 1 to 99
         """
         name, value = self._find(names)
         wanted = f"a whole number {low} to {high}"

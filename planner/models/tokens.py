@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.ops import Size, ceil_div
+from costmodels.program.ops import Size, ceil_div
 from planner.models.architecture import Latent, Model, Stream
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 _LARGEST_SIDE: Final = 2**16
 _MOST_FRAMES: Final = 2**16

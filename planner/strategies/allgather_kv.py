@@ -13,8 +13,8 @@ References
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from costmodels.ops import Span, Tensor
-from planner.lowering.emit import Emits, collective, concat_rows, move, total_rows
+from costmodels.program.emit import Emits, collective, concat_rows, move, total_rows
+from costmodels.program.ops import Span, Tensor
 from planner.strategies.base import Attend, Case, Meeting, Share
 from planner.strategies.linear import read, summed
 from planner.strategies.sequence import is_cut, sequence_objections

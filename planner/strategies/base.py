@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from costmodels.ops import Part, Size, Span, Tensor
-from planner.lowering.emit import Emits
+from costmodels.program.emit import Emits
+from costmodels.program.ops import Part, Size, Span, Tensor
 from planner.models.architecture import Model
-from planner.workload import Workload
+from planner.request.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Entry:
 class Meeting:
     """One attention as a rank sees it before any exchange: heads here, and the rows here.
 
-    linear : without softmax, by sums over keys (see `costmodels.ops.LinearAttention`).
+    linear : without softmax, by sums over keys (see `costmodels.program.ops.LinearAttention`).
     """
 
     name: str

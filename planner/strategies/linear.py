@@ -10,8 +10,8 @@ References
 .. [2] xDiT, xfuser/core/long_ctx_attention/ring/ring_flash_attn.py, for SANA
 """
 
-from costmodels.ops import LinearAttention, Tensor
-from planner.lowering.emit import Emits, concat_rows, split_features
+from costmodels.program.emit import Emits, concat_rows, split_features
+from costmodels.program.ops import LinearAttention, Tensor
 from planner.strategies.base import Meeting
 from planner.strategies.softmax import ask, release, softmax
 

@@ -12,8 +12,8 @@ References
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from costmodels.ops import Attention, Pointwise, SendReceive, Span, Tensor
-from planner.lowering.emit import Emits, concat_rows, pointwise, split_features
+from costmodels.program.emit import Emits, concat_rows, pointwise, split_features
+from costmodels.program.ops import Attention, Pointwise, SendReceive, Span, Tensor
 from planner.strategies.base import Attend, Case, Meeting, Share
 from planner.strategies.linear import read, summed
 from planner.strategies.sequence import is_cut, sequence_objections

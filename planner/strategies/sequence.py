@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.ops import Size, Span
+from costmodels.program.ops import Size, Span
 from planner.models.architecture import Model, Stream
+from planner.request.workload import Workload
 from planner.strategies.base import Case, Entry, Share
-from planner.workload import Workload
 
 
 def is_cut(entry: Entry, axis: str) -> bool:

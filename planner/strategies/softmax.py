@@ -1,7 +1,7 @@
 """Plain attention on one rank: where every exchange ends."""
 
-from costmodels.ops import Attention, Span, Tensor
-from planner.lowering.emit import Emits, concat_rows, split_features, split_rows
+from costmodels.program.emit import Emits, concat_rows, split_features, split_rows
+from costmodels.program.ops import Attention, Span, Tensor
 from planner.strategies.base import Entry, Meeting
 
 

@@ -12,8 +12,8 @@ References
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from costmodels.ops import Tensor
-from planner.lowering.emit import Emits, collective, move, split_rows, total_rows
+from costmodels.program.emit import Emits, collective, move, split_rows, total_rows
+from costmodels.program.ops import Tensor
 from planner.strategies.base import Attend, Case, Entry, Meeting, Share
 from planner.strategies.sequence import is_cut, sequence_objections
 

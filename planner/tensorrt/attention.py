@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.ops import Attention
+from costmodels.program.ops import Attention
 from planner.tensorrt.rows import Numbers, standing
 from planner.tensorrt.sheet import Draft, Value
 from planner.tensorrt.write import elementwise, scaled, shuffle, unary

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.ops import Pointwise, Tensor
+from costmodels.program.ops import Pointwise, Tensor
 from planner.tensorrt.learned import Learned, of_heads, of_norm
 from planner.tensorrt.rows import standing
 from planner.tensorrt.sheet import Draft, Dtype, Value

@@ -7,7 +7,7 @@ out if they are not.
 
 from collections.abc import Mapping
 
-from costmodels.ops import Part, Pointwise, Weight
+from costmodels.program.ops import Part, Pointwise, Weight
 from planner.tensorrt.sheet import Draft, Value
 
 Learned = Mapping[str, object]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodels.ops import Depthwise, LinearAttention, Rearrange
+from costmodels.program.ops import Depthwise, LinearAttention, Rearrange
 from planner.tensorrt.products import named_weight
 from planner.tensorrt.sheet import Draft, Index, Value
 from planner.tensorrt.write import (

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.ops import Rearrange
+from costmodels.program.ops import Rearrange
 from planner.tensorrt.linear import borders, surround
 from planner.tensorrt.rows import Numbers, sources, standing, targets
 from planner.tensorrt.runner.shares import own_features

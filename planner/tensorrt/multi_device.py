@@ -7,7 +7,7 @@ masked, and no other axis meets in the same engine.
 
 from dataclasses import replace
 
-from costmodels.ops import Attention, Collective, Loop, Op, Program, Rearrange, Tensor
+from costmodels.program.ops import Attention, Collective, Loop, Op, Program, Rearrange, Tensor
 
 AXIS = "allgather_kv"
 Item = Op | Loop

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import product as combinations
 from typing import Final
 
-from costmodels.ops import (
+from costmodels.program.ops import (
     Attention,
     Collective,
     Convolve,
@@ -32,16 +32,16 @@ from costmodels.ops import (
     SendReceive,
     Tensor,
 )
-from planner.plan import Plan
+from planner.engines.tensorrt import INNER, messages
+from planner.request.plan import Plan
 from planner.tensorrt.attention import attend
 from planner.tensorrt.functions import dtype_of, pointwise
 from planner.tensorrt.linear import depthwise, linear_attention
 from planner.tensorrt.moves import rearrange
 from planner.tensorrt.multi_device import with_multi_device_attention
-from planner.tensorrt.obstacles import INNER, messages
 from planner.tensorrt.products import product
 from planner.tensorrt.sheet import Draft, Dtype, Index, Layer, Network, Value
-from topology.errors import IllegalPlanError
+from topology.base.errors import IllegalPlanError
 
 REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
 ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")

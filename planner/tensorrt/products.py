@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.ops import Matmul, Weight
+from costmodels.program.ops import Matmul, Weight
 from planner.tensorrt.learned import bias, listed
 from planner.tensorrt.runner.weights import named
 from planner.tensorrt.sheet import Draft, Dtype, Value

@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.ops import Span
-from costmodels.rows import positions
+from costmodels.program.ops import Span
+from costmodels.program.rows import positions
 
 Numbers = NDArray[np.int64]
 Place = tuple[tuple[str, int], ...]

@@ -12,11 +12,11 @@ from typing import cast
 
 import numpy as np
 
-from costmodels.ops import Program
-from planner.plan import Plan
+from costmodels.program.ops import Program
+from planner.request.plan import Plan
+from planner.request.workload import Workload
 from planner.tensorrt.sheet import Network, Value
-from planner.workload import Workload
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 Bind = dict[str, list[object]]
 Call = dict[str, object]
@@ -70,7 +70,7 @@ def schedule(
 def communicators(network: Network, plan: Plan) -> list[list[int]]:
     """Ranks of the plan that share a communicator, each group in the communicator's order.
 
-    >>> from planner.plan import parse_plan
+    >>> from planner.request.plan import parse_plan
     >>> one = Network(name="forward", axes=(("tp", 2),), inputs=(), outputs=(), layers=(),
     ...               constants={}, tables={})
     >>> communicators(one, parse_plan("cfg2.tp2"))

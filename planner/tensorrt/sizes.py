@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, cast
 
-from planner.tensorrt.allowed import Allowed
+from planner.engines.tensorrt_table import Allowed
 from planner.tensorrt.sheet import Network
-from topology.units import Bytes, Seconds
+from topology.base.units import Bytes, Seconds
 
 ITEMSIZE: Final = {
     "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "int32": 4.0, "fp8": 1.0, "int8": 1.0, "bool": 1.0,
@@ -84,7 +84,7 @@ class Enqueue:
 def enqueue(order: Mapping[str, object], step: Seconds, allowed: Allowed) -> Enqueue:
     """Count a step's calls of engines in a schedule; of a decoder, those of its last engine.
 
-    >>> from planner.tensorrt.catalogue import allowed
+    >>> from planner.engines.tables import allowed
     >>> order = {"each_step": [{"engine": "forward"}, {"engine": "combine"}, {"copy": ["a", "b"]}]}
     >>> enqueue(order, 1.0, allowed()).calls, enqueue(order, 1.0, allowed()).exposed
     (2, 0.0)

@@ -12,7 +12,7 @@ from costmodels.collectives.calibration import CurveCalibration
 from costmodels.collectives.settings import Settings
 from costmodels.collectives.times import Times
 from costmodels.estimate import Basis
-from topology.catalogue import hardware
+from topology.catalogue.tables import hardware
 
 H100 = hardware("h100-sxm")
 PAIR = H100.fabric(2)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from costmodels.collectives import collective_time
-from topology.catalogue import hardware, hardware_names
-from validate.accuracy_collectives import COLUMNS, read_figures, score
+from topology.catalogue.tables import hardware, hardware_names
+from validate.accuracy.collectives import COLUMNS, read_figures, score
 
 TEXT = files("validate").joinpath("data", "collectives_figures.csv").read_text(encoding="utf-8")
 FIGURES = read_figures(TEXT, hardware_names())

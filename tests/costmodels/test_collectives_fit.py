@@ -5,13 +5,13 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from costmodels.collectives.catalogue import library, tuning
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.parameters import load_library
-from topology.catalogue import hardware
-from topology.errors import InputError
-from validate.accuracy_collectives import as_text, read_figures, score
-from validate.fit_collectives import (
+from costmodels.collectives.tables import library, tuning
+from topology.base.errors import InputError
+from topology.catalogue.tables import hardware
+from validate.accuracy.collectives import as_text, read_figures, score
+from validate.fit.collectives import (
     Measurement,
     Recipe,
     builder,

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collectives import OPS, basis, choose, collective_time
-from costmodels.collectives.catalogue import library
 from costmodels.collectives.order import over_pcie
+from costmodels.collectives.tables import library
 from costmodels.estimate import Basis
-from topology.catalogue import hardware
-from topology.fabric import Fabric, behind_one_uplink
-from topology.hardware import pcie_bandwidth
+from topology.catalogue.fabric import Fabric, behind_one_uplink
+from topology.catalogue.hardware import pcie_bandwidth
+from topology.catalogue.tables import hardware
 
 SIZES = 2.0 ** (np.arange(4, 33 * 2) / 2)
 SLOTS = {"volta": 3, "turing": 3, "ampere": 4, "ada": 4, "hopper": 5, "blackwell": 5}

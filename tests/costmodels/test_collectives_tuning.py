@@ -3,14 +3,14 @@
 import pytest
 
 from costmodels.collectives import Settings, basis, choose, collective_time
-from costmodels.collectives.catalogue import engines, library, transports, tuning
 from costmodels.collectives.engines import load_engines
 from costmodels.collectives.network import load_transports
 from costmodels.collectives.parameters import load_library
+from costmodels.collectives.tables import engines, library, transports, tuning
 from costmodels.estimate import Basis
-from topology.catalogue import hardware
-from topology.errors import CatalogueError, InputError
-from topology.fabric import Fabric
+from topology.base.errors import CatalogueError, InputError
+from topology.catalogue.fabric import Fabric
+from topology.catalogue.tables import hardware
 
 KIB, MIB = 2.0**10, 2.0**20
 

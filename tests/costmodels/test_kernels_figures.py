@@ -5,8 +5,8 @@ from importlib.resources import files
 import pytest
 
 from costmodels.kernels import attention_time, matmul_time
-from topology.catalogue import devices
-from validate.accuracy_kernels import COLUMNS, Measurement, read_measurements, score
+from topology.catalogue.tables import devices
+from validate.accuracy.kernels import COLUMNS, Measurement, read_measurements, score
 
 TEXT = files("validate").joinpath("data", "kernel_figures.csv").read_text(encoding="utf-8")
 ROWS = read_measurements(TEXT, devices())

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from costmodels.kernels import attention, matmul
-from costmodels.kernels.catalogue import attention_table, engine_table, matmul_table
 from costmodels.kernels.parameters import (
     AttentionParameters,
     EngineParameters,
     MatmulParameters,
     load,
 )
-from topology.catalogue import devices
-from topology.errors import CatalogueError
-from validate.accuracy_kernels import Measurement
-from validate.fit_kernels import fit_attention, fit_matmul, to_toml
+from costmodels.kernels.tables import attention_table, engine_table, matmul_table
+from topology.base.errors import CatalogueError
+from topology.catalogue.tables import devices
+from validate.accuracy.kernels import Measurement
+from validate.fit.records import fit_attention, fit_matmul, to_toml
 
 H100 = devices()["h100-sxm"]
 PRODUCT = matmul_table()["hopper"]

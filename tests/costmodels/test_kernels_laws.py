@@ -19,8 +19,8 @@ from costmodels.kernels import (
     pointwise_time,
 )
 from costmodels.kernels.calibration import KernelCalibration, attention_record
-from topology.catalogue import devices
-from topology.errors import InputError
+from topology.base.errors import InputError
+from topology.catalogue.tables import devices
 
 DEVICES = list(devices().values())
 H100, A100, B200 = (devices()[name] for name in ("h100-sxm", "a100-sxm-80gb", "b200"))

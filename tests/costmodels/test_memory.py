@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import memory
-from costmodels.ops import (
+from costmodels.program.ops import (
     Collective,
     Loop,
     Matmul,

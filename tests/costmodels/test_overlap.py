@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collectives.operations import OPS
-from costmodels.ops import Span
 from costmodels.overlap import hidden_share
-from costmodels.rows import positions
+from costmodels.program.ops import Span
+from costmodels.program.rows import positions
 
 
 @pytest.mark.parametrize("kind", OPS)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.catalogue import profile_for, runtime
 from costmodels.collectives import collective_time
 from costmodels.estimate import Basis
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
-from costmodels.ops import (
+from costmodels.price import Target, price
+from costmodels.program.ops import (
     Attention,
     Collective,
     Convolve,
@@ -26,9 +26,9 @@ from costmodels.ops import (
     Tensor,
     Weight,
 )
-from costmodels.price import Target, price
-from topology.catalogue import devices, hardware, hardware_names
-from topology.errors import InputError
+from costmodels.tables import profile_for, runtime
+from topology.base.errors import InputError
+from topology.catalogue.tables import devices, hardware, hardware_names
 
 NODE = hardware("h100-sxm")
 H100 = NODE.device

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner
-from costmodels.catalogue import profile_for, read_profile, runtime
 from costmodels.collectives import basis, collective_time
 from costmodels.estimate import Basis
 from costmodels.kernels import (
@@ -19,9 +18,10 @@ from costmodels.kernels import (
     pointwise_time,
 )
 from costmodels.overlap import hidden_share
-from costmodels.profile import load_profile
-from topology.catalogue import hardware
-from topology.errors import InputError
+from costmodels.profiles.profile import load_profile
+from costmodels.tables import profile_for, read_profile, runtime
+from topology.base.errors import InputError
+from topology.catalogue.tables import hardware
 
 H100 = hardware("h100-sxm")
 HEAD = """format = 1

@@ -8,12 +8,12 @@ import warnings
 import pytest
 from commands import ROOT, assert_refused, run
 
-from costmodels.catalogue import own_profile, read_profile
-from costmodels.profile import load_profile
-from costmodels.profile_check import MOST
-from topology.errors import InputError
-from validate.catalogue import own_profile_name
-from validate.profiles.table import examples
+from costmodels.profiles.check import MOST
+from costmodels.profiles.profile import load_profile
+from costmodels.tables import own_profile, read_profile
+from topology.base.errors import InputError
+from validate.fit.table import examples
+from validate.tables import own_profile_name
 
 GOOD = (ROOT / "costmodels" / "data" / "profiles" / "h100-sxm.toml").read_text(encoding="utf-8")
 ESCAPE = "\\u001b[2J\\n"

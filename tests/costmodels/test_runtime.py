@@ -2,9 +2,9 @@
 
 import pytest
 
-from costmodels.catalogue import communicator_bytes, overlap_table, runtime, runtimes
 from costmodels.runtime import load_runtimes
-from topology.errors import CatalogueError, InputError
+from costmodels.tables import communicator_bytes, overlap_table, runtime, runtimes
+from topology.base.errors import CatalogueError, InputError
 
 ROW = """
 [mine]

@@ -7,13 +7,13 @@ from generators import task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.catalogue import runtime
 from costmodels.estimate import Basis
-from costmodels.ops import Collective, Loop, Matmul, Part, SendReceive, Tensor, Weight
 from costmodels.overlap import hidden_share
 from costmodels.price import Target, price
+from costmodels.program.ops import Collective, Loop, Matmul, Part, SendReceive, Tensor, Weight
+from costmodels.tables import runtime
 from costmodels.timeline import Cost, cost, makespan
-from topology.catalogue import hardware
+from topology.catalogue.tables import hardware
 
 NODE = hardware("h100-sxm")
 

@@ -3,11 +3,11 @@
 import pytest
 from generators import asked, made, priced, recommended
 
-from planner.alike import replica, replicated, turned
-from planner.compose import hopeless, objections, plans, shallower, unpiped
-from planner.outcome import PlanEstimate, Rejected
-from planner.plan import Plan, parse_plan
-from planner.search import MANY, TIE, judge, rank
+from planner.request.plan import Plan, parse_plan
+from planner.search.alike import replica, replicated, turned
+from planner.search.outcome import PlanEstimate, Rejected
+from planner.search.plans import hopeless, objections, plans, shallower, unpiped
+from planner.search.search import MANY, TIE, judge, rank
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import planner
 from costmodels.collectives.operations import OPS
-from topology.catalogue import hardware_names
-from topology.errors import IllegalPlanError
+from topology.base.errors import IllegalPlanError
+from topology.catalogue.tables import hardware_names
 
 NAMES = """
 cosmos3 cosmos3-nano cosmos3-super cosmos3-edge flux.1-dev flux flux.1-schnell flux.2-dev

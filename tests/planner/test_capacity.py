@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
-from planner import capacity_shown, cli
-from planner.capacity import Demand, Prices, capacity, curve
-from planner.demand_file import read_demands, read_prices, read_rate, read_share, read_time
-from planner.marked import marks_of
-from planner.queueing import most_rate, servers_needed, wait
-from planner.request import Request
-from planner.search import question_of
-from topology.errors import InputError
+from planner.advice.refusals import marks_of
+from planner.command import cli
+from planner.fleet.demand_file import read_demands, read_prices, read_rate, read_share, read_time
+from planner.fleet.fleet import Demand, Prices, capacity, curve
+from planner.fleet.queueing import most_rate, servers_needed, wait
+from planner.rendering import capacity as capacity_shown
+from planner.request.request import Request
+from planner.search.search import question_of
+from topology.base.errors import InputError
 
 
 def queue(servers, rate, service, share, count=200_000):
@@ -414,7 +415,7 @@ def test_rates_keep_one_unit_and_the_one_asked_for_is_marked():
 
 def test_a_curve_that_ends_early_keeps_its_rates_in_place(monkeypatch):
     """Eight times this rate takes more replicas than are counted."""
-    monkeypatch.setattr("planner.queueing.MOST_SERVERS", 100)
+    monkeypatch.setattr("planner.fleet.queueing.MOST_SERVERS", 100)
     found = fleet(rate=5.0)
     text, _, page = shown(found)
 

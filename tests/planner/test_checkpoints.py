@@ -13,18 +13,18 @@ import pytest
 from planner.export.checkpoints import checkpoint_of
 from planner.lowering.lower import lower
 from planner.models.catalogue import names, read_model
-from planner.plan import Plan, parse_plan
-from planner.request import Request
-from planner.search import question_of
+from planner.request.plan import Plan, parse_plan
+from planner.request.request import Request
+from planner.search.search import question_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, numbered
 from planner.tensorrt.runner.errors import InputError
 from planner.tensorrt.runner.weights import drawn, sizes
 from planner.tensorrt.schedule import schedule
+from validate.plans.small import shrink
 from validate.reference import run_plan
-from validate.small import shrink
-from validate.tensorrt_backend import numbers
-from validate.tensorrt_backend.numbers import run_networks
+from validate.tensorrt import numbers
+from validate.tensorrt.numbers import run_networks
 
 LAYOUTS = Path(__file__).parent.parent / "checkpointlayouts.txt"
 DECODERS = ("llama-3.1-8b", "mistral-large", "qwen3-8b", "mixtral-8x7b", "qwen3-235b-a22b")

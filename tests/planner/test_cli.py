@@ -171,7 +171,7 @@ def test_an_interrupt_is_exit_code_130(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.search.find", interrupt)
+    monkeypatch.setattr("planner.search.search.find", interrupt)
 
     assert run(*COMMANDS["recommend"]) == (130, "", "planner: interrupted\n")
 

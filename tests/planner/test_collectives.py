@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from costmodels.collectives import collective_time
 from costmodels.collectives.operations import OPS
 from planner.collectives import HEADERS, bus_factor, sizes_of, table
-from topology.catalogue import hardware
-from topology.errors import InputError
+from topology.base.errors import InputError
+from topology.catalogue.tables import hardware
 
 BUS = {  # nccl-tests, doc/PERFORMANCE.md, for 8 ranks
     "all_reduce": 2 * 7 / 8,

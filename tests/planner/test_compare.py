@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from machinetexts import matrix
 
 from costmodels.collectives import Settings, collective_time
-from planner.cli import main
 from planner.collectives import bus_factor
-from planner.compare import Setting, compare, compare_all
-from planner.compared import written
-from planner.diagnosis import disturbed
-from planner.nccl_log import read_log
-from planner.plot import plot
-from topology.catalogue import hardware
-from topology.errors import InputError
-from topology.fabric import Network
+from planner.command.cli import main
+from planner.rendering.plot import plot
+from topology.base.errors import InputError
+from topology.catalogue.fabric import Network
+from topology.catalogue.tables import hardware
+from validate.nccl_tests.compare import Setting, compare, compare_all
+from validate.nccl_tests.diagnosis import disturbed
+from validate.nccl_tests.log import read_log
+from validate.nccl_tests.shown import written
 
 SIZES = 2.0 ** np.arange(10, 34, 2)
 NODE = hardware("h100-sxm").fabric(8)

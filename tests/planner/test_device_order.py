@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from machinetexts import crossed_pairs, far_apart, matrix, two_sockets
 
 import planner
-from planner.ground import best_subset, ground_of
-from planner.orders import group_masks, group_ranks, nested, orders
-from planner.plan import parse_plan
-from planner.seating import _Question, seat
-from planner.traffic import Message, traffic_of
+from planner.placement.orders import group_masks, group_ranks, nested, orders
+from planner.placement.seating import _Question, seat
+from planner.placement.traffic import Message, traffic_of
+from planner.request.plan import parse_plan
+from planner.request.subset import best_subset, ground_of
 
 KINDS = {"tp": "all_reduce", "ulysses": "all_to_all", "ring": "send_recv", "cfg": "all_gather"}
 HEAVY = {axis: (Message(kind, 8.0 * 2**20, 40),) for axis, kind in KINDS.items()}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from costmodels.collectives import Settings, collective_time
-from planner.diagnosis import Run, diagnose
-from topology.catalogue import hardware
-from topology.fabric import Network
+from topology.catalogue.fabric import Network
+from topology.catalogue.tables import hardware
+from validate.nccl_tests.diagnosis import Run, diagnose
 
 SIZES = 2.0 ** np.arange(10, 34, 2)
 

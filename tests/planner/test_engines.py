@@ -7,18 +7,18 @@ import pytest
 from commands import assert_refused, run
 
 import planner
-from costmodels.catalogue import profile_for, runtime
-from planner import report
+from costmodels.tables import profile_for, runtime
+from planner.advice.refusals import footnotes
 from planner.api import request_of
-from planner.cli import main
-from planner.marked import footnotes
+from planner.command.cli import main
+from planner.engines.deployment import site_of
 from planner.models import read_model
 from planner.models.architecture import Own
 from planner.models.entries import load_entry
-from planner.request import EXECUTOR
-from planner.search import question_of
-from planner.site import site_of
-from topology.errors import CatalogueError, InputError
+from planner.rendering import report
+from planner.request.request import EXECUTOR
+from planner.search.search import question_of
+from topology.base.errors import CatalogueError, InputError
 
 ENTRY = """
 kind = "assumed"

@@ -9,18 +9,18 @@ from generators import MODELS, asked, priced, recommended, videos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.catalogue import headroom
-from costmodels.ops import Loop, Matmul
+from costmodels.program.ops import Loop, Matmul
+from costmodels.tables import headroom
 from costmodels.timeline import cost
 from planner import api
-from planner.compose import objections, plans
-from planner.evaluate import memory_of, outer_parameters, room
 from planner.lowering.lower import lower
 from planner.models import names, read_model
-from planner.plan import parse_plan
-from planner.request import Request
-from planner.search import judge, price, question_of
-from topology.errors import InputError
+from planner.request.plan import parse_plan
+from planner.request.request import Request
+from planner.search.evaluate import memory_of, outer_parameters, room
+from planner.search.plans import objections, plans
+from planner.search.search import judge, price, question_of
+from topology.base.errors import InputError
 
 DECODERS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-27b", "gpt-oss-20b")
 PLANS = ("single", "tp2", "ulysses2", "allgather_kv2", "ring2.tp2")

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.estimate import Basis
-from planner import report
-from planner.explain import advice, difference, too_close
-from planner.outcome import APART, UNCERTAINTY, PlanEstimate
-from planner.plan import parse_plan
-from planner.search import Recommendation, judge
-from topology.units import counted, format_seconds
+from planner.advice.explain import advice, difference, too_close
+from planner.rendering import report
+from planner.request.plan import parse_plan
+from planner.search.outcome import APART, UNCERTAINTY, PlanEstimate
+from planner.search.search import Recommendation, judge
+from topology.base.units import counted, format_seconds
 
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
 

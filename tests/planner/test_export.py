@@ -14,21 +14,21 @@ import pytest
 from commands import FLUX as CONFIG
 from commands import assert_refused, run
 
+from planner.engines.tables import allowed
 from planner.export import export as exporting
-from planner.export import harness
-from planner.export.catalogue import checkpoints, cpp
+from planner.export import files as harness
 from planner.export.export import BACKENDS, export, files
+from planner.export.tables import checkpoints, cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.lowering.lower import lower
-from planner.plan import parse_plan
-from planner.request import Request
-from planner.search import price, question_of
-from planner.tensorrt.catalogue import allowed
+from planner.request.plan import parse_plan
+from planner.request.request import Request
+from planner.search.search import price, question_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.sizes import enqueue
-from topology.errors import IllegalPlanError, InputError
-from topology.units import format_bytes
-from validate.small import shrink
+from topology.base.errors import IllegalPlanError, InputError
+from topology.base.units import format_bytes
+from validate.plans.small import shrink
 
 TINY = CONFIG | {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2}
 FLUX = Request(model="flux.1-dev", gpus=4)

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.export.catalogue import cpp
-from planner.export.harness import write_folder
+from planner.export.files import write_folder
+from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
-from planner.plan import parse_plan
-from planner.request import Request
-from planner.search import price, question_of
+from planner.request.plan import parse_plan
+from planner.request.request import Request
+from planner.search.search import price, question_of
 from planner.tensorrt.runner.outside import writer
-from validate.small import shrink
+from validate.plans.small import shrink
 
 STUBS = Path(__file__).parent.parent / "cppstubs"
 COMPILER = shutil.which("g++")

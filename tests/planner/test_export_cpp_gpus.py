@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from planner.export.catalogue import cpp
-from planner.export.harness import write_folder
+from planner.export.files import write_folder
+from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
-from planner.plan import parse_plan
-from planner.request import Request
-from planner.search import price, question_of
-from validate.small import shrink
+from planner.request.plan import parse_plan
+from planner.request.request import Request
+from planner.search.search import price, question_of
+from validate.plans.small import shrink
 
 STUB = Path(__file__).parent.parent / "cppstubs" / "NvInfer.h"
 

@@ -3,16 +3,16 @@
 import pytest
 import testmodels
 
-from planner.compose import objections, plans
-from planner.plan import parse_plan
-from planner.request import Request
-from planner.search import find, question_of
-from planner.tensorrt.allowed import read_version
-from planner.tensorrt.catalogue import allowed
-from planner.tensorrt.marks import footnotes
-from planner.tensorrt.obstacles import cautions, nearest_that_run, obstacles
-from topology.catalogue import hardware
-from topology.errors import InputError
+from planner.advice.tensorrt_refusals import footnotes
+from planner.engines.tables import allowed
+from planner.engines.tensorrt import cautions, nearest_that_run, obstacles
+from planner.engines.tensorrt_table import read_version
+from planner.request.plan import parse_plan
+from planner.request.request import Request
+from planner.search.plans import objections, plans
+from planner.search.search import find, question_of
+from topology.base.errors import InputError
+from topology.catalogue.tables import hardware
 
 
 def said(text, name="h100-sxm", version="", **more):

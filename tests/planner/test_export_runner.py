@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from planner.export.catalogue import runner
-from planner.export.harness import write_folder
+from planner.engines.tables import allowed
+from planner.export.files import write_folder
+from planner.export.tables import runner
 from planner.export.tensorrt import tensorrt_folder
-from planner.plan import parse_plan
-from planner.request import Request
-from planner.search import price, question_of
-from planner.tensorrt.catalogue import allowed
+from planner.request.plan import parse_plan
+from planner.request.request import Request
+from planner.search.search import price, question_of
 from planner.tensorrt.runner import __main__ as running
 from planner.tensorrt.runner import harness, library
 from planner.tensorrt.runner.build import Options, build
@@ -28,7 +28,7 @@ from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.place import meets_at, rank_of
 from planner.tensorrt.runner.processes import start
-from validate.small import shrink
+from validate.plans.small import shrink
 
 STARTED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29511"}
 

@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 from commands import ROOT, run
 
-from planner.cli import _parser
-from planner.manual import PAGES, WHOLE
+from planner.command.cli import _parser
+from planner.command.manual import PAGES, WHOLE
 
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## planner (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -125,7 +125,7 @@ def test_the_names_that_help_gives_are_those_there_are():
     from costmodels.collectives import LAUNCHES
     from costmodels.collectives.operations import OPS
     from planner.export.export import BACKENDS
-    from planner.request import Objective
+    from planner.request.request import Objective
 
     said = {one.dest: one.help for name in PAGES for one in shown(name) if one.help}
     exported = {one.dest: one.help for one in shown("export")}
@@ -149,7 +149,7 @@ def test_the_names_that_help_gives_are_those_there_are():
 def test_no_package_is_loaded_that_is_not_needed(words, heavy):
     code = f"""
 import sys
-from planner.cli import main
+from planner.command.cli import main
 try:
     main({words})
 finally:

@@ -9,11 +9,11 @@ from generators import asked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.catalogue import engines
-from planner.launch import launches, load_engines
+from planner.engines.launch import launches, load_engines
+from planner.engines.tables import engines
 from planner.models import names, read_model
-from planner.plan import AXES, Plan, parse_plan
-from topology.devices import Precision
+from planner.request.plan import AXES, Plan, parse_plan
+from topology.catalogue.devices import Precision
 
 ENGINES = engines()
 RUNTIMES = ("tensorrt", "torch-compile", "torch-eager")

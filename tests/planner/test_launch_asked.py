@@ -5,15 +5,15 @@ from functools import cache
 
 import pytest
 
-from planner.asked import Asked, asked_of, hosts_of
-from planner.catalogue import engines
+from planner.engines.launch import launches
+from planner.engines.tables import engines
+from planner.engines.told import Asked, asked_of, hosts_of
 from planner.export.export import files
-from planner.launch import launches
 from planner.models import known_as, names, read_model
-from planner.plan import parse_plan
-from planner.request import Request
-from planner.search import Question, launch_of, question_of, single_plan
-from topology.errors import InputError
+from planner.request.plan import parse_plan
+from planner.request.request import Request
+from planner.search.search import Question, launch_of, question_of, single_plan
+from topology.base.errors import InputError
 
 PLANS = {"flux.1-dev": "ulysses4", "wan2.1-14b": "ulysses4", "llama-3.1-8b": "tp4"}
 FLUX = {

@@ -9,10 +9,10 @@ import pytest
 import testpastes as pastes
 from commands import ROOT, assert_refused, run
 
-from planner.compose import unsupported
 from planner.models import describe, names, read_model
 from planner.models.shown import shown
-from topology.catalogue import hardware, hardware_names
+from planner.search.plans import unsupported
+from topology.catalogue.tables import hardware, hardware_names
 from topology.readers.lines import MOST_CHARACTERS
 
 

@@ -5,8 +5,8 @@ import time
 import pytest
 from commands import assert_refused, run
 
-from planner.nccl_log import read_log
-from topology.errors import InputError
+from topology.base.errors import InputError
+from validate.nccl_tests.log import read_log
 
 RANK = "#  Rank {:2} Group  0 Pid 7 on  node1 device {:2} [0x07] NVIDIA H100 80GB HBM3\n"
 HEAD = "# Collective test starting: all_reduce_perf\n" + RANK.format(0, 0) + RANK.format(1, 1)

@@ -5,10 +5,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planner.compare import Setting, compare_all
-from planner.nccl_log import read_log
-from planner.nccl_network import LinksText, read_environment, read_inside, read_line, read_network
-from topology.catalogue import hardware
+from topology.catalogue.tables import hardware
+from validate.nccl_tests.compare import Setting, compare_all
+from validate.nccl_tests.log import read_log
+from validate.nccl_tests.network import (
+    LinksText,
+    read_environment,
+    read_inside,
+    read_line,
+    read_network,
+)
 
 ROW = "  1073741824  268435456  float  sum  -1  8000.0  134.2  251.6  0  8000.0  134.2  251.6  0\n"
 H100 = "# collective: AllReduce\n# gpu: H100 SXM5 80GB\n# gpus_total: 16\n# gpus_per_node: 8\n"
@@ -167,7 +173,7 @@ def test_remarks_hold_for_every_table_of_a_log():
 
 
 def test_a_machine_of_the_caller_stands_before_the_header():
-    from planner.ground import ground_of
+    from planner.request.subset import ground_of
 
     text = 'hosts = 2\nhardware = "h100-sxm"\n[network]\nkind = "roce"\nnics = 8\n'
     where = ground_of(text, detect=False, hardware="", pcie_generation=None, nodes=0)

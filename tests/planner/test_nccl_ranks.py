@@ -2,9 +2,9 @@
 
 import pytest
 
-from planner.compare import Setting, compare_all
-from planner.nccl_log import read_log
-from topology.errors import InputError
+from topology.base.errors import InputError
+from validate.nccl_tests.compare import Setting, compare_all
+from validate.nccl_tests.log import read_log
 
 
 def row(ratio, size=2**30, columns="float sum -1"):

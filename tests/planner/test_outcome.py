@@ -9,8 +9,8 @@ from generators import made, priced
 
 import planner
 from costmodels.estimate import Basis
-from planner.outcome import UNCERTAINTY, WORDS, Rejected
-from planner.plan import Plan, parse_plan
+from planner.request.plan import Plan, parse_plan
+from planner.search.outcome import UNCERTAINTY, WORDS, Rejected
 
 KEYS = {
     "model": str,

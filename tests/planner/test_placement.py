@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.compose import ORDER
-from planner.placement import fabrics
-from planner.plan import Plan, parse_plan
-from topology.catalogue import hardware
-from topology.errors import TopologyError
+from planner.placement.placement import fabrics
+from planner.request.plan import Plan, parse_plan
+from planner.search.plans import ORDER
+from topology.base.errors import TopologyError
+from topology.catalogue.tables import hardware
 
 H100 = hardware("h100-sxm")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.plan import AXES, Plan, parse_plan
-from topology.errors import InputError
+from planner.request.plan import AXES, Plan, parse_plan
+from topology.base.errors import InputError
 
 
 @given(plan=generators.any_plans())

@@ -9,15 +9,15 @@ from generators import asked, recommended
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.compose import nearest
-from planner.evaluate import peak_of
-from planner.outcome import PlanEstimate
-from planner.plan import Plan, parse_plan
-from planner.remedies import would_fit
-from planner.request import Request
-from planner.search import find, judge, question_of, search, single_plan
-from topology.errors import IllegalPlanError
-from topology.units import counted
+from planner.advice.remedies import would_fit
+from planner.request.plan import Plan, parse_plan
+from planner.request.request import Request
+from planner.search.evaluate import peak_of
+from planner.search.outcome import PlanEstimate
+from planner.search.plans import nearest
+from planner.search.search import find, judge, question_of, search, single_plan
+from topology.base.errors import IllegalPlanError
+from topology.base.units import counted
 
 CASES = [
     ("flux.1-dev", 1, {"hardware": "rtx-4090"}),

@@ -8,12 +8,12 @@ import pytest
 from commands import FLUX, run
 from generators import asked, priced, recommended
 
-from planner import report
-from planner.catalogue import engines
-from planner.launch import launches
+from planner.engines.launch import launches
+from planner.engines.tables import engines
 from planner.models import names
-from planner.outcome import WORDS, worded
-from planner.search import launch_of, shortened
+from planner.rendering import report
+from planner.search.outcome import WORDS, worded
+from planner.search.search import launch_of, shortened
 
 CASES = [
     ("cosmos3-nano", {}),

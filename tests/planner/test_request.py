@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.request import LARGEST, Request, whole_number
-from topology.errors import InputError
+from planner.request.request import LARGEST, Request, whole_number
+from topology.base.errors import InputError
 
 COUNTS = ("gpus", "batch", "height", "width", "frames", "steps", "input_tokens", "text_tokens")
 

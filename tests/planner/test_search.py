@@ -9,16 +9,16 @@ from generators import MODELS, asked, made, recommended
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.catalogue import profile_for
-from planner.compose import nearest, objections, plans
-from planner.counts import counts_up_to
-from planner.evaluate import room
-from planner.outcome import PlanEstimate, Rejected
-from planner.plan import Plan, parse_plan
-from planner.request import Request
-from planner.search import TIE, find, judge, rank, search, shortened, single_plan
-from topology.errors import IllegalPlanError, InputError
-from topology.units import format_bytes
+from costmodels.tables import profile_for
+from planner.request.plan import Plan, parse_plan
+from planner.request.request import Request
+from planner.search.counts import counts_up_to
+from planner.search.evaluate import room
+from planner.search.outcome import PlanEstimate, Rejected
+from planner.search.plans import nearest, objections, plans
+from planner.search.search import TIE, find, judge, rank, search, shortened, single_plan
+from topology.base.errors import IllegalPlanError, InputError
+from topology.base.units import format_bytes
 
 OBJECTIVES = ("latency", "throughput", "memory", "cost")
 

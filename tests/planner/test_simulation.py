@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner import cli, simulation
-from planner.gantt import middle
-from topology.errors import InputError
+from planner.command import cli
+from planner.rendering.gantt import middle
+from planner.simulation import simulation
+from topology.base.errors import InputError
 
 PLANS = [
     ("flux.1-dev", 4, "ring4", {}),

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.ops import Attention, Collective, LinearAttention, Loop, Matmul, SendReceive
-from planner.compose import objections, plans
+from costmodels.program.ops import Attention, Collective, LinearAttention, Loop, Matmul, SendReceive
 from planner.lowering.lower import lower
 from planner.models import read_model
 from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower
-from planner.plan import Plan, parse_plan
-from planner.remarks import remarks
-from planner.workload import Workload
+from planner.request.plan import Plan, parse_plan
+from planner.request.workload import Workload
+from planner.search.plans import objections, plans
+from planner.search.remarks import remarks
 
 TOKENS, QUERY, GROUPS, SIZE, ITEM = 4096, 32, 8, 128, 2
 

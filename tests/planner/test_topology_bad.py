@@ -5,7 +5,7 @@ import json
 import pytest
 from machinetexts import matrix
 
-from planner.cli import main
+from planner.command.cli import main
 
 PAIR = matrix(2, lambda a, b: "SYS")
 TOLD = "GPU 0: NVIDIA L4 (UUID: GPU-1)\nGPU 1: NVIDIA L4 (UUID: GPU-2)\n\n" + PAIR

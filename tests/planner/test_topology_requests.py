@@ -9,10 +9,10 @@ from machinetexts import MIXED, crossed_pairs, far_apart, matrix, two_sockets
 
 import planner
 from costmodels.collectives import collective_time
-from planner.cli import main
-from planner.ground import ground_of
-from planner.plan import parse_plan
-from topology.errors import IllegalPlanError, InputError
+from planner.command.cli import main
+from planner.request.plan import parse_plan
+from planner.request.subset import ground_of
+from topology.base.errors import IllegalPlanError, InputError
 
 PAIR = matrix(2, lambda a, b: "PHB")
 SLICES = (

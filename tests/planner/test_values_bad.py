@@ -11,7 +11,7 @@ import pytest
 from commands import ROOT, assert_refused, run
 
 import planner
-from topology.errors import InputError, one_line
+from topology.base.errors import InputError, one_line
 
 HUGE = 10**5000
 MASKED = np.ma.array([1, 2], mask=[0, 1])
@@ -163,7 +163,7 @@ def test_a_stop_while_code_is_made_is_exit_code_130(tmp_path):
         "import sys\n"
         "class Stop:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'planner.cli':\n"
+        "        if name == 'planner.command.cli':\n"
         "            exec('raise KeyboardInterrupt')\n"
         "sys.meta_path.insert(0, Stop())\n"
     )

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.models import ALIASES, names
-from topology.catalogue import hardware_names
-from topology.errors import near, unknown
+from topology.base.errors import near, unknown
+from topology.catalogue.tables import hardware_names
 
 HARDWARE = tuple(hardware_names())
 MODELS = (*names(), *ALIASES)

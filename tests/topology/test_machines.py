@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from machinetexts import two_sockets
 
-from topology.catalogue import hardware, hardware_names
-from topology.cluster import repeated
-from topology.errors import InputError
-from topology.expand import all_edges, network_edges, to_networkx
-from topology.flows import bisection_bandwidth
-from topology.graph import pair_table
-from topology.groups import fabric
-from topology.machines import machine_of
-from topology.read import read_topology
+from topology.base.errors import InputError
+from topology.catalogue.tables import hardware, hardware_names
+from topology.machine.expand import all_edges, network_edges, to_networkx
+from topology.machine.flows import bisection_bandwidth
+from topology.machine.graph import pair_table
+from topology.machine.groups import fabric
+from topology.machine.node import machine_of
+from topology.readers.cluster import repeated
+from topology.readers.read import read_topology
 
 every_hardware = pytest.mark.parametrize("name", list(hardware_names()))
 # In these the bandwidth of a few GPUs is less than that of all: links are direct.

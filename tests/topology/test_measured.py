@@ -5,17 +5,16 @@ import json
 import pytest
 from machinetexts import crossed_pairs, matrix
 
-from topology.catalogue import hardware, hardware_names
-from topology.cluster import read_cluster
-from topology.concerns import concerns, environment_concerns
-from topology.errors import TopologyError
-from topology.groups import fabric
-from topology.links.catalogue import names
-from topology.links.names import by_product
-from topology.machines import machine_of
-from topology.paths import refused_pairs
-from topology.read import read_topology
-from topology.survey import survey
+from topology.base.errors import TopologyError
+from topology.catalogue.names import by_product
+from topology.catalogue.tables import hardware, hardware_names, names
+from topology.machine.concerns import concerns, environment_concerns
+from topology.machine.groups import fabric
+from topology.machine.node import machine_of
+from topology.machine.paths import refused_pairs
+from topology.machine.survey import survey
+from topology.readers.cluster import read_cluster
+from topology.readers.read import read_topology
 
 SERVER = machine_of(hardware("rtx-pro-6000"))
 TOML = 'name = "box"\nhosts = 1\nhardware = "rtx-pro-6000"\n'

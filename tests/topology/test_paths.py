@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machinetexts import matrix
 
-from topology.catalogue import hardware, hardware_names
-from topology.concerns import concerns
-from topology.flows import flow_rates, max_min_rates
-from topology.groups import fabric
-from topology.links.catalogue import rates
-from topology.machines import machine_of
-from topology.paths import (
+from topology.catalogue.tables import hardware, hardware_names, rates
+from topology.drawing.report import html
+from topology.machine.concerns import concerns
+from topology.machine.flows import flow_rates, max_min_rates
+from topology.machine.groups import fabric
+from topology.machine.node import machine_of
+from topology.machine.paths import (
     PathType,
     gpudirect,
     nccl_bandwidth,
@@ -27,10 +27,8 @@ from topology.paths import (
     peer_allowed,
     socket_rate,
 )
-from topology.read import read_topology
-from topology.report import html
-from topology.rings import best_ring
-from topology.routes import (
+from topology.machine.rings import best_ring
+from topology.machine.routes import (
     NVLINK,
     SYSTEM,
     adjacency,
@@ -40,7 +38,8 @@ from topology.routes import (
     route,
     staged_route,
 )
-from topology.survey import survey
+from topology.machine.survey import survey
+from topology.readers.read import read_topology
 
 NCCL = rates().nccl
 over_pcie = replace(SYSTEM, edges=SYSTEM.edges - {"c2c"})

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import testpastes as pastes
 
-from topology.catalogue import hardware
-from topology.read import read_topology
+from topology.catalogue.tables import hardware
+from topology.readers.read import read_topology
 
 
 def links(machine):

@@ -7,10 +7,10 @@ import pytest
 import testpastes as pastes
 from testpastes import cpu_xml, gpu_xml, link_xml, net_xml, pci_xml, topology_xml
 
-from topology.catalogue import hardware
-from topology.groups import fabric
-from topology.paths import PathType, path_types
-from topology.read import read_topology
+from topology.catalogue.tables import hardware
+from topology.machine.groups import fabric
+from topology.machine.paths import PathType, path_types
+from topology.readers.read import read_topology
 
 
 def kind(machine, a, b):

@@ -7,13 +7,13 @@ import pytest
 import testpastes as pastes
 from rich.console import Console
 
-from topology.catalogue import hardware
-from topology.detect import detect, machine_from, snapshot
-from topology.errors import InputError
-from topology.machines import machine_of
-from topology.picture import svg
-from topology.read import read_topology
-from topology.report import html, markdown, report, summary
+from topology.base.errors import InputError
+from topology.catalogue.tables import hardware
+from topology.drawing.picture import svg
+from topology.drawing.report import html, markdown, report, summary
+from topology.machine.node import machine_of
+from topology.readers.detect import detect, machine_from, snapshot
+from topology.readers.read import read_topology
 
 MACHINES = {
     "paste": read_topology(pastes.GLUED_AND_CUT),

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 
 from planner.models import read_model
-from planner.plan import parse_plan
-from topology.catalogue import devices, hardware_names
-from topology.errors import InputError
-from topology.units import MIB
-from validate import accuracy_collectives, accuracy_kernels, accuracy_plans
+from planner.request.plan import parse_plan
+from topology.base.errors import InputError
+from topology.base.units import MIB
+from topology.catalogue.tables import devices, hardware_names
 from validate.__main__ import main
-from validate.accuracy import BEGIN, END, HEADERS, cells, inserted
-from validate.accuracy_kernels import Score
+from validate.accuracy import collectives as accuracy_collectives
+from validate.accuracy import kernels as accuracy_kernels
+from validate.accuracy import plans as accuracy_plans
+from validate.accuracy.kernels import Score
+from validate.accuracy.table import BEGIN, END, HEADERS, cells, inserted
 
 
 def text(name):

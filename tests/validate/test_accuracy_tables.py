@@ -5,9 +5,9 @@ from statistics import median
 
 import pytest
 
-from topology.catalogue import hardware_names
-from topology.errors import InputError
-from validate.accuracy_tables import COLUMNS, read_figures, score, score_unseen
+from topology.base.errors import InputError
+from topology.catalogue.tables import hardware_names
+from validate.accuracy.logs import COLUMNS, read_figures, score, score_unseen
 
 TEXT = files("validate").joinpath("data", "nccl_table_figures.csv").read_text(encoding="utf-8")
 FIGURES = read_figures(TEXT, hardware_names())

@@ -5,10 +5,10 @@ import json
 import pytest
 from commands import assert_refused, run
 
-from topology.errors import InputError
-from validate.bench import harness
+from topology.base.errors import InputError
+from validate.bench import system as harness
 from validate.calibrate import Task, finish
-from validate.rows import Row, line, read_rows
+from validate.fit.rows import Row, line, read_rows
 
 ROW = Row(key="k", family="matmul", sizes={"m": 1}, mode="short", values={"seconds": 1e-5})
 GOOD = line(ROW) + "\n"

@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.catalogue import read_profile
 from costmodels.collectives import collective_time
-from costmodels.collectives.catalogue import library, tuning
 from costmodels.collectives.operations import read_op
 from costmodels.collectives.ring import Ring
+from costmodels.collectives.tables import library, tuning
 from costmodels.kernels import attention, attention_time, matmul, matmul_time
 from costmodels.kernels.calibration import (
     KernelCalibration,
@@ -19,20 +18,21 @@ from costmodels.kernels.calibration import (
     pointwise_record,
 )
 from costmodels.kernels.pointwise import pointwise_time
-from costmodels.profile import load_profile
-from topology.catalogue import hardware
-from topology.errors import InputError
+from costmodels.profiles.profile import load_profile
+from costmodels.tables import read_profile
+from topology.base.errors import InputError
+from topology.catalogue.tables import hardware
 from validate.calibrate import Task, check_gpus, check_paths, finish
-from validate.catalogue import recipes
-from validate.fit_collectives import Measurement, builder, curve_of
-from validate.fit_profile import Measured, fabric_of, fit_profile, hardware_of
-from validate.profiles import report, table
-from validate.profiles.judging import SPLIT, kept_back
-from validate.profiles.misses import HEADERS, Place, miss_rows, misses
-from validate.profiles.runtimes import Sample, fusion_of
-from validate.profiles.text import to_toml
-from validate.robust import Problem, minimise
-from validate.rows import Row, line
+from validate.fit import report, table
+from validate.fit.collectives import Measurement, builder, curve_of
+from validate.fit.judging import SPLIT, kept_back
+from validate.fit.misses import HEADERS, Place, miss_rows, misses
+from validate.fit.profile import Measured, fabric_of, fit_profile, hardware_of
+from validate.fit.robust import Problem, minimise
+from validate.fit.rows import Row, line
+from validate.fit.runtimes import Sample, fusion_of
+from validate.fit.text import to_toml
+from validate.tables import recipes
 
 H100 = hardware("h100-sxm")
 PAIR = H100.fabric(2)
@@ -339,7 +339,7 @@ def test_a_profile_is_written_once(tmp_path, rows):
 
 
 def write_new(path, text):
-    from validate.bench.harness import write_new as write
+    from validate.bench.system import write_new as write
 
     write(path, text)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.errors import InputError
-from validate.rows import Row, done, line, read_rows, whole
+from topology.base.errors import InputError
+from validate.fit.rows import Row, done, line, read_rows, whole
 
 ROW = Row(key="matmul m=8", family="matmul", sizes={"m": 8}, mode="short", values={"seconds": 1e-5})
 TEXT = line(ROW) + "\n"

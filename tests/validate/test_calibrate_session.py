@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from topology.errors import InputError
+from topology.base.errors import InputError
 from validate import calibrate
-from validate.rows import read_rows
+from validate.fit.rows import read_rows
 
 pytest.importorskip("torch")
 
 import torch  # needs it, as all below
 
-from validate.bench import harness
+from validate.bench import system as harness
 from validate.bench.cases import all_cases, case, runs
 from validate.bench.functions import FUNCTIONS
 from validate.bench.lean import lean
@@ -85,7 +85,7 @@ def test_rows_of_another_machine_are_not_added_to(tmp_path):
 DYING = """
 import os
 from validate.bench import harness
-from validate.rows import done, read_rows
+from validate.fit.rows import done, read_rows
 
 task = harness.task()
 cases = {"host op=add", "host op=silu", "host op=cast"}

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from validate.accuracy_runs import MACHINES, MODES
-from validate.compare import compare, rankings
-from validate.measured import read_measured
+from validate.accuracy.runs import MACHINES, MODES
+from validate.plans.compare import compare, rankings
+from validate.plans.measured import read_measured
 
 ROOT = Path(__file__).parents[2]
 DECISION = (ROOT / "docs" / "decisions" / "005-calibration.md").read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ import json
 import pytest
 from commands import run
 
-from costmodels.catalogue import read_profile, shipped_profiles
-from validate.profiles import table
-from validate.profiles.text import to_toml
+from costmodels.tables import read_profile, shipped_profiles
+from validate.fit import table
+from validate.fit.text import to_toml
 
 BY_ITSELF, BY_NAME = "h100-sxm", "h100-sxm-x2-2026-11-28"
 

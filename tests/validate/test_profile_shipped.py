@@ -11,29 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
-from costmodels.catalogue import (
+from costmodels.collectives import collective_time
+from costmodels.profiles.profile import load_profile
+from costmodels.tables import (
     own_profile,
     profile_for,
     read_profile,
     shipped_profile,
     shipped_profiles,
 )
-from costmodels.collectives import collective_time
-from costmodels.profile import load_profile
-from topology.catalogue import hardware
-from topology.errors import InputError
-from topology.units import MIB
-from validate import accuracy_runs
+from topology.base.errors import InputError
+from topology.base.units import MIB
+from topology.catalogue.tables import hardware
+from validate.accuracy import runs as accuracy_runs
 from validate.bench import refit
 from validate.bench.cases import OPS, all_cases
 from validate.bench.compact import read_csv, to_csv, without_names
-from validate.compare import compare
-from validate.measured import read_measured
-from validate.profiles import table
-from validate.profiles.misses import misses
-from validate.profiles.text import to_toml
-from validate.profiles.times import line, rising
-from validate.rows import Row
+from validate.fit import table
+from validate.fit.misses import misses
+from validate.fit.rows import Row
+from validate.fit.text import to_toml
+from validate.fit.times import line, rising
+from validate.plans.compare import compare
+from validate.plans.measured import read_measured
 
 DATA = Path(str(files("validate"))) / "data"
 MACHINES = {machine.hardware: machine for machine in accuracy_runs.MACHINES}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import testmodels
 
-from costmodels.ops import Collective, Part, SendReceive, Tensor, Weight
-from planner.compose import objections
+from costmodels.program.ops import Collective, Part, SendReceive, Tensor, Weight
 from planner.lowering.lower import lower
-from planner.plan import parse_plan
+from planner.request.plan import parse_plan
+from planner.search.plans import objections
 from validate.reference import DeadlockError, execute, run_plan
 from validate.reference.weights import Source
 

@@ -3,8 +3,8 @@
 import pytest
 
 from validate import __main__ as accuracy
-from validate import gpu_session
 from validate.bench import refit, session
+from validate.plans import session as gpu_session
 
 BAD = [
     (accuracy, (), "required: command"),

@@ -12,22 +12,22 @@ import pytest
 import testmodels
 from engines import FAST, TRT, fresh, share, written
 
+from planner.engines.tensorrt import obstacles
 from planner.lowering.lower import lower
-from planner.plan import Plan, parse_plan
-from planner.request import Request
-from planner.search import question_of
+from planner.request.plan import Plan, parse_plan
+from planner.request.request import Request
+from planner.search.search import question_of
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
-from planner.tensorrt.obstacles import obstacles
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import Log, Options, build, logger
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.weights import drawn, filler
 from planner.tensorrt.sheet import Network
-from topology.catalogue import hardware
-from validate.tensorrt_backend.evaluate import Held, evaluate, together
-from validate.tensorrt_backend.read_back import read_back
+from topology.catalogue.tables import hardware
+from validate.tensorrt.evaluate import Held, evaluate, together
+from validate.tensorrt.read_back import read_back
 
 FAMILIES = (*testmodels.DIFFUSION, testmodels.llama)
 PLANS = ["tp2", "ulysses4", "allgather_kv4", "allgather_kv2.ulysses2", "cfg2"]
@@ -176,9 +176,9 @@ FULL = """
 import resource, time
 from engines import TRT, fresh
 from planner.lowering.lower import lower
-from planner.plan import parse_plan
-from planner.request import Request
-from planner.search import question_of
+from planner.request.plan import parse_plan
+from planner.request.request import Request
+from planner.search.search import question_of
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.assemble import assemble

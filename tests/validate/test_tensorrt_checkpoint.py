@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from costmodels.ops import Part
+from costmodels.program.ops import Part
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, unused
 from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.formats import bits, encoded, floats

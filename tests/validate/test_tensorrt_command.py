@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from commands import assert_refused, run
 
-from validate import harness
-from validate.cases import Case
 from validate.launch import Place
-from validate.tensorrt_backend import check as checking
-from validate.tensorrt_backend import start
-from validate.tensorrt_backend.check import How, Report, check, median, predicted
-from validate.tensorrt_backend.command import answer, place_among
-from validate.tensorrt_backend.start import Ran, Work, build_and_run, command, meets_at
+from validate.plans import files as harness
+from validate.plans.cases import Case
+from validate.tensorrt import check as checking
+from validate.tensorrt import start
+from validate.tensorrt.check import How, Report, check, median, predicted
+from validate.tensorrt.command import answer, place_among
+from validate.tensorrt.start import Ran, Work, build_and_run, command, meets_at
 
 ASKED = ("validate", "--model", "flux", "--plan", "tp2", "--backend", "tensorrt")
 CASE = Case(model="flux", plan="tp2")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from planner.tensorrt.catalogue import allowed
-from topology.units import GIB
+from planner.engines.tables import allowed
+from topology.base.units import GIB
 from validate.doctor import diagnose, doctor
-from validate.tensorrt_backend.probe import Gpu, Library, Machine, find_nccl
+from validate.tensorrt.probe import Gpu, Library, Machine, find_nccl
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

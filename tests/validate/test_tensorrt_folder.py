@@ -12,11 +12,11 @@ import pytest
 import testmodels
 from engines import FAST, TRT, fresh, share, written
 
-from planner.export.harness import write_folder
+from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
-from planner.plan import parse_plan
-from planner.request import Request
-from planner.search import price, question_of
+from planner.request.plan import parse_plan
+from planner.request.request import Request
+from planner.search.search import price, question_of
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe
 from planner.tensorrt.runner import harness
@@ -25,11 +25,11 @@ from planner.tensorrt.runner.build import build
 from planner.tensorrt.runner.formats import encoded
 from planner.tensorrt.runner.outside import is_outside, read, writer
 from planner.tensorrt.runner.weights import drawn, learned_drawn
-from validate.cases import Case
-from validate.small import shrink
-from validate.tensorrt_backend.check import How, check
-from validate.tensorrt_backend.evaluate import Held, evaluate, together
-from validate.tensorrt_backend.read_back import read_back
+from validate.plans.cases import Case
+from validate.plans.small import shrink
+from validate.tensorrt.check import How, check
+from validate.tensorrt.evaluate import Held, evaluate, together
+from validate.tensorrt.read_back import read_back
 
 
 @pytest.mark.parametrize("plan", ["cfg2.ulysses2", "tp2"])

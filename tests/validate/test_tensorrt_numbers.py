@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from costmodels.ops import Collective, Loop, Matmul, Part, Tensor, Weight
-from planner.compose import objections
+from costmodels.program.ops import Collective, Loop, Matmul, Part, Tensor, Weight
 from planner.lowering.lower import lower
-from planner.plan import parse_plan
+from planner.request.plan import parse_plan
+from planner.search.plans import objections
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.products import product
@@ -21,11 +21,11 @@ from planner.tensorrt.runner import formats
 from planner.tensorrt.runner.weights import drawn
 from planner.tensorrt.schedule import schedule
 from planner.tensorrt.sheet import Draft, Network, Value
-from topology.errors import IllegalPlanError
+from topology.base.errors import IllegalPlanError
 from validate.reference import run_plan
 from validate.reference.weights import Source
-from validate.tensorrt_backend.evaluate import Held, Message, deliver, evaluate, together
-from validate.tensorrt_backend.numbers import run_networks
+from validate.tensorrt.evaluate import Held, Message, deliver, evaluate, together
+from validate.tensorrt.numbers import run_networks
 
 PLANS = [
     "single",

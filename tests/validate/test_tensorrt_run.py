@@ -13,7 +13,7 @@ import testmodels
 from engineruns import Quiet, Setup, free_port, job, place, setup
 
 from planner.lowering.lower import lower
-from planner.plan import parse_plan
+from planner.request.plan import parse_plan
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.errors import InputError, LateError, RunError

@@ -5,16 +5,16 @@ import json
 import pytest
 from engines import FAST, TRT, share
 
-from planner.compose import objections, plans
+from planner.engines.tensorrt import obstacles
 from planner.lowering.lower import lower
 from planner.models import read_model
-from planner.request import Request
-from planner.search import question_of
+from planner.request.request import Request
+from planner.search.plans import objections, plans
+from planner.search.search import question_of
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe, networks
-from planner.tensorrt.obstacles import obstacles
 from planner.tensorrt.runner.build import build
-from validate.small import shrink
+from validate.plans.small import shrink
 
 MODELS = ["flux.1-dev", "wan2.1-1.3b", "hunyuanvideo", "cosmos3", "llama-3.1-8b"]
 

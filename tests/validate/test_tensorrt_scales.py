@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import testmodels
 
-from planner.cli import main
+from planner.command.cli import main
 from planner.lowering.lower import lower
-from planner.plan import Plan, parse_plan
+from planner.request.plan import Plan, parse_plan
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.harness import Source
 from planner.tensorrt.runner.weights import drawn, learned_drawn, named
 from planner.tensorrt.schedule import schedule
 from validate.__main__ import main as validate_main
-from validate.tensorrt_backend.largest import largest_activations
-from validate.tensorrt_backend.numbers import made_up, run_networks
+from validate.tensorrt.largest import largest_activations
+from validate.tensorrt.numbers import made_up, run_networks
 
 WAN = {
     "_class_name": "WanTransformer3DModel", "num_attention_heads": 2, "attention_head_dim": 12,

@@ -8,20 +8,21 @@ from dataclasses import replace
 import pytest
 import testmodels
 
-from planner.compose import objections
 from planner.models import read_model
-from planner.plan import parse_plan
-from topology.errors import InputError
-from validate import harness, report
-from validate.cases import Case, cross, look_up, read_case
+from planner.request.plan import parse_plan
+from planner.search.plans import objections
+from topology.base.errors import InputError
 from validate.cli import add
-from validate.command import share, validate
-from validate.compare import Comparison, compare, predict, rankings, spearman, summarise
-from validate.gpu_session import main as session_main
-from validate.measured import Measured, line, read_measured, remaining
-from validate.preflight import Facts, problems, remarks
-from validate.proof import prove
-from validate.small import shrink
+from validate.plans import files as harness
+from validate.plans import report
+from validate.plans.cases import Case, cross, look_up, read_case
+from validate.plans.command import share, validate
+from validate.plans.compare import Comparison, compare, predict, rankings, spearman, summarise
+from validate.plans.measured import Measured, line, read_measured, remaining
+from validate.plans.preflight import Facts, problems, remarks
+from validate.plans.proof import prove
+from validate.plans.session import main as session_main
+from validate.plans.small import shrink
 
 FLUX = Case(model="flux", height=1024, width=1024)
 

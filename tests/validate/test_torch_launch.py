@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from topology.errors import InputError
-from validate.launch import LaunchResult, Limits, causes, find_place, harness, launch
+from topology.base.errors import InputError
+from validate.launch import LaunchResult, Limits, causes, find_place, launch
+from validate.launch import system as harness
 from validate.launch.causes import P2P, died, guess, last_words, sign
 from validate.launch.progress import Beat, read
 from validate.launch.supervise import Seen, judge

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import testmodels
 
-from planner.compose import objections
-from planner.plan import parse_plan
-from validate import harness
+from planner.request.plan import parse_plan
+from planner.search.plans import objections
 from validate.launch import Limits, begin, find_place, launch
+from validate.plans import files as harness
 
 torch = pytest.importorskip("torch")
 
-from validate.torch_backend.fuse import Fuser  # noqa: E402
-from validate.torch_backend.meeting import meet  # noqa: E402
-from validate.torch_backend.numbers import Comm, Work, check, setting_for, unsplit  # noqa: E402
+from validate.torch.fuse import Fuser  # noqa: E402
+from validate.torch.numbers import Comm, Work, check, setting_for, unsplit  # noqa: E402
+from validate.torch.rendezvous import meet  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ALL = [*testmodels.DIFFUSION, testmodels.llama]

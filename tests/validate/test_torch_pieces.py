@@ -6,7 +6,7 @@ import testmodels
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.ops import (
+from costmodels.program.ops import (
     Attention,
     Depthwise,
     LinearAttention,
@@ -17,22 +17,22 @@ from costmodels.ops import (
     Span,
     Tensor,
 )
-from planner.compose import objections
 from planner.lowering.lower import lower
-from planner.plan import parse_plan
+from planner.request.plan import parse_plan
+from planner.search.plans import objections
 from validate.reference import functions as reference
 from validate.reference.weights import Source
 
 torch = pytest.importorskip("torch")
 
-from validate.torch_backend import moves  # noqa: E402
-from validate.torch_backend.attention import Ask, plain  # noqa: E402
-from validate.torch_backend.bind import bind  # noqa: E402
-from validate.torch_backend.layout import BEYOND  # noqa: E402
-from validate.torch_backend.liveness import arriving, lived  # noqa: E402
-from validate.torch_backend.setting import Setting  # noqa: E402
-from validate.torch_backend.visible import query_runs  # noqa: E402
-from validate.torch_backend.weights import drawn, fitting, from_source  # noqa: E402
+from validate.torch import moves  # noqa: E402
+from validate.torch.attention import Ask, plain  # noqa: E402
+from validate.torch.bind import bind  # noqa: E402
+from validate.torch.layout import BEYOND  # noqa: E402
+from validate.torch.liveness import arriving, lived  # noqa: E402
+from validate.torch.setting import Setting  # noqa: E402
+from validate.torch.visible import query_runs  # noqa: E402
+from validate.torch.weights import drawn, fitting, from_source  # noqa: E402
 
 PLANS = ("single", "tp2", "ulysses4", "ring3", "allgather_kv2.ulysses2", "ring2.ulysses2")
 MODELS = (*testmodels.DIFFUSION, testmodels.llama)

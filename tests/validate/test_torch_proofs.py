@@ -15,20 +15,21 @@ import testmodels
 
 torch = pytest.importorskip("torch")
 
-from costmodels.ops import Matmul  # noqa: E402
-from planner.plan import parse_plan  # noqa: E402
-from validate.cases import Case, look_up  # noqa: E402
+from costmodels.program.ops import Matmul  # noqa: E402
+from planner.request.plan import parse_plan  # noqa: E402
 from validate.launch import Place, begin  # noqa: E402
-from validate.launch.harness import free_port  # noqa: E402
-from validate.torch_backend import full, meeting, session  # noqa: E402
-from validate.torch_backend.case_run import Bench  # noqa: E402
-from validate.torch_backend.full import apart, compared, distance, grown, is_known  # noqa: E402
-from validate.torch_backend.fuse import Fuser  # noqa: E402
-from validate.torch_backend.inside import Inside  # noqa: E402
-from validate.torch_backend.meeting import ApartError, Meeting, gather  # noqa: E402
-from validate.torch_backend.numbers import Comm, Work, setting_for  # noqa: E402
-from validate.torch_backend.session import Session  # noqa: E402
-from validate.torch_backend.weights import inputs_drawn  # noqa: E402
+from validate.launch.system import free_port  # noqa: E402
+from validate.plans.cases import Case, look_up  # noqa: E402
+from validate.torch import full, session  # noqa: E402
+from validate.torch import rendezvous as meeting  # noqa: E402
+from validate.torch.case_run import Bench  # noqa: E402
+from validate.torch.full import apart, compared, distance, grown, is_known  # noqa: E402
+from validate.torch.fuse import Fuser  # noqa: E402
+from validate.torch.inside import Inside  # noqa: E402
+from validate.torch.numbers import Comm, Work, setting_for  # noqa: E402
+from validate.torch.rendezvous import ApartError, Meeting, gather  # noqa: E402
+from validate.torch.session import Session  # noqa: E402
+from validate.torch.weights import inputs_drawn  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")

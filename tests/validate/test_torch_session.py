@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from topology.errors import InputError, ModelError
-from validate import harness, runs
-from validate.cases import Case, digest_of
+from topology.base.errors import InputError, ModelError
 from validate.launch import Limits
-from validate.measured import Measured, line, read_measured
-from validate.preflight import Facts
-from validate.runs import Options, run
+from validate.plans import files as harness
+from validate.plans import runs
+from validate.plans.cases import Case, digest_of
+from validate.plans.measured import Measured, line, read_measured
+from validate.plans.preflight import Facts
+from validate.plans.runs import Options, run
 
 torch = pytest.importorskip("torch")
 
@@ -38,7 +39,7 @@ FLUX = {
 
 def main():
     """Run a rank that fails where FAULTS says."""
-    from validate.torch_backend import session, worker
+    from validate.torch import session, worker
 
     faults, whole = json.loads(os.environ["FAULTS"]), session.run_case
 

@@ -9,19 +9,20 @@ import pytest
 from commands import FLUX as CONFIG
 from commands import assert_refused, run
 
-from costmodels.catalogue import read_profile, shipped_profile
-from topology.errors import InputError
-from validate import command, harness, report, runs
-from validate.asked import hardware_of
-from validate.bench import harness as bench
-from validate.cases import Case, digest_of
-from validate.compare import Comparison, Prediction, summarise
-from validate.kept import kept
+from costmodels.tables import read_profile, shipped_profile
+from topology.base.errors import InputError
+from validate.bench import system as bench
+from validate.fit.text import to_toml
 from validate.launch import is_rank
-from validate.measured import Measured, line, read_measured
-from validate.preflight import Facts
-from validate.profiles.text import to_toml
-from validate.runs import Options
+from validate.plans import command, report, runs
+from validate.plans import files as harness
+from validate.plans.asked import hardware_of
+from validate.plans.cases import Case, digest_of
+from validate.plans.compare import Comparison, Prediction, summarise
+from validate.plans.kept import kept
+from validate.plans.measured import Measured, line, read_measured
+from validate.plans.preflight import Facts
+from validate.plans.runs import Options
 
 OWN = "h100-sxm-x2-2026-11-28"
 H100 = "NVIDIA H100 80GB HBM3"

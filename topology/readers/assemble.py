@@ -4,15 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from topology.build import Builder, times
-from topology.devices import Architecture
-from topology.graph import Edge, Gpu, Machine, Nic, Node, Pair, PairBasis
-from topology.hardware import Hardware
-from topology.links.catalogue import names, rates
-from topology.links.names import by_product
-from topology.links.rates import NvlinkGeneration, capability_of, nvlink_generation
-from topology.machines import cluster_of, nvlink_count
-from topology.pairs import best_paths
+from topology.base.sources import Sourced
+from topology.base.units import Bytes, BytesPerSecond
+from topology.catalogue.devices import Architecture
+from topology.catalogue.hardware import Hardware
+from topology.catalogue.names import by_product
+from topology.catalogue.rates import NvlinkGeneration, capability_of, nvlink_generation
+from topology.catalogue.tables import names, rates
+from topology.machine.build import Builder, times
+from topology.machine.graph import Edge, Gpu, Machine, Nic, Node, Pair, PairBasis
+from topology.machine.node import cluster_of, nvlink_count
+from topology.machine.pairs import best_paths
+from topology.machine.routes import adjacency, path_kind
 from topology.readers.layout import Ports, lay_out
 from topology.readers.nvlinks import (
     Domain,
@@ -22,9 +25,6 @@ from topology.readers.nvlinks import (
     guess_generation,
 )
 from topology.readers.reading import RANKS, GpuText, Label, Reading
-from topology.routes import adjacency, path_kind
-from topology.sourced import Sourced
-from topology.units import Bytes, BytesPerSecond
 
 _GENERATIONS: Final = {
     "volta": 3, "turing": 3, "ampere": 4, "ada": 4, "hopper": 5, "blackwell": 5,

@@ -5,14 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from topology.errors import TopologyError
-from topology.graph import Gpu, Machine, Pair, Search
-from topology.hardware import Hardware
+from topology.base.errors import TopologyError
+from topology.base.units import Bytes, BytesPerSecond
+from topology.catalogue.hardware import Hardware
+from topology.machine.graph import Gpu, Machine, Pair, Search
 from topology.readers.assemble import Choices
 from topology.readers.nccl_links import number
 from topology.readers.reading import MOST_GPUS
 from topology.readers.xml import Element
-from topology.units import Bytes, BytesPerSecond
 
 _SEARCHES: Final = {
     "0": "ring", "1": "tree", "2": "collnet", "3": "nvls", "4": "collnet direct",

@@ -7,8 +7,8 @@ processor. ``SYS``: two. Labels of a real machine are nested, and any others are
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from topology.build import Builder
-from topology.graph import Edge, Node
+from topology.machine.build import Builder
+from topology.machine.graph import Edge, Node
 from topology.readers.reading import RANKS, GpuText, NicText, Reading
 
 

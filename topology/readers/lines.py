@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from topology.errors import TopologyError
+from topology.base.errors import TopologyError
 
 MOST_CHARACTERS: Final = 10 * 2**20
 _ESCAPE: Final = re.compile(

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from topology.base.sources import Sourced
+from topology.base.units import MIB, Bytes
 from topology.readers.reading import GpuText
-from topology.sourced import Sourced
-from topology.units import MIB, Bytes
 
 _LISTED: Final = re.compile(r"\s*GPU\s+([0-9]{1,3}):\s*(\S[^(]{0,100}?)\s*(?:\(UUID.*)?")
 _LINK: Final = re.compile(

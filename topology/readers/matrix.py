@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from topology.errors import TopologyError
-from topology.graph import PairKind, PeerState, PeerStatus
+from topology.base.errors import TopologyError
+from topology.machine.graph import PairKind, PeerState, PeerStatus
 from topology.readers.listing import Listing
 from topology.readers.reading import GpuText, Label, NicText, Reading
 from topology.readers.tables import Row, Table, is_gpu

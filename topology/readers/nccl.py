@@ -5,21 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from topology.build import Builder
-from topology.errors import TopologyError
-from topology.graph import Edge, Gpu, Machine, Nic, Node
-from topology.hardware import Hardware
-from topology.links.catalogue import names, rates
-from topology.links.names import by_device
-from topology.links.rates import architecture_of
-from topology.machines import cluster_of
-from topology.pairs import graph_pairs
+from topology.base.errors import TopologyError
+from topology.base.sources import Sourced
+from topology.base.units import Bytes
+from topology.catalogue.hardware import Hardware
+from topology.catalogue.names import by_device
+from topology.catalogue.rates import architecture_of
+from topology.catalogue.tables import names, rates
+from topology.machine.build import Builder
+from topology.machine.graph import Edge, Gpu, Machine, Nic, Node
+from topology.machine.node import cluster_of
+from topology.machine.pairs import graph_pairs
 from topology.readers.assemble import Choices
 from topology.readers.nccl_links import NvLinks, number
 from topology.readers.reading import MOST_DEVICES, MOST_GPUS
 from topology.readers.xml import Element
-from topology.sourced import Sourced
-from topology.units import Bytes
 
 _SPEED: Final = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*GT/s.*")
 _BY_SPEED: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from topology.build import Builder
-from topology.errors import TopologyError
-from topology.graph import Edge, Gpu, Node, Pair
-from topology.hardware import Hardware
-from topology.links.rates import nvlink_generation
-from topology.machines import usual_nvlinks
+from topology.base.errors import TopologyError
+from topology.base.sources import Sourced
+from topology.catalogue.hardware import Hardware
+from topology.catalogue.rates import nvlink_generation
+from topology.machine.build import Builder
+from topology.machine.graph import Edge, Gpu, Node, Pair
+from topology.machine.node import usual_nvlinks
 from topology.readers.xml import Element
-from topology.sourced import Sourced
 
 
 @dataclass(frozen=True, slots=True)

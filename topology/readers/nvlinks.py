@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from topology.devices import Architecture
-from topology.links.rates import NvlinkGeneration
+from topology.catalogue.devices import Architecture
+from topology.catalogue.rates import NvlinkGeneration
 from topology.readers.reading import Label, Reading
 
 MOST_LINKS: Final = 18  # NVLinks of one GPU, up to Blackwell

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Final, cast, get_args
 
-from topology.errors import TopologyError, unknown
-from topology.graph import PairKind, PeerState, PeerStatus
-from topology.hardware import NEWEST_PCIE, Hardware, check_pcie_generation
+from topology.base.errors import TopologyError, unknown
+from topology.base.sources import Sourced
+from topology.base.units import FASTEST_LINK, SLOWEST_LINK, Bytes, BytesPerSecond
+from topology.catalogue.hardware import NEWEST_PCIE, Hardware, check_pcie_generation
+from topology.machine.graph import PairKind, PeerState, PeerStatus
 from topology.readers.reading import RANKS, GpuText, Label, NicText, Reading, Told
-from topology.sourced import Sourced
-from topology.units import FASTEST_LINK, SLOWEST_LINK, Bytes, BytesPerSecond
 
 _NVLINKS: Final = ("NVLINK", "NVSWITCH")
 _ASSUMED: Final = "PCIe generation"  # begins the line that says so

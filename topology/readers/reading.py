@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from topology.errors import TopologyError
-from topology.graph import PairKind, PeerStatus
-from topology.sourced import Sourced
-from topology.units import Bytes, BytesPerSecond
+from topology.base.errors import TopologyError
+from topology.base.sources import Sourced
+from topology.base.units import Bytes, BytesPerSecond
+from topology.machine.graph import PairKind, PeerStatus
 
 MOST_GPUS: Final = 256
 MOST_DEVICES: Final = 1024

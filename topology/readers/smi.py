@@ -3,10 +3,10 @@
 import re
 from typing import Final
 
-from topology.errors import TopologyError
+from topology.base.errors import TopologyError
+from topology.base.units import MIB, Bytes
 from topology.readers.reading import GpuText, Reading
 from topology.readers.xml import Element
-from topology.units import MIB, Bytes
 
 _MEMORY: Final = re.compile(r"([0-9]{1,9}) MiB")
 _WIDTH: Final = re.compile(r"([0-9]{1,2})x")

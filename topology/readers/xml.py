@@ -6,7 +6,7 @@ from itertools import count
 from typing import Final
 from xml.parsers import expat
 
-from topology.errors import TopologyError
+from topology.base.errors import TopologyError
 
 _DEEPEST: Final = 64
 _MOST: Final = 200_000
@@ -61,7 +61,7 @@ def parse_xml(text: str) -> Element:
     {'numaid': '0'}
     >>> parse_xml('<!DOCTYPE s [<!ENTITY a "b">]><s>&a;</s>')
     Traceback (most recent call last):
-    topology.errors.TopologyError: XML line 1: declares entities: refused
+    topology.base.errors.TopologyError: XML line 1: declares entities: refused
     """
     parser = expat.ParserCreate("utf-8")
     building = _Building(parser, [], [], count())

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from topology.errors import InputError
-from validate.rows import Row
+from topology.base.errors import InputError
+from validate.fit.rows import Row
 
 COLUMNS: Final = ("case", "mode", "rank", "seconds", "low", "high", "repeats", "more", "error")
 STATISTICS: Final = COLUMNS[3:7]

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from topology.units import GIB
-from validate.bench import harness
+from topology.base.units import GIB
+from validate.bench import system as harness
 from validate.bench.cases import Case
 from validate.bench.compute import numbers
 from validate.bench.timing import (

@@ -2,7 +2,7 @@
 
 import torch
 
-from costmodels.ops import Function, Pointwise, Span, Tensor
+from costmodels.program.ops import Function, Pointwise, Span, Tensor
 from validate.bench.cases import Case
 from validate.bench.compute import numbers, sets_of
 from validate.bench.functions import HEAD
@@ -13,8 +13,8 @@ VECTORS = 6  # of a conditioning row
 
 def lean(case: Case, device: torch.device) -> tuple[Prepared, float]:
     """Prepare a function on `rows` rows of `width`; also the bytes that it moves at least."""
-    from validate.torch_backend.functions import bind  # noqa: PLC0415  # large
-    from validate.torch_backend.setting import Setting  # noqa: PLC0415
+    from validate.torch.functions import bind  # noqa: PLC0415  # large
+    from validate.torch.setting import Setting  # noqa: PLC0415
 
     op = operation(case.text("name"), case.number("rows"), case.number("width"))
     setting = Setting(device=device, dtype=torch.bfloat16, index={})

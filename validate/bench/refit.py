@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.profile import Profile
-from planner.arguments import Parser
-from topology.catalogue import hardware
-from topology.errors import InputError
-from validate.bench import harness
+from costmodels.profiles.profile import Profile
+from planner.command.arguments import Parser
+from topology.base.errors import InputError
+from topology.catalogue.tables import hardware
+from validate.bench import system as harness
 from validate.bench.compact import read_csv, to_csv, to_json, without_names
 from validate.calibrate import Calibrated
-from validate.catalogue import recipes
-from validate.fit_profile import Measured, fabric_of, fit_profile, hardware_of, release_of
-from validate.profiles import report
-from validate.profiles.misses import HEADERS, Place, miss_rows, misses
-from validate.profiles.table import fit_rows
-from validate.profiles.text import to_toml
-from validate.rows import Row, read_rows, whole
+from validate.fit import report
+from validate.fit.misses import HEADERS, Place, miss_rows, misses
+from validate.fit.profile import Measured, fabric_of, fit_profile, hardware_of, release_of
+from validate.fit.rows import Row, read_rows, whole
+from validate.fit.table import fit_rows
+from validate.fit.text import to_toml
+from validate.tables import recipes
 
 TABLE: Final = "rows.csv"
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from planner.arguments import Parser
-from topology.errors import InputError, one_line
-from validate.asked import check_gpus, check_positive
-from validate.bench import harness
-from validate.rows import Row, read_rows
+from planner.command.arguments import Parser
+from topology.base.errors import InputError, one_line
+from validate.bench import system as harness
+from validate.fit.rows import Row, read_rows
+from validate.plans.asked import check_gpus, check_positive
 
 QUICK_TIERS: Final = 1
 SHOWN: Final = 20  # failures

@@ -17,11 +17,11 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from topology.errors import InputError
-from validate.bench import harness
+from topology.base.errors import InputError
+from validate.bench import system as harness
 from validate.bench.cases import Case, all_cases, runs
-from validate.bench.machine import describe
-from validate.rows import Row, done, read_rows, whole
+from validate.bench.environment import describe
+from validate.fit.rows import Row, done, read_rows, whole
 
 STUCK: Final = 45.0  # s: a case that takes longer hangs
 SLOW: Final = {"compiled": 150.0, "stack": 150.0, "forced": 60.0, "memory": 90.0}

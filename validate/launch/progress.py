@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from validate.launch import harness
+from validate.launch import system as harness
 from validate.launch.place import Place
 
 _HEAD: Final = struct.Struct("<Qdd")

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from topology.errors import InputError
-from validate.launch import causes, harness
+from topology.base.errors import InputError
+from validate.launch import causes
+from validate.launch import system as harness
 from validate.launch.limits import LaunchResult, Limits
 from validate.launch.place import PHASE_LIMIT, variables
 from validate.launch.progress import Beat, read

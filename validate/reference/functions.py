@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.ops import Attention, Depthwise, LinearAttention, Pointwise, Rearrange, Span
-from costmodels.rows import positions
+from costmodels.program.ops import Attention, Depthwise, LinearAttention, Pointwise, Rearrange, Span
+from costmodels.program.rows import positions
 from validate.reference.weights import Array, own_features
 
 EPSILON = 1e-12

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodels.ops import (
+from costmodels.program.ops import (
     Attention,
     Collective,
     Convolve,
@@ -22,9 +22,9 @@ from costmodels.ops import (
 )
 from planner.lowering.lower import lower
 from planner.models.architecture import Model
-from planner.plan import Plan
-from planner.workload import Workload
-from topology.errors import ModelError
+from planner.request.plan import Plan
+from planner.request.workload import Workload
+from topology.base.errors import ModelError
 from validate.reference import functions
 from validate.reference.weights import Array, Source
 

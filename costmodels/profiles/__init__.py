@@ -1,0 +1,1 @@
+"""Calibration profiles: what was fitted on one machine, and how far to trust it."""

@@ -1,0 +1,399 @@
+"""A calibration profile: what was fitted on one machine, and how far to trust it.
+
+A profile is a value. Who has one passes it down; where it says nothing the shipped tables hold.
+It is read from TOML that `planner calibrate` writes::
+
+    format = 1
+    hardware = "h100-sxm"
+    date = "2026-11-27"
+    source = "measurement file, by its digest"
+
+    [machine]                          # text, for people
+    [software]                         # versions, for people
+    [matmul]                           # a record as in data/kernels_matmul.toml
+    [matmul.fit]                       # how far to trust it
+    [attention.cudnn]                  # as in data/kernels_attention.toml
+    [pointwise]
+    [curves.hopper.nvlink.ring_ll]     # as in data/collectives_nvlink.toml
+    [times.hopper.nvlink.all_reduce.graph]  # of groups like the measured one, by size
+    [launch]                           # host and gap of a collective call
+    [runtimes.torch-eager]             # what data/runtimes.toml says otherwise
+    [overlap]                          # share that compute hides, by kind of collective
+    [overlap_start]                    # of a message's time above this
+    [memory]                           # bytes of a communicator
+"""
+
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, get_args
+
+from costmodels.collectives.calibration import CurveCalibration
+from costmodels.collectives.operations import OPS
+from costmodels.collectives.parameters import Fitted, read_fitted
+from costmodels.collectives.times import Times, read_times
+from costmodels.kernels.calibration import KernelCalibration
+from costmodels.kernels.parameters import (
+    AttentionParameters,
+    MatmulParameters,
+    Parameters,
+    PointwiseParameters,
+    read_record,
+)
+from costmodels.profiles.check import (
+    check_errors,
+    check_keys,
+    check_number,
+    check_record,
+    check_series,
+    is_date,
+    placed,
+    texts,
+    whole,
+)
+from costmodels.program.ops import Function
+from costmodels.runtime import Fusion, Runtime
+from topology.base.errors import InputError, one_line, shown
+from topology.base.sources import Sourced, read_sourced
+from topology.base.units import Seconds, parse
+
+FORMAT: Final = 1
+Table = Mapping[str, object]
+_HEAD: Final = {"format", "hardware", "date", "kind", "source"}
+_PARTS: Final = {
+    "machine", "software", "matmul", "attention", "pointwise", "curves", "times", "launch",
+    "runtimes", "overlap", "overlap_start", "memory",
+}  # fmt: skip
+_CHECK: Final = (
+    "worst_error", "held_out_median_error", "held_out_p90_error", "held_out_worst_error",
+)  # fmt: skip
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "launch": ("host", "gap"),
+    "memory": ("communicator",),
+}
+_PROVENANCE: Final = ("kind", "source", "note", "fit")
+_DEPTHS: Final[Mapping[str, int]] = {"attention": 1, "runtimes": 1, "curves": 3, "times": 4}
+"""How many names stand before a table of a part, such as ``hopper.nvlink.ring_ll``."""
+_NAMES: Final = 32  # profiles remembered by their text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How far to trust a table.
+
+    rows, held_out_rows : measurements it was fitted to, and those kept back to judge it.
+    worst_error, held_out_median_error, held_out_p90_error, held_out_worst_error : relative.
+    split : how the rows were kept back. standard_errors : of each parameter, relative.
+    """
+
+    rows: int = 0
+    worst_error: float = math.nan
+    held_out_rows: int = 0
+    held_out_median_error: float = math.nan
+    held_out_p90_error: float = math.nan
+    held_out_worst_error: float = math.nan
+    split: str = ""
+    standard_errors: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeCalibration:
+    """What a runtime costs on this machine; see `costmodels.runtime.Runtime` for the fields."""
+
+    host_kernel: Sourced | None = None
+    host_collective: Sourced | None = None
+    memory: Sourced | None = None
+    functions: tuple[tuple[str, Fusion], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Everything that was fitted on one machine.
+
+    hardware : the catalogue name it stands for. source : the measurements, by file and digest.
+    machine, software : what it was measured on, as text by name.
+    fits : how far to trust each table, by its name in the file.
+    """
+
+    hardware: str
+    date: str
+    source: str
+    machine: tuple[tuple[str, str], ...] = ()
+    software: tuple[tuple[str, str], ...] = ()
+    kernels: KernelCalibration
+    curves: CurveCalibration
+    runtimes: tuple[tuple[str, RuntimeCalibration], ...] = ()
+    overlap: tuple[tuple[str, Sourced], ...] = ()
+    overlap_start: tuple[tuple[str, Sourced], ...] = ()
+    communicator: Sourced | None = None
+    fits: tuple[tuple[str, Fit], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What a person calls it, such as ``h100-sxm-x2-2026-11-27`` of two GPUs together."""
+        gpus = dict(self.machine).get("gpus", "1")
+        return "-".join([self.hardware, *([f"x{gpus}"] if gpus != "1" else []), self.date])
+
+    def hiding(self, kind: str) -> tuple[float, float] | None:
+        """Share that compute hides of a collective of `kind`, and the seconds that it never does.
+
+        None where that was not measured.
+        """
+        share, start = dict(self.overlap).get(kind), dict(self.overlap_start).get(kind)
+        return None if share is None else (share.value, 0.0 if start is None else start.value)
+
+    def runtime(self, shipped: Runtime, *, lean: bool = True) -> Runtime:
+        """Return a runtime with what was measured in place of what was shipped.
+
+        lean : whether eager row-wise functions are those of this project's executor, which were
+        measured, or those of other code.
+        """
+        found = dict(self.runtimes).get(shipped.name)
+        if found is None:
+            return shipped
+        functions = found.functions if lean or shipped.name != "torch-eager" else ()
+        return replace(
+            shipped,
+            host_kernel=found.host_kernel or shipped.host_kernel,
+            host_collective=found.host_collective or shipped.host_collective,
+            memory=found.memory or shipped.memory,
+            functions=tuple((dict(shipped.functions) | dict(functions)).items()),
+        )
+
+
+@lru_cache(maxsize=_NAMES)
+def load_profile(text: str, name: str = "profile") -> Profile:
+    """Read a profile from TOML `text`; the caller does the file I/O, and `name`s the file.
+
+    Raises
+    ------
+    InputError
+        If it is no profile, of another format, or a number in it cannot be right.
+
+    Examples
+    --------
+    >>> load_profile('''format = 1
+    ... hardware = "h100-sxm"
+    ... date = "2026-11-27"
+    ... source = "an example"
+    ... [overlap]
+    ... all_gather = "0.6"''').hiding("all_gather")
+    (0.6, 0.0)
+    """
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of too many digits, a deep list
+        raise InputError(f"{name}: no TOML: {str(error)[:120]}") from None
+    _check_head(document, name)
+    try:
+        return _profile(document, text)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{name}: malformed: {error!s:.100}") from None
+
+
+def _check_head(document: Table, name: str) -> None:
+    version = document.get("format")
+    if type(version) is not int or version != FORMAT:
+        got = shown(version)
+        raise InputError(f"{name}: format: got {got}, wanted {FORMAT} of a calibration profile")
+    missing = {"hardware", "date", "source"} - set(document)
+    extra = set(document) - _HEAD - _PARTS
+    if missing or extra:
+        raise InputError(f"{name}: missing {sorted(missing)}, unexpected {sorted(extra)}")
+    for key in ("hardware", "source"):
+        if not isinstance(document[key], str):
+            raise InputError(f"{name}: {key}: got {shown(document[key])}, wanted a text")
+    if not is_date(str(document["date"])):
+        raise InputError(f"{name}: date: got {shown(document['date'])}, wanted 2026-11-27")
+    for part in _PARTS & set(document):
+        if not isinstance(document[part], Mapping):
+            raise InputError(f"{name}: {part}: got {shown(document[part])}, wanted a table")
+
+
+def _profile(document: Table, text: str) -> Profile:
+    tables = {part: _inner(document.get(part, {}), part) for part in _PARTS}
+    for part in ("launch", "memory"):
+        check_keys(part, tables[part], (*_KEYS[part], *_PROVENANCE))
+    identity = f"{document['hardware']} {document['date']} {hash(text)}"
+    return Profile(
+        hardware=str(document["hardware"]),
+        date=str(document["date"]),
+        source=one_line(str(document["source"])),
+        machine=texts("machine", tables["machine"]),
+        software=texts("software", tables["software"]),
+        kernels=_kernels(tables, identity),
+        curves=_curves(tables, identity),
+        runtimes=tuple(
+            (key, _runtime(key, _inner(row, key), document))
+            for key, row in tables["runtimes"].items()
+        ),
+        overlap=tuple(_by_kind("overlap", "1", tables["overlap"], document)),
+        overlap_start=tuple(_by_kind("overlap_start", "s", tables["overlap_start"], document)),
+        communicator=_optional(tables["memory"], "memory", "communicator", "B", document),
+        fits=tuple(_fits(tables)),
+    )
+
+
+def _inner(row: object, where: str) -> Table:
+    if not isinstance(row, Mapping):
+        raise InputError(f"{where}: got {shown(row)}, wanted a table")
+    return row
+
+
+def _bare(row: Table) -> dict[str, object]:
+    """Return a table without what says how far to trust it."""
+    return {key: value for key, value in row.items() if key != "fit"}
+
+
+def _kernels(tables: Mapping[str, Table], identity: str) -> KernelCalibration:
+    def one(where: str, row: Table, form: type[Parameters]) -> Parameters | None:
+        if not row:
+            return None
+        found = placed(where, lambda: read_record(where, _bare(row), form))
+        check_record(where, found)
+        check_errors(where, found, _errors(where, row))
+        return found
+
+    attention = []
+    for name, row in tables["attention"].items():
+        where = f"attention.{name}"
+        found = one(where, _inner(row, where), AttentionParameters)
+        if found is not None:
+            check_series(where, found)
+            attention.append((name, found))
+    return KernelCalibration(
+        identity=identity,
+        matmul=one("matmul", tables["matmul"], MatmulParameters),
+        attention=tuple(attention),
+        pointwise=one("pointwise", tables["pointwise"], PointwiseParameters),
+    )
+
+
+def _curves(tables: Mapping[str, Table], identity: str) -> CurveCalibration:
+    launch = tables["launch"]
+    defaults = {"kind": "measured", "source": "launch"}
+    host, gap = (_optional(launch, "launch", key, "s", defaults) for key in ("host", "gap"))
+    return CurveCalibration(
+        identity=identity,
+        curves=tuple(_places(tables["curves"])),
+        host=None if host is None else Seconds(host.value),
+        gap=None if gap is None else Seconds(gap.value),
+        times=tuple(_times(tables["times"])),
+    )
+
+
+def _deep(table: Table, depth: int, where: str = "") -> Iterator[tuple[str, Table]]:
+    """Yield the tables `depth` names down, each with those names joined by dots."""
+    for key, row in table.items():
+        place = f"{where}.{key}" if where else key
+        if depth == 1:
+            yield place, _inner(row, place)
+        else:
+            yield from _deep(_inner(row, place), depth - 1, place)
+
+
+def _times(table: Table) -> Iterator[Times]:
+    for where, row in _deep(table, 4):
+        found = placed(f"times.{where}", lambda: read_times(where, _bare(row)))  # noqa: B023
+        check_number(f"times.{where}.seconds", max(found.seconds), "s")
+        check_number(f"times.{where}.sizes", max(found.sizes), "B")
+        yield found
+
+
+def _places(table: Table) -> Iterator[tuple[str, Fitted]]:
+    for where, row in _deep(table, 3):
+        name = f"curves.{where}"
+        fitted = placed(name, lambda: read_fitted(where, _bare(row)))  # noqa: B023
+        check_record(name, fitted.curve)
+        check_errors(name, fitted.curve, _errors(name, row))
+        yield where, fitted
+
+
+def _runtime(where: str, row: Table, document: Table) -> RuntimeCalibration:
+    functions = _inner(row.get("functions", {}), f"{where}.functions")
+    units = {"host_kernel": "s", "host_collective": "s", "memory": "B"}
+    check_keys(f"runtimes.{where}", row, (*units, "functions", *_PROVENANCE))
+    check_keys(f"runtimes.{where}.functions", functions, get_args(Function))
+    numbers = {
+        key: _optional(row, f"runtimes.{where}", key, unit, {**_defaults(document), **row})
+        for key, unit in units.items()
+    }
+    fusions = ((key, _fusion(f"{where}.{key}", value)) for key, value in functions.items())
+    return RuntimeCalibration(functions=tuple(fusions), **numbers)
+
+
+def _fusion(where: str, entry: object) -> Fusion:
+    row = _inner(entry, where)
+    check_keys(where, row, ("traffic", "kernels"))
+    if len(row) < len(("traffic", "kernels")):
+        raise InputError(f"{where}: got {', '.join(row) or 'nothing'}, wanted traffic and kernels")
+    traffic = _number(f"{where}.traffic", row["traffic"])
+    kernels = whole(f"{where}.kernels", row["kernels"], 1)
+    if not 0 < traffic <= 1000 or kernels > 1000:
+        raise InputError(f"{where}: got {traffic:g} and {kernels}, wanted positive ones up to 1000")
+    return Fusion(traffic=traffic, kernels=kernels)
+
+
+def _by_kind(part: str, unit: str, table: Table, document: Table) -> Iterator[tuple[str, Sourced]]:
+    """Yield a number for each kind of collective that a part names."""
+    check_keys(part, table, (*OPS, *_PROVENANCE))
+    for kind in OPS:
+        found = _optional(table, part, kind, unit, document)
+        if found is not None:
+            check_number(f"{part}.{kind}", found.value, unit, int(unit == "1"))
+            yield kind, found
+
+
+def _optional(table: Table, where: str, key: str, unit: str, defaults: Table) -> Sourced | None:
+    if key not in table:
+        return None
+    found = read_sourced(f"{where}.{key}", table[key], unit, {**_defaults(defaults), **table})
+    check_number(f"{where}.{key}", found.value, unit)
+    return found
+
+
+def _defaults(document: Table) -> dict[str, object]:
+    return {"kind": document.get("kind", "measured"), "source": document.get("source")}
+
+
+def _fits(tables: Mapping[str, Table]) -> Iterator[tuple[str, Fit]]:
+    for part in ("matmul", "pointwise", "overlap"):
+        if "fit" in tables[part]:
+            yield part, _fit(part, _inner(tables[part]["fit"], part))
+    for part, depth in _DEPTHS.items():
+        for name, row in _deep(tables[part], depth):
+            if "fit" in row:
+                where = f"{part}.{name}"
+                yield where, _fit(where, _inner(row["fit"], where))
+
+
+def _fit(where: str, row: Table) -> Fit:
+    check_keys(f"{where}.fit", row, Fit.__dataclass_fields__)
+    errors = {key: _number(f"{where}.fit.{key}", row[key]) for key in _CHECK if key in row}
+    return Fit(
+        rows=whole(f"{where}.fit.rows", row.get("rows", 0)),
+        held_out_rows=whole(f"{where}.fit.held_out_rows", row.get("held_out_rows", 0)),
+        split=one_line(str(row.get("split", ""))),
+        standard_errors=tuple(_errors(where, {"fit": row})),
+        **errors,
+    )
+
+
+def _errors(where: str, row: Table) -> Iterator[tuple[str, float]]:
+    """Yield the standard errors of a table, by the name of the parameter."""
+    fit = _inner(row.get("fit", {}), f"{where}.fit")
+    name = f"{where}.fit.standard_errors"
+    for key, text in _inner(fit.get("standard_errors", {}), name).items():
+        yield key, _number(f"{name}.{key}", text)
+
+
+def _number(where: str, text: object) -> float:
+    try:
+        value = parse(str(text), "1")
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return check_number(where, value, "1")

@@ -1,0 +1,140 @@
+"""How operations are emitted: generators that yield them and return the tensor they made.
+
+``y = yield from matmul(x, weight, "y")`` reads like the mathematics, and a strategy composes with
+another by delegating to it.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+from costmodels.program.ops import (
+    Collective,
+    CollectiveKind,
+    Function,
+    Loop,
+    Matmul,
+    Move,
+    Op,
+    Part,
+    Pointwise,
+    Rearrange,
+    Size,
+    Span,
+    Tensor,
+    Weight,
+)
+
+T = TypeVar("T")
+Emits = Generator[Op | Loop, None, T]
+
+
+def total_rows(spans: Sequence[Span]) -> Size:
+    """Rows of several spans laid end to end."""
+    rows: Size = 0
+    for span in spans:
+        rows = rows + span.rows
+    return rows
+
+
+def matmul(x: Tensor, weight: Weight, name: str, route: Tensor | None = None) -> Emits[Tensor]:
+    """Multiply by this rank's share of `weight`; with `route`, by the experts it names."""
+    lead = x.shape[:-1] if route is None else (*x.shape[:2], route.shape[-1])
+    out = Tensor(name, (*lead, weight.local_columns), x.itemsize)
+    yield Matmul(x=x, weight=weight, out=out, route=route)
+    return out
+
+
+def pointwise(
+    function: Function, inputs: Sequence[Tensor], name: str, features: Size = 0, place: int = 0
+) -> Emits[Tensor]:
+    """Apply a row-wise function; the result has the shape of the first input, or `features`."""
+    first = inputs[0]
+    out = Tensor(name, (*first.shape[:-1], features) if features else first.shape, first.itemsize)
+    yield Pointwise(function=function, inputs=tuple(inputs), outputs=(out,), place=place)
+    return out
+
+
+def split_features(x: Tensor, widths: Sequence[Size], names: Sequence[str]) -> Emits[list[Tensor]]:
+    """Cut features into views."""
+    lead = x.shape[:-1]
+    outs = [
+        Tensor(name, (*lead, width), x.itemsize) for name, width in zip(names, widths, strict=True)
+    ]
+    yield Rearrange(move="split_features", inputs=(x,), outputs=tuple(outs), view=True)
+    return outs
+
+
+def concat_features(parts: Sequence[Tensor], name: str, *, view: bool = False) -> Emits[Tensor]:
+    """Lay features of tensors side by side; `view` where they were written in place."""
+    width: Size = 0
+    for part in parts:
+        width = width + part.shape[-1]
+    out = Tensor(name, (*parts[0].shape[:-1], width), parts[0].itemsize)
+    yield Rearrange(move="concat_features", inputs=tuple(parts), outputs=(out,), view=view)
+    return out
+
+
+def concat_rows(parts: Sequence[Tensor], name: str) -> Emits[Tensor]:
+    """Lay rows of tensors end to end; one tensor is left as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    rows: Size = 0
+    for part in parts:
+        rows = rows + part.shape[1]
+    first = parts[0]
+    out = Tensor(name, (first.shape[0], rows, *first.shape[2:]), first.itemsize)
+    yield Rearrange(move="concat_rows", inputs=tuple(parts), outputs=(out,))
+    return out
+
+
+def split_rows(x: Tensor, rows: Sequence[Size], names: Sequence[str]) -> Emits[list[Tensor]]:
+    """Cut rows into views; one piece is left as it is."""
+    if len(rows) == 1:
+        return [x]
+    outs = [
+        Tensor(name, (x.shape[0], count, *x.shape[2:]), x.itemsize)
+        for name, count in zip(names, rows, strict=True)
+    ]
+    yield Rearrange(move="split_rows", inputs=(x,), outputs=tuple(outs), view=True)
+    return outs
+
+
+def move(  # noqa: PLR0913  # a move has this many parts
+    kind: Move,
+    inputs: Sequence[Tensor],
+    out: Tensor,
+    *,
+    axis: str,
+    degree: int,
+    parts: Sequence[Part] = (),
+    spans: Sequence[Span] = (),
+    view: bool = False,
+) -> Emits[Tensor]:
+    """Rearrange among the ranks along an axis."""
+    yield Rearrange(
+        move=kind,
+        inputs=tuple(inputs),
+        outputs=(out,),
+        axis=axis,
+        degree=degree,
+        parts=tuple(parts),
+        spans=tuple(spans),
+        view=view,
+    )
+    return out
+
+
+def collective(
+    kind: CollectiveKind, x: Tensor, axis: str, degree: int, name: str, root: int = 0
+) -> Emits[Tensor]:
+    """Run a collective along `axis`; nothing where there is one rank."""
+    if degree == 1:
+        return x
+    first = x.shape[0]
+    if kind == "all_gather":
+        first = first * degree
+    if kind == "reduce_scatter":
+        first = first // degree
+    out = Tensor(name, (first, *x.shape[1:]), x.itemsize)
+    yield Collective(kind=kind, x=x, out=out, axis=axis, degree=degree, root=root)
+    return out

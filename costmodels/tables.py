@@ -1,0 +1,238 @@
+"""Tables that ship with the cost models, and profiles: nothing else here touches a file."""
+
+import os
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from costmodels.profiles.check import check_keys
+from costmodels.profiles.profile import Profile, load_profile
+from costmodels.runtime import Runtime, load_runtimes
+from topology.base.errors import InputError, unknown
+from topology.base.sources import read_sourced
+
+SHIPPED: Final = ""
+NONE: Final = "none"
+_MARKS: Final = frozenset("/\\.")  # of what can only be a file
+LARGEST: Final = 4 * 2**20  # B of a profile's file
+
+
+def profile_for(hardware: str, asked: str = SHIPPED) -> Profile | None:
+    """Find the profile for a hardware name.
+
+    Parameters
+    ----------
+    asked : the path or the name of a profile, ``none``, or nothing for the newest one that ships.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is no profile, or is one of other hardware.
+    """
+    if asked == NONE:
+        return None
+    if asked == SHIPPED:
+        return shipped_profile(hardware)
+    found = read_profile(asked)
+    if found.hardware != hardware:
+        raise InputError(f"{asked}: a profile of {found.hardware}, wanted one of {hardware}")
+    return found
+
+
+def check_profile(asked: str) -> None:
+    """Read the profile that was asked for, where nothing is priced with it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read or is no profile.
+    """
+    if asked not in (NONE, SHIPPED):
+        read_profile(asked)
+
+
+@cache
+def shipped_profile(hardware: str) -> Profile | None:
+    """Read the newest profile of a hardware name that ships, once; None where there is none."""
+    name = tomllib.loads(_read("profiles/index.toml"))["newest"].get(hardware)
+    return None if name is None else load_profile(_read(f"profiles/{name}"), str(name))
+
+
+def own_profile(hardware: str, product: str, gpus: int) -> Profile | None:
+    """Find the newest profile that was measured on a machine like this one; None where none was.
+
+    Parameters
+    ----------
+    product : what the driver calls its GPUs. gpus : how many it has.
+    """
+    alike = [
+        one
+        for one in _profiles()
+        if one.hardware == hardware
+        and dict(one.machine).get("gpu") == product
+        and dict(one.machine).get("gpus") == str(gpus)
+        and one != shipped_profile(hardware)
+    ]
+    return max(alike, key=lambda one: one.date, default=None)
+
+
+def _profiles() -> Iterator[Profile]:
+    """Yield profiles of the user's own folder, and those that ship, which may be bad."""
+    yield from map(read_profile, shipped_profiles())
+    for path in own_files():
+        with suppress(InputError):
+            yield read_profile(path)
+
+
+def own_files() -> list[str]:
+    """List the paths of the profiles in the user's own folder; none where that cannot be one."""
+    try:
+        return sorted(map(str, profile_folder().glob("*.toml")))
+    except OSError:
+        return []
+
+
+def profile_folder() -> Path:
+    """Where profiles are looked for: ``PLANNER_PROFILES``, or below the user's settings."""
+    asked = os.environ.get("PLANNER_PROFILES")
+    home = os.path.expanduser("~")  # noqa: PTH111  # that of a path fails where there is no home
+    settings = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    return Path(asked) if asked else Path(settings) / "multi-gpu-planner" / "profiles"
+
+
+def read_profile(path: str) -> Profile:
+    """Read a profile from a file, or one that ships by its name.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is no profile, or speaks of what there is not.
+    """
+    if path in shipped_profiles():
+        return load_profile(_read(f"profiles/{path}.toml"), path)
+    found = load_profile(profile_text(path), path)
+    try:
+        _check_names(found)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return found
+
+
+def profile_text(path: str) -> str:
+    """Read the text of a profile's file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is no text.
+    """
+    from topology.readers.files import content, decoded, is_file  # noqa: PLC0415  # for files
+
+    shown = f"profile {path}"
+    if _MARKS.isdisjoint(path) and not is_file(path):
+        raise unknown("profile or file", path, shipped_profiles())
+    try:
+        data = content(path, LARGEST)
+    except InputError as error:
+        raise InputError(f"{shown}: {error}") from None
+    return decoded(data, shown)
+
+
+def _check_names(profile: Profile) -> None:
+    """Refuse tables that nothing would ever look up."""
+    from costmodels.collectives.parameters import CLASSES  # noqa: PLC0415
+    from costmodels.collectives.tables import library  # noqa: PLC0415  # only for files
+    from costmodels.kernels.attention import IMPLEMENTATIONS  # noqa: PLC0415
+    from topology.catalogue.tables import hardware  # noqa: PLC0415
+
+    generation = hardware(profile.hardware).device.architecture
+    curves = {place.rpartition(".")[2] for place in library().curves}
+    places = [f"curves.{place}".split(".") for place, _ in profile.curves.curves]
+    times = [f"times.{one.place}".split(".") for one in profile.curves.times]
+    check_keys("runtimes", [name for name, _ in profile.runtimes], runtimes())
+    check_keys("attention", [name for name, _ in profile.kernels.attention], IMPLEMENTATIONS)
+    for part, name, link, *rest in (*places, *times):
+        check_keys(part, [name], [generation])
+        check_keys(f"{part}.{name}", [link], CLASSES)
+        if part == "curves":
+            check_keys(f"{part}.{name}.{link}", [".".join(rest)], curves)
+
+
+@cache
+def shipped_profiles() -> tuple[str, ...]:
+    """List the names of the profiles that ship.
+
+    >>> "index" in shipped_profiles()
+    False
+    """
+    folder = files("costmodels").joinpath("data", "profiles")
+    names = {entry.name.removesuffix(".toml") for entry in folder.iterdir()}
+    return tuple(sorted(names - {"index"}))
+
+
+@cache
+def runtimes() -> dict[str, Runtime]:
+    """Read `data/runtimes.toml`, once."""
+    return load_runtimes(_read("runtimes.toml"))
+
+
+def runtime(name: str) -> Runtime:
+    """Look up a runtime, or say which there are.
+
+    Raises
+    ------
+    InputError
+        If there is no runtime of that name.
+    """
+    known = runtimes()
+    if name.lower() not in known:
+        raise unknown("runtime", name, known)
+    return known[name.lower()]
+
+
+@cache
+def overlap_table() -> dict[str, tuple[float, float]]:
+    """Read `data/overlap.toml`, once: share, and seconds before it, by kind of collective."""
+    table = tomllib.loads(_read("overlap.toml"))
+    shares, starts = (
+        {key: read_sourced(f"{part}.{key}", row, unit, table).value for key, row in rows.items()}
+        for part, unit, rows in (("share", "1", table["share"]), ("start", "s", table["start"]))
+    )
+    return {kind: (share, starts[kind]) for kind, share in shares.items()}
+
+
+@cache
+def rank_spread() -> float:
+    """Return the standard deviation of the speed of GPUs of one kind, relative."""
+    return read_sourced("spread", tomllib.loads(_read("ranks.toml"))["spread"], "1", {}).value
+
+
+def communicator_bytes(profile: Profile | None = None) -> float:
+    """Bytes of GPU memory that NCCL takes for one communicator."""
+    own = None if profile is None else profile.communicator
+    return _communicator() if own is None else own.value
+
+
+@cache
+def headroom(kind: str) -> float:
+    """Share of a GPU's memory that engines leave free: of ``diffusion`` models, or ``decoder``.
+
+    >>> headroom("diffusion") < headroom("decoder") < 1
+    True
+    """
+    entry = tomllib.loads(_read("memory.toml"))["headroom"][kind]
+    return read_sourced(f"memory.headroom.{kind}", entry, "1", {}).value
+
+
+@cache
+def _communicator() -> float:
+    row = tomllib.loads(_read("memory.toml"))
+    return read_sourced("memory.communicator", row["communicator"], "B", row).value
+
+
+def _read(name: str) -> str:
+    return files("costmodels").joinpath("data", name).read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""What to know of a ranking: why, what else would do, what cannot be run."""

@@ -1,0 +1,1 @@
+"""The command line: options, help, files and exit codes."""

@@ -1,0 +1,94 @@
+"""What engines are told beside the plan: what a request says of sizes, precision and hosts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Final
+
+from planner.engines.deployment import Site
+from planner.models import known_as
+from planner.models.architecture import Model
+from planner.placement.placement import Placement
+from planner.request.request import Request
+from planner.request.workload import Workload
+from topology.catalogue.hardware import evenly
+
+UNNAMED: Final = "MODEL"
+"""Stands for the path of a model that was given as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What engines are told beside the plan.
+
+    folder : path of the model, empty where it comes from its repository. sizes : those asked for,
+    by name: height, width, frames, steps, batch, and length, the tokens of prompt and answer.
+    runtime : empty for each engine's own. hosts : that the GPUs are spread over evenly.
+    host, rank : how the first host, and the number of the one at hand, are written.
+    """
+
+    folder: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    video: bool = False
+    precision: str = "bf16"
+    runtime: str = ""
+    offload: bool = False
+    hosts: int = 1
+    host: str = "HOST"
+    rank: str = "0"
+
+
+def asked_of(request: Request, model: Model, workload: Workload, hosts: int) -> Asked:
+    """Collect what a request asks for; sizes left out are left to the engine."""
+    language = model.kind == "decoder"
+    video = int(workload.frames) > 1 or model.defaults.frames > 1
+    return Asked(
+        folder="" if known_as(request.model) else folder_of(request.model, pipeline=not language),
+        sizes=_lengths(request, workload) if language else _sizes(request, video=video),
+        video=video,
+        precision=request.precision,
+        runtime=request.runtime,
+        offload=request.offload,
+        hosts=hosts,
+    )
+
+
+def folder_of(text: str, *, pipeline: bool) -> str:
+    """Say which folder engines load, of the path of a configuration; a pipeline's is its whole.
+
+    >>> folder_of("flux/transformer/config.json", pipeline=True), folder_of("hf/", pipeline=False)
+    ('flux', 'hf')
+    """
+    if text.lstrip().startswith("{"):
+        return UNNAMED
+    path = PurePath(text)
+    path = path.parent if path.suffix == ".json" else path
+    return str(path.parent if pipeline and path.name == "transformer" else path)
+
+
+def hosts_of(gpus: int, site: Site, placed: Placement | None = None) -> int:
+    """Count the hosts of a job: those asked for, or as few as hold it evenly.
+
+    placed : where it sits, on a machine that the request brings.
+    """
+    if placed is not None:
+        return placed.hosts
+    return site.nodes or evenly(gpus, site.hardware.gpus)
+
+
+def _sizes(request: Request, *, video: bool) -> dict[str, int]:
+    names = ("height", "width", *(["frames"] if video else []), "steps")
+    asked = {name: getattr(request, name) for name in names}
+    found = {name: int(size) for name, size in asked.items() if size}
+    return found | _batch(request)
+
+
+def _lengths(request: Request, workload: Workload) -> dict[str, int]:
+    asked = request.input_tokens is not None or request.output_tokens is not None
+    prompt = max((int(tokens) for _, tokens in workload.tokens), default=0)
+    length = {"length": prompt + int(workload.output_tokens)} if asked else {}
+    return _batch(request) | length
+
+
+def _batch(request: Request) -> dict[str, int]:
+    return {"batch": request.batch} if request.batch > 1 else {}

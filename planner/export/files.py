@@ -1,0 +1,71 @@
+"""Writes a folder whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from planner.command.files import place
+from topology.base.errors import InputError
+
+
+def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False) -> Path:
+    """Write files into a new folder; an old one is replaced whole, if that was asked for.
+
+    Parameters
+    ----------
+    files : contents by path within the folder.
+
+    Raises
+    ------
+    InputError
+        If the folder exists, or cannot be written (no room, no right); nothing is left behind.
+    """
+    target = _target(output)
+    if target.exists() and not force:
+        raise InputError(f"--output {output}: it exists; --force replaces it")
+    if target.exists() and not target.is_dir():
+        raise InputError(f"--output {output}: it is a file, wanted a folder")
+    if target.exists() and any(target.iterdir()) and not (target / "plan.json").is_file():
+        raise InputError(f"--output {output}: --force replaces earlier exports, and it is none")
+    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        _fill(draft, files)
+        _swap(draft, target)
+    except OSError as error:
+        raise InputError(f"--output {output}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return target
+
+
+def _target(output: str) -> Path:
+    target = place(output, "a folder to make")
+    if not target.parent.is_dir():
+        raise InputError(f"--output {output[:60]!r}: wanted the path of a folder to make")
+    return target
+
+
+def _fill(draft: Path, files: Mapping[str, bytes]) -> None:
+    draft.mkdir()
+    for name, contents in files.items():
+        path = draft / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(contents)
+        if name.endswith(".sh"):
+            path.chmod(0o755)
+
+
+def _swap(draft: Path, target: Path) -> None:
+    """Put the draft in the target's place; what was there comes back if that fails."""
+    if not target.exists():
+        draft.rename(target)
+        return
+    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    target.rename(old)
+    try:
+        draft.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,35 @@
+"""What exported folders are filled with and ships with the planner; read here, nowhere else."""
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+RUNNER: Final = "planner.tensorrt.runner"
+
+
+@cache
+def runner() -> Mapping[str, bytes]:
+    """Read the sources of the runner by file name, made to be a package of its own."""
+    found = {}
+    for file in files(RUNNER).iterdir():
+        if file.name.endswith(".py"):
+            text = file.read_text(encoding="utf-8").replace(RUNNER, "runner")
+            found[file.name] = text.encode()
+    return found
+
+
+@cache
+def cpp() -> Mapping[str, bytes]:
+    """Read the sources of the runner in C++."""
+    folder = files("planner.export").joinpath("cpp")
+    names = ("runner.cpp", "CMakeLists.txt")
+    return {name: folder.joinpath(name).read_bytes() for name in names}
+
+
+@cache
+def checkpoints() -> Mapping[str, Mapping[str, object]]:
+    """Read which tensors of published checkpoints make up each weight, by model family."""
+    text = files("planner.export").joinpath("data", "checkpoints.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

@@ -1,0 +1,1 @@
+"""How many GPUs a demand needs: replicas, queues and prices."""

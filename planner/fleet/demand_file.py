@@ -1,0 +1,208 @@
+"""Files that `planner capacity` reads: demands and prices, in TOML; and how rates are written."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from planner.api import request_of
+from planner.fleet.fleet import Demand, Prices
+from topology.base.errors import InputError, shown, unknown
+from topology.base.units import parse
+from topology.catalogue.tables import hardware as find_hardware
+
+PERIODS: Final = {"s": 1, "sec": 1, "min": 60, "h": 3600, "hour": 3600, "day": 86400}
+SHARE: Final = 95.0
+LONGEST_NAME: Final = 60
+LONGEST_CURRENCY: Final = 16
+MOST_MONEY: Final = 10**6
+DEMANDS: Final = "[[demand]] with model, rate and slo"
+PRICES: Final = "[gpu_hour] with a price for one or more kinds of GPU"
+_OWN: Final = ("name", "model", "rate", "slo", "percentile")
+_SIZES: Final = (
+    "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
+    "precision", "runtime", "engine", "offload", "profile",
+)  # fmt: skip
+_RATE: Final = re.compile(r"([0-9.eE+-]+)\s*/\s*([a-z]+)")
+_TIME: Final = re.compile(r"([0-9.eE+-]+)\s*(min|h)")
+
+
+def read_rate(text: str) -> float:
+    """Read requests a second, such as ``0.5/min``.
+
+    >>> read_rate("30/min"), read_rate("2 / s")
+    (0.5, 2.0)
+    """
+    match = _RATE.fullmatch(text.strip())
+    if match is None or match[2] not in PERIODS:
+        raise InputError(f"rate: got {shown(text)}, wanted requests over a time such as 0.5/min")
+    return _positive("rate", match[1], text) / PERIODS[match[2]]
+
+
+def read_time(text: str) -> float:
+    """Read seconds, such as ``60s``, ``1.5 min`` or ``500 ms``.
+
+    >>> read_time("1.5 min"), read_time("500 ms"), read_time("60s")
+    (90.0, 0.5, 60.0)
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is not None:
+        return _positive("slo", match[1], text) * PERIODS[match[2]]
+    try:
+        seconds = parse(text, "s")
+    except InputError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise InputError(f"slo: got {shown(text)}, wanted a time such as 60s or 1.5 min")
+    return seconds
+
+
+def _positive(what: str, number: str, text: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise InputError(f"{what}: got {shown(text)}, wanted more than 0")
+    return value
+
+
+def read_share(percentile: object) -> float:
+    """Read the percentage of requests that are to be done in time."""
+    number = isinstance(percentile, int | float) and not isinstance(percentile, bool)
+    if not number or not 0 < cast("float", percentile) < 100:
+        raise InputError(
+            f"percentile: got {shown(percentile)}, wanted more than 0 and less than 100"
+        )
+    return cast("float", percentile) / 100
+
+
+def demand_of(name: str, model: str, rate: str, slo: str, asked: Mapping[str, object]) -> Demand:
+    """Build a demand from what is written of it; `asked` are sizes and a `percentile`."""
+    sizes = {key: value for key, value in asked.items() if key != "percentile"}
+    return Demand(
+        name=name,
+        request=request_of(model, 1, sizes),
+        rate_per_s=read_rate(rate),
+        slo_s=read_time(slo),
+        share=read_share(asked.get("percentile", SHARE)),
+    )
+
+
+def read_demands(text: str, name: str, profile: str = "") -> list[Demand]:
+    r"""Read demands from TOML `text`; the caller does the file I/O.
+
+    Parameters
+    ----------
+    profile : a calibration profile, for each demand that names none.
+
+    Examples
+    --------
+    >>> text = 'percentile = 90\n[[demand]]\nmodel = "flux"\nrate = "1/s"\nslo = "5s"\n'
+    >>> [(one.name, one.share) for one in read_demands(text, "demand.toml")]
+    [('flux', 0.9)]
+    """
+    document = _document(text, name, DEMANDS)
+    rows = document.get("demand")
+    if not isinstance(rows, list) or not rows or not all(isinstance(one, dict) for one in rows):
+        raise InputError(f"{name}: got no [[demand]], wanted one or more")
+    for key in document:
+        if key not in ("demand", "percentile"):
+            raise InputError(f"{name}: got {shown(key)}, wanted [[demand]] and percentile")
+    usual = {"percentile": document.get("percentile", SHARE), "profile": profile}
+    found = [_demand(row, number, usual, name) for number, row in enumerate(rows, 1)]
+    _check_names([one.name for one in found], name)
+    return found
+
+
+def _check_names(names: Sequence[str], file: str) -> None:
+    """Refuse demands that nobody could tell apart."""
+    for number, name in enumerate(names, 1):
+        first = names.index(name) + 1
+        if first < number:
+            raise InputError(
+                f"{file}, demand {number}: name: got {shown(name)}, which is that of demand "
+                f"{first}, wanted another"
+            )
+
+
+def _demand(
+    row: Mapping[str, object], number: int, usual: Mapping[str, object], name: str
+) -> Demand:
+    where = f"{name}, demand {number}"
+    for key in row:
+        if key not in (*_OWN, *_SIZES):
+            raise InputError(f"{where}: {unknown('key', key, (*_OWN, *_SIZES))}")
+    for key in ("model", "rate", "slo"):
+        if not isinstance(row.get(key), str):
+            raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
+    model = str(row["model"])
+    asked = {
+        key: value for key, value in {**usual, **row}.items() if key in (*_SIZES, "percentile")
+    }
+    name = _line(row["name"], f"{where}: name", LONGEST_NAME) if "name" in row else model
+    try:
+        return demand_of(name, model, str(row["rate"]), str(row["slo"]), asked)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _line(value: object, what: str, longest: int) -> str:
+    """Read a text that stands in a line beside others."""
+    line = value.strip() if isinstance(value, str) else ""
+    if not 1 <= len(line) <= longest or not line.isprintable():
+        raise InputError(
+            f"{what}: got {shown(value)}, wanted a text of one line, 1 to {longest} characters"
+        )
+    return line
+
+
+def read_prices(text: str, name: str) -> Prices:
+    r"""Read what GPUs cost an hour from TOML `text`; the caller does the file I/O.
+
+    >>> read_prices('currency = "EUR"\n[gpu_hour]\nh100-sxm = 2.5\n', "prices.toml").gpu_hour
+    {'h100-sxm': 2.5}
+    """
+    document = _document(text, name, PRICES)
+    table = document.get("gpu_hour")
+    if not isinstance(table, dict) or not table:
+        raise InputError(f"{name}: got no [gpu_hour], wanted a price for one or more kinds of GPU")
+    for key in document:
+        if key not in (known := ("currency", "source", "gpu_hour")):
+            raise InputError(f"{name}: {unknown('key', key, known)}")
+    source = document.get("source", "")
+    if not isinstance(source, str):
+        raise InputError(f"{name}: source: got {shown(source)}, wanted a text")
+    money = document.get("currency")
+    return Prices(
+        currency="" if money is None else _line(money, f"{name}: currency", LONGEST_CURRENCY),
+        gpu_hour=_gpu_hour(cast("dict[str, object]", table), name),
+        source=source.strip(),
+    )
+
+
+def _gpu_hour(table: Mapping[str, object], name: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for key, value in table.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < cast("float", value) < MOST_MONEY:
+            raise InputError(
+                f"{name}: {key}: got {shown(value)}, wanted more than 0 and less than "
+                f"{MOST_MONEY:,}"
+            )
+        try:
+            kind = find_hardware(key).name
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+        if kind in found:
+            raise InputError(f"{name}: {key}: got two prices for {kind}, wanted one")
+        found[kind] = float(cast("float", value))
+    return found
+
+
+def _document(text: str, name: str, wanted: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # an endless number is no TOMLDecodeError
+        why = " ".join(str(error).split())[:120]
+        raise InputError(f"{name}: no TOML: {why}; wanted {wanted}") from None

@@ -1,0 +1,362 @@
+"""How many GPUs a demand needs: replicas of a plan, and requests that queue for them."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from planner.advice.refusals import marks_of
+from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
+from planner.request.request import Request
+from planner.search.outcome import PlanEstimate, Rejected
+from planner.search.search import question_of, search
+from topology.base.errors import ModelError, PrecisionError
+from topology.base.units import counted, format_seconds
+from topology.catalogue.tables import hardware as find_hardware
+
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Requests that a replica of a language model serves at once, tried where none is asked for."""
+MOST_GPUS: Final = 64
+"""Of a replica, where fewer do not hold the model."""
+HOUR: Final = 3600
+THOUSAND: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Requests that come at random.
+
+    rate_per_s : on average, in the busiest time. slo_s : within which `share` of them are to be
+    done, waiting included. request : what each one asks for; its GPUs and hardware are not read.
+    """
+
+    name: str
+    request: Request
+    rate_per_s: float
+    slo_s: float
+    share: float = 0.95
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        asked = self.request
+        sizes = ("height", "width", "frames", "steps", "input_tokens", "output_tokens", "batch")
+        return {
+            "name": self.name,
+            "model": asked.model,
+            "rate_per_s": self.rate_per_s,
+            "slo_s": self.slo_s,
+            "share": self.share,
+            **{name: getattr(asked, name) for name in sizes if getattr(asked, name) is not None},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What a GPU costs an hour, by hardware. source : who says so."""
+
+    currency: str
+    gpu_hour: Mapping[str, float]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Replicas of one plan that meet a demand.
+
+    estimate : of one replica with `batch` requests at once. response_s : within which the share
+    asked for is done. most_rate_per_s : that the same replicas take in time. cost_per_hour : None
+    where no price is known.
+    """
+
+    demand: Demand
+    estimate: PlanEstimate
+    batch: int
+    replicas: int
+    nodes: int
+    response_s: float
+    most_rate_per_s: float
+    cost_per_hour: float | None
+
+    @property
+    def gpus(self) -> int:
+        return self.estimate.gpus * self.replicas
+
+    @property
+    def utilisation(self) -> float:
+        """Part of all places that are taken on average."""
+        busy = self.demand.rate_per_s * self.estimate.latency_s
+        return busy / (self.replicas * self.batch)
+
+    @property
+    def cost_per_thousand(self) -> float | None:
+        """What a thousand requests cost at the rate asked for."""
+        if self.cost_per_hour is None:
+            return None
+        return self.cost_per_hour / HOUR / self.demand.rate_per_s * THOUSAND
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        one = self.estimate
+        return {
+            "hardware": one.hardware,
+            "plan": str(one.plan),
+            "gpus_per_replica": one.gpus,
+            "batch": self.batch,
+            "replicas": self.replicas,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "service_s": one.latency_s,
+            "service_interval_s": [
+                max(0.0, one.latency_s - one.half_width_s),
+                one.latency_s + one.half_width_s,
+            ],
+            "response_s": self.response_s,
+            "utilisation": self.utilisation,
+            "most_rate_per_s": self.most_rate_per_s,
+            "cost_per_hour": self.cost_per_hour,
+            "cost_per_thousand": self.cost_per_thousand,
+            "basis": one.basis_word,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Fleets for one demand, the best one first, and hardware that has none with the reason."""
+
+    demand: Demand
+    fleets: tuple[Fleet, ...]
+    without: tuple[tuple[str, str], ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "demand": self.demand.to_dict(),
+            "fleets": [one.to_dict() for one in self.fleets],
+            "without": [{"hardware": name, "reason": why} for name, why in self.without],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Answers to all demands. Demands share no replicas."""
+
+    answers: tuple[Answer, ...]
+    prices: Prices | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether some hardware meets each demand."""
+        return all(one.fleets for one in self.answers)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the best fleets."""
+        return sum(one.fleets[0].gpus for one in self.answers if one.fleets)
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """What the best fleets cost; None where one has no price."""
+        costs = [one.fleets[0].cost_per_hour for one in self.answers if one.fleets]
+        return sum(cost for cost in costs if cost is not None) if None not in costs else None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "answers": [one.to_dict() for one in self.answers],
+            "gpus": self.gpus,
+            "cost_per_hour": self.cost_per_hour,
+            "currency": self.prices.currency if self.prices else None,
+        }
+
+
+def capacity(
+    demands: Sequence[Demand], hardware: Sequence[str], prices: Prices | None = None
+) -> Capacity:
+    """Find the fleet of each kind of hardware that meets each demand with the least.
+
+    The least money, where every kind of hardware has a price; else the fewest GPUs.
+
+    Raises
+    ------
+    InputError
+        If a model, hardware or size cannot be right.
+    """
+    names = [find_hardware(name).name for name in hardware]
+    return Capacity(
+        answers=tuple(_answer(demand, names, prices) for demand in demands), prices=prices
+    )
+
+
+def _answer(demand: Demand, names: Sequence[str], prices: Prices | None) -> Answer:
+    fleets, without = [], []
+    for name in names:
+        found = _best(demand, name, prices)
+        if isinstance(found, Fleet):
+            fleets.append(found)
+        else:
+            without.append((name, found))
+    priced = all(one.cost_per_hour is not None for one in fleets)
+
+    def goal(one: Fleet) -> tuple[float, float]:
+        least = one.cost_per_hour if priced and one.cost_per_hour is not None else one.gpus
+        return least, one.response_s
+
+    return Answer(demand=demand, fleets=tuple(sorted(fleets, key=goal)), without=tuple(without))
+
+
+def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
+    """Find the cheapest fleet of one kind of hardware, or say why there is none."""
+    each = prices.gpu_hour.get(name) if prices else None
+    best: Fleet | None = None
+    fastest: PlanEstimate | None = None
+    reason = ""
+    for estimate, batch in _replicas(demand, name):
+        if isinstance(estimate, str):
+            reason = estimate
+            continue
+        if fastest is None or estimate.latency_s < fastest.latency_s:
+            fastest = estimate
+        fleet = _fleet(demand, estimate, batch, each)
+        if fleet and (
+            best is None or (fleet.gpus, fleet.response_s) < (best.gpus, best.response_s)
+        ):
+            best = fleet
+    if best is not None:
+        return _with_most(best)
+    if fastest is None:
+        return reason or "no plan can run"
+    if fastest.latency_s <= demand.slo_s:
+        return f"more than {MOST_SERVERS:,} replicas of {fastest.plan}"
+    return (
+        f"the fastest, {fastest.plan}, takes {format_seconds(fastest.latency_s)} a request, "
+        f"{format_seconds(demand.slo_s)} are wanted"
+    )
+
+
+def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, int]]:
+    """Yield the fastest plan of every number of GPUs a replica may have, and of every batch.
+
+    Requests join those of a language model that are under way. Pictures of a batch start and end
+    together, so that they are one request.
+    """
+    node = find_hardware(name).gpus
+    fits = False
+    for gpus in _counts(node):
+        if gpus > node and fits:
+            return
+        asked = replace(demand.request, hardware=name, gpus=gpus, nodes=0)
+        try:
+            question = question_of(asked)
+        except PrecisionError as error:
+            yield str(error), 1
+            return
+        decoder = question.model.kind == "decoder"
+        for batch in BATCHES if decoder and asked.batch == 1 else (asked.batch,):
+            found = _fastest(replace(asked, batch=batch), gpus)
+            fits = fits or isinstance(found, PlanEstimate)
+            yield found, batch if decoder else 1
+
+
+def _counts(node: int) -> list[int]:
+    """List numbers of GPUs of a replica.
+
+    >>> _counts(6)
+    [1, 2, 4, 6, 12, 24, 48]
+    """
+    found = [1]
+    while found[-1] * 2 <= node:
+        found.append(found[-1] * 2)
+    if found[-1] != node:
+        found.append(node)
+    while found[-1] * 2 <= MOST_GPUS:
+        found.append(found[-1] * 2)
+    return found
+
+
+def _fastest(request: Request, gpus: int) -> PlanEstimate | str:
+    """Find the plan without replicas that is done first and can be run, or say why none can."""
+    question = question_of(request)
+    found: list[PlanEstimate] = []
+    reason = ""
+    try:
+        for one in search(question, gpus):
+            if isinstance(one, Rejected):
+                reason = f"{one.plan}: {one.reason}"
+            elif one.plan.degree("dp") == 1:
+                found.append(one)
+    except ModelError as error:
+        return str(error)
+    for one in sorted(found, key=lambda one: one.latency_s):
+        barred = marks_of(question, [one])
+        if not barred:
+            return one
+        reason = f"{one.plan}: {barred[0].reason}"
+    return reason
+
+
+def _fleet(demand: Demand, estimate: PlanEstimate, batch: int, each: float | None) -> Fleet | None:
+    """Count the replicas that a demand needs; None where a request alone takes too long."""
+    service = estimate.latency_s
+    places = servers_needed(demand.rate_per_s, service, demand.slo_s, demand.share)
+    if places is None:
+        return None
+    replicas = math.ceil(places / batch)
+    places = replicas * batch
+    size = find_hardware(estimate.hardware).gpus
+    load = demand.rate_per_s * service
+    return Fleet(
+        demand=demand,
+        estimate=estimate,
+        batch=batch,
+        replicas=replicas,
+        nodes=_nodes(estimate.gpus, replicas, size),
+        response_s=service + wait(places, load, service, demand.share),
+        most_rate_per_s=0.0,
+        cost_per_hour=None if each is None else each * estimate.gpus * replicas,
+    )
+
+
+def _with_most(fleet: Fleet) -> Fleet:
+    """Add the most requests a second that a fleet takes in time."""
+    demand = fleet.demand
+    places, service = fleet.replicas * fleet.batch, fleet.estimate.latency_s
+    return replace(fleet, most_rate_per_s=most_rate(places, service, demand.slo_s, demand.share))
+
+
+def _nodes(gpus: int, replicas: int, size: int) -> int:
+    """Count the hosts that hold replicas, none of which is torn apart without need.
+
+    >>> _nodes(2, 5, 8), _nodes(8, 3, 8), _nodes(16, 2, 8), _nodes(3, 3, 8)
+    (2, 3, 4, 2)
+    """
+    if gpus > size:
+        return replicas * math.ceil(gpus / size)
+    return math.ceil(replicas / (size // gpus))
+
+
+def curve(fleet: Fleet, points: int = 13) -> list[tuple[float, float]]:
+    """Count the GPUs of such replicas at an eighth of the rate, and up to eight times as much."""
+    demand, service = fleet.demand, fleet.estimate.latency_s
+    found = []
+    for place in range(points):
+        rate = demand.rate_per_s * 2.0 ** (6 * place / (points - 1) - 3)
+        places = servers_needed(rate, service, demand.slo_s, demand.share)
+        if places is not None:
+            found.append((rate, float(math.ceil(places / fleet.batch) * fleet.estimate.gpus)))
+    return found
+
+
+def words(fleet: Fleet) -> str:
+    """Say what to set up, in a line.
+
+    >>> from planner.fleet.fleet import Demand, capacity
+    >>> demand = Demand(name="a", request=Request(model="flux"), rate_per_s=1.0, slo_s=10.0)
+    >>> words(capacity([demand], ["h100-sxm"]).answers[0].fleets[0]).partition(" of ")[0]
+    '5 replicas'
+    """
+    one = fleet.estimate
+    places = f", {fleet.batch} requests at once" if fleet.batch > 1 else ""
+    return (
+        f"{counted(fleet.replicas, 'replica')} of {one.plan} on {fleet.gpus} x {one.hardware}"
+        f"{places}"
+    )

@@ -1,0 +1,202 @@
+"""Which GPU of a machine each rank of a plan sits on, so that its messages cost least."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.placement.orders import EXACT, group_masks, group_ranks, nested, orders
+from planner.placement.placement import Placement
+from planner.placement.traffic import Message, Traffic, seconds_on
+from planner.request.plan import Plan
+from planner.request.subset import Ground
+from topology.catalogue.fabric import Fabric
+from topology.machine.groups import fabric
+from topology.machine.survey import Survey
+
+Groups = tuple[tuple[int, ...], ...]
+_BETTER: Final = (
+    1 - 1e-3
+)  # an order must be cheaper by this to be taken before one that comes first
+
+
+def seat(plan: Plan, ground: Ground, traffic: Traffic, *, exact_up_to: int = EXACT) -> Placement:
+    """Find the order of GPUs whose groups carry a plan's messages in the least time.
+
+    The time of an axis is that of its slowest group while its other groups send too. Up to eight
+    ranks a host every order that gives other groups is weighed: first each group alone, which no
+    order can beat, then in that sequence with its neighbours, until none that is left could win;
+    of orders in which every two ranks reach each other in the same way, only the first.
+    Beyond, the axes are nested in every sequence over GPUs in the order of the machine and of
+    its islands. All hosts are seated alike. Where any GPU may stand for any other, order is kept.
+
+    Parameters
+    ----------
+    ground : as many GPUs as the plan has ranks. exact_up_to : ranks of a host.
+    """
+    question = _Question(plan=plan, ground=ground, traffic=traffic)
+    degrees = question.inner
+    seats = len(ground.local)
+    if _alike(ground) or degrees is None:
+        return question.placement(tuple(range(seats)), exact=degrees is not None)
+    if seats > exact_up_to:
+        candidates = [
+            tuple(base[i] for i in order) for base in _bases(ground) for order in nested(degrees)
+        ]
+        found = [question.placement(order, exact=False) for order in dict.fromkeys(candidates)]
+        return min(found, key=lambda one: one.seconds)
+    return _exact(question, degrees)
+
+
+def _exact(question: "_Question", degrees: tuple[int, ...]) -> Placement:
+    bounds = question.bounds(degrees)
+    table = orders(degrees)
+    different = _different(question.ground, table)
+    best: Placement | None = None
+    for index in different[np.argsort(bounds[different], kind="stable")]:
+        if best is not None and bounds[index] >= best.seconds * _BETTER:
+            break
+        found = question.placement(tuple(map(int, table[index])), exact=True)
+        if best is None or found.seconds < best.seconds * _BETTER:
+            best = found
+    if best is None:
+        raise AssertionError("no order of no ranks")
+    return best
+
+
+def _different(ground: Ground, table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Keep the first of the orders in which every two ranks reach each other in the same way."""
+    names = [gpu.name for gpu in ground.chosen]
+    labels = {(a, b): ground.known.label(a, b) for a in names for b in names if a != b}
+    codes = {label: number for number, label in enumerate(dict.fromkeys(labels.values()), 1)}
+    ways = np.array([[codes[labels[a, b]] if a != b else 0 for b in names] for a in names])
+    seen = ways.astype(np.uint8)[table[:, :, None], table[:, None, :]].reshape(len(table), -1)
+    rows = np.ascontiguousarray(seen).view(f"V{seen.shape[1]}").ravel()
+    return np.sort(np.unique(rows, return_index=True)[1])
+
+
+def _alike(ground: Ground) -> bool:
+    """Whether any GPU in use may stand for any other."""
+    names = [gpu.name for gpu in ground.chosen]
+    labels = {ground.known.label(a, b) for i, a in enumerate(names) for b in names[i + 1 :]}
+    return len(labels) <= 1
+
+
+def _bases(ground: Ground) -> list[list[int]]:
+    """List GPUs in the order of the machine, and so that those joined best are neighbours."""
+    known, chosen = ground.known, ground.chosen
+    left = list(range(len(chosen)))
+    near = [left.pop(0)]
+    while left:
+        last = chosen[near[-1]].name
+        pairs = {i: known.pairs.get((last, chosen[i].name)) for i in left}
+        nearest = max(left, key=lambda i: (pair.bandwidth if (pair := pairs[i]) else 0.0, -i))
+        near.append(nearest)
+        left.remove(nearest)
+    return [list(range(len(chosen))), near]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """A plan on some GPUs, and what it sends."""
+
+    plan: Plan
+    ground: Ground
+    traffic: Traffic
+
+    @property
+    def inner(self) -> tuple[int, ...] | None:
+        """Degrees of the axes within one host, outermost first; None where they do not fit it.
+
+        An axis that spans hosts counts with its ranks on one.
+        """
+        left, found = len(self.ground.local), list[int]()
+        for _, degree in reversed(self.plan.axes):
+            here = min(degree, left)
+            if degree % here or left % here:
+                return None
+            found.insert(0, here)
+            left //= here
+        return tuple(found)
+
+    def placement(self, order: tuple[int, ...], *, exact: bool) -> Placement:
+        """Seat the ranks of every host in this order of its GPUs in use."""
+        worst: dict[str, Fabric] = {}
+        total = 0.0
+        for number, (name, _) in enumerate(self.plan.axes):
+            groups = self._groups(number, order)
+            worst[name], time = _slowest(self.ground.known, groups, self.traffic.get(name, ()))
+            total += time
+        return Placement(
+            devices=tuple(self.ground.local[i] for i in order),
+            hosts=self.ground.hosts,
+            fabrics=worst,
+            seconds=total,
+            exact=exact,
+        )
+
+    def _groups(self, axis: int, order: tuple[int, ...]) -> Groups:
+        """List the groups along an axis that have a rank on the first host."""
+        local, per = self.ground.local, len(self.ground.machine.gpus)
+        seats = len(local)
+        degrees = tuple(degree for _, degree in self.plan.axes)
+        rows = group_ranks(degrees, axis)
+        near = rows[np.any(rows < seats, axis=1)]
+        place = np.array([local[i] for i in order])
+        ranks = near // seats * per + place[near % seats]
+        return tuple(sorted(tuple(sorted(row)) for row in ranks.tolist()))
+
+    def bounds(self, degrees: tuple[int, ...]) -> NDArray[np.float64]:
+        """Seconds that no order can beat: along each axis the slowest group, alone."""
+        total = np.zeros(len(orders(degrees)))
+        for number, (name, degree) in enumerate(self.plan.axes):
+            messages = self.traffic.get(name, ())
+            if messages and degrees[number] == degree > 1:  # within one host
+                masks = group_masks(degrees, number)
+                total += np.max(self._alone(masks, messages), axis=1)
+        return total
+
+    def _alone(
+        self, masks: NDArray[np.int64], messages: tuple[Message, ...]
+    ) -> NDArray[np.float64]:
+        local = self.ground.local
+        table = np.zeros(1 << len(local))
+        for mask in np.unique(masks):
+            group = tuple(seat for i, seat in enumerate(local) if int(mask) >> i & 1)
+            table[mask] = _slowest(self.ground.known, (group,), messages)[1]
+        return table[masks]
+
+
+@lru_cache(maxsize=16384)
+def _fabrics(known: Survey, groups: Groups) -> tuple[Fabric, ...]:
+    """Describe the links of groups that send at the same time."""
+    return tuple(
+        fabric(known.machine, group, [other for other in groups if other != group], known)
+        for group in groups
+    )
+
+
+@lru_cache(maxsize=16384)
+def _slowest(known: Survey, groups: Groups, messages: tuple[Message, ...]) -> tuple[Fabric, float]:
+    """Find the group that takes longest for its messages, and the seconds."""
+    links = _fabrics(known, groups)
+    times = {one: seconds_on(messages, one) for one in links}
+    worst = max(links, key=lambda one: (times[one], -one.bandwidth))
+    return worst, times[worst]
+
+
+def pairs_of(plan: Plan, devices: Sequence[int]) -> Iterator[str]:
+    """Say which GPUs of a host the groups of each axis join, where they are on one host.
+
+    >>> list(pairs_of(Plan((("pp", 2), ("tp", 2))), (0, 2, 1, 3)))
+    ['pp 0-1 2-3', 'tp 0-2 1-3']
+    """
+    if plan.gpus != len(devices):
+        return
+    degrees = tuple(degree for _, degree in plan.axes)
+    for number, (name, _) in enumerate(plan.axes):
+        groups = np.array(devices)[group_ranks(degrees, number)]
+        yield f"{name} " + " ".join("-".join(map(str, group)) for group in groups)

@@ -1,0 +1,58 @@
+"""What a program sends along each axis of its plan: messages of a size, and how often."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.collectives import collective_time
+from costmodels.program.ops import Collective, Loop, Program, SendReceive
+from topology.catalogue.fabric import Fabric
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A collective of `message_bytes`, run `times` times."""
+
+    kind: str
+    message_bytes: float
+    times: int
+
+
+Traffic = Mapping[str, tuple[Message, ...]]
+
+
+def traffic_of(program: Program) -> Traffic:
+    """Count the messages of a program along each axis."""
+    found: dict[str, Counter[tuple[str, float]]] = {}
+    for stage in program.stages:
+        for axis, kind, size, times in _sent(stage, 1):
+            found.setdefault(axis, Counter())[kind, size] += times
+    return {
+        axis: tuple(Message(kind, size, times) for (kind, size), times in counts.items())
+        for axis, counts in found.items()
+    }
+
+
+def _sent(loop: Loop, turns: int) -> Iterator[tuple[str, str, float, int]]:
+    times = turns * int(np.max(loop.count))
+    for item in loop.body:
+        if isinstance(item, Loop):
+            yield from _sent(item, times)
+        elif isinstance(item, Collective):
+            yield item.axis, item.kind, float(np.max(item.message_bytes)), times
+        elif isinstance(item, SendReceive):
+            yield item.axis, "send_recv", float(np.max(item.message_bytes)), times
+
+
+def seconds_on(messages: tuple[Message, ...], fabric: Fabric) -> float:
+    """Add up the time of messages on one group's links.
+
+    >>> from topology.catalogue.tables import hardware
+    >>> node = hardware("h100-sxm").fabric(8)
+    >>> once = seconds_on((Message("all_reduce", 2.0**20, 1),), node)
+    >>> seconds_on((Message("all_reduce", 2.0**20, 3),), node) == 3 * once
+    True
+    """
+    return sum(m.times * collective_time(m.kind, m.message_bytes, fabric) for m in messages)

@@ -1,0 +1,243 @@
+"""A capacity plan as people read it: a table, a document, a page with curves."""
+
+import math
+from collections.abc import Iterator
+from html import escape
+from typing import Final
+
+from planner.fleet.demand_file import PERIODS
+from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
+from planner.rendering.columns import aligned
+from planner.rendering.plot import plot
+from topology.base.errors import one_line
+from topology.base.units import counted, format_interval, format_seconds
+from topology.drawing.page import document, table
+
+COST: Final = ("an hour", "per 1000")
+ASSUMED: Final = (
+    "requests come at random, and in the order in which they come each takes the next free place "
+    "of a replica; GPUs of one demand serve no other; nothing is added for failures"
+)
+MANY: Final = 10**9  # above which nobody counts digits
+UNITS: Final = ("s", "min", "h", "day")
+AXIS: Final = "the axis of rates is logarithmic, the label in between is the rate asked for"
+EXACT: Final = 2.0**-30  # rounding of rates
+_WIDTH: Final = 640
+_HEIGHT: Final = 240
+_LEFT: Final = 60
+
+
+def headlines(found: Capacity) -> Iterator[str]:
+    """Say what the best fleets take in all."""
+    if not found.met:
+        unmet = [one.demand.name for one in found.answers if not one.fleets]
+        yield f"not met: {', '.join(unmet)}"
+        return
+    cost = found.cost_per_hour
+    money = "" if cost is None else f", {_money(cost, found)} an hour"
+    yield f"{counted(found.gpus, 'GPU')} in all{money}"
+
+
+def asked(demand: Demand) -> str:
+    """Say what is asked for."""
+    name, model = demand.name, demand.request.model
+    rate = _rate(demand.rate_per_s, unit_of(demand.rate_per_s), digits=6)
+    within = f"{percentage(demand.share)} within {format_seconds(demand.slo_s)}"
+    return f"{name if name == model else f'{name}: {model}'}, {rate}, {within}"
+
+
+def rows(answer: Answer, found: Capacity) -> list[list[str]]:
+    """Write a row for each fleet, the best one first."""
+    priced = any(one.cost_per_hour is not None for one in answer.fleets)
+    in_time = f"{percentage(answer.demand.share)} in"
+    head = [
+        "hardware", "plan", "at once", "replicas", "GPUs", "nodes", "service", in_time, "busy",
+        "at most", "basis", *(COST if priced else ()),
+    ]  # fmt: skip
+    return [head, *(_row(one, found, priced=priced) for one in answer.fleets)]
+
+
+def _row(one: Fleet, found: Capacity, *, priced: bool) -> list[str]:
+    service, half = one.estimate.latency_s, one.estimate.half_width_s
+    cells = [
+        one.estimate.hardware, str(one.estimate.plan), str(one.batch), f"{one.replicas:,}",
+        f"{one.gpus:,}", f"{one.nodes:,}", format_interval(service, half),
+        format_seconds(one.response_s), _busy(one.utilisation),
+        _rate(one.most_rate_per_s, unit_of(one.demand.rate_per_s)),
+        one.estimate.basis.name.lower(),
+    ]  # fmt: skip
+    if priced:
+        cells += [_money(one.cost_per_hour, found), _money(one.cost_per_thousand, found)]
+    return cells
+
+
+def _money(value: float | None, found: Capacity) -> str:
+    currency = found.prices.currency if found.prices else ""
+    return "-" if value is None else f"{_number(value, 4)} {currency}".rstrip()
+
+
+def _number(value: float, digits: int = 3) -> str:
+    """Write a number in so many digits, or all before the point where there are more.
+
+    >>> _number(4.1666), _number(123.4), _number(1234567.0), _number(1234.5, 4)
+    ('4.17', '123', '1,234,567', '1,234')
+    """
+    whole = 10 ** (digits - 1) <= abs(value) < MANY
+    return f"{value:,.0f}" if whole else f"{value:,.{digits}g}"
+
+
+def percentage(share: float) -> str:
+    """Write a share in as many digits as tell it from all.
+
+    >>> percentage(0.95), percentage(0.999999999)
+    ('95 %', '99.9999999 %')
+    """
+    written = (f"{100 * share:.{digits}g}" for digits in (6, 9, 12, 15, 16, 17))
+    return f"{next(text for text in written if share >= 1 or float(text) < 100)} %"
+
+
+def _busy(part: float) -> str:
+    """Write how much of all places is taken, which is never all of them.
+
+    >>> _busy(0.62), _busy(0.998), _busy(0.001)
+    ('62 %', '> 99 %', '< 1 %')
+    """
+    if part > 0.995:
+        return "> 99 %"
+    return "< 1 %" if part < 0.005 else f"{100 * part:.0f} %"
+
+
+def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
+    if answer.fleets:
+        yield f"set up {words(answer.fleets[0])}"
+    yield from _unpriced(answer, prices)
+    yield from filter(None, map(_risk, answer.fleets))
+    for name, why in answer.without:
+        yield f"{name}: {why}"
+
+
+def _unpriced(answer: Answer, prices: Prices | None) -> Iterator[str]:
+    """Say that money does not decide, where some fleet has no price."""
+    missing = [one.estimate.hardware for one in answer.fleets if one.cost_per_hour is None]
+    if prices is not None and missing:
+        yield f"no price for {', '.join(missing)}: the fewest GPUs come first"
+
+
+def _risk(one: Fleet) -> str:
+    """Say that requests could be late, if each takes as long as its interval allows."""
+    half, limit = one.estimate.half_width_s, one.demand.slo_s
+    if one.response_s + half <= limit:
+        return ""
+    response = format_interval(one.response_s, half)
+    name = one.estimate.hardware
+    return f"{name} could miss {format_seconds(limit)}: {response} of a request"
+
+
+def _given(found: Capacity) -> str:
+    """Say what an answer rests on."""
+    source = found.prices.source if found.prices else ""
+    return f"{ASSUMED}; prices: {one_line(source)}" if source else ASSUMED
+
+
+def text(found: Capacity) -> str:
+    """Everything that ``planner capacity`` prints as a table."""
+    lines = [*headlines(found)]
+    for answer in found.answers:
+        lines += ["", asked(answer.demand)]
+        if answer.fleets:
+            lines += [f"  {line}" for line in aligned(rows(answer, found), left=2)]
+        lines += [f"  {note}" for note in _notes(answer, found.prices)]
+        if answer.fleets:
+            name = answer.fleets[0].estimate.hardware
+            lines += ["", f"GPUs of {name} by rate; {AXIS}", _drawn(answer)]
+    return "\n".join([*lines, "", f"taken as given: {_given(found)}"])
+
+
+def _drawn(answer: Answer) -> str:
+    points = curve(answer.fleets[0])
+    asked_for = answer.demand.rate_per_s
+    unit = unit_of(asked_for)
+    ends = (_rate(points[0][0], unit), _rate(points[-1][0], unit))
+    middle = (asked_for, _rate(asked_for, unit))
+    return plot({"GPUs": points}, ends, between=middle, width=48, height=8)
+
+
+def unit_of(per_second: float) -> str:
+    """Choose the time that a rate is of: the shortest that has a whole number of requests.
+
+    >>> [unit_of(rate) for rate in (5.0, 0.5, 1.5, 20 / 3600, 1.2345, 1e-9)]
+    ['s', 'min', 'min', 'h', 's', 'day']
+    """
+    counts = [(unit, per_second * PERIODS[unit]) for unit in UNITS]
+    many = [(unit, count) for unit, count in counts if count > 1 - EXACT]
+    whole = [unit for unit, count in many if abs(count - round(count)) < EXACT * count]
+    return next(iter([*whole, *(unit for unit, _ in many)]), "day")
+
+
+def _rate(per_second: float, unit: str, digits: int = 3) -> str:
+    return f"{_number(per_second * PERIODS[unit], digits)}/{unit}"
+
+
+def markdown(found: Capacity) -> str:
+    """Write the same for a document."""
+    from planner.rendering import report  # noqa: PLC0415  # rich is slow to import
+
+    parts = [f"**{line}**" for line in headlines(found)]
+    for answer in found.answers:
+        parts += ["", f"## {asked(answer.demand)}", ""]
+        if answer.fleets:
+            head, *body = rows(answer, found)
+            parts += [report.markdown(head, body), ""]
+        parts += [f"- {note}" for note in _notes(answer, found.prices)]
+    return "\n".join([*parts, "", f"Taken as given: {_given(found)}."])
+
+
+def html(found: Capacity) -> str:
+    """Write a page with a curve for each demand; it needs nothing else."""
+    body = [f"<h1>{escape(line)}</h1>" for line in headlines(found)]
+    for answer in found.answers:
+        body.append(f"<h2>{escape(asked(answer.demand))}</h2>")
+        if answer.fleets:
+            body += [table(rows(answer, found)), f"<p>GPUs by rate; {AXIS}.</p>", _svg(answer)]
+        notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(answer, found.prices))
+        body.append(f"<ul>{notes}</ul>")
+    body.append(f"<p>Taken as given: {escape(_given(found))}.</p>")
+    return document("Capacity", body)
+
+
+def _svg(answer: Answer) -> str:
+    """Draw the GPUs of each fleet by rate; the rate asked for is in the middle."""
+    curves = [(one, curve(one)) for one in answer.fleets]
+    asked_for = answer.demand.rate_per_s
+    wide = math.log2(asked_for / curves[0][1][0][0])  # octaves to either side
+    top = max(gpus for _, points in curves for _, gpus in points)
+    lines = []
+    for number, (one, points) in enumerate(curves):
+        colour = _COLOURS[number % len(_COLOURS)]
+        drawn = " ".join(
+            f"{_LEFT + _WIDTH * (0.5 + math.log2(rate / asked_for) / wide / 2):.1f},"
+            f"{_HEIGHT - (_HEIGHT - 20) * gpus / top:.1f}"
+            for rate, gpus in points
+        )
+        lines.append(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{drawn}"/>'
+            f'<text x="{_LEFT + 8}" y="{16 + 15 * number}" fill="{colour}">'
+            f"{escape(one.estimate.hardware)}: {escape(str(one.estimate.plan))}</text>"
+        )
+    unit = unit_of(asked_for)
+    rates = [asked_for * 2**octaves for octaves in (-wide, 0.0, wide)]
+    marks = "".join(
+        f'<text x="{_LEFT + place * _WIDTH / 2}" y="{_HEIGHT + 18}" text-anchor="middle">'
+        f"{escape(_rate(rate, unit))}</text>"
+        for place, rate in enumerate(rates)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + 2 * _LEFT} '
+        f'{_HEIGHT + 30}" width="{_WIDTH + 2 * _LEFT}" font-family="sans-serif" font-size="12">'
+        f'<path d="M{_LEFT} 10V{_HEIGHT}H{_LEFT + _WIDTH}" fill="none" stroke="#999"/>'
+        f'<text x="{_LEFT - 8}" y="20" text-anchor="end">{top:,.0f} GPUs</text>'
+        f"{''.join(lines)}{marks}</svg>"
+    )
+
+
+_COLOURS: Final = ("#3d85c6", "#cc4125", "#6aa84f", "#8e7cc3", "#b45f06", "#45818e")

@@ -1,0 +1,148 @@
+"""A simulation as people and other programs read it: tables, a page, a trace."""
+
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Final
+
+from planner.rendering.columns import aligned
+from planner.rendering.gantt import COLOURS, key, legend, middle, rows, svg
+from planner.search.outcome import worded
+from planner.simulation.simulation import RankTime, Simulation
+from topology.base.units import counted, format_seconds
+from topology.drawing.page import document, table
+
+MOST_RANKS: Final = 16
+"""Ranks in a table; of more, the fastest and the slowest."""
+PICTURED: Final = 4
+TIMELINE: Final = 96
+LEAST: Final = 1 / 10_000
+"""Part of a turn that is worth a number."""
+MICROSECONDS: Final = 10**6
+HEAD: Final = ("rank", "pace", "compute", "communication", "hidden", "waiting", "idle")
+
+
+def headlines(found: Simulation) -> Iterator[str]:
+    """Say how long it took, beside the closed form."""
+    one, apart = found.estimate, found.apart
+    same = (
+        "as the closed form has it"
+        if abs(apart) < LEAST
+        else f"{abs(100 * apart):.1f} % {'more' if apart > 0 else 'less'} than the "
+        f"{format_seconds(one.latency_s)} of the closed form"
+    )
+    basis = one.basis.name.lower()
+    yield f"{one.plan}: {format_seconds(found.latency_s)} simulated, {same}; {basis}"
+    turns = f"{found.turns:g} turns" if found.turns != 1 else "1 turn"
+    yield (
+        f"{worded(found.stage)}: {turns} of {format_seconds(found.turn_s)}, of which one was run; "
+        f"{found.tasks:,} operations on {counted(len(found.ranks), 'rank')}"
+    )
+    replicas = one.plan.degree("dp")
+    if replicas > 1:
+        yield f"one of {replicas} replicas, which do not meet"
+
+
+def stage_rows(found: Simulation) -> list[list[str]]:
+    """Put stages as they ran beside the closed form."""
+    closed = found.estimate.stages_s
+    made = [
+        [worded(name), format_seconds(seconds), format_seconds(closed.get(name, 0.0))]
+        for name, seconds in found.stages_s.items()
+    ]
+    return [["stage", "simulated", "closed form"], *made]
+
+
+def rank_rows(found: Simulation) -> list[list[str]]:
+    """Say what every rank does in a turn; of many ranks, the fastest and the slowest."""
+    ranks = found.ranks
+    if len(ranks) > MOST_RANKS:
+        ordered = sorted(ranks, key=lambda one: one.pace)
+        ranks = [*ordered[: MOST_RANKS // 2], *ordered[-MOST_RANKS // 2 :]]
+    return [list(HEAD), *(_rank_row(one, LEAST * found.turn_s) for one in ranks)]
+
+
+def _rank_row(one: RankTime, least: float) -> list[str]:
+    spent = sum(one.compute.values())
+    times = (spent, one.communication, one.hidden, one.waiting, one.idle)
+    shown = [format_seconds(seconds) if seconds > least else "-" for seconds in times]
+    return [str(one.rank), f"{one.pace:.4f}", *shown]
+
+
+def timeline(found: Simulation) -> Iterator[str]:
+    """Draw one layer of the turn."""
+    window = middle(found)
+    drawn = list(rows(found, window, TIMELINE, PICTURED))
+    wide = max((len(name) for name, _ in drawn), default=0)
+    yield f"{window.words}, {format_seconds(window.seconds)}"
+    for name, line in drawn:
+        yield f"{name:<{wide}}  {line}".rstrip()
+    yield legend("".join(line for _, line in drawn))
+
+
+def text(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
+    """Everything that ``planner simulate`` prints as a table."""
+    lines = [headline, *headlines(found), ""]
+    lines += [*_table(stage_rows(found)), "", f"a turn of {worded(found.stage)}, by rank"]
+    lines += [*_table(rank_rows(found)), "", *timeline(found)]
+    return "\n".join([*lines, *notes])
+
+
+def _table(made: Sequence[Sequence[str]]) -> Iterator[str]:
+    return (f"  {line}" for line in aligned(made))
+
+
+def markdown(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
+    """Write the same for a document."""
+    from planner.rendering import report  # noqa: PLC0415  # rich is slow to import
+
+    parts = [f"**{headline}**", "", *(f"- {line}" for line in (*headlines(found), *notes)), ""]
+    for head, *body in (stage_rows(found), rank_rows(found)):
+        parts += [report.markdown(head, body), ""]
+    return "\n".join([*parts, "```text", *timeline(found), "```"])
+
+
+def html(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
+    """Write a page with a drawing of one layer, which needs nothing else."""
+    window = middle(found)
+    body = [f"<h1>{escape(headline)}</h1>"]
+    body += [f"<p>{escape(line)}</p>" for line in (*headlines(found), *notes)]
+    body += [
+        f"<h2>{escape(window.words)}, {escape(format_seconds(window.seconds))}</h2>",
+        svg(found, window),
+        f"<p>{key(list(COLOURS))}</p>",
+        f"<h2>Stages</h2>{table(stage_rows(found))}",
+        f"<h2>A turn of {escape(worded(found.stage))}, by rank</h2>{table(rank_rows(found))}",
+    ]
+    return document(str(found.estimate.plan), body)
+
+
+def trace(found: Simulation) -> str:
+    """Write the turn as Chrome's trace events, which Perfetto and chrome://tracing open."""
+    events: list[dict[str, object]] = []
+    for rank in range(len(found.ranks)):
+        events.append(_named("process_name", rank, 0, f"rank {rank}"))
+        events += [_named("thread_name", rank, tid, name) for name, tid in _LANES.items()]
+    for event in found.events:
+        events.append({
+            "name": event.label.name,
+            "cat": event.label.kind,
+            "ph": "X",
+            "ts": event.start_s * MICROSECONDS,
+            "dur": (event.end_s - event.start_s) * MICROSECONDS,
+            "pid": event.rank,
+            "tid": _LANES[event.stream],
+            "args": {
+                "class": worded(event.label.kind),
+                "loop": f"{event.label.loop} {event.label.turn}",
+                "waited_us": (event.start_s - event.came_s) * MICROSECONDS,
+            },
+        })  # fmt: skip
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+_LANES: Final = {"compute": 0, "comm": 1}
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> dict[str, object]:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}

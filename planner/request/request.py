@@ -1,0 +1,167 @@
+"""What a user asks: a model, GPUs, a size, and how it is run. Checked here, once."""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal, cast, get_args
+
+from topology.base.errors import InputError, shown, unknown
+from topology.catalogue.devices import Precision
+
+Objective = Literal["latency", "throughput", "memory", "cost"]
+TowerHabit = Literal["once", "every_step"]
+
+LARGEST: Final = {
+    "gpus": 4096,
+    "nodes": 1024,
+    "height": 16384,
+    "width": 16384,
+    "frames": 10000,
+    "steps": 1000,
+    "batch": 65536,
+    "input_tokens": 2**24,
+    "output_tokens": 2**20,
+    "text_tokens": 2**20,
+    "top": 1000,
+    "pcie_generation": 6,
+}
+
+
+_NAMES: Final = (
+    "model", "hardware", "runtime", "engine", "algorithm", "attention", "profile", "topology",
+)  # fmt: skip
+_FLAGS: Final = (
+    "at_most_gpus", "offload", "kv_repeat", "wide_collectives", "scattered_inputs", "detect",
+)  # fmt: skip
+_OPTIONAL: Final = (
+    "height", "width", "frames", "steps", "input_tokens", "text_tokens", "pcie_generation",
+)  # fmt: skip
+
+
+EXECUTOR: Final = "planner"
+"""Engine that ``planner validate`` runs plans with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question. Sizes left out are the model's usual ones.
+
+    at_most_gpus : the answer may use fewer GPUs than `gpus`. offload : text encoders leave the GPU
+    before the denoising starts. engine : by its name in the table of engines, whose habits are
+    priced; ``planner`` for this project's own executor, empty for none: eager PyTorch is then the
+    model's own repository. attention : kernel to price (``fa2``, ``cudnn`` ...), empty for the
+    runtime's. text_tower : run a tower that ignores the step once or every step;
+    the engine's habit where left out. nodes : hosts that the GPUs are spread over; 0 for as few
+    as hold them. profile : path of a calibration profile, empty for the newest that ships for the
+    hardware, ``none`` for the tables alone. topology : path or text of the machine to run on,
+    `detect` for the one at hand; `hardware` then names the kind of its GPUs where the text does
+    not, and is empty otherwise. pcie_generation : of a machine whose text does not say.
+    """
+
+    model: str
+    gpus: int = 1
+    hardware: str = "h100-sxm"
+    nodes: int = 0
+    height: int | None = None
+    width: int | None = None
+    frames: int | None = None
+    steps: int | None = None
+    batch: int = 1
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    text_tokens: int | None = None
+    precision: Precision = "bf16"
+    runtime: str = "tensorrt"
+    engine: str = ""
+    objective: Objective = "latency"
+    at_most_gpus: bool = False
+    offload: bool = False
+    text_tower: TowerHabit | None = None
+    algorithm: str = "auto"
+    attention: str = ""
+    kv_repeat: bool = True
+    wide_collectives: bool = False
+    scattered_inputs: bool = False
+    profile: str = ""
+    topology: str = ""
+    detect: bool = False
+    pcie_generation: int | None = None
+
+    @property
+    def brings_machine(self) -> bool:
+        """Whether the request names a machine instead of catalogue hardware alone."""
+        return bool(self.topology) or self.detect
+
+    def __post_init__(self) -> None:
+        """Refuse numbers and names that cannot be right."""
+        for name in _NAMES:
+            _check_name(name, getattr(self, name))
+        for name in _FLAGS:
+            _check_flag(name, getattr(self, name))
+        _check_machine(self)
+        for name in ("gpus", "batch"):
+            _check_count(name, getattr(self, name))
+        for name in ("nodes", "output_tokens"):
+            if getattr(self, name):
+                _check_count(name, getattr(self, name))
+        for name in _OPTIONAL:
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name))
+        _check_choice("precision", self.precision, get_args(Precision))
+        _check_choice("objective", self.objective, get_args(Objective))
+        if self.text_tower is not None:
+            _check_choice("text_tower", self.text_tower, get_args(TowerHabit))
+
+
+def _check_machine(request: Request) -> None:
+    if request.topology and request.detect:
+        raise InputError("detect: got a topology too, wanted one of the two")
+    if request.pcie_generation is not None and not request.brings_machine:
+        raise told_of_nothing("pcie_generation", request.pcie_generation)
+
+
+def told_of_nothing(name: str, value: object) -> InputError:
+    """Build the error for what is said of a machine that is a catalogue name."""
+    return InputError(f"{name}: got {shown(value)}, wanted none beside catalogue hardware")
+
+
+def _check_choice(what: str, name: object, known: tuple[str, ...]) -> None:
+    if not isinstance(name, str) or name not in known:
+        raise unknown(what, name if isinstance(name, str) else shown(name), known)
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise InputError(f"{what}: got {shown(name)}, wanted a name")
+
+
+def _check_flag(what: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InputError(f"{what}: got {shown(value)}, wanted True or False")
+
+
+def _check_count(name: str, value: object) -> None:
+    """Raise unless `value` is a whole number from 1 to the largest that makes sense.
+
+    >>> _check_count("gpus", 0)
+    Traceback (most recent call last):
+    topology.base.errors.InputError: gpus: got 0, wanted a whole number from 1 to 4096
+    """
+    largest = LARGEST[name]
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not 1 <= cast(int, value) <= largest:
+        raise InputError(f"{name}: got {shown(value)}, wanted a whole number from 1 to {largest}")
+
+
+def whole_number(name: str, value: object) -> int:
+    """Read a count that a program passed: an int, or a float or numpy number that is whole.
+
+    >>> whole_number("gpus", 8.0)
+    8
+    """
+    try:
+        number = float(cast(float, value))
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, bool | str | bytes) or not math.isfinite(number) or number != int(number):
+        raise InputError(f"{name}: got {shown(value)}, wanted a whole number")
+    return value if isinstance(value, int) else int(number)

@@ -1,0 +1,339 @@
+"""The machine that a request brings: which of its GPUs are used, and which one sets the pace."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
+from typing import Final
+
+from costmodels.collectives import collective_time
+from costmodels.profiles.profile import Profile
+from costmodels.tables import own_profile, profile_for
+from topology.base.errors import InputError, TopologyError
+from topology.base.sources import Sourced
+from topology.base.units import MIB, counted, format_bytes
+from topology.catalogue.devices import Device
+from topology.catalogue.fabric import Fabric
+from topology.catalogue.hardware import Hardware
+from topology.catalogue.tables import hardware as find_hardware
+from topology.catalogue.tables import hardware_names
+from topology.machine.graph import Gpu, Machine
+from topology.machine.groups import fabric
+from topology.machine.survey import Survey, survey
+from topology.readers.cluster import repeated
+
+_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:\+\S{1,12})?")
+_SLICES: Final = 7  # MIG compute slices of a GPU
+_TRIED: Final = 10  # GPUs of a host up to which every subset is tried
+_PROBE: Final = 16 * MIB  # B, the all-reduce that compares subsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ground:
+    """GPUs of a machine, as many on each of its `hosts`.
+
+    local : numbers of the GPUs in use within each host.
+    """
+
+    known: Survey
+    hosts: int
+    local: tuple[int, ...]
+
+    @property
+    def machine(self) -> Machine:
+        return self.known.machine
+
+    @property
+    def gpus(self) -> int:
+        return self.hosts * len(self.local)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Numbers of the GPUs in use, counted through one host, then the next."""
+        per = len(self.machine.gpus)
+        return tuple(host * per + seat for host in range(self.hosts) for seat in self.local)
+
+    @property
+    def chosen(self) -> tuple[Gpu, ...]:
+        """GPUs in use on one host."""
+        return tuple(self.machine.gpus[seat] for seat in self.local)
+
+    def fabric(self) -> Fabric:
+        """Describe the links of all GPUs in use as one group."""
+        whole = len(self.local) == len(self.machine.gpus)
+        ranks = range(self.gpus) if whole else self.members
+        return fabric(self.machine, ranks, known=self.known)
+
+    def on(self, gpus: int, nodes: int = 0) -> "Ground":
+        """Take `gpus` of the machine's GPUs, the best that it has.
+
+        Raises
+        ------
+        TopologyError
+            If it has fewer, or hosts would hold unequal shares.
+        """
+        if gpus == self.gpus and nodes in (0, self.hosts):
+            return self
+        machine = self.machine
+        per = len(machine.gpus)
+        hosts = nodes or -(-gpus // per)
+        if gpus > machine.gpu_count or hosts > machine.copies:
+            wanted = f"{gpus} GPUs" + (f" on {nodes} nodes" if nodes else "")
+            raise TopologyError(
+                f"{machine.name}: got {wanted}, wanted at most {machine.gpu_count} on "
+                f"{machine.copies}"
+            )
+        if gpus % hosts or gpus // hosts > per:
+            raise TopologyError(
+                f"{counted(gpus, 'GPU')} of {machine.name} over {counted(hosts, 'node')}: "
+                f"got {gpus / hosts:g} a node, "
+                f"wanted a whole number up to {per}"
+            )
+        return replace(self, hosts=hosts, local=best_subset(self.known, gpus // hosts))
+
+    def ruling(self, precision: str) -> Hardware:
+        """Describe the GPU that all others wait for, with the least memory of any.
+
+        Raises
+        ------
+        InputError
+            If one has no tensor cores for the precision.
+        """
+        kinds = {_kind(gpu): gpu for gpu in self.chosen}
+        slowest = min(map(find_hardware, kinds), key=lambda one: _peak(one, precision))
+        memory = min(_memory(gpu) for gpu in self.chosen)
+        narrow = min(find_hardware(name).device.memory_bandwidth.value for name in kinds)
+        device = replace(
+            slowest.device,
+            memory=_least(slowest.device.memory, memory),
+            memory_bandwidth=_least(slowest.device.memory_bandwidth, narrow),
+        )
+        if self.gpus == 1 and self.chosen[0].mig:
+            device = sliced(device, self.chosen[0].slice)
+        per = len(self.machine.gpus)
+        return replace(slowest, device=device, gpus=per, domain=per)
+
+    def obstacle(self) -> str:
+        """Say why the GPUs in use cannot work together; empty where they can."""
+        split = [gpu for gpu in self.chosen if gpu.mig]
+        if split and self.gpus > 1:
+            names = ", ".join(gpu.name for gpu in split[:4])
+            return (
+                f"{names} {'are' if len(split) > 1 else 'is'} split into MIG "
+                f"slices, which have no peer access and which NCCL does not join"
+            )
+        if split and not share_of(split[0].slice):
+            return (
+                f"{split[0].name} is split into MIG slices: got no one profile, wanted a line such "
+                f"as 'MIG 1g.10gb Device 0' of nvidia-smi -L"
+            )
+        return ""
+
+    def notes(self) -> tuple[str, ...]:
+        """List what was assumed about the machine, and which GPU rules among different ones."""
+        lines = [f"assumed: {line}" for line in self.machine.assumptions]
+        return (
+            *lines,
+            *self._mixed(),
+            *self._sliced(),
+            *(f"warning: {line}" for line in self.machine.warnings),
+        )
+
+    def _sliced(self) -> tuple[str, ...]:
+        gpu = self.chosen[0]
+        share = share_of(gpu.slice)
+        if self.gpus > 1 or not gpu.mig or not share:
+            return ()
+        line = (
+            f"priced as one MIG slice {gpu.slice} of {_kind(gpu)}: {100 * share[0]:.3g} % of its "
+            f"multiprocessors, {share[1] / 10**9:g} GB of its memory"
+        )
+        return (line,)
+
+    def _mixed(self) -> tuple[str, ...]:
+        kinds = sorted({_kind(gpu) for gpu in self.chosen})
+        if len(kinds) < 2:
+            return ()
+        slowest = min(kinds, key=lambda name: _speed(find_hardware(name)))
+        small = min(self.chosen, key=_memory)
+        line = (
+            f"mixed GPUs ({', '.join(kinds)}): every rank waits for {slowest}, and plans must fit "
+            f"the {format_bytes(_memory(small))} of {_kind(small)}"
+        )
+        return (line,)
+
+
+def profile_on(machine: Machine, hardware: str, asked: str) -> Profile | None:
+    """Take the profile that was asked for, the machine's own, or the one that ships.
+
+    Parameters
+    ----------
+    machine : this very one, as it was found. hardware : the catalogue name of its GPUs.
+    """
+    products = {gpu.product for gpu in machine.gpus}
+    if not asked and len(products) == 1:
+        own = own_profile(hardware, products.pop(), len(machine.gpus))
+        if own is not None:
+            return own
+    return profile_for(hardware, asked)
+
+
+def ground_of(
+    source: str, *, detect: bool, hardware: str, pcie_generation: int | None, nodes: int
+) -> Ground:
+    """Read the machine of a request, or look at the one this runs on.
+
+    Parameters
+    ----------
+    source : path or text of a topology. hardware : kind of its GPUs where the text does not say.
+    nodes : copies of it, where it is one host; 0 for as many as it has.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, has no GPU, or does not name the kind of its GPUs.
+    """
+    if source and detect:
+        raise InputError("detect: got a topology too, wanted one of the two")
+    machine = _read(source, detect=detect, hardware=hardware, pcie_generation=pcie_generation)
+    if nodes > 1 and machine.hosts == 1:
+        machine = repeated(machine, nodes)
+    for gpu in machine.gpus:
+        _kind(gpu)
+    if not machine.gpus:
+        raise TopologyError(f"{machine.name}: got no GPU, wanted at least one")
+    everything = tuple(range(len(machine.gpus)))
+    return Ground(known=survey(machine), hosts=machine.copies, local=everything)
+
+
+def _read(source: str, *, detect: bool, hardware: str, pcie_generation: int | None) -> Machine:
+    if source.lower() in hardware_names():
+        raise InputError(f"topology: got the name {source}, wanted a file, or --hardware {source}")
+    kind = find_hardware(hardware) if hardware else None
+    if detect:
+        from topology.readers.detect import detect as look  # noqa: PLC0415  # needs the driver's bindings
+
+        return look(hardware=kind, pcie_generation=pcie_generation)
+    from topology.readers.read import read_topology  # noqa: PLC0415  # readers of XML are slow to import
+
+    return read_topology(source, hardware=kind, pcie_generation=pcie_generation)
+
+
+def _kind(gpu: Gpu) -> str:
+    if gpu.hardware is None:
+        what = f"{gpu.product!r} is not in the catalogue" if gpu.product else "has no known kind"
+        raise InputError(
+            f"topology: {gpu.name} {what}: say which it is (is most like) with --hardware, "
+            f"such as rtx-4090"
+        )
+    return gpu.hardware
+
+
+def _peak(hardware: Hardware, precision: str) -> float:
+    found = hardware.device.peak(precision)
+    if found is None:
+        can = ", ".join(name for name, _ in hardware.device.peaks)
+        raise InputError(
+            f"{hardware.name} has no tensor cores for {precision}: expected one of {can}"
+        )
+    return found.value
+
+
+def _speed(hardware: Hardware) -> float:
+    return max(rate.value for name, rate in hardware.device.peaks if name in ("bf16", "fp16"))
+
+
+def _memory(gpu: Gpu) -> float:
+    listed = find_hardware(_kind(gpu)).device.memory.value
+    return min(gpu.memory or listed, listed)
+
+
+def share_of(profile: str) -> tuple[float, float] | None:
+    """Give the share of a GPU's multiprocessors and the bytes of memory of a MIG profile.
+
+    One of seven slices has an eighth of the multiprocessors: some are left over.
+
+    >>> share_of("1g.10gb"), share_of("7g.80gb"), share_of("")
+    ((0.125, 10000000000.0), (1.0, 80000000000.0), None)
+    """
+    match = _PROFILE.fullmatch(profile)
+    if match is None:
+        return None
+    slices = int(match[1])
+    return (1.0 if slices == _SLICES else slices / (_SLICES + 1)), float(match[2]) * 10**9
+
+
+def sliced(device: Device, profile: str) -> Device:
+    """Describe one MIG slice of a GPU: its share of everything; the GPU itself if it is unknown."""
+    share = share_of(profile)
+    if share is None:
+        return device
+    source = f"MIG slice {profile}"
+    eighths = max(1, round((_SLICES + 1) * share[1] / device.memory.value))
+    width = min(1.0, eighths / (_SLICES + 1))
+
+    def part(number: Sourced, of: float) -> Sourced:
+        return Sourced(value=number.value * of, kind="derived", source=source)
+
+    whole = max(1.0, device.multiprocessors.value * share[0] // 1)
+    return replace(
+        device,
+        multiprocessors=Sourced(value=whole, kind="derived", source=source),
+        memory=_least(device.memory, share[1]),
+        memory_bandwidth=part(device.memory_bandwidth, width),
+        l2=part(device.l2, width),
+        peaks=tuple((name, part(peak, share[0])) for name, peak in device.peaks),
+    )
+
+
+def _least(number: Sourced, value: float) -> Sourced:
+    if value >= number.value:
+        return number
+    return Sourced(value=value, kind="derived", source="the least of the machine's GPUs")
+
+
+@lru_cache(maxsize=256)
+def best_subset(known: Survey, count: int) -> tuple[int, ...]:
+    """Choose `count` GPUs of a host: fast ones with memory first, then those best joined.
+
+    Joined well is what an all-reduce over them says, then the sum of their pairs, then an
+    all-to-all: a ring does not see how many of its links cross a socket. Every subset is tried up
+    to ten GPUs, those of neighbours beyond.
+
+    >>> from topology.machine.node import machine_of
+    >>> best_subset(survey(machine_of(find_hardware("h100-nvl"))), 2)
+    (0, 1)
+    """
+    gpus = known.machine.gpus
+    if count >= len(gpus):
+        return tuple(range(len(gpus)))
+    if known.uniform and not any(gpu.mig for gpu in gpus):
+        return tuple(range(count))
+    subsets: Iterable[tuple[int, ...]] = combinations(range(len(gpus)), count)
+    if len(gpus) > _TRIED:
+        subsets = (tuple(range(first, first + count)) for first in range(len(gpus) - count + 1))
+    worth = {subset: _worth(known, subset) for subset in subsets}
+    most = max(worth.values())
+    equal = [subset for subset, one in worth.items() if one == most]
+    if len(equal) == 1 or count == 1:
+        return equal[0]
+    return min(equal, key=lambda subset: _together(known, subset, "all_to_all"))
+
+
+def _together(known: Survey, subset: Sequence[int], op: str) -> float:
+    """Seconds of a collective over some GPUs of a host."""
+    return collective_time(op, _PROBE, fabric(known.machine, subset, known=known))
+
+
+def _worth(known: Survey, subset: Sequence[int]) -> tuple[float, ...]:
+    gpus = [known.machine.gpus[seat] for seat in subset]
+    whole = not any(gpu.mig for gpu in gpus)
+    pace = min(_speed(find_hardware(_kind(gpu))) for gpu in gpus)
+    memory = min(_memory(gpu) for gpu in gpus)
+    if len(gpus) == 1:
+        return whole, pace, memory, 0.0, 0.0
+    together = _together(known, subset, "all_reduce")
+    pairs = [known.pairs.get((a.name, b.name)) for a, b in combinations(gpus, 2)]
+    joined = sum(pair.bandwidth for pair in pairs if pair is not None)
+    return whole, pace, memory, -together, joined

@@ -1,0 +1,193 @@
+"""What became of a plan: an estimate, or a reason why not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+from costmodels.estimate import Basis
+from planner.placement.placement import Placement
+from planner.request.plan import Plan
+
+UNCERTAINTY: Final = {
+    Basis.MEASURED: 0.03,
+    Basis.CALIBRATED: 0.08,
+    Basis.EXTRAPOLATED: 0.1,
+    Basis.DATASHEET: 0.2,
+    Basis.ASSUMED: 0.35,
+}
+"""Relative half-width of an interval that holds about two times in three, by how a part is known.
+
+Calibrated: the median error of the fitted kernel and collective models on figures they were not
+fitted to; extrapolated: the same, with what a law carried on may lose; datasheet: that of carrying
+a fit to another GPU; assumed: a guess.
+"""
+
+APART: Final = 0.024
+"""Relative half-width of the difference of two plans that parts do not explain.
+
+Measured: in two of three pairs of plans of one request, the errors of their predicted steps differ
+by less (68 pairs on 2 x H100, validate/data/2026-11-28-h100-sxm-x2/plans.jsonl).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEstimate:
+    """One plan in full; SI units. The parts of `breakdown_s` add up to the latency.
+
+    engine : whose habits are priced, empty for none. remarks : where engines part ways over the
+    plan.
+    """
+
+    model: str
+    hardware: str
+    gpus: int
+    plan: Plan
+    runtime: str
+    precision: str
+    latency_s: float
+    step_s: float
+    stages_s: Mapping[str, float]
+    breakdown_s: Mapping[str, float]
+    communication_hidden_s: float
+    memory_bytes: float
+    memory_parts_bytes: Mapping[str, float]
+    peak_stage: str
+    throughput_per_s: float
+    known: Mapping[str, Basis]
+    engine: str = ""
+    placement: Placement | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def basis(self) -> Basis:
+        """How well the time is known: the weakest of the parts that make up most of it."""
+        heavy = [
+            self.known.get(name, Basis.MEASURED)
+            for name, seconds in self.breakdown_s.items()
+            if seconds >= 0.05 * self.latency_s
+        ]
+        return max(heavy, default=Basis.MEASURED)
+
+    @property
+    def basis_word(self) -> str:
+        """The basis in the four words that other programs know."""
+        usual = Basis.CALIBRATED if self.basis == Basis.EXTRAPOLATED else self.basis
+        return usual.name.lower()
+
+    @property
+    def memory_apart(self) -> str:
+        """The part of memory that is not there at the peak: the decode or the transformer's own.
+
+        All other parts add up to `memory_bytes`.
+        """
+        return "activations" if self.peak_stage == "vae_decode" else "vae_decode"
+
+    @property
+    def half_width_s(self) -> float:
+        """Half the interval around the latency."""
+        return self.half_width_of(self.breakdown_s)
+
+    def half_width_of(self, parts: Mapping[str, float]) -> float:
+        """Half the interval around a sum of parts, each as well known as it is here."""
+        return sqrt(
+            sum((UNCERTAINTY[self.known.get(n, Basis.MEASURED)] * s) ** 2 for n, s in parts.items())
+        )
+
+    @property
+    def bound_by(self) -> str:
+        """What takes most of the time, in words."""
+        name, seconds = max(self.breakdown_s.items(), key=lambda part: part[1])
+        share = 100 * seconds / self.latency_s if self.latency_s else 0.0
+        return f"{worded(name)} ({share:.0f} % of the time)"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints for one plan."""
+        return {
+            "model": self.model,
+            "hardware": self.hardware,
+            "gpus": self.gpus,
+            "plan": str(self.plan),
+            "runtime": self.runtime,
+            "engine": self.engine,
+            "precision": self.precision,
+            "latency_s": self.latency_s,
+            "latency_interval_s": [
+                max(0.0, self.latency_s - self.half_width_s),
+                self.latency_s + self.half_width_s,
+            ],
+            "step_s": self.step_s,
+            "stages_s": dict(self.stages_s),
+            "breakdown_s": dict(self.breakdown_s),
+            "communication_hidden_s": self.communication_hidden_s,
+            "memory_bytes": self.memory_bytes,
+            "memory_parts_bytes": dict(self.memory_parts_bytes),
+            "peak_stage": self.peak_stage,
+            "throughput_per_s": self.throughput_per_s,
+            "gpu_seconds_per_result": self.gpus / self.throughput_per_s,
+            "basis": self.basis_word,
+            "basis_by_part": {name: basis.name.lower() for name, basis in self.known.items()},
+            "bound_by": self.bound_by,
+            **({"remarks": list(self.remarks)} if self.remarks else {}),
+            **({"placement": self.placement.to_dict()} if self.placement else {}),
+        }
+
+
+WORDS: Final = {
+    "gemm": "matrix products",
+    "attention": "attention",
+    "pointwise": "row-wise work",
+    "layout": "moving data on the GPU",
+    "convolution": "convolutions",
+    "communication_exposed": "communication",
+    "launch": "kernel launches",
+    "waiting": "waiting for the slowest GPU",
+}
+
+
+def worded(name: str) -> str:
+    """Write the name of a stage, or of a part of time or memory, in words.
+
+    >>> worded("communication_exposed"), worded("transformer_weights")
+    ('communication', 'transformer weights')
+    """
+    return WORDS.get(name, name.replace("_", " "))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A plan that cannot run, and why; `short` is what it would be if there were room.
+
+    remedy : a setting under which there is.
+    """
+
+    plan: Plan
+    reason: str
+    short: PlanEstimate | None = None
+    remedy: str = ""
+
+    @property
+    def said(self) -> str:
+        """The reason, and what would help."""
+        return "; ".join(filter(None, (self.reason, self.remedy)))
+
+    def to_dict(self) -> dict[str, str]:
+        """Return what ``--format json`` prints for a rejected plan."""
+        return {"plan": str(self.plan), "reason": self.said}
+
+
+Outcome = PlanEstimate | Rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A legal plan that a runtime cannot run, why, and the most similar that it can."""
+
+    plan: Plan
+    reason: str
+    nearest: tuple[Plan, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints for a marked plan."""
+        near = [str(plan) for plan in self.nearest]
+        return {"plan": str(self.plan), "reason": self.reason, "nearest": near}

@@ -1,0 +1,1 @@
+"""A plan as events on every rank's streams."""

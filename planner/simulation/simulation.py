@@ -1,0 +1,301 @@
+"""Run a plan as events on every rank's streams, and say what each rank did."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.events import Run, run
+from costmodels.price import Class, Known, Target
+from costmodels.program.ops import Collective, Loop, SendReceive
+from costmodels.tables import rank_spread
+from planner.request.plan import Plan
+from planner.search.evaluate import every_place
+from planner.search.outcome import PlanEstimate
+from planner.search.search import Question, seated, single_plan
+from planner.simulation.tasks import Label, Work, paces_of, work_of
+from topology.base.errors import InputError
+from topology.base.units import counted
+
+MOST_TASKS: Final = 3_000_000
+LARGEST_PACE: Final = 100.0
+DECODE: Final = "vae_decode"
+SHOWN_AS: Final = {"text_tower": "text_encode"}
+"""Stages that an estimate counts as part of another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A task on one of its ranks. came_s : when it could have run there, had all others come."""
+
+    rank: int
+    stream: str
+    label: Label
+    came_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTime:
+    """What a rank does in a turn of the main stage, in seconds.
+
+    pace : how many times as long as usual it computes. compute : by class. communication : of
+    messages under way, of which hidden runs beside compute. waiting : for other ranks. idle : the
+    rest, such as waiting for its host.
+    """
+
+    rank: int
+    pace: float
+    compute: Mapping[Class, float]
+    communication: float
+    hidden: float
+    waiting: float
+    idle: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields, with their unit in their names."""
+        return {
+            "rank": self.rank,
+            "pace": self.pace,
+            "compute_s": dict(self.compute),
+            "communication_s": self.communication,
+            "communication_hidden_s": self.hidden,
+            "waiting_s": self.waiting,
+            "idle_s": self.idle,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """A plan as it ran.
+
+    estimate : the same by the closed form. stages_s : seconds of each stage. stage : the main one,
+    turns : of it. turn_s : seconds of the one that was run. ranks, events : of that turn; those of
+    one replica, as replicas do not meet. tasks : run in all.
+    """
+
+    estimate: PlanEstimate
+    stages_s: Mapping[str, float]
+    stage: str
+    turns: float
+    turn_s: float
+    ranks: Sequence[RankTime]
+    events: Sequence[Event]
+    tasks: int
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of a request."""
+        return sum(self.stages_s.values())
+
+    @property
+    def apart(self) -> float:
+        """How much longer it took than the closed form says, as a part of that."""
+        return self.latency_s / self.estimate.latency_s - 1
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        one = self.estimate
+        return {
+            "model": one.model,
+            "hardware": one.hardware,
+            "gpus": one.gpus,
+            "plan": str(one.plan),
+            "runtime": one.runtime,
+            "engine": one.engine,
+            "precision": one.precision,
+            "latency_s": self.latency_s,
+            "stages_s": dict(self.stages_s),
+            "closed_form_latency_s": one.latency_s,
+            "closed_form_stages_s": dict(one.stages_s),
+            "basis": one.basis_word,
+            "stage": self.stage,
+            "turns": self.turns,
+            "turn_s": self.turn_s,
+            "ranks": [rank.to_dict() for rank in self.ranks],
+            "tasks": self.tasks,
+        }
+
+
+def simulate(
+    question: Question,
+    plan: str | None,
+    *,
+    even: bool = False,
+    slow: Mapping[int, float] | None = None,
+) -> Simulation:
+    """Run one plan.
+
+    Every stage is run once on all ranks of a replica: one denoising step, one prefill, one decode
+    step in the middle of the answer. Its other turns are taken to be alike.
+
+    Parameters
+    ----------
+    even : all GPUs are equally fast. slow : how many times as long as usual some ranks compute.
+
+    Raises
+    ------
+    InputError
+        If the plan cannot run (`IllegalPlanError`), has no such rank, or is too large to simulate.
+    """
+    estimate = single_plan(question, plan)
+    one = _replica(estimate.plan)
+    site = seated(question, estimate.plan)
+    target = site.target(question.model, estimate.plan, question.workload.precision)
+    programs = every_place(question.model, question.workload, estimate.plan)
+    stages = list(zip(*(program.stages for program in programs), strict=True))
+    slow = _checked(slow or {}, one)
+    _check_size(stages, one)
+    known: Known = {}
+    spent: dict[str, float] = defaultdict(float)
+    main: _Turn | None = None
+    tasks = 0
+    for places in stages:
+        turn = _turn(places, one, target, slow, known, 0.0 if even else rank_spread())
+        tasks += len(turn.work.tasks)
+        name, seconds = turn.stage.name, turn.ran.seconds * float(np.max(turn.stage.count))
+        spent[SHOWN_AS.get(name, name)] += seconds
+        if main is None or seconds > main.seconds:
+            main = turn
+    assert main is not None
+    events = tuple(_events(main))
+    return Simulation(
+        estimate=estimate,
+        stages_s=dict(spent),
+        stage=main.stage.name,
+        turns=float(np.max(main.stage.count)),
+        turn_s=main.ran.seconds,
+        ranks=tuple(rank_times(events, main.paces, main.ran.seconds)),
+        events=events,
+        tasks=tasks,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    stage: Loop
+    work: Work
+    ran: Run
+    paces: Sequence[float]
+
+    @property
+    def seconds(self) -> float:
+        return self.ran.seconds * float(np.max(self.stage.count))
+
+
+def _turn(
+    places: tuple[Loop, ...],
+    plan: Plan,
+    target: Target,
+    slow: Mapping[int, float],
+    known: Known,
+    spread: float,
+) -> _Turn:
+    """Run one turn of a stage; ranks that do not meet are alike, and one GPU decodes."""
+    meets = any(isinstance(op, Collective | SendReceive) for op in places[0].walk())
+    paces = paces_of(plan.gpus, spread if meets else 0.0, slow)
+    if places[0].name == DECODE and not meets:
+        paces = paces[:1]
+    work = work_of(places, plan, target, paces, known)
+    return _Turn(stage=places[0], work=work, ran=run(work.tasks, work.lanes), paces=paces)
+
+
+def _replica(plan: Plan) -> Plan:
+    return replace(plan, axes=tuple(axis for axis in plan.axes if axis[0] != "dp"))
+
+
+def _checked(slow: Mapping[int, float], plan: Plan) -> Mapping[int, float]:
+    for rank, pace in slow.items():
+        if not 0 <= rank < plan.gpus:
+            last = plan.gpus - 1
+            raise InputError(f"slow: got rank {rank}, wanted one from 0 to {last} of a replica")
+        if not 1 / LARGEST_PACE <= pace <= LARGEST_PACE:
+            raise InputError(
+                f"slow: got {pace:g} for rank {rank}, wanted how many times as long as usual it "
+                f"computes, from {1 / LARGEST_PACE:g} to {LARGEST_PACE:g}"
+            )
+    return slow
+
+
+def _check_size(stages: Sequence[Sequence[Loop]], plan: Plan) -> None:
+    tasks = plan.gpus * sum(_operations(places[0]) for places in stages)
+    if tasks > MOST_TASKS:
+        raise InputError(
+            f"simulate: {plan} has {tasks:.2g} operations on {counted(plan.gpus, 'rank')}, wanted "
+            f"at most {MOST_TASKS:.2g}; `planner estimate` prices it"
+        )
+
+
+def _operations(loop: Loop) -> int:
+    """Count the operations of a turn."""
+    return sum(
+        int(np.max(item.count)) * _operations(item) if isinstance(item, Loop) else 1
+        for item in loop.body
+    )
+
+
+def _events(turn: _Turn) -> Iterator[Event]:
+    ran = turn.ran
+    for number, (task, label) in enumerate(zip(turn.work.tasks, turn.work.labels, strict=True)):
+        for rank, came in zip(task.ranks, ran.came[number], strict=True):
+            yield Event(
+                rank=rank,
+                stream=task.stream,
+                label=label,
+                came_s=came,
+                start_s=ran.start[number],
+                end_s=ran.end[number],
+            )
+
+
+def rank_times(events: Sequence[Event], paces: Sequence[float], turn_s: float) -> list[RankTime]:
+    """Add up what every rank does.
+
+    A moment counts as compute if anything is computed then; else as communication, if a message
+    is under way; else as waiting, if the rank has come to one; else as idle.
+    """
+    by_rank: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        by_rank[event.rank].append(event)
+    return [_rank_time(rank, pace, by_rank[rank], turn_s) for rank, pace in enumerate(paces)]
+
+
+def _rank_time(rank: int, pace: float, events: Sequence[Event], turn_s: float) -> RankTime:
+    compute: dict[Class, float] = defaultdict(float)
+    spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in events:
+        if event.label.kind == "communication":
+            spans["communication"].append((event.start_s, event.end_s))
+            spans["waiting"].append((event.came_s, event.start_s))
+        else:
+            compute[event.label.kind] += event.end_s - event.start_s
+            spans["compute"].append((event.start_s, event.end_s))
+    busy, under_way = spans["compute"], spans["communication"]
+    computing, sent = _length(busy), _length(under_way)
+    either = _length([*busy, *under_way])
+    held = _length([*busy, *under_way, *spans["waiting"]])
+    return RankTime(
+        rank=rank,
+        pace=pace,
+        compute=dict(compute),
+        communication=sent,
+        hidden=computing + sent - either,
+        waiting=held - either,
+        idle=max(0.0, turn_s - held),
+    )
+
+
+def _length(spans: Sequence[tuple[float, float]]) -> float:
+    """Length of what spans cover together.
+
+    >>> _length([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
+    4.0
+    """
+    total, reached = 0.0, -1.0
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

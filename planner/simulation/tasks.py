@@ -1,0 +1,206 @@
+"""A stage of a program as tasks of all ranks: what `costmodels.events` runs."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+
+from costmodels.events import Lane, Task
+from costmodels.overlap import hidden_share
+from costmodels.price import Class, Known, Priced, Target, recall
+from costmodels.program.ops import Collective, Loop, Op, SendReceive, Tensor
+from planner.request.plan import Plan
+
+FORWARD: Final = "forward"
+"""The loop of which places of a pipeline take turns."""
+
+Meeting = tuple[str, tuple[int, ...], int]
+"""A message: the axis, the ranks, and how many of them the ranks had there before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What a task is. loop, turn : the innermost loop, and how often it was entered before."""
+
+    name: str
+    kind: Class
+    loop: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Tasks with their labels, in the order of every rank's streams."""
+
+    tasks: Sequence[Task]
+    labels: Sequence[Label]
+    lanes: Mapping[Lane, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """An operation of an unrolled program."""
+
+    op: Op
+    priced: Priced
+    label: Label
+
+
+def work_of(
+    stages: tuple[Loop, ...], plan: Plan, target: Target, paces: Sequence[float], known: Known
+) -> Work:
+    """Write one turn of a stage down for all ranks.
+
+    Parameters
+    ----------
+    stages : of the program at every place of a pipeline, one where they are alike. paces : how
+        many times as long as usual each rank computes. known : prices, which are added to.
+    """
+    draft = _Draft(plan, target)
+    places = plan.degree("pp")
+    steps = [
+        list(_steps(stage, target, known, _Turns(place, _forwards(stage) - places + 1)))
+        for place, stage in enumerate(stages if len(stages) > 1 else stages * places)
+    ]
+    for rank, pace in enumerate(paces):
+        draft.add_rank(rank, pace, steps[plan.index_of(rank).get("pp", 0)])
+    return Work(tasks=draft.tasks, labels=draft.labels, lanes=draft.lanes)
+
+
+class _Turns:
+    """How often loops were entered, and which forwards a place of a pipeline really has.
+
+    Of all turns of a pipeline a place works in as many as there are forwards; before them and
+    behind them it only waits for its neighbours.
+    """
+
+    def __init__(self, place: int, forwards: int) -> None:
+        self.place, self.forwards = place, forwards
+        self.entered: dict[str, int] = defaultdict(int)
+
+    def enter(self, name: str) -> int:
+        turn = self.entered[name]
+        self.entered[name] += 1
+        return turn
+
+    def idle(self, name: str, turn: int) -> bool:
+        return name == FORWARD and not 0 <= turn - self.place < self.forwards
+
+
+def _forwards(loop: Loop) -> int:
+    """Count the turns of a stage's forwards."""
+    return sum(
+        int(np.max(item.count)) * (1 if item.name == FORWARD else _forwards(item))
+        for item in loop.body
+        if isinstance(item, Loop)
+    )
+
+
+def _steps(loop: Loop, target: Target, known: Known, turns: _Turns) -> Iterator[Step]:
+    """Unroll a turn of a loop: each operation, labelled by the loop it stands in."""
+    turn = turns.enter(loop.name)
+    idle = turns.idle(loop.name, turn)
+    for item in loop.body:
+        if isinstance(item, Loop):
+            for _ in range(0 if idle else int(np.max(item.count))):
+                yield from _steps(item, target, known, turns)
+        elif not idle or isinstance(item, SendReceive):
+            priced = recall(item, target, known)
+            name = item.writes[0].name if item.writes else getattr(item, "name", "")
+            label = Label(name=name, kind=priced.kind, loop=loop.name, turn=turn)
+            yield Step(op=item, priced=priced, label=label)
+
+
+class _Draft:
+    """Tasks so far, and the messages that some rank has come to."""
+
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self.plan, self.target = plan, target
+        self.tasks: list[Task] = []
+        self.labels: list[Label] = []
+        self.lanes: dict[Lane, list[int]] = defaultdict(list)
+        self.messages: dict[Meeting, int] = {}
+
+    def add_rank(self, rank: int, pace: float, steps: Sequence[Step]) -> None:
+        """Add the tasks of one rank; messages that another rank has come to are joined."""
+        runtime = self.target.runtime
+        ready: dict[str, frozenset[int]] = {}
+        sent: dict[str, int] = defaultdict(int)
+        host = 0.0
+        for step in steps:
+            op, priced = step.op, step.priced
+            host += priced.kernels * runtime.host_kernel.value
+            host += priced.calls * runtime.host_collective.value
+            after = _after(ready, op.reads)
+            others = tuple(n for n in sorted(after) if self.tasks[n].stream != op.stream)
+            if isinstance(op, Collective | SendReceive):
+                number = self._meet((op.axis, *self._who(op, rank, sent)), step)
+                task = self.tasks[number]
+                self.tasks[number] = replace(
+                    task, after=(*task.after, *others), issued=max(task.issued, host)
+                )
+            elif priced.kernels:
+                seconds = float(priced.seconds) * pace
+                number = self._add(
+                    Task(
+                        ranks=(rank,), stream=op.stream, seconds=seconds, after=others, issued=host
+                    ),
+                    step,
+                )
+            else:  # a view: who reads it waits for what it is a view of
+                ready.update(dict.fromkeys((tensor.name for tensor in op.writes), after))
+                continue
+            self.lanes[rank, op.stream].append(number)
+            ready.update(dict.fromkeys((t.name for t in op.writes), frozenset((number,))))
+
+    def _who(
+        self, op: Collective | SendReceive, rank: int, sent: dict[str, int]
+    ) -> tuple[tuple[int, ...], int]:
+        before = sent[op.axis]
+        sent[op.axis] += 1
+        return self.plan.ranks_along(op.axis, rank), before
+
+    def _meet(self, meeting: Meeting, step: Step) -> int:
+        """Find a message, or add it."""
+        if meeting not in self.messages:
+            op, seconds = step.op, float(step.priced.seconds)
+            kind = op.kind if isinstance(op, Collective) else "send_recv"
+            alone = op.stream == "compute"
+            kept = 1.0 if alone else float(hidden_share(kind, seconds, self.target.profile))
+            task = Task(
+                ranks=meeting[1], stream=op.stream, seconds=seconds, beside=kept, message=True
+            )
+            self.messages[meeting] = self._add(task, step)
+        return self.messages[meeting]
+
+    def _add(self, task: Task, step: Step) -> int:
+        self.tasks.append(task)
+        self.labels.append(step.label)
+        return len(self.tasks) - 1
+
+
+def _after(ready: Mapping[str, frozenset[int]], reads: Sequence[Tensor]) -> frozenset[int]:
+    """Numbers of the tasks that made what is read."""
+    return frozenset().union(*(ready.get(tensor.name, frozenset()) for tensor in reads))
+
+
+def paces_of(ranks: int, spread: float, slow: Mapping[int, float]) -> list[float]:
+    """Say how many times as long as usual each rank computes.
+
+    As many draws from a normal distribution as they are on average, dealt out to ranks in an
+    order that is always the same.
+
+    >>> paces_of(2, 0.0, {1: 1.1})
+    [1.0, 1.1]
+    """
+    usual = NormalDist(1.0, spread) if spread else None
+    paces = [
+        1.0 if usual is None else usual.inv_cdf((place + 0.625) / (ranks + 0.25))
+        for place in range(ranks)
+    ]
+    Random(ranks).shuffle(paces)  # noqa: S311  # no secret
+    return [pace * slow.get(rank, 1.0) for rank, pace in enumerate(paces)]

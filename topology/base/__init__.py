@@ -1,0 +1,1 @@
+"""Units, errors and sources: what every number and message is made of."""

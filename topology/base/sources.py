@@ -1,0 +1,60 @@
+"""A number that knows where it came from, and how tables of such numbers are written.
+
+A table names a default `kind` and `source`; an entry that differs says so itself::
+
+    [h100-sxm]
+    kind = "datasheet"
+    source = "NVIDIA H100 datasheet"
+    memory = "80 GB"
+    l2 = { value = "50 MiB", source = "NVIDIA H100 architecture whitepaper" }
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from topology.base.errors import CatalogueError, InputError
+from topology.base.units import parse
+
+Kind = Literal["datasheet", "measured", "derived", "assumed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sourced:
+    """A number in SI units with its kind and its source."""
+
+    value: float
+    kind: Kind
+    source: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise CatalogueError(f"{self.kind!r} is not one of {', '.join(get_args(Kind))}")
+        if not self.source.strip():
+            raise CatalogueError(f"{self.value:g} has no source")
+
+
+def read_sourced(where: str, entry: object, unit: str, defaults: Mapping[str, object]) -> Sourced:
+    """Read one entry of a table: text in `unit`, or a table with `value` and its own provenance.
+
+    Raises
+    ------
+    CatalogueError
+        If the value is not a quantity in `unit`, or kind or source is missing.
+    """
+    row = entry if isinstance(entry, Mapping) else {"value": entry}
+    extra = set(row) - {"value", "kind", "source", "note"}
+    if "value" not in row or extra:
+        raise CatalogueError(f"{where}: expected value, kind, source, note, got {sorted(row)}")
+    kind, source = row.get("kind", defaults.get("kind")), row.get("source", defaults.get("source"))
+    try:
+        value = parse(str(row["value"]), unit)
+        return Sourced(
+            value=value,
+            kind=cast(Kind, kind),
+            source=str(source or ""),
+            note=str(row.get("note", "")),
+        )
+    except InputError as error:
+        raise CatalogueError(f"{where}: {error}") from None

@@ -1,0 +1,212 @@
+"""A hardware name: a device and the node it usually comes in."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast, get_args
+
+from topology.base.errors import CatalogueError, InputError, TopologyError
+from topology.base.sources import Sourced, read_sourced
+from topology.base.units import BytesPerSecond, counted
+from topology.catalogue.devices import Device
+from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind
+
+_KEYS: Final = {
+    "kind", "source", "device", "gpus", "domain", "link", "link_bandwidth", "multicast",
+    "peer_to_peer", "sockets", "pcie_generation", "nics", "nic_bandwidth", "network",
+}  # fmt: skip
+
+_OPTIONAL: Final = {"exchange", "exchange_across", "no_peers"}
+NO_PEERS: Final = "taken as off on such cards"
+NEWEST_PCIE: Final = 6
+CROWD: Final = 4  # GPUs of a group from which a host's PCIe tree holds an exchange back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A device and its node.
+
+    gpus : GPUs in one host. domain : GPUs that share NVLink, over hosts where that exists.
+    link_bandwidth : bytes per second and direction of one GPU on `link`.
+    no_peers : why GPUs have no peer access over PCIe; empty where they have.
+    exchange : bytes per second, nominal, that each of four or more GPUs of one socket passes on
+        while each sends to each, where links promise more than hosts keep. exchange_across : bytes
+        per second and direction that then pass between sockets, in all.
+    """
+
+    name: str
+    device: Device
+    gpus: int
+    domain: int
+    link: LinkKind
+    link_bandwidth: Sourced
+    multicast: bool
+    peer_to_peer: bool
+    sockets: int
+    pcie_generation: int
+    nics: int
+    nic_bandwidth: Sourced
+    network: str
+    no_peers: str = ""
+    exchange: Sourced | None = None
+    exchange_across: Sourced | None = None
+
+    def island(self, ranks: int, nodes: int = 0) -> int:
+        """GPUs of a job of `ranks` that reach each other without a network.
+
+        Parameters
+        ----------
+        nodes : hosts that the job is spread over evenly; 0 for as few as hold it evenly.
+
+        Raises
+        ------
+        TopologyError
+            If the job does not fit the hosts, or not evenly.
+        """
+        if not nodes and ranks <= self.domain:
+            return ranks
+        size = self.domain if not nodes and self.domain > self.gpus else self.gpus
+        hosts = nodes or evenly(ranks, size)
+        if ranks % hosts or ranks // hosts > size:
+            raise TopologyError(
+                f"{counted(ranks, 'GPU')} of {self.name} over {counted(hosts, 'node')}: "
+                f"got {ranks / hosts:g} a node, wanted a whole number up to {size}"
+            )
+        return ranks // hosts
+
+    def fabric(self, ranks: int, nodes: int = 0) -> Fabric:
+        """Describe the links of one group of `ranks` GPUs, alone on as few hosts as hold it."""
+        return self.group(ranks, stride=1, island=self.island(ranks, nodes))
+
+    def group(self, ranks: int, stride: int, island: int) -> Fabric:
+        """Describe the links of a group whose members are `stride` ranks apart.
+
+        Groups between them run at the same time, so that they share the network of a host.
+
+        Parameters
+        ----------
+        island : ranks of the whole job on one host (see `island`).
+        """
+        local = ranks if ranks * stride <= island else max(1, island // stride)
+        islands = ranks // local
+        span = local * stride
+        bridged = span <= self.domain
+        across = span > max(1, self.gpus // self.sockets)
+        no_bound = BytesPerSecond(0.0)
+        return Fabric(
+            architecture=self.device.architecture,
+            ranks=ranks,
+            nodes=islands,
+            link=self.link if bridged else "pcie",
+            bandwidth=BytesPerSecond(
+                self.link_bandwidth.value if bridged else pcie_bandwidth(self.pcie_generation)
+            ),
+            multicast=self.multicast and local > 2,
+            peer_to_peer=self.peer_to_peer,
+            crosses_sockets=across,
+            pcie_generation=self.pcie_generation,
+            network=self._network(min(stride, island), island) if islands > 1 else None,
+            hosts=-(-span // self.gpus) if bridged else 1,
+            exchange=self.exchange_rate(local, across=across) if self.peer_to_peer else no_bound,
+        )
+
+    def exchange_rate(self, local: int, *, across: bool = False) -> BytesPerSecond:
+        r"""Nominal bytes per second of one of `local` GPUs that all send to each other; 0 unknown.
+
+        Of a group halved by the sockets each GPU sends n / 2 of its n - 1 parts across, so that
+        a capacity c holds it to c (n - 1) / (n / 2)^2.
+
+        >>> from topology.catalogue.tables import hardware
+        >>> inside, over = (hardware("l40").exchange_rate(4, across=a) / 1e9 for a in (False, True))
+        >>> inside > over > hardware("l40").exchange_rate(8, across=True) / 1e9 > 0
+        True
+        """
+        if self.exchange is None or local < CROWD:
+            return BytesPerSecond(0.0)
+        if not across or self.exchange_across is None:
+            return BytesPerSecond(self.exchange.value)
+        return BytesPerSecond(self.exchange_across.value * (local - 1) / (local / 2) ** 2)
+
+    def _network(self, sharing: int, island: int) -> Network:
+        """Describe one group's part of the NICs beside the GPUs of an island."""
+        nics = self.nics * island / self.gpus / sharing
+        return Network(
+            kind=self.network,  # type: ignore[arg-type]  # checked when the catalogue was read
+            bandwidth=BytesPerSecond(self.nic_bandwidth.value * nics),
+            nics=max(1, round(nics)),
+        )
+
+
+def pcie_bandwidth(generation: int, lanes: int = 16) -> float:
+    """Bytes per second and direction of a PCIe link after its 128b/130b line code.
+
+    >>> pcie_bandwidth(4) / 1e9
+    31.5
+    """
+    return 31.5e9 * 2.0 ** (generation - 4) * lanes / 16
+
+
+def check_pcie_generation(value: object, what: str = "pcie_generation") -> None:
+    """Raise unless `value` is a generation of PCIe, or None for one that nobody told.
+
+    >>> check_pcie_generation(99)
+    Traceback (most recent call last):
+    topology.base.errors.InputError: pcie_generation: got 99, wanted a whole number from 1 to 6
+    """
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (whole and 1 <= cast(int, value) <= NEWEST_PCIE):
+        shown = f"{value!r:.40}" if not whole or abs(cast(int, value)) < 10**9 else "a huge number"
+        raise InputError(f"{what}: got {shown}, wanted a whole number from 1 to {NEWEST_PCIE}")
+
+
+def load_hardware(text: str, devices: Mapping[str, Device]) -> dict[str, Hardware]:
+    """Read the node catalogue from TOML `text`; its `device` names are looked up in `devices`."""
+    return {name: _hardware(name, row, devices) for name, row in tomllib.loads(text).items()}
+
+
+def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device]) -> Hardware:
+    if row.keys() - _OPTIONAL != _KEYS:
+        raise CatalogueError(f"{name}: expected {sorted(_KEYS)}, got {sorted(row)}")
+    if row["device"] not in devices:
+        raise CatalogueError(f"{name}: no device {row['device']!r}")
+    if row["link"] not in get_args(LinkKind):
+        raise CatalogueError(f"{name}: unknown link {row['link']!r}")
+    if row["network"] not in get_args(NetworkKind):
+        raise CatalogueError(f"{name}: unknown network {row['network']!r}")
+    return Hardware(
+        name=name,
+        device=devices[str(row["device"])],
+        gpus=_count(row["gpus"]),
+        domain=_count(row["domain"]),
+        link=cast(LinkKind, row["link"]),
+        link_bandwidth=read_sourced(f"{name}.link_bandwidth", row["link_bandwidth"], "B/s", row),
+        multicast=bool(row["multicast"]),
+        peer_to_peer=bool(row["peer_to_peer"]),
+        sockets=_count(row["sockets"]),
+        pcie_generation=_count(row["pcie_generation"]),
+        nics=_count(row["nics"]),
+        nic_bandwidth=read_sourced(f"{name}.nic_bandwidth", row["nic_bandwidth"], "B/s", row),
+        network=str(row["network"]),
+        no_peers="" if row["peer_to_peer"] else str(row.get("no_peers", NO_PEERS)),
+        exchange=_optional(name, row, "exchange"),
+        exchange_across=_optional(name, row, "exchange_across"),
+    )
+
+
+def _optional(name: str, row: Mapping[str, object], key: str) -> Sourced | None:
+    return read_sourced(f"{name}.{key}", row[key], "B/s", row) if key in row else None
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CatalogueError(f"expected a positive whole number, got {value!r}")
+    return value
+
+
+def evenly(ranks: int, size: int) -> int:
+    """Count the fewest hosts of at most `size` ranks that hold as many each.
+
+    >>> evenly(16, 8), evenly(15, 8), evenly(13, 8)
+    (2, 3, 13)
+    """
+    return next(count for count in range(-(-ranks // size), ranks + 1) if ranks % count == 0)

@@ -1,0 +1,87 @@
+"""Which catalogue entry a GPU is, from how the driver or the PCI bus names it."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from topology.base.errors import CatalogueError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuName:
+    """The PCI device numbers and product names of one catalogue entry.
+
+    spoken : shorter names that people write, for want of a product name.
+    """
+
+    hardware: str
+    pci: tuple[str, ...]
+    products: tuple[str, ...]
+    spoken: tuple[str, ...] = ()
+
+
+def load_names(text: str) -> tuple[GpuName, ...]:
+    """Read the table of names from TOML `text`."""
+    rows = tomllib.loads(text).get("gpu", [])
+    if not rows:
+        raise CatalogueError("GPU names: expected [[gpu]] tables, got none")
+    return tuple(
+        GpuName(
+            hardware=str(row["hardware"]),
+            pci=tuple(row["pci"]),
+            products=tuple(row["products"]),
+            spoken=tuple(row.get("spoken", ())),
+        )
+        for row in rows
+    )
+
+
+def by_product(names: tuple[GpuName, ...], product: str) -> str | None:
+    """Find the hardware name of a product as nvidia-smi prints it, or people write it, or None.
+
+    >>> table = load_names('''
+    ... [[gpu]]
+    ... hardware = "h200-sxm"
+    ... pci = ["0x2335"]
+    ... products = ["H200"]
+    ... [[gpu]]
+    ... hardware = "h200-nvl"
+    ... pci = ["0x233b"]
+    ... products = ["H200 NVL"]
+    ... ''')
+    >>> by_product(table, "NVIDIA H200"), by_product(table, "NVIDIA H200 NVL")
+    ('h200-sxm', 'h200-nvl')
+    >>> by_product(table, "NVIDIA H20") is None
+    True
+    """
+    words = _words(product)
+    return _longest(words, [(entry.hardware, entry.products) for entry in names]) or _longest(
+        words, [(entry.hardware, entry.spoken) for entry in names]
+    )
+
+
+def _longest(words: str, known: Sequence[tuple[str, Sequence[str]]]) -> str | None:
+    found = [
+        (len(pattern), hardware)
+        for hardware, written in known
+        for pattern in map(_words, written)
+        if f" {pattern} " in f" {words} " and _same_board(words, pattern)
+    ]
+    return max(found)[1] if found else None
+
+
+def by_device(names: tuple[GpuName, ...], device: str) -> str | None:
+    """Find the hardware name of a PCI device number such as ``0x2330``, or None."""
+    number = device.lower()
+    return next((entry.hardware for entry in names if number in entry.pci), None)
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+def _same_board(words: str, pattern: str) -> bool:
+    """Keep laptop parts and sister models ("RTX 3090 Ti") from passing for the board itself."""
+    others = {"ti", "super", "laptop", "mobile", "d", "max"}
+    return not others & (set(words.split()) - set(pattern.split())) or "rtx pro" in pattern

@@ -1,0 +1,157 @@
+"""What one link of each kind carries, from a table in which every number has a source."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from topology.base.errors import CatalogueError
+from topology.base.sources import Sourced, read_sourced
+from topology.catalogue.devices import Architecture
+from topology.catalogue.hardware import pcie_bandwidth
+
+NvlinkGeneration = Literal["volta", "turing", "ampere", "ga102", "hopper", "blackwell"]
+Table: TypeAlias = tuple[tuple[str, Sourced], ...]
+MeshLink: TypeAlias = tuple[int, int, int]
+
+_ARCHITECTURES: Final[tuple[tuple[int, Architecture], ...]] = (
+    (100, "blackwell"), (90, "hopper"), (89, "ada"), (80, "ampere"), (75, "turing"), (0, "volta"),
+)  # fmt: skip
+_CAPABILITIES: Final = {
+    "volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90, "blackwell": 100,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclRates:
+    """What NCCL takes links for, in bytes per second."""
+
+    local: Sourced
+    network: Sourced
+    nvlink: Table  # per link, by compute capability
+    pcie: Table  # sixteen lanes, by generation
+    socket: Table  # by processor family
+
+    def nvlink_rate(self, capability: int) -> Sourced:
+        """Bytes per second of one NVLink at `capability`, such as 90."""
+        known = [(int(key), rate) for key, rate in self.nvlink]
+        fits = [rate for key, rate in known if key <= max(capability, known[0][0])]
+        return fits[-1]
+
+    def pcie_rate(self, generation: int, lanes: int) -> float:
+        """Bytes per second of a PCIe link; an unknown generation counts as the third."""
+        return dict(self.pcie).get(str(generation), dict(self.pcie)["3"]).value * lanes / 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Nominal bandwidths (bytes per second and direction) and latencies (s) of links."""
+
+    nvlink: Table  # per link, by generation
+    socket: Table  # by PCIe generation of the platform
+    latency: Table  # by kind of link
+    c2c: Sourced
+    host: Sourced
+    nic: Sourced
+    copy: Sourced  # what a large copy reaches of a nominal bandwidth
+    nccl: NcclRates
+    mesh: tuple[MeshLink, ...]
+
+    def nvlink_rate(self, generation: NvlinkGeneration) -> Sourced:
+        """Bytes per second and direction of one NVLink."""
+        return dict(self.nvlink)[generation]
+
+    def pcie_rate(self, generation: int, lanes: int) -> Sourced:
+        """Bytes per second and direction of `lanes` lanes."""
+        return Sourced(
+            value=pcie_bandwidth(generation, lanes),
+            kind="derived",
+            source=f"PCIe {generation} with {lanes} lanes after line code",
+        )
+
+    def socket_rate(self, generation: int) -> Sourced:
+        """Bytes per second and direction from one processor to another."""
+        known = dict(self.socket)
+        return known.get(str(generation), known["4"])
+
+    def latency_of(self, kind: str) -> Sourced:
+        """Seconds to cross one link of `kind`."""
+        return dict(self.latency)[kind]
+
+
+def architecture_of(capability: int) -> Architecture:
+    """Name the architecture of a compute capability written without its point.
+
+    >>> architecture_of(86), architecture_of(90), architecture_of(120)
+    ('ampere', 'hopper', 'blackwell')
+    """
+    return next(name for least, name in _ARCHITECTURES if capability >= least)
+
+
+def capability_of(architecture: Architecture) -> int:
+    """Give the compute capability that stands for an architecture, without its point.
+
+    >>> capability_of("hopper")
+    90
+    """
+    return _CAPABILITIES[architecture]
+
+
+def nvlink_generation(capability: int) -> NvlinkGeneration:
+    """Name the NVLink of a compute capability.
+
+    >>> nvlink_generation(80), nvlink_generation(86)
+    ('ampere', 'ga102')
+    """
+    if 86 <= capability < 90:
+        return "ga102"
+    name = architecture_of(capability)
+    return "ga102" if name == "ada" else name
+
+
+def load_rates(text: str) -> Rates:
+    """Read the table of link rates from TOML `text`.
+
+    Raises
+    ------
+    CatalogueError
+        If a number is missing, is no quantity, or has no source.
+    """
+    table = tomllib.loads(text)
+    try:
+        return Rates(
+            nvlink=_numbers(table["nvlink"], "B/s"),
+            socket=_numbers(table["socket"], "B/s"),
+            latency=_numbers(table["latency"], "s"),
+            c2c=dict(_numbers(table["c2c"], "B/s"))["gpu"],
+            host=dict(_numbers(table["host"], "B/s"))["bridge"],
+            nic=dict(_numbers(table["nic"], "B/s"))["bandwidth"],
+            copy=dict(_numbers(table["copy"], "1"))["share"],
+            nccl=_nccl(table["nccl"]),
+            mesh=tuple((a, b, links) for a, b, links in table["mesh"]["v100"]),
+        )
+    except KeyError as error:
+        raise CatalogueError(f"link rates: no {error.args[0]!r}") from None
+
+
+def _nccl(row: Mapping[str, Mapping[str, object]]) -> NcclRates:
+    def part(name: str) -> Table:
+        return _numbers(row[name], "B/s", row)
+
+    return NcclRates(
+        local=read_sourced("nccl.local", row["local"], "B/s", row),
+        network=read_sourced("nccl.network", row["network"], "B/s", row),
+        nvlink=tuple(sorted(part("nvlink"), key=lambda entry: int(entry[0]))),
+        pcie=part("pcie"),
+        socket=part("socket"),
+    )
+
+
+def _numbers(
+    row: Mapping[str, object], unit: str, defaults: Mapping[str, object] | None = None
+) -> Table:
+    return tuple(
+        (key, read_sourced(key, entry, unit, defaults or row))
+        for key, entry in row.items()
+        if key not in ("kind", "source")
+    )

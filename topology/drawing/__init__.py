@@ -1,0 +1,1 @@
+"""Machines as people look at them: tables, trees and pages."""

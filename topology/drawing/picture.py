@@ -1,0 +1,175 @@
+"""A drawing of one host: processors above, switches below them, devices at the bottom, NVLink.
+
+Plain SVG without script, font or link, so that it can be mailed, printed and put in a page.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from topology.drawing.matrices import Rows
+from topology.drawing.page import document, table
+from topology.machine.graph import Edge, Machine, kinds_of
+
+_WIDTH: Final = 96
+_HEIGHT: Final = 34
+_GAP: Final = 14
+_STEP: Final = 78
+_MOST: Final = 96  # devices that are drawn
+_LEVELS: Final = {"cpu": 0, "root": 1, "pcie_switch": 2, "gpu": 4, "nic": 4, "nvswitch": 5}
+_FILLS: Final = {
+    "cpu": "#dbe4f0", "root": "#eef1f5", "pcie_switch": "#e3e3e3", "gpu": "#cfe8c6",
+    "nic": "#f6e3c0", "nvswitch": "#b9dbaa",
+}  # fmt: skip
+_LINES: Final = {
+    "pcie": "#777777", "host": "#9aa7b8", "socket": "#3b6ea5", "nvlink": "#4c9a2a",
+    "c2c": "#8d5fb0",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """Where one part is drawn: its middle and its top."""
+
+    x: float
+    y: float
+    width: float
+
+
+def svg(machine: Machine) -> str:
+    """Draw one host of a machine.
+
+    >>> from topology.catalogue.tables import hardware
+    >>> from topology.machine.node import machine_of
+    >>> drawing = svg(machine_of(hardware("h100-sxm")))
+    >>> drawing.count('"middle">GPU'), drawing.count('"middle">NVSwitch')
+    (8, 1)
+    """
+    kinds = kinds_of(machine)
+    boxes = _boxes(machine, kinds)
+    width = max((box.x + box.width / 2 for box in boxes.values()), default=_WIDTH) + _GAP
+    height = max((box.y for box in boxes.values()), default=0) + _HEIGHT + 5 * _GAP
+    edges = [edge for edge in machine.edges if edge.a in boxes and edge.b in boxes]
+    parts = [*_drawn_edges(edges, boxes, kinds), *_drawn_boxes(machine, boxes, kinds)]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11">'
+        f"<title>{escape(machine.name)}</title>{''.join(parts)}</svg>"
+    )
+
+
+def page(machine: Machine, line: str, drawing: str, tables: Iterable[tuple[str, Rows]]) -> str:
+    """Put a drawing, tables and notes on one page that needs nothing else."""
+    body = [f"<h1>{escape(machine.name)}</h1><p>{escape(line)}</p>", drawing]
+    for title, rows in tables:
+        body.append(f"<h2>{escape(title)}</h2>{table(rows)}")
+    for title, notes, mark in (
+        ("Warnings", machine.warnings, ' class="w"'),
+        ("Assumed", machine.assumptions, ""),
+    ):
+        if notes:
+            items = "".join(f"<li{mark}>{escape(note)}</li>" for note in notes)
+            body.append(f"<h2>{title}</h2><ul>{items}</ul>")
+    return document(machine.name, body)
+
+
+def _boxes(machine: Machine, kinds: Mapping[str, str]) -> dict[str, _Box]:
+    """Place devices side by side in the order of the tree, and each parent above its children."""
+    below: dict[str, list[str]] = {}
+    for edge in machine.edges:
+        if edge.kind in ("pcie", "host"):
+            below.setdefault(edge.b, []).append(edge.a)
+    order = [
+        leaf
+        for node in machine.nodes
+        if node.kind == "cpu"
+        for leaf in _leaves(node.name, below, kinds)
+    ]
+    names = [gpu.name for gpu in machine.gpus] + [nic.name for nic in machine.nics]
+    order = list(dict.fromkeys([*order, *(n for n in names if n not in order)]))[:_MOST]
+    boxes = {
+        name: _Box(_GAP + index * (_WIDTH + _GAP) + _WIDTH / 2, _top(kinds[name]), _WIDTH)
+        for index, name in enumerate(order)
+    }
+    for node in (n for n in machine.nodes if n.kind not in ("nvswitch", "switch")):
+        children = [boxes[leaf] for leaf in _leaves(node.name, below, kinds) if leaf in boxes]
+        if children:
+            middle = (children[0].x + children[-1].x) / 2
+            depth = _depth(node.name, below, kinds) if node.kind == "pcie_switch" else 0
+            boxes[node.name] = _Box(middle, _top(node.kind) - depth * _STEP / 2, _WIDTH)
+    boxes |= _switch_boxes(machine, boxes)
+    return boxes
+
+
+def _switch_boxes(machine: Machine, boxes: Mapping[str, _Box]) -> dict[str, _Box]:
+    """Draw NVSwitches as one bar below the GPUs they join."""
+    bars = {}
+    for node in machine.nodes:
+        joined = [boxes[e.a] for e in machine.edges if e.b == node.name and e.a in boxes]
+        if node.kind == "nvswitch" and joined:
+            left, right = min(box.x for box in joined), max(box.x for box in joined)
+            bars[node.name] = _Box((left + right) / 2, _top("nvswitch"), right - left + _WIDTH)
+    return bars
+
+
+def _leaves(
+    name: str, below: Mapping[str, Sequence[str]], kinds: Mapping[str, str], depth: int = 0
+) -> Iterator[str]:
+    if depth > 64:
+        return
+    for child in below.get(name, ()):
+        if kinds[child] in ("gpu", "nic"):
+            yield child
+        else:
+            yield from _leaves(child, below, kinds, depth + 1)
+
+
+def _depth(name: str, below: Mapping[str, Sequence[str]], kinds: Mapping[str, str]) -> int:
+    """Tell whether a switch has switches below it."""
+    return int(any(kinds[child] == "pcie_switch" for child in below.get(name, ())))
+
+
+def _top(kind: str) -> float:
+    return _GAP * 2 + _LEVELS.get(kind, 2) * _STEP
+
+
+def _drawn_edges(
+    edges: Iterable[Edge], boxes: Mapping[str, _Box], kinds: Mapping[str, str]
+) -> Iterator[str]:
+    for number, edge in enumerate(edges):
+        a, b = boxes[edge.a], boxes[edge.b]
+        colour = _LINES.get(edge.kind, "#777777")
+        thick = 1 + min(4, edge.bandwidth.value / 10**11)
+        title = f"{edge.a} - {edge.b}: {edge.bandwidth.value / 10**9:.4g} GB/s ({edge.kind})"
+        tip = f"<title>{escape(title)}</title>"
+        pen = f'fill="none" stroke="{colour}" stroke-width="{thick:.1f}"'
+        if edge.kind == "nvlink" and kinds[edge.b] == "gpu":
+            low = a.y + _HEIGHT + 22 + 8 * (number % 5)
+            yield (
+                f'<path d="M{a.x:.0f} {a.y + _HEIGHT:.0f}C{a.x:.0f} {low:.0f} {b.x:.0f} '
+                f'{low:.0f} {b.x:.0f} {b.y + _HEIGHT:.0f}" {pen}>{tip}</path>'
+            )
+        elif edge.kind == "nvlink":
+            yield f'<path d="M{a.x:.0f} {a.y + _HEIGHT:.0f}V{b.y:.0f}" {pen}>{tip}</path>'
+        else:
+            yield (
+                f'<path d="M{a.x:.0f} {a.y + _HEIGHT / 2:.0f}L{b.x:.0f} '
+                f'{b.y + _HEIGHT / 2:.0f}" {pen}>{tip}</path>'
+            )
+
+
+def _drawn_boxes(
+    machine: Machine, boxes: Mapping[str, _Box], kinds: Mapping[str, str]
+) -> Iterator[str]:
+    labels = {nic.name: nic.device or nic.name for nic in machine.nics}
+    labels |= {gpu.name: f"{gpu.name} {gpu.hardware or ''}".strip() for gpu in machine.gpus}
+    for name, box in boxes.items():
+        text = escape(labels.get(name, name.removeprefix("switch ")))
+        shown = text if len(text) <= 16 else text[:15] + "…"
+        yield (
+            f'<rect x="{box.x - box.width / 2:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" '
+            f'height="{_HEIGHT}" rx="4" fill="{_FILLS.get(kinds[name], "#eeeeee")}" '
+            f'stroke="#555555"/><text x="{box.x:.0f}" y="{box.y + _HEIGHT / 2 + 4:.0f}" '
+            f'text-anchor="middle">{shown}</text>'
+        )

@@ -1,0 +1,1 @@
+"""One machine as a graph, and what follows from it: routes, paths, groups, warnings."""

@@ -1,0 +1,154 @@
+"""What about a machine should worry somebody who wants to split a model over it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from topology.catalogue.hardware import CROWD
+from topology.catalogue.tables import hardware_names
+from topology.machine.graph import Machine, pair_table
+from topology.machine.paths import PathType, path_types, processor_of, refused_pairs
+from topology.machine.rings import nvlink_islands
+from topology.machine.survey import is_nvlink
+
+_SHOWN: Final = 4
+_LEVELS: Final = {"0": "LOC", "1": "NVL", "LOC": "LOC", "NVL": "NVL"}
+
+
+def concerns(machine: Machine) -> tuple[str, ...]:
+    """List, one line each: peers that may not talk, sockets to cross, far NICs, MIG.
+
+    >>> from topology.catalogue.tables import hardware
+    >>> from topology.machine.node import machine_of
+    >>> concerns(machine_of(hardware("rtx-4090")))[0]
+    'no peer access for 28 of 28 GPU pairs (the driver refuses it on consumer cards): copies go through the host'
+    """  # noqa: E501  # one line is what is promised
+    return (
+        *_peers(machine),
+        *_sockets(machine),
+        *_bridges(machine),
+        *_exchanges(machine),
+        *_nics(machine),
+        *_mig(machine),
+    )
+
+
+def _peers(machine: Machine) -> Iterator[str]:
+    refused = refused_pairs(machine)
+    for reason in dict.fromkeys(why for _, _, why in refused):
+        count = sum(why == reason for _, _, why in refused)
+        total = len(machine.gpus) * (len(machine.gpus) - 1) // 2
+        yield (
+            f"no peer access for {count} of {total} GPU pairs ({reason}): "
+            f"copies go through the host"
+        )
+
+
+def _sockets(machine: Machine) -> Iterator[str]:
+    names = [gpu.name for gpu in machine.gpus]
+    pairs = pair_table(machine)
+    if len(nvlink_islands(pairs, names)) < 2:
+        return
+    far = [pair for pair in machine.pairs if pair.kind == "SYS" and {pair.a, pair.b} <= set(names)]
+    if far:
+        total = len(names) * (len(names) - 1) // 2
+        yield (
+            f"{len(far)} of {total} GPU pairs meet only across processors (SYS): {_held(machine)}"
+        )
+
+
+def _held(machine: Machine) -> str:
+    """Show which GPUs are together: on a NUMA node if all are known, else on a processor."""
+    cpus = processor_of(machine)
+    places: dict[object, list[str]] = {}
+    numbered = all(gpu.numa is not None for gpu in machine.gpus)
+    for gpu in machine.gpus:
+        places.setdefault(gpu.numa if numbered else cpus[gpu.name], []).append(gpu.name)
+    groups = list(places.values())
+    more = f" | {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
+    return " | ".join(map(_few, groups[:_SHOWN])) + more
+
+
+def _bridges(machine: Machine) -> Iterator[str]:
+    pairs = pair_table(machine)
+    names = [gpu.name for gpu in machine.gpus]
+    islands = [sorted(i) for i in nvlink_islands(pairs, names) if len(i) > 1]
+    joined = {name for island in islands for name in island}
+    if islands and (len(islands) > 1 or len(joined) < len(names)):
+        shown = " | ".join(_few(island) for island in islands[:_SHOWN])
+        yield f"NVLink joins only {shown}; between others traffic takes PCIe"
+    short = [
+        (a, b)
+        for island in islands
+        for index, a in enumerate(island)
+        for b in island[index + 1 :]
+        if not is_nvlink(pairs.get((a, b)))
+    ]
+    if short:
+        yield f"no direct NVLink for {len(short)} pairs, such as {short[0][0]}-{short[0][1]}"
+
+
+def _exchanges(machine: Machine) -> Iterator[str]:
+    """Say where, beside NVLink bridges, peers exchange no faster than through the host."""
+    kinds = {gpu.hardware for gpu in machine.gpus}
+    known = hardware_names()
+    held = all(kind in known and known[kind].exchange is not None for kind in kinds)
+    if len(machine.gpus) < CROWD or not held or machine.described_hosts > 1:
+        return
+    pairs, refused = pair_table(machine), {pair[:2] for pair in refused_pairs(machine)}
+    names = [gpu.name for gpu in machine.gpus]
+    ends = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    bridged = [pair for pair in ends if is_nvlink(pairs.get(pair))]
+    if bridged and not refused.issuperset(set(ends) - set(bridged)):
+        yield (
+            "all-to-all over PCIe peers is no faster than through the host on such servers: "
+            "NCCL_P2P_LEVEL=NVL is worth a try"
+        )
+
+
+def environment_concerns(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """List the variables that keep NCCL from using what a machine has.
+
+    >>> environment_concerns({"NCCL_P2P_LEVEL": "LOC", "HOME": "/root"})
+    ('NCCL_P2P_LEVEL=LOC is set: peers are not used at all, NVLink neither; unset it',)
+    """
+    found = []
+    level = _LEVELS.get(environment.get("NCCL_P2P_LEVEL", "").upper(), "")
+    if level == "LOC":
+        found.append(
+            f"NCCL_P2P_LEVEL={environment['NCCL_P2P_LEVEL']} is set: peers are not used at all, "
+            f"NVLink neither; unset it"
+        )
+    elif level == "NVL":
+        found.append("NCCL_P2P_LEVEL=NVL is set: peers are used over NVLink only, not over PCIe")
+    if environment.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
+        found.append("NCCL_P2P_DISABLE is set: all copies go through the host, NVLink is idle")
+    if environment.get("NCCL_SHM_DISABLE", "0") not in ("", "0"):
+        found.append(
+            "NCCL_SHM_DISABLE is set: GPUs without peers talk over the network, even in a host"
+        )
+    return tuple(found)
+
+
+def _nics(machine: Machine) -> Iterator[str]:
+    types = path_types(machine)
+    far = [
+        nic.device or nic.name
+        for nic in machine.nics
+        if not nic.virtual
+        and all(
+            types.get((gpu.name, nic.name), PathType.DIS) > PathType.PXN for gpu in machine.gpus
+        )
+    ]
+    if far and machine.gpus:
+        yield f"{len(far)} of {len(machine.nics)} NICs share no switch with a GPU: {_few(far)}"
+
+
+def _mig(machine: Machine) -> Iterator[str]:
+    sliced = [gpu.name for gpu in machine.gpus if gpu.mig]
+    if sliced:
+        yield f"{_few(sliced)} split into MIG slices: no peer access and no NVLink between slices"
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,298 @@
+"""What NCCL makes of a machine: path types, the bandwidth it expects, peer access, GPUDirect.
+
+NCCL ranks paths by type first, by bandwidth second; the order of the types is its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import Final
+
+from topology.base.errors import TopologyError
+from topology.base.units import BytesPerSecond
+from topology.catalogue.hardware import NO_PEERS
+from topology.catalogue.rates import NcclRates
+from topology.machine.graph import Gpu, Machine, Nic, Node, Pair, pair_table
+from topology.machine.routes import Adjacency, adjacency, host_routes, nearest
+
+
+class PathType(IntEnum):
+    """NCCL's path types, best first (src/graph/topo.h)."""
+
+    LOC = 0
+    NVL = 1
+    NVB = 2
+    C2C = 3
+    PIX = 4
+    PXB = 5
+    P2C = 6
+    PXN = 7
+    PHB = 8
+    SYS = 9
+    NET = 10
+    DIS = 11
+
+
+_FROM_PAIR: Final = {
+    "NVLINK": PathType.NVL,
+    "NVSWITCH": PathType.NVL,
+    "C2C": PathType.C2C,
+    "PIX": PathType.PIX,
+    "PXB": PathType.PXB,
+    "PHB": PathType.PHB,
+    "NODE": PathType.PHB,  # one processor node is one node to NCCL
+    "SYS": PathType.SYS,
+    "NET": PathType.NET,
+}
+_REFUSED: Final = {
+    "NS": "not supported",
+    "CNS": "the chipset does not support it",
+    "GNS": "the GPU does not support it",
+    "TNS": "the topology does not support it",
+    "DR": "the driver disables it",
+    "U": "unknown",
+}
+
+
+_ACCESS: Final = ("", "r", "w", "p")  # of a status matrix: none, read, write, over PCIe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Whether one device may reach another directly, and why."""
+
+    allowed: bool
+    reason: str
+
+
+def path_types(machine: Machine) -> dict[tuple[str, str], PathType]:
+    """Give NCCL's type for every pair of GPUs, and of a GPU and a NIC, in both orders.
+
+    >>> from topology.catalogue.tables import hardware
+    >>> from topology.machine.node import machine_of
+    >>> types = path_types(machine_of(hardware("v100-sxm")))
+    >>> types["GPU0", "GPU4"].name, types["GPU0", "GPU5"].name
+    ('NVL', 'NVB')
+    """
+    types = dict.fromkeys(((g.name, g.name) for g in machine.gpus), PathType.LOC)
+    types |= {ends: _FROM_PAIR[pair.kind] for ends, pair in pair_table(machine).items()}
+    names = [gpu.name for gpu in machine.gpus]
+    peers = {
+        name: {other for other in names if types.get((name, other)) == PathType.NVL}
+        for name in names
+    }
+    better: dict[tuple[str, str], PathType] = {}
+    for a in names:
+        better |= {(a, b): PathType.NVB for b in names if _over_a_peer(types, peers, a, b)}
+        better |= {(a, nic): kind for nic, kind in _to_nics(machine, types, peers[a], a).items()}
+    for (a, b), kind in better.items():
+        types[a, b] = types[b, a] = kind
+    return types
+
+
+def _over_a_peer(
+    types: Mapping[tuple[str, str], PathType], peers: Mapping[str, set[str]], a: str, b: str
+) -> bool:
+    return types.get((a, b), PathType.DIS) > PathType.NVB and bool(peers[a] & peers[b])
+
+
+def _to_nics(
+    machine: Machine, types: Mapping[tuple[str, str], PathType], peers: set[str], gpu: str
+) -> dict[str, PathType]:
+    """Find the NICs better reached over coherent links to the processor, or through a peer."""
+    found: dict[str, PathType] = {}
+    coherent = any(edge.kind == "c2c" and gpu in (edge.a, edge.b) for edge in machine.edges)
+    for nic in machine.nics:
+        direct = types.get((gpu, nic.name), PathType.DIS)
+        if coherent and direct == PathType.PHB:
+            found[nic.name] = direct = PathType.P2C
+        if direct > PathType.PXN and any(
+            types.get((peer, nic.name), PathType.DIS) <= PathType.P2C for peer in peers
+        ):
+            found[nic.name] = PathType.PXN
+    return found
+
+
+def nccl_bandwidth(machine: Machine, table: NcclRates) -> dict[tuple[str, str], BytesPerSecond]:
+    """Give the bandwidth NCCL expects between every two GPUs, in both orders.
+
+    The narrowest link of the path, links as NCCL rates them; over a peer, of both NVLink paths.
+    """
+    graph = adjacency(machine)
+    types = path_types(machine)
+    pairs = pair_table(machine)
+    gpus = {gpu.name: gpu for gpu in machine.gpus}
+    chips = {node.name: node for node in machine.nodes}
+    between = {ends: kind for ends, kind in types.items() if gpus.keys() >= {*ends}}
+    far = {a for (a, _), kind in between.items() if kind > PathType.NVB}
+    ways = {name: host_routes(graph, name, gpus) for name in far}
+    found: dict[tuple[str, str], BytesPerSecond] = {}
+    for (a, b), kind in between.items():
+        if a == b:
+            continue
+        if kind == PathType.NVL:
+            value = _nvlink(table, gpus[a], pairs[a, b])
+        elif kind == PathType.NVB:
+            value = max(
+                min(_nvlink(table, gpus[a], pairs[a, c]), _nvlink(table, gpus[a], pairs[c, b]))
+                for c in gpus
+                if types.get((a, c)) == types.get((c, b)) == PathType.NVL
+            )
+        elif b in ways[a]:
+            value = _over_host(table, graph, chips, ways[a][b])
+        else:
+            raise TopologyError(f"no path from {a} to {b}")
+        found[a, b] = BytesPerSecond(value)
+    return found
+
+
+def _nvlink(table: NcclRates, gpu: Gpu, pair: Pair) -> float:
+    return table.nvlink_rate(gpu.capability).value * pair.count
+
+
+def _over_host(
+    table: NcclRates, graph: Adjacency, chips: Mapping[str, Node], path: tuple[str, ...]
+) -> float:
+    widths = [table.local.value]
+    for a, b in pairwise(path):
+        edge = graph.edge(a, b)
+        if edge.kind == "pcie":
+            widths.append(table.pcie_rate(edge.generation, edge.count))
+        elif edge.kind == "socket":
+            widths.append(socket_rate(table, chips[a].chip))
+    return min(widths)
+
+
+def socket_rate(table: NcclRates, chip: str) -> float:
+    """Bytes per second NCCL expects between processors; an unknown one counts as Skylake.
+
+    chip : vendor, family and model as in a topology file: ``GenuineIntel 6 143``.
+    """
+    known = {name: rate.value for name, rate in table.socket}
+    vendor, _, numbers = chip.partition(" ")
+    if vendor == "AuthenticAMD":
+        return known["amd"]
+    if vendor.startswith("arm"):
+        return known["arm"]
+    if vendor.startswith("power"):
+        return known["power"]
+    model = int(numbers.split()[-1]) if numbers.split() and numbers.split()[-1].isdecimal() else 0
+    if model >= 0xCF:
+        return known["emerald_rapids"]
+    return known["sapphire_rapids"] if model >= 0x8F else known["skylake"]
+
+
+def peer_allowed(machine: Machine, a: str, b: str) -> Access:
+    """Tell whether the driver lets `a` and `b` read each other's memory.
+
+    NVLink always does; over PCIe a status matrix decides, then the kind of card.
+    """
+    gpus = {gpu.name: gpu for gpu in machine.gpus}
+    return _peer_allowed(machine, pair_table(machine), gpus[a], gpus[b])
+
+
+def _peer_allowed(
+    machine: Machine, pairs: Mapping[tuple[str, str], Pair], a: Gpu, b: Gpu
+) -> Access:
+    if a.mig or b.mig:
+        return Access(allowed=False, reason="MIG slices have no peer access")
+    pair = pairs.get((a.name, b.name))
+    if pair is not None and pair.kind in ("NVLINK", "NVSWITCH"):
+        return Access(allowed=True, reason="NVLink")
+    states = [
+        peer.state
+        for peer in machine.peers
+        if {peer.a, peer.b} == {a.name, b.name} and peer.capability in _ACCESS
+    ]
+    worst = next((state for state in states if state != "OK"), None)
+    if worst is not None:
+        return Access(allowed=False, reason=f"nvidia-smi topo -p2p: {_REFUSED[worst]}")
+    if states:
+        return Access(allowed=True, reason="nvidia-smi topo -p2p: OK")
+    if not (a.peer_to_peer and b.peer_to_peer):
+        return Access(allowed=False, reason=a.no_peers or b.no_peers or NO_PEERS)
+    return Access(allowed=True, reason="PCIe")
+
+
+def refused_pairs(machine: Machine) -> tuple[tuple[str, str, str], ...]:
+    """List the pairs of GPUs of one host without peer access, with the reason."""
+    pairs = pair_table(machine)
+    found = []
+    for index, a in enumerate(machine.gpus):
+        for b in machine.gpus[index + 1 :]:
+            access = _peer_allowed(machine, pairs, a, b)
+            if not access.allowed and a.host == b.host:
+                found.append((a.name, b.name, access.reason))
+    return tuple(found)
+
+
+def nccl_peers(machine: Machine, level: PathType | None = None) -> dict[tuple[str, str], Access]:
+    """Tell for every two GPUs whether NCCL would use peer access, or stage through host memory.
+
+    level : NCCL_P2P_LEVEL; by default PXB, SYS for two GPUs or fewer on an AMD processor.
+
+    >>> from topology.catalogue.tables import hardware
+    >>> from topology.machine.node import machine_of
+    >>> nccl_peers(machine_of(hardware("rtx-pro-6000")))["GPU0", "GPU2"].reason
+    'PHB is beyond level PXB'
+    """
+    types = path_types(machine)
+    pairs = pair_table(machine)
+    limit = level if level is not None else _peer_level(machine)
+    return {
+        (a.name, b.name): _nccl_access(
+            _peer_allowed(machine, pairs, a, b), types.get((a.name, b.name), PathType.DIS), limit
+        )
+        for a in machine.gpus
+        for b in machine.gpus
+        if a is not b
+    }
+
+
+def _nccl_access(driver: Access, kind: PathType, limit: PathType) -> Access:
+    if not driver.allowed:
+        return driver
+    if kind > limit:
+        return Access(allowed=False, reason=f"{kind.name} is beyond level {limit.name}")
+    return Access(allowed=True, reason=f"{kind.name} is within level {limit.name}")
+
+
+def _peer_level(machine: Machine) -> PathType:
+    amd = any(node.chip.startswith("AuthenticAMD") for node in machine.nodes)
+    return PathType.SYS if amd and len(machine.gpus) <= 2 else PathType.PXB
+
+
+def gpudirect(machine: Machine) -> dict[tuple[str, str], Access]:
+    """Tell for every GPU and NIC whether the NIC may read the GPU's memory (GPUDirect RDMA)."""
+    types = path_types(machine)
+    return {
+        (gpu.name, nic.name): _direct(gpu, nic, types.get((gpu.name, nic.name), PathType.DIS))
+        for gpu in machine.gpus
+        for nic in machine.nics
+    }
+
+
+def _direct(gpu: Gpu, nic: Nic, kind: PathType) -> Access:
+    if gpu.mig or nic.virtual or False in (gpu.gpudirect, nic.gpudirect):
+        return Access(allowed=False, reason="the topology file or the kind of port rules it out")
+    if not gpu.peer_to_peer:
+        return Access(allowed=False, reason=gpu.no_peers or NO_PEERS)
+    limit = PathType.P2C if kind == PathType.P2C else PathType.PXB
+    if kind > limit:
+        return Access(allowed=False, reason=f"{kind.name} is beyond {limit.name}")
+    return Access(allowed=True, reason=kind.name)
+
+
+def nearest_nics(machine: Machine, gpu: str) -> tuple[Nic, ...]:
+    """List the NICs on the best path type from `gpu`."""
+    types = path_types(machine)
+    ranked = {nic: types.get((gpu, nic.name), PathType.DIS) for nic in machine.nics}
+    best = min(ranked.values(), default=PathType.DIS)
+    return tuple(nic for nic, kind in ranked.items() if kind == best and kind < PathType.DIS)
+
+
+def processor_of(machine: Machine) -> dict[str, str | None]:
+    """Name the processor (socket or NUMA node) that each GPU of one copy hangs on."""
+    graph = adjacency(machine)
+    return {gpu.name: nearest(graph, gpu.name, "cpu") for gpu in machine.gpus}

@@ -1,0 +1,228 @@
+"""Ways through a machine: which parts a copy from one device to another passes."""
+
+import heapq
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from topology.base.errors import TopologyError
+from topology.machine.expand import all_edges
+from topology.machine.graph import Edge, EdgeKind, Machine, NodeKind, PairKind, kinds_of
+
+Hop = tuple[str, str]  # one link in one direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """How far a route may climb: links it may use and parts it may pass."""
+
+    name: str
+    edges: frozenset[EdgeKind]
+    through: frozenset[NodeKind]
+
+
+def _level(name: str, edges: Sequence[EdgeKind], through: Sequence[NodeKind]) -> Level:
+    return Level(name=name, edges=frozenset(edges), through=frozenset(through))
+
+
+NVLINK: Final = _level("nvlink", ("nvlink",), ("nvswitch",))
+NVLINK_PEER: Final = _level("nvlink over a peer", ("nvlink",), ("nvswitch", "gpu"))
+SWITCHES: Final = _level("switches", ("pcie",), ("pcie_switch",))
+ROOT: Final = _level("root", ("pcie", "host"), ("pcie_switch", "root"))
+PROCESSOR: Final = _level("processor", ("pcie", "host", "c2c"), ("pcie_switch", "root", "cpu"))
+SYSTEM: Final = _level("system", ("pcie", "host", "c2c", "socket"), ("pcie_switch", "root", "cpu"))
+NETWORK: Final = _level(
+    "network",
+    ("pcie", "host", "c2c", "socket", "network"),
+    ("pcie_switch", "root", "cpu", "nic", "switch"),
+)
+CLIMB: Final = (SWITCHES, ROOT, PROCESSOR, SYSTEM, NETWORK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adjacency:
+    """Links by the part they leave, the widest between two neighbours, and what each part is."""
+
+    links: Mapping[str, tuple[tuple[str, Edge], ...]]
+    widest: Mapping[Hop, Edge]
+    kinds: Mapping[str, NodeKind]
+
+    def kind(self, name: str) -> NodeKind:
+        """Tell what `name` is; parts of a copy are named after the copy."""
+        return self.kinds.get(name) or self.kinds.get(name.rpartition("/")[2], "switch")
+
+    def steps(self, name: str, level: Level) -> Iterator[tuple[str, Edge]]:
+        """Yield the links out of `name` that `level` allows."""
+        return ((to, edge) for to, edge in self.links.get(name, ()) if edge.kind in level.edges)
+
+    def edge(self, a: str, b: str) -> Edge:
+        """Look up the widest link between two neighbours."""
+        return self.widest[a, b]
+
+    def bandwidth(self, path: Sequence[str]) -> float:
+        """Bytes per second of the narrowest link on a path; infinite for a path of one part."""
+        return min(
+            (self.edge(a, b).bandwidth.value for a, b in pairwise(path)), default=float("inf")
+        )
+
+    def latency(self, path: Sequence[str]) -> float:
+        """Seconds to cross every link of a path."""
+        return sum(self.edge(a, b).latency.value for a, b in pairwise(path))
+
+
+def adjacency(machine: Machine, *, whole: bool = False) -> Adjacency:
+    """Index the links of one copy, or of the `whole` cluster."""
+    links: dict[str, list[tuple[str, Edge]]] = {}
+    widest: dict[Hop, Edge] = {}
+    for edge in all_edges(machine) if whole else machine.edges:
+        for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
+            links.setdefault(a, []).append((b, edge))
+            if edge.bandwidth.value > widest.setdefault((a, b), edge).bandwidth.value:
+                widest[a, b] = edge
+    return Adjacency(
+        links={name: tuple(out) for name, out in links.items()},
+        widest=widest,
+        kinds=kinds_of(machine),
+    )
+
+
+def route(graph: Adjacency, a: str, b: str, level: Level) -> tuple[str, ...] | None:
+    """Find the widest path that `level` allows, the shortest of those; None if there is none.
+
+    >>> from topology.catalogue.tables import hardware
+    >>> from topology.machine.node import machine_of
+    >>> graph = adjacency(machine_of(hardware("h100-sxm")))
+    >>> route(graph, "GPU0", "GPU5", NVLINK)
+    ('GPU0', 'NVSwitch', 'GPU5')
+    """
+    return routes(graph, a, level).get(b)
+
+
+def routes(graph: Adjacency, start: str, level: Level) -> dict[str, tuple[str, ...]]:
+    """Find such a path to every part in reach: one search for widths, one of links a width."""
+    widths = _widths(graph, start, level)
+    found: dict[str, tuple[str, ...]] = {start: (start,)}
+    for width in set(widths.values()) - {widths[start]}:
+        paths = reach(graph, start, level, width)
+        found |= {end: path for end, path in paths.items() if widths[end] == width}
+    return found
+
+
+def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Find the paths over PCIe that climb least, to all of `ends` that are in reach.
+
+    >>> from topology.catalogue.tables import hardware
+    >>> from topology.machine.node import machine_of
+    >>> graph = adjacency(machine_of(hardware("l4")))
+    >>> len(host_routes(graph, "GPU0", ["GPU1"])["GPU1"])
+    5
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for level in CLIMB:
+        if found.keys() >= set(ends):
+            break
+        found = routes(graph, start, level) | found
+    return found
+
+
+def host_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
+    """Find the path over PCIe that climbs least.
+
+    Raises
+    ------
+    TopologyError
+        If nothing joins the two.
+    """
+    path = host_routes(graph, a, [b]).get(b)
+    if path is None:
+        raise TopologyError(f"no path from {a} to {b}")
+    return path
+
+
+def staged_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
+    """Find the path of a copy through the memory of the host: up from `a`, down to `b`."""
+    near = nearest(graph, a, "cpu")
+    if near is None:
+        return host_route(graph, a, b)
+    return host_route(graph, a, near) + host_route(graph, near, b)[1:]
+
+
+def nearest(graph: Adjacency, name: str, kind: NodeKind) -> str | None:
+    """Find the closest part of a kind, over PCIe."""
+    return next(
+        (node for node, _ in _spread(graph, name, SYSTEM) if graph.kind(node) == kind), None
+    )
+
+
+def hops(path: Sequence[str]) -> tuple[Hop, ...]:
+    """Split a path into its links, each with its direction."""
+    return tuple(pairwise(path))
+
+
+def reach(
+    graph: Adjacency, start: str, level: Level, width: float = 0.0
+) -> dict[str, tuple[str, ...]]:
+    """Find a path of fewest links from `start` to every device that `level` lets it reach.
+
+    Links carry at least `width` bytes a second.
+    """
+    paths: dict[str, tuple[str, ...]] = {start: (start,)}
+    for node, before in _spread(graph, start, level, width):
+        paths[node] = (*paths[before], node)
+    return paths
+
+
+def path_kind(graph: Adjacency, path: Sequence[str]) -> PairKind:
+    """Name a path as ``nvidia-smi topo`` would: by the highest thing it passes."""
+    edges = {graph.edge(a, b).kind for a, b in pairwise(path)}
+    between = [graph.kind(name) for name in path[1:-1]]
+    if "network" in edges:
+        return "NET"
+    if edges == {"nvlink"}:
+        return "NVSWITCH" if "nvswitch" in between else "NVLINK"
+    if edges == {"c2c"} and not between:
+        return "C2C"
+    return "SYS" if "socket" in edges else _host_kind(between)
+
+
+def _host_kind(between: Sequence[NodeKind]) -> PairKind:
+    """Name a path that stays on one processor; a processor without roots is its own bridge."""
+    if "cpu" in between and "root" in between:
+        return "NODE"
+    if "cpu" in between or "root" in between:
+        return "PHB"
+    return "PXB" if between.count("pcie_switch") > 1 else "PIX"
+
+
+def _spread(
+    graph: Adjacency, start: str, level: Level, width: float = 0.0
+) -> Iterator[tuple[str, str]]:
+    """Yield every part in reach with the part before it, nearest first."""
+    seen, queue = {start}, deque([start])
+    while queue:
+        node = queue.popleft()
+        if node != start and graph.kind(node) not in level.through:
+            continue
+        for to, edge in graph.steps(node, level):
+            if to not in seen and edge.bandwidth.value >= width:
+                seen.add(to)
+                queue.append(to)
+                yield to, node
+
+
+def _widths(graph: Adjacency, start: str, level: Level) -> dict[str, float]:
+    """Bandwidth of the widest path to every part in reach (Dijkstra with min for +)."""
+    best = {start: float("inf")}
+    heap = [(-best[start], start)]
+    while heap:
+        width, node = heapq.heappop(heap)
+        if -width < best[node] or (node != start and graph.kind(node) not in level.through):
+            continue
+        for to, edge in graph.steps(node, level):
+            through = min(-width, edge.bandwidth.value)
+            if through > best.get(to, 0.0):
+                best[to] = through
+                heapq.heappush(heap, (-through, to))
+    return best

@@ -1,0 +1,251 @@
+"""The machine this runs on, as NVML sees it: a plain table first, then what it means."""
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, cast
+
+from topology.base.errors import TopologyError
+from topology.base.units import Bytes
+from topology.catalogue.hardware import Hardware, check_pcie_generation
+from topology.catalogue.tables import hardware_names
+from topology.machine.concerns import environment_concerns
+from topology.machine.graph import Machine, PairKind, PeerState, PeerStatus
+from topology.readers.assemble import Choices, assemble
+from topology.readers.files import environment
+from topology.readers.read import finished
+from topology.readers.reading import RANKS, GpuText, Label, Reading
+
+Snapshot: TypeAlias = Mapping[str, Sequence[Mapping[str, object]]]
+_LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_STATES: Final = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
+_MOST_LINKS: Final = 36
+_SWITCH: Final = 2  # NVML's type of what is at the other end of an NVLink
+
+
+def detect(*, hardware: Hardware | None = None, pcie_generation: int | None = None) -> Machine:
+    """Describe the machine this runs on; variables of NCCL that hold it back are warned of.
+
+    Parameters
+    ----------
+    hardware, pcie_generation : of GPUs that NVML names and the catalogue does not know.
+
+    Raises
+    ------
+    InputError
+        If there is no NVML, no driver, no GPU, or they are of another kind; the message says so.
+    """
+    check_pcie_generation(pcie_generation)
+    seen = machine_from(snapshot(), hardware=hardware, pcie_generation=pcie_generation)
+    return replace(seen, warnings=(*seen.warnings, *environment_concerns(environment())))
+
+
+def snapshot() -> Snapshot:
+    """Ask NVML for GPUs, the levels between them, peer states and NVLinks.
+
+    Raises
+    ------
+    TopologyError
+        If the NVML bindings or the driver are missing.
+    """
+    try:
+        pynvml = importlib.import_module("pynvml")  # an optional extra
+    except ImportError:
+        raise TopologyError(
+            "detection needs NVML: got no module pynvml, wanted the package nvidia-ml-py"
+        ) from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise TopologyError(f"detection needs an NVIDIA driver: NVML says {error}") from None
+    try:
+        return _asked(pynvml)
+    except pynvml.NVMLError as error:
+        raise TopologyError(
+            f"detection: got the error {str(error)[:100]!r} from NVML, wanted a list of GPUs"
+        ) from None
+    finally:
+        _try(pynvml, "nvmlShutdown")
+
+
+def machine_from(
+    seen: Snapshot, *, hardware: Hardware | None = None, pcie_generation: int | None = None
+) -> Machine:
+    """Build the machine that a snapshot describes.
+
+    Parameters
+    ----------
+    seen : ``gpus`` with name, memory_bytes, bus, numa, mig, generation, lanes, most_lanes;
+        ``pairs`` with a, b (indices), level (NVML's), peer (NVML's); ``nvlinks`` with gpu (index),
+        remote (bus), kind (NVML's). Absent or None where NVML does not say.
+
+    Examples
+    --------
+    >>> gpu = {"name": "NVIDIA L4", "memory_bytes": 24e9}
+    >>> pair = {"a": 0, "b": 1, "level": 50, "peer": 1}
+    >>> machine = machine_from({"gpus": [gpu, gpu], "pairs": [pair], "nvlinks": []})
+    >>> machine.pairs[0].kind, machine.peers[0].state
+    ('SYS', 'CNS')
+
+    Raises
+    ------
+    TopologyError
+        If the snapshot holds no GPU.
+    """
+    gpus = tuple(_gpu(index, row) for index, row in enumerate(seen.get("gpus", ())))
+    if not gpus:
+        raise TopologyError("detection: NVML lists no GPU")
+    under = dict(_levels(seen))
+    labels = {**under, **_nvlinks(seen, gpus)}
+    reading = Reading(
+        source="NVML",
+        gpus=gpus,
+        labels=labels,
+        under={pair: label for pair, label in under.items() if labels[pair] != label},
+        peers=tuple(_peers(seen)),
+        assumptions=("NVML does not list NICs",),
+    )
+    choices = Choices(
+        name="this machine",
+        hardware=hardware,
+        pcie_generation=pcie_generation,
+        catalogue=hardware_names(),
+    )
+    return finished(assemble(reading, choices), choices)
+
+
+def _gpu(index: int, row: Mapping[str, object]) -> GpuText:
+    memory = row.get("memory_bytes")
+    lanes, most = _whole(row, "lanes"), _whole(row, "most_lanes")
+    return GpuText(
+        name=f"GPU{index}",
+        product=str(row.get("name") or ""),
+        memory=Bytes(float(memory)) if isinstance(memory, int | float) else None,
+        bus=str(row.get("bus") or ""),
+        numa=_whole(row, "numa"),
+        mig=bool(row.get("mig")),
+        generation=_whole(row, "generation") or 0,
+        lanes=lanes or most or 16,
+        most_lanes=most or lanes or 16,
+    )
+
+
+def _whole(row: Mapping[str, object], key: str) -> int | None:
+    value = row.get(key)
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _ends(row: Mapping[str, object]) -> tuple[str, str]:
+    return f"GPU{row['a']}", f"GPU{row['b']}"
+
+
+def _levels(seen: Snapshot) -> Iterator[tuple[tuple[str, str], Label]]:
+    for row in seen.get("pairs", ()):
+        kind = _LEVELS.get(_whole(row, "level") or 0) if row.get("level") is not None else None
+        if kind in RANKS:
+            yield _ends(row), Label(cast(PairKind, kind))
+
+
+def _peers(seen: Snapshot) -> Iterator[PeerStatus]:
+    for row in seen.get("pairs", ()):
+        state = _STATES.get(_whole(row, "peer") or 0) if row.get("peer") is not None else None
+        if state:
+            a, b = _ends(row)
+            yield PeerStatus(a=a, b=b, state=cast(PeerState, state), capability="r")
+
+
+def _nvlinks(seen: Snapshot, gpus: Sequence[GpuText]) -> dict[tuple[str, str], Label]:
+    """Label pairs by their NVLinks: those they share, or those both have to switches."""
+    index = {gpu.bus: number for number, gpu in enumerate(gpus) if gpu.bus}
+    direct: dict[tuple[int, int], int] = {}
+    switched = [0] * len(gpus)
+    for row in seen.get("nvlinks", ()):
+        gpu = _whole(row, "gpu")
+        peer = index.get(str(row.get("remote") or ""))
+        if gpu is None or gpu >= len(gpus):
+            continue
+        if peer is not None and peer > gpu:  # each link shows at both ends
+            direct[gpu, peer] = direct.get((gpu, peer), 0) + 1
+        elif row.get("kind") == _SWITCH:
+            switched[gpu] += 1
+    found = {
+        (a, b): min(switched[a], switched[b])
+        for a in range(len(gpus))
+        for b in range(a + 1, len(gpus))
+        if min(switched[a], switched[b])
+    }
+    return {
+        (f"GPU{a}", f"GPU{b}"): Label("NVLINK", count)
+        for (a, b), count in {**direct, **found}.items()
+    }
+
+
+def _asked(nvml: Any) -> Snapshot:  # noqa: ANN401  # the bindings have no types
+    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    return {
+        "gpus": [_row(nvml, handle) for handle in handles],
+        "pairs": [
+            {
+                "a": a,
+                "b": b,
+                "level": _try(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b]),
+                "peer": _try(nvml, "nvmlDeviceGetP2PStatus", handles[a], handles[b], 0),
+            }
+            for a in range(len(handles))
+            for b in range(a + 1, len(handles))
+        ],
+        "nvlinks": [
+            {"gpu": index, **end}
+            for index, handle in enumerate(handles)
+            for end in _ports(nvml, handle)
+        ],
+    }
+
+
+def _row(nvml: Any, handle: object) -> dict[str, object]:  # noqa: ANN401
+    memory = _try(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    bus = _try(nvml, "nvmlDeviceGetPciInfo", handle)
+    mig = _try(nvml, "nvmlDeviceGetMigMode", handle)
+    return {
+        "name": _word(_try(nvml, "nvmlDeviceGetName", handle)),
+        "memory_bytes": getattr(memory, "total", None),
+        "bus": _word(getattr(bus, "busId", None)),
+        "numa": _numa(nvml, handle),
+        "mig": bool(mig and mig[0]),
+        "generation": _try(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        "lanes": _try(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "most_lanes": _try(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
+    }
+
+
+def _numa(nvml: Any, handle: object) -> int | None:  # noqa: ANN401
+    """Find the one NUMA node near a GPU; None where NVML names none or several."""
+    masks = _try(nvml, "nvmlDeviceGetMemoryAffinity", handle, 4, 0)
+    nodes = [
+        64 * word + bit
+        for word, mask in enumerate(masks or ())
+        for bit in range(64)
+        if int(mask) >> bit & 1
+    ]
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _ports(nvml: Any, handle: object) -> Iterator[dict[str, object]]:  # noqa: ANN401
+    """Yield the far end of every NVLink that is up."""
+    for link in range(_MOST_LINKS):
+        if _try(nvml, "nvmlDeviceGetNvLinkState", handle, link) == 1:
+            remote = _try(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+            kind = _try(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+            yield {"remote": _word(getattr(remote, "busId", None)), "kind": kind}
+
+
+def _try(nvml: Any, ask: str, *arguments: object) -> Any:  # noqa: ANN401
+    """Ask NVML; None for what a card, a driver or the bindings do not support."""
+    try:
+        return getattr(nvml, ask)(*arguments)
+    except (AttributeError, nvml.NVMLError):
+        return None
+
+
+def _word(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")

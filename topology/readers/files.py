@@ -1,0 +1,101 @@
+"""The one place where a reader opens a file, or looks at the variables it runs with."""
+
+import os
+from pathlib import Path
+
+from topology.base.errors import InputError, TopologyError
+from topology.readers.lines import MOST_CHARACTERS
+
+_LONGEST_PATH = 1024
+
+
+def text_of(source: str | Path) -> str:
+    """Give the text that `source` is, or that the file it names holds.
+
+    A string with a line break, a ``<`` or a ``{`` is text; any other names a file.
+
+    Raises
+    ------
+    TopologyError
+        If there is no such file, it is a folder, over 10 MiB, or no text.
+    """
+    if is_text(source):
+        return str(source)
+    shown = str(source)[:100]
+    try:
+        if len(str(source)) > _LONGEST_PATH or not Path(source).exists():
+            raise TopologyError(f"no such file: {shown!r}")
+        _check_regular(Path(source), repr(shown))
+        size = Path(source).stat().st_size
+        if size > MOST_CHARACTERS:
+            raise TopologyError(f"{shown}: {size} bytes: expected at most {MOST_CHARACTERS}")
+        return decoded(Path(source).read_bytes(), shown)
+    except (OSError, ValueError) as error:
+        if isinstance(error, TopologyError):
+            raise
+        raise TopologyError(f"cannot read {shown!r}: {error}") from None
+
+
+def content(source: str, most: int) -> bytes:
+    """Read a file of at most `most` bytes; the caller says of which option or kind it is.
+
+    Raises
+    ------
+    InputError
+        If it is not there, no file (a pipe or a device never ends), too large, or unreadable.
+    """
+    path, data = Path(source), b""
+    try:
+        exists, regular = path.exists(), path.is_file()
+        if regular or not exists:
+            with path.open("rb") as file:
+                data = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(getattr(error, "strerror", None) or "no path") from None
+    if exists and not regular:
+        raise InputError(f"not a file but a {_kind(path)}")
+    if len(data) > most:
+        raise InputError(f"wanted a file of at most {most} bytes")
+    return data
+
+
+def _check_regular(path: Path, shown: str) -> None:
+    """Refuse a folder, and a pipe or a device, which may never end."""
+    if not path.is_file():
+        raise TopologyError(f"{shown} is a {_kind(path)}, wanted a file")
+
+
+def _kind(path: Path) -> str:
+    return "folder" if path.is_dir() else "pipe or device"
+
+
+def is_file(source: str) -> bool:
+    """Whether a text is the name of something that is there; False for what is no name."""
+    try:
+        return len(source) <= _LONGEST_PATH and Path(source).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def is_text(source: str | Path) -> bool:
+    """Tell text from the name of a file."""
+    return isinstance(source, str) and any(mark in source for mark in "\n\r<{")
+
+
+def decoded(data: bytes, name: str) -> str:
+    r"""Turn bytes into text: UTF-8, or UTF-16 where a byte-order mark says so.
+
+    >>> decoded("GPU0".encode("utf-16"), "paste.txt")
+    'GPU0'
+    """
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        return data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        at = data[: error.start].count(b"\n") + 1
+        raise TopologyError(f"{name}: line {at} is not text: got binary data") from None
+
+
+def environment() -> dict[str, str]:
+    """Give the variables that this program runs with."""
+    return dict(os.environ)

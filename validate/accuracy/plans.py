@@ -1,0 +1,155 @@
+"""How far whole plans are from published times: model, plan, hardware, in seconds."""
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+
+from planner.api import request_of
+from planner.request.plan import parse_plan
+from planner.search.outcome import PlanEstimate
+from planner.search.search import price, question_of
+from topology.base.errors import InputError
+from validate.accuracy.kernels import Score, summary
+
+COLUMNS: Final = (
+    "model", "hardware", "gpus", "plan", "runtime", "attention", "height", "width", "frames",
+    "steps", "part", "seconds", "source",
+)  # fmt: skip
+MORE: Final = ("group", "engine", "batch", "input_tokens", "output_tokens", "precision")
+"""Columns that a file may have beside."""
+
+Part = Literal["latency", "denoise", "step", "prefill", "speedup"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One published time of a plan.
+
+    part : what the seconds are of: the whole, the ``denoise`` stage, one ``step``, the
+    ``prefill``; for ``speedup`` the denoise stage, of which only the ratio to one GPU is compared.
+    height, width, frames, steps, input_tokens, output_tokens : 0 for the model's usual ones.
+    group : line that it counts in, empty for that of its family.
+    """
+
+    model: str
+    hardware: str
+    gpus: int
+    plan: str
+    runtime: str
+    attention: str
+    height: int
+    width: int
+    frames: int
+    steps: int
+    part: Part
+    seconds: float
+    source: str
+    group: str = ""
+    engine: str = ""
+    batch: int = 1
+    input_tokens: int = 0
+    output_tokens: int = 0
+    precision: str = "bf16"
+
+    @property
+    def predicted(self) -> float:
+        """Seconds of the same part, as the planner prices it."""
+        found = _priced(replace(self, seconds=1.0, source="-", part="latency"))
+        match self.part:
+            case "latency":
+                return found.latency_s
+            case "step":
+                return found.step_s
+            case "denoise" | "speedup":
+                return found.stages_s["denoise"]
+            case "prefill":
+                return found.stages_s["prefill"]
+
+
+@cache
+def _priced(figure: Figure) -> PlanEstimate:
+    names = ("hardware", "runtime", "attention", "height", "width", "frames", "steps", *MORE[1:])
+    asked: dict[str, object] = {name: getattr(figure, name) for name in names}
+    given = {name: value for name, value in asked.items() if value}
+    if figure.height:
+        given["offload"] = True
+    return price(question_of(request_of(figure.model, figure.gpus, given)), parse_plan(figure.plan))
+
+
+def read_figures(text: str) -> list[Figure]:
+    """Read a CSV `text` with `COLUMNS`.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, or a row has no source.
+    """
+    table = csv.DictReader(text.splitlines())
+    missing = set(COLUMNS) - set(table.fieldnames or ())
+    if missing:
+        raise InputError(f"figures of plans: missing columns {sorted(missing)}")
+    return [_figure(row) for row in table]
+
+
+def _figure(row: Mapping[str, str]) -> Figure:
+    if not row["source"].strip():
+        raise InputError(f"figure of {row['model']} on {row['hardware']}: no source")
+    return Figure(
+        model=row["model"],
+        hardware=row["hardware"],
+        gpus=int(row["gpus"]),
+        plan=row["plan"],
+        runtime=row["runtime"],
+        attention=row["attention"],
+        height=int(row["height"]),
+        width=int(row["width"]),
+        frames=int(row["frames"]),
+        steps=int(row["steps"]),
+        part=cast(Part, row["part"]),
+        seconds=float(row["seconds"]),
+        source=row["source"],
+        **_more(row),
+    )
+
+
+def _more(row: Mapping[str, str]) -> dict[str, Any]:
+    found = {name: row[name] for name in MORE if row.get(name)}
+    counts = ("batch", "input_tokens", "output_tokens")
+    return {name: int(value) if name in counts else value for name, value in found.items()}
+
+
+def family(figure: Figure) -> str:
+    """Put a figure in a group: its own, or models by family, speed-ups apart."""
+    if figure.group:
+        return figure.group
+    name = figure.model.split("-")[0].split(".")[0].rstrip("0123456789")
+    if figure.part == "speedup":
+        return f"{name} speed-up"
+    return "cosmos-predict" if "predict" in figure.model else figure.model.split("-")[0]
+
+
+def score(figures: Iterable[Figure]) -> list[Score]:
+    """Compare figures with the planner, a group a line."""
+    found = list(figures)
+    single = {_series(f): f for f in found if f.part == "speedup" and f.gpus == 1}
+    groups: dict[str, list[float]] = {}
+    for figure in found:
+        if figure.part == "speedup" and figure.gpus == 1:
+            continue
+        groups.setdefault(family(figure), []).append(_error(figure, single))
+    return [summary((name,), np.array(errors)) for name, errors in groups.items()]
+
+
+def _error(figure: Figure, single: Mapping[tuple[str, str], Figure]) -> float:
+    if figure.part != "speedup":
+        return figure.predicted / figure.seconds - 1
+    one = single[_series(figure)]
+    return one.predicted / figure.predicted / (one.seconds / figure.seconds) - 1
+
+
+def _series(figure: Figure) -> tuple[str, str]:
+    return figure.model, figure.hardware

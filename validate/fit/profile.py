@@ -1,0 +1,144 @@
+"""Rows of a benchmark in, a calibration profile out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.profiles.profile import Profile, load_profile
+from topology.base.errors import InputError
+from topology.catalogue.fabric import Fabric
+from topology.catalogue.names import by_product
+from topology.catalogue.tables import hardware, names
+from validate.fit.collectives import Recipe
+from validate.fit.kernels import fit_kernels
+from validate.fit.links import Links, fit_hiding, fit_links
+from validate.fit.rows import Row
+from validate.fit.runtimes import communicator, fit_runtimes
+from validate.fit.text import to_toml
+from validate.fit.times import fit_times
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Rows, and what they were measured on.
+
+    manifest : as `validate.bench` writes it. source : names the rows, with their digest.
+    """
+
+    rows: Sequence[Row]
+    manifest: Manifest
+    source: str
+
+
+def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
+    """Fit everything that the rows say something about.
+
+    Parameters
+    ----------
+    recipes : bounds of the curves' parameters, see `validate.fit.collectives.load_recipes`.
+
+    Raises
+    ------
+    InputError
+        If the machine is not in the catalogue, its GPUs differ, or there are too few rows.
+    """
+    name = hardware_of(measured.manifest)
+    device = hardware(name).device
+    date = str(measured.manifest.get("date", ""))
+    identity = f"fit {measured.source}"
+    kernels = fit_kernels(measured.rows, device, measured.source, identity)
+    fabric = fabric_of(measured.manifest, name)
+    links = fit_links(
+        measured.rows,
+        Links(
+            fabric=fabric,
+            recipes=recipes,
+            nccl=release_of(measured.manifest),
+            source=measured.source,
+            identity=identity,
+        ),
+    )
+    times, time_fits = fit_times(measured.rows, fabric, measured.source)
+    hiding = fit_hiding(measured.rows, measured.source)
+    draft = Profile(
+        hardware=name,
+        date=date,
+        source=measured.source,
+        machine=_machine(measured.manifest),
+        software=_software(measured.manifest),
+        kernels=kernels.calibration,
+        curves=replace(links.calibration, times=times),
+        runtimes=fit_runtimes(measured.rows, device, kernels.calibration, measured.source),
+        overlap=hiding.shares,
+        overlap_start=hiding.starts,
+        communicator=communicator(measured.rows, measured.source),
+        fits=(*kernels.fits, *links.fits, *time_fits),
+    )
+    if not draft.fits:
+        good = sum(not row.error for row in measured.rows)
+        raise InputError(f"{measured.source}: got {good} good rows, too few to fit anything")
+    return load_profile(to_toml(draft), draft.name)
+
+
+def hardware_of(manifest: Manifest) -> str:
+    """Name the hardware that a manifest describes.
+
+    Raises
+    ------
+    InputError
+        If there is no GPU, they differ, or the catalogue does not have them.
+
+    Examples
+    --------
+    >>> hardware_of({"machine": {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}]}})
+    'h100-sxm'
+    """
+    gpus = manifest.get("machine", {}).get("gpus", [])
+    products = sorted({str(gpu["name"]) for gpu in gpus})
+    if not products:
+        raise InputError("measurements: got no GPU, wanted one or more")
+    if len(products) > 1:
+        raise InputError(f"measurements: got different GPUs ({', '.join(products)}), wanted one")
+    if "MIG" in products[0] or "Enabled" in str(manifest.get("mig", "")):
+        raise InputError(f"measurements: got a slice of a GPU ({products[0]}), wanted whole ones")
+    found = by_product(names(), products[0])
+    if found is None:
+        raise InputError(f"measurements: {products[0]!r} is not in the catalogue of hardware")
+    return found
+
+
+def fabric_of(manifest: Manifest, name: str) -> Fabric:
+    """Describe the links among the GPUs that were measured together."""
+    machine = manifest["machine"]
+    ranks = int(machine.get("ranks", 1))
+    fabric = hardware(name).fabric(ranks)
+    if ranks > 1 and not machine.get("peer_access", True):
+        return replace(fabric, peer_to_peer=False)
+    return fabric
+
+
+def release_of(manifest: Manifest) -> tuple[int, int]:
+    """Release of NCCL, major and minor."""
+    parts = str(manifest.get("software", {}).get("nccl", "2.29")).split(".")
+    return int(parts[0]), int(parts[1])
+
+
+def _machine(manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    machine = manifest["machine"]
+    gpus = machine["gpus"]
+    found = {
+        "gpu": str(gpus[0]["name"]),
+        "gpus": str(machine.get("ranks", len(gpus))),
+        "memory": f"{int(gpus[0].get('memory_bytes', 0))} B",
+        "power": str(manifest.get("power", "")).partition("\n")[0],
+        "peer_access": "yes" if machine.get("peer_access") else "no",
+    }
+    return tuple((key, text) for key, text in found.items() if text)
+
+
+def _software(manifest: Manifest) -> tuple[tuple[str, str], ...]:
+    known = {str(key): str(text) for key, text in manifest.get("software", {}).items()}
+    known["driver"] = str(manifest.get("driver", "")).partition("\n")[0]
+    return tuple((key, text) for key, text in sorted(known.items()) if text)

@@ -1,0 +1,139 @@
+"""Fit what PyTorch costs beyond its kernels: launches, extra traffic, memory."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.kernels.calibration import KernelCalibration
+from costmodels.kernels.pointwise import pointwise_time
+from costmodels.profiles.profile import RuntimeCalibration
+from costmodels.runtime import Fusion
+from topology.base.sources import Sourced
+from topology.catalogue.devices import Device
+from validate.fit.links import host_of_calls
+from validate.fit.rows import Row
+
+KERNELS: Final[Mapping[str, int]] = {"eager": 5, "compiled": 4}
+"""Kernels of one layer of the measured stack: a compiler fuses the residual with the next norm."""
+WAYS: Final[Mapping[str, tuple[str, str]]] = {
+    "torch-eager": ("eager", "lean"),
+    "torch-compile": ("compiled", "compiled"),
+}
+"""How a runtime's stack and its functions were run; the validator's backend is lean."""
+MOST_KERNELS: Final = 40
+TRAFFIC: Final = np.linspace(0.5, 16.0, 156)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A function at one size: least traffic in bytes, and seconds measured."""
+
+    traffic: float
+    seconds: float
+
+
+def fit_runtimes(
+    rows: Sequence[Row], device: Device, calibration: KernelCalibration, source: str
+) -> tuple[tuple[str, RuntimeCalibration], ...]:
+    """Describe each runtime of PyTorch that the rows say something about."""
+    found = []
+    for name, (stack, way) in WAYS.items():
+        host = _host_of_kernel(rows, stack)
+        functions = tuple(_functions(rows, way, device, calibration))
+        calls = host_of_calls(rows)
+        if host is not None or functions:
+            runtime = RuntimeCalibration(
+                host_kernel=_sourced(host, source),
+                host_collective=_sourced(calls, source),
+                memory=_sourced(_memory(rows, "attention"), source),
+                functions=functions,
+            )
+            found.append((name, runtime))
+    return tuple(found)
+
+
+def communicator(rows: Sequence[Row], source: str) -> Sourced | None:
+    """Bytes that one more communicator takes: the second, or the first where there is no other."""
+    for stage in ("second", "communicator"):
+        found = [
+            row.values["more_bytes"]
+            for row in rows
+            if row.family == "memory" and not row.error and row.sizes["stage"] == stage
+        ]
+        if found and max(found) > 0:
+            return _sourced(max(found), source)
+    return None
+
+
+def _sourced(value: float | None, source: str) -> Sourced | None:
+    return None if value is None else Sourced(value=value, kind="measured", source=source)
+
+
+def _memory(rows: Sequence[Row], stage: str) -> float | None:
+    """Bytes in use by the process at a stage, before any communicator."""
+    found = [
+        row.values["bytes"]
+        for row in rows
+        if row.family == "memory" and not row.error and row.sizes["stage"] == stage
+    ]
+    return max(found) if found else None
+
+
+def _host_of_kernel(rows: Sequence[Row], way: str) -> float | None:
+    """Seconds of host time a kernel: from two depths of one stack, so that what is once drops."""
+    found = {
+        row.number("layers"): row.seconds
+        for row in rows
+        if row.family == "stack" and not row.error and row.sizes["way"] == way
+    }
+    if len(found) < 2:
+        return None
+    shallow, deep = min(found), max(found)
+    each = (found[deep] - found[shallow]) / (deep - shallow) / KERNELS[way]
+    return max(each, 0.0)
+
+
+def _functions(
+    rows: Sequence[Row], way: str, device: Device, calibration: KernelCalibration
+) -> Iterator[tuple[str, Fusion]]:
+    samples: dict[str, list[Sample]] = {}
+    for row in rows:
+        if row.error or not row.mode.startswith(way) or row.family not in ("function", "compiled"):
+            continue
+        sample = Sample(traffic=row.values["traffic_bytes"], seconds=row.seconds)
+        samples.setdefault(str(row.sizes["name"]), []).append(sample)
+    for name, found in sorted(samples.items()):
+        if len(found) >= 2:
+            yield name, fusion_of(found, device, calibration)
+
+
+def fusion_of(
+    samples: Sequence[Sample], device: Device, calibration: KernelCalibration | None
+) -> Fusion:
+    """Find the number of kernels and the traffic that explain how long a function takes.
+
+    Small sizes show the kernels, large ones the traffic; all pairs on a grid are tried.
+
+    Examples
+    --------
+    >>> from topology.catalogue.tables import devices
+    >>> h100 = devices()["h100-sxm"]
+    >>> sizes = [1e5, 1e7, 1e9]
+    >>> samples = [Sample(traffic=b, seconds=3 * pointwise_time(b, h100)) for b in sizes]
+    >>> fusion_of(samples, h100, None)
+    Fusion(traffic=3.0, kernels=3)
+    """
+    least = np.array([sample.traffic for sample in samples])
+    measured = np.array([sample.seconds for sample in samples])
+    best = (np.inf, Fusion(traffic=1.0, kernels=1))
+    for kernels in range(1, MOST_KERNELS + 1):
+        moved = least[:, None] * TRAFFIC / kernels
+        ratio = kernels * pointwise_time(moved, device, calibration) / measured[:, None]
+        miss = np.abs(np.log(ratio)).sum(axis=0)
+        place = int(np.argmin(miss))
+        if miss[place] < best[0] * (1 - 1e-3):
+            traffic = round(float(TRAFFIC[place]), 2)
+            best = (float(miss[place]), Fusion(traffic=traffic, kernels=kernels))
+    return best[1]

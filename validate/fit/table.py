@@ -1,0 +1,324 @@
+"""A profile for people: what it holds and how far to trust it; and what two differ in."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from costmodels.collectives import collective_time
+from costmodels.kernels import attention_time, matmul_time, pointwise_time
+from costmodels.profiles.profile import Fit, Profile
+from topology.base.errors import InputError
+from topology.base.units import GIB, MIB, counted, format_seconds
+from topology.catalogue.tables import hardware
+
+FIT_HEADERS: Final = (
+    "table", "rows", "median", "worst", "held out", "its median", "ninth decile", "its worst"
+)  # fmt: skip
+VALUE_HEADERS: Final = ("parameter", "value", "standard error")
+DIFF_HEADERS: Final = ("parameter", "first", "second", "change", "in standard errors")
+ENTRY_HEADERS: Final = ("profile", "hardware", "used", "parts")
+EXAMPLE_HEADERS: Final = ("example", "first", "second", "change")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A profile under the name it is asked for by. default : used where no other is asked for."""
+
+    name: str
+    profile: Profile
+    default: bool
+
+    def used(self) -> str:
+        """Say when predictions take it."""
+        machine = dict(self.profile.machine)
+        if self.default:
+            return f"by itself for {self.profile.hardware}"
+        there = f"{machine.get('gpus', '1')} x {machine.get('gpu', self.profile.hardware)}"
+        return f"by name, or with --detect on {there}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One fitted number; `error` is its relative standard error, NaN where nothing says."""
+
+    name: str
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One number in two profiles; NaN where one does not have it."""
+
+    name: str
+    first: float
+    second: float
+    sigmas: float
+
+
+def values(profile: Profile) -> list[Value]:
+    """List every fitted number."""
+    fits = dict(profile.fits)
+    found = [*_kernel_values(profile, fits), *_curve_values(profile, fits)]
+    for name, runtime in profile.runtimes:
+        for key in ("host_kernel", "host_collective", "memory"):
+            number = getattr(runtime, key)
+            if number is not None:
+                where = f"runtimes.{name}.{key}"
+                found.append(Value(name=where, value=number.value, error=math.nan))
+    for part in ("overlap", "overlap_start"):
+        for kind, number in getattr(profile, part):
+            found.append(Value(name=f"{part}.{kind}", value=number.value, error=math.nan))
+    return found
+
+
+def _kernel_values(profile: Profile, fits: dict[str, Fit]) -> Iterator[Value]:
+    known = profile.kernels
+    records: list[tuple[str, object]] = [("matmul", known.matmul), ("pointwise", known.pointwise)]
+    records += [(f"attention.{name}", found) for name, found in known.attention]
+    for table, record in records:
+        if record is None or table not in fits:
+            continue
+        for name, error in fits[table].standard_errors:
+            field, _, place = name.partition("@")
+            value = getattr(record, field)
+            number = value[int(place)] if place else value
+            yield Value(name=f"{table}.{name}", value=float(number), error=error)
+
+
+def _curve_values(profile: Profile, fits: dict[str, Fit]) -> Iterator[Value]:
+    for place, fitted in profile.curves.curves:
+        table = f"curves.{place}"
+        for name, error in fits[table].standard_errors if table in fits else ():
+            value = float(getattr(fitted.curve, name))
+            yield Value(name=f"{table}.{name}", value=value, error=error)
+
+
+def medians(profile: Profile) -> dict[str, float]:
+    """Median error of each table, by its name in the file."""
+    known = profile.kernels
+    found = {f"curves.{place}": fitted.median_error for place, fitted in profile.curves.curves}
+    found |= {f"times.{times.place}": times.median_error for times in profile.curves.times}
+    found |= {f"attention.{k}": record.provenance.median_error for k, record in known.attention}
+    if known.matmul is not None:
+        found["matmul"] = known.matmul.provenance.median_error
+    if known.pointwise is not None:
+        found["pointwise"] = known.pointwise.provenance.median_error
+    return found
+
+
+def parts(profile: Profile) -> dict[str, int]:
+    """Count the numbers of each part that a profile has, such as ``matmul`` or ``curves``."""
+    found: dict[str, int] = {}
+    for value in values(profile):
+        name = _part(value.name)
+        found[name] = found.get(name, 0) + 1
+    for times in profile.curves.times:
+        found["times"] = found.get("times", 0) + len(times.sizes)
+    launch = sum(one is not None for one in (profile.curves.host, profile.curves.gap))
+    found |= {"launch": launch} if launch else {}
+    return found | ({"memory": 1} if profile.communicator is not None else {})
+
+
+def _part(name: str) -> str:
+    """Name the part that a number belongs to.
+
+    >>> _part("attention.cudnn.tail"), _part("matmul.floor")
+    ('attention.cudnn', 'matmul')
+    """
+    first, _, rest = name.partition(".")
+    deep = first in ("attention", "runtimes")
+    return f"{first}.{rest.partition('.')[0]}" if deep else first
+
+
+def entry_rows(entries: Sequence[Entry]) -> list[list[str]]:
+    """Write what each profile is for, a line each."""
+    return [
+        [one.name, one.profile.hardware, one.used(), _spoken(parts(one.profile))] for one in entries
+    ]
+
+
+def _spoken(found: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(name.partition(".")[0] for name in found))
+
+
+def entries_to_dict(entries: Sequence[Entry]) -> dict[str, object]:
+    """Return what ``planner profile list --format json`` prints."""
+    return {
+        "profiles": [one.name for one in entries],
+        "details": [
+            {
+                "name": one.name,
+                "hardware": one.profile.hardware,
+                "date": one.profile.date,
+                "default": one.default,
+                "parts": parts(one.profile),
+            }
+            for one in entries
+        ],
+    }
+
+
+def part_rows(first: Profile, second: Profile) -> list[list[str]]:
+    """Write the parts that one of two profiles lacks, with how many numbers the other has."""
+    ours, theirs = parts(first), parts(second)
+    return [
+        [name, _numbers(ours.get(name)), _numbers(theirs.get(name))]
+        for name in dict.fromkeys([*ours, *theirs])
+        if name not in ours or name not in theirs
+    ]
+
+
+def _numbers(count: int | None) -> str:
+    return "-" if count is None else counted(count, "number")
+
+
+def fit_rows(profile: Profile) -> list[list[str]]:
+    """Write how far to trust each table, a line each: the summary of a calibration."""
+    median = medians(profile)
+    return [
+        [
+            name,
+            str(fit.rows),
+            _percent(median.get(name, math.nan)),
+            _percent(fit.worst_error),
+            str(fit.held_out_rows),
+            _percent(fit.held_out_median_error),
+            _percent(fit.held_out_p90_error),
+            _percent(fit.held_out_worst_error),
+        ]
+        for name, fit in profile.fits
+    ]
+
+
+def value_rows(profile: Profile) -> list[list[str]]:
+    """Write every fitted number, a line each."""
+    return [[v.name, f"{v.value:.4g}", _percent(v.error)] for v in values(profile)]
+
+
+def changes(first: Profile, second: Profile) -> list[Change]:
+    """Compare two profiles number by number.
+
+    Raises
+    ------
+    InputError
+        If they are of different hardware.
+    """
+    if first.hardware != second.hardware:
+        raise InputError(
+            f"profiles of {first.hardware} and {second.hardware}: wanted the same hardware"
+        )
+    ours = {value.name: value for value in values(first)}
+    theirs = {value.name: value for value in values(second)}
+    missing = Value(name="", value=math.nan, error=math.nan)
+    return [
+        _change(name, ours.get(name, missing), theirs.get(name, missing))
+        for name in dict.fromkeys([*ours, *theirs])
+    ]
+
+
+def _change(name: str, first: Value, second: Value) -> Change:
+    spread = math.hypot(first.error, second.error)
+    ratio = second.value / first.value if first.value else math.nan
+    sigmas = abs(math.log(ratio)) / spread if spread > 0 and ratio > 0 else math.nan
+    return Change(name=name, first=first.value, second=second.value, sigmas=sigmas)
+
+
+def change_rows(first: Profile, second: Profile) -> list[list[str]]:
+    """Write the differences of two profiles, a line each, in the parts that both have."""
+    alone = {row[0] for row in part_rows(first, second)}
+    return [
+        [
+            change.name,
+            _number(change.first),
+            _number(change.second),
+            _signed(change.first, change.second),
+            "-" if math.isnan(change.sigmas) else f"{change.sigmas:.1f}",
+        ]
+        for change in changes(first, second)
+        if _part(change.name) not in alone
+    ]
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}"
+
+
+def examples(profile: Profile) -> dict[str, float]:
+    """Seconds of a few operations that people know."""
+    found = hardware(profile.hardware)
+    device, known = found.device, profile.kernels
+    times = {
+        "product 4096 x 12288 x 3072": matmul_time(
+            4096, 12288, 3072, device, sustained=True, calibration=known
+        ),
+        "attention 24 x 4608 x 4608 x 128": attention_time(
+            24, 4608, 4608, 128, device, sustained=True, calibration=known
+        ),
+        "copy of 1 GiB": pointwise_time(2.0 * GIB, device, known),
+    }
+    pair = found.fabric(2)
+    for op in ("all_reduce", "all_gather", "all_to_all", "send_recv"):
+        for size in (MIB, 64 * MIB):
+            name = f"{op} of {size // MIB} MiB on 2"
+            times[name] = collective_time(op, float(size), pair, calibration=profile.curves)
+    return {name: float(time) for name, time in times.items()}
+
+
+def example_rows(first: Profile, second: Profile) -> list[list[str]]:
+    """Write what two profiles say of the examples, a line each."""
+    ours, theirs = examples(first), examples(second)
+    return [
+        [name, format_seconds(ours[name]), format_seconds(time), _signed(ours[name], time)]
+        for name, time in theirs.items()
+    ]
+
+
+def to_dict(profile: Profile, name: str = "") -> dict[str, object]:
+    """Return what ``planner profile show --format json`` prints."""
+    median = medians(profile)
+    return {
+        "name": name or profile.name,
+        "measured_as": profile.name,
+        "hardware": profile.hardware,
+        "date": profile.date,
+        "source": profile.source,
+        "machine": dict(profile.machine),
+        "software": dict(profile.software),
+        "fits": {
+            name: _finite({"median_error": median.get(name, math.nan), **asdict(fit)})
+            | {"standard_errors": dict(fit.standard_errors)}
+            for name, fit in profile.fits
+        },
+        "values": {v.name: _finite(asdict(v)) for v in values(profile)},
+    }
+
+
+def diff_to_dict(
+    first: Profile, second: Profile, called: tuple[str, str] = ("", "")
+) -> dict[str, object]:
+    """Return what ``planner profile diff --format json`` prints."""
+    ours, theirs = examples(first), examples(second)
+    return {
+        "first": called[0] or first.name,
+        "second": called[1] or second.name,
+        "parts": {"first": parts(first), "second": parts(second)},
+        "changes": [_finite(asdict(change)) for change in changes(first, second)],
+        "examples_s": {name: [ours[name], theirs[name]] for name in ours},
+    }
+
+
+def _finite(row: dict[str, object]) -> dict[str, object]:
+    """Write what is not known as None: JSON has no NaN."""
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def _signed(first: float, second: float) -> str:
+    if not first or math.isnan(first) or math.isnan(second):
+        return "-"
+    return f"{100 * (second / first - 1):+.1f} %"

@@ -1,0 +1,1 @@
+"""Logs of nccl-tests: what was measured, beside what is predicted."""

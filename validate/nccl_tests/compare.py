@@ -1,0 +1,264 @@
+"""Predicted collectives beside those that nccl-tests measured, and why they part."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from costmodels.collectives import Settings, choose
+from costmodels.collectives.operations import PROTOCOLS, read_op
+from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
+from topology.base.errors import InputError
+from topology.base.units import counted, format_bytes
+from topology.catalogue.fabric import Fabric
+from topology.catalogue.names import by_product
+from topology.catalogue.tables import hardware as find_hardware
+from topology.catalogue.tables import hardware_names, names
+from validate.nccl_tests.diagnosis import Run, diagnose, disturbances, disturbed
+from validate.nccl_tests.fabric import as_said
+from validate.nccl_tests.log import Log, read_log, with_op
+from validate.nccl_tests.operation import forced, inferred_op, sizes_hold
+from validate.nccl_tests.rows import LogRow, ranks_of
+from validate.nccl_tests.shown import ComparedRow, Comparison
+
+if TYPE_CHECKING:
+    from planner.request.subset import Ground
+
+OLDEST: Final = (2, 18)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What the caller says about a log; empty, None and 0 where the log must tell.
+
+    ground : the machine, where the caller has one. name : of the log's file.
+    profile : as in `planner.collectives.table`. here : `ground` is the machine this runs on.
+    sizes : the least and the most bytes of a row; of several ranges, those of each.
+    """
+
+    hardware: str = ""
+    gpus: int | None = None
+    nodes: int = 0
+    ground: "Ground | None" = None
+    op: str = ""
+    algorithm: str = "auto"
+    name: str = ""
+    profile: str = ""
+    here: bool = False
+    sizes: tuple[tuple[float, float], ...] = ((0, np.inf),)
+
+
+def compare_all(text: str, setting: Setting) -> list[Comparison]:
+    """Compare every table of a log with the model.
+
+    Raises
+    ------
+    InputError
+        If there is no table, nobody says what was measured on what, or a log and the caller do
+        not agree about it.
+    """
+    if setting.op:
+        read_op(setting.op)
+    logs = read_log(text)
+    found = [compare(log, setting) for log in logs if _asked(log, setting)]
+    if not found:
+        every = [row.message_bytes for log in logs for row in log.rows]
+        asked = ", ".join(_written(*ends) for ends in setting.sizes[:3])
+        whole = f"{format_bytes(min(every))} to {format_bytes(max(every))}"
+        raise InputError(f"bytes: got {asked}, wanted some of the log's, {whole}")
+    return found
+
+
+def _asked(log: Log, setting: Setting) -> list[LogRow]:
+    """List the rows of the sizes that were asked for."""
+    return [
+        row
+        for row in log.rows
+        if any(low <= row.message_bytes <= high for low, high in setting.sizes)
+    ]
+
+
+def _written(low: float, high: float) -> str:
+    return f"{format_bytes(low)} to {format_bytes(high)}" if low < high else format_bytes(low)
+
+
+def compare(log: Log, setting: Setting) -> Comparison:
+    """Price every row of one table on the links that it was measured on."""
+    log, inferred = known_op(log, setting)
+    fabric, name, said = links_of(log, setting)
+    other = other_hardware(log, name) or log.shared
+    rows = _asked(log, setting)
+    op = read_op(log.op or setting.op)
+    run = Run(
+        op=op,
+        fabric=fabric,
+        algorithm=setting.algorithm if setting.algorithm != "auto" else forced(log, op, fabric),
+        settings=Settings(
+            nccl=max(log.nccl, OLDEST) if log.nccl else Settings().nccl,
+            launcher="single" if log.per_process > 1 else "process",
+            protocols=log.links.switches.protocols,
+        ),
+        sizes=np.array([row.message_bytes for row in rows]),
+        seconds=np.array([row.seconds for row in rows]),
+        known=curves_of(name, setting.profile, setting.ground if setting.here else None),
+        sized=sizes_hold(log, op, fabric.ranks),
+    )
+    return Comparison(
+        title=log.title,
+        op=run.op,
+        hardware=name,
+        gpus=fabric.ranks,
+        nodes=_hosts(log, setting, fabric),
+        rows=tuple(_rows(run, [row.in_place_s for row in rows])),
+        mismatch=other,
+        notes=(*inferred, *said, *_apart(log, fabric), *_notes(log, fabric)),
+        diagnosis=tuple(disturbances(run) if other else diagnose(run)),
+    )
+
+
+def known_op(log: Log, setting: Setting) -> tuple[Log, tuple[str, ...]]:
+    """Find out which collective a log is of, and say so where it had to be inferred.
+
+    Raises
+    ------
+    InputError
+        If nothing tells it, or the log tells another one than the caller.
+    """
+    if log.op is not None:
+        if setting.op not in ("", log.op):
+            raise InputError(f"op: got {setting.op}, wanted {log.op}, which the log says it timed")
+        return log, ()
+    if setting.op:
+        return with_op(log, read_op(setting.op)), ()
+    op, note = inferred_op(log, setting.name, setting.gpus or log.gpus)
+    return with_op(log, op), (note,)
+
+
+def other_hardware(log: Log, name: str) -> str:
+    """Say that a log names other GPUs than those it is compared with; empty where it does not.
+
+    >>> other_hardware(Log(product="NVIDIA H100 80GB HBM3"), "a100-sxm-80gb")
+    'the log names NVIDIA H100 80GB HBM3 (h100-sxm), priced as a100-sxm-80gb'
+    """
+    named = by_product(names(), log.product) if log.product else None
+    if named is None or named == name or name not in hardware_names():
+        return ""
+    if find_hardware(named).device == find_hardware(name).device:
+        return ""
+    return f"the log names {log.product[:60]} ({named}), priced as {name}"
+
+
+def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
+    """Give the links that a log was measured on, the name of its GPUs, and what was read of them.
+
+    What the log says of its links stands before the catalogue; a machine that the caller has
+    stands before both.
+
+    Raises
+    ------
+    InputError
+        If nobody says how many GPUs of which kind there were.
+    """
+    ranks = _ranks(log, setting)
+    nodes = setting.nodes or log.nodes or 0
+    if not 0 <= nodes <= MOST_NODES:
+        raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
+    if log.nodes and nodes != log.nodes and ranks == (log.stated or ranks):
+        raise InputError(f"nodes: got {nodes}, wanted {log.nodes}, which the log says it ran on")
+    hosts = nodes if nodes > 1 else 0
+    if setting.ground is not None:
+        part = setting.ground.on(ranks, hosts)
+        return part.fabric(), part.machine.hardware or part.machine.name, ()
+    name = setting.hardware or by_product(names(), log.product)
+    if not name:
+        shown = repr(log.product[:40]) if log.product else "nothing"
+        raise InputError(
+            f"log: got {shown} for the kind of GPU, wanted a catalogue name: give --hardware"
+        )
+    found = find_hardware(name)
+    usual, name = links(ranks, name, 0 if found.domain > found.gpus else hosts)
+    fabric, said = as_said(usual, log.links, found, log.product)
+    return fabric, name, said
+
+
+def _hosts(log: Log, setting: Setting, fabric: Fabric) -> int:
+    """Count the hosts; each GPU is a node of its own where all of them talk over NICs."""
+    apart = fabric.nodes == fabric.ranks
+    return (setting.nodes or log.nodes or fabric.nodes) if apart else fabric.nodes
+
+
+def _ranks(log: Log, setting: Setting) -> int:
+    """Say how many GPUs ran: as the caller says, who may leave out some of those that are listed.
+
+    Raises
+    ------
+    InputError
+        If nobody says, it cannot be, or the log says another number.
+    """
+    asked = setting.gpus
+    ranks = log.gpus if asked is None else asked
+    if ranks is None or (asked is None and ranks < 2):
+        raise InputError(f"log: got {ranks or 'no'} GPUs, wanted two or more: give --gpus")
+    if not 2 <= ranks <= MOST_GPUS:
+        raise InputError(f"gpus: got {ranks}, wanted a whole number from 2 to {MOST_GPUS}")
+    some = log.stated > ranks == ranks_of(log.op, log.rows)
+    if log.stated and ranks != log.stated and not some:
+        raise InputError(f"gpus: got {ranks}, wanted {log.stated}, which the log says it ran on")
+    return ranks
+
+
+def _apart(log: Log, fabric: Fabric) -> Iterator[str]:
+    """Say which of the GPUs that a log lists ran."""
+    if log.stated > fabric.ranks:
+        yield f"bandwidths of {fabric.ranks} of the {log.stated} GPUs that the log lists, in groups"
+
+
+def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
+    predicted, bad = run.times(), disturbed(run.seconds)
+    factor = bus_factor(run.op, run.fabric.ranks)
+    columns = zip(run.sizes, run.seconds, in_place, predicted, bad, strict=True)
+    for size, measured, inside, time, marked in columns:
+        algorithm, protocol = choose(
+            run.op, float(size), run.fabric, algorithm=run.algorithm, settings=run.settings
+        )
+        yield ComparedRow(
+            message_bytes=round(size),
+            measured_s=float(measured),
+            in_place_s=inside,
+            predicted_s=float(time),
+            error=float(time / measured - 1),
+            disturbed=bool(marked),
+            bus_bandwidth_bytes_per_s=float(size / measured * factor),
+            predicted_bus_bandwidth_bytes_per_s=float(size / time * factor),
+            algorithm=algorithm,
+            protocol=protocol,
+        )
+
+
+def _notes(log: Log, fabric: Fabric) -> Iterator[str]:
+    """Say what in the log does not add up, and what was assumed."""
+    printed = ranks_of(log.op, log.rows)
+    if printed is not None and abs(printed - fabric.ranks) > 0.02 * fabric.ranks:
+        yield f"bus bandwidths were printed for {printed} ranks, not for {fabric.ranks}"
+    ratios = [
+        row.algorithm_bandwidth_bytes_per_s * row.seconds / row.message_bytes
+        for row in log.rows
+        if row.algorithm_bandwidth_bytes_per_s > 10**9
+    ]
+    if ratios and abs(np.log(np.median(ratios))) > 0.1:
+        yield f"printed bandwidths count {np.median(ratios):.3g} times the printed sizes"
+    left = log.links.switches.protocols
+    if left != PROTOCOLS:
+        yield f"the log leaves NCCL the protocol {' or '.join(left)}"
+    if log.nccl is None:
+        yield "the log names no NCCL release: taken as 2.29"
+    elif log.nccl < OLDEST:
+        yield f"NCCL {log.nccl[0]}.{log.nccl[1]} is older than 2.18, whose choices are taken"
+    if log.unread:
+        yield (
+            f"{counted(len(log.unread), 'row')} without numbers that can be read, from line "
+            f"{log.unread[0]} on: left out"
+        )
+    if any(row.in_place_s is None for row in log.rows):
+        yield "times in place are missing from some rows"

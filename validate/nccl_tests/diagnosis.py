@@ -1,0 +1,271 @@
+"""Why a measured collective is not what the model says: what else it looks like.
+
+Each explanation is a changed machine, run or reading of the sizes. The one whose times come
+nearest to the measured ones is named, where it explains most of what the plain model misses.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.collectives import Settings, collective_time, least_bytes, supports
+from costmodels.collectives.calibration import Calibration
+from costmodels.collectives.operations import Op
+from topology.base.units import MIB, BytesPerSecond, format_bytes, format_seconds
+from topology.catalogue.fabric import Fabric, Network
+from topology.catalogue.hardware import pcie_bandwidth
+from topology.catalogue.rates import NvlinkGeneration
+from topology.catalogue.tables import rates
+
+Array = NDArray[np.float64]
+
+SMALL: Final = 64 * 1024  # B
+FLOORED: Final = MIB  # B, of the largest message that a floor may hold
+APART: Final = 0.2  # relative error that asks for a reason
+SIZES: Final = 0.3  # how much better than any path other sizes must explain the times
+EXPLAINS: Final = 0.5  # share of an error that may be left by a reason
+DISTURBED: Final = 1.8  # a row this many times slower than a larger message was disturbed
+RARER: Final = 2.0  # how much better a cause inside nodes must explain a run over several
+FLAT: Final = 1.3  # slowest over fastest of sizes that a floor makes alike
+
+_BRIDGES: Final[Mapping[str, tuple[NvlinkGeneration, int]]] = {
+    "ampere": ("ga102", 4),  # A40, RTX A6000, RTX 3090; A100 has one in the catalogue
+    "turing": ("turing", 2),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What was measured: sizes and seconds of one collective, and what it is taken to run on.
+
+    sized : other columns of the log prove its sizes.
+    """
+
+    op: Op
+    fabric: Fabric
+    algorithm: str
+    settings: Settings
+    sizes: Array
+    seconds: Array
+    known: Calibration = None
+    sized: bool = False
+
+    def times(self, factor: float = 1.0) -> Array:
+        """Seconds by the model; `factor` scales the sizes."""
+        able = supports(self.op, self.algorithm, self.fabric)
+        return collective_time(
+            self.op,
+            self.sizes * factor,
+            self.fabric,
+            algorithm=self.algorithm if able else "auto",
+            settings=self.settings,
+            calibration=self.known,
+        )
+
+    def kept(self, which: NDArray[np.bool_]) -> "Run":
+        """Keep some rows."""
+        return replace(self, sizes=self.sizes[which], seconds=self.seconds[which])
+
+
+def disturbed(seconds: Array) -> NDArray[np.bool_]:
+    """Mark rows that took much longer than a larger message did.
+
+    >>> disturbed(np.array([1.0, 9.0, 1.0, 2.0])).tolist()
+    [False, True, False, False]
+    """
+    least_later = np.minimum.accumulate(seconds[::-1])[::-1]
+    marked: NDArray[np.bool_] = seconds > DISTURBED * least_later
+    return marked
+
+
+def diagnose(run: Run) -> Iterator[str]:
+    """Say where and why measured and modelled times part; nothing where they do not."""
+    yield from disturbances(run)
+    bad = disturbed(run.seconds)
+    clean = run.kept(~bad)
+    if clean.sizes.size:
+        yield from _floor(clean)
+        yield from _large(clean)
+
+
+def disturbances(run: Run) -> Iterator[str]:
+    """Say which rows something else disturbed."""
+    bad = disturbed(run.seconds)
+    if bad.any():
+        yield _disturbance(bad)
+
+
+def _disturbance(bad: NDArray[np.bool_]) -> str:
+    count = int(bad.sum())
+    first = bool(bad[:count].all())
+    which = f"{'the first ' if first else ''}{count} row{'s' if count > 1 else ''}"
+    return (
+        f"{which} took over {DISTURBED:g} times as long as larger messages "
+        f"({'warm-up' if first else 'something else ran'}): left out of the reasons"
+    )
+
+
+def _off(run: Run, factor: float = 1.0) -> float:
+    """Typical distance between measured and modelled times, as a logarithm."""
+    return float(np.median(np.abs(np.log(run.times(factor) / run.seconds))))
+
+
+def _floor(run: Run) -> Iterator[str]:
+    """Small messages that all take the same, and longer than modelled."""
+    flat = _flat(run)
+    if flat.sizes.size < 3:
+        return
+    measured = float(np.median(flat.seconds))
+    times = flat.times()
+    modelled = float(np.median(times))
+    if measured < (1 + APART) * modelled:
+        return
+    single = replace(flat, settings=replace(flat.settings, launcher="single"))
+    alone = float(np.median(single.times()))
+    ends = f"from {format_bytes(flat.sizes.min())} to {format_bytes(flat.sizes.max())}"
+    said = f"small messages take {format_seconds(measured)} whatever their size, {ends}"
+    said += f", the model {_range(times)}"
+    if run.settings.launcher == "process" and abs(np.log(alone / measured)) < np.log1p(APART):
+        yield f"{said}: launch overhead, the floor of one process that launches all GPUs (-g)"
+    elif run.fabric.nodes > 1:
+        yield f"{said}: every step to another node waits longer (a slower transport, or no RDMA)"
+    else:
+        yield f"{said}: the host is the bound, a slow one, or calls that no graph replays"
+
+
+def _flat(run: Run) -> Run:
+    """Keep the smallest messages up to the first that takes longer than a floor explains."""
+    small = run.kept(run.sizes <= FLOORED)
+    if not small.sizes.size:
+        return small
+    level = float(np.median(small.seconds[:3]))
+    beyond = np.flatnonzero(small.seconds > FLAT * level)
+    end = float(small.sizes[beyond[0]]) if beyond.size else np.inf
+    return small.kept(small.sizes < end)
+
+
+def _range(times: Array) -> str:
+    low, high = format_seconds(float(times.min())), format_seconds(float(times.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def _large(run: Run) -> Iterator[str]:
+    """Large messages on another path than the machine has, or of another size than printed."""
+    large = next(part for part in _largest(run) if part.sizes.size)
+    plain = _off(large)
+    if plain < np.log1p(APART):
+        return
+    ratio = float(np.median(large.seconds / large.times()))
+    said = f"large messages take {ratio:.2f} times as long as modelled"
+    paths = [
+        (
+            text,
+            _off(replace(large, fabric=links)),
+            _off(replace(run, fabric=links)),
+            _weight(run.fabric, links),
+        )
+        for text, links in _paths(run.fabric)
+    ]
+    text, left, whole, _ = min(paths, key=lambda one: (one[1] + one[2]) * one[3])
+    sizes = [(words, _off(large, by), _off(run, by)) for words, by in _conventions(run)]
+    other = min(sizes, key=lambda one: one[1] + one[2], default=None)
+    if other and other[1] + other[2] < SIZES * (left + whole):  # a path is the likelier cause
+        text, left, _ = other
+    if left < EXPLAINS * plain:
+        yield f"{said}: it looks as if {text}"
+    elif _beyond(large):
+        others = "other links" if run.sized else "other links, or other sizes"
+        yield f"{said}, faster than the links can move them: {others}"
+    else:
+        why = "other traffic, or a broken link" if ratio > 1 else "links are better than modelled"
+        yield f"{said}, and no cause that was tried explains it: {why}"
+
+
+def _weight(fabric: Fabric, links: Fabric) -> float:
+    """Doubt that GPUs of a node lost NVLink where the network may be the cause."""
+    return RARER if fabric.nodes > 1 and links.link != fabric.link else 1.0
+
+
+def _largest(run: Run) -> Iterator[Run]:
+    """Yield the rows that bandwidth rules, or the largest there are."""
+    for least in (16 * MIB, MIB, 0):
+        yield run.kept(run.sizes >= least)
+
+
+def _beyond(run: Run) -> bool:
+    """Whether messages took less time than the links of one node need for the least bytes."""
+    least = np.asarray(least_bytes(run.op, run.sizes, run.fabric)) / run.fabric.bandwidth
+    return run.fabric.nodes == 1 and bool(np.median(run.seconds - least) < 0)
+
+
+def _conventions(run: Run) -> Iterator[tuple[str, float]]:
+    """Yield other ways to count sizes, in words, and bytes over printed bytes."""
+    if run.sized:
+        return
+    ways = {run.fabric.ranks: "one rank's part of the whole", 2: "16-bit elements"}
+    for factor, what in ({4: "32-bit elements"} | ways).items():
+        yield f"sizes count {what}: bytes are {factor} times the printed sizes", float(factor)
+        yield f"sizes are {factor} times what nccl-tests would print", 1 / factor
+
+
+def _paths(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
+    """Yield what could be wrong with links, in words, and the links that would be left."""
+    generation = fabric.pcie_generation or 4
+    slot = BytesPerSecond(pcie_bandwidth(generation))
+    peers = replace(fabric, link="pcie", bandwidth=slot, multicast=False)
+    staged = replace(peers, peer_to_peer=False)
+    if fabric.multicast:
+        yield "NVLink SHARP (NVLS) is off", replace(fabric, multicast=False)
+    if fabric.link != "pcie":
+        yield "NVLink is not used, and peers talk over PCIe", peers
+        yield "peer access is off: copies are staged through the host", staged
+    elif fabric.peer_to_peer:
+        yield "peer access is off (IOMMU or ACS, or P2P disabled): copies are staged", staged
+    else:
+        works = replace(peers, peer_to_peer=True)
+        yield "peer access works, which the driver refuses on such cards by default", works
+    if fabric.link == "pcie":
+        yield from _bridges(fabric)
+        across = not fabric.crosses_sockets
+        where = "the GPUs sit on two sockets" if across else "the GPUs share a socket"
+        yield where, replace(fabric, crosses_sockets=across)
+        for half in (2, 4):
+            lanes = replace(fabric, bandwidth=BytesPerSecond(fabric.bandwidth / half))
+            yield f"each GPU has 1/{half} of its lanes (degraded or shared)", lanes
+    if fabric.network is not None:
+        yield from _networks(fabric, fabric.network)
+
+
+def _bridges(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
+    """Yield the NVLink bridge that two cards of a generation may carry."""
+    known = _BRIDGES.get(fabric.architecture)
+    if known and fabric.ranks == 2 * fabric.nodes:
+        generation, links = known
+        bandwidth = BytesPerSecond(links * rates().nvlink_rate(generation).value)
+        joined = replace(fabric, link="nvlink", bandwidth=bandwidth, peer_to_peer=True)
+        yield "an NVLink bridge joins the two GPUs (describe them with --topology)", joined
+
+
+def _networks(fabric: Fabric, network: Network) -> Iterator[tuple[str, Fabric]]:
+    for left in {network.nics - 1, network.nics // 2, network.nics // 4, 1}:
+        if 0 < left < network.nics:
+            share = BytesPerSecond(network.bandwidth * left / network.nics)
+            fewer = replace(network, nics=left, bandwidth=share)
+            yield f"{left} of {network.nics} NICs carry the traffic", replace(fabric, network=fewer)
+    for part in (2, 4):
+        slow = replace(network, bandwidth=BytesPerSecond(network.bandwidth / part))
+        yield f"NICs run at 1/{part} of their rate", replace(fabric, network=slow)
+        fast = replace(network, bandwidth=BytesPerSecond(network.bandwidth * part))
+        yield f"NICs are {part} times as fast as assumed", replace(fabric, network=fast)
+    if network.kind == "ethernet":
+        direct = replace(network, kind="roce")
+        yield "RDMA carries the traffic, not TCP sockets", replace(fabric, network=direct)
+    else:
+        sockets = replace(network, kind="ethernet")
+        yield "traffic takes TCP sockets instead of RDMA", replace(fabric, network=sockets)
+        port = BytesPerSecond(network.bandwidth / network.nics)
+        single = replace(sockets, nics=1, bandwidth=port)
+        yield "traffic takes TCP sockets on one NIC", replace(fabric, network=single)

@@ -1,0 +1,319 @@
+"""What nccl-tests printed, from a log: tables of sizes and times, and how they were run."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodels.collectives.operations import Op
+from topology.base.errors import InputError
+from topology.readers.lines import MOST_CHARACTERS, plain_lines
+from validate.nccl_tests.network import (
+    LinksText,
+    read_environment,
+    read_inside,
+    read_line,
+    read_network,
+)
+from validate.nccl_tests.ranks import (
+    Rank,
+    full_host,
+    hosts_of,
+    is_whole,
+    ranks_listed,
+    read_rank,
+    shared_device,
+)
+from validate.nccl_tests.rows import LogRow, ranks_of, read_count, read_row, row_bytes
+from validate.nccl_tests.variables import next_run
+
+_OPS: Final[Mapping[str, Op]] = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather",
+    "scatter": "scatter", "sendrecv": "send_recv",
+}  # fmt: skip
+_HEADER: Final = re.compile(r"\bsize\s+count\b")
+_TEST: Final = re.compile(r"\b(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|"
+                          r"reduce|gather|scatter|send_?recv)_perf(?:_mpi)?\b")  # fmt: skip
+_SPOKEN: Final = re.compile(
+    r"\b(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|"
+    r"send[-_ ]?recv)\b",
+    re.IGNORECASE,
+)
+_RUN: Final = re.compile(r"\bnGpus(?:\(perProc\))?\s+(\d+)|(?<!\S)\(?-g\s+(\d+)\b")
+_GRAPH: Final = re.compile(r"\bgraph:\s*(\d+)")
+_LIBRARY: Final = re.compile(
+    r"NCCL version\s{0,9}:?\s{0,9}(\d+)\.(\d+)|"
+    r"(?:nccl-library=|NCCL version\s{0,9}:?\s{0,9})(\d)(\d\d)\d\d\b|"
+    r"nccl_version:\s*(\d+)\.(\d+)",
+    re.IGNORECASE,
+)
+_NOTE: Final = re.compile(r"^\W*([a-z_]{2,20}):\s+(\S.*)$")
+_HOSTS: Final = re.compile(r"(?<!\d)(\d+)\s+(?:nodes|hosts)\b|(single) node", re.IGNORECASE)
+_FORCED: Final = re.compile(
+    r"(?:\bNCCL_ALGO\s*[=:]|\balgo_forced:)\s*\"?(ring|tree|nvlstree|collnet|pat)\b",
+    re.IGNORECASE,
+)
+_LONGEST_LINE: Final = 1024  # characters; beyond stand numbers of a row, and nothing else
+_LONGEST_TITLE: Final = 120
+APART: Final = 0.05  # share of the ranks by which a list may miss what bandwidths tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """One table of a log; what the log does not say is None or empty.
+
+    op : that a program's name tells. spoken : the last that other words before the table name.
+    stated : GPUs by a remark, or by a list that is whole; 0 where `gpus` is worked out.
+    listed : ranks in its list, where that is whole. shared : that two of them name one GPU.
+    per_process : GPUs that one process drives. per_node : GPUs of one node. algorithm : forced,
+    empty where NCCL chose. links : what was said of them. unread : lines of rows that were left
+    out, for want of numbers where they belong.
+    """
+
+    title: str = ""
+    op: Op | None = None
+    spoken: Op | None = None
+    gpus: int | None = None
+    stated: int = 0
+    listed: int = 0
+    shared: str = ""
+    nodes: int | None = None
+    per_process: int = 1
+    per_node: int | None = None
+    nccl: tuple[int, int] | None = None
+    product: str = ""
+    graph: bool = False
+    algorithm: str = ""
+    links: LinksText = LinksText()
+    rows: tuple[LogRow, ...] = ()
+    unread: tuple[int, ...] = ()
+
+
+def read_log(text: str) -> tuple[Log, ...]:
+    """Read every table of an nccl-tests log.
+
+    Columns may lack the reduction, the root or the in-place half; prefixes of launchers, colours
+    and other programs' lines are passed over. Rows of no bytes are left out.
+
+    Raises
+    ------
+    InputError
+        If there is no table in the text.
+
+    Examples
+    --------
+    >>> log, = read_log('''# Collective test starting: all_gather_perf
+    ... #  Rank  0 Group  0 Pid 7 on  node1 device  0 [0x07] NVIDIA H100 80GB HBM3
+    ... #  Rank  1 Group  0 Pid 8 on  node1 device  1 [0x0b] NVIDIA H100 80GB HBM3
+    ... 0: 1048576  131072  float  none  -1  22.10  47.45  23.72  0  21.90  47.88  23.94  0
+    ... ''')
+    >>> log.op, log.gpus, log.nodes, f"{log.rows[0].seconds * 1e6:.1f} us"
+    ('all_gather', 2, 1, '22.1 us')
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"log of {len(text)} characters: expected at most {MOST_CHARACTERS}")
+    lines = plain_lines(text)
+    logs = tuple(_tables(lines))
+    if not logs:
+        raise _without_rows(lines)
+    return logs
+
+
+def _without_rows(lines: Sequence[str]) -> InputError:
+    begun = next((number for number, line in enumerate(lines, 1) if row_bytes(line) is not None), 0)
+    read = f"number that can be read from line {begun}" if begun else "line of an nccl-tests table"
+    return InputError(f"log: got no {read}, wanted size, count, type, time ...")
+
+
+def _tables(lines: Sequence[str]) -> Iterator[Log]:
+    log, ranks, rows, unread = Log(), list[Rank](), list[LogRow](), list[int]()
+    for number, whole in enumerate(lines, 1):
+        size = row_bytes(whole)
+        if size is not None:
+            row = read_row(number, whole)
+            rows += filter(None, [row])
+            unread += [number] if row is None and size else []
+            continue
+        line = whole[:_LONGEST_LINE]
+        rank = read_rank(line)
+        if rows and (rank or _opens(line)):
+            yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
+            log, ranks, rows, unread = _kept(log), [], [], []
+        if rank:
+            ranks.append(rank)
+        log = _with_product(log, rank.product) if rank else _said(log, line)
+    if rows:
+        yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
+
+
+def _opens(line: str) -> bool:
+    """Whether a line belongs to the next table of a log."""
+    told = _HEADER.search(line) or _RUN.search(line) or _TEST.search(line)
+    return bool(told) or line.lstrip().startswith("##")
+
+
+def _kept(log: Log) -> Log:
+    """Keep what holds for every table of a log."""
+    kept = Log(nccl=log.nccl, product=log.product, graph=log.graph, per_process=log.per_process)
+    links = replace(log.links, switches=next_run(log.links.switches))
+    return replace(kept, per_node=log.per_node, links=links)
+
+
+def _with_product(log: Log, product: str) -> Log:
+    """Take up what the list of ranks calls a GPU; a driver older than the card has no name."""
+    known = product and "Graphics Device" not in product
+    return replace(log, product=product) if known else log
+
+
+def _said(log: Log, line: str) -> Log:
+    test, run, graph, library = (p.search(line) for p in (_TEST, _RUN, _GRAPH, _LIBRARY))
+    forced = _FORCED.search(line)
+    if test:
+        log = replace(log, op=_OPS[test[1].replace("_", "")])
+    spoken = _SPOKEN.search(line)
+    if spoken:
+        log = replace(log, spoken=_OPS[re.sub(r"[-_ ]", "", spoken[1].lower())])
+    if run:
+        log = replace(log, per_process=read_count(run[1] or run[2]))
+    if graph:
+        log = replace(log, graph=read_count(graph[1]) > 0)
+    if library:
+        major, minor = (part for part in library.groups() if part is not None)
+        log = replace(log, nccl=(read_count(major), read_count(minor)))
+    log = replace(log, links=read_line(line, log.links))
+    if forced:
+        log = replace(log, algorithm=forced[1].lower().replace("nvlstree", "nvls_tree"))
+    note = _NOTE.match(line)
+    return _noted(log, note[1], note[2].strip()) if note else _titled(log, line)
+
+
+def _noted(log: Log, key: str, value: str) -> Log:
+    """Take a remark ``# nodes: 2`` that somebody wrote over a log."""
+    counts = key in ("gpus_total", "gpus", "ranks", "nodes", "gpus_per_node")
+    number = read_count(value) if counts and value.isdecimal() else 0
+    if number:
+        return replace(
+            log,
+            nodes=number if key == "nodes" else log.nodes,
+            per_node=number if key == "gpus_per_node" else log.per_node,
+            gpus=log.gpus if key in ("nodes", "gpus_per_node") else number,
+        )
+    if key == "gpu":
+        return replace(log, product=value)
+    name = value.lower().replace("_", "").replace("-", "")
+    if key == "collective" and name in _OPS:
+        return replace(log, op=_OPS[name])
+    return replace(log, links=_linked(log.links, key, value))
+
+
+def _linked(links: LinksText, key: str, value: str) -> LinksText:
+    """Take a remark about links, or about variables that change what is used of them."""
+    if key in ("link_inter", "network"):
+        sockets = read_environment(value, links).sockets
+        return _between(read_network(value), links, sockets=sockets)
+    if key == "link_intra":
+        return read_inside(value, links)
+    return read_environment(value, links) if key in ("env", "environment") else links
+
+
+def _between(said: LinksText, before: LinksText, *, sockets: bool) -> LinksText:
+    """Add what is said of the network to what is known of the links inside a node."""
+    return replace(
+        before,
+        kind=said.kind,
+        nics=said.nics,
+        rates=said.rates,
+        total=said.total,
+        sockets=sockets,
+    )
+
+
+def _titled(log: Log, line: str) -> Log:
+    """Take a heading ``## NCCL All to All, 2 hosts``."""
+    text = line.strip()
+    if not text.startswith("##"):
+        return log
+    title = text.strip("# ")
+    hosts = _HOSTS.search(title)
+    words = re.sub(r"[\W_]|nccl", "", title.lower())
+    named = [op for name, op in _OPS.items() if words.startswith(name)]
+    return replace(
+        log,
+        title=title[:_LONGEST_TITLE],
+        op=named[0] if named else log.op,
+        nodes=(1 if hosts[2] else read_count(hosts[1])) if hosts else log.nodes,
+    )
+
+
+def named_op(text: str) -> Op | None:
+    """Find the collective that a text such as a file's name speaks of; None where none or several.
+
+    >>> named_op("h100_All-Reduce_8.log"), named_op("alltoall.txt"), named_op("run.log")
+    ('all_reduce', 'all_to_all', None)
+    """
+    squeezed = re.sub(r"[\W_]+", "", text.lower())
+    found = set[Op]()
+    for name, op in sorted(_OPS.items(), key=lambda pair: -len(pair[0])):
+        if name in squeezed:
+            found.add(op)
+            squeezed = squeezed.replace(name, " ")
+    return found.pop() if len(found) == 1 else None
+
+
+def with_op(log: Log, op: Op) -> Log:
+    """Say which collective a log is of; ranks that its bandwidths tell are worked out."""
+    gpus = log.gpus or _even(ranks_of(op, log.rows), log.nodes)
+    return _uncut(replace(log, op=op, gpus=gpus), log.per_node)
+
+
+def _finished(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
+    """Add what ranks and bandwidths tell to what was said."""
+    log = replace(log, rows=tuple(sorted(rows, key=lambda row: row.message_bytes)))
+    return _shared_out(_counted(log, ranks, rows))
+
+
+def _shared_out(log: Log) -> Log:
+    """Count the nodes by the GPUs of each, where nothing else says it."""
+    if log.nodes or not log.gpus or not log.per_node or log.gpus % log.per_node:
+        return log
+    return replace(log, nodes=log.gpus // log.per_node)
+
+
+def _counted(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
+    if not ranks:
+        gpus = log.gpus or _even(ranks_of(log.op, rows), log.nodes)
+        alone = log.per_process if log.per_process > 1 and not log.nodes else None
+        return replace(log, gpus=gpus or alone, stated=log.gpus or 0)
+    gpus, whole = ranks_listed(ranks), is_whole(ranks)
+    listed = replace(
+        log,
+        gpus=log.gpus or gpus,
+        stated=log.gpus or (gpus if whole else 0),
+        listed=gpus if whole else 0,
+        nodes=log.nodes or hosts_of(ranks, gpus),
+        shared=shared_device(ranks) if whole else "",
+    )
+    return _uncut(listed, log.per_node or full_host(ranks))
+
+
+def _uncut(log: Log, per_node: int | None) -> Log:
+    """Take the ranks that bandwidths tell where a list of ranks shows another number.
+
+    Lists are cut short (then too few are shown), or only their last line is.
+    """
+    told = ranks_of(log.op, log.rows)
+    if not told or not log.gpus or abs(told - log.gpus) <= APART * log.gpus:
+        return log
+    if log.listed and told < 2 * log.listed:  # a whole list is believed
+        return log
+    nodes = round(told / per_node) if per_node else None
+    gpus = nodes * per_node if nodes and per_node else told
+    return replace(log, gpus=gpus, stated=0, listed=0, nodes=nodes)
+
+
+def _even(ranks: int | None, nodes: int | None) -> int | None:
+    """Round a number of ranks that was worked out to one that fills its nodes evenly."""
+    if not ranks or not nodes or ranks < nodes:
+        return ranks
+    return nodes * round(ranks / nodes)

@@ -1,0 +1,138 @@
+"""One line of a table of nccl-tests: a size, and how long it took."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from costmodels.collectives.operations import Op
+from topology.base.errors import InputError
+
+_ITEM_BYTES: Final = {
+    "int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+    "half": 2, "bfloat16": 2, "float16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4,
+    "int64": 8, "uint64": 8, "double": 8,
+}  # fmt: skip
+_TYPES: Final = "|".join(sorted(_ITEM_BYTES, key=len, reverse=True))
+_ROW: Final = re.compile(rf"(?<![\w.])(\d{{1,16}}+)\s++(\d{{1,16}}+)\s++({_TYPES})\s+(.*)$")
+_REDUCTIONS: Final = frozenset(("sum", "prod", "max", "min", "avg", "mulsum", "none", "all"))
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|N/A|inf|-?nan", re.IGNORECASE)
+_DIGITS: Final = 9  # of a count
+_LEAST: Final = 0.001  # us
+_MOST: Final = 10**12  # us, or GB/s
+SURE: Final = 2 * 10**9  # B/s above which printed ratios of bandwidths say something
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    """One message size.
+
+    seconds : out of place, or in place where only that was printed. in_place_s : None where
+    absent. reduction : its name, empty where that column is absent. root : None where absent.
+    """
+
+    line: int
+    message_bytes: float
+    count: int
+    item_bytes: int
+    seconds: float
+    in_place_s: float | None
+    algorithm_bandwidth_bytes_per_s: float
+    bus_bandwidth_bytes_per_s: float
+    reduction: str = ""
+    root: int | None = None
+
+
+def row_bytes(line: str) -> int | None:
+    """Read the size that a line of a table begins with; None of any other line."""
+    match = _ROW.search(line)
+    return None if match is None else int(match[1])
+
+
+def read_row(number: int, line: str) -> LogRow | None:
+    """Read line `number` of a log; None where it is no row, or one without bytes or time.
+
+    >>> read_row(7, "1024  256  float  sum  -1  35.59  0.03  0.03  0").seconds
+    3.559e-05
+    """
+    match = _ROW.search(line)
+    if match is None:
+        return None
+    size, count, kind, rest = match.groups()
+    words = rest.split()
+    reduction = words.pop(0) if words and words[0] in _REDUCTIONS else ""
+    root = ""
+    numbers = [word for word in words if _NUMBER.fullmatch(word)]
+    if len(numbers) != len(words) or len(numbers) < 3 or float(size) == 0:
+        return None
+    if len(numbers) in (5, 9) or (len(numbers) == 4 and "." not in numbers[0]):
+        root, numbers = numbers[0], numbers[1:]
+    inside = numbers[4] if len(numbers) >= 7 else "N/A"
+    time, in_place = (_time(word, number) for word in (numbers[0], inside))
+    algorithm, bus = (_bandwidth(word, number) for word in numbers[1:3])
+    if not time:
+        return None
+    return LogRow(
+        line=number,
+        message_bytes=float(size),
+        count=int(count),
+        item_bytes=_ITEM_BYTES[kind],
+        seconds=time / 10**6,
+        in_place_s=in_place / 10**6 or None,
+        algorithm_bandwidth_bytes_per_s=algorithm * 10**9,
+        bus_bandwidth_bytes_per_s=bus * 10**9,
+        reduction=reduction,
+        root=read_count(root) if root.lstrip("-").isdecimal() else None,
+    )
+
+
+def _time(word: str, line: int) -> float:
+    value = _value(word)
+    if value and not _LEAST <= value <= _MOST:
+        wanted = f"a time from {_LEAST} to {_MOST} us"
+        raise InputError(f"log, line {line}: got {word[:20]}, wanted {wanted}")
+    return value
+
+
+def _bandwidth(word: str, line: int) -> float:
+    value = _value(word)
+    if not 0 <= value <= _MOST:
+        wanted = f"a bandwidth from 0 to {_MOST} GB/s"
+        raise InputError(f"log, line {line}: got {word[:20]}, wanted {wanted}")
+    return value
+
+
+def _value(word: str) -> float:
+    return 0.0 if word.upper() in ("N/A", "NAN", "-NAN", "INF") else float(word)
+
+
+def read_count(digits: str) -> int:
+    """Read a count; integers of thousands of digits cannot be read.
+
+    >>> read_count("9" * 5000)
+    Traceback (most recent call last):
+    topology.base.errors.InputError: log: got 99999999..., wanted a number of at most 9 digits
+    """
+    if len(digits) > _DIGITS:
+        raise InputError(f"log: got {digits[:8]}..., wanted a number of at most {_DIGITS} digits")
+    return int(digits)
+
+
+def ranks_of(op: Op | None, rows: Iterable[LogRow]) -> int | None:
+    """Work the number of ranks out from printed bandwidths; None where they do not tell.
+
+    >>> row = LogRow(line=1, message_bytes=2.0**30, count=2**28, item_bytes=4, seconds=4e-3,
+    ...     in_place_s=None, algorithm_bandwidth_bytes_per_s=268.44e9,
+    ...     bus_bandwidth_bytes_per_s=469.77e9)
+    >>> ranks_of("all_reduce", [row])
+    8
+    """
+    sure = [row for row in rows if row.algorithm_bandwidth_bytes_per_s > SURE]
+    if not sure or op in (None, "broadcast", "reduce", "send_recv"):
+        return None
+    factor = median(
+        row.bus_bandwidth_bytes_per_s / row.algorithm_bandwidth_bytes_per_s for row in sure
+    )
+    share = factor / 2 if op == "all_reduce" else factor  # (n - 1) / n
+    return round(1 / (1 - share)) if 0.4 < share < 1 else None

@@ -1,0 +1,164 @@
+"""One table of nccl-tests beside the model, as text, Markdown and CSV."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.collectives.operations import Op
+from planner.rendering.plot import plot
+from topology.base.units import format_bytes, format_seconds
+from validate.nccl_tests.diagnosis import SMALL
+
+HEADERS: Final = (
+    "size", "measured", "predicted", "error", "busbw GB/s", "predicted GB/s", "algorithm",
+    "protocol",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """One size: seconds measured (out of place, and in place) and predicted.
+
+    error : relative, of the time out of place; positive where the model is slow.
+    """
+
+    message_bytes: int
+    measured_s: float
+    in_place_s: float | None
+    predicted_s: float
+    error: float
+    disturbed: bool
+    bus_bandwidth_bytes_per_s: float
+    predicted_bus_bandwidth_bytes_per_s: float
+    algorithm: str
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One table of a log beside the model.
+
+    mismatch : that the log names other GPUs, or one twice, empty where it does not; then no reasons
+        are sought.
+    notes : what was taken for granted. diagnosis : where and why the two part.
+    """
+
+    title: str
+    op: Op
+    hardware: str
+    gpus: int
+    nodes: int
+    rows: tuple[ComparedRow, ...]
+    mismatch: str = ""
+    notes: tuple[str, ...]
+    diagnosis: tuple[str, ...]
+
+    def median(self, *, small: bool) -> float | None:
+        """Median of the error's size over small messages, or over the others; None without any."""
+        errors = [abs(row.error) for row in self.rows if (row.message_bytes <= SMALL) == small]
+        return float(np.median(errors)) if errors else None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints for one table."""
+        return {
+            "title": self.title,
+            "op": self.op,
+            "hardware": self.hardware,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "median_error_small": self.median(small=True),
+            "median_error_large": self.median(small=False),
+            "rows": [asdict(row) for row in self.rows],
+            "notes": [*self.opening(), *self.notes],
+            "diagnosis": list(self.diagnosis),
+        }
+
+    def cells(self) -> Iterator[list[str]]:
+        """Yield the cells of each row as text."""
+        for row in self.rows:
+            yield [
+                format_bytes(row.message_bytes),
+                format_seconds(row.measured_s),
+                format_seconds(row.predicted_s),
+                f"{100 * row.error:+.0f} %{' *' if row.disturbed else ''}",
+                f"{row.bus_bandwidth_bytes_per_s / 10**9:.2f}",
+                f"{row.predicted_bus_bandwidth_bytes_per_s / 10**9:.2f}",
+                row.algorithm,
+                row.protocol,
+            ]
+
+    def summary(self) -> list[str]:
+        """Say how far the two are apart, and why."""
+        halves = (
+            ("up to 64 KiB", self.median(small=True)),
+            ("above 64 KiB", self.median(small=False)),
+        )
+        parts = [f"{100 * value:.1f} % {words}" for words, value in halves if value is not None]
+        marked = ["* disturbed"] if any(row.disturbed for row in self.rows) else []
+        return [f"median error {', '.join(parts)}", *marked, *self.notes, *self.diagnosis]
+
+    def opening(self) -> list[str]:
+        """Give the line that stands before all others, where there is one."""
+        return [self.mismatch] if self.mismatch else []
+
+    def headline(self) -> str:
+        """Say what was compared."""
+        nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
+        title = f"{self.title}: " if self.title else ""
+        return f"{title}{self.op} on {self.gpus} x {self.hardware}{nodes}"
+
+
+def written(found: Sequence[Comparison], style: str) -> str:
+    """Write comparisons in a format of the command line."""
+    return {"markdown": as_markdown, "csv": as_csv, "table": as_text}[style](found)
+
+
+def as_text(found: Sequence[Comparison]) -> str:
+    """Write comparisons for a terminal: table, plot and reasons."""
+    return "\n\n".join(_text(one) for one in found)
+
+
+def _text(one: Comparison) -> str:
+    widths = (10, 10, 10, 8, 10, 14, 11, 8)
+    table = [
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in [list(HEADERS), *one.cells()]
+    ]
+    curves = {
+        "predicted": [
+            (row.message_bytes, row.predicted_bus_bandwidth_bytes_per_s / 10**9) for row in one.rows
+        ],
+        "measured": [
+            (row.message_bytes, row.bus_bandwidth_bytes_per_s / 10**9) for row in one.rows
+        ],
+    }
+    ends = format_bytes(one.rows[0].message_bytes), format_bytes(one.rows[-1].message_bytes)
+    drawn = ["", "bus bandwidth, GB/s", plot(curves, ends)] if len(one.rows) > 2 else []
+    said = [*one.opening(), one.headline()]
+    return "\n".join([*said, *table, *drawn, "", *(f"- {line}" for line in one.summary())])
+
+
+def as_markdown(found: Sequence[Comparison]) -> str:
+    """Write comparisons for a document."""
+    from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
+
+    parts = []
+    for one in found:
+        lines = "\n".join(f"- {line}" for line in one.summary())
+        opening = "".join(f"{line}\n\n" for line in one.opening())
+        parts.append(
+            f"{opening}**{one.headline()}**\n\n{markdown(HEADERS, one.cells())}\n\n{lines}"
+        )
+    return "\n\n".join(parts)
+
+
+def as_csv(found: Sequence[Comparison]) -> str:
+    """Write the rows of comparisons as CSV: seconds and bytes a second."""
+    names = list(ComparedRow.__dataclass_fields__)
+    lines = [",".join(["op", "hardware", "gpus", "nodes", *names])]
+    for one in found:
+        place = [one.op, one.hardware, str(one.gpus), str(one.nodes)]
+        lines += [",".join([*place, *map(str, asdict(row).values())]) for row in one.rows]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Plans run on this host: cases, proofs, times, and their comparison with predictions."""

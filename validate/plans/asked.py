@@ -1,0 +1,143 @@
+"""What ``planner validate`` is asked for, checked before anything is started."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from planner.request.plan import parse_plan
+from planner.request.request import LARGEST
+from topology.base.errors import InputError
+from topology.catalogue.names import by_product
+from topology.catalogue.tables import names
+from validate.plans.cases import RUNNABLE, Case
+
+MOST_PROVED: Final = 128
+"""Ranks of a plan that a proof runs, in about 10 s."""
+LONGEST: Final = 10**6
+"""Of a length of time that somebody waits for, whatever its unit."""
+CPU_RANKS: Final = 16
+"""Ranks on a CPU, which only small models are for."""
+
+
+def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
+    """Refuse what the executor cannot run on so many ranks.
+
+    Raises
+    ------
+    InputError
+        If a plan does not divide the ranks, or the executor has no such precision.
+
+    Examples
+    --------
+    >>> check_cases([Case(model="flux", plan="tp2")], 3)
+    Traceback (most recent call last):
+    topology.base.errors.InputError: GPUs: got 3, wanted a multiple of the 2 of plan tp2
+    """
+    cases = list(cases)
+    check_plans([case.plan for case in cases], gpus)
+    for case in cases:
+        if case.precision not in RUNNABLE:
+            wanted = ", ".join(RUNNABLE)
+            raise InputError(f"precision: got {case.precision}, wanted {wanted} to run with torch")
+    if device == "cpu" and gpus > CPU_RANKS:
+        raise InputError(f"ranks on a CPU: got {gpus}, wanted at most {CPU_RANKS}")
+
+
+def check_plans(plans: Iterable[str], gpus: int) -> None:
+    """Refuse plans that want more GPUs than there are, or do not divide them.
+
+    Raises
+    ------
+    InputError
+        If there is one.
+    """
+    for plan in plans:
+        wanted = parse_plan(plan).gpus
+        if wanted > gpus:
+            raise InputError(f"GPUs: got {gpus}, wanted the {wanted} of plan {plan}")
+        if gpus % wanted:
+            raise InputError(f"GPUs: got {gpus}, wanted a multiple of the {wanted} of plan {plan}")
+
+
+def check_proof(plans: Iterable[str]) -> None:
+    """Refuse plans of more ranks than a proof runs.
+
+    Raises
+    ------
+    InputError
+        If there is one.
+    """
+    for plan in plans:
+        ranks = parse_plan(plan).gpus
+        if ranks > MOST_PROVED:
+            raise InputError(
+                f"plan {plan}: got {ranks} ranks, wanted at most {MOST_PROVED} for a proof, which "
+                "runs them all in one process"
+            )
+
+
+def check_gpus(asked: int | None) -> None:
+    """Refuse a number of GPUs that cannot be.
+
+    Raises
+    ------
+    InputError
+        If it is not from 1 to the most that a job may have.
+    """
+    if asked is not None and not 1 <= asked <= LARGEST["gpus"]:
+        raise InputError(f"gpus: got {asked}, wanted a whole number from 1 to {LARGEST['gpus']}")
+
+
+def check_positive(what: str, value: float) -> None:
+    """Refuse a length of time that is none.
+
+    >>> check_positive("seconds", float("nan"))
+    Traceback (most recent call last):
+    topology.base.errors.InputError: seconds: got nan, wanted a number above 0
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{what}: got {value:g}, wanted a number above 0")
+    if value > LONGEST:
+        raise InputError(f"{what}: got {value:g}, wanted a number up to {LONGEST}")
+
+
+def hardware_of(product: str, asked: str = "") -> str:
+    """Name the hardware to predict with: what is asked for, or the GPUs of the machine.
+
+    Parameters
+    ----------
+    product : of the machine's GPUs, as the driver calls it; empty without one.
+
+    Raises
+    ------
+    InputError
+        If the machine's GPUs have no name, or are not those that are asked for.
+
+    Examples
+    --------
+    >>> hardware_of("NVIDIA L4"), hardware_of(""), hardware_of("", "l40s")
+    ('l4', 'h100-sxm', 'l40s')
+    """
+    if not product:
+        return asked or "h100-sxm"
+    kind = by_product(names(), product)
+    if not asked and kind is None:
+        raise InputError(
+            f"{product!r} is not in the catalogue: say what it is most like with --hardware"
+        )
+    if asked and kind is not None and kind != asked.lower():
+        raise InputError(f"hardware: got {asked}, wanted {kind}: this machine has {product}")
+    return asked or str(kind)
+
+
+def check_product(hardware: str, product: str, tell: Callable[[str], None]) -> None:
+    """Refuse to measure one kind of GPU and predict another.
+
+    Raises
+    ------
+    InputError
+        If the catalogue knows the machine's GPUs by another name.
+    """
+    hardware_of(product, hardware)
+    if by_product(names(), product) is None:
+        tell(f"{product!r} is not in the catalogue: it is predicted as {hardware}")

@@ -1,0 +1,190 @@
+"""What is run and timed: a model at a size, under a plan, in a way to launch it."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Literal, cast, get_args
+
+from planner.engines.deployment import Site, site_of
+from planner.models import read_model
+from planner.models.architecture import Model
+from planner.request.plan import Plan, parse_plan
+from planner.request.request import EXECUTOR, Request, TowerHabit
+from planner.request.workload import Workload
+from planner.search.evaluate import workload_of
+from topology.base.errors import InputError, ModelError, unknown
+from topology.catalogue.devices import Precision
+
+Mode = Literal["eager", "compile", "graph"]
+Stage = Literal["denoise", "prefill", "decode"]
+
+RUNNABLE: Final = ("bf16", "fp16", "fp8")
+"""Precisions that the executor has, of those that can be priced."""
+
+RUNTIMES: Final[Mapping[Mode, str]] = {
+    "eager": "torch-eager",
+    "compile": "torch-compile",
+    "graph": "tensorrt",
+}
+"""Runtime of the cost models that prices a way to launch."""
+
+_SIZES: Final = ("height", "width", "frames", "input_tokens", "text_tokens")
+
+_OUTPUT_TOKENS: Final = {"denoise": None, "prefill": 0, "decode": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing to time: a denoising step with all its forwards, a prefill or a decode step.
+
+    Sizes left out are the model's usual ones. stage : of a decoder, ``prefill`` or ``decode``.
+    """
+
+    model: str
+    plan: str = "single"
+    mode: Mode = "graph"
+    height: int | None = None
+    width: int | None = None
+    frames: int | None = None
+    input_tokens: int | None = None
+    text_tokens: int | None = None
+    batch: int = 1
+    precision: Precision = "bf16"
+    stage: Stage = "denoise"
+
+    def __post_init__(self) -> None:
+        """Refuse a mode or stage that does not exist."""
+        for name, known in (("mode", get_args(Mode)), ("stage", get_args(Stage))):
+            if getattr(self, name) not in known:
+                raise unknown(name, str(getattr(self, name)), known)
+
+    @property
+    def size(self) -> str:
+        """Size in words, "" for the usual one.
+
+        >>> Case(model="flux", height=512, width=768).size
+        '768x512'
+        """
+        parts = [f"{self.width}x{self.height}"] if self.height and self.width else []
+        parts += [f"{self.frames}f"] if self.frames else []
+        parts += [f"{self.input_tokens} tokens"] if self.input_tokens else []
+        parts += [f"{self.text_tokens} text"] if self.text_tokens else []
+        return " ".join([*parts, *([f"batch {self.batch}"] if self.batch > 1 else [])])
+
+    @property
+    def subject(self) -> str:
+        """Model, size, stage and precision: what plans and modes are compared on."""
+        stage = "" if self.stage == "denoise" else self.stage
+        kind = "" if self.precision == "bf16" else self.precision
+        return " ".join(part for part in (self.model, self.size, stage, kind) if part)
+
+    @property
+    def key(self) -> str:
+        """Name of the case, no other has it.
+
+        >>> Case(model="flux", plan="tp2").key
+        'flux | tp2 | graph'
+        """
+        return f"{self.subject} | {self.plan} | {self.mode}"
+
+    def request(self, hardware: str, profile: str = "") -> Request:
+        """Ask the planner the same thing."""
+        sizes = {name: getattr(self, name) for name in _SIZES}
+        habit: TowerHabit = "once" if self.mode == "compile" else "every_step"
+        return Request(
+            model=self.model,
+            gpus=parse_plan(self.plan).gpus,
+            hardware=hardware,
+            runtime=RUNTIMES[self.mode],
+            engine=EXECUTOR,
+            text_tower=habit if self.stage == "denoise" else None,
+            batch=self.batch,
+            precision=self.precision,
+            steps=1 if self.stage == "denoise" else None,
+            attention="auto",  # the executor takes the fastest that is right
+            output_tokens=_OUTPUT_TOKENS[self.stage],
+            profile=profile,
+            **sizes,
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields that are not left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A case with everything it names looked up."""
+
+    case: Case
+    model: Model
+    workload: Workload
+    plan: Plan
+    site: Site
+
+
+def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subject:
+    """Read the model of a case, and turn its sizes into the tokens of one step.
+
+    Parameters
+    ----------
+    profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
+
+    Raises
+    ------
+    InputError
+        If a name or a size cannot be right.
+    """
+    request, plan = case.request(hardware, profile), parse_plan(case.plan)
+    model, site = read_model(case.model), _site(case, hardware, profile)
+    if (model.kind == "diffusion") != (case.stage == "denoise"):
+        wanted = "denoise" if model.kind == "diffusion" else "prefill or decode"
+        raise InputError(f"stage of {case.model}: got {case.stage}, wanted {wanted}")
+    workload = workload_of(model, request, site)
+    steps = replace(workload, steps=1) if model.kind == "diffusion" else workload
+    return Subject(case=case, model=model, workload=steps, plan=plan, site=site)
+
+
+def _site(case: Case, hardware: str, profile: str) -> Site:
+    """Look up what a case is priced on; a graph replays the kernels that the compiler made."""
+    site = site_of(case.request(hardware, profile))
+    if case.mode != "graph":
+        return site
+    compiled = site_of(replace(case, mode="compile").request(hardware, profile)).runtime
+    return replace(site, runtime=replace(site.runtime, functions=compiled.functions))
+
+
+def digest_of(case: Case, hardware: str) -> str:
+    """Sum up what a case asks for: all that its model's configuration says, and all sizes.
+
+    Two cases of one key differ in it where a file was changed in between; empty where the model
+    cannot be read.
+    """
+    try:
+        subject = look_up(case, hardware)
+    except ModelError:
+        return ""
+    return hashlib.sha256(repr((subject.model, subject.workload)).encode()).hexdigest()[:16]
+
+
+def read_case(fields: Mapping[str, object]) -> Case:
+    """Read a case from its fields.
+
+    Raises
+    ------
+    InputError
+        If a field is unknown.
+    """
+    known = set(Case.__dataclass_fields__)
+    for name in fields:
+        if name not in known:
+            raise unknown("field of a case", str(name), sorted(known))
+    return Case(**cast("dict[str, str]", dict(fields)))  # type: ignore[arg-type]  # checked later
+
+
+def cross(subjects: Iterable[Case], plans: Iterable[str], modes: Iterable[Mode]) -> list[Case]:
+    """Every subject under every plan, launched in every way; plan by plan."""
+    plans, modes = list(plans), list(modes)
+    return [
+        replace(one, plan=plan, mode=mode) for one in subjects for plan in plans for mode in modes
+    ]

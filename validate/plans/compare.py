@@ -1,0 +1,248 @@
+"""Predicted beside measured: errors, a verdict against a gate, and the regret of a choice."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, median
+from typing import Final
+
+import numpy as np
+
+from costmodels import memory
+from costmodels.timeline import Cost, cost
+from planner.lowering.lower import lower
+from planner.search.evaluate import running
+from validate.plans.cases import Case, look_up
+from validate.plans.measured import Measured
+
+Profile = str
+"""Path of a calibration profile, "" for the one that ships, ``none`` for none."""
+
+WORKSPACE: Final = 64 * 2.0**20
+"""Bytes that PyTorch keeps for cuBLAS on a Hopper GPU: 32 MiB on each of two streams (notes on
+CUDA semantics, CUBLAS_WORKSPACE_CONFIG)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the planner says of a case.
+
+    classes_s : busy seconds by class, communication in full. exposed_s, hidden_s : communication
+    that adds to the time, and that does not. launch_s : time that the device waits for the host.
+    memory_bytes : of tensors: weights, activations, kept keys and values.
+    """
+
+    step_s: float
+    classes_s: Mapping[str, float]
+    exposed_s: float
+    hidden_s: float
+    launch_s: float
+    memory_bytes: float
+    basis: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields by name."""
+        whole = round(self.memory_bytes)
+        return {**asdict(self), "classes_s": dict(self.classes_s), "memory_bytes": whole}
+
+
+NOTHING: Final = Prediction(
+    step_s=0.0,
+    classes_s={},
+    exposed_s=0.0,
+    hidden_s=0.0,
+    launch_s=0.0,
+    memory_bytes=0.0,
+    basis="",
+)
+
+
+def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
+    """Price a case as `planner estimate` would: the stage that is timed, and what is in memory."""
+    subject = look_up(case, hardware, profile)
+    program = lower(subject.model, subject.workload, subject.plan)
+    (stage,) = [one for one in program.stages if one.name == case.stage]
+    target = subject.site.target(subject.model, subject.plan, subject.workload.precision)
+    spent = cost(stage, target)
+    stages = running(program)
+    return Prediction(
+        step_s=float(spent.time),
+        classes_s={str(kind): float(seconds) for kind, seconds in spent.classes.items()},
+        exposed_s=float(spent.exposed),
+        hidden_s=float(spent.hidden),
+        launch_s=float(spent.launch),
+        memory_bytes=WORKSPACE
+        + memory.weights(stages)
+        + memory.outer_weights(stages)
+        + float(np.max(memory.activations(stage)))
+        + float(np.max(memory.caches(stages))),
+        basis=_basis(spent),
+    )
+
+
+def _basis(spent: Cost) -> str:
+    heavy = [
+        spent.basis[kind]
+        for kind, seconds in spent.classes.items()
+        if kind in spent.basis and float(seconds) >= 0.05 * float(spent.time)
+    ]
+    return max(heavy).name.lower() if heavy else "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A case as it was predicted and as it was measured."""
+
+    measured: Measured
+    predicted: Prediction
+
+    @property
+    def step_error(self) -> float:
+        """Relative error of the step: positive where the prediction is too slow."""
+        return error(self.predicted.step_s, self.measured.step_s)
+
+    @property
+    def memory_error(self) -> float:
+        return error(self.predicted.memory_bytes, self.measured.memory_bytes)
+
+    @property
+    def class_errors(self) -> dict[str, float]:
+        """Relative error of every class of operations that was measured."""
+        return {
+            kind: error(self.predicted.classes_s.get(kind, 0.0), seconds)
+            for kind, seconds in self.measured.classes_s.items()
+        }
+
+    def passes(self, gate: float) -> bool:
+        """Whether it ran, is right, and its step and memory are predicted within a share `gate`."""
+        return self.measured.status == "done" and not self.misses(gate)
+
+    def misses(self, gate: float) -> list[str]:
+        """Name what is predicted worse than a share `gate`; classes of work have no gate."""
+        errors = {"step": self.step_error, "memory": self.memory_error}
+        return [name for name, share in errors.items() if not abs(share) <= gate]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "key": self.measured.key,
+            "measured": self.measured.to_dict(),
+            "predicted": self.predicted.to_dict(),
+            "step_error": self.step_error,
+            "memory_error": self.memory_error,
+            "class_errors": self.class_errors,
+        }
+
+
+def error(predicted: float, measured: float) -> float:
+    """Relative error; zero where nothing was measured.
+
+    >>> round(error(1.1, 1.0), 3), error(1.0, 0.0)
+    (0.1, 0.0)
+    """
+    return predicted / measured - 1 if measured else 0.0
+
+
+def compare(rows: Iterable[Measured], hardware: str, profile: Profile = "") -> list[Comparison]:
+    """Predict what was measured; nothing where a case has no time."""
+    return [
+        Comparison(
+            measured=row,
+            predicted=predict(row.case, hardware, profile) if row.step_s else NOTHING,
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Plans of one subject in one way to launch, and whether the planner chose well.
+
+    chosen, best : fastest as predicted, and as measured. regret : how much slower the chosen one
+    is. correlation : Spearman's, of predicted and measured times; 1 is the same order.
+    """
+
+    subject: str
+    mode: str
+    plans: tuple[str, ...]
+    chosen: str
+    best: str
+    regret: float
+    correlation: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields by name."""
+        return {**asdict(self), "plans": list(self.plans)}
+
+
+def rankings(found: Iterable[Comparison]) -> list[Ranking]:
+    """Rank the plans of every subject and mode that ran under two plans of as many GPUs or more."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for one in found:
+        if one.measured.status == "done":
+            case = one.measured.case
+            groups.setdefault((case.subject, case.mode), []).append(one)
+    return [_ranking(key, group) for key, group in groups.items() if len(group) > 1]
+
+
+def _ranking(key: tuple[str, str], group: Sequence[Comparison]) -> Ranking:
+    chosen = min(group, key=lambda one: one.predicted.step_s).measured
+    best = min(group, key=lambda one: one.measured.step_s).measured
+    return Ranking(
+        subject=key[0],
+        mode=key[1],
+        plans=tuple(one.measured.case.plan for one in group),
+        chosen=chosen.case.plan,
+        best=best.case.plan,
+        regret=chosen.step_s / best.step_s - 1,
+        correlation=spearman(
+            [one.predicted.step_s for one in group], [one.measured.step_s for one in group]
+        ),
+    )
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Rank correlation of two series.
+
+    >>> spearman([1.0, 2.0, 3.0], [10.0, 20.0, 30.0]), spearman([1.0, 2.0], [2.0, 1.0])
+    (1.0, -1.0)
+    """
+    ranks = [np.argsort(np.argsort(series)) for series in (first, second)]
+    gaps = float(np.sum((ranks[0] - ranks[1]) ** 2))
+    count = len(first)
+    return 1.0 - 6.0 * gaps / (count * (count**2 - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All comparisons at a glance; errors are absolute values."""
+
+    cases: int
+    done: int
+    median_step_error: float
+    worst_step_error: float
+    median_memory_error: float
+    mean_regret: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+def summarise(found: Sequence[Comparison], ranked: Sequence[Ranking]) -> Summary:
+    """Sum up comparisons and rankings."""
+    done = [one for one in found if one.measured.status == "done"]
+
+    def over(measure: Callable[[Sequence[float]], float], values: Iterable[float]) -> float:
+        listed = [abs(value) for value in values]
+        return float(measure(listed)) if listed else 0.0
+
+    return Summary(
+        cases=len(found),
+        done=len(done),
+        median_step_error=over(median, (one.step_error for one in done)),
+        worst_step_error=over(max, (one.step_error for one in done)),
+        median_memory_error=over(
+            median, (one.memory_error for one in done if one.measured.memory_bytes)
+        ),
+        mean_regret=over(mean, (one.regret for one in ranked)),
+    )

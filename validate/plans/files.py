@@ -1,0 +1,233 @@
+"""Files, environment and other programs, for the ranks of a run."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, cast
+
+from topology.base.errors import InputError
+from validate.plans.preflight import Facts
+
+_QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name,memory.total"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What the driver says of one GPU; zeros and blanks where there is none."""
+
+    clock_hz: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
+    driver: str = ""
+    name: str = ""
+
+
+def gpu(number: int = 0) -> Gpu:
+    """Ask the driver about a GPU."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Gpu()
+    command = [program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits", f"-i={number}"]
+    try:
+        done = subprocess.run(  # noqa: S603  # a fixed command
+            command, capture_output=True, text=True, timeout=10, check=True
+        )
+        clock, power, temperature, driver, name, _ = done.stdout.strip().split(", ")
+        return Gpu(
+            clock_hz=float(clock) * 10**6,
+            power_w=float(power),
+            temperature_c=float(temperature),
+            driver=driver,
+            name=name,
+        )
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return Gpu()
+
+
+def facts(timeout_s: float = 60) -> Facts:
+    """Look at this host; PyTorch is asked in a process of its own."""
+    seen, reason = _probe(timeout_s)
+    path = os.environ.get("LD_LIBRARY_PATH", "")
+    names = [
+        str(Path(folder) / name)
+        for name in ("libnccl.so.2", "libnccl.so")
+        for folder in path.split(":")
+        if folder and (Path(folder) / name).exists()
+    ]
+    return Facts(
+        seen=seen,
+        error=reason,
+        shared_bytes=_shared_memory(),
+        libraries=tuple(names),
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        driver=gpu().driver,
+        processor=_processor(),
+    )
+
+
+def _processor() -> str:
+    """Name the host's processor, as Linux does."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+def products() -> list[str]:
+    """Names of the GPUs of this host, as the driver calls them; none without one."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(  # noqa: S603  # a fixed command
+            command, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [name.strip() for name in done.stdout.splitlines() if name.strip()]
+
+
+def _probe(timeout_s: float) -> tuple[dict[str, object], str]:
+    command = [sys.executable, "-m", "validate.torch.probe"]
+    try:
+        done = subprocess.run(  # noqa: S603  # a fixed command
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env=children(),
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"no answer within {timeout_s:.0f} s"
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        return {}, (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1][:200]
+    return cast("dict[str, object]", json.loads(lines[-1])), ""
+
+
+def _shared_memory() -> float:
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108  # where NCCL has its buffers
+    except OSError:
+        return 0.0
+    return float(found.f_blocks * found.f_frsize)
+
+
+def environment() -> Mapping[str, str]:
+    """Variables of this process."""
+    return dict(os.environ)
+
+
+def children() -> dict[str, str]:
+    """Variables for processes that this one starts: they find the same packages."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+
+
+def read_json(path: str) -> dict[str, object]:
+    """Read a file of one JSON object."""
+    return cast("dict[str, object]", json.loads(Path(path).read_text(encoding="utf-8")))
+
+
+def read_text(path: Path) -> str:
+    """Read a file, nothing where there is none.
+
+    Raises
+    ------
+    InputError
+        If it is no file, holds no text, or cannot be read.
+    """
+    with _said(path):
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Say of a file what cannot be done with it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{str(path)[:80]}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{str(path)[:80]}: no text (byte {error.start})") from None
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be: a file is in its way, or it cannot be written to.
+
+    Raises
+    ------
+    InputError
+        If it is so.
+    """
+    there = next((one for one in (path, *path.parents) if one.exists()), Path())
+    if not there.is_dir():
+        raise InputError(f"{str(path)[:80]}: {str(there)[:80]} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{str(path)[:80]}: {str(there)[:80]} cannot be written to")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all; raises InputError where that is not possible."""
+    with _said(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+
+
+def append_line(path: Path, text: str) -> None:
+    """Add a line to a file, on the disk before this returns; half a line before it is dropped.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    with _said(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _append(path, text)
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(text.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def now() -> str:
+    """Date and time, UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def say(text: str) -> None:
+    """Write one line to standard output."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(" ".join(text.split()) + "\n")
+    sys.stderr.flush()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once, without waiting for what still runs on the device."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

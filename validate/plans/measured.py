@@ -1,0 +1,130 @@
+"""What a case gave: times, memory and proofs, a line of JSON each."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal, cast
+
+from topology.base.errors import InputError
+from validate.plans.cases import Case, read_case
+
+Status = Literal["done", "wrong", "out of memory", "failed", "illegal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Result of one case, over all ranks the largest.
+
+    Attributes
+    ----------
+    status : ``wrong`` where it ran, and what it gave is not the unsplit result. note : why it is
+        not done, or what is to be known about it.
+    step_s, mean_s, wall_s : median and mean by the device's clock, and mean by the host's, which
+        has what the host adds around a step. low_s, high_s : least and most of `repeats`.
+    classes_s : busy seconds by class of operation, each operation alone on the device;
+        communication from when the last rank is there. waiting_s : most that a rank waited for
+        another one before that. classes_by : how classes were taken.
+    memory_bytes, reserved_bytes, process_bytes : most that tensors took, that PyTorch held, and
+        that was taken of the device in all.
+    compile_s, capture_s : before the first step.
+    error, bound : of the split result at a small size, in the case's precision; `exact_error` in
+        32 bits. full_error, full_bound : at full size, against `full_against`, over all values;
+        row_error : of the row that is furthest off.
+    counts : collectives issued in a step, by kind, axis and bytes. distinct_layers : with weights
+        of their own, 0 for all.
+    clock_hz, power_w, temperature_c : of the first GPU, right after the last step.
+    machine : what it was measured on and with. digest : of the model and the request, all numbers.
+    attempts : times that the case was run on this machine, this one included.
+    """
+
+    case: Case
+    status: Status
+    note: str = ""
+    step_s: float = 0.0
+    mean_s: float = 0.0
+    wall_s: float = 0.0
+    low_s: float = 0.0
+    high_s: float = 0.0
+    repeats: int = 0
+    classes_s: Mapping[str, float] = field(default_factory=dict)
+    classes_by: str = ""
+    waiting_s: float = 0.0
+    memory_bytes: float = 0.0
+    reserved_bytes: float = 0.0
+    process_bytes: float = 0.0
+    compile_s: float = 0.0
+    capture_s: float = 0.0
+    error: float = 0.0
+    bound: float = 0.0
+    exact_error: float = 0.0
+    full_error: float = 0.0
+    full_bound: float = 0.0
+    row_error: float = 0.0
+    full_against: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    distinct_layers: int = 0
+    kernels: str = ""
+    clock_hz: float = 0.0
+    power_w: float = 0.0
+    temperature_c: float = 0.0
+    machine: str = ""
+    digest: str = ""
+    attempts: int = 1
+
+    @property
+    def key(self) -> str:
+        return self.case.key
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what one line of the results says; numbers with six digits, and whole bytes."""
+        fields = {name: _rounded(value) for name, value in asdict(self).items()}
+        fields |= {name: round(getattr(self, name)) for name in fields if name.endswith("_bytes")}
+        return {**fields, "case": self.case.to_dict()}
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return value
+
+
+def line(row: Measured) -> str:
+    """Write a result as one line."""
+    return json.dumps(row.to_dict(), separators=(",", ":"), allow_nan=False)
+
+
+def read_measured(text: str, name: str = "results") -> list[Measured]:
+    """Read results; a last line without its end is a write that was cut off, and dropped.
+
+    A case that was run again counts as it was the last time, on each machine.
+
+    Raises
+    ------
+    InputError
+        If any other line is no result.
+    """
+    found: dict[tuple[str, str, str], Measured] = {}
+    for number, content in enumerate(text.split("\n")[:-1], 1):
+        if content.strip():
+            row = _read(content, f"{name}, line {number}")
+            which = (row.key, row.machine, row.digest)
+            found.pop(which, None)
+            found[which] = row
+    return list(found.values())
+
+
+def _read(content: str, where: str) -> Measured:
+    try:
+        fields = cast("dict[str, object]", json.loads(content))
+        case = read_case(cast("Mapping[str, object]", fields.pop("case")))
+        return Measured(case=case, **fields)  # type: ignore[arg-type]  # our own line
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{where}: got {content[:40]!r}, wanted one result") from None
+
+
+def remaining(cases: Iterable[Case], rows: Iterable[Measured]) -> list[Case]:
+    """Cases that have no result yet."""
+    known = {row.key for row in rows}
+    return [case for case in cases if case.key not in known]

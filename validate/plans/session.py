@@ -1,0 +1,147 @@
+"""Time models under plans on this host's GPUs: ``python3 -m validate.plans.session --output DIR``.
+
+Cases are run in the order of their worth until ``--minutes`` are over. Run it again with the same
+DIR and it goes on with what has no result yet. Rows are in ``DIR/results.jsonl``, what they were
+measured on in ``DIR/manifest.json``. It needs PyTorch and numpy.
+"""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+from costmodels.tables import profile_for
+from planner.command.arguments import Parser, whole
+from topology.base.errors import InputError, ModelError, unknown
+from topology.catalogue.tables import hardware as find_hardware
+from topology.readers.files import is_file
+from validate.launch import Limits
+from validate.plans import files as harness
+from validate.plans.asked import check_cases, check_gpus, check_positive, hardware_of
+from validate.plans.cases import Case, Mode, cross
+from validate.plans.compare import compare, rankings, summarise
+from validate.plans.measured import read_measured, remaining
+from validate.plans.report import markdown, text
+from validate.plans.runs import Options, run
+
+SUBJECTS: Final = (
+    Case(model="flux.1-dev", height=1024, width=1024),
+    Case(model="wan2.1-1.3b", height=480, width=832, frames=81),
+    Case(model="llama-3.1-8b", input_tokens=8192, stage="prefill"),
+    Case(model="cosmos3-nano", height=480, width=832, frames=189),
+    Case(model="flux.1-dev", height=2048, width=2048),
+    Case(model="hunyuanvideo", height=544, width=960, frames=97),
+    Case(model="wan2.1-14b", height=480, width=832, frames=81),
+    Case(model="cosmos3-nano", height=720, width=1280, frames=189),
+)
+PLANS: Final = ("single", "tp2", "ulysses2", "allgather_kv2", "ring2")
+MODES: Final = ("graph", "eager", "compile")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a session; returns the exit code."""
+    try:
+        return _session(_parser().parse_args(argv))
+    except (InputError, ModelError) as error:
+        harness.complain(f"gpu_session: {error}")
+        return 2 if isinstance(error, InputError) else 1
+
+
+def _session(asked: argparse.Namespace) -> int:
+    cases = _cases(asked)
+    check_gpus(asked.gpus)
+    check_cases(cases, asked.gpus, asked.device)
+    if asked.list:
+        harness.say("\n".join(case.key for case in cases))
+        return 0
+    if asked.output is None:
+        raise InputError("the following arguments are required: --output")
+    for name in ("minutes", "budget", "gate"):
+        check_positive(name, getattr(asked, name))
+    log = asked.output / "session.log"
+    products = harness.products() if asked.device == "cuda" else []
+    hardware = find_hardware(hardware_of(products[0] if products else "", asked.hardware)).name
+    profile_for(hardware, asked.profile)  # what cannot be read is said before a long session
+    options = Options(
+        gpus=asked.gpus,
+        hardware=hardware,
+        device=asked.device,
+        compiler=asked.compiler,
+        budget_s=asked.budget,
+        seconds=60 * asked.minutes,
+        limits=Limits(start_s=120),
+        checks=not asked.unchecked,
+    )
+    rows = run(cases, options, asked.output, partial(harness.append_line, log))
+    found = compare(rows, hardware, asked.profile)
+    ranked = rankings(found)
+    summary = summarise(found, ranked)
+    harness.write_text(asked.output / "report.md", markdown(found, ranked, summary, asked.gate))
+    harness.say(text(found, ranked, summary, asked.gate))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python3 -m validate.plans.session")
+    parser.add_argument("--output", type=Path, help="folder of the results; --list needs none")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--hardware", default="", help="a catalogue name (default: this one's)")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--models", default="", help="only these, by name, joined by commas")
+    parser.add_argument("--plans", default=",".join(PLANS))
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument(
+        "--subjects", type=_numbers, default=[], help="numbers of the list, joined by commas"
+    )
+    parser.add_argument("--compiler", default="inductor", help="backend of torch.compile")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds to repeat a case")
+    parser.add_argument("--profile", default="", help="to predict with")
+    parser.add_argument("--gate", type=float, default=0.1)
+    parser.add_argument("--known", default="", help="files of results, joined by commas: not again")
+    parser.add_argument("--unchecked", action="store_true", help="start whatever seems missing")
+    parser.add_argument("--list", action="store_true", help="print the cases and run none")
+    return parser
+
+
+def _numbers(text: str) -> list[int]:
+    return [whole(number) for number in text.split(",") if number]
+
+
+def _files(text: str) -> list[str]:
+    found = [name for name in text.split(",") if name]
+    for name in found:
+        if not is_file(name):
+            raise InputError(f"--known {name[:100]}: no such file")
+    return found
+
+
+def _cases(asked: argparse.Namespace) -> list[Case]:
+    """Choose cases, and leave out those with a result from another session."""
+    models = [name for name in asked.models.split(",") if name]
+    known_models = [one.model for one in SUBJECTS]
+    for name in models:
+        if name not in known_models:
+            raise unknown("model", name, dict.fromkeys(known_models))
+    for number in asked.subjects:
+        if not 1 <= number <= len(SUBJECTS):
+            raise InputError(f"subjects: got {number}, wanted 1 to {len(SUBJECTS)}")
+    subjects = [
+        one
+        for number, one in enumerate(SUBJECTS, 1)
+        if (not models or one.model in models) and (not asked.subjects or number in asked.subjects)
+    ]
+    modes = cast("list[Mode]", asked.modes.split(","))
+    cases = cross(subjects, asked.plans.split(","), modes)
+    known = [
+        row
+        for name in _files(asked.known)
+        for row in read_measured(harness.read_text(Path(name)), name)
+        if row.status != "failed"
+    ]
+    return remaining(cases, known)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,134 @@
+"""A small model of the same make: every block, stream and cut of the large one, few numbers.
+
+What can go wrong in a split is kept: head counts, uneven tokens, padding, the order of layers.
+Widths, layers and lengths, which only take time, are not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.program.ops import Size
+from planner.models.architecture import Block, Cross, Ffn, Heads, Model, Modulation, Tower
+from planner.request.plan import Plan
+from planner.request.workload import Workload
+from planner.strategies.sequence import convolved, is_causal
+
+HEAD_SIZE: Final = 16
+HIDDEN: Final = 64
+FFN: Final = 32
+ROWS: Final = 24
+VOCABULARY: Final = 96
+LINE: Final = 4
+"""Tokens across a picture that a FFN convolves over."""
+LINES: Final = 3
+"""Lines of it on a rank."""
+
+
+def shrink(model: Model, workload: Workload, plan: Plan) -> tuple[Model, Workload]:
+    """Return a small model and request that `plan` cuts as it cuts the large ones."""
+    widths = _widths(model)
+    degree, layers = plan.degree("tp"), max(2, plan.degree("pp"))
+    blocks = tuple(_block(block, widths, degree, layers) for block in model.blocks)
+    small = replace(
+        model,
+        blocks=blocks,
+        input_features=min(model.input_features, FFN),
+        output_features=min(model.output_features, FFN),
+        vocabulary=VOCABULARY if model.vocabulary else 0,
+        group=0,
+    )
+    return small, _workload(model, workload, plan)
+
+
+def _widths(model: Model) -> dict[int, int]:
+    """Give each hidden width a small one; different ones stay different."""
+    found = {tower.hidden for block in model.blocks for tower in block.towers}
+    found |= {c.width for b in model.blocks for t in b.towers for c in t.cross}
+    found |= {t.modulation.inputs for b in model.blocks for t in b.towers if t.modulation}
+    return {old: HIDDEN + 16 * place for place, old in enumerate(sorted(found))}
+
+
+def _block(block: Block, widths: Mapping[int, int], degree: int, layers: int) -> Block:
+    towers = tuple(_tower(tower, widths, degree) for tower in block.towers)
+    return replace(block, count=min(block.count, layers), towers=towers)
+
+
+def _tower(tower: Tower, widths: Mapping[int, int], degree: int) -> Tower:
+    return replace(
+        tower,
+        hidden=widths[tower.hidden],
+        heads=_heads(tower.heads),
+        ffn=_ffn(tower.ffn, degree),
+        modulation=_modulation(tower.modulation, tower.hidden, widths),
+        cross=tuple(_cross(cross, widths) for cross in tower.cross),
+        window=min(tower.window, ROWS // 2),
+    )
+
+
+def _heads(heads: Heads) -> Heads:
+    return replace(heads, size=min(heads.size, HEAD_SIZE))
+
+
+def _ffn(ffn: Ffn | None, degree: int) -> Ffn | None:
+    if ffn is None:
+        return None
+    experts = min(ffn.experts, 8)
+    return replace(
+        ffn,
+        width=FFN * degree + ffn.width % degree,
+        experts=experts,
+        active=min(ffn.active, max(1, experts // 2)) if experts else 0,
+        shared=FFN * degree + ffn.shared % degree if ffn.shared else 0,
+    )
+
+
+def _modulation(
+    spec: Modulation | None, hidden: int, widths: Mapping[int, int]
+) -> Modulation | None:
+    if spec is None:
+        return None
+    vectors = max(1, spec.outputs // hidden)
+    return replace(
+        spec,
+        inputs=widths[spec.inputs],
+        outputs=vectors * widths[hidden],
+        rank=min(spec.rank, HEAD_SIZE),
+    )
+
+
+def _cross(cross: Cross, widths: Mapping[int, int]) -> Cross:
+    return replace(cross, width=widths[cross.width], heads=_heads(cross.heads))
+
+
+def _workload(model: Model, workload: Workload, plan: Plan) -> Workload:
+    grain = 1
+    for axis in ("ring", "allgather_kv", "ulysses"):
+        grain *= plan.degree(axis)
+    batch, replicas = int(np.asarray(workload.batch)), plan.degree("dp")
+    tokens = tuple(
+        (stream.name, _length(workload.length(stream.name), grain, causal=is_causal(model)))
+        for stream in model.streams
+    )
+    if convolved(model):
+        picture = dict.fromkeys(convolved(model), LINE * LINES * grain)
+        tokens = tuple({**dict(tokens), **picture}.items())
+    return replace(
+        workload,
+        tokens=tokens,
+        line=LINE if workload.line else 0,
+        batch=replicas if batch > 1 else 1,
+        steps=min(int(np.asarray(workload.steps)), 2),
+        output_tokens=min(int(np.asarray(workload.output_tokens)), 1),
+    )
+
+
+def _length(tokens: Size, grain: int, *, causal: bool) -> int:
+    """Few tokens that leave the same remainder, and so the same padding or none."""
+    length, step = int(np.asarray(tokens)), grain * (2 if causal else 1)
+    if length <= ROWS:
+        return length
+    base = -(-ROWS // step) * step
+    return base + length % step

@@ -1,0 +1,73 @@
+"""Tables that ship with the validator, and profiles in the user's own folder."""
+
+from functools import cache
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+
+from costmodels.profiles.profile import Profile
+from costmodels.tables import (
+    own_files,
+    own_profile,
+    profile_folder,
+    profile_text,
+    read_profile,
+    shipped_profiles,
+)
+from topology.base.errors import InputError
+from validate.fit.collectives import Recipe, load_recipes
+
+
+@cache
+def recipes() -> dict[str, Recipe]:
+    """Read `data/collectives_recipes.toml`, once: how each curve is fitted."""
+    path = files("validate").joinpath("data", "collectives_recipes.toml")
+    return load_recipes(path.read_text(encoding="utf-8"))
+
+
+def own_profile_name(hardware: str, product: str, gpus: int) -> str:
+    """Name the newest profile that was measured on a machine like this one, "" without one.
+
+    Parameters
+    ----------
+    product : what the driver calls its GPUs. gpus : how many it has.
+    """
+    own = own_profile(hardware, product, gpus)
+    if own is None:
+        return ""
+    names = [*own_files(), *shipped_profiles()]
+    return next((name for name in names if _same(name, own)), "")
+
+
+def install(path: str) -> Path:
+    """Copy a profile to where ``--detect`` finds it, under a free name.
+
+    Raises
+    ------
+    InputError
+        If it is no profile, is there already, or cannot be written.
+    """
+    from validate.bench.system import write_new  # noqa: PLC0415  # where files are written whole
+
+    profile, folder = read_profile(path), profile_folder()
+    if path in shipped_profiles():
+        raise InputError(f"{path}: ships already, wanted a file")
+    for other in own_files():
+        if _same(other, profile):
+            raise InputError(f"{path}: is there already, as {other}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from None
+    numbers = ("" if number == 1 else f"-{number}" for number in count(1))
+    free = (folder / f"{profile.name}{number}.toml" for number in numbers)
+    target = next(one for one in free if not one.exists())
+    write_new(target, profile_text(path))
+    return target
+
+
+def _same(path: str, profile: Profile) -> bool:
+    try:
+        return read_profile(path) == profile
+    except InputError:  # another one is damaged
+        return False

@@ -1,0 +1,347 @@
+"""``planner validate --backend tensorrt``: a plan as engines, proved, built, run and timed.
+
+What a host lacks is left out and said: without TensorRT a plan is proved on numbers alone; without
+GPUs its engines are built by TensorRT-RTX for a GPU that is not there; with both it is run too.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Final, cast
+
+import numpy as np
+
+from planner.advice.tensorrt_refusals import refuse_barred
+from planner.engines.tables import allowed
+from planner.export.tensorrt import one_token, tensorrt_folder
+from planner.lowering.lower import lower
+from planner.request.plan import Plan
+from planner.search.plans import objections
+from planner.search.search import Question, price
+from planner.tensorrt.document import arrays_of, counts, document_of
+from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt.runner import harness
+from planner.tensorrt.runner.build import Options, build
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.library import is_rtx, load, version
+from planner.tensorrt.runner.outside import writer
+from planner.tensorrt.runner.weights import drawn
+from planner.tensorrt.schedule import schedule
+from planner.tensorrt.sheet import Network
+from planner.tensorrt.sizes import enqueue
+from topology.base.errors import IllegalPlanError, ModelError
+from topology.base.units import Seconds
+from validate.launch import Place
+from validate.plans.cases import Case, Subject, look_up
+from validate.plans.small import shrink
+from validate.reference import run_plan
+from validate.reference.weights import Array
+from validate.tensorrt.numbers import run_networks
+from validate.tensorrt.probe import probe
+from validate.tensorrt.start import Ran, Work, build_and_run
+
+Tell = Callable[[str], None]
+NUMBERS_BOUND: Final = 1 / 2**14
+"""Largest relative error on numbers of 64 bits, with weights of 32."""
+RUN_BOUNDS: Final[Mapping[str, float]] = {"bf16": 0.05, "fp16": 0.01, "fp8": 0.2, "int8": 0.2}
+"""Largest relative error of a run, of the root mean square, that rounding explains."""
+LOOSE: Final = 0.5
+TIMED: Final = 5
+"""Steps at full size."""
+CAPABILITY: Final = "SM120"
+"""What TensorRT-RTX builds for where there is no GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """What is done. profile : to predict with. gpus : most that are used, all where zero.
+
+    full : also time steps at full size. numbers_only : build nothing, TensorRT is not looked for.
+    place : which rank this is, where a launcher has started them all. before : what was found of
+    the same engines, launched otherwise: they are neither proved nor built again.
+    outside : weights are kept in files beside the engines.
+    """
+
+    profile: str = ""
+    gpus: int = 0
+    full: bool = False
+    numbers_only: bool = False
+    place: Place | None = None
+    before: "Report | None" = None
+    outside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was found of a plan.
+
+    number_error : of all ranks' layers in numpy. collectives : in its engines, by name.
+    engines, engine_bytes : built. error, bound : of a run on GPUs at a small size, both zero where
+    there was none. step_s, predicted_s : of a step at full size, zero where it was not timed.
+    left_out : what could not be done here, and why.
+    """
+
+    case: Case
+    number_error: float
+    collectives: Mapping[str, int]
+    library: str = ""
+    engines: int = 0
+    engine_bytes: int = 0
+    error: float = 0.0
+    bound: float = 0.0
+    step_s: float = 0.0
+    predicted_s: float = 0.0
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was done is right."""
+        return self.number_error <= NUMBERS_BOUND and self.error <= self.bound
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints; nothing is known of what was not done."""
+        ran = {name: None for name in ("error", "bound") if not self.bound}
+        timed = {name: None for name in ("step_s", "predicted_s") if not self.step_s}
+        found = {**asdict(self), "case": self.case.to_dict(), "passed": self.passed}
+        return found | ran | timed
+
+    def passes(self, gate: float) -> bool:
+        """Whether it is right, and a step as long as predicted where one was timed."""
+        apart = abs(self.predicted_s / self.step_s - 1) if self.step_s else 0.0
+        return self.passed and apart <= gate
+
+    def rows(self) -> list[list[str]]:
+        """Rows of a table: what, and what was found."""
+        said = [f"{count} x {name}" for name, count in self.collectives.items()]
+        found = [
+            ["layers on numbers, all ranks", f"largest error {self.number_error:.1e}"],
+            ["collectives", ", ".join(said) or "none"],
+        ]
+        if self.engines:
+            size = self.engine_bytes / 2**20
+            found.append(["engines", f"{self.engines} built by {self.library}, {size:.1f} MiB"])
+        if self.bound:
+            found.append(["run", f"error {self.error:.1e}, {self.bound:g} allowed"])
+        if self.step_s:
+            found.append(["step", f"{self.step_s:.4f} s, predicted {self.predicted_s:.4f} s"])
+        return [*found, *[["left out", one] for one in self.left_out]]
+
+    def text(self) -> str:
+        """Lines as a terminal shows them."""
+        return "\n".join([self.case.key, *[f"  {what}: {found}" for what, found in self.rows()]])
+
+
+def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None = None) -> Report:
+    """Prove a plan, build its engines where TensorRT is, and run them where GPUs are.
+
+    Parameters
+    ----------
+    results : folder for engines and logs. how : what is done; nothing at full size if left out.
+
+    Raises
+    ------
+    IllegalPlanError
+        If the plan is illegal for the model, or TensorRT cannot run it.
+    ModelError
+        If a build or a run fails: the layer or rank, and the cause.
+    """
+    how = how or How()
+    subject = refuse(case, hardware, how.profile)
+    model, workload = shrink(subject.model, subject.workload, subject.plan)
+    small = replace(subject, model=model, workload=one_token(workload))
+    found = Report(case=case, number_error=0.0, collectives={})
+    if how.before is not None:
+        known = how.before
+        found = replace(found, number_error=known.number_error, collectives=known.collectives)
+    elif how.place is None or not how.place.rank:
+        tell(f"{case.key}: proving layers on numbers")
+        found = _proved(small)
+    if how.numbers_only:
+        return replace(found, left_out=("engines: numbers alone were asked for",))
+    try:
+        load()
+    except RunError as error:
+        return replace(found, left_out=(f"engines: {error}",))
+    try:
+        return _built(found, small, subject, how, results, tell)
+    except RunError as error:
+        raise ModelError(f"{case.key}: {error}") from None
+
+
+def engines_of(case: Case, hardware: str, profile: str = "") -> Subject:
+    """Look a case up as TensorRT's, however its engines are started."""
+    found = look_up(replace(case, mode="graph"), hardware, profile)
+    return replace(found, case=case)
+
+
+def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
+    """Look a case up, and refuse one that cannot become engines.
+
+    Raises
+    ------
+    IllegalPlanError
+        If the plan is illegal for the model, or TensorRT cannot run it.
+    """
+    subject = engines_of(case, hardware, profile)
+    plan = subject.plan
+    reasons = list(objections(subject.model, subject.workload, plan, plan.gpus))
+    if reasons:
+        raise IllegalPlanError(f"plan {plan}: {'; '.join(reasons)}")
+    refuse_barred(_question(subject, profile), plan)
+    return subject
+
+
+def _written(small: Subject, recipe: Recipe) -> tuple[tuple[Network, ...], dict[str, object]]:
+    program = lower(small.model, small.workload, small.plan)
+    made = networks(program, recipe)
+    return made, schedule(made, program, small.workload, small.plan)
+
+
+def _proved(small: Subject) -> Report:
+    """Compare all ranks' layers with the unsplit model, both in numpy."""
+    made, order = _written(small, Recipe(compute="fp32"))
+    whole = run_plan(small.model, small.workload, Plan())[0]
+    outs = run_networks(made, order)
+    worst = max(
+        float(np.abs(out - want).max() / np.abs(want).max())
+        for out, want in zip(outs, _wanted(whole, order, outs), strict=True)
+    )
+    found: Counter[str] = Counter()
+    for network in made:
+        found.update(counts(network))
+    return Report(case=small.case, number_error=worst, collectives=dict(found))
+
+
+def _wanted(whole: Array, order: Mapping[str, object], outs: Sequence[Array]) -> list[Array]:
+    """Take the samples of the unsplit model's output that each rank has."""
+    ranks = cast("list[Mapping[str, int]]", order["ranks"])
+    return [
+        whole[one["sample"] : one["sample"] + len(out)]
+        for one, out in zip(ranks, outs, strict=True)
+    ]
+
+
+def _built(
+    found: Report, small: Subject, subject: Subject, how: How, results: Path, tell: Tell
+) -> Report:
+    """Build, and run where there are GPUs enough and a TensorRT that runs collectives."""
+    library = load()
+    found = replace(found, library=f"{library.__name__} {version(library)}")
+    gpus = len(probe({}).gpus)
+    gpus = min(gpus, how.gpus) if how.gpus else gpus
+    if is_rtx(library) or (how.place is None and gpus < small.plan.gpus):
+        if how.place is None or not how.place.rank:
+            found = _only_built(found, small, library, gpus, how)
+        return replace(found, left_out=(_why_not(library, gpus, small.plan),))
+    ranks, built = _run(small, results / "small", how, tell, weights="drawn")
+    found = replace(
+        found,
+        engines=len(built),
+        engine_bytes=sum(path.stat().st_size for path in built),
+        error=max(one.error for one in ranks),
+        bound=RUN_BOUNDS.get(small.case.precision, LOOSE),
+    )
+    if not how.full:
+        return replace(found, left_out=("timing at full size: not asked for",))
+    ranks, _ = _run(subject, results / "full", how, tell, weights="filler", steps=TIMED)
+    return replace(found, step_s=median(ranks), predicted_s=predicted(subject, how.profile))
+
+
+def median(ranks: Sequence[Ran]) -> float:
+    """Seconds of a step behind the first, of which the slowest rank tells."""
+    behind = [one.seconds[1:] or one.seconds for one in ranks]
+    return float(np.median([max(step) for step in zip(*behind, strict=True)]))
+
+
+def predicted(subject: Subject, profile: str) -> float:
+    """Seconds of a step that the planner says; without a graph, also what waits for the host."""
+    step = price(_question(subject, profile), subject.plan).step_s
+    if subject.case.mode == "graph":
+        return step
+    program = lower(subject.model, subject.workload, subject.plan)
+    made = networks(program, Recipe(precision=subject.case.precision))
+    order = schedule(made, program, subject.workload, subject.plan)
+    return step + enqueue(order, Seconds(step), allowed()).exposed
+
+
+def _why_not(library: ModuleType, gpus: int, plan: Plan) -> str:
+    if is_rtx(library):
+        return "run: TensorRT-RTX builds engines here, and does not run those of several GPUs"
+    return f"run: {gpus} GPUs here, wanted {plan.gpus}"
+
+
+def _only_built(found: Report, small: Subject, library: ModuleType, gpus: int, how: How) -> Report:
+    before = how.before
+    if not gpus and not is_rtx(library):
+        return found
+    if before is not None:
+        return replace(found, engines=before.engines, engine_bytes=before.engine_bytes)
+    recipe = Recipe(precision=small.case.precision)
+    options = Options(level=0, capability="" if gpus else CAPABILITY, outside=how.outside)
+    sizes = []
+    for network in _written(small, recipe)[0]:
+        sizes += [len(one) for one in build_network(network, library, options)]
+    return replace(found, engines=len(sizes), engine_bytes=sum(sizes))
+
+
+def build_network(network: Network, library: ModuleType, options: Options) -> list[bytes]:
+    """Build the engines of a network on made-up weights: one, or one a rank."""
+    document, arrays = document_of(network), arrays_of(network)
+    plain = Share(document=document, arrays=arrays, weights=drawn())
+    made = []
+    for rank in range(1 if network.shared else network.ranks):
+        put = writer(document, len) if options.outside else None  # into no file
+        made.append(build(library, replace(plain, rank=rank, outside=put), options).plan)
+    return made
+
+
+def _question(subject: Subject, profile: str) -> Question:
+    engines = replace(subject.case, mode="graph")
+    return Question(
+        request=engines.request(subject.site.hardware.name, profile),
+        model=subject.model,
+        workload=subject.workload,
+        site=subject.site,
+    )
+
+
+def _run(
+    subject: Subject, path: Path, how: How, tell: Tell, *, weights: str, steps: int = 0
+) -> tuple[list[Ran], list[Path]]:
+    """Export a plan, build its engines, and run it, one process a GPU."""
+    question = _question(subject, how.profile)
+    graph = subject.case.mode == "graph"
+    again = how.before is not None
+    work = Work(
+        weights=weights,
+        steps=steps,
+        graph=graph,
+        place=how.place,
+        again=again,
+        outside=how.outside,
+    )
+    files = tensorrt_folder(question, price(question, subject.plan))
+    judge = _nothing if weights == "filler" else _judge(subject)
+    return build_and_run(files, path, work, judge, tell)
+
+
+def _judge(small: Subject) -> Callable[[harness.Folder, int], float]:
+    """Make what compares a rank with the unsplit model: error of its root mean square."""
+    whole = run_plan(small.model, small.workload, Plan())[0]
+    scale = float(np.sqrt(np.mean(whole**2)))
+
+    def error(folder: harness.Folder, rank: int) -> float:
+        out = harness.result_of(folder.path, rank).output.astype(np.float64)
+        first = cast("list[Mapping[str, int]]", folder.plan["ranks"])[rank]["sample"]
+        return float(np.sqrt(np.mean((out - whole[first : first + len(out)]) ** 2))) / scale
+
+    return error
+
+
+def _nothing(folder: harness.Folder, rank: int) -> float:
+    """Judge no numbers: fillers mean nothing."""
+    del folder, rank
+    return 0.0

@@ -1,0 +1,113 @@
+"""What ``planner validate --backend tensorrt`` is asked for, and what it answers."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from planner.request.plan import parse_plan
+from topology.base.errors import InputError
+from validate.launch import Place, find_place, is_rank
+from validate.plans import files as harness
+from validate.plans.asked import check_gpus, check_plans, check_positive, check_proof
+from validate.plans.cases import Case
+from validate.plans.command import DONE, NO, Answer, cases_of, predicted_with, share
+from validate.tensorrt.check import How, Report, check, refuse
+
+MODES: Final = ("graph", "eager")
+
+
+def validate(arguments: argparse.Namespace) -> Answer | None:
+    """Prove, build, run and time plans as engines, as far as this machine can.
+
+    Returns
+    -------
+    None where this is one of several ranks, and not the one that answers.
+
+    Raises
+    ------
+    InputError
+        If a name, plan or number cannot be right.
+    """
+    check_gpus(arguments.gpus)
+    check_positive("seconds", arguments.seconds)
+    cases, gate = cases_of(arguments), share(arguments.gate)
+    for case in cases:
+        if case.mode not in MODES:
+            wanted = " or ".join(MODES)
+            raise InputError(f"mode: got {case.mode}, wanted {wanted} for --backend tensorrt")
+    check_proof(case.plan for case in cases)
+    hardware, how = _ground(arguments, cases)
+    for case in cases:
+        refuse(case, hardware, how.profile)
+    folder = Path(arguments.results)
+    harness.check_folder(folder)
+    found: list[Report] = []
+    for case in cases:
+        told = replace(how, before=_otherwise(case, found))
+        found.append(check(case, hardware, folder, harness.complain, told))
+    if how.place is not None and how.place.rank:
+        return None
+    return answer(found, gate, arguments.format, numbers_only=how.numbers_only)
+
+
+def _otherwise(case: Case, found: Sequence[Report]) -> Report | None:
+    """Return what was just found of the same engines, launched in another way."""
+    same = found and replace(found[-1].case, mode=case.mode) == case
+    return found[-1] if same else None
+
+
+def _ground(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, How]:
+    """Look at this machine: its kind, its own profile, and which of its ranks this is."""
+    hardware, profile = predicted_with(arguments, harness.products())
+    how = How(
+        profile=profile,
+        gpus=arguments.gpus or 0,
+        full=not arguments.small,
+        numbers_only=arguments.numbers_only,
+        outside=arguments.keep == "file",
+        place=place_among(arguments.gpus, [case.plan for case in cases]),
+    )
+    return hardware, how
+
+
+def place_among(gpus: int | None, plans: Sequence[str]) -> Place | None:
+    """Which rank this is, where a launcher has started as many as every plan wants.
+
+    Raises
+    ------
+    InputError
+        If plans want another number of GPUs than there are, or of ranks than were started.
+    """
+    if gpus:
+        check_plans(plans, gpus)
+    env = harness.environment()
+    if not is_rank(env):
+        return None
+    place = find_place(env)
+    for plan in plans:
+        wanted = parse_plan(plan).gpus
+        if wanted != place.world:
+            raise InputError(f"ranks: got {place.world} started, wanted the {wanted} of {plan}")
+    return place
+
+
+def answer(
+    found: Sequence[Report], gate: float, style: str, *, numbers_only: bool = False
+) -> Answer:
+    """Write reports, and judge them.
+
+    Where nothing was built the answer is no, unless numbers alone were asked for.
+    """
+    built = all(one.engines for one in found)
+    passed = (built or numbers_only) and all(one.passes(gate) for one in found)
+    code = DONE if passed else NO
+    if style == "json":
+        rows = [{**one.to_dict(), "within_gate": one.passes(gate)} for one in found]
+        document = {"engines": rows, "gate": gate, "built": built}
+        return json.dumps(document, indent=2, allow_nan=False), code
+    if style == "markdown":
+        return "\n\n".join(f"```text\n{one.text()}\n```" for one in found), code
+    return "\n\n".join(one.text() for one in found), code

@@ -1,0 +1,192 @@
+"""A plan's folder written, its engines built, and run: by processes of ours, or as one of many.
+
+Where mpirun or torchrun has started a process a rank, the first rank of each host writes and builds
+in a folder of that host, and the others wait until it says that it has. The folders of hosts are
+their own, so that none is needed that all hosts see.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, cast
+
+from planner.export.files import write_folder
+from planner.tensorrt.runner import harness
+from planner.tensorrt.runner.build import Options
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.meeting import Meeting, join
+from planner.tensorrt.runner.processes import start
+from topology.base.errors import InputError
+from validate.launch import Place
+from validate.plans.files import children
+
+Tell = Callable[[str], None]
+MEET_S: Final = 120
+"""Seconds until all ranks have come."""
+TOTAL_S: Final = 1800
+"""Seconds that a run may take, and that ranks wait for engines."""
+MODULE: Final = "planner.tensorrt.runner"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is run. weights : see `harness.weights_from`. steps : all where zero.
+
+    graph : steps after the first are replayed. place : this process's rank; None to start all.
+    again : engines of the same plan that are there were built by a run just before.
+    outside : weights are kept beside the engines.
+    """
+
+    weights: str
+    steps: int = 0
+    graph: bool = True
+    place: Place | None = None
+    again: bool = False
+    outside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A rank's error, as its judge sees it, and the seconds of its steps."""
+
+    error: float
+    seconds: tuple[float, ...]
+
+
+Judge = Callable[[harness.Folder, int], float]
+
+
+def build_and_run(
+    files: Mapping[str, bytes], path: Path, work: Work, judge: Judge, tell: Tell
+) -> tuple[list[Ran], list[Path]]:
+    """Write, build and run.
+
+    Returns
+    -------
+    what each rank did, in order; and the engines that this process has built
+
+    Raises
+    ------
+    RunError
+        If a build or a rank fails, on every rank that is told of it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if work.place is not None:
+        return _as_rank(files, path.with_name(f"{path.name}.{socket.gethostname()}"), work, judge)
+    folder = _written(files, path, work)
+    made = _build(folder, work, tell)
+    world = len(cast("list[object]", folder.plan["ranks"]))
+    start(command(folder.path, work), world, TOTAL_S, children())
+    return [_ran(folder, rank, judge) for rank in range(world)], made
+
+
+def _written(files: Mapping[str, bytes], path: Path, work: Work) -> harness.Folder:
+    """Write the folder, or take the same that a run before has left with its engines."""
+    digest = json.loads(files["plan.json"])["digest"]
+    if work.again:
+        with suppress(RunError):
+            there = harness.open_folder(path)
+            if there.plan["digest"] == digest:
+                return there
+    return harness.open_folder(write_folder(files, str(path), force=True))
+
+
+def command(path: Path, work: Work) -> list[str]:
+    """Words behind ``python`` that run a folder; on a rank's own GPU where it has a place.
+
+    >>> command(Path("a"), Work(weights="filler", steps=5))[3:]
+    ['--folder', 'a', '--steps', '5', '--graph']
+    """
+    words = ["-m", MODULE, "run", "--folder", str(path)]
+    words += ["--steps", str(work.steps)] if work.steps else []
+    words += ["--graph"] if work.graph else []
+    return words + (["--device", str(work.place.local)] if work.place else [])
+
+
+def meets_at(place: Place, step: int) -> tuple[str, int]:
+    """Host and port where ranks meet; the launcher's own port is left to it.
+
+    Raises
+    ------
+    InputError
+        If there are several hosts, and nothing says which has rank 0.
+    """
+    if place.here and place.here < place.world and place.address == "127.0.0.1":
+        raise InputError("MASTER_ADDR: got none, wanted the host of rank 0, as there are several")
+    return place.address, place.port + step
+
+
+def _as_rank(
+    files: Mapping[str, bytes], path: Path, work: Work, judge: Judge
+) -> tuple[list[Ran], list[Path]]:
+    place = cast(Place, work.place)
+    digest = str(json.loads(files["plan.json"])["digest"])
+    come = join(place.rank, place.world, meets_at(place, 1), MEET_S, digest)
+    meeting, made = replace(come, limit_s=TOTAL_S), []
+    try:
+        failed = ""
+        if place.local == 0:
+            try:
+                folder = _written(files, path, work)
+                made = _build(folder, work, _mute)
+            except (RunError, InputError) as error:
+                failed = str(error)
+        _agree(meeting, "built", failed)
+        return _told(meeting, _one(path, work, judge)), made
+    finally:
+        meeting.close()
+
+
+def _agree(meeting: Meeting, what: str, failed: str) -> None:
+    """Hear whether every rank has done something; raise what those said that have not."""
+    heard = [str(one) for one in meeting.say(what, failed)]
+    said = [f"rank {rank}: {one}" for rank, one in enumerate(heard) if one]
+    if said:
+        raise RunError("; ".join(said))
+
+
+def _one(path: Path, work: Work, judge: Judge) -> tuple[str, float, list[float]]:
+    """Run this rank in a process of its own: what failed, its error, and seconds of its steps."""
+    place = cast(Place, work.place)
+    address, port = meets_at(place, 2)
+    told = {"RANK": place.rank, "WORLD_SIZE": place.world, "MASTER_PORT": port}
+    env = {**children(), "MASTER_ADDR": address, **{key: str(n) for key, n in told.items()}}
+    words = [sys.executable, *command(path, work)]
+    try:
+        done = subprocess.run(  # noqa: S603  # this very program
+            words, env=env, capture_output=True, text=True, check=False, timeout=TOTAL_S
+        )
+        if done.returncode:
+            said = done.stderr.strip().splitlines()
+            return said[-1] if said else f"ended with {done.returncode}", 0.0, []
+        ran = _ran(harness.open_folder(path), place.rank, judge)
+    except (RunError, OSError, subprocess.TimeoutExpired) as error:
+        return " ".join(str(error).split()), 0.0, []
+    return "", ran.error, list(ran.seconds)
+
+
+def _told(meeting: Meeting, mine: tuple[str, float, list[float]]) -> list[Ran]:
+    """Hear how it went on every rank."""
+    failed, error, seconds = mine
+    _agree(meeting, "ran", failed)
+    heard = cast("list[tuple[float, list[float]]]", meeting.say("measured", [error, seconds]))
+    return [Ran(error=error, seconds=tuple(seconds)) for error, seconds in heard]
+
+
+def _build(folder: harness.Folder, work: Work, tell: Tell) -> list[Path]:
+    source = harness.weights_from(work.weights, folder.plan)
+    return harness.build_all(folder, source, Options(outside=work.outside), tell)
+
+
+def _ran(folder: harness.Folder, rank: int, judge: Judge) -> Ran:
+    seconds = harness.result_of(folder.path, rank).seconds
+    return Ran(error=judge(folder, rank), seconds=seconds)
+
+
+def _mute(line: str) -> None:
+    del line

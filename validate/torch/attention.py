@@ -1,0 +1,227 @@
+"""Attention on PyTorch: the fastest kernel that is right, with log-sum-exps where asked for.
+
+Shapes here are ``[batch, rows, heads, size]``; log-sum-exps ``[batch, rows, heads]``.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import torch
+
+from costmodels.program.ops import Attention
+from validate.torch import moves
+from validate.torch.setting import Bound, Setting, Values
+from validate.torch.visible import Piece, QueryRun, query_runs
+
+TOLERANCE: Final = 0.03
+_PROBE_ROWS: Final = 64
+
+Result = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the choice of a kernel depends on."""
+
+    device: str
+    dtype: torch.dtype
+    heads: int
+    key_value_heads: int
+    size: int
+    window: bool = False
+    single: bool = False  # one query a sample
+
+
+def bind(op: Attention, setting: Setting) -> Bound:
+    """Make an attention ready to run."""
+    runs = query_runs(op, setting.index)
+    kernel = KERNELS[kernel_for(shape_for(op, setting))]
+    wants_sum = op.log_sum_exp is not None
+
+    def run(inputs: Values) -> list[torch.Tensor]:
+        heads = (op.heads, op.key_value_heads, op.key_value_heads)
+        q, k, v = (
+            torch.unflatten(x, -1, (count, op.size)) for x, count in zip(inputs, heads, strict=True)
+        )
+        parts = [_attend(kernel, one, (q, k, v), setting, sums=wants_sum) for one in runs]
+        out = parts[0][0] if len(parts) == 1 else torch.cat([part[0] for part in parts], 1)
+        if not wants_sum:
+            return [out.flatten(-2)]
+        sums = parts[0][1] if len(parts) == 1 else torch.cat([part[1] for part in parts], 1)
+        return [out.flatten(-2), sums]
+
+    return Bound(run)
+
+
+def shape_for(op: Attention, setting: Setting) -> Shape:
+    """Say what the choice of a kernel depends on."""
+    queries = int(op.queries)
+    return Shape(
+        device=str(setting.device),
+        dtype=setting.dtype,
+        heads=op.heads,
+        key_value_heads=op.key_value_heads,
+        size=op.size,
+        window=bool(op.window) and queries > 1,
+        single=queries == 1,
+    )
+
+
+def _attend(
+    kernel: "Softmax",
+    run: QueryRun,
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    setting: Setting,
+    *,
+    sums: bool,
+) -> Result:
+    """Attend a run of queries to each of its pieces, of which every query sees some, and merge."""
+    q = given[0].narrow(1, run.start, run.stop - run.start)
+    if not run.pieces:
+        nothing = torch.full(q.shape[:3], -math.inf, dtype=setting.wide, device=q.device)
+        return torch.zeros_like(q), nothing
+    several = len(run.pieces) > 1
+    results = [_piece(kernel, piece, q, given[1:], sums or several) for piece in run.pieces]
+    if not several:
+        return results[0]
+    (left, left_sum), (right, right_sum) = results
+    share = torch.sigmoid(right_sum - left_sum)[..., None].to(q.dtype)
+    return torch.lerp(left, right, share), torch.logaddexp(left_sum, right_sum)
+
+
+def _piece(
+    kernel: "Softmax",
+    piece: Piece,
+    q: torch.Tensor,
+    answers: tuple[torch.Tensor, ...],
+    sums: bool,  # noqa: FBT001  # passed on
+) -> Result:
+    k, v = (moves.join([x], piece.keys, 1) for x in answers)
+    return kernel(q, k, v, Ask(diagonal=piece.diagonal, window=piece.window, sums=sums))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What is seen, as a `Piece` has it, and whether the sums are wanted (they cost cuDNN 6 %)."""
+
+    diagonal: bool = False
+    window: int = 0
+    sums: bool = True
+
+
+Softmax = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Ask], Result]
+"""From q, k, v and what is asked to the result, and the sums if they were asked for."""
+
+
+def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
+    """Attention written out, in wide sums; for small sizes, and to judge the other kernels."""
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    groups = k.shape[2]
+    grouped = torch.unflatten(q.to(wide), 2, (groups, -1)) / math.sqrt(q.shape[-1])
+    scores = torch.einsum("bqgrd,bkgd->bgrqk", grouped, k.to(wide))
+    if ask.diagonal or ask.window:
+        rows = torch.arange(q.shape[1], device=q.device)[:, None] + k.shape[1] - q.shape[1]
+        columns = torch.arange(k.shape[1], device=q.device)[None]
+        hidden = (columns > rows) & ask.diagonal
+        if ask.window:
+            hidden = hidden | (columns <= rows - ask.window)
+        scores = scores.masked_fill(hidden, -math.inf)
+    sums = torch.logsumexp(scores, dim=-1)
+    weights = torch.exp(scores - sums[..., None])
+    out = torch.einsum("bgrqk,bkgd->bqgrd", weights, v.to(wide))
+    return out.flatten(2, 3).to(q.dtype), sums.flatten(1, 2).transpose(1, 2)
+
+
+def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
+    """CuDNN's fused attention, which on Hopper is the fastest that PyTorch has."""
+    assert not ask.window
+    out, sums = torch.ops.aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        None,
+        ask.sums,
+        0.0,
+        ask.diagonal,
+    )[:2]
+    out = out.transpose(1, 2)
+    return out, sums.reshape(q.transpose(1, 2).shape[:3]).transpose(1, 2) if ask.sums else out
+
+
+def cudnn_repeated(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
+    """CuDNN's attention with grouped keys and values repeated for every head."""
+    repeat = q.shape[2] // k.shape[2]
+    k, v = (x.repeat_interleave(repeat, dim=2) for x in (k, v))
+    return cudnn(q, k, v, ask)
+
+
+def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
+    """FlashAttention 2 as PyTorch ships it; knows windows, and one query against many keys."""
+    out, sums = torch.ops.aten._flash_attention_forward(  # noqa: SLF001
+        q,
+        k,
+        v,
+        None,
+        None,
+        q.shape[1],
+        k.shape[1],
+        0.0,
+        ask.diagonal,
+        False,  # noqa: FBT003
+        window_size_left=ask.window - 1 if ask.window else None,
+        window_size_right=0 if ask.window else None,
+    )[:2]
+    return out, sums.transpose(1, 2)
+
+
+KERNELS: Final[dict[str, Softmax]] = {
+    "cudnn": cudnn,
+    "cudnn_repeated": cudnn_repeated,
+    "flash": flash,
+    "plain": plain,
+}
+
+
+@cache
+def kernel_for(shape: Shape) -> str:
+    """Choose the first kernel, fastest first, that runs and agrees with attention written out."""
+    if not shape.device.startswith("cuda") or shape.dtype.itemsize != 2:
+        return "plain"
+    order = ["flash", "cudnn"] if shape.window or shape.single else ["cudnn", "flash"]
+    if shape.key_value_heads < shape.heads:
+        order.insert(order.index("cudnn") + 1, "cudnn_repeated")
+    if shape.window:
+        order = ["flash"]
+    return next((name for name in order if _is_right(name, shape)), "plain")
+
+
+def _is_right(name: str, shape: Shape) -> bool:
+    rows = 1 if shape.single else _PROBE_ROWS
+    draw = torch.Generator(shape.device).manual_seed(1)
+    q, k, v = (
+        torch.randn(
+            (1, count, heads, shape.size), generator=draw, device=shape.device, dtype=shape.dtype
+        )
+        for count, heads in (
+            (rows, shape.heads),
+            (_PROBE_ROWS, shape.key_value_heads),
+            (_PROBE_ROWS, shape.key_value_heads),
+        )
+    )
+    window = _PROBE_ROWS // 4 if shape.window else 0
+    diagonals = (True,) if shape.window else (False,) if shape.single else (False, True)
+    try:
+        pairs = [
+            (KERNELS[name](q, k, v, ask), plain(q, k, v, ask))
+            for ask in (Ask(diagonal=diagonal, window=window) for diagonal in diagonals)
+        ]
+    except (RuntimeError, AssertionError, TypeError):
+        return False
+    return all(
+        bool(torch.allclose(got.float(), want.float(), atol=TOLERANCE, rtol=TOLERANCE))
+        for pair in pairs
+        for got, want in zip(*pair, strict=True)
+    )

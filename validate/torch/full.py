@@ -1,0 +1,201 @@
+"""Is a plan right at full size? Its result beside that of kernels called one by one, and of ranks.
+
+Two right results differ by rounding. A value on its way through a model is rounded about
+`ROUNDINGS` times a layer, each time by a part u of itself at most and in no common direction, so
+that after L layers a result is off by about ``u sqrt(ROUNDINGS L)``, and two of them differ by
+``u sqrt(2 ROUNDINGS L)``. A single wrong row hardly shows in the whole: one of 4096 rows that has
+nothing to do with what it should be adds ``sqrt(2 / 4096)``, 2 %. So each row is held to a bound
+too.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+import torch
+
+from planner.models.architecture import Model
+from validate.plans.cases import Subject
+from validate.torch.case_run import Bench, Ran, dtype_of
+from validate.torch.numbers import BOUNDS, Work, bound_of, setting_for
+
+Wholes = dict[str, tuple[str, torch.Tensor]]
+"""What results are compared with: by subject, or by that and the samples that a replica has; what
+made them, and the result on the host."""
+
+ROUNDINGS: Final = 8
+UNITS: Final = {
+    torch.bfloat16: 1 / 2**8,
+    torch.float16: 1 / 2**11,
+    torch.float32: 1 / 2**24,
+    torch.float64: 1 / 2**53,
+}
+"""Largest part of a number that rounding to a type takes or adds."""
+MOST: Final = 0.12 * 2**8
+"""Units of rounding that a result may be off however many layers there are: 12 % in bf16."""
+ROW: Final = 4
+"""Times as much that a single row may be off: few numbers are not as even as many."""
+SAMPLE: Final = 256
+"""Values of a result that ranks show each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Full:
+    """How far a result at full size is from another one.
+
+    error, row : relative, over all values, and of the worst row. bound, row_bound : allowed.
+    against : what made the other one, empty where there was none. replicas : how far ranks that
+    have the same result are apart.
+    """
+
+    error: float = 0.0
+    row: float = 0.0
+    bound: float = 0.0
+    row_bound: float = 0.0
+    against: str = ""
+    replicas: float = 0.0
+
+    @property
+    def complaints(self) -> list[str]:
+        """Say what is wrong; what is no number is.
+
+        >>> Full(error=0.2, bound=0.1).complaints
+        ['error 0.2 at full size where 0.1 is allowed']
+        """
+        said = (
+            ("error", self.error, self.bound),
+            ("a row off by", self.row, self.row_bound),
+            ("ranks apart by", self.replicas, self.bound),
+        )
+        return [
+            f"{what} {got:.2g} at full size where {allowed:.2g} is allowed"
+            for what, got, allowed in said
+            if not got <= allowed
+        ]
+
+
+def is_known(wholes: Wholes, subject: Subject, bench: Bench) -> bool:
+    """Whether there is a result to compare a case with on this rank."""
+    return _whole(wholes, subject, bench.comm.rank) is not None
+
+
+def compared(wholes: Wholes, subject: Subject, bench: Bench, ran: Ran) -> Full:
+    """Compare a step's result at full size with that of the first plan; note the first one."""
+    bound, rows = bounds(subject, bench)
+    known, whole = Full(bound=bound, row_bound=rows), _whole(wholes, subject, bench.comm.rank)
+    if whole is None:
+        first = ran.plain if ran.plain is not None else ran.output
+        if first is None:
+            return known
+        mode = "eager" if ran.plain is not None else subject.case.mode
+        whole = (f"{subject.plan} {mode}", first)
+        _note(wholes, subject, bench.comm.rank, whole)
+        if ran.plain is None:
+            return known
+    if ran.output is None:
+        return known
+    error, row = distance(ran.output, whole[1])
+    return Full(bound=bound, row_bound=rows, error=error, row=row, against=whole[0])
+
+
+def bounds(subject: Subject, bench: Bench) -> tuple[float, float]:
+    """Largest error of a whole result, and of a row, that rounding explains.
+
+    Where rows choose experts, one near a tie chooses another, and may be anything.
+    """
+    model, dtype = subject.model, bench.dtype or dtype_of(subject.case.precision)
+    work = Work(model=model, workload=subject.workload, plan=subject.plan)
+    setting = setting_for(work, bench.comm.rank, bench.device, dtype)
+    small = bound_of(model, setting)
+    routed = small > BOUNDS[dtype] and not setting.quantised
+    if routed or setting.quantised:
+        return small, math.inf if routed else ROW * small
+    bound = max(small, grown(model, dtype))
+    return bound, ROW * bound
+
+
+def grown(model: Model, dtype: torch.dtype) -> float:
+    """How far apart rounding brings two results of a model; see the head of this file."""
+    layers = sum(block.count for block in model.blocks)
+    return UNITS[dtype] * min(MOST, math.sqrt(2 * ROUNDINGS * layers))
+
+
+def distance(got: torch.Tensor, want: torch.Tensor) -> tuple[float, float]:
+    """Relative error of all values, and of the row that is furthest off.
+
+    >>> want = torch.eye(4)
+    >>> [round(one, 3) for one in distance(want.flip(0), want)]
+    [1.414, 1.414]
+    """
+    if got.shape != want.shape:
+        return math.inf, math.inf
+    rows = (got - want).reshape(-1, got.shape[-1]).norm(dim=1)
+    scales = want.reshape(-1, want.shape[-1]).norm(dim=1)
+    usual = scales.square().mean().sqrt()
+    error = rows.square().sum().sqrt() / scales.square().sum().sqrt()
+    return float(error), float((rows / scales.clamp(min=usual)).max())
+
+
+def _samples(subject: Subject, rank: int) -> tuple[int, int]:
+    """Which part of the batch a rank's replica has, of how many."""
+    degree = subject.plan.degree("dp")
+    if degree == 1 or int(np.asarray(subject.workload.batch)) == 1:
+        return 0, 1
+    return subject.plan.index_of(rank % subject.plan.gpus)["dp"], degree
+
+
+def _key(subject: Subject, rank: int) -> str:
+    place, degree = _samples(subject, rank)
+    return subject.case.subject + (f" | part {place} of {degree}" if degree > 1 else "")
+
+
+def _whole(wholes: Wholes, subject: Subject, rank: int) -> tuple[str, torch.Tensor] | None:
+    """Find what to compare with: the same samples, or the whole batch with them in it."""
+    found = wholes.get(_key(subject, rank))
+    if found is not None or subject.case.subject not in wholes:
+        return found
+    place, degree = _samples(subject, rank)
+    against, whole = wholes[subject.case.subject]
+    each = len(whole) // degree
+    return against, whole[place * each : (place + 1) * each]
+
+
+def _note(wholes: Wholes, subject: Subject, rank: int, whole: tuple[str, torch.Tensor]) -> None:
+    """Note what later plans are compared with; what was of another subject is let go."""
+    for key in [key for key in wholes if key.partition(" | ")[0] != subject.case.subject]:
+        del wholes[key]
+    wholes[_key(subject, rank)] = whole
+
+
+def sample(subject: Subject, bench: Bench, output: torch.Tensor | None) -> object:
+    """Return some values of a result, for other ranks to compare: which samples, and numbers."""
+    if output is None:
+        return None
+    picked = output.flatten()[_places(output.numel())]
+    return [_key(subject, bench.comm.rank), picked.double().tolist()]
+
+
+def _places(size: int) -> torch.Tensor:
+    """Draw the same places on every rank: steps of one length may find a single column."""
+    return torch.randint(size, (SAMPLE,), generator=torch.Generator().manual_seed(size))
+
+
+def apart(said: Sequence[object]) -> float:
+    """Relative distance of the ranks that should have the same result, the largest.
+
+    >>> apart([["x", [3.0, 4.0]], ["x", [3.0, 4.5]], None, ["y", [7.0]]])
+    0.1
+    """
+    first: dict[str, torch.Tensor] = {}
+    worst = 0.0
+    for one in said:
+        if one is None:
+            continue
+        key, values = cast("tuple[str, list[float]]", one)
+        got = torch.tensor(values, dtype=torch.float64)
+        want = first.setdefault(key, got)
+        found = float((got - want).norm() / want.norm())
+        worst = found if not found <= worst else worst
+    return worst

@@ -1,0 +1,158 @@
+"""Where the time of a step goes: a step of its own, with an event around each operation.
+
+It is no step as it is timed. Messages are exchanged on the compute stream, one after another, and
+kernels that a CUDA graph would start are started by the host. So its parts say where time goes, and
+not how long a part takes within the step.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, cast
+
+import torch
+
+from validate.plans.cases import Subject
+from validate.torch.clock import Clock
+from validate.torch.routine import make_routines, play
+from validate.torch.state import Here, Machine, Step
+
+AHEAD_CYCLES: Final = 8_000_000
+"""Clock cycles that the device sleeps, about 5 ms, for the host to get ahead: what events measure
+then is the device's time alone."""
+BEHIND: Final = 0.1
+"""Share of a step between its operations from which the host is taken to be behind."""
+RUNNING: Final = "events in the running stream"
+RESTED: Final = "events in a stream that rests before each layer"
+HOST: Final = "clock of the host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What one rank saw of one step.
+
+    classes : seconds by class. messages : seconds of each, in their order. gaps : seconds of the
+    device between operations, of the whole. how : it was taken.
+    """
+
+    classes: Mapping[str, float]
+    messages: tuple[float, ...]
+    gaps: float
+    how: str
+
+    def words(self) -> list[float]:
+        """Say to other ranks what they need to know."""
+        return list(self.messages)
+
+    def merged(self, said: Sequence[object]) -> tuple[dict[str, float], float]:
+        """Take from communication what this rank waited for others.
+
+        A message is under way when the last rank has come to it, and that rank sees it shortest.
+
+        Parameters
+        ----------
+        said : the messages of every rank. Ranks of a pipeline send different ones: there, nothing
+            is taken off.
+
+        Returns
+        -------
+        seconds by class, and seconds of waiting
+
+        Examples
+        --------
+        >>> here = Inside(classes={"communication": 5.0}, messages=(4.0, 1.0), gaps=0.0, how="")
+        >>> here.merged([[4.0, 1.0], [1.0, 2.0]])
+        ({'communication': 2.0}, 3.0)
+        """
+        ranks = [cast("list[float]", one) for one in said]
+        if not self.messages or len({len(one) for one in ranks}) > 1:
+            return dict(self.classes), 0.0
+        least = sum(map(min, zip(*ranks, strict=True)))
+        return {**self.classes, "communication": least}, sum(self.messages) - least
+
+
+def look_inside(
+    subject: Subject,
+    machine: Machine,
+    clock: Clock,
+    seconds: float,
+    on_any: Callable[[bool], bool],
+) -> Inside:
+    """Take a step with an event around each operation.
+
+    Launched eagerly, the step runs as it does when it is timed, at the clocks that it then has, if
+    the host keeps ahead. Elsewhere, and where it does not, the device rests before each layer.
+
+    Parameters
+    ----------
+    seconds : that a step takes. on_any : whether something is so on any rank; all must take the
+        next step together.
+    """
+    turns = 1 if seconds > 1 else 3
+    if machine.setting.device.type != "cuda":
+        return _taken(subject, machine, clock, turns, HOST)
+    if subject.case.mode == "eager":
+        found = _taken(subject, machine, clock, turns, RUNNING)
+        if not on_any(found.gaps > BEHIND * seconds):
+            return found
+    return _taken(subject, machine, clock, turns, RESTED)
+
+
+def _taken(subject: Subject, machine: Machine, clock: Clock, turns: int, how: str) -> Inside:
+    log: list[tuple[str, Any, Any]] = []
+
+    def around(step: Step, kind: str, stream: str) -> Step:
+        del stream
+
+        def timed(here: Here) -> None:
+            start = clock.mark(None)
+            step(here)
+            log.append((kind, start, clock.mark(None)))
+
+        return timed
+
+    inside = machine.instrumented(around, _rest if how == RESTED else None)
+    routine, lengths = make_routines(inside)[subject.case.stage], dict(inside.lengths)
+
+    def step() -> None:
+        if how == RUNNING:
+            _rest(Here())
+        inside.begin()
+        inside.lengths.update(lengths)
+        play(routine, inside)
+
+    # compiled functions of a timed step are others, which hold products too
+    warms = turns > 1 or subject.case.mode == "compile"
+    for turn in range(turns + warms):
+        step()
+        if warms and turn == 0:
+            clock.wait()
+            log.clear()
+    clock.wait()
+    return _summed(log, clock, turns, how)
+
+
+def _summed(log: Sequence[tuple[str, Any, Any]], clock: Clock, turns: int, how: str) -> Inside:
+    classes: dict[str, float] = {}
+    each = [(kind, clock.between(start, stop) / turns) for kind, start, stop in log]
+    for kind, seconds in each:
+        classes[kind] = classes.get(kind, 0.0) + seconds
+    count = len(each) // turns
+    sent = [seconds for kind, seconds in each if kind == "communication"]
+    by_turn = len(sent) // turns if turns else 0
+    gaps = [
+        clock.between(one[2], other[1])
+        for number, (one, other) in enumerate(pairwise(log), 1)
+        if number % max(1, count)  # not from one step to the next
+    ]
+    return Inside(
+        classes=classes,
+        messages=tuple(sum(sent[place::by_turn]) for place in range(by_turn)),
+        gaps=sum(gaps) / turns,
+        how=how,
+    )
+
+
+def _rest(here: Here) -> None:
+    del here
+    torch.cuda._sleep(AHEAD_CYCLES)  # noqa: SLF001  # PyTorch has no public wait on the device

@@ -1,0 +1,190 @@
+"""Moves of data on PyTorch: a view where there is one, else a single pass over the bytes."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import numpy as np
+import torch
+
+from costmodels.program.ops import Part, Rearrange
+from costmodels.program.rows import positions
+from validate.reference.weights import own_features
+from validate.torch import moves
+from validate.torch.setting import Bound, Setting, Values, shape_of
+
+Tensors = list[torch.Tensor]
+
+BEYOND: Final = ("store", "load", "append", "collect")
+"""Moves that reach beyond one operation; whoever runs the program does them."""
+
+
+def bind(op: Rearrange, setting: Setting) -> Bound:
+    """Make a move ready to run."""
+    match op.move:
+        case "shard" | "last" | "latest" | "hop" | "pack_rows" | "unpack_rows":
+            return Bound(_rows(op, setting))
+        case "heads":
+            own = moves.from_rows(own_features(op.parts, op.degree, setting.index[op.axis]))
+            return Bound(lambda inputs: [moves.join(inputs, own, -1)])
+        case "pack_heads":
+            return Bound(partial(_pack_heads, op, setting))
+        case "unpack_heads":
+            return _unpack_heads(op, setting)
+        case "surround":
+            return Bound(_surround(op, setting))
+        case _:
+            return Bound(_pieces(op))
+
+
+def _pieces(op: Rearrange) -> Callable[[Values], Tensors]:
+    """Cut, or lay side by side, features or rows; or put one more dimension before them."""
+    if op.move == "stack":
+        return lambda inputs: [inputs[0].contiguous()[None]]
+    if op.move == "borders":
+        return _borders(shape_of(op.outputs[0])[2] // 2)
+    if op.move == "unstack":
+        return lambda inputs: [inputs[0][0]]
+    dim = -1 if op.move.endswith("features") else 1
+    if op.move.startswith("concat"):
+        return lambda inputs: [torch.cat(list(inputs), dim)]
+    assert op.move in ("split_features", "split_rows"), f"{op.move} is the runner's"
+    sizes = [shape_of(out)[dim] for out in op.outputs]
+    return lambda inputs: list(torch.split(inputs[0], sizes, dim))
+
+
+def _borders(halo: int) -> Callable[[Values], Tensors]:
+    """Take the rows at both ends."""
+    return lambda inputs: [torch.cat([inputs[0][:, :halo], inputs[0][:, -halo:]], 1)[None]]
+
+
+def _surround(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
+    """Lay the neighbours' rows around those here; zeros where there is no neighbour."""
+    place = 0
+    for axis, degree in op.spans[0].axes:
+        place = place * degree + setting.index[axis]
+    ranks, _, both, _ = shape_of(op.inputs[1])
+    halo = both // 2
+
+    def run(inputs: Values) -> Tensors:
+        x, edges = inputs
+        none = torch.zeros_like(x[:, :halo])
+        before = edges[place - 1, :, halo:] if place else none
+        after = edges[place + 1, :, :halo] if place + 1 < ranks else none
+        return [torch.cat([before, x, after], 1)]
+
+    return run
+
+
+def _rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
+    match op.move:
+        case "pack_rows":
+            return _pack_rows(op, setting)
+        case "unpack_rows":
+            return _unpack_rows(op, setting)
+        case "shard":
+            runs = moves.from_rows(positions(op.spans[0], setting.index))
+            return lambda inputs: [moves.join(inputs, runs, 1)]
+        case _:
+            return _pick(op, setting)
+
+
+def _pick(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
+    """Take the row that stands last, here or among those of every rank; or a rank's chunk."""
+    if op.move == "hop":
+        place = (setting.index[op.axis] - op.turn) % op.degree
+        return lambda inputs: [inputs[0][place]]
+    if op.move == "last":
+        place = int(np.argmax(positions(op.spans[0], setting.index)))
+        return lambda inputs: [inputs[0][:, place : place + 1]]
+    tops = [
+        positions(op.spans[0], {**setting.index, op.axis: rank}).max() for rank in range(op.degree)
+    ]
+    first = int(np.argmax(tops))
+    return lambda inputs: [inputs[0][first]]
+
+
+def _own(part: Part, degree: int) -> bool:
+    """Whether each rank has features of its own, side by side."""
+    return part.units % degree == 0
+
+
+def _pack_heads(op: Rearrange, setting: Setting, inputs: Values) -> Tensors:
+    """From ``[b, r, f]`` to ``[degree, b, r, f / degree]``, part by part."""
+    blocks = [_by_rank(op, x) for x in inputs]
+    if setting.traced or len(blocks) * len(op.parts) == 1:
+        joined = [torch.cat(parts, -1) if len(parts) > 1 else parts[0] for parts in blocks]
+        return [(torch.cat(joined, 2) if len(joined) > 1 else joined[0]).contiguous()]
+    out = inputs[0].new_empty(shape_of(op.outputs[0]))
+    row = 0
+    for block in blocks:
+        column, rows = 0, block[0].shape[2]
+        for part in block:
+            columns = part.shape[3]
+            out[:, :, row : row + rows, column : column + columns].copy_(part)
+            column += columns
+        row += rows
+    return [out]
+
+
+def _by_rank(op: Rearrange, x: torch.Tensor) -> Tensors:
+    """Cut features into views ``[degree, b, r, w]``, one a part."""
+    widths = [part.units * part.size for part in op.parts]
+    views = []
+    for part, features in zip(op.parts, torch.split(x, widths, -1), strict=True):
+        if _own(part, op.degree):
+            views.append(torch.unflatten(features, -1, (op.degree, -1)).permute(2, 0, 1, 3))
+        else:
+            ranks = range(op.degree)
+            own = [moves.from_rows(own_features((part,), op.degree, rank)) for rank in ranks]
+            views.append(torch.stack([moves.join([features], runs, -1) for runs in own]))
+    return views
+
+
+def _unpack_heads(op: Rearrange, setting: Setting) -> Bound:
+    """From ``[degree, b, r, f]`` to ``[b, r, features]``, each where its part has it."""
+
+    def straight(inputs: Values) -> Tensors:
+        return [inputs[0].permute(1, 2, 0, 3).flatten(-2)]
+
+    if len(op.parts) == 1 and _own(op.parts[0], op.degree):
+        return Bound(straight)
+    width = sum(part.units * part.size for part in op.parts)
+    chosen = np.zeros(width, np.int64)
+    for rank in range(op.degree):
+        own = own_features(op.parts, op.degree, rank)
+        chosen[own] = rank * len(own) + np.arange(len(own))
+    table = setting.table(chosen, torch.int64)
+    return Bound(lambda inputs: [straight(inputs)[0].index_select(-1, inputs[1])], (table,))
+
+
+def _unpack_rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
+    """From ``[degree, b, r, f]`` to ``[b, rows, f]``: free for one sample with rows in order."""
+    found = moves.places(op.spans, op.axis, setting.index, op.degree)
+    rows, each = shape_of(op.outputs[0])[1], len(found[0])
+    ranks, theirs = moves.sources(found, rows)
+    straight = np.array_equal(ranks * each + theirs, np.arange(rows))
+    runs = moves.runs(ranks, theirs)
+
+    def run(inputs: Values) -> Tensors:
+        x = inputs[0]
+        if straight:
+            return [x.transpose(0, 1).flatten(1, 2).narrow(1, 0, rows)]
+        return [moves.join(list(x), runs, 1)]
+
+    return run
+
+
+def _pack_rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
+    """From ``[b, rows, f]`` to ``[degree, b, r, f]``, the way back of `_unpack_rows`."""
+    found = moves.places(op.spans, op.axis, setting.index, op.degree)
+    every = moves.from_rows(np.concatenate(found))
+    each = [moves.from_rows(rows) for rows in found]
+
+    def run(inputs: Values) -> Tensors:
+        x = inputs[0]
+        if x.shape[0] == 1:
+            return [torch.unflatten(moves.join([x], every, 1), 1, (op.degree, -1)).transpose(0, 1)]
+        return [torch.stack([moves.join([x], runs, 1) for runs in each])]
+
+    return run

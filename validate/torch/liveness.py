@@ -1,0 +1,78 @@
+"""How long tensors are needed: what may be let go after each operation of a program.
+
+A tensor lives until its last reader, also in the next turn of a loop or in a later stage.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from costmodels.program.ops import Loop, Op, Rearrange
+
+Names = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """An operation or a loop, and the names that nobody reads after it."""
+
+    item: Op | Loop
+    frees: Names
+
+
+def reads_of(op: Op) -> list[str]:
+    """Names an operation reads from its rank's values; what is kept for later is not among them."""
+    if isinstance(op, Rearrange) and op.move in ("load", "append"):
+        return [tensor.name for tensor in op.inputs[1:]]
+    if isinstance(op, Rearrange) and op.move == "collect":
+        return [op.inputs[0].name, op.outputs[0].name]
+    return [tensor.name for tensor in op.reads]
+
+
+def writes_of(op: Op) -> list[str]:
+    """Names an operation writes to its rank's values."""
+    if isinstance(op, Rearrange) and op.move == "store":
+        return []
+    return [tensor.name for tensor in op.writes]
+
+
+def arriving(items: Sequence[Op | Loop]) -> Names:
+    """Names that are read before they are written, in this turn or the first of an inner loop."""
+    written: set[str] = set()
+    found: set[str] = set()
+    for op in _straight(items):
+        found |= {name for name in reads_of(op) if name not in written}
+        written |= set(writes_of(op))
+    return frozenset(found)
+
+
+def _straight(items: Iterable[Op | Loop]) -> Iterable[Op]:
+    for item in items:
+        if isinstance(item, Loop):
+            yield from item.walk()
+        else:
+            yield item
+
+
+def lived(items: Sequence[Op | Loop], after: Names) -> list[Lived]:
+    """Say for every item of a body what it is the last to need.
+
+    Parameters
+    ----------
+    after : names that are read after the body, or in its next turn.
+    """
+    found: list[Lived] = []
+    live = after
+    for item in reversed(items):
+        if isinstance(item, Loop):
+            touched = arriving(item.body) | _written(item)
+            found.append(Lived(item, touched - live))
+            live = live | arriving(item.body)
+        else:
+            reads, writes = frozenset(reads_of(item)), frozenset(writes_of(item))
+            found.append(Lived(item, (reads | writes) - live))
+            live = (live - writes) | reads
+    return found[::-1]
+
+
+def _written(loop: Loop) -> Names:
+    return frozenset(name for op in loop.walk() for name in writes_of(op))

@@ -1,0 +1,79 @@
+"""Which rows come from where, as runs of neighbours: worked out once, before a program runs."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from costmodels.program.ops import Span
+from costmodels.program.rows import positions
+
+Numbers = NDArray[np.int64]
+Run = tuple[int, int, int]
+"""Neighbouring rows: the block they lie in, and from where to where. Block -1 stands for zeros."""
+
+
+def runs(blocks: Numbers, rows: Numbers) -> list[Run]:
+    """Join rows that follow each other within a block.
+
+    >>> runs(np.array([0, 0, 1, -1, -1]), np.array([4, 5, 0, -1, -1]))
+    [(0, 4, 6), (1, 0, 1), (-1, 0, 2)]
+    """
+    if not len(rows):
+        return []
+    follows = (np.diff(blocks) == 0) & ((np.diff(rows) == 1) | (blocks[1:] < 0))
+    starts = [0, *(np.flatnonzero(~follows) + 1).tolist()]
+    stops = [*starts[1:], len(rows)]
+    found = []
+    for start, stop in zip(starts, stops, strict=True):
+        first = max(int(rows[start]), 0)
+        found.append((int(blocks[start]), first, first + stop - start))
+    return found
+
+
+def from_rows(rows: Numbers) -> list[Run]:
+    """Join rows of one block; -1 is a row of zeros."""
+    return runs(np.where(rows < 0, -1, 0), rows)
+
+
+def join(blocks: Sequence[torch.Tensor], wanted: Sequence[Run], dim: int) -> torch.Tensor:
+    """Lay runs end to end along `dim`: a view where there is one, else one copy."""
+    pieces = []
+    for block, start, stop in wanted:
+        if block >= 0:
+            pieces.append(blocks[block].narrow(dim, start, stop - start))
+        else:
+            shape = list(blocks[0].shape)
+            shape[dim] = stop - start
+            pieces.append(blocks[0].new_zeros(shape))
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+
+
+def places(
+    spans: Sequence[Span], axis: str, index: Mapping[str, int], degree: int
+) -> list[Numbers]:
+    """Where the rows of each rank along `axis` stand after they are joined; -1 for padding."""
+    joined = [span.within(axis) for span in spans]
+    found: list[list[Numbers]] = [[] for _ in range(degree)]
+    start = 0
+    for span, whole in zip(spans, joined, strict=True):
+        target = positions(whole, index)
+        lookup = np.full(int(target.max(initial=0)) + 2, -1)
+        there = np.flatnonzero(target >= 0)
+        lookup[target[there]] = start + there
+        for rank in range(degree):
+            rows = positions(span, {**index, axis: rank})
+            found[rank].append(np.where(rows >= 0, lookup[rows], -1))
+        start += int(whole.rows)
+    return [np.concatenate(pieces) for pieces in found]
+
+
+def sources(found: Sequence[Numbers], rows: int) -> tuple[Numbers, Numbers]:
+    """Rank and row there of each of `rows` joined rows; -1 where nothing comes from anywhere."""
+    ranks, theirs = np.full(rows, -1), np.full(rows, -1)
+    for rank, target in enumerate(found):
+        there = np.flatnonzero(target >= 0)
+        ranks[target[there]] = rank
+        theirs[target[there]] = there
+    return ranks, theirs

@@ -1,0 +1,220 @@
+"""Is a plan right? One rank's result beside the reference's, on the reference's own numbers."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from costmodels.program.ops import Collective, Loop, Program, SendReceive
+from planner.lowering.lower import lower
+from planner.models.architecture import Model
+from planner.request.plan import Plan
+from planner.request.workload import Workload
+from validate.reference.run import run_plan
+from validate.reference.weights import Array, Source
+from validate.torch.fuse import Fuser
+from validate.torch.groups import Handles, make_groups
+from validate.torch.routine import SKIPPED, make_routines, play
+from validate.torch.setting import Setting
+from validate.torch.state import CountKey, Machine, silent
+from validate.torch.weights import from_source, inputs_from_source
+
+BOUNDS: Final = {
+    torch.float64: 1 / 2**30,
+    torch.float32: 1 / 2**14,
+    torch.float16: 0.01,
+    torch.bfloat16: 0.05,
+}
+"""Largest relative error, of the root mean square, that rounding explains."""
+QUANTISED: Final = 0.2
+"""The same where layers multiply in 8 bits."""
+EXPERTS: Final = 4
+"""Times as much in 16 bits where rows choose experts: near a tie they choose another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A model, a request and a plan."""
+
+    model: Model
+    workload: Workload
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comm:
+    """One process among all ranks.
+
+    lane : stream for messages beside compute, on GPUs. tell : told of every message, and in a
+    proof of every operation, before it starts.
+    """
+
+    rank: int
+    world: int
+    handles: Handles
+    lane: object = None
+    tell: Callable[[bytes], None] = silent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """How far a rank's result is from the unsplit one, and whether it said all it should.
+
+    error : relative, of the root mean square over the whole result.
+    miscounted : collectives whose number or size is not what the program has.
+    """
+
+    error: float
+    bound: float
+    miscounted: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.bound and not self.miscounted
+
+
+def program_of(work: Work, rank: int) -> Program:
+    """Lower a work for one rank."""
+    index = work.plan.index_of(rank % work.plan.gpus)
+    return lower(work.model, work.workload, work.plan, index.get("pp"))
+
+
+def setting_for(work: Work, rank: int, device: torch.device, dtype: torch.dtype) -> Setting:
+    """Say where and how a rank computes its part of a work; 16 bits may mean 8 in its layers."""
+    return Setting(
+        device=device,
+        dtype=dtype,
+        index=work.plan.index_of(rank % work.plan.gpus),
+        quantised=work.workload.precision == "fp8" and dtype.itemsize == 2,
+    )
+
+
+def check(
+    work: Work,
+    comm: Comm,
+    setting: Setting,
+    *,
+    fuser: Fuser | None = None,
+    seed: int = 0,
+    whole: Array | None = None,
+) -> Checked:
+    """Run one rank of a plan on the reference's numbers and compare with the unsplit reference.
+
+    Parameters
+    ----------
+    whole : the unsplit result where it is known already.
+    """
+    if whole is None:
+        whole = unsplit(work, seed)
+    machine = reference_machine(work, comm, setting, seed, fuser)
+    got = result(machine)
+    expected = expected_counts(machine.program)
+    return Checked(
+        error=0.0 if got is None else _error(got, machine, _own(whole, work, setting)),
+        bound=bound_of(work.model, setting),
+        miscounted=tuple(differences(machine.counts, expected)),
+    )
+
+
+def bound_of(model: Model, setting: Setting) -> float:
+    """Largest error that the types of a setting explain for a model."""
+    towers = [tower for block in model.blocks for tower in block.towers]
+    routed = any(tower.ffn and tower.ffn.experts for tower in towers)
+    if setting.quantised:
+        return QUANTISED
+    half = setting.dtype.itemsize == 2
+    return BOUNDS[setting.dtype] * (EXPERTS if routed and half else 1)
+
+
+def unsplit(work: Work, seed: int = 0) -> Array:
+    """Run the model on one rank of the reference; 64 bits."""
+    return run_plan(work.model, work.workload, Plan(), seed)[0]
+
+
+def reference_machine(
+    work: Work, comm: Comm, setting: Setting, seed: int, fuser: Fuser | None
+) -> Machine:
+    """Put a rank together that works on the reference's numbers."""
+    batch = int(np.asarray(work.workload.batch))
+    source = Source(seed)
+    return Machine(
+        setting=setting,
+        program=program_of(work, comm.rank),
+        groups=make_groups(work.plan, comm.rank, comm.world, comm.handles),
+        weights=from_source(source, setting),
+        given=inputs_from_source(source, setting, batch),
+        passes=work.workload.passes // work.plan.degree("cfg"),
+        fuser=fuser,
+        lane=comm.lane,
+        tell=comm.tell,
+        checked=True,
+        room=int(np.asarray(work.workload.output_tokens)),
+    )
+
+
+@torch.no_grad()
+def result(machine: Machine) -> torch.Tensor | None:
+    """Run a program once; None where a pipeline stage does not have the result."""
+    machine.begin()
+    for routine in make_routines(machine).values():
+        play(routine, machine)
+    return machine.values.get(machine.program.output.name)
+
+
+def _own(whole: Array, work: Work, setting: Setting) -> Array:
+    """Return the samples of the result that a replica has."""
+    degree = work.plan.degree("dp")
+    if degree == 1 or len(whole) == 1:
+        return whole
+    each = len(whole) // degree
+    first = setting.index["dp"] * each
+    return whole[first : first + each]
+
+
+def _error(got: torch.Tensor, machine: Machine, want: Array) -> float:
+    """Relative error of what was computed: of the latents, only what the steps changed counts."""
+    values = got.to("cpu", torch.float64).numpy()
+    output = machine.program.output
+    if output in machine.program.inputs:
+        start = machine.given(output, 0).to("cpu", torch.float64).numpy()
+        values, want = values - start, want - start
+    if not np.all(np.isfinite(values)):
+        return float("inf")
+    return float(np.linalg.norm(values - want) / np.linalg.norm(want))
+
+
+def expected_counts(program: Program) -> Counter[CountKey]:
+    """Count collectives by kind, axis and bytes, as often as a program's loops say."""
+    counts: Counter[CountKey] = Counter()
+    for stage in program.stages:
+        if stage.name not in SKIPPED:
+            _add(stage, 1, counts)
+    return counts
+
+
+def _add(loop: Loop, turns: int, counts: Counter[CountKey]) -> None:
+    turns *= int(np.asarray(loop.count))
+    for item in loop.body:
+        if isinstance(item, Loop):
+            _add(item, turns, counts)
+        elif isinstance(item, Collective | SendReceive):
+            kind = item.kind if isinstance(item, Collective) else "send_recv"
+            counts[kind, item.axis, int(item.message_bytes)] += turns
+    counts += Counter()  # drops what is never run
+
+
+def differences(got: Counter[CountKey], want: Counter[CountKey]) -> list[str]:
+    """Say in words where collectives were issued more or less often than a program has them.
+
+    >>> differences(Counter({("all_reduce", "tp", 8): 2}), Counter({("all_reduce", "tp", 8): 3}))
+    ['all_reduce tp of 8 bytes: 2 times, wanted 3']
+    """
+    return [
+        f"{kind} {axis} of {size} bytes: {got[kind, axis, size]} times, "
+        f"wanted {want[kind, axis, size]}"
+        for kind, axis, size in sorted(got.keys() | want.keys())
+        if got[kind, axis, size] != want[kind, axis, size]
+    ]

@@ -1,0 +1,85 @@
+"""Matrix products on PyTorch: one weight, or the experts that every row names."""
+
+from math import sqrt
+from typing import Final
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as everybody calls it
+
+from costmodels.program.ops import Matmul, Weight
+from validate.torch.setting import Bound, Setting, Values
+
+QUANTISED: Final = torch.float8_e4m3fn
+LARGEST: Final = 448.0
+"""Largest number of that type."""
+SPREAD: Final = 64.0
+"""What one standard deviation of a weight becomes: the largest of many are five times as large."""
+
+
+def bind(op: Matmul, setting: Setting) -> Bound:
+    """Make a product ready to run: inputs are x, the weight ``[columns, rows]``, and a route."""
+    if op.route is not None:
+        return Bound(lambda inputs: [experts(inputs[0], inputs[1], inputs[2])])
+    if not setting.is_quantised(op.weight):
+        return Bound(lambda inputs: [F.linear(inputs[0], inputs[1])])
+    one = torch.ones((), dtype=torch.float32, device=setting.device)
+    back = one / scale_of(op.weight)
+
+    def run(inputs: Values) -> list[torch.Tensor]:
+        x, weight = inputs
+        rows = x.flatten(0, -2).clamp(-LARGEST, LARGEST).to(QUANTISED)
+        out = torch._scaled_mm(  # noqa: SLF001  # the only one there is
+            rows, weight.t(), scale_a=one, scale_b=back, out_dtype=x.dtype, use_fast_accum=True
+        )
+        return [torch.unflatten(out, 0, x.shape[:-1])]
+
+    return Bound(run)
+
+
+def scale_of(weight: Weight) -> float:
+    """By what a weight, whose spread is one over the root of its rows, is scaled to 8 bits."""
+    return SPREAD * sqrt(sum(part.units * part.size for part in weight.rows))
+
+
+def quantise(share: torch.Tensor, weight: Weight) -> torch.Tensor:
+    """Scale a weight and round it to 8 bits."""
+    return (share * scale_of(weight)).clamp(-LARGEST, LARGEST).to(QUANTISED)
+
+
+def experts(x: torch.Tensor, weight: torch.Tensor, route: torch.Tensor) -> torch.Tensor:
+    """Multiply each row by the experts it names: sort by expert, multiply groups, sort back.
+
+    Parameters
+    ----------
+    x : ``[batch, rows, k]``, or ``[batch, rows, active, k]`` where each expert has a row of its own
+    weight : ``[experts, n, k]``
+    route : ``[batch, rows, active]``
+
+    Returns
+    -------
+    ``[batch, rows, active, n]``
+    """
+    if weight.ndim == 2:
+        weight = weight[None]
+    named, order = torch.sort(route.flatten(), stable=True)
+    source = order if x.ndim == 4 else order // route.shape[-1]
+    rows = x.flatten(0, -2).index_select(0, source)
+    numbers = torch.arange(len(weight), device=x.device, dtype=named.dtype)
+    ends = torch.searchsorted(named, numbers, right=True)
+    made = _grouped(rows, weight, ends)
+    out = torch.empty_like(made).index_copy_(0, order, made)
+    return torch.unflatten(out, 0, route.shape)
+
+
+def _grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Multiply groups of rows, which end at `ends`, each by its own weight."""
+    if rows.is_cuda and rows.dtype == torch.bfloat16:
+        return torch._grouped_mm(  # noqa: SLF001  # public under changing names
+            rows, weight.transpose(-2, -1), offs=ends.to(torch.int32)
+        )
+    out = rows.new_empty((len(rows), weight.shape[1]))
+    start = 0
+    for expert, end in enumerate(ends.tolist()):
+        torch.mm(rows[start:end], weight[expert].T, out=out[start:end])
+        start = end
+    return out

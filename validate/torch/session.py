@@ -1,0 +1,250 @@
+"""All cases of a job on one rank: each proved, timed and written down; a failure is a row too."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, cast
+
+import torch
+
+from planner.search.plans import objections
+from topology.base.errors import ModelError
+from validate.launch.causes import is_aftermath
+from validate.plans import files as harness
+from validate.plans.cases import Case, Subject, digest_of, look_up
+from validate.plans.compare import predict
+from validate.plans.measured import Measured, Status, line
+from validate.plans.small import shrink
+from validate.torch.case_run import COMPILE_S, Bench, Ran, dtype_of, fuser_for, run_case
+from validate.torch.full import Full, Wholes, apart, compared, is_known, sample
+from validate.torch.numbers import BOUNDS, Checked, Work, check, setting_for, unsplit
+from validate.torch.rendezvous import SETTLE_S, ApartError
+
+PROOF_S: Final = 180
+_BAD: Final = ("failed", "out of memory")
+Proof = tuple[float, float, float, tuple[str, ...]]
+"""Errors in 32 bits and in the case's precision, the bound of that, and what was miscounted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One rank's way through a job.
+
+    machine : that rows name. attempts : of the cases by their keys, this one included.
+    proofs, wholes : what is known from earlier cases.
+    """
+
+    bench: Bench
+    output: Path
+    hardware: str
+    until: float
+    machine: str = ""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    proofs: dict[str, Proof] = field(default_factory=dict)
+    wholes: Wholes = field(default_factory=dict)
+
+    @property
+    def leads(self) -> bool:
+        return self.bench.comm.rank == 0
+
+
+def run_all(session: Session, cases: Sequence[Case]) -> int:
+    """Run the cases that there is time for; returns how many were run."""
+    ran = 0
+    for number, case in enumerate(cases):
+        left = session.until - time.monotonic()
+        said = session.bench.meeting.say(f"{number}: time left", left)
+        if cast(float, said[0]) <= _needed(session, case):
+            continue
+        row = _one(session, case, number)
+        ran += 1
+        if session.leads:
+            named = replace(
+                row,
+                machine=session.machine,
+                digest=digest_of(case, session.hardware),
+                attempts=session.attempts.get(case.key, 1),
+            )
+            harness.append_line(session.output / "results.jsonl", line(named))
+    return ran
+
+
+def _needed(session: Session, case: Case) -> float:
+    """Guess the seconds that a case will take, by what is predicted of its step."""
+    steady = 5 + 3 * session.bench.budget_s
+    try:
+        return steady + 7 * predict(case, session.hardware).step_s
+    except ModelError:
+        return 0.0
+
+
+def _one(session: Session, case: Case, number: int) -> Measured:
+    """Run a case; whatever goes wrong on any rank becomes its row."""
+    try:
+        subject = look_up(case, session.hardware)
+        reasons = list(objections(subject.model, subject.workload, subject.plan, subject.plan.gpus))
+        if reasons:
+            return Measured(case=case, status="illegal", note="; ".join(reasons))
+        row = _measured(session, subject, number)
+    except ApartError:
+        raise
+    except Exception as error:  # noqa: BLE001  # recorded, and the run goes on
+        row = Measured(case=case, status=_status(error), note=_said(error))
+    return _agreed(session, row, number)
+
+
+def _status(error: Exception) -> Status:
+    full = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
+    return "out of memory" if full else "failed"
+
+
+def _said(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:300] if isinstance(error, ModelError) else f"{type(error).__name__}: {text[:300]}"
+
+
+def _agreed(session: Session, row: Measured, number: int) -> Measured:
+    """Hear what became of the case on every rank: it failed if it did on any.
+
+    Raises
+    ------
+    ApartError
+        If it failed here, and other ranks, which wait for this one, cannot be told.
+    """
+    bad, say = row.status in _BAD, session.bench.meeting.say
+    if not bad:
+        words = say(f"{number}: outcome", [row.status, row.note])
+    else:
+        session.bench.progress.phase(f"agreeing on case {number + 1}", 4 * SETTLE_S)
+        try:
+            words = say(f"{number}: outcome", [row.status, row.note], SETTLE_S)
+        except ApartError:
+            raise ApartError(f"{row.status}: {row.note}") from None
+    said = [(rank, *cast("tuple[Status, str]", one)) for rank, one in enumerate(words)]
+    bad_ones = [one for one in said if one[1] in (*_BAD, "wrong")]
+    if not bad_ones:
+        return row
+    rank, status, note = min(bad_ones, key=lambda one: (is_aftermath(one[2]), one[0]))
+    return replace(row, status=status, note=f"rank {rank}: {note}")
+
+
+def _measured(session: Session, subject: Subject, number: int) -> Measured:
+    bench, case = session.bench, subject.case
+    name = f"case {number + 1} ({case.key})"
+    proof = _proof(session, subject, name)
+    known = bench.meeting.say(f"{number}: known", is_known(session.wholes, subject, bench))
+    plainly = case.mode != "eager" and not any(known)
+    ran = run_case(subject, bench, name, plainly=plainly)
+    full = compared(session.wholes, subject, bench, ran)
+    same = apart(bench.meeting.say(f"{number}: sample", sample(subject, bench, ran.output)))
+    row = _row(subject, ran, proof, replace(full, replicas=same))
+    row = replace(row, note="; ".join(part for part in (row.note, _remark(session, case)) if part))
+    words = bench.meeting.say(f"{number}: results", _numbers(row))
+    merged = _merged(row, [cast("dict[str, float]", one) for one in words])
+    if not session.leads:
+        return merged
+    seen = harness.gpu()
+    return replace(
+        merged, clock_hz=seen.clock_hz, power_w=seen.power_w, temperature_c=seen.temperature_c
+    )
+
+
+def _proof(session: Session, subject: Subject, name: str) -> Proof:
+    """Run the plan at a small size on the reference's numbers, by the kernels that are timed.
+
+    In 32 bits by kernels one by one, which proves the split; in the case's precision as the case
+    is launched, compiled where it is compiled. What a graph replays is compared at full size.
+    """
+    case, bench = subject.case, session.bench
+    fuser = fuser_for(case.mode, bench.fuser)
+    kernels = "one by one" if fuser is None else f"compiled, products {fuser.products}"
+    key = f"{case.subject} | {case.plan} | {subject.workload.text_tower} | {kernels}"
+    if key not in session.proofs:
+        bench.progress.phase(f"proof of {name}", PROOF_S if fuser is None else PROOF_S + COMPILE_S)
+        bench.fuser.begin()
+        model, workload = shrink(subject.model, subject.workload, subject.plan)
+        work = Work(model=model, workload=workload, plan=subject.plan)
+        whole = unsplit(work)
+        found: list[Checked] = []
+        for dtype in (torch.float32, bench.dtype or dtype_of(case.precision)):
+            setting = setting_for(work, bench.comm.rank, bench.device, dtype)
+            used = None if dtype == torch.float32 else fuser
+            found.append(check(work, bench.comm, setting, fuser=used, whole=whole))
+        exact, rough = found
+        missed = () if exact.error <= exact.bound else (f"error {exact.error:.2g} in 32 bits",)
+        miscounted = (*missed, *exact.miscounted, *rough.miscounted)
+        session.proofs[key] = (exact.error, rough.error, rough.bound, miscounted)
+    return session.proofs[key]
+
+
+def _remark(session: Session, case: Case) -> str:
+    """Say what is to be known about how a case was run."""
+    said = []
+    if case.mode == "graph" and session.bench.device.type != "cuda":
+        said.append("compiled, no graph on a CPU")
+    if case.mode != "eager" and session.bench.fuser.failures:
+        failures = session.bench.fuser.failures
+        said.append(f"{len(failures)} pieces not compiled ({failures[-1][:80]})")
+    return "; ".join(said)
+
+
+def _row(subject: Subject, ran: Ran, proof: Proof, full: Full) -> Measured:
+    exact, rough, bound, miscounted = proof
+    wrong = [*miscounted, *ran.miscounted]
+    wrong += [f"error {rough:.2g} where {bound:g} is allowed"] if not rough <= bound else []
+    wrong += full.complaints
+    return Measured(
+        case=subject.case,
+        status="wrong" if wrong else "done",
+        note="; ".join(wrong)[:300],
+        step_s=ran.times.median,
+        mean_s=ran.times.mean,
+        wall_s=ran.times.wall,
+        low_s=min(ran.times.each),
+        high_s=max(ran.times.each),
+        repeats=len(ran.times.each),
+        classes_s=ran.classes,
+        classes_by=ran.classes_by,
+        waiting_s=ran.waiting_s,
+        memory_bytes=ran.memory_bytes,
+        reserved_bytes=ran.reserved_bytes,
+        process_bytes=ran.process_bytes,
+        compile_s=ran.compile_s,
+        capture_s=ran.capture_s,
+        error=rough,
+        bound=bound,
+        exact_error=exact,
+        full_error=full.error,
+        full_bound=full.bound,
+        row_error=full.row,
+        full_against=full.against,
+        counts={" ".join(map(str, key)): count for key, count in sorted(ran.counts.items())},
+        distinct_layers=ran.distinct,
+        kernels=ran.kernels,
+    )
+
+
+_LARGEST: Final = (
+    "step_s", "mean_s", "wall_s", "low_s", "high_s", "memory_bytes", "reserved_bytes",
+    "process_bytes", "compile_s", "capture_s", "error", "exact_error", "full_error",
+    "row_error", "waiting_s",
+)  # fmt: skip
+
+
+def _numbers(row: Measured) -> dict[str, float]:
+    numbers = {name: float(getattr(row, name)) for name in _LARGEST}
+    return {**numbers, **{f"class {kind}": value for kind, value in row.classes_s.items()}}
+
+
+def _merged(row: Measured, words: Sequence[dict[str, float]]) -> Measured:
+    """Largest of what all ranks found."""
+    top = {name: max(one.get(name, 0.0) for one in words) for name in words[0]}
+    return replace(
+        row,
+        classes_s={kind: top[f"class {kind}"] for kind in row.classes_s},
+        **{name: top[name] for name in _LARGEST},  # type: ignore[arg-type]  # all are numbers
+    )
+
+
+__all__ = ["BOUNDS", "Session", "run_all"]

@@ -1,0 +1,122 @@
+"""What one rank holds while it runs a program."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from costmodels.price import Class
+from costmodels.program import ops
+from costmodels.program.ops import Program
+from validate.torch.fuse import Fuser
+from validate.torch.groups import Group
+from validate.torch.setting import Setting
+from validate.torch.weights import Given, Weights
+
+
+class Here(NamedTuple):
+    """Where a rank is in its program: the layer, the forward of the step, and the turn."""
+
+    layer: int = 0
+    forward: int = 0
+    turn: int = 0
+
+
+Step = Callable[[Here], None]
+Around = Callable[[Step, Class, str], Step]
+"""What an instrumented run puts around the steps of a class on a stream."""
+
+CountKey = tuple[str, str, int]
+"""A collective as it is counted: kind, axis, and bytes of the larger of a rank's two buffers."""
+
+
+class Pending(NamedTuple):
+    """A message under way: how to wait for it, and what must not be let go until then."""
+
+    wait: Callable[[], None]
+    held: torch.Tensor
+
+
+def silent(text: bytes) -> None:
+    """Hear of an operation, and say nothing."""
+    del text
+
+
+def _bare(step: Step, kind: Class, stream: str) -> Step:
+    del kind, stream
+    return step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A rank and all it needs to run its program.
+
+    Attributes
+    ----------
+    passes : forwards that a step has on this rank.
+    fuser : compiler of neighbouring operations; None to call kernels one by one.
+    lane : stream of messages that run beside compute; None where there are no streams.
+    values, kept, lengths : tensors by name; keys and values of a layer and forward, and how many
+        rows of them are filled.
+    counts : collectives that were issued. tell : told of every message before it starts.
+    around, ahead : put around every step, and before every layer, of an instrumented run.
+    serial : messages beside compute are exchanged on its stream instead. checked : what steps make
+        is compared with what the program says. room : rows that a cache may grow by.
+    """
+
+    setting: Setting
+    program: Program
+    groups: Mapping[str, Group]
+    weights: Weights
+    given: Given
+    passes: int
+    fuser: Fuser | None = None
+    lane: Any = None  # torch.cuda.Stream, which builds without CUDA do not have
+    around: Around = _bare
+    ahead: Step | None = None
+    serial: bool = False
+    tell: Callable[[bytes], None] = silent
+    checked: bool = False
+    room: int = 0
+    values: dict[str, torch.Tensor] = field(default_factory=dict)
+    kept: dict[tuple[str, int, int], torch.Tensor] = field(default_factory=dict)
+    lengths: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    pending: dict[str, Pending] = field(default_factory=dict)
+    buffers: dict[tuple[int, tuple[int, ...], torch.dtype], torch.Tensor] = field(
+        default_factory=dict
+    )
+    counts: Counter[CountKey] = field(default_factory=Counter)
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """Names that are given anew in every forward; the latents change and are not among them."""
+        names = {tensor.name for tensor in self.program.inputs}
+        return frozenset(names - {self.program.output.name})
+
+    def idle(self, here: Here) -> bool:
+        """Whether this rank's pipeline stage has no forward at this turn."""
+        return not 0 <= here.turn < self.passes
+
+    def begin(self) -> None:
+        """Start over from the first latents."""
+        self.values.clear()
+        self.pending.clear()
+        output = self.program.output
+        if output.name in {tensor.name for tensor in self.program.inputs}:
+            self.values[output.name] = self.given(output, 0)
+
+    def instrumented(self, around: Around, ahead: Step | None) -> "Machine":
+        """Return the same rank with something put around its steps, one message at a time.
+
+        Products are steps of their own then: what is compiled together has no class.
+        """
+        fuser = None if self.fuser is None else self.fuser.taking(products=False)
+        return replace(self, around=around, ahead=ahead, serial=True, fuser=fuser)
+
+
+def zeros(tensor: ops.Tensor, machine: Machine) -> torch.Tensor:
+    """Make what an idle pipeline stage works on."""
+    shape = tuple(int(size) for size in tensor.shape)
+    return torch.zeros(shape, dtype=machine.setting.dtype_of(tensor), device=machine.setting.device)

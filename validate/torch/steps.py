@@ -1,0 +1,271 @@
+"""Operations as steps that a rank can take: what is looked up, computed, kept and let go."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from costmodels.price import Class
+from costmodels.program import ops
+from costmodels.program.ops import (
+    Attention,
+    Collective,
+    Convolve,
+    Depthwise,
+    LinearAttention,
+    Matmul,
+    Op,
+    Pointwise,
+    Rearrange,
+    SendReceive,
+    Weight,
+)
+from validate.torch.bind import Compute, bind
+from validate.torch.layout import BEYOND
+from validate.torch.liveness import Lived, Names, reads_of, writes_of
+from validate.torch.setting import Bound, shape_of
+from validate.torch.state import Here, Machine, Step, zeros
+
+Fetch = Callable[[Here], list[torch.Tensor]]
+
+
+def class_of(op: Op) -> Class:
+    """Class under which an operation's time is counted."""
+    match op:
+        case Matmul():
+            return "gemm"
+        case Attention() | LinearAttention():
+            return "attention"
+        case Pointwise():
+            return "pointwise"
+        case Rearrange():
+            return "layout"
+        case Collective() | SendReceive():
+            return "communication"
+        case Convolve() | Depthwise():
+            return "convolution"
+
+
+def fusible(op: Op) -> bool:
+    """Whether a compiler may fuse an operation with its neighbours."""
+    return isinstance(op, Pointwise) or (isinstance(op, Rearrange) and op.move not in BEYOND)
+
+
+def joins(op: Op, machine: Machine) -> bool:
+    """Whether an operation is compiled together with its neighbours."""
+    fuser = machine.fuser
+    if isinstance(op, Matmul):
+        plain = op.route is None and not machine.setting.is_quantised(op.weight)
+        return plain and fuser is not None and fuser.products
+    return fuser is not None and fusible(op)
+
+
+def launches(op: Op) -> bool:
+    """Whether an operation starts a kernel at all."""
+    return not (isinstance(op, Rearrange) and op.view)
+
+
+def fetcher(tensors: Sequence[ops.Tensor], machine: Machine) -> Fetch:
+    """Make a function that looks up tensors by name, or inputs by name and forward."""
+    values, names = machine.values, [tensor.name for tensor in tensors]
+    piped = "pp" in machine.groups
+    if not piped and not machine.inputs.intersection(names):
+        return lambda _: [values[name] for name in names]
+    return lambda here: [_value(tensor, machine, here) for tensor in tensors]
+
+
+def _value(tensor: ops.Tensor, machine: Machine, here: Here) -> torch.Tensor:
+    if tensor.name in machine.inputs:
+        return machine.given(tensor, here.forward)
+    value = machine.values.get(tensor.name)
+    if machine.idle(here) and (value is None or tuple(value.shape) != shape_of(tensor)):
+        return zeros(tensor, machine)
+    assert value is not None, f"{tensor.name} is read before it is made"
+    return value
+
+
+def compute(lived: Lived, machine: Machine) -> Step:
+    """Make a step of one operation."""
+    op = lived.item
+    assert isinstance(op, Compute)
+    if isinstance(op, Rearrange) and op.move in BEYOND:
+        beyond: Step = partial(_BEYOND[op.move], op, machine)
+        return machine.around(_freeing(beyond, lived.frees, machine), "layout", op.stream)
+    bound = bind(op, machine.setting)
+    outs = [tensor.name for tensor in op.writes]
+    step = _product(op, bound, outs, machine) if isinstance(op, Matmul | Depthwise) else _single(
+        fetcher(op.reads, machine), bound, outs, machine
+    )  # fmt: skip
+    if machine.checked:
+        step = _checking(step, op, machine)
+    return machine.around(_freeing(step, lived.frees, machine), class_of(op), op.stream)
+
+
+def _product(op: Matmul | Depthwise, bound: Bound, outs: list[str], machine: Machine) -> Step:
+    fetch, values, run = fetcher(op.reads, machine), machine.values, bound.run
+    weight, of, (out,) = op.weight, machine.weights.of, outs
+
+    def step(here: Here) -> None:
+        x, *route = fetch(here)
+        values[out] = run([x, of(weight, here.layer), *route])[0]
+
+    return step
+
+
+def _single(fetch: Fetch, bound: Bound, outs: list[str], machine: Machine) -> Step:
+    values, run, tables = machine.values, bound.run, list(bound.tables)
+
+    def step(here: Here) -> None:
+        for name, made in zip(outs, run([*fetch(here), *tables]), strict=True):
+            values[name] = made
+
+    return step
+
+
+def _freeing(step: Step, frees: Names, machine: Machine) -> Step:
+    gone, values = tuple(frees), machine.values
+    if not gone:
+        return step
+
+    def both(here: Here) -> None:
+        step(here)
+        for name in gone:
+            values.pop(name, None)
+
+    return both
+
+
+def _checking(step: Step, op: Op, machine: Machine) -> Step:
+    """Say what is done, and check that what is made has the shape that the program says."""
+    text = f"{class_of(op)} {', '.join(writes_of(op))}".encode()
+
+    def both(here: Here) -> None:
+        machine.tell(text)
+        step(here)
+        for tensor in op.writes:
+            made, said = machine.values[tensor.name], shape_of(tensor)
+            assert tuple(made.shape) == said, f"{tensor.name}: made {made.shape}, said {said}"
+
+    return both
+
+
+def fused(run: Sequence[Lived], machine: Machine) -> Step:
+    """Make one step of neighbouring operations, compiled when it is first taken."""
+    work = [one.item for one in run if isinstance(one.item, Pointwise | Rearrange | Matmul)]
+    setting = replace(machine.setting, traced=True)
+    parts = [(op, bind(op, setting)) for op in work]
+    written: set[str] = set()
+    arriving: dict[str, ops.Tensor] = {}
+    for op in work:
+        arriving |= {t.name: t for t in op.reads if t.name not in written}
+        written |= set(writes_of(op))
+    frees = frozenset().union(*[one.frees for one in run])
+    outs = sorted(written - frees)
+    names = [*arriving]
+    owned = [_own(op, bound) for op, bound in parts]
+
+    def whole(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        here = dict(zip(names, tensors[: len(names)], strict=True))
+        rest = iter(tensors[len(names) :])
+        for (op, bound), own in zip(parts, owned, strict=True):
+            given = [here[name] for name in reads_of(op)]
+            mine = [next(rest) for _ in own]
+            here |= zip(writes_of(op), bound.run([*given, *mine]), strict=True)
+        return tuple(here[name] for name in outs)
+
+    key = (tuple(work), tuple(outs), tuple(machine.setting.index.items()))
+    fetch = fetcher(tuple(arriving.values()), machine)
+    fetch = _fetching(fetch, [one for own in owned for one in own], machine)
+    step = _compiled(whole, key, fetch, outs, machine)
+    kind: Class = "pointwise" if any(isinstance(op, Pointwise) for op in work) else "layout"
+    return machine.around(_freeing(step, frees, machine), kind, "compute")
+
+
+def _own(op: Op, bound: Bound) -> list[Weight | torch.Tensor]:
+    """List what an operation takes besides its inputs: a layer's weight, or constant tables."""
+    return [op.weight] if isinstance(op, Matmul) else list(bound.tables)
+
+
+def _fetching(fetch: Fetch, owned: list[Weight | torch.Tensor], machine: Machine) -> Fetch:
+    """Look up inputs, and then the weights of the layer and the tables."""
+    of = machine.weights.of
+    if not any(isinstance(one, Weight) for one in owned):
+        tables = [one for one in owned if isinstance(one, torch.Tensor)]
+        return lambda here: [*fetch(here), *tables]
+    return lambda here: [
+        *fetch(here),
+        *[of(one, here.layer) if isinstance(one, Weight) else one for one in owned],
+    ]
+
+
+def _compiled(
+    whole: Callable[..., tuple[torch.Tensor, ...]],
+    key: tuple[object, ...],
+    fetch: Fetch,
+    outs: list[str],
+    machine: Machine,
+) -> Step:
+    values, fuser = machine.values, machine.fuser
+    assert fuser is not None
+    ready: list[Callable[..., Sequence[torch.Tensor]]] = []
+
+    def step(here: Here) -> None:
+        given = fetch(here)
+        if not ready:
+            ready.append(fuser.compiled(key, whole, given))
+        for name, made in zip(outs, ready[0](*given), strict=True):
+            values[name] = made
+
+    return step
+
+
+def _store(op: Rearrange, machine: Machine, here: Here) -> None:
+    (x,) = fetcher(op.inputs, machine)(here)
+    key = (op.outputs[0].name, here.layer, here.forward)
+    rows = x.shape[1]
+    kept = machine.kept.get(key)
+    if kept is None:
+        kept = x.new_empty((x.shape[0], rows + machine.room, x.shape[2]))
+        machine.kept[key] = kept
+    kept[:, :rows].copy_(x)
+    machine.lengths[key] = rows
+
+
+def _load(op: Rearrange, machine: Machine, here: Here) -> None:
+    key = (op.inputs[0].name, here.layer, here.forward)
+    machine.values[op.outputs[0].name] = machine.kept[key][:, : machine.lengths[key]]
+
+
+def _append(op: Rearrange, machine: Machine, here: Here) -> None:
+    """Write new rows behind those kept; what is read is all of them."""
+    key = (op.inputs[0].name, here.layer, here.forward)
+    out = op.outputs[0]
+    if machine.idle(here):
+        machine.values[out.name] = zeros(out, machine)
+        return
+    (x,) = fetcher(op.inputs[1:], machine)(here)
+    start, kept = machine.lengths[key], machine.kept[key]
+    kept[:, start : start + x.shape[1]].copy_(x)
+    machine.lengths[key] = start + x.shape[1]
+    machine.values[out.name] = kept[:, : start + x.shape[1]]
+
+
+def _collect(op: Rearrange, machine: Machine, here: Here) -> None:
+    """Put a forward's prediction beside the others of its step."""
+    out = op.outputs[0]
+    if shape_of(out)[0] == 1 and not machine.idle(here):
+        (x,) = fetcher(op.inputs, machine)(here)
+        machine.values[out.name] = x[None]
+        return
+    kept = machine.values.get(out.name)
+    if kept is None:
+        kept = machine.values[out.name] = zeros(out, machine)
+    if not machine.idle(here):
+        (x,) = fetcher(op.inputs, machine)(here)
+        kept[here.turn].copy_(x)
+
+
+_BEYOND = {"store": _store, "load": _load, "append": _append, "collect": _collect}
+
+__all__ = ["Compute", "class_of", "compute", "fetcher", "fused", "joins", "launches"]

@@ -1,0 +1,150 @@
+"""One rank of a run: ``python -m validate.torch.worker --job FILE --output DIR``.
+
+Started by the planner, or by anything that says which rank a process is, which can as well start
+the planner itself::
+
+    torchrun --nproc-per-node 2 -m planner validate --backend torch ...
+    torchrun --nproc-per-node 2 -m validate.torch.worker --job job.json --output out
+    mpirun -np 16 -x MASTER_ADDR python -m validate.torch.worker --job job.json --output out
+
+The job is a JSON object: `cases`, each with the fields of `validate.plans.cases.Case`; and, where
+they are not left out, `hardware` (catalogue name), `device` (``cuda`` or ``cpu``), `dtype`,
+`backend` of torch.compile, `budget_s` to time a case, `seconds` for all of it, the name of the
+`machine` that rows are to have, and how many `attempts` each case has had by its key, this one
+included.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.distributed as dist
+
+from planner.command.arguments import Parser
+from topology.base.errors import InputError, ModelError
+from validate.launch import Place, begin, find_place
+from validate.plans import files as harness
+from validate.plans.cases import Case, read_case
+from validate.torch.case_run import BUDGET_S, Bench
+from validate.torch.fuse import Fuser
+from validate.torch.numbers import Comm
+from validate.torch.probe import seen
+from validate.torch.rendezvous import meet
+from validate.torch.session import Session, run_all
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one rank; returns the exit code."""
+    parser = Parser(prog="python -m validate.torch.worker")
+    parser.add_argument("--job", required=True, help="a JSON file of cases")
+    parser.add_argument("--output", required=True, help="a folder for results.jsonl")
+    place = find_place(harness.environment())
+    try:
+        asked = parser.parse_args(argv)
+        work(place, harness.read_json(asked.job), Path(asked.output))
+    except (InputError, OSError, ValueError) as error:
+        harness.complain(f"rank {place.rank}: {error}")
+        return 2
+    except ModelError as error:
+        harness.complain(f"rank {place.rank}: {error}")
+        return 1
+    return 0
+
+
+def work(place: Place, job: Mapping[str, object], output: Path) -> int:
+    """Run the cases of a job, those that rank 0 has; returns how many were run."""
+    until = time.monotonic() + float(cast(float, job.get("seconds", 10**6)))
+    progress = begin(place)
+    device = _device(place, str(job.get("device", "cuda")))
+    meeting = meet(place, progress, device)
+    progress.phase("reading the job")
+    bench = Bench(
+        comm=Comm(
+            rank=place.rank,
+            world=place.world,
+            handles={},
+            lane=_lane(device),
+            tell=progress.op,
+        ),
+        meeting=meeting,
+        progress=progress,
+        device=device,
+        fuser=Fuser(backend=str(job.get("backend", "inductor"))),
+        budget_s=float(cast(float, job.get("budget_s", BUDGET_S))),
+        dtype=cast("torch.dtype", getattr(torch, str(job["dtype"]))) if "dtype" in job else None,
+    )
+    session = Session(
+        bench=bench,
+        output=output,
+        hardware=str(job.get("hardware", "h100-sxm")),
+        until=until,
+        machine=str(job.get("machine", "")),
+        attempts=cast("Mapping[str, int]", job.get("attempts", {})),
+    )
+    if session.leads:
+        _describe(output, session.hardware)
+    ran = run_all(session, _todo(job, bench))
+    progress.end()
+    if device.type == "cpu":
+        dist.destroy_process_group()
+    meeting.leave()
+    return ran
+
+
+def _device(place: Place, kind: str) -> torch.device:
+    """Choose this rank's device.
+
+    Raises
+    ------
+    InputError
+        If this host has fewer GPUs than ranks.
+    """
+    if kind == "cpu":
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    found = torch.cuda.device_count()
+    if place.local >= found:
+        raise InputError(f"GPUs on this host: got {found}, wanted at least {place.local + 1}")
+    device = torch.device("cuda", place.local)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _describe(output: Path, hardware: str) -> None:
+    """Write down what is measured on: machine, driver and versions."""
+    env = harness.environment()
+    known = {name: env[name] for name in sorted(env) if name.startswith(("NCCL_", "TORCH_"))}
+    document = {
+        "date": harness.now(),
+        "hardware": hardware,
+        "gpu": asdict(harness.gpu()),
+        "settings": known,
+        **seen(),
+    }
+    harness.write_text(output / "manifest.json", json.dumps(document, indent=1) + "\n")
+
+
+def _lane(device: torch.device) -> object:
+    """Make a stream for messages that run beside compute.
+
+    It goes first: attention that was started before a message fills the device, and a message that
+    waits for room behind all of its blocks is hidden by nothing.
+    """
+    return torch.cuda.Stream(priority=-1) if device.type == "cuda" else None
+
+
+def _todo(job: Mapping[str, object], bench: Bench) -> list[Case]:
+    """Cases to run, as rank 0 has them."""
+    cases = [read_case(one) for one in cast("list[dict[str, object]]", job["cases"])]
+    keys = [case.key for case in cases]
+    first = cast("list[str]", bench.meeting.say("cases to run", keys)[0])
+    return [case for case in cases if case.key in set(first)]
+
+
+if __name__ == "__main__":
+    code = main()
+    harness.leave(code)
