@@ -57,7 +57,3 @@ def rates() -> Rates:
 def names() -> tuple[GpuName, ...]:
     """Read `data/gpu_names.toml`, once."""
     return load_names(_read("gpu_names.toml"))
-
-
-def _read(name: str) -> str:
-    return files("topology").joinpath("data", name).read_text(encoding="utf-8")
