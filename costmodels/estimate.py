@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from topology.base.units import Seconds
+from topology.base import Seconds
 
 
 class Basis(IntEnum):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from topology.base.errors import ModelError
+from topology.base import ModelError
 
 Lane = tuple[int, str]
 """A stream of a rank."""

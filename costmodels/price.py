@@ -37,9 +37,8 @@ from costmodels.program.ops import (
     ceil_div,
 )
 from costmodels.runtime import Runtime
-from topology.base.errors import UncalibratedError
-from topology.catalogue.devices import Device, Precision
-from topology.catalogue.fabric import Fabric
+from topology.base import UncalibratedError
+from topology.catalogue import Device, Fabric, Precision
 
 Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "convolution"]
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
-from topology.base.errors import CatalogueError
-from topology.base.sources import Sourced, read_sourced
+from topology.base import CatalogueError, Sourced, read_sourced
 
 _UNITS: Final = {
     "host_kernel": "s",

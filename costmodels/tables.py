@@ -12,8 +12,8 @@ from typing import Final
 from costmodels.profiles.check import check_keys
 from costmodels.profiles.profile import Profile, load_profile
 from costmodels.runtime import Runtime, load_runtimes
-from topology.base.errors import InputError, unknown
-from topology.base.sources import read_sourced
+from topology.base import InputError, content, decoded, is_file, read_sourced, unknown
+from topology.catalogue import find_hardware
 
 SHIPPED: Final = ""
 NONE: Final = "none"
@@ -130,8 +130,6 @@ def profile_text(path: str) -> str:
     InputError
         If it cannot be read, or is no text.
     """
-    from topology.readers.files import content, decoded, is_file  # noqa: PLC0415  # for files
-
     shown = f"profile {path}"
     if _MARKS.isdisjoint(path) and not is_file(path):
         raise unknown("profile or file", path, shipped_profiles())
@@ -147,9 +145,8 @@ def _check_names(profile: Profile) -> None:
     from costmodels.collectives.parameters import CLASSES  # noqa: PLC0415
     from costmodels.collectives.tables import library  # noqa: PLC0415  # only for files
     from costmodels.kernels.attention import IMPLEMENTATIONS  # noqa: PLC0415
-    from topology.catalogue.tables import hardware  # noqa: PLC0415
 
-    generation = hardware(profile.hardware).device.architecture
+    generation = find_hardware(profile.hardware).device.architecture
     curves = {place.rpartition(".")[2] for place in library().curves}
     places = [f"curves.{place}".split(".") for place, _ in profile.curves.curves]
     times = [f"times.{one.place}".split(".") for one in profile.curves.times]

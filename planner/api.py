@@ -19,9 +19,8 @@ from planner.request.plan import Plan, parse_plan
 from planner.request.request import EXECUTOR, LARGEST, Request, whole_number
 from planner.search.outcome import PlanEstimate
 from planner.search.search import Recommendation, find, question_of, single_plan
-from topology.base.errors import InputError, shown
-from topology.catalogue.fabric import Fabric
-from topology.catalogue.tables import hardware as find_hardware
+from topology.base import InputError, shown
+from topology.catalogue import Fabric, find_hardware
 
 if TYPE_CHECKING:
     from planner.simulation.simulation import Simulation

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Final
 from costmodels.collectives import basis, choose, collective_time
 from costmodels.collectives.calibration import Calibration
 from costmodels.tables import profile_for
-from topology.base.errors import InputError
-from topology.base.units import counted, format_bytes, format_seconds, parse_bytes
-from topology.catalogue.fabric import Fabric, Network
-from topology.catalogue.tables import hardware as find_hardware
+from topology.base import InputError, counted, format_bytes, format_seconds, parse_bytes
+from topology.catalogue import Fabric, Network, find_hardware
 
 if TYPE_CHECKING:
     from planner.request.subset import Ground

@@ -11,7 +11,7 @@ from planner.request.plan import AXES, Plan, parse_plan
 from planner.request.request import Request
 from planner.search.outcome import PlanEstimate
 from planner.search.search import find, price, question_of
-from topology.base.errors import InputError
+from topology.base import InputError
 
 MODELS = ("cosmos3-nano", "flux.1-dev", "wan2.1-14b", "hunyuanvideo", "sd3.5-large", "qwen-image")
 """Diffusion models with one and two forwards a step, with joint and with cross attention."""

@@ -15,8 +15,7 @@ from pathlib import Path
 from planner.command.arguments import Parser
 from planner.rendering.columns import aligned
 from planner.rendering.report import markdown
-from topology.base.errors import InputError
-from topology.readers.files import content
+from topology.base import InputError, content
 from validate.accuracy.runs import MACHINES
 from validate.accuracy.table import HEADERS, Texts, cells, inserted, table
 

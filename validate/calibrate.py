@@ -10,7 +10,7 @@ from typing import Final
 
 from costmodels.profiles.profile import Profile
 from planner.command.files import place
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.fit.profile import Measured, fit_profile
 from validate.fit.rows import Row, read_rows, whole
 from validate.fit.table import FIT_HEADERS, fit_rows

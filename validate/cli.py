@@ -16,8 +16,7 @@ from planner.command.arguments import (
     add_output,
     whole,
 )
-from topology.base.errors import InputError
-from topology.base.units import counted
+from topology.base import InputError, counted
 
 if TYPE_CHECKING:  # a profile is shown without what runs plans
     from validate.fit.table import Entry

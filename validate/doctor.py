@@ -7,7 +7,7 @@ from typing import Final, Literal
 from planner.engines.tables import allowed
 from planner.engines.tensorrt_table import Allowed, dotted
 from planner.tensorrt.runner.library import numbers
-from topology.base.units import format_bytes
+from topology.base import format_bytes
 from validate.tensorrt.probe import Machine, probe
 
 State = Literal["ok", "watch", "missing"]

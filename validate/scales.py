@@ -12,7 +12,7 @@ from planner.export.scales import SCHEMA
 from planner.models import read_model
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.harness import given_from, weights_from
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.plans.cases import Case, Stage, look_up
 from validate.tensorrt.largest import largest_activations
 

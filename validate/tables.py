@@ -14,7 +14,7 @@ from costmodels.tables import (
     read_profile,
     shipped_profiles,
 )
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.fit.collectives import Recipe, load_recipes
 
 

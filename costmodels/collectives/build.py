@@ -19,7 +19,7 @@ from costmodels.collectives.symmetric import Symmetric
 from costmodels.collectives.tables import transports
 from costmodels.collectives.tree import Tree
 from costmodels.collectives.twoshot import Twoshot
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 _REDUCE: Final = ("all_reduce",)
 _THREE: Final = ("all_reduce", "all_gather", "reduce_scatter")
@@ -66,10 +66,10 @@ class Choice:
 def obstacle(algorithm: str, op: Op, fabric: Fabric) -> str:
     """Say why `algorithm` cannot run `op` on `fabric`; empty if it can.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> obstacle("nvls", "all_reduce", hardware("a100-sxm-80gb").fabric(8))
+    >>> from topology.catalogue import find_hardware
+    >>> obstacle("nvls", "all_reduce", find_hardware("a100-sxm-80gb").fabric(8))
     'it needs more than two GPUs on a multicasting NVLink switch'
-    >>> obstacle("ring", "all_reduce", hardware("a100-sxm-80gb").fabric(8))
+    >>> obstacle("ring", "all_reduce", find_hardware("a100-sxm-80gb").fabric(8))
     ''
     """
     served = _SERVED[algorithm]

@@ -9,8 +9,8 @@ from costmodels.collectives.parameters import Fitted, Library
 from costmodels.collectives.settings import Launch
 from costmodels.collectives.tables import library
 from costmodels.collectives.times import Times
-from topology.base.units import Seconds
-from topology.catalogue.fabric import Fabric
+from topology.base import Seconds
+from topology.catalogue import Fabric
 
 _MACHINES: Final = 16  # remembered
 

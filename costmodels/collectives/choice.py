@@ -13,8 +13,8 @@ from costmodels.collectives.build import Choice, build
 from costmodels.collectives.calibration import Calibration
 from costmodels.collectives.operations import PAIRWISE_OPS, PROTOCOLS, Amount, Op, WireProtocol
 from costmodels.collectives.tuning import Candidate, Numbers, candidates
-from topology.base.errors import UncalibratedError
-from topology.catalogue.fabric import Fabric
+from topology.base import UncalibratedError
+from topology.catalogue import Fabric
 
 _OCTAVES: Final = 46
 _POINTS: Final = 8  # an octave

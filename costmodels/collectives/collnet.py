@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.network import Hop
 from costmodels.collectives.operations import Amount
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from costmodels.collectives.operations import Amount, Op
-from topology.base.units import Bytes, BytesPerSecond, Seconds
-from topology.catalogue.fabric import Fabric
+from topology.base import Bytes, BytesPerSecond, Seconds
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

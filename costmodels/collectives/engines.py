@@ -5,10 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from topology.base.errors import CatalogueError
-from topology.base.sources import Kind
-from topology.base.units import Bytes, BytesPerSecond, Seconds, parse
-from topology.catalogue.fabric import Fabric
+from topology.base import Bytes, BytesPerSecond, CatalogueError, Kind, Seconds, parse
+from topology.catalogue import Fabric
 
 _KEYS = {"kind", "source", "kernels", "limit", "extra", "host", "nccl_host"}
 

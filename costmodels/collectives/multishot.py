@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.operations import Amount
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,8 @@ import numpy as np
 
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.operations import PROTOCOLS, Amount, WireProtocol
-from topology.base.errors import CatalogueError, InputError
-from topology.base.sources import Kind
-from topology.base.units import BytesPerSecond, Seconds, parse
-from topology.catalogue.fabric import Fabric, Network
-from topology.catalogue.hardware import pcie_bandwidth
+from topology.base import BytesPerSecond, CatalogueError, InputError, Kind, Seconds, parse
+from topology.catalogue import Fabric, Network, pcie_bandwidth
 
 # Flags travel with the data: 4 of 8 bytes (LL) and 120 of 128 (LL128) are payload.
 PAYLOAD: Final[Mapping[WireProtocol, float]] = {"LL": 0.5, "LL128": 0.9375, "Simple": 1.0}
@@ -145,8 +142,8 @@ def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol) -> Hop:
 def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
     """Bytes a second that the GPUs of one node can put on its NICs: each has one PCIe slot.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> node = hardware("h100-sxm").fabric(2, nodes=2)
+    >>> from topology.catalogue import find_hardware
+    >>> node = find_hardware("h100-sxm").fabric(2, nodes=2)
     >>> eight = Network(kind="infiniband", bandwidth=BytesPerSecond(400e9), nics=8)
     >>> usable_bandwidth(node, eight) / 1e9  # of eight NICs of 50 GB/s, beside one GPU
     63.0

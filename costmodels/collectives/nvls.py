@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.operations import Amount, Op
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Nvls:
 
     Examples
     --------
-    >>> from topology.base.units import BytesPerSecond, Seconds
+    >>> from topology.base import BytesPerSecond, Seconds
     >>> curve = Curve(launch=Seconds(10e-6), efficiency=0.5)
     >>> node = Fabric(
     ...     architecture="hopper", ranks=8, link="nvswitch", bandwidth=BytesPerSecond(400e9),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.operations import Amount
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Oneshot:
     --------
     Three GPUs at 1 GB/s read 1 MB from each of two peers:
 
-    >>> from topology.base.units import BytesPerSecond, Seconds
+    >>> from topology.base import BytesPerSecond, Seconds
     >>> curve = Curve(launch=Seconds(1e-6), efficiency=1.0)
     >>> node = Fabric(
     ...     architecture="ampere", ranks=3, link="nvlink", bandwidth=BytesPerSecond(1e9)

@@ -10,8 +10,8 @@ from typing import Literal, Protocol, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.base.errors import InputError, unknown
-from topology.catalogue.fabric import Fabric
+from topology.base import InputError, unknown
+from topology.catalogue import Fabric
 
 Op = Literal[
     "all_reduce",
@@ -87,10 +87,10 @@ def least_bytes(op: Op, message_bytes: Amount, fabric: Fabric) -> Amount:
 
     Examples
     --------
-    >>> from topology.catalogue.tables import hardware
-    >>> least_bytes("all_reduce", 8.0, hardware("a100-sxm-80gb").fabric(8))
+    >>> from topology.catalogue import find_hardware
+    >>> least_bytes("all_reduce", 8.0, find_hardware("a100-sxm-80gb").fabric(8))
     14.0
-    >>> least_bytes("all_reduce", 8.0, hardware("h100-sxm").fabric(8))
+    >>> least_bytes("all_reduce", 8.0, find_hardware("h100-sxm").fabric(8))
     8.0
     """
     ranks = fabric.ranks

@@ -11,9 +11,8 @@ from costmodels.collectives.calibration import Calibration
 from costmodels.collectives.choice import Fastest, Plan, Priced, nccl_plan
 from costmodels.collectives.operations import PROTOCOLS, Op, WireProtocol
 from costmodels.collectives.tuning import Numbers
-from topology.base.units import BytesPerSecond
-from topology.catalogue.fabric import Fabric
-from topology.catalogue.hardware import pcie_bandwidth
+from topology.base import BytesPerSecond
+from topology.catalogue import Fabric, pcie_bandwidth
 
 _SIZES: Final = 2.0 ** (np.arange(4 * 40) / 4)  # B, at which two links are compared
 
@@ -35,8 +34,8 @@ def ordered_plan(
     so is an exchange of peers over root complexes that are known to be slower than host memory.
 
     >>> from costmodels.collectives.tables import tuning
-    >>> from topology.catalogue.tables import hardware
-    >>> bridge = hardware("rtx-a6000").fabric(2)
+    >>> from topology.catalogue import find_hardware
+    >>> bridge = find_hardware("rtx-a6000").fabric(2)
     >>> near = ordered_plan("all_reduce", bridge, tuning().at((2, 29)))
     >>> far = ordered_plan("all_reduce", over_pcie(bridge), tuning().at((2, 29)))
     >>> near.time(65536.0) <= far.time(65536.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.network import Hop
 from costmodels.collectives.operations import Amount, Op
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Pairwise:
     --------
     Four GPUs at 1 GB/s exchange 4 MB each: three times 1 MB leave every GPU.
 
-    >>> from topology.base.units import BytesPerSecond, Seconds
+    >>> from topology.base import BytesPerSecond, Seconds
     >>> curve = Curve(launch=Seconds(1e-6), efficiency=1.0)
     >>> node = Fabric(
     ...     architecture="ampere", ranks=4, link="nvlink", bandwidth=BytesPerSecond(1e9)

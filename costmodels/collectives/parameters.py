@@ -7,10 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, cast, get_args
 
 from costmodels.collectives.curve import Curve
-from topology.base.errors import CatalogueError, UncalibratedError
-from topology.base.sources import Kind
-from topology.base.units import Bytes, parse
-from topology.catalogue.fabric import Fabric, LinkKind
+from topology.base import Bytes, CatalogueError, Kind, UncalibratedError, parse
+from topology.catalogue import Fabric, LinkKind
 
 LinkClass = Literal["nvlink", "bridge", "pcie", "host"]
 
@@ -118,8 +116,9 @@ def link_class(fabric: Fabric) -> LinkClass:
 
     ``nvlink`` is a switch, ``bridge`` direct links, ``host`` the memory of the host.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> [link_class(hardware(name).fabric(2)) for name in ("h100-sxm", "h100-nvl", "t4", "l40s")]
+    >>> from topology.catalogue import find_hardware
+    >>> names = ("h100-sxm", "h100-nvl", "t4", "l40s")
+    >>> [link_class(find_hardware(name).fabric(2)) for name in names]
     ['nvlink', 'bridge', 'pcie', 'host']
     """
     if not fabric.peer_to_peer:

@@ -6,7 +6,7 @@ from costmodels.collectives.curve import Curve
 from costmodels.collectives.network import Hop
 from costmodels.collectives.operations import Amount
 from costmodels.collectives.tree import tree_depth
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,8 @@ from costmodels.collectives.tables import eager, engines, tuning
 from costmodels.collectives.timed import Timed
 from costmodels.estimate import Basis
 from costmodels.kernels.parameters import NEAR
-from topology.base.errors import InputError, unknown
-from topology.base.units import Seconds
-from topology.catalogue.fabric import Fabric
+from topology.base import InputError, Seconds, unknown
+from topology.catalogue import Fabric
 
 _KERNELS: Final = ("oneshot", "twoshot", "multishot")
 _WAYS: Final = 4096  # cached
@@ -90,11 +89,11 @@ def collective_time(  # noqa: PLR0913  # how a library is run
     --------
     1 GiB over eight H100, at 470 GB/s of bus bandwidth, is about 4 ms.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> node = hardware("h100-sxm").fabric(8)
+    >>> from topology.catalogue import find_hardware
+    >>> node = find_hardware("h100-sxm").fabric(8)
     >>> f"{collective_time('all_reduce', 2.0**30, node) * 1e3:.0f} ms"
     '4 ms'
-    >>> collective_time("all_reduce", 2.0**30, hardware("h100-sxm").fabric(1))
+    >>> collective_time("all_reduce", 2.0**30, find_hardware("h100-sxm").fabric(1))
     0.0
     """
     way = _way(
@@ -112,8 +111,8 @@ def collective_time(  # noqa: PLR0913  # how a library is run
 def supports(op: str, algorithm: str, fabric: Fabric) -> bool:
     """Whether `algorithm` can run `op` on `fabric`.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> node = hardware("h100-sxm").fabric(8)
+    >>> from topology.catalogue import find_hardware
+    >>> node = find_hardware("h100-sxm").fabric(8)
     >>> supports("all_reduce", "nvls", node), supports("all_to_all", "nvls", node)
     (True, False)
     """
@@ -132,8 +131,8 @@ def choose(
 ) -> tuple[str, str]:
     """Algorithm and protocol that a message of this size gets.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> node = hardware("h100-sxm").fabric(8)
+    >>> from topology.catalogue import find_hardware
+    >>> node = find_hardware("h100-sxm").fabric(8)
     >>> choose("all_reduce", 65536.0, node), choose("all_reduce", 2.0**30, node)
     (('ring', 'LL'), ('nvls', 'Simple'))
     """
@@ -161,10 +160,10 @@ def basis(
     largest size of either; DATASHEET where it is carried over by its mechanism; ASSUMED for sizes
     or curves that nobody measured.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> basis("all_gather", 1e6, hardware("h100-sxm").fabric(4)).name
+    >>> from topology.catalogue import find_hardware
+    >>> basis("all_gather", 1e6, find_hardware("h100-sxm").fabric(4)).name
     'CALIBRATED'
-    >>> basis("all_gather", 1e6, hardware("v100-sxm").fabric(4)).name
+    >>> basis("all_gather", 1e6, find_hardware("v100-sxm").fabric(4)).name
     'DATASHEET'
     """
     name = read_op(op)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.network import Hop
 from costmodels.collectives.operations import Amount, Op, ring_steps, ring_transfers
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Ring:
     --------
     Four GPUs at 1 GB/s, 4 MB, 1 us to launch and 1 us a step: all-gather is 1 + 3 us + 3 ms.
 
-    >>> from topology.base.units import BytesPerSecond, Seconds
+    >>> from topology.base import BytesPerSecond, Seconds
     >>> curve = Curve(launch=Seconds(1e-6), step=Seconds(1e-6), efficiency=1.0)
     >>> node = Fabric(
     ...     architecture="ampere", ranks=4, link="nvlink", bandwidth=BytesPerSecond(1e9)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from costmodels.collectives.operations import PROTOCOLS, WireProtocol
-from topology.base.errors import InputError, unknown
+from topology.base import InputError, unknown
 
 Algorithm = Literal[
     "auto",

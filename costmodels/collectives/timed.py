@@ -6,7 +6,7 @@ from costmodels.collectives.build import Choice
 from costmodels.collectives.choice import Priced
 from costmodels.collectives.operations import Amount
 from costmodels.collectives.times import Times
-from topology.base.units import Bytes
+from topology.base import Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

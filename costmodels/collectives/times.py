@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from costmodels.collectives.operations import Amount, Op, read_op
 from costmodels.collectives.parameters import link_class
 from costmodels.collectives.settings import Launch, read_launch
-from topology.base.errors import CatalogueError
-from topology.base.sources import Kind
-from topology.base.units import BytesPerSecond, parse
-from topology.catalogue.fabric import Fabric
+from topology.base import BytesPerSecond, CatalogueError, Kind, parse
+from topology.catalogue import Fabric
 
 _ALIKE: Final = 0.01  # of two bandwidths that are the same link
 _KEYS: Final = frozenset(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.network import Hop
 from costmodels.collectives.operations import Amount
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 
 def tree_depth(nodes: int) -> int:
@@ -49,7 +49,7 @@ class Tree:
     --------
     One node of two GPUs is a chain of two: 1 + 2 us + 2 x 4 MB / 1 GB/s.
 
-    >>> from topology.base.units import BytesPerSecond, Seconds
+    >>> from topology.base import BytesPerSecond, Seconds
     >>> curve = Curve(launch=Seconds(1e-6), step=Seconds(1e-6), efficiency=1.0)
     >>> node = Fabric(
     ...     architecture="ampere", ranks=2, link="nvlink", bandwidth=BytesPerSecond(1e9)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from costmodels.collectives.network import usable_bandwidth
 from costmodels.collectives.operations import PROTOCOLS, Op, WireProtocol, ring_steps
-from topology.base.units import parse
-from topology.catalogue.fabric import Fabric
+from topology.base import parse
+from topology.catalogue import Fabric
 
 Numbers = Mapping[str, tuple[float, ...]]
 

@@ -42,8 +42,8 @@ from costmodels.kernels.matmul import matrix_rate, peak_rate
 from costmodels.kernels.parameters import AttentionParameters, EngineParameters
 from costmodels.kernels.shapes import Number, Real, joined, plain, rounds, settled
 from costmodels.kernels.tables import engine_table, record
-from topology.base.errors import InputError, UncalibratedError, unknown
-from topology.catalogue.devices import Device
+from topology.base import InputError, UncalibratedError, unknown
+from topology.catalogue import Device
 
 IMPLEMENTATIONS: Final = (
     "fa2", "fa3", "fa4", "cudnn", "trtllm", "xformers", "sage", "sage2",
@@ -137,8 +137,8 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     --------
     Causal work is half of it, but for the ends.
 
-    >>> from topology.catalogue.tables import devices
-    >>> h100 = devices()["h100-sxm"]
+    >>> from topology.catalogue import all_devices
+    >>> h100 = all_devices()["h100-sxm"]
     >>> full, half = (attention_time(16, 8192, 8192, 128, h100, causal=c) for c in (False, True))
     >>> 0.5 < half / full < 0.6
     True
@@ -165,8 +165,8 @@ def attention_basis(
 ) -> Basis:
     """How well `attention_time` of `sizes` is known.
 
-    >>> from topology.catalogue.tables import devices
-    >>> attention_basis(devices()["h100-sxm"], kernel="fa3", head_dim=128).name
+    >>> from topology.catalogue import all_devices
+    >>> attention_basis(all_devices()["h100-sxm"], kernel="fa3", head_dim=128).name
     'CALIBRATED'
     """
     known = machine(device, precision, kernel, calibration).parameters.provenance

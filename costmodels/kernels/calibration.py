@@ -8,7 +8,7 @@ from costmodels.kernels.parameters import (
     PointwiseParameters,
 )
 from costmodels.kernels.tables import attention_table, matmul_table, pointwise_table, record
-from topology.catalogue.devices import Device
+from topology.catalogue import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

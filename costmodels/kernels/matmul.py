@@ -41,9 +41,8 @@ from costmodels.kernels.shapes import (
     rounds,
     settled,
 )
-from topology.base.errors import InputError
-from topology.base.units import FlopPerSecond
-from topology.catalogue.devices import Device
+from topology.base import FlopPerSecond, InputError
+from topology.catalogue import Device
 
 _SHAPES: Final = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
 _SPLITS: Final = (1, 2, 4, 8)
@@ -108,8 +107,8 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     --------
     Half a second of work for 989 TFLOP/s takes longer on a real H100, but not twice as long.
 
-    >>> from topology.catalogue.tables import devices
-    >>> 0.5 < matmul_time(2**15, 2**16, 494.7e12 / 2**32, devices()["h100-sxm"]) < 1.0
+    >>> from topology.catalogue import all_devices
+    >>> 0.5 < matmul_time(2**15, 2**16, 494.7e12 / 2**32, all_devices()["h100-sxm"]) < 1.0
     True
     """
     prepared = machine(device, precision, calibration)
@@ -121,8 +120,9 @@ def matmul_basis(
 ) -> Basis:
     """How well `matmul_time` of `sizes` (m, n, k) is known.
 
-    >>> from topology.catalogue.tables import devices
-    >>> matmul_basis(devices()["h100-sxm"], m=4096).name, matmul_basis(devices()["h20"]).name
+    >>> from topology.catalogue import all_devices
+    >>> devices = all_devices()
+    >>> matmul_basis(devices["h100-sxm"], m=4096).name, matmul_basis(devices["h20"]).name
     ('CALIBRATED', 'DATASHEET')
     """
     if precision == "nvfp4":

@@ -9,9 +9,15 @@ import numpy as np
 
 from costmodels.estimate import Basis
 from costmodels.kernels.shapes import Number
-from topology.base.errors import CatalogueError
-from topology.base.sources import Kind, read_sourced
-from topology.base.units import BytesPerSecond, FlopPerSecond, Seconds, parse
+from topology.base import (
+    BytesPerSecond,
+    CatalogueError,
+    FlopPerSecond,
+    Kind,
+    Seconds,
+    parse,
+    read_sourced,
+)
 
 NEAR: Final = 4.0
 """Factor beyond the sizes of a fit up to which its law is carried on rather than guessed at."""

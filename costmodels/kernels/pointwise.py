@@ -13,7 +13,7 @@ from costmodels.estimate import Basis
 from costmodels.kernels.calibration import Calibration, pointwise_record
 from costmodels.kernels.parameters import PointwiseParameters
 from costmodels.kernels.shapes import Number, Real, plain
-from topology.catalogue.devices import Device
+from topology.catalogue import Device
 
 
 def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration = None) -> Any:  # noqa: ANN401  # as its input
@@ -29,8 +29,8 @@ def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration
 
     Examples
     --------
-    >>> from topology.catalogue.tables import devices
-    >>> 1e-3 < pointwise_time(3.35e9, devices()["h100-sxm"]) < 1.3e-3
+    >>> from topology.catalogue import all_devices
+    >>> 1e-3 < pointwise_time(3.35e9, all_devices()["h100-sxm"]) < 1.3e-3
     True
     """
     known = pointwise_record(device, calibration)
@@ -56,8 +56,8 @@ def chain_time(
 
     Examples
     --------
-    >>> from topology.catalogue.tables import devices
-    >>> l20 = devices()["l20"]
+    >>> from topology.catalogue import all_devices
+    >>> l20 = all_devices()["l20"]
     >>> chain_time(64e6, 10, 10, l20) < 0.6 * 10 * pointwise_time(64e6, l20)
     True
     >>> chain_time(640e6, 10, 10, l20) == 10 * pointwise_time(640e6, l20)
@@ -79,8 +79,8 @@ def stream_time(known: PointwiseParameters, moved: Real, device: Device) -> Real
 def pointwise_basis(device: Device, calibration: Calibration = None, **sizes: Number) -> Basis:
     """How well `pointwise_time` is known.
 
-    >>> from topology.catalogue.tables import devices
-    >>> pointwise_basis(devices()["l4"]).name
+    >>> from topology.catalogue import all_devices
+    >>> pointwise_basis(all_devices()["l4"]).name
     'ASSUMED'
     """
     return pointwise_record(device, calibration).provenance.basis(device.name, sizes)

@@ -12,8 +12,8 @@ from costmodels.kernels.parameters import (
     PointwiseParameters,
     load,
 )
-from topology.base.errors import UncalibratedError
-from topology.catalogue.devices import Device
+from topology.base import UncalibratedError
+from topology.catalogue import Device
 
 
 @cache

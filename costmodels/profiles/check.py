@@ -13,7 +13,7 @@ from costmodels.kernels.parameters import (
     MatmulParameters,
     PointwiseParameters,
 )
-from topology.base.errors import InputError, one_line, shown, unknown
+from topology.base import InputError, one_line, shown, unknown
 
 Read = TypeVar("Read")
 

@@ -55,9 +55,7 @@ from costmodels.profiles.check import (
 )
 from costmodels.program.ops import Function
 from costmodels.runtime import Fusion, Runtime
-from topology.base.errors import InputError, one_line, shown
-from topology.base.sources import Sourced, read_sourced
-from topology.base.units import Seconds, parse
+from topology.base import InputError, Seconds, Sourced, one_line, parse, read_sourced, shown
 
 FORMAT: Final = 1
 Table = Mapping[str, object]

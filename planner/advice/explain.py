@@ -14,7 +14,7 @@ from planner.search.outcome import APART, PlanEstimate, worded
 from planner.search.plans import unsupported
 from planner.search.remarks import context_remark, throughput_remark
 from planner.search.search import TIE, Question, Recommendation, launch_of, price
-from topology.base.units import counted, format_bytes, format_seconds
+from topology.base import counted, format_bytes, format_seconds
 
 REPLICAS: Final = 1.3
 """Copies of the model are worth a line when they serve this many times as many requests."""

@@ -9,7 +9,7 @@ from planner.request.request import EXECUTOR
 from planner.search.outcome import Mark, PlanEstimate
 from planner.search.plans import nearest
 from planner.search.search import Question, launch_of
-from topology.base.units import format_seconds
+from topology.base import format_seconds
 
 Choose = Callable[[Plan, list[Plan]], Sequence[Plan]]
 

@@ -27,9 +27,8 @@ from planner.search.evaluate import (
 from planner.search.outcome import PlanEstimate
 from planner.search.plans import nearest, objections, plans
 from planner.search.search import Question, judge, price, rank
-from topology.base.errors import TopologyError
-from topology.base.units import counted, format_bytes
-from topology.catalogue.devices import Precision
+from topology.base import TopologyError, counted, format_bytes
+from topology.catalogue import Precision
 
 WAYS: Final = 3
 """Ways that are named for the same number of GPUs."""

@@ -10,7 +10,7 @@ from planner.request.plan import Plan
 from planner.search.outcome import Mark, PlanEstimate
 from planner.search.plans import objections, plans
 from planner.search.search import Question
-from topology.base.errors import IllegalPlanError
+from topology.base import IllegalPlanError
 
 GOOD: Final = 32
 """First plans that run, among which the nearest to one that does not is looked for."""

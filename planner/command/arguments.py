@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from planner.command.manual import PAGES, WHOLE, Page
-from topology.base.errors import InputError, unknown
+from topology.base import InputError, unknown
 
 TOP: Final = 8
 FORMATS: Final = ("table", "json", "markdown")
@@ -301,7 +301,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 def _generation(text: str) -> int:
     """Read a generation of PCIe."""
-    from topology.catalogue.hardware import check_pcie_generation  # noqa: PLC0415  # tables take a while
+    from topology.catalogue import check_pcie_generation  # noqa: PLC0415  # tables take a while
 
     number = whole(text)
     try:

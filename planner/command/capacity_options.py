@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planner.command.arguments import FORMATS, Named, add_output, add_profile, add_sizes
-from topology.base.errors import InputError
+from topology.base import InputError, content, decoded
 
 if TYPE_CHECKING:
     from planner.fleet.fleet import Capacity
@@ -115,8 +115,6 @@ def _check_alone(said: argparse.Namespace) -> None:
 
 def _content(source: str, what: str, wanted: str) -> str:
     """Read a file of an option, which is to hold what is wanted of it."""
-    from topology.readers.files import content, decoded  # noqa: PLC0415
-
     try:
         return decoded(content(source, MOST), source)
     except InputError as error:

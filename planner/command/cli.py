@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from planner.command import arguments, capacity_options, simulate_options
 from planner.command.files import piped, standard_input, write
-from topology.base.errors import InputError, ModelError
+from topology.base import InputError, ModelError, content
 
 if TYPE_CHECKING:
     from planner.request.request import Request
@@ -254,8 +254,6 @@ def _collectives(said: argparse.Namespace) -> Answer:
 
 def _log(name: str) -> str:
     """Read a log, of a size that logs have, or what is piped in as ``-``."""
-    from topology.readers.files import content  # noqa: PLC0415
-
     try:
         data = piped(LARGEST_LOG) if name == "-" else content(name, LARGEST_LOG)
         return data.decode("utf-8", errors="replace")
@@ -354,11 +352,11 @@ def _topology(said: argparse.Namespace) -> Answer:
 
 
 def _hardware_list(style: str) -> str:
+    from topology.catalogue import all_hardware  # noqa: PLC0415
     from topology.catalogue.listing import roster  # noqa: PLC0415
-    from topology.catalogue.tables import hardware_names  # noqa: PLC0415
     from topology.drawing import report  # noqa: PLC0415
 
-    known = list(hardware_names().values())
+    known = list(all_hardware().values())
     if style == "json":
         return _json({"hardware": roster(known)})
     if style == "markdown":

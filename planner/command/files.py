@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from topology.base.errors import InputError
+from topology.base import MOST_CHARACTERS, InputError, decoded
 
 
 def standard_input() -> str:
@@ -16,9 +16,6 @@ def standard_input() -> str:
     InputError
         If it is longer than files may be, or no text.
     """
-    from topology.readers.files import decoded  # noqa: PLC0415  # only pipes need it
-    from topology.readers.lines import MOST_CHARACTERS  # noqa: PLC0415
-
     return f"{decoded(piped(MOST_CHARACTERS), 'standard input')}\n"
 
 

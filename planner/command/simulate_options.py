@@ -4,7 +4,7 @@ import argparse
 
 from planner.command.arguments import FORMATS, Named, add_output, add_plan, add_request, whole
 from planner.command.files import place
-from topology.base.errors import InputError
+from topology.base import InputError
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:

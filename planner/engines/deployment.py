@@ -13,10 +13,8 @@ from planner.placement.placement import Placement, fabrics
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request
 from planner.request.workload import TextTower
-from topology.base.errors import PrecisionError
-from topology.catalogue.devices import Precision
-from topology.catalogue.hardware import Hardware
-from topology.catalogue.tables import hardware
+from topology.base import PrecisionError
+from topology.catalogue import Hardware, Precision, find_hardware
 
 if TYPE_CHECKING:
     from planner.engines.launch import Engine
@@ -113,7 +111,7 @@ def site_of(request: Request) -> Site:
     """
     read_algorithm(request.algorithm)
     ground = _ground(request)
-    found = hardware(request.hardware) if ground is None else ground.ruling(request.precision)
+    found = find_hardware(request.hardware) if ground is None else ground.ruling(request.precision)
     profile = _profile(request, found, ground)
     if found.device.peak(request.precision) is None:
         can = ", ".join(precision for precision, _ in found.device.peaks)

@@ -12,7 +12,7 @@ from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import TextTower
 from planner.strategies.tensor import padded_widths
-from topology.base.sources import Sourced, read_sourced
+from topology.base import Sourced, read_sourced
 
 Table = Mapping[str, object]
 Words = Mapping[str, str]

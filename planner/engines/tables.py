@@ -6,7 +6,7 @@ from importlib.resources import files
 from planner.engines.launch import Engine, Engines, load_engines
 from planner.engines.tensorrt_table import Allowed, load_allowed
 from planner.request.request import EXECUTOR
-from topology.base.errors import unknown
+from topology.base import unknown
 
 
 @cache

@@ -8,7 +8,7 @@ from planner.engines.tensorrt_table import Allowed, Version, dotted, read_versio
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.search.plans import nearest
-from topology.catalogue.hardware import Hardware
+from topology.catalogue import Hardware
 
 INNER: Final = ("ulysses", "allgather_kv", "tp")
 """Axes whose ranks meet inside an engine."""

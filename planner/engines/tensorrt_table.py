@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from topology.base.errors import InputError
-from topology.base.sources import Sourced, read_sourced
+from topology.base import InputError, Sourced, read_sourced
 
 Version = tuple[int, ...]
 Capability = tuple[int, int]

@@ -11,7 +11,7 @@ from planner.models.architecture import Model
 from planner.placement.placement import Placement
 from planner.request.request import Request
 from planner.request.workload import Workload
-from topology.catalogue.hardware import evenly
+from topology.catalogue import evenly
 
 UNNAMED: Final = "MODEL"
 """Stands for the path of a model that was given as text."""

@@ -11,8 +11,7 @@ from planner.engines.told import Asked, asked_of, hosts_of
 from planner.search.outcome import PlanEstimate
 from planner.search.search import Question
 from planner.tensorrt.document import SCHEMA
-from topology.base.errors import IllegalPlanError, InputError
-from topology.base.units import format_bytes, format_seconds
+from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
 
 TITLES: Final[Mapping[str, str]] = {
     "xdit": "xDiT",

@@ -9,7 +9,7 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.export.written import Written
 from planner.request.request import Request
 from planner.search.search import question_of, single_plan
-from topology.base.errors import InputError, unknown
+from topology.base import InputError, unknown
 
 BACKENDS: Final = ("tensorrt", *TITLES)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.command.files import place
-from topology.base.errors import InputError
+from topology.base import InputError
 
 
 def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from planner.engines.tables import allowed
-from topology.base.units import format_bytes, format_seconds
+from topology.base import format_bytes, format_seconds
 
 Document = Mapping[str, object]
 

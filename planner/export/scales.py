@@ -7,8 +7,7 @@ from typing import Final, cast
 
 from planner.tensorrt.runner.weights import named
 from planner.tensorrt.sheet import Network
-from topology.base.errors import InputError
-from topology.readers.files import content
+from topology.base import InputError, content
 
 SCHEMA: Final = "1"
 LARGEST: Final = 2**24

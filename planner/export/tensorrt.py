@@ -30,8 +30,7 @@ from planner.tensorrt.runner.digest import digest_of
 from planner.tensorrt.schedule import buffer_bytes, schedule
 from planner.tensorrt.sheet import Dtype, Network
 from planner.tensorrt.sizes import again_bytes, engine_size, enqueue
-from topology.base.errors import IllegalPlanError
-from topology.base.units import Seconds, format_bytes
+from topology.base import IllegalPlanError, Seconds, format_bytes
 
 COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 """Type of activations by precision; BF16 for all others."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from topology.base.units import format_bytes, format_seconds
+from topology.base import format_bytes, format_seconds
 
 ABOUT: Final = ("backend", "model", "plan", "gpus", "hardware", "precision")
 """What the folder is of, as its ``plan.json`` has it."""

@@ -7,9 +7,8 @@ from typing import Final, cast
 
 from planner.api import request_of
 from planner.fleet.fleet import Demand, Prices
-from topology.base.errors import InputError, shown, unknown
-from topology.base.units import parse
-from topology.catalogue.tables import hardware as find_hardware
+from topology.base import InputError, parse, shown, unknown
+from topology.catalogue import find_hardware
 
 PERIODS: Final = {"s": 1, "sec": 1, "min": 60, "h": 3600, "hour": 3600, "day": 86400}
 SHARE: Final = 95.0

@@ -10,9 +10,8 @@ from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
 from planner.request.request import Request
 from planner.search.outcome import PlanEstimate, Rejected
 from planner.search.search import question_of, search
-from topology.base.errors import ModelError, PrecisionError
-from topology.base.units import counted, format_seconds
-from topology.catalogue.tables import hardware as find_hardware
+from topology.base import ModelError, PrecisionError, counted, format_seconds
+from topology.catalogue import find_hardware
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Requests that a replica of a language model serves at once, tried where none is asked for."""

@@ -23,7 +23,7 @@ from planner.models.entries import (
 )
 from planner.models.fields import Fields
 from planner.models.readers import reader_of
-from topology.base.errors import InputError, near, shown, unknown
+from topology.base import InputError, near, shown, unknown
 
 ALIASES: Final = {
     "cosmos3": "cosmos3-nano",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from planner.models.fields import Fields
-from topology.base.errors import InputError
+from topology.base import InputError
 
 
 def parse(text: str, where: str) -> Fields:

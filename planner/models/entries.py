@@ -23,8 +23,7 @@ from typing import Final, cast, get_args
 
 from planner.models.architecture import Defaults, Encoder, Model, Own, Vae
 from planner.models.fields import CHANNELS, Fields
-from topology.base.errors import CatalogueError
-from topology.base.sources import Kind, read_sourced
+from topology.base import CatalogueError, Kind, read_sourced
 
 _ENTRY_KEYS: Final = {
     "kind", "source", "vae", "transformers", "attention", "own", "config", "encoders", "defaults",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from topology.base.errors import InputError
+from topology.base import InputError
 
 LAYERS: Final = 2000
 REFINERS: Final = 128

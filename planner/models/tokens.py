@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from costmodels.program.ops import Size, ceil_div
 from planner.models.architecture import Latent, Model, Stream
-from topology.base.errors import InputError
+from topology.base import InputError
 
 _LARGEST_SIDE: Final = 2**16
 _MOST_FRAMES: Final = 2**16

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.request.plan import Plan
-from topology.catalogue.fabric import Fabric
-from topology.catalogue.hardware import Hardware
+from topology.catalogue import Fabric, Hardware
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +54,8 @@ def fabrics(plan: Plan, hardware: Hardware, nodes: int = 0) -> dict[str, Fabric]
 
     Examples
     --------
-    >>> from topology.catalogue.tables import hardware
-    >>> fabrics(Plan((("cfg", 2), ("ulysses", 8))), hardware("h100-sxm"))["ulysses"].nodes
+    >>> from topology.catalogue import find_hardware
+    >>> fabrics(Plan((("cfg", 2), ("ulysses", 8))), find_hardware("h100-sxm"))["ulysses"].nodes
     1
     """
     island = hardware.island(plan.gpus, nodes)

@@ -13,7 +13,7 @@ from planner.placement.placement import Placement
 from planner.placement.traffic import Message, Traffic, seconds_on
 from planner.request.plan import Plan
 from planner.request.subset import Ground
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 from topology.machine.groups import fabric
 from topology.machine.survey import Survey
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.collectives import collective_time
 from costmodels.program.ops import Collective, Loop, Program, SendReceive
-from topology.catalogue.fabric import Fabric
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def _sent(loop: Loop, turns: int) -> Iterator[tuple[str, str, float, int]]:
 def seconds_on(messages: tuple[Message, ...], fabric: Fabric) -> float:
     """Add up the time of messages on one group's links.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> node = hardware("h100-sxm").fabric(8)
+    >>> from topology.catalogue import find_hardware
+    >>> node = find_hardware("h100-sxm").fabric(8)
     >>> once = seconds_on((Message("all_reduce", 2.0**20, 1),), node)
     >>> seconds_on((Message("all_reduce", 2.0**20, 3),), node) == 3 * once
     True

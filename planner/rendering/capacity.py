@@ -9,8 +9,7 @@ from planner.fleet.demand_file import PERIODS
 from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
 from planner.rendering.columns import aligned
 from planner.rendering.plot import plot
-from topology.base.errors import one_line
-from topology.base.units import counted, format_interval, format_seconds
+from topology.base import counted, format_interval, format_seconds, one_line
 from topology.drawing.page import document, table
 
 COST: Final = ("an hour", "per 1000")

@@ -9,7 +9,7 @@ from typing import Final
 from costmodels.price import Class
 from planner.search.outcome import worded
 from planner.simulation.simulation import Event, Simulation
-from topology.base.units import format_seconds
+from topology.base import format_seconds
 
 LETTERS: Final[dict[Class, str]] = {
     "gemm": "g", "attention": "a", "pointwise": "p", "layout": "m", "convolution": "v",

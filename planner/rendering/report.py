@@ -19,7 +19,7 @@ from planner.search.evaluate import room
 from planner.search.outcome import Mark, PlanEstimate, worded
 from planner.search.remarks import context_remark, throughput_remark
 from planner.search.search import Question, Recommendation
-from topology.base.units import format_bytes, format_interval, format_seconds
+from topology.base import format_bytes, format_interval, format_seconds
 
 BAR = 36
 

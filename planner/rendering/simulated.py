@@ -9,7 +9,7 @@ from planner.rendering.columns import aligned
 from planner.rendering.gantt import COLOURS, key, legend, middle, rows, svg
 from planner.search.outcome import worded
 from planner.simulation.simulation import RankTime, Simulation
-from topology.base.units import counted, format_seconds
+from topology.base import counted, format_seconds
 from topology.drawing.page import document, table
 
 MOST_RANKS: Final = 16

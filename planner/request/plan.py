@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from topology.base.errors import InputError, unknown
+from topology.base import InputError, unknown
 
 AXES: Final = ("dp", "pp", "cfg", "ring", "allgather_kv", "ulysses", "tp", "ep")
 LARGEST: Final = 4096

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
-from topology.base.errors import InputError, shown, unknown
-from topology.catalogue.devices import Precision
+from topology.base import InputError, shown, unknown
+from topology.catalogue import Precision
 
 Objective = Literal["latency", "throughput", "memory", "cost"]
 TowerHabit = Literal["once", "every_step"]

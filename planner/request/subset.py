@@ -10,14 +10,8 @@ from typing import Final
 from costmodels.collectives import collective_time
 from costmodels.profiles.profile import Profile
 from costmodels.tables import own_profile, profile_for
-from topology.base.errors import InputError, TopologyError
-from topology.base.sources import Sourced
-from topology.base.units import MIB, counted, format_bytes
-from topology.catalogue.devices import Device
-from topology.catalogue.fabric import Fabric
-from topology.catalogue.hardware import Hardware
-from topology.catalogue.tables import hardware as find_hardware
-from topology.catalogue.tables import hardware_names
+from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes
+from topology.catalogue import Device, Fabric, Hardware, all_hardware, find_hardware
 from topology.machine.graph import Gpu, Machine
 from topology.machine.groups import fabric
 from topology.machine.survey import Survey, survey
@@ -208,7 +202,7 @@ def ground_of(
 
 
 def _read(source: str, *, detect: bool, hardware: str, pcie_generation: int | None) -> Machine:
-    if source.lower() in hardware_names():
+    if source.lower() in all_hardware():
         raise InputError(f"topology: got the name {source}, wanted a file, or --hardware {source}")
     kind = find_hardware(hardware) if hardware else None
     if detect:

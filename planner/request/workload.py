@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from costmodels.program.ops import Size
-from topology.catalogue.devices import Precision
+from topology.catalogue import Precision
 
 TextTower = Literal["usual", "once", "every_step"]
 """Usual is once, and with every step in a pipeline, whose stages it is cut into."""

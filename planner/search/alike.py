@@ -8,7 +8,7 @@ from planner.engines.deployment import Site
 from planner.request.plan import Plan
 from planner.search.outcome import Outcome, PlanEstimate, Rejected
 from planner.search.plans import shallower, unpiped
-from topology.base.errors import TopologyError
+from topology.base import TopologyError
 
 LONGEST: Final = 32
 """Ranks of a ring, where GPUs are many; AllGather-KV moves the same keys in one message."""

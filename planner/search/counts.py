@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from planner.engines.deployment import Site
 from planner.engines.told import hosts_of
-from topology.base.errors import InputError
-from topology.base.units import counted
+from topology.base import InputError, counted
 
 
 def counts_up_to(gpus: int, many: int) -> list[int]:

@@ -24,7 +24,7 @@ from planner.request.request import Request
 from planner.request.workload import Workload
 from planner.search.outcome import PlanEstimate
 from planner.search.remarks import remarks
-from topology.base.errors import InputError
+from topology.base import InputError
 
 Axes = tuple[tuple[str, int], ...]
 INPUT_TOKENS: Final = 2048

@@ -14,7 +14,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import SEQUENCE, STRATEGIES
 from planner.strategies.base import Case
-from topology.base.units import counted
+from topology.base import counted
 
 ORDER: Final = ("dp", "pp", "cfg", "ulysses", "ring", "allgather_kv", "tp")
 """Axes as they are nested where the links do not tell them apart, outermost first."""

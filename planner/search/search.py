@@ -22,8 +22,7 @@ from planner.search.counts import of_count, worth_a_look
 from planner.search.evaluate import encoder_bytes, evaluate, room, workload_of
 from planner.search.outcome import Mark, Outcome, PlanEstimate, Rejected, worded
 from planner.search.plans import hopeless, nearest, objections, plans
-from topology.base.errors import IllegalPlanError, InputError, TopologyError, shown
-from topology.base.units import counted, format_bytes
+from topology.base import IllegalPlanError, InputError, TopologyError, counted, format_bytes, shown
 
 TIE: Final = 0.03
 """Fewer GPUs win when more gain less than this share of the time."""

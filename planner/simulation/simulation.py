@@ -16,8 +16,7 @@ from planner.search.evaluate import every_place
 from planner.search.outcome import PlanEstimate
 from planner.search.search import Question, seated, single_plan
 from planner.simulation.tasks import Label, Work, paces_of, work_of
-from topology.base.errors import InputError
-from topology.base.units import counted
+from topology.base import InputError, counted
 
 MOST_TASKS: Final = 3_000_000
 LARGEST_PACE: Final = 100.0

@@ -41,7 +41,7 @@ from planner.tensorrt.moves import rearrange
 from planner.tensorrt.multi_device import with_multi_device_attention
 from planner.tensorrt.products import product
 from planner.tensorrt.sheet import Draft, Dtype, Index, Layer, Network, Value
-from topology.base.errors import IllegalPlanError
+from topology.base import IllegalPlanError
 
 REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
 ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")

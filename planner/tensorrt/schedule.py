@@ -16,7 +16,7 @@ from costmodels.program.ops import Program
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.tensorrt.sheet import Network, Value
-from topology.base.errors import InputError
+from topology.base import InputError
 
 Bind = dict[str, list[object]]
 Call = dict[str, object]

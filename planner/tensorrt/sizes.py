@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from planner.engines.tensorrt_table import Allowed
 from planner.tensorrt.sheet import Network
-from topology.base.units import Bytes, Seconds
+from topology.base import Bytes, Seconds
 
 ITEMSIZE: Final = {
     "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "int32": 4.0, "fp8": 1.0, "int8": 1.0, "bool": 1.0,

@@ -12,9 +12,9 @@ from costmodels.collectives.calibration import CurveCalibration
 from costmodels.collectives.settings import Settings
 from costmodels.collectives.times import Times
 from costmodels.estimate import Basis
-from topology.catalogue.tables import hardware
+from topology.catalogue import find_hardware
 
-H100 = hardware("h100-sxm")
+H100 = find_hardware("h100-sxm")
 PAIR = H100.fabric(2)
 GRAPH = Times(
     op="all_gather",
@@ -76,7 +76,7 @@ def test_more_bytes_never_take_less_time(first, second, launch):
         ("all_gather", H100.fabric(4), "auto"),  # another group
         ("all_gather", H100.fabric(2, nodes=2), "auto"),  # not in one node
         ("all_gather", replace(PAIR, bandwidth=PAIR.bandwidth / 2), "auto"),  # fewer links
-        ("all_gather", hardware("a100-sxm-80gb").fabric(2), "auto"),
+        ("all_gather", find_hardware("a100-sxm-80gb").fabric(2), "auto"),
         ("all_gather", PAIR, "ring"),  # forced: the library's own choice was measured
     ],
 )

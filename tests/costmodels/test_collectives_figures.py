@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from costmodels.collectives import collective_time
-from topology.catalogue.tables import hardware, hardware_names
+from topology.catalogue import all_hardware, find_hardware
 from validate.accuracy.collectives import COLUMNS, read_figures, score
 
 TEXT = files("validate").joinpath("data", "collectives_figures.csv").read_text(encoding="utf-8")
-FIGURES = read_figures(TEXT, hardware_names())
+FIGURES = read_figures(TEXT, all_hardware())
 FITTED = ("hopper", "ampere", "blackwell")
 
 
@@ -82,7 +82,7 @@ def test_custom_kernels_of_h100_against_vllms_own_table():
     """vLLM pull request 42324, 8 x H100, multimem: 512 KiB 11 us ... 64 MiB 320 us."""
     sizes = np.array([0.5, 1, 2, 4, 8, 16, 32, 64]) * 2**20
     measured = np.array([11, 14, 18, 27, 46, 87, 165, 320]) / 10**6
-    node = hardware("h100-sxm").fabric(8)
+    node = find_hardware("h100-sxm").fabric(8)
 
     times = collective_time("all_reduce", sizes, node, algorithm="multishot")
 
@@ -93,7 +93,7 @@ def test_symmetric_kernels_against_vllms_own_table():
     """vLLM pull request 24532, 4 x H100, NCCL symmetric: 0.5 to 4 MiB."""
     sizes = np.array([0.5, 1, 1.5, 2, 3, 4]) * 2**20
     measured = np.array([17, 19, 20, 21, 23, 28]) / 10**6
-    node = hardware("h100-sxm").fabric(4)
+    node = find_hardware("h100-sxm").fabric(4)
 
     times = collective_time("all_reduce", sizes, node, algorithm="symmetric")
 
@@ -102,14 +102,14 @@ def test_symmetric_kernels_against_vllms_own_table():
 
 def test_a_small_all_reduce_on_gb200_by_symmetric_kernels():
     """nccl-tests issue 333: 5.2 to 8 us up to 1 KiB on 4 GB200 with graphs."""
-    node = hardware("gb200").fabric(4)
+    node = find_hardware("gb200").fabric(4)
 
     assert 5.2e-6 < collective_time("all_reduce", 512.0, node, algorithm="symmetric") < 8e-6
 
 
 def test_gpus_without_peer_access_are_hundreds_of_times_slower():
     """8 x L40S without peer access: 512 MiB all-reduce takes 0.65 s, an H100 node 2.1 ms."""
-    slow = collective_time("all_reduce", 2.0**29, hardware("l40s").fabric(8))
-    fast = collective_time("all_reduce", 2.0**29, hardware("h100-sxm").fabric(8))
+    slow = collective_time("all_reduce", 2.0**29, find_hardware("l40s").fabric(8))
+    fast = collective_time("all_reduce", 2.0**29, find_hardware("h100-sxm").fabric(8))
 
     assert slow / fast == pytest.approx(649.5 / 2.11, rel=0.15)

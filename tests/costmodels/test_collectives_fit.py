@@ -8,8 +8,8 @@ import pytest
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.parameters import load_library
 from costmodels.collectives.tables import library, tuning
-from topology.base.errors import InputError
-from topology.catalogue.tables import hardware
+from topology.base import InputError
+from topology.catalogue import find_hardware
 from validate.accuracy.collectives import as_text, read_figures, score
 from validate.fit.collectives import (
     Measurement,
@@ -49,7 +49,7 @@ def rows(curve, noise=0.0):
             time=build(curve, op, fabric).time(size) * (1 + noise * (-1) ** index),
         )
         for op in ("all_reduce", "all_gather", "reduce_scatter")
-        for fabric in (hardware("a100-sxm-80gb").fabric(n) for n in (2, 4, 8))
+        for fabric in (find_hardware("a100-sxm-80gb").fabric(n) for n in (2, 4, 8))
         for index, size in enumerate(2.0 ** np.arange(10, 31))
     ]
 
@@ -118,7 +118,7 @@ def test_measurements_are_read_from_csv():
     text = "system,op,num_gpus,message_bytes,latency_us\na,alltoall,4,1024,12.5\nb,x,4,1,1\n"
 
     found = read_measurements(
-        text, lambda name, gpus: hardware("b200").fabric(gpus) if name == "a" else None
+        text, lambda name, gpus: find_hardware("b200").fabric(gpus) if name == "a" else None
     )
 
     assert len(found) == 1
@@ -130,7 +130,7 @@ def test_measurements_are_read_from_csv():
 def test_figures_need_their_columns_and_sources():
     head = "hardware,op,gpus,nodes,message_bytes,seconds,algorithm,launch,launcher,engine,source\n"
     row = "b200,all_gather,4,1,1024,1e-5,auto,graph,process,best,"
-    known = {"b200": hardware("b200")}
+    known = {"b200": find_hardware("b200")}
 
     assert len(read_figures(head + row + "me\n", known)) == 1
     with pytest.raises(InputError, match="no source"):

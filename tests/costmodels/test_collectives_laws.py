@@ -19,8 +19,8 @@ from costmodels.collectives import (
 )
 from costmodels.collectives.build import build, obstacle
 from costmodels.estimate import Basis
-from topology.base.errors import InputError
-from topology.catalogue.fabric import Fabric, Network, NetworkKind
+from topology.base import InputError
+from topology.catalogue import Fabric, Network, NetworkKind
 
 NAMED = [algorithm for algorithm in ALGORITHMS if algorithm not in ("auto", "engine")]
 PAIRS = ("all_to_all", "gather", "scatter", "send_recv")

@@ -12,9 +12,7 @@ from costmodels.collectives import OPS, basis, choose, collective_time
 from costmodels.collectives.order import over_pcie
 from costmodels.collectives.tables import library
 from costmodels.estimate import Basis
-from topology.catalogue.fabric import Fabric, behind_one_uplink
-from topology.catalogue.hardware import pcie_bandwidth
-from topology.catalogue.tables import hardware
+from topology.catalogue import Fabric, behind_one_uplink, find_hardware, pcie_bandwidth
 
 SIZES = 2.0 ** (np.arange(4, 33 * 2) / 2)
 SLOTS = {"volta": 3, "turing": 3, "ampere": 4, "ada": 4, "hopper": 5, "blackwell": 5}
@@ -103,17 +101,17 @@ def test_a_kernel_is_launched_by_its_gpu_whatever_the_link():
 
 def test_staged_copies_were_measured_on_turing_and_ada():
     """2 x RTX 2080 Ti, 2 x RTX 4090 and L40S; others are taken to be like them."""
-    fabric = hardware("rtx-2080-ti").fabric(2)
+    fabric = find_hardware("rtx-2080-ti").fabric(2)
 
     assert not fabric.peer_to_peer
     assert basis("all_reduce", 2.0**20, fabric) == Basis.CALIBRATED
-    assert basis("all_reduce", 2.0**20, hardware("rtx-3090").fabric(2)) == Basis.DATASHEET
+    assert basis("all_reduce", 2.0**20, find_hardware("rtx-3090").fabric(2)) == Basis.DATASHEET
 
 
 @pytest.mark.parametrize(("gigabytes", "table"), [(11.09, "broadcast"), (11.14, "reduce")])
 def test_a_staged_broadcast_crosses_each_slot_once(gigabytes, table):
     """2 x RTX 2080 Ti without peers, 1 GiB: 11.1 GB/s (an AutoDL user's public nccl-tests)."""
-    time = collective_time(table, 2.0**30, hardware("rtx-2080-ti").fabric(2))
+    time = collective_time(table, 2.0**30, find_hardware("rtx-2080-ti").fabric(2))
 
     assert 2**30 / time / 1e9 == pytest.approx(gigabytes, rel=0.03)
 
@@ -133,17 +131,17 @@ def test_staged_copies_of_a_pair_share_its_uplink(op, milliseconds):
 
     A broadcast has the uplink for itself each way; in the others both GPUs send.
     """
-    pair = behind_one_uplink(hardware("rtx-2080-ti").fabric(2))
+    pair = behind_one_uplink(find_hardware("rtx-2080-ti").fabric(2))
 
     assert collective_time(op, 2.0**29, pair) * 1e3 == pytest.approx(milliseconds, rel=0.03)
 
 
 def test_two_staged_cards_on_one_switch_are_slower_than_on_two_sockets():
     """2 x RTX 4090, 1 GiB: 479 and 281 ms (a public nccl-tests log of one server)."""
-    apart = replace(hardware("rtx-4090").fabric(2), crosses_sockets=True)
+    apart = replace(find_hardware("rtx-4090").fabric(2), crosses_sockets=True)
     times = [
         collective_time("all_reduce", 2.0**30, one)
-        for one in (behind_one_uplink(hardware("rtx-4090").fabric(2)), apart)
+        for one in (behind_one_uplink(find_hardware("rtx-4090").fabric(2)), apart)
     ]
 
     assert times[0] / times[1] == pytest.approx(479 / 281, rel=0.2)
@@ -152,7 +150,7 @@ def test_two_staged_cards_on_one_switch_are_slower_than_on_two_sockets():
 
 def test_peers_exchange_no_faster_than_root_complexes_let_them():
     """8 x A40 and patched 8 x RTX 4090: all-to-all of peers is no faster than staged copies."""
-    node = hardware("a40").fabric(8)
+    node = find_hardware("a40").fabric(8)
     staged = replace(node, peer_to_peer=False, exchange=0.0)
     size = 2.0**28
 
@@ -163,13 +161,13 @@ def test_peers_exchange_no_faster_than_root_complexes_let_them():
 
 
 def test_pcie_beneath_a_bridge_is_that_of_the_slots():
-    below = over_pcie(hardware("h100-nvl").fabric(2))
+    below = over_pcie(find_hardware("h100-nvl").fabric(2))
 
     assert (below.link, below.bandwidth, below.multicast) == ("pcie", 63e9, False)
 
 
 def test_sizes_beyond_the_range_are_extrapolated_up_to_four_times():
-    node = hardware("h100-sxm").fabric(8)
+    node = find_hardware("h100-sxm").fabric(8)
     largest = library().get(node, "ring_simple").largest
 
     found = [basis("all_gather", largest * factor, node) for factor in (1, 2, 2.5, 4, 4.5)]

@@ -8,9 +8,8 @@ from costmodels.collectives.network import load_transports
 from costmodels.collectives.parameters import load_library
 from costmodels.collectives.tables import engines, library, transports, tuning
 from costmodels.estimate import Basis
-from topology.base.errors import CatalogueError, InputError
-from topology.catalogue.fabric import Fabric
-from topology.catalogue.tables import hardware
+from topology.base import CatalogueError, InputError
+from topology.catalogue import Fabric, find_hardware
 
 KIB, MIB = 2.0**10, 2.0**20
 
@@ -31,23 +30,23 @@ JUMPS = [
 
 @pytest.mark.parametrize(("name", "ranks", "op", "small", "large", "then"), JUMPS)
 def test_protocols_change_where_measured_time_jumps(name, ranks, op, small, large, then):
-    node = hardware(name).fabric(ranks)
+    node = find_hardware(name).fabric(ranks)
 
     assert choose(op, small * MIB, node)[1] == "LL"
     assert choose(op, large * MIB, node)[1] == then
 
 
 def test_the_switch_reduces_large_messages_of_eight_h100():
-    node = hardware("h100-sxm").fabric(8)
+    node = find_hardware("h100-sxm").fabric(8)
 
     assert choose("all_reduce", 64 * MIB, node) == ("nvls", "Simple")
     assert choose("all_gather", 64 * MIB, node) == ("ring", "Simple")
-    assert choose("all_reduce", 64 * MIB, hardware("a100-sxm-80gb").fabric(8))[0] == "ring"
-    assert choose("all_reduce", 64 * MIB, hardware("h100-sxm").fabric(2))[0] == "ring"
+    assert choose("all_reduce", 64 * MIB, find_hardware("a100-sxm-80gb").fabric(8))[0] == "ring"
+    assert choose("all_reduce", 64 * MIB, find_hardware("h100-sxm").fabric(2))[0] == "ring"
 
 
 def test_nodes_are_joined_by_trees():
-    nodes = hardware("h100-sxm").fabric(16, nodes=2)
+    nodes = find_hardware("h100-sxm").fabric(16, nodes=2)
 
     assert choose("all_reduce", 8 * KIB, nodes) == ("tree", "LL")
     assert choose("all_reduce", 1024 * MIB, nodes) == ("nvls_tree", "Simple")
@@ -65,7 +64,7 @@ def test_a_rack_of_nvlink_is_one_node_of_many_hosts():
 
 def test_an_older_release_switches_earlier():
     """Before 2.21 NCCL credited Hopper's low-latency protocol with 88 instead of 141 GB/s."""
-    node = hardware("h100-sxm").fabric(2)
+    node = find_hardware("h100-sxm").fabric(2)
     size = 1.2 * MIB
 
     assert choose("all_reduce", size, node)[1] == "LL"
@@ -91,14 +90,14 @@ IMPOSSIBLE = [
 @pytest.mark.parametrize(("algorithm", "op", "name", "ranks", "reason"), IMPOSSIBLE)
 def test_what_cannot_be_forced_says_why(algorithm, op, name, ranks, reason):
     with pytest.raises(InputError, match=reason) as caught:
-        collective_time(op, MIB, hardware(name).fabric(ranks), algorithm=algorithm)
+        collective_time(op, MIB, find_hardware(name).fabric(ranks), algorithm=algorithm)
 
     assert str(caught.value).startswith(f"{op} by {algorithm}: ")
     assert "\n" not in str(caught.value)
 
 
 def test_symmetric_kernels_need_their_release():
-    node = hardware("h100-sxm").fabric(8)
+    node = find_hardware("h100-sxm").fabric(8)
 
     with pytest.raises(InputError, match=r"2\.27"):
         collective_time(
@@ -115,7 +114,7 @@ def test_symmetric_kernels_need_their_release():
     ],
 )
 def test_unknown_names_get_the_nearest(how, message):
-    how = {"op": "all_reduce", "message_bytes": MIB, "fabric": hardware("l4").fabric(2)} | how
+    how = {"op": "all_reduce", "message_bytes": MIB, "fabric": find_hardware("l4").fabric(2)} | how
 
     with pytest.raises(InputError, match=message):
         collective_time(**how)
@@ -128,7 +127,7 @@ def test_settings_are_checked():
         Settings(nccl=(2, 4))
     with pytest.raises(InputError, match="did you mean vllm"):
         collective_time(
-            "all_reduce", MIB, hardware("h100-sxm").fabric(8), settings=Settings(engine="vlm")
+            "all_reduce", MIB, find_hardware("h100-sxm").fabric(8), settings=Settings(engine="vlm")
         )
 
 
@@ -145,12 +144,12 @@ def test_settings_are_checked():
     ],
 )
 def test_a_time_says_how_well_it_is_known(name, ranks, op, size, expected):
-    assert basis(op, size, hardware(name).fabric(ranks)) is expected
+    assert basis(op, size, find_hardware(name).fabric(ranks)) is expected
 
 
 def test_a_stream_pays_the_host():
     """Eager PyTorch pays 40 to 50 us a collective, however small."""
-    node = hardware("h100-sxm").fabric(2)
+    node = find_hardware("h100-sxm").fabric(2)
 
     assert 40e-6 <= collective_time("all_reduce", 1024.0, node, launch="stream") <= 50e-6
     large = collective_time("all_reduce", 2.0**30, node)
@@ -159,7 +158,7 @@ def test_a_stream_pays_the_host():
 
 def test_one_process_for_all_gpus_has_a_higher_floor():
     """nccl-tests -g 8 on H100: 35 us, where one process a GPU gives 13 to 16."""
-    node = hardware("h100-sxm").fabric(8)
+    node = find_hardware("h100-sxm").fabric(8)
     single = Settings(launcher="single")
 
     assert collective_time("all_reduce", 64.0, node) == pytest.approx(15.6e-6, rel=0.05)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.events import Task, in_order, run
-from topology.base.errors import ModelError
+from topology.base import ModelError
 
 SECONDS = st.floats(0.0, 10.0)
 

@@ -5,11 +5,11 @@ from importlib.resources import files
 import pytest
 
 from costmodels.kernels import attention_time, matmul_time
-from topology.catalogue.tables import devices
+from topology.catalogue import all_devices
 from validate.accuracy.kernels import COLUMNS, Measurement, read_measurements, score
 
 TEXT = files("validate").joinpath("data", "kernel_figures.csv").read_text(encoding="utf-8")
-ROWS = read_measurements(TEXT, devices())
+ROWS = read_measurements(TEXT, all_devices())
 CARRIED = ("l40s", "l20", "h20", "h100-pcie", "rtx-4090", "a100-sxm-40gb", "l4")
 FITTED = ("h100-sxm", "a100-sxm-80gb", "b200", "rtx-pro-6000")
 
@@ -88,7 +88,7 @@ def test_norms_stream():
 )
 def test_the_ceilings_are_those_measured(hardware, low, high):
     sizes = [2048, 4096, 8192, 16384]
-    device = devices()[hardware]
+    device = all_devices()[hardware]
 
     best = max(2 * m * n * 8192 / matmul_time(m, n, 8192, device) for m in sizes for n in sizes)
 
@@ -97,14 +97,14 @@ def test_the_ceilings_are_those_measured(hardware, low, high):
 
 def test_a_long_run_on_random_data_settles():
     """650 to 710 TFLOP/s on an H100 at 700 W."""
-    time = matmul_time(8192, 8192, 8192, devices()["h100-sxm"], sustained=True)
+    time = matmul_time(8192, 8192, 8192, all_devices()["h100-sxm"], sustained=True)
 
     assert 650 < 2 * 8192**3 / time / 1e12 < 715
 
 
 @pytest.mark.parametrize(("kernel", "low", "high"), [("fa2", 317, 370), ("cudnn", 590, 670)])
 def test_long_attention_on_an_h100(kernel, low, high):
-    time = attention_time(24, 32768, 32768, 128, devices()["h100-sxm"], kernel=kernel)
+    time = attention_time(24, 32768, 32768, 128, all_devices()["h100-sxm"], kernel=kernel)
 
     assert low < 4 * 24 * 32768**2 * 128 / time / 1e12 < high
 

@@ -13,12 +13,12 @@ from costmodels.kernels.parameters import (
     load,
 )
 from costmodels.kernels.tables import attention_table, engine_table, matmul_table
-from topology.base.errors import CatalogueError
-from topology.catalogue.tables import devices
+from topology.base import CatalogueError
+from topology.catalogue import all_devices
 from validate.accuracy.kernels import Measurement
 from validate.fit.records import fit_attention, fit_matmul, to_toml
 
-H100 = devices()["h100-sxm"]
+H100 = all_devices()["h100-sxm"]
 PRODUCT = matmul_table()["hopper"]
 KERNEL = attention_table()["trtllm-hopper"]
 ENGINE = engine_table()["hopper"]

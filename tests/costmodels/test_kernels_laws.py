@@ -19,11 +19,11 @@ from costmodels.kernels import (
     pointwise_time,
 )
 from costmodels.kernels.calibration import KernelCalibration, attention_record
-from topology.base.errors import InputError
-from topology.catalogue.tables import devices
+from topology.base import InputError
+from topology.catalogue import all_devices
 
-DEVICES = list(devices().values())
-H100, A100, B200 = (devices()[name] for name in ("h100-sxm", "a100-sxm-80gb", "b200"))
+DEVICES = list(all_devices().values())
+H100, A100, B200 = (all_devices()[name] for name in ("h100-sxm", "a100-sxm-80gb", "b200"))
 BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "nvfp4": 0.5625}
 SLACK = 1 + 1e-9
 
@@ -205,7 +205,7 @@ def test_a_chain_of_kernels_is_between_its_ends_and_all_of_memory(
 
 def test_tensors_that_fit_in_the_cache_are_handed_on_in_it():
     """96 MiB on L40S, 40 on A100, whose gain nobody has measured."""
-    l40s = devices()["l40s"]
+    l40s = all_devices()["l40s"]
 
     assert chain_time(50e6, 10, 10, l40s) < 0.6 * 10 * pointwise_time(50e6, l40s)
     assert chain_time(250e6, 10, 10, l40s) == 10 * pointwise_time(250e6, l40s)
@@ -260,7 +260,7 @@ def test_few_heads_leave_multiprocessors_idle():
 
 def test_keys_that_fill_no_last_block_cost_a_share():
     """The kernel looks for their end at every step; others stay as they are, masked work too."""
-    h100 = devices()["h100-sxm"]
+    h100 = all_devices()["h100-sxm"]
     known = replace(attention_record("cudnn", h100, None), ragged=0.1)
     calibration = KernelCalibration(identity="ragged", attention=(("cudnn", known),))
 
@@ -285,12 +285,12 @@ def test_a_head_size_without_a_kernel_is_padded():
 def test_what_was_measured_is_better_known():
     assert matmul_basis(H100, m=4096, n=4096, k=4096) is Basis.CALIBRATED
     assert matmul_basis(H100, "fp8", m=4096) is Basis.DATASHEET
-    assert matmul_basis(devices()["l40s"], m=np.array([1, 4096])) is Basis.DATASHEET
+    assert matmul_basis(all_devices()["l40s"], m=np.array([1, 4096])) is Basis.DATASHEET
     assert matmul_basis(H100, m=np.array([1, 10**6])) is Basis.ASSUMED
     assert attention_basis(H100, kernel="engine", head_dim=128) is Basis.CALIBRATED
-    assert attention_basis(devices()["gb300"], kernel="cudnn") is Basis.DATASHEET
+    assert attention_basis(all_devices()["gb300"], kernel="cudnn") is Basis.DATASHEET
     assert attention_basis(H100, kernel="fa2", keys=10**6) is Basis.ASSUMED
-    assert pointwise_basis(devices()["gb200"]) is Basis.CALIBRATED
+    assert pointwise_basis(all_devices()["gb200"]) is Basis.CALIBRATED
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ from costmodels.program.ops import (
     Weight,
 )
 from costmodels.tables import profile_for, runtime
-from topology.base.errors import InputError
-from topology.catalogue.tables import devices, hardware, hardware_names
+from topology.base import InputError
+from topology.catalogue import all_devices, all_hardware, find_hardware
 
-NODE = hardware("h100-sxm")
+NODE = find_hardware("h100-sxm")
 H100 = NODE.device
 TARGET = Target(
     device=H100,
@@ -191,7 +191,7 @@ def test_linear_attention_and_depthwise_convolutions_take_what_they_took(name, r
 
 
 def test_without_units_for_a_precision_there_is_no_price():
-    v100 = devices()["v100-sxm"]
+    v100 = all_devices()["v100-sxm"]
     with pytest.raises(InputError, match="v100-sxm has no tensor cores"):
         price(product(), replace(TARGET, device=v100, precision="bf16"))
 
@@ -250,10 +250,10 @@ def test_twice_the_rows_or_more_never_cost_less(make, one, factor):
     assert 0 < few <= many * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(hardware_names()))
+@pytest.mark.parametrize("name", sorted(all_hardware()))
 @pytest.mark.parametrize("make", OPS.values(), ids=OPS)
 def test_every_gpu_has_a_price_for_every_operation(make, name):
-    node = hardware(name)
+    node = find_hardware(name)
     precision = "bf16" if node.device.peak("bf16") else "fp16"
     fabrics = {"tp": node.fabric(8), "ring": node.fabric(4)}
     target = replace(TARGET, device=node.device, fabrics=fabrics, precision=precision)

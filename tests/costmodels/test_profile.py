@@ -20,10 +20,10 @@ from costmodels.kernels import (
 from costmodels.overlap import hidden_share
 from costmodels.profiles.profile import load_profile
 from costmodels.tables import profile_for, read_profile, runtime
-from topology.base.errors import InputError
-from topology.catalogue.tables import hardware
+from topology.base import InputError
+from topology.catalogue import find_hardware
 
-H100 = hardware("h100-sxm")
+H100 = find_hardware("h100-sxm")
 HEAD = """format = 1
 hardware = "h100-sxm"
 date = "2026-11-27"

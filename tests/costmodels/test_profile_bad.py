@@ -11,7 +11,7 @@ from commands import ROOT, assert_refused, run
 from costmodels.profiles.check import MOST
 from costmodels.profiles.profile import load_profile
 from costmodels.tables import own_profile, read_profile
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.fit.table import examples
 from validate.tables import own_profile_name
 

@@ -4,7 +4,7 @@ import pytest
 
 from costmodels.runtime import load_runtimes
 from costmodels.tables import communicator_bytes, overlap_table, runtime, runtimes
-from topology.base.errors import CatalogueError, InputError
+from topology.base import CatalogueError, InputError
 
 ROW = """
 [mine]

@@ -13,9 +13,9 @@ from costmodels.price import Target, price
 from costmodels.program.ops import Collective, Loop, Matmul, Part, SendReceive, Tensor, Weight
 from costmodels.tables import runtime
 from costmodels.timeline import Cost, cost, makespan
-from topology.catalogue.tables import hardware
+from topology.catalogue import find_hardware
 
-NODE = hardware("h100-sxm")
+NODE = find_hardware("h100-sxm")
 
 
 def target(name="tensorrt", **changes):

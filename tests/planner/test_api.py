@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import planner
 from costmodels.collectives.operations import OPS
-from topology.base.errors import IllegalPlanError
-from topology.catalogue.tables import hardware_names
+from topology.base import IllegalPlanError
+from topology.catalogue import all_hardware
 
 NAMES = """
 cosmos3 cosmos3-nano cosmos3-super cosmos3-edge flux.1-dev flux flux.1-schnell flux.2-dev
@@ -50,7 +50,7 @@ def test_promised_hardware_is_answered(name):
     )
 
     assert plan.to_dict()["hardware"] == name
-    assert name in hardware_names()
+    assert name in all_hardware()
     assert plan.latency_s > 0
 
 
@@ -200,7 +200,7 @@ def test_every_gpu_prices_its_precisions_and_refuses_others(name):
     """8192 cubed is 1.1 TFLOP: not faster than the data sheet, and within reason of it."""
     for precision in PRECISIONS:
         seconds, said = tried(planner.matmul, 8192, 8192, 8192, name, precision)
-        peak = hardware_names()[name].device.peak(precision)
+        peak = all_hardware()[name].device.peak(precision)
         assert (seconds is None) == (peak is None)
         assert said == "" or f"{name} has no tensor cores for {precision}" in said
         assert peak is None or 0.3 < 2 * 8192**3 / peak.value / seconds <= 1

@@ -20,7 +20,7 @@ from planner.fleet.queueing import most_rate, servers_needed, wait
 from planner.rendering import capacity as capacity_shown
 from planner.request.request import Request
 from planner.search.search import question_of
-from topology.base.errors import InputError
+from topology.base import InputError
 
 
 def queue(servers, rate, service, share, count=200_000):

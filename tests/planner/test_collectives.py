@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from costmodels.collectives import collective_time
 from costmodels.collectives.operations import OPS
 from planner.collectives import HEADERS, bus_factor, sizes_of, table
-from topology.base.errors import InputError
-from topology.catalogue.tables import hardware
+from topology.base import InputError
+from topology.catalogue import find_hardware
 
 BUS = {  # nccl-tests, doc/PERFORMANCE.md, for 8 ranks
     "all_reduce": 2 * 7 / 8,
@@ -29,7 +29,7 @@ BUS = {  # nccl-tests, doc/PERFORMANCE.md, for 8 ranks
 @pytest.mark.parametrize("op", OPS)
 def test_rows_agree_with_the_model_and_with_each_other(op):
     found = table(op, "1KiB:64MiB", gpus=8)
-    fabric = hardware("h100-sxm").fabric(8)
+    fabric = find_hardware("h100-sxm").fabric(8)
 
     assert len(found.rows) == 17
     for row in found.rows:
@@ -50,7 +50,7 @@ def test_larger_messages_never_take_less_time(op):
 @pytest.mark.parametrize("name", ["h100-sxm", "b200", "a100-sxm-80gb", "l40s", "rtx-4090"])
 def test_bus_bandwidth_stays_below_the_link(name):
     """But for reductions in the switch, which an all-reduce counts twice."""
-    node = hardware(name)
+    node = find_hardware(name)
     for op in ("all_gather", "all_to_all", "send_recv"):
         top = table(op, "1GiB", gpus=8, hardware=name).rows[0].bus_bandwidth_bytes_per_s
         assert top <= node.link_bandwidth.value * 1.001

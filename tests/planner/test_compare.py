@@ -13,16 +13,15 @@ from costmodels.collectives import Settings, collective_time
 from planner.collectives import bus_factor
 from planner.command.cli import main
 from planner.rendering.plot import plot
-from topology.base.errors import InputError
-from topology.catalogue.fabric import Network
-from topology.catalogue.tables import hardware
+from topology.base import InputError
+from topology.catalogue import Network, find_hardware
 from validate.nccl_tests.compare import Setting, compare, compare_all
 from validate.nccl_tests.diagnosis import disturbed
 from validate.nccl_tests.log import read_log
 from validate.nccl_tests.shown import written
 
 SIZES = 2.0 ** np.arange(10, 34, 2)
-NODE = hardware("h100-sxm").fabric(8)
+NODE = find_hardware("h100-sxm").fabric(8)
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 
 
@@ -144,7 +143,7 @@ def test_hosts_are_counted_from_a_list_that_is_cut():
     ("op", "ranks"), [("all_reduce", 8), ("all_gather", 16), ("all_to_all", 192), ("reduce", None)]
 )
 def test_ranks_follow_from_bandwidths(op, ranks):
-    fabric = hardware("b200").fabric(8)
+    fabric = find_hardware("b200").fabric(8)
     times = collective_time(op, SIZES, fabric)
     (log,) = read_log(f"# {op.replace('_to_', 'to')}_perf\n" + rows(op, times, ranks=ranks or 8))
 
@@ -313,7 +312,7 @@ def test_a_broken_path_is_named(changes, said):
 
 @pytest.mark.parametrize("left", [7, 4, 2, 1])
 def test_missing_nics_are_counted(left):
-    nodes = hardware("a100-sxm-80gb").fabric(16, nodes=2)
+    nodes = find_hardware("a100-sxm-80gb").fabric(16, nodes=2)
     share = Network(kind="infiniband", bandwidth=nodes.network.bandwidth * left / 8, nics=left)
     text = log_of("all_gather", replace(nodes, network=share), product=A100)
     found = reasons(text, hardware="a100-sxm-80gb")
@@ -322,7 +321,7 @@ def test_missing_nics_are_counted(left):
 
 
 def test_sockets_instead_of_rdma():
-    nodes = hardware("a100-sxm-80gb").fabric(16, nodes=2)
+    nodes = find_hardware("a100-sxm-80gb").fabric(16, nodes=2)
     slow = replace(nodes, network=Network(kind="ethernet", bandwidth=25e9, nics=1))
 
     text = log_of("all_reduce", slow, product=A100)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from costmodels.collectives import Settings, collective_time
-from topology.catalogue.fabric import Network
-from topology.catalogue.tables import hardware
+from topology.catalogue import Network, find_hardware
 from validate.nccl_tests.diagnosis import Run, diagnose
 
 SIZES = 2.0 ** np.arange(10, 34, 2)
@@ -30,7 +29,7 @@ def reasons(taken, real, op="all_reduce"):
     ("name", "bandwidth"), [("a40", 56.25e9), ("rtx-3090", 56.25e9), ("rtx-2080-ti", 50e9)]
 )
 def test_a_bridge_that_nobody_told_of(name, bandwidth):
-    plain = hardware(name).fabric(2)
+    plain = find_hardware(name).fabric(2)
     bridged = replace(plain, link="nvlink", bandwidth=bandwidth, peer_to_peer=True)
 
     assert "an NVLink bridge joins the two GPUs" in reasons(plain, bridged)
@@ -38,21 +37,21 @@ def test_a_bridge_that_nobody_told_of(name, bandwidth):
 
 
 def test_no_bridge_is_suggested_to_cards_without_one():
-    plain = hardware("l40s").fabric(2)
+    plain = find_hardware("l40s").fabric(2)
     fast = replace(plain, peer_to_peer=True, bandwidth=56e9)
 
     assert "NVLink bridge" not in reasons(plain, fast)
 
 
 def test_several_nodes_lose_their_network_before_their_nvlink():
-    nodes = hardware("gh200").fabric(8, nodes=2)
+    nodes = find_hardware("gh200").fabric(8, nodes=2)
     sockets = Network(kind="ethernet", bandwidth=nodes.network.bandwidth / 4, nics=1)
 
     assert "TCP sockets on one NIC" in reasons(nodes, replace(nodes, network=sockets))
 
 
 def test_nodes_that_did_lose_their_nvlink_are_told():
-    nodes = hardware("a100-sxm-80gb").fabric(16, nodes=2)
+    nodes = find_hardware("a100-sxm-80gb").fabric(16, nodes=2)
     staged = replace(nodes, link="pcie", bandwidth=31.5e9, peer_to_peer=False)
 
     assert "copies are staged" in reasons(nodes, staged)

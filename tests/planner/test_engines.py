@@ -18,7 +18,7 @@ from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR
 from planner.search.search import question_of
-from topology.base.errors import CatalogueError, InputError
+from topology.base import CatalogueError, InputError
 
 ENTRY = """
 kind = "assumed"

@@ -20,7 +20,7 @@ from planner.request.request import Request
 from planner.search.evaluate import memory_of, outer_parameters, room
 from planner.search.plans import objections, plans
 from planner.search.search import judge, price, question_of
-from topology.base.errors import InputError
+from topology.base import InputError
 
 DECODERS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-27b", "gpt-oss-20b")
 PLANS = ("single", "tp2", "ulysses2", "allgather_kv2", "ring2.tp2")

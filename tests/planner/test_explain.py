@@ -15,7 +15,7 @@ from planner.rendering import report
 from planner.request.plan import parse_plan
 from planner.search.outcome import APART, UNCERTAINTY, PlanEstimate
 from planner.search.search import Recommendation, judge
-from topology.base.units import counted, format_seconds
+from topology.base import counted, format_seconds
 
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
 

@@ -26,8 +26,7 @@ from planner.request.request import Request
 from planner.search.search import price, question_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.sizes import enqueue
-from topology.base.errors import IllegalPlanError, InputError
-from topology.base.units import format_bytes
+from topology.base import IllegalPlanError, InputError, format_bytes
 from validate.plans.small import shrink
 
 TINY = CONFIG | {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2}

@@ -11,12 +11,14 @@ from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.plans import objections, plans
 from planner.search.search import find, question_of
-from topology.base.errors import InputError
-from topology.catalogue.tables import hardware
+from topology.base import InputError
+from topology.catalogue import find_hardware
 
 
 def said(text, name="h100-sxm", version="", **more):
-    return "; ".join(obstacles(testmodels.flux, parse_plan(text), hardware(name), version, **more))
+    return "; ".join(
+        obstacles(testmodels.flux, parse_plan(text), find_hardware(name), version, **more)
+    )
 
 
 @pytest.mark.parametrize("text", ["single", "tp8", "ulysses8", "allgather_kv4", "cfg2.ulysses4",

@@ -13,7 +13,7 @@ from planner.engines.launch import launches, load_engines
 from planner.engines.tables import engines
 from planner.models import names, read_model
 from planner.request.plan import AXES, Plan, parse_plan
-from topology.catalogue.devices import Precision
+from topology.catalogue import Precision
 
 ENGINES = engines()
 RUNTIMES = ("tensorrt", "torch-compile", "torch-eager")

@@ -13,7 +13,7 @@ from planner.models import known_as, names, read_model
 from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.search import Question, launch_of, question_of, single_plan
-from topology.base.errors import InputError
+from topology.base import InputError
 
 PLANS = {"flux.1-dev": "ulysses4", "wan2.1-14b": "ulysses4", "llama-3.1-8b": "tp4"}
 FLUX = {

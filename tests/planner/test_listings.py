@@ -12,8 +12,8 @@ from commands import ROOT, assert_refused, run
 from planner.models import describe, names, read_model
 from planner.models.shown import shown
 from planner.search.plans import unsupported
-from topology.catalogue.tables import hardware, hardware_names
-from topology.readers.lines import MOST_CHARACTERS
+from topology.base import MOST_CHARACTERS
+from topology.catalogue import all_hardware, find_hardware
 
 
 @pytest.mark.parametrize("style", ["table", "markdown", "json"])
@@ -21,10 +21,10 @@ def test_all_hardware_is_listed(style):
     code, out, err = run("topology", "list", "--format", style)
 
     assert (code, err) == (0, "")
-    assert all(name in out for name in hardware_names())
+    assert all(name in out for name in all_hardware())
     if style == "json":
         (entry,) = [one for one in json.loads(out)["hardware"] if one["name"] == "gb200"]
-        found = hardware("gb200")
+        found = find_hardware("gb200")
         assert (entry["gpus"], entry["domain"], entry["link"]) == (4, 72, "nvswitch")
         assert entry["memory_bytes"] == found.device.memory.value
         assert "nvfp4" in entry["precisions"]

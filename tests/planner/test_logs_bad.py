@@ -5,7 +5,7 @@ import time
 import pytest
 from commands import assert_refused, run
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.nccl_tests.log import read_log
 
 RANK = "#  Rank {:2} Group  0 Pid 7 on  node1 device {:2} [0x07] NVIDIA H100 80GB HBM3\n"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from planner.models import describe, read_model
-from topology.base.errors import InputError
+from topology.base import InputError
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

@@ -7,7 +7,7 @@ import pytest
 
 from planner.models import ALIASES, describe, names, read_model
 from planner.models.entries import load_encoders, load_entry, load_vaes
-from topology.base.errors import CatalogueError, InputError
+from topology.base import CatalogueError, InputError
 
 PROMISED = [
     "cosmos3",

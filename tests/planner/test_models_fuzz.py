@@ -10,7 +10,7 @@ from planner.models import describe, names, read_model
 from planner.models.architecture import Model
 from planner.models.count import parameters
 from planner.models.readers.classes import ARCHITECTURES, DECODERS, DIFFUSION, ENCODERS
-from topology.base.errors import InputError
+from topology.base import InputError
 
 values = st.recursive(
     st.none()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from planner.models import read_model
 from planner.models.tokens import lengths
-from topology.base.errors import InputError
+from topology.base import InputError
 
 PUBLISHED = [
     # model, height, width, frames, tokens; cosmos-framework flex_attention_bench: 920 a frame

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from topology.catalogue.tables import hardware
+from topology.catalogue import find_hardware
 from validate.nccl_tests.compare import Setting, compare_all
 from validate.nccl_tests.log import read_log
 from validate.nccl_tests.network import (
@@ -194,7 +194,7 @@ def test_any_remark_is_a_network_or_nothing(text):
 
 
 def test_a_rate_is_that_of_the_hardware_where_only_the_count_is_told():
-    node = hardware("h100-sxm")
+    node = find_hardware("h100-sxm")
 
     assert f"2 NICs of {node.nic_bandwidth.value * 8 / 1e9:g} Gbit/s" in network(
         H100 + "# link_inter: RoCE 2 NICs\n"

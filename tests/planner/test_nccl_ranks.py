@@ -2,7 +2,7 @@
 
 import pytest
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.nccl_tests.compare import Setting, compare_all
 from validate.nccl_tests.log import read_log
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from planner.placement.placement import fabrics
 from planner.request.plan import Plan, parse_plan
 from planner.search.plans import ORDER
-from topology.base.errors import TopologyError
-from topology.catalogue.tables import hardware
+from topology.base import TopologyError
+from topology.catalogue import find_hardware
 
-H100 = hardware("h100-sxm")
+H100 = find_hardware("h100-sxm")
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_a_job_may_be_spread_thinner():
 
 
 def test_a_rack_of_nvlink_is_one_node():
-    assert fabrics(parse_plan("ulysses8.tp8"), hardware("gb200"))["ulysses"].nodes == 1
+    assert fabrics(parse_plan("ulysses8.tp8"), find_hardware("gb200"))["ulysses"].nodes == 1
 
 
 def test_bridged_pairs_leave_their_link_between_pairs():
     """H100 NVL has NVLink between two neighbours; between pairs there is PCIe."""
-    found = fabrics(parse_plan("ulysses4.tp2"), hardware("h100-nvl"))
+    found = fabrics(parse_plan("ulysses4.tp2"), find_hardware("h100-nvl"))
 
     assert found["tp"].link == "nvlink"
     assert found["ulysses"].link == "pcie"
@@ -77,7 +77,7 @@ def plans_of_powers(draw):
 
 @given(plan=plans_of_powers(), name=st.sampled_from(["h100-sxm", "l40s", "gb200", "h100-nvl"]))
 def test_every_axis_has_all_its_ranks(plan, name):
-    found = fabrics(plan, hardware(name))
+    found = fabrics(plan, find_hardware(name))
 
     assert {axis: fabric.ranks for axis, fabric in found.items()} == dict(plan.axes)
     assert all(fabric.ranks % fabric.nodes == 0 for fabric in found.values())

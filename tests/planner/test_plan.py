@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.request.plan import AXES, Plan, parse_plan
-from topology.base.errors import InputError
+from topology.base import InputError
 
 
 @given(plan=generators.any_plans())

@@ -16,8 +16,7 @@ from planner.search.evaluate import peak_of
 from planner.search.outcome import PlanEstimate
 from planner.search.plans import nearest
 from planner.search.search import find, judge, question_of, search, single_plan
-from topology.base.errors import IllegalPlanError
-from topology.base.units import counted
+from topology.base import IllegalPlanError, counted
 
 CASES = [
     ("flux.1-dev", 1, {"hardware": "rtx-4090"}),

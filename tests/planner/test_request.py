@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.request.request import LARGEST, Request, whole_number
-from topology.base.errors import InputError
+from topology.base import InputError
 
 COUNTS = ("gpus", "batch", "height", "width", "frames", "steps", "input_tokens", "text_tokens")
 

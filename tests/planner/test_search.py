@@ -17,8 +17,7 @@ from planner.search.evaluate import room
 from planner.search.outcome import PlanEstimate, Rejected
 from planner.search.plans import nearest, objections, plans
 from planner.search.search import TIE, find, judge, rank, search, shortened, single_plan
-from topology.base.errors import IllegalPlanError, InputError
-from topology.base.units import format_bytes
+from topology.base import IllegalPlanError, InputError, format_bytes
 
 OBJECTIVES = ("latency", "throughput", "memory", "cost")
 

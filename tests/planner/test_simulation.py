@@ -10,7 +10,7 @@ import planner
 from planner.command import cli
 from planner.rendering.gantt import middle
 from planner.simulation import simulation
-from topology.base.errors import InputError
+from topology.base import InputError
 
 PLANS = [
     ("flux.1-dev", 4, "ring4", {}),

@@ -12,7 +12,7 @@ from costmodels.collectives import collective_time
 from planner.command.cli import main
 from planner.request.plan import parse_plan
 from planner.request.subset import ground_of
-from topology.base.errors import IllegalPlanError, InputError
+from topology.base import IllegalPlanError, InputError
 
 PAIR = matrix(2, lambda a, b: "PHB")
 SLICES = (

@@ -11,7 +11,7 @@ import pytest
 from commands import ROOT, assert_refused, run
 
 import planner
-from topology.base.errors import InputError, one_line
+from topology.base import InputError, one_line
 
 HUGE = 10**5000
 MASKED = np.ma.array([1, 2], mask=[0, 1])

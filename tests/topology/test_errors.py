@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.models import ALIASES, names
-from topology.base.errors import near, unknown
-from topology.catalogue.tables import hardware_names
+from topology.base import near, unknown
+from topology.catalogue import all_hardware
 
-HARDWARE = tuple(hardware_names())
+HARDWARE = tuple(all_hardware())
 MODELS = (*names(), *ALIASES)
 PRECISIONS = ("bf16", "fp16", "fp8", "nvfp4", "int8")
 

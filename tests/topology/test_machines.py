@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from machinetexts import two_sockets
 
-from topology.base.errors import InputError
-from topology.catalogue.tables import hardware, hardware_names
+from topology.base import InputError
+from topology.catalogue import all_hardware, find_hardware
 from topology.machine.expand import all_edges, network_edges, to_networkx
 from topology.machine.flows import bisection_bandwidth
 from topology.machine.graph import pair_table
@@ -18,7 +18,7 @@ from topology.machine.node import machine_of
 from topology.readers.cluster import repeated
 from topology.readers.read import read_topology
 
-every_hardware = pytest.mark.parametrize("name", list(hardware_names()))
+every_hardware = pytest.mark.parametrize("name", list(all_hardware()))
 # In these the bandwidth of a few GPUs is less than that of all: links are direct.
 MESHES = {("v100-sxm", 2), ("v100-sxm", 4), ("h200-nvl", 2), ("gh200", 2)}
 
@@ -26,7 +26,7 @@ MESHES = {("v100-sxm", 2), ("v100-sxm", 4), ("h200-nvl", 2), ("gh200", 2)}
 @every_hardware
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 def test_groups_of_a_catalogue_node_are_what_the_catalogue_says(name, ranks):
-    kind = hardware(name)
+    kind = find_hardware(name)
     nodes = -(-ranks // kind.gpus)
     wanted, got = kind.fabric(ranks), fabric(machine_of(kind, nodes), range(ranks))
 
@@ -46,7 +46,7 @@ def test_groups_of_a_catalogue_node_are_what_the_catalogue_says(name, ranks):
 
 @every_hardware
 def test_groups_over_two_nodes_are_what_the_catalogue_says(name):
-    kind = hardware(name)
+    kind = find_hardware(name)
     if kind.domain > kind.gpus:
         return  # one NVLink domain
     wanted = kind.fabric(2 * kind.gpus, 2)
@@ -58,8 +58,8 @@ def test_groups_over_two_nodes_are_what_the_catalogue_says(name):
 
 @every_hardware
 def test_every_gpu_pair_appears_once(name):
-    table = machine_of(hardware(name), 2).to_dict()
-    count = hardware(name).gpus
+    table = machine_of(find_hardware(name), 2).to_dict()
+    count = find_hardware(name).gpus
     pairs = Counter(frozenset((row["a"], row["b"])) for row in table["links"])
 
     assert table["nodes"] == 2
@@ -73,7 +73,7 @@ def test_every_gpu_pair_appears_once(name):
 
 @every_hardware
 def test_every_number_has_a_source(name):
-    for edge in machine_of(hardware(name)).edges:
+    for edge in machine_of(find_hardware(name)).edges:
         assert edge.bandwidth.value > 0
         assert edge.latency.value > 0
         assert edge.bandwidth.source
@@ -81,7 +81,7 @@ def test_every_number_has_a_source(name):
 
 
 def test_the_mesh_of_a_dgx1_has_six_links_a_gpu():
-    machine = machine_of(hardware("v100-sxm"))
+    machine = machine_of(find_hardware("v100-sxm"))
     links = Counter()
     for edge in machine.edges:
         if edge.kind == "nvlink":
@@ -91,7 +91,7 @@ def test_the_mesh_of_a_dgx1_has_six_links_a_gpu():
 
 
 def test_bridges_join_neighbours():
-    pairs = [p for p in machine_of(hardware("h200-nvl")).pairs if p.kind == "NVLINK"]
+    pairs = [p for p in machine_of(find_hardware("h200-nvl")).pairs if p.kind == "NVLINK"]
 
     assert len(pairs) == 12  # two bridges of four
     assert {p.count for p in pairs} == {6}
@@ -99,24 +99,26 @@ def test_bridges_join_neighbours():
 
 def test_switched_halves_exchange_what_their_gpus_can_send():
     # 4 x 450 GB/s over NVSwitch; copies do not take the link between sockets beside it
-    assert bisection_bandwidth(machine_of(hardware("h100-sxm"))) == 4 * 450e9
+    assert bisection_bandwidth(machine_of(find_hardware("h100-sxm"))) == 4 * 450e9
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 5, 18])
 def test_halves_of_a_rack_exchange_what_their_gpus_can_send(nodes):
-    machine = machine_of(hardware("gb200"), nodes)
+    machine = machine_of(find_hardware("gb200"), nodes)
 
     assert bisection_bandwidth(machine) == (2 * nodes if nodes < 5 else nodes // 2 * 4) * 900e9
 
 
 def test_halves_that_nvlink_does_not_join_exchange_over_pcie():
     # two bridges of four: what joins them are two links of 63 GB/s
-    assert bisection_bandwidth(machine_of(hardware("h200-nvl"))) == pytest.approx(126e9, rel=0.001)
-    assert bisection_bandwidth(machine_of(hardware("l40s"))) == 67.2e9
+    assert bisection_bandwidth(machine_of(find_hardware("h200-nvl"))) == pytest.approx(
+        126e9, rel=0.001
+    )
+    assert bisection_bandwidth(machine_of(find_hardware("l40s"))) == 67.2e9
 
 
 def test_halves_of_a_cube_mesh_exchange_over_its_links():
-    machine = machine_of(hardware("v100-sxm"))
+    machine = machine_of(find_hardware("v100-sxm"))
     across = [
         pair.bandwidth
         for pair in machine.pairs
@@ -128,28 +130,28 @@ def test_halves_of_a_cube_mesh_exchange_over_its_links():
 
 def test_halves_of_a_cluster_exchange_what_their_nics_can_send():
     # 8 of 16 nodes, 8 NICs of 50 GB/s each
-    assert bisection_bandwidth(machine_of(hardware("h100-sxm"), 16)) == 8 * 8 * 50e9
+    assert bisection_bandwidth(machine_of(find_hardware("h100-sxm"), 16)) == 8 * 8 * 50e9
 
 
 def test_a_rack_is_one_nvlink_domain():
-    rack = machine_of(hardware("gb200"), 18)
+    rack = machine_of(find_hardware("gb200"), 18)
 
     assert fabric(rack, range(72)).nodes == 1
     assert fabric(rack, range(72)).hosts == 18
     assert fabric(rack, range(72)).bandwidth == 900e9
-    two = fabric(machine_of(hardware("gb200"), 36), range(144))
+    two = fabric(machine_of(find_hardware("gb200"), 36), range(144))
     assert (two.nodes, two.network.nics, two.network.bandwidth) == (2, 72, 72 * 50e9)
 
 
 def test_a_thousand_nodes_stay_small():
-    machine = machine_of(hardware("h100-sxm"), 1024)
+    machine = machine_of(find_hardware("h100-sxm"), 1024)
 
     assert len(machine.edges) < 100
     assert fabric(machine, range(8192)).network.bandwidth == 400e9
 
 
 def test_networkx_gets_every_part_and_link():
-    machine = machine_of(hardware("b200"), 2)
+    machine = machine_of(find_hardware("b200"), 2)
     graph = to_networkx(machine)
 
     assert graph.number_of_edges() == len(all_edges(machine))
@@ -250,18 +252,18 @@ def test_bad_clusters_are_one_line(text, message):
 )
 def test_impossible_groups_are_refused(ranks, message):
     with pytest.raises(InputError, match=message):
-        fabric(machine_of(hardware("h100-sxm"), 2), ranks)
+        fabric(machine_of(find_hardware("h100-sxm"), 2), ranks)
 
 
 def test_no_nodes_is_an_error():
     with pytest.raises(InputError, match="expected at least 1"):
-        machine_of(hardware("l4"), 0)
+        machine_of(find_hardware("l4"), 0)
     with pytest.raises(InputError, match="expected 1 to"):
-        repeated(machine_of(hardware("l4")), 0)
+        repeated(machine_of(find_hardware("l4")), 0)
 
 
 def test_pairs_can_be_looked_up_both_ways():
-    table = pair_table(machine_of(hardware("l4")))
+    table = pair_table(machine_of(find_hardware("l4")))
 
     assert table["GPU3", "GPU1"] is table["GPU1", "GPU3"]
 
@@ -270,7 +272,7 @@ def test_pairs_can_be_looked_up_both_ways():
 @pytest.mark.parametrize("hosts", [1, 2, 18, 36])
 def test_whole_hosts_are_described_without_a_walk(name, hosts):
     """A range of all GPUs of hosts is the same group as the list of them."""
-    machine = machine_of(hardware(name), 36)
+    machine = machine_of(find_hardware(name), 36)
     ranks = range(hosts * len(machine.gpus))
 
     assert fabric(machine, ranks) == fabric(machine, list(ranks))
@@ -280,7 +282,7 @@ def test_a_thousand_nodes_cost_no_time():
     """1,024 nodes of 8: links and price together in under 10 ms, whatever was priced before."""
     from costmodels.collectives import collective_time
 
-    machine = machine_of(hardware("h100-sxm"), 1024)
+    machine = machine_of(find_hardware("h100-sxm"), 1024)
     fabric(machine, range(8))
     start = time.process_time()
     links = fabric(machine, range(8192))
@@ -293,7 +295,7 @@ def test_a_thousand_nodes_cost_no_time():
 
 def test_an_exchange_shares_what_a_ring_does_not():
     """Pairs under switches: a ring crosses an uplink once, an exchange of eight twelve times."""
-    machine = read_topology(two_sockets(), hardware=hardware("a100-pcie-80gb"))
+    machine = read_topology(two_sockets(), hardware=find_hardware("a100-pcie-80gb"))
     links = fabric(machine, range(8))
 
     assert links.bandwidth == pytest.approx(31.5e9)
@@ -302,7 +304,7 @@ def test_an_exchange_shares_what_a_ring_does_not():
 
 def test_hosts_of_some_gpus_keep_less_of_an_exchange_than_links_promise():
     """L40: what published Ulysses times leave, less over two sockets than inside one."""
-    kind = hardware("l40")
+    kind = find_hardware("l40")
     machine = read_topology(two_sockets(), hardware=kind)
     inside, over = fabric(machine, range(4)), fabric(machine, range(8))
 

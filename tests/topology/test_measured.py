@@ -5,9 +5,8 @@ import json
 import pytest
 from machinetexts import crossed_pairs, matrix
 
-from topology.base.errors import TopologyError
-from topology.catalogue.names import by_product
-from topology.catalogue.tables import hardware, hardware_names, names
+from topology.base import TopologyError
+from topology.catalogue import all_hardware, by_product, find_hardware, gpu_names
 from topology.machine.concerns import concerns, environment_concerns
 from topology.machine.groups import fabric
 from topology.machine.node import machine_of
@@ -16,7 +15,7 @@ from topology.machine.survey import survey
 from topology.readers.cluster import read_cluster
 from topology.readers.read import read_topology
 
-SERVER = machine_of(hardware("rtx-pro-6000"))
+SERVER = machine_of(find_hardware("rtx-pro-6000"))
 TOML = 'name = "box"\nhosts = 1\nhardware = "rtx-pro-6000"\n'
 
 
@@ -56,7 +55,7 @@ def test_a_measured_copy_is_less_than_its_link():
 
 
 def test_a_faster_pair_widens_its_links():
-    gen5 = read_topology(edited(machine_of(hardware("rtx-a6000")), "GPU0", "GPU1", 60e9))
+    gen5 = read_topology(edited(machine_of(find_hardware("rtx-a6000")), "GPU0", "GPU1", 60e9))
 
     assert fabric(gen5, (0, 1)).bandwidth == 60e9
 
@@ -75,17 +74,17 @@ def test_a_slow_port_is_shared_by_all_that_cross_it():
 
 
 def test_measured_nvlink_counts():
-    bridge = machine_of(hardware("h100-nvl"))
+    bridge = machine_of(find_hardware("h100-nvl"))
     slow = read_topology(edited(bridge, "GPU0", "GPU1", 150e9))
 
     assert fabric(slow, (0, 1)).bandwidth == 150e9
-    switched = read_topology(edited(machine_of(hardware("h100-sxm")), "GPU0", "GPU1", 200e9))
+    switched = read_topology(edited(machine_of(find_hardware("h100-sxm")), "GPU0", "GPU1", 200e9))
     assert fabric(switched, (0, 1)).bandwidth == 200e9
 
 
-@pytest.mark.parametrize("name", sorted(hardware_names()))
+@pytest.mark.parametrize("name", sorted(all_hardware()))
 def test_nothing_is_told_by_what_was_not_edited(name):
-    machine = machine_of(hardware(name))
+    machine = machine_of(find_hardware(name))
     again = read_topology(json.dumps(machine.to_dict()))
 
     assert {one.basis for one in again.pairs} <= {"kind"}
@@ -93,7 +92,7 @@ def test_nothing_is_told_by_what_was_not_edited(name):
 
 def test_lanes_and_peer_states_survive_writing():
     text = matrix(2, lambda a, b: "PHB") + "\n$ nvidia-smi topo -p2p p\n" + status("NS")
-    machine = read_topology(text, hardware=hardware("rtx-a6000"))
+    machine = read_topology(text, hardware=find_hardware("rtx-a6000"))
     again = read_topology(json.dumps(machine.to_dict()))
 
     assert again.peers == machine.peers
@@ -147,7 +146,7 @@ def status(state):
 def test_a_status_of_reads_writes_and_pcie_is_heeded(letter, heeded):
     text = f"$ nvidia-smi topo -p2p {letter}\n{status('NS')}"
 
-    assert len(refused_pairs(read_topology(text, hardware=hardware("rtx-pro-6000")))) == heeded
+    assert len(refused_pairs(read_topology(text, hardware=find_hardware("rtx-pro-6000")))) == heeded
 
 
 @pytest.mark.parametrize(
@@ -171,8 +170,8 @@ def test_other_variables_are_no_concern():
 
 
 def test_bridges_beside_slow_exchanges_get_the_level_that_keeps_to_them():
-    bridged = read_topology(crossed_pairs(), hardware=hardware("rtx-a6000"))
-    bare = read_topology(matrix(4, lambda a, b: "SYS"), hardware=hardware("rtx-a6000"))
+    bridged = read_topology(crossed_pairs(), hardware=find_hardware("rtx-a6000"))
+    bare = read_topology(matrix(4, lambda a, b: "SYS"), hardware=find_hardware("rtx-a6000"))
 
     assert any("NCCL_P2P_LEVEL=NVL" in line for line in concerns(bridged))
     assert not any("NCCL_P2P_LEVEL" in line for line in concerns(bare))
@@ -206,7 +205,7 @@ def test_bridges_beside_slow_exchanges_get_the_level_that_keeps_to_them():
     ],
 )
 def test_product_names_as_printed_and_as_written(product, name):
-    assert by_product(names(), product) == name
+    assert by_product(gpu_names(), product) == name
 
 
 def test_the_profile_of_a_slice_is_read_and_written():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machinetexts import matrix
 
-from topology.catalogue.tables import hardware, hardware_names, rates
+from topology.catalogue import all_hardware, find_hardware, link_rates
 from topology.drawing.report import html
 from topology.machine.concerns import concerns
 from topology.machine.flows import flow_rates, max_min_rates
@@ -41,7 +41,7 @@ from topology.machine.routes import (
 from topology.machine.survey import survey
 from topology.readers.read import read_topology
 
-NCCL = rates().nccl
+NCCL = link_rates().nccl
 over_pcie = replace(SYSTEM, edges=SYSTEM.edges - {"c2c"})
 
 
@@ -49,7 +49,7 @@ def test_nccl_totals_are_its_own():
     # NCCL 2.30 topo.h: 12 x 20, 18 x 20.6, 18 x 40.1 GB/s
     totals = {"a100-sxm-80gb": 240e9, "h100-sxm": 370.8e9, "b200": 721.8e9}
     for name, wanted in totals.items():
-        speeds = nccl_bandwidth(machine_of(hardware(name)), NCCL)
+        speeds = nccl_bandwidth(machine_of(find_hardware(name)), NCCL)
 
         assert speeds["GPU0", "GPU7"] == pytest.approx(wanted)
 
@@ -116,7 +116,7 @@ def test_consumer_cards_beyond_the_catalogue_have_no_peer_access():
 
 
 def test_peer_access_ends_where_the_driver_says():
-    bridged = read_topology(pastes.PAIRS, hardware=hardware("rtx-3090"))
+    bridged = read_topology(pastes.PAIRS, hardware=find_hardware("rtx-3090"))
 
     assert peer_allowed(bridged, "GPU0", "GPU2").reason == "NVLink"
     assert not peer_allowed(bridged, "GPU0", "GPU1").allowed
@@ -152,7 +152,7 @@ def test_gpudirect_needs_a_shared_switch():
 
 
 def test_worries_are_named():
-    lines = "\n".join(concerns(read_topology(pastes.ALL_SYS, hardware=hardware("rtx-4090"))))
+    lines = "\n".join(concerns(read_topology(pastes.ALL_SYS, hardware=find_hardware("rtx-4090"))))
 
     assert "no peer access for 6 of 6 GPU pairs" in lines
     assert "6 of 6 GPU pairs meet only across processors (SYS): GPU0, GPU1 | GPU2, GPU3" in lines
@@ -160,7 +160,7 @@ def test_worries_are_named():
     assert "NVLink joins only GPU0, GPU2 | GPU1, GPU3" in "\n".join(
         read_topology(pastes.PAIRS).warnings
     )
-    assert not concerns(machine_of(hardware("h100-sxm")))
+    assert not concerns(machine_of(find_hardware("h100-sxm")))
 
 
 # Shares of links
@@ -217,10 +217,10 @@ def test_no_flows_and_flows_over_nothing():
     assert max_min_rates({}, [[]]) == (float("inf"),)
 
 
-@pytest.mark.parametrize("name", list(hardware_names()))
+@pytest.mark.parametrize("name", list(all_hardware()))
 def test_one_flow_gets_the_smallest_cut_of_a_tree(name):
     """Over PCIe there is one way, so that its narrowest link is the smallest cut."""
-    machine = machine_of(hardware(name))
+    machine = machine_of(find_hardware(name))
     graph = adjacency(machine)
     tree = nx.Graph()
     for edge in machine.edges:
@@ -260,7 +260,7 @@ def test_a_host_of_many_gpus_is_drawn_in_seconds():
     kinds = {4: "PIX", 16: "PXB", 64: "NODE", 256: "SYS"}
     text = matrix(256, lambda a, b: next(k for n, k in kinds.items() if a // n == b // n))
     start = time.process_time()
-    page = html(read_topology(text, hardware=hardware("rtx-4090")))
+    page = html(read_topology(text, hardware=find_hardware("rtx-4090")))
 
     assert "and 60 more" in page
     assert time.process_time() - start < 8  # two seconds, on a machine with nothing to do
@@ -271,7 +271,7 @@ def test_a_host_of_many_gpus_is_drawn_in_seconds():
 
 def test_without_peer_access_two_gpus_share_their_uplink_twice():
     """Two 4090s under one switch are about half as fast as on ports of their own (nccl 1309)."""
-    kind = hardware("rtx-4090")
+    kind = find_hardware("rtx-4090")
     under_one = fabric(read_topology(pastes.square("PIX", 2), hardware=kind), [0, 1])
     apart = fabric(read_topology(pastes.square("SYS", 2), hardware=kind), [0, 1])
 
@@ -282,7 +282,7 @@ def test_without_peer_access_two_gpus_share_their_uplink_twice():
 
 
 def test_with_peer_access_the_switch_is_as_fast():
-    kind = hardware("rtx-pro-6000")
+    kind = find_hardware("rtx-pro-6000")
     machine = read_topology(pastes.square("PIX", 2), hardware=kind)
 
     assert fabric(machine, [0, 1]).bandwidth == 63e9
@@ -299,14 +299,14 @@ def test_the_ring_goes_through_the_bridges():
 
 @pytest.mark.parametrize("name", ["h100-nvl", "rtx-pro-6000", "l40s", "v100-sxm", "t4"])
 def test_the_order_of_names_does_not_change_the_best_ring(name):
-    machine = machine_of(hardware(name))
+    machine = machine_of(find_hardware(name))
     names = [f"GPU{i}" for i in (3, 0, 5, 1, 6, 2)]
 
     assert best_ring(survey(machine), names).rate == best_ring(survey(machine), sorted(names)).rate
 
 
 def test_groups_that_run_at_once_share_uplinks():
-    machine = machine_of(hardware("rtx-pro-6000"))  # two GPUs to a switch
+    machine = machine_of(find_hardware("rtx-pro-6000"))  # two GPUs to a switch
     alone, beside = fabric(machine, [0, 2]), fabric(machine, [0, 2], beside=[[1, 3]])
 
     assert beside.bandwidth == alone.bandwidth / 2
@@ -314,15 +314,15 @@ def test_groups_that_run_at_once_share_uplinks():
 
 
 def test_groups_that_run_at_once_share_nics():
-    machine = machine_of(hardware("h100-sxm"), 2)
+    machine = machine_of(find_hardware("h100-sxm"), 2)
     others = [[rank, rank + 8] for rank in range(1, 8)]
     shared = fabric(machine, [0, 8], beside=others).network
 
-    assert shared == hardware("h100-sxm").group(2, stride=8, island=8).network
+    assert shared == find_hardware("h100-sxm").group(2, stride=8, island=8).network
 
 
 def test_half_a_board_is_still_switched():
-    machine = read_topology(pastes.square("NV18", 5), hardware=hardware("h200-sxm"))
+    machine = read_topology(pastes.square("NV18", 5), hardware=find_hardware("h200-sxm"))
 
     assert fabric(machine, range(4)).link == "nvswitch"
     assert fabric(machine, range(5)).multicast
@@ -337,7 +337,7 @@ def test_the_weakest_gpu_sets_the_pace_of_a_group():
 
 def test_a_chain_of_bridges_is_no_ring():
     chain = "GPU0 GPU1 GPU2\nGPU0 X NV4 PHB\nGPU1 NV4 X NV4\nGPU2 PHB NV4 X\n"
-    machine = read_topology(chain, hardware=hardware("rtx-3090"))
+    machine = read_topology(chain, hardware=find_hardware("rtx-3090"))
 
     assert fabric(machine, range(3)).link == "pcie"
     assert not fabric(machine, range(3)).peer_to_peer

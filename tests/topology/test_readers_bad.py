@@ -8,7 +8,7 @@ import testpastes as pastes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from topology.drawing.report import html, markdown
 from topology.machine.graph import Machine
 from topology.readers.read import read_topology

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import testpastes as pastes
 
-from topology.catalogue.tables import hardware
+from topology.catalogue import find_hardware
 from topology.readers.read import read_topology
 
 
@@ -226,7 +226,7 @@ def test_labels_become_sockets_roots_and_switches():
 def test_the_kind_of_gpu_decides_what_a_link_carries():
     # NVLink 4 has 25 GB/s a link, NVLink 5 has 50
     hopper, blackwell = (
-        read_topology(pastes.HGX, hardware=hardware(n)) for n in ("h100-sxm", "b200")
+        read_topology(pastes.HGX, hardware=find_hardware(n)) for n in ("h100-sxm", "b200")
     )
 
     assert hopper.pairs[0].bandwidth == 450e9
@@ -238,7 +238,7 @@ def test_two_gpus_of_a_switched_kind_have_switches():
     text = pastes.square("NV18", 2)
 
     assert links(read_topology(text)) == {("NVLINK", 18): 1}
-    assert links(read_topology(text, hardware=hardware("h100-sxm"))) == {("NVSWITCH", 18): 1}
+    assert links(read_topology(text, hardware=find_hardware("h100-sxm"))) == {("NVSWITCH", 18): 1}
 
 
 def test_pcie_generation_is_an_option():

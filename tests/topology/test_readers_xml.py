@@ -7,7 +7,7 @@ import pytest
 import testpastes as pastes
 from testpastes import cpu_xml, gpu_xml, link_xml, net_xml, pci_xml, topology_xml
 
-from topology.catalogue.tables import hardware
+from topology.catalogue import find_hardware
 from topology.machine.groups import fabric
 from topology.machine.paths import PathType, path_types
 from topology.readers.read import read_topology
@@ -102,7 +102,7 @@ def test_a_frame_without_gpu_elements_counts_gpus_by_class():
         )
     )
     machine = read_topology(text)
-    meshed = read_topology(text, hardware=hardware("v100-sxm"))
+    meshed = read_topology(text, hardware=find_hardware("v100-sxm"))
 
     assert Counter(p.kind for p in machine.pairs if p.b.startswith("GPU")) == {"PHB": 12, "SYS": 16}
     assert [gpu.bus for gpu in machine.gpus][:2] == ["0000:00:00.0", "0001:00:00.0"]
@@ -118,7 +118,7 @@ def test_a_frame_without_gpus_is_filled_by_the_kind():
     )
 
     empty = read_topology(text)
-    filled = read_topology(text, hardware=hardware("gb200"))
+    filled = read_topology(text, hardware=find_hardware("gb200"))
 
     assert not empty.gpus
     assert any("no GPU in the file" in line for line in empty.warnings)
@@ -215,7 +215,7 @@ def test_xml_between_other_lines_keeps_its_line_numbers():
 
 
 def test_what_was_written_is_read_again():
-    machine = read_topology(pastes.PAIRS, hardware=hardware("rtx-a6000"))
+    machine = read_topology(pastes.PAIRS, hardware=find_hardware("rtx-a6000"))
     again = read_topology(json.dumps(machine.to_dict()))
 
     assert again.to_dict()["links"] == machine.to_dict()["links"]

@@ -7,8 +7,8 @@ import pytest
 import testpastes as pastes
 from rich.console import Console
 
-from topology.base.errors import InputError
-from topology.catalogue.tables import hardware
+from topology.base import InputError
+from topology.catalogue import find_hardware
 from topology.drawing.picture import svg
 from topology.drawing.report import html, markdown, report, summary
 from topology.machine.node import machine_of
@@ -19,7 +19,7 @@ MACHINES = {
     "paste": read_topology(pastes.GLUED_AND_CUT),
     "xml": read_topology(pastes.switched_xml()),
     "graphs": read_topology(pastes.GRAPHS),
-    "cluster": machine_of(hardware("gb200"), 18),
+    "cluster": machine_of(find_hardware("gb200"), 18),
     "mesh": read_topology(pastes.cube_mesh()),
     "frame": read_topology('<system><cpu numaid="0"/></system>'),
     "wide": read_topology(pastes.square("NV6", 16)),
@@ -165,9 +165,9 @@ def test_what_nvml_cannot_say_is_left_out(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pynvml", Nvml("nvmlShutdown"))
 
     assert detect().gpus[0].hardware == "l4"
-    assert detect(hardware=hardware("l4"), pcie_generation=3).edges[0].generation == 3
+    assert detect(hardware=find_hardware("l4"), pcie_generation=3).edges[0].generation == 3
     with pytest.raises(InputError, match="this machine says that GPU0 is NVIDIA L4: wanted l4"):
-        detect(hardware=hardware("h100-sxm"))
+        detect(hardware=find_hardware("h100-sxm"))
     with pytest.raises(InputError, match="pcie_generation: got 9"):
         detect(pcie_generation=9)
 
@@ -175,7 +175,7 @@ def test_what_nvml_cannot_say_is_left_out(monkeypatch):
 def test_an_assumed_rate_of_nics_is_listed_and_not_read():
     names = "\tGPU0\tGPU1\tNIC0"
     paste = f"{names}\nGPU0\t X \tPHB\tPIX\nGPU1\tPHB\t X \tSYS\nNIC0\tPIX\tSYS\t X "
-    machine = read_topology(paste, hardware=hardware("l40s"))
+    machine = read_topology(paste, hardware=find_hardware("l40s"))
     links = {(link["a"], link["b"]): link["read"] for link in machine.to_dict()["links"]}
 
     assert "NICs of 25 GB/s, as in the usual server of l40s" in machine.assumptions
@@ -192,14 +192,14 @@ def test_an_assumed_rate_of_nics_is_listed_and_not_read():
     ],
 )
 def test_why_peers_have_no_access_is_what_the_catalogue_says(name, why):
-    machine = read_topology(pastes.square("PHB", 2), hardware=hardware(name))
+    machine = read_topology(pastes.square("PHB", 2), hardware=find_hardware(name))
 
     said = f"no peer access for 1 of 1 GPU pairs ({why}): copies go through the host"
     assert said in machine.warnings
 
 
 def test_one_is_not_several():
-    machine = read_topology(pastes.square("PHB", 2), hardware=hardware("l40s"))
+    machine = read_topology(pastes.square("PHB", 2), hardware=find_hardware("l40s"))
 
     assert summary(machine).startswith("2 GPUs (l40s), 0 NICs")
-    assert summary(machine_of(hardware("l4"))).startswith("8 GPUs (l4), 1 NIC,")
+    assert summary(machine_of(find_hardware("l4"))).startswith("8 GPUs (l4), 1 NIC,")

@@ -13,9 +13,8 @@ import pytest
 
 from planner.models import read_model
 from planner.request.plan import parse_plan
-from topology.base.errors import InputError
-from topology.base.units import MIB
-from topology.catalogue.tables import devices, hardware_names
+from topology.base import MIB, InputError
+from topology.catalogue import all_devices, all_hardware
 from validate.__main__ import main
 from validate.accuracy import collectives as accuracy_collectives
 from validate.accuracy import kernels as accuracy_kernels
@@ -28,8 +27,8 @@ def text(name):
     return files("validate").joinpath("data", name).read_text(encoding="utf-8")
 
 
-COLLECTIVES = accuracy_collectives.read_figures(text("collectives_figures.csv"), hardware_names())
-KERNELS = accuracy_kernels.read_measurements(text("kernel_figures.csv"), devices())
+COLLECTIVES = accuracy_collectives.read_figures(text("collectives_figures.csv"), all_hardware())
+KERNELS = accuracy_kernels.read_measurements(text("kernel_figures.csv"), all_devices())
 PLANS = accuracy_plans.read_figures(text("plan_figures.csv"))
 OTHERS = accuracy_plans.read_figures(text("plan_figures_of_other_sources.csv"))
 ONE_NODE = [
@@ -128,7 +127,7 @@ def test_figures_of_plans_are_of_plans_that_exist():
     for one in (*PLANS, *OTHERS):
         assert parse_plan(one.plan).gpus == one.gpus
         assert read_model(one.model).name == one.model
-        assert one.hardware in hardware_names()
+        assert one.hardware in all_hardware()
         assert one.seconds > 0
 
 
@@ -157,7 +156,7 @@ def test_plans_of_sources_that_nothing_was_fitted_to():
     ("read", "name"),
     [
         (
-            lambda rows: accuracy_collectives.read_figures(rows, hardware_names()),
+            lambda rows: accuracy_collectives.read_figures(rows, all_hardware()),
             "collectives_figures.csv",
         ),
         (accuracy_plans.read_figures, "plan_figures.csv"),

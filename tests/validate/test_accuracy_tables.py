@@ -5,12 +5,12 @@ from statistics import median
 
 import pytest
 
-from topology.base.errors import InputError
-from topology.catalogue.tables import hardware_names
+from topology.base import InputError
+from topology.catalogue import all_hardware
 from validate.accuracy.logs import COLUMNS, read_figures, score, score_unseen
 
 TEXT = files("validate").joinpath("data", "nccl_table_figures.csv").read_text(encoding="utf-8")
-FIGURES = read_figures(TEXT, hardware_names())
+FIGURES = read_figures(TEXT, all_hardware())
 REASONS = (
     "23", "24", "25", "26", "42", "45", "48", "74", "83", "88", "90", "110", "111",
     "112-a2a128",
@@ -53,7 +53,7 @@ def test_groups_are_within_their_bounds(group, bound):
 
 def test_logs_in_no_fit_are_as_near_as_those_of_a_fit():
     text = files("validate").joinpath("data", "nccl_unseen_figures.csv").read_text(encoding="utf-8")
-    unseen = read_figures(text, hardware_names())
+    unseen = read_figures(text, all_hardware())
     found = score_unseen(unseen)
 
     assert len({table_of(figure) for figure in unseen}) >= 15
@@ -85,8 +85,8 @@ def test_a_reason_is_written_for_every_table_that_is_far_off():
 
 def test_bad_tables_are_one_line():
     with pytest.raises(InputError, match="missing columns"):
-        read_figures("table\n1\n", hardware_names())
+        read_figures("table\n1\n", all_hardware())
     lines = TEXT.splitlines()
     with pytest.raises(InputError, match="no source"):
-        read_figures("\n".join([lines[0], lines[1].rpartition(",")[0] + ","]), hardware_names())
+        read_figures("\n".join([lines[0], lines[1].rpartition(",")[0] + ","]), all_hardware())
     assert set(COLUMNS) == set(lines[0].split(","))

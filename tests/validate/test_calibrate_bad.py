@@ -5,7 +5,7 @@ import json
 import pytest
 from commands import assert_refused, run
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.bench import system as harness
 from validate.calibrate import Task, finish
 from validate.fit.rows import Row, line, read_rows

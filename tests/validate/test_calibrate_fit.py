@@ -20,8 +20,8 @@ from costmodels.kernels.calibration import (
 from costmodels.kernels.pointwise import pointwise_time
 from costmodels.profiles.profile import load_profile
 from costmodels.tables import read_profile
-from topology.base.errors import InputError
-from topology.catalogue.tables import hardware
+from topology.base import InputError
+from topology.catalogue import find_hardware
 from validate.calibrate import Task, check_gpus, check_paths, finish
 from validate.fit import report, table
 from validate.fit.collectives import Measurement, builder, curve_of
@@ -34,7 +34,7 @@ from validate.fit.runtimes import Sample, fusion_of
 from validate.fit.text import to_toml
 from validate.tables import recipes
 
-H100 = hardware("h100-sxm")
+H100 = find_hardware("h100-sxm")
 PAIR = H100.fabric(2)
 NCCL = tuning().at((2, 28))
 NOISE = 0.02

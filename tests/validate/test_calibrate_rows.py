@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.fit.rows import Row, done, line, read_rows, whole
 
 ROW = Row(key="matmul m=8", family="matmul", sizes={"m": 8}, mode="short", values={"seconds": 1e-5})

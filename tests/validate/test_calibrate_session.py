@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate import calibrate
 from validate.fit.rows import read_rows
 

@@ -20,9 +20,8 @@ from costmodels.tables import (
     shipped_profile,
     shipped_profiles,
 )
-from topology.base.errors import InputError
-from topology.base.units import MIB
-from topology.catalogue.tables import hardware
+from topology.base import MIB, InputError
+from topology.catalogue import find_hardware
 from validate.accuracy import runs as accuracy_runs
 from validate.bench import refit
 from validate.bench.cases import OPS, all_cases
@@ -41,7 +40,7 @@ PRODUCTS = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h200-sxm": "NVIDIA H200"}
 H100, H200 = "h100-sxm", "h200-sxm"
 NAME = MACHINES[H100].profile
 FOLDER = DATA / MACHINES[H100].folder
-PAIR = hardware(H100).fabric(2)
+PAIR = find_hardware(H100).fabric(2)
 
 every_kind = pytest.mark.parametrize("kind", [H100, H200])
 

@@ -25,7 +25,7 @@ from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.weights import drawn, filler
 from planner.tensorrt.sheet import Network
-from topology.catalogue.tables import hardware
+from topology.catalogue import find_hardware
 from validate.tensorrt.evaluate import Held, evaluate, together
 from validate.tensorrt.read_back import read_back
 
@@ -134,7 +134,7 @@ def test_the_library_refuses_what_the_table_refuses(precision, capability, said)
 
     with pytest.raises(RunError, match=f"forward of rank 0: .*{said}"):
         build(TRT, share(network), Options(level=0, capability=capability))
-    assert list(obstacles(testmodels.wan, Plan(), hardware(name), precision=precision))
+    assert list(obstacles(testmodels.wan, Plan(), find_hardware(name), precision=precision))
 
 
 def test_attention_on_several_devices_is_refused_by_rtx():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.engines.tables import allowed
-from topology.base.units import GIB
+from topology.base import GIB
 from validate.doctor import diagnose, doctor
 from validate.tensorrt.probe import Gpu, Library, Machine, find_nccl
 

@@ -21,7 +21,7 @@ from planner.tensorrt.runner import formats
 from planner.tensorrt.runner.weights import drawn
 from planner.tensorrt.schedule import schedule
 from planner.tensorrt.sheet import Draft, Network, Value
-from topology.base.errors import IllegalPlanError
+from topology.base import IllegalPlanError
 from validate.reference import run_plan
 from validate.reference.weights import Source
 from validate.tensorrt.evaluate import Held, Message, deliver, evaluate, together

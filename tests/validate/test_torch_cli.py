@@ -11,7 +11,7 @@ import testmodels
 from planner.models import read_model
 from planner.request.plan import parse_plan
 from planner.search.plans import objections
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.cli import add
 from validate.plans import files as harness
 from validate.plans import report

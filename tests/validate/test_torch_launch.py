@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.launch import LaunchResult, Limits, causes, find_place, launch
 from validate.launch import system as harness
 from validate.launch.causes import P2P, died, guess, last_words, sign

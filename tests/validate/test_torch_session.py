@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from topology.base.errors import InputError, ModelError
+from topology.base import InputError, ModelError
 from validate.launch import Limits
 from validate.plans import files as harness
 from validate.plans import runs

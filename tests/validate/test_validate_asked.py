@@ -10,7 +10,7 @@ from commands import FLUX as CONFIG
 from commands import assert_refused, run
 
 from costmodels.tables import read_profile, shipped_profile
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.bench import system as bench
 from validate.fit.text import to_toml
 from validate.launch import is_rank

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
-from topology.base.errors import CatalogueError
-from topology.base.sources import Sourced, read_sourced
+from topology.base import CatalogueError, Sourced, read_sourced
 
 Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "int8"]

@@ -6,7 +6,7 @@ A catalogue node or a topology graph is reduced to this; the cost models see no 
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from topology.base.units import BytesPerSecond
+from topology.base import BytesPerSecond
 from topology.catalogue.devices import Architecture
 
 LinkKind = Literal["nvswitch", "nvlink", "pcie"]

@@ -5,9 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast, get_args
 
-from topology.base.errors import CatalogueError, InputError, TopologyError
-from topology.base.sources import Sourced, read_sourced
-from topology.base.units import BytesPerSecond, counted
+from topology.base import (
+    BytesPerSecond,
+    CatalogueError,
+    InputError,
+    Sourced,
+    TopologyError,
+    counted,
+    read_sourced,
+)
 from topology.catalogue.devices import Device
 from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind
 
@@ -116,9 +122,10 @@ class Hardware:
         Of a group halved by the sockets each GPU sends n / 2 of its n - 1 parts across, so that
         a capacity c holds it to c (n - 1) / (n / 2)^2.
 
-        >>> from topology.catalogue.tables import hardware
-        >>> inside, over = (hardware("l40").exchange_rate(4, across=a) / 1e9 for a in (False, True))
-        >>> inside > over > hardware("l40").exchange_rate(8, across=True) / 1e9 > 0
+        >>> from topology.catalogue.tables import find_hardware
+        >>> l40 = find_hardware("l40")
+        >>> inside, over = (l40.exchange_rate(4, across=across) for across in (False, True))
+        >>> inside > over > l40.exchange_rate(8, across=True) > 0
         True
         """
         if self.exchange is None or local < CROWD:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast, get_args
 
-from topology.base.errors import CatalogueError
-from topology.base.sources import Sourced, read_sourced
+from topology.base import CatalogueError, Sourced, read_sourced
 from topology.catalogue.fabric import NetworkKind
 
 

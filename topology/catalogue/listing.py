@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from topology.base.units import format_bytes
+from topology.base import format_bytes
 from topology.catalogue.hardware import Hardware
 
 HEADERS: Final = (
@@ -15,8 +15,8 @@ _SPOKEN: Final = {"nvswitch": "NVSwitch", "nvlink": "NVLink", "pcie": "PCIe"}
 def roster(known: Iterable[Hardware]) -> list[dict[str, object]]:
     """Describe hardware as plain data, one entry a name.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> entry, = roster([hardware("h100-sxm")])
+    >>> from topology.catalogue.tables import find_hardware
+    >>> entry, = roster([find_hardware("h100-sxm")])
     >>> entry["gpus"], entry["link"], entry["precisions"]
     (8, 'nvswitch', ['bf16', 'fp16', 'fp8', 'int8'])
     """

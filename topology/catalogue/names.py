@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from topology.base.errors import CatalogueError
+from topology.base import CatalogueError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from topology.base.errors import CatalogueError
-from topology.base.sources import Sourced, read_sourced
+from topology.base import CatalogueError, Sourced, read_sourced
 from topology.catalogue.devices import Architecture
 from topology.catalogue.hardware import pcie_bandwidth
 

@@ -3,7 +3,7 @@
 from functools import cache
 from importlib.resources import files
 
-from topology.base.errors import unknown
+from topology.base import unknown
 from topology.catalogue.devices import Device, load_devices
 from topology.catalogue.hardware import Hardware, load_hardware
 from topology.catalogue.instances import Instance, load_instances
@@ -12,18 +12,18 @@ from topology.catalogue.rates import Rates, load_rates
 
 
 @cache
-def devices() -> dict[str, Device]:
+def all_devices() -> dict[str, Device]:
     """Read `data/devices.toml`, once."""
     return load_devices(_read("devices.toml"))
 
 
 @cache
-def hardware_names() -> dict[str, Hardware]:
+def all_hardware() -> dict[str, Hardware]:
     """Read `data/hardware.toml`, once."""
-    return load_hardware(_read("hardware.toml"), devices())
+    return load_hardware(_read("hardware.toml"), all_devices())
 
 
-def hardware(name: str) -> Hardware:
+def find_hardware(name: str) -> Hardware:
     """Look up a catalogue name, or say which names are near.
 
     Raises
@@ -31,14 +31,14 @@ def hardware(name: str) -> Hardware:
     InputError
         If there is no hardware of that name.
     """
-    known = hardware_names()
+    known = all_hardware()
     if name.lower() not in known:
         raise unknown("hardware", name, known)
     return known[name.lower()]
 
 
 @cache
-def instances() -> tuple[Instance, ...]:
+def rented_machines() -> tuple[Instance, ...]:
     """Read `data/instances.toml`, once."""
     return load_instances(_read("instances.toml"))
 
@@ -48,12 +48,12 @@ def _read(name: str) -> str:
 
 
 @cache
-def rates() -> Rates:
+def link_rates() -> Rates:
     """Read `data/links.toml`, once."""
     return load_rates(_read("links.toml"))
 
 
 @cache
-def names() -> tuple[GpuName, ...]:
+def gpu_names() -> tuple[GpuName, ...]:
     """Read `data/gpu_names.toml`, once."""
     return load_names(_read("gpu_names.toml"))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from topology.catalogue.rates import NcclRates
+from topology.catalogue import NcclRates
 from topology.machine.graph import Gpu, Machine, pair_table
 from topology.machine.paths import gpudirect, nccl_bandwidth, nccl_peers, path_types
 
@@ -14,9 +14,9 @@ SHOWN = 16  # devices a side
 def link_rows(machine: Machine) -> Rows:
     """Give kind, count and GB/s each way for every two GPUs; ``?`` marks what was filled in.
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
-    >>> link_rows(machine_of(hardware("h100-nvl")))[1][:3]
+    >>> link_rows(machine_of(find_hardware("h100-nvl")))[1][:3]
     ['GPU0', 'X', 'NV12? 300']
     """
     pairs = pair_table(machine)

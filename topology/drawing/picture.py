@@ -40,9 +40,9 @@ class _Box:
 def svg(machine: Machine) -> str:
     """Draw one host of a machine.
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
-    >>> drawing = svg(machine_of(hardware("h100-sxm")))
+    >>> drawing = svg(machine_of(find_hardware("h100-sxm")))
     >>> drawing.count('"middle">GPU'), drawing.count('"middle">NVSwitch')
     (8, 1)
     """

@@ -7,10 +7,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from topology.base.units import counted, format_bytes
-from topology.catalogue.hardware import Hardware
+from topology.base import counted, format_bytes
+from topology.catalogue import Hardware, link_rates
 from topology.catalogue.listing import HEADERS, roster_rows
-from topology.catalogue.tables import rates
 from topology.drawing.matrices import SHOWN, Rows, link_rows, nccl_rows, nic_rows
 from topology.drawing.picture import page, svg
 from topology.machine.flows import bisection_bandwidth
@@ -64,7 +63,7 @@ def tables(machine: Machine) -> list[tuple[str, Rows]]:
     if len(machine.gpus) > 1:
         found += [
             ("Links: count, GB/s each way (? filled in)", link_rows(machine)),
-            ("NCCL: path, GB/s it expects (* staged)", nccl_rows(machine, rates().nccl)),
+            ("NCCL: path, GB/s it expects (* staged)", nccl_rows(machine, link_rates().nccl)),
         ]
     if machine.gpus and any(not nic.virtual for nic in machine.nics):
         found.append(("GPU to NIC: NCCL path (+ GPUDirect)", nic_rows(machine)))

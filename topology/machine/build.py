@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from topology.base.sources import Sourced
-from topology.catalogue.rates import Rates
+from topology.base import Sourced
+from topology.catalogue import Rates
 from topology.machine.graph import Edge, Node
 
 

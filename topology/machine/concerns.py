@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from topology.catalogue.hardware import CROWD
-from topology.catalogue.tables import hardware_names
+from topology.catalogue import CROWD, all_hardware
 from topology.machine.graph import Machine, pair_table
 from topology.machine.paths import PathType, path_types, processor_of, refused_pairs
 from topology.machine.rings import nvlink_islands
@@ -17,9 +16,9 @@ _LEVELS: Final = {"0": "LOC", "1": "NVL", "LOC": "LOC", "NVL": "NVL"}
 def concerns(machine: Machine) -> tuple[str, ...]:
     """List, one line each: peers that may not talk, sockets to cross, far NICs, MIG.
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
-    >>> concerns(machine_of(hardware("rtx-4090")))[0]
+    >>> concerns(machine_of(find_hardware("rtx-4090")))[0]
     'no peer access for 28 of 28 GPU pairs (the driver refuses it on consumer cards): copies go through the host'
     """  # noqa: E501  # one line is what is promised
     return (
@@ -90,7 +89,7 @@ def _bridges(machine: Machine) -> Iterator[str]:
 def _exchanges(machine: Machine) -> Iterator[str]:
     """Say where, beside NVLink bridges, peers exchange no faster than through the host."""
     kinds = {gpu.hardware for gpu in machine.gpus}
-    known = hardware_names()
+    known = all_hardware()
     held = all(kind in known and known[kind].exchange is not None for kind in kinds)
     if len(machine.gpus) < CROWD or not held or machine.described_hosts > 1:
         return

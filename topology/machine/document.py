@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from topology.base.errors import TopologyError
+from topology.base import TopologyError
 from topology.machine.expand import network_edges
 from topology.machine.graph import Edge, Gpu, Machine, Nic, Pair, Search, full_name
 

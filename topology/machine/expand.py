@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from topology.base.sources import Sourced
+from topology.base import Sourced
 from topology.machine.graph import Cluster, Edge, Machine, Nic, NodeKind, full_name, kinds_of
 
 if TYPE_CHECKING:

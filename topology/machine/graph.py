@@ -7,11 +7,8 @@ of it a cluster has; nothing here is ever as large as the cluster.
 from dataclasses import dataclass
 from typing import Literal
 
-from topology.base.errors import TopologyError
-from topology.base.sources import Sourced
-from topology.base.units import Bytes, BytesPerSecond
-from topology.catalogue.devices import Architecture
-from topology.catalogue.fabric import NetworkKind
+from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
+from topology.catalogue import Architecture, NetworkKind
 
 NodeKind = Literal["gpu", "nic", "nvswitch", "pcie_switch", "root", "cpu", "switch"]
 EdgeKind = Literal["nvlink", "c2c", "pcie", "host", "socket", "network"]

@@ -4,11 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from topology.base.errors import TopologyError
-from topology.base.units import BytesPerSecond
-from topology.catalogue.devices import Architecture
-from topology.catalogue.fabric import Fabric, LinkKind, Network
-from topology.catalogue.tables import hardware
+from topology.base import BytesPerSecond, TopologyError
+from topology.catalogue import Architecture, Fabric, LinkKind, Network, find_hardware
 from topology.machine.expand import uplink, usable_nics
 from topology.machine.graph import Cluster, Gpu, Machine, Nic
 from topology.machine.measured import is_known, link_bandwidth
@@ -188,7 +185,7 @@ def _exchange(known: Survey, names: Sequence[str], beside: Sequence[Sequence[str
         return rate  # staged copies share the memory of the host, which has a rate of its own
     kinds = {gpu.hardware for gpu in known.machine.gpus if gpu.name in names} - {None}
     across = len({known.cpus[name] for name in names}) > 1
-    usual = [hardware(str(kind)).exchange_rate(len(names), across=across) for kind in kinds]
+    usual = [find_hardware(str(kind)).exchange_rate(len(names), across=across) for kind in kinds]
     return min([rate, *filter(None, usual)])
 
 

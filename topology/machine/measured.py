@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from topology.base.errors import InputError, TopologyError
-from topology.base.units import BytesPerSecond, parse_rate
-from topology.catalogue.tables import rates
+from topology.base import BytesPerSecond, InputError, TopologyError, parse_rate
+from topology.catalogue import link_rates
 from topology.machine.graph import Machine, Pair
 from topology.machine.routes import Hop
 
@@ -86,9 +85,9 @@ def _label(pair: Pair) -> str:
 def with_measured(machine: Machine, found: Mapping[Ends, BytesPerSecond]) -> Machine:
     """Give pairs of GPUs the bandwidth that copies between them reached.
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
-    >>> node = machine_of(hardware("rtx-pro-6000"))
+    >>> node = machine_of(find_hardware("rtx-pro-6000"))
     >>> slow = with_measured(node, {frozenset(("GPU0", "GPU1")): BytesPerSecond(6.5e9)})
     >>> slow.pairs[0].bandwidth, slow.pairs[0].basis, slow.pairs[1].basis
     (6500000000.0, 'measured', 'kind')
@@ -112,7 +111,7 @@ def link_bandwidth(pair: Pair) -> BytesPerSecond:
     """Bytes a second that the links between two GPUs must be nominally good for."""
     if pair.basis != "measured":
         return pair.bandwidth
-    return BytesPerSecond(pair.bandwidth / rates().copy.value)
+    return BytesPerSecond(pair.bandwidth / link_rates().copy.value)
 
 
 def measured_capacity(

@@ -2,12 +2,8 @@
 
 from dataclasses import replace
 
-from topology.base.errors import TopologyError
-from topology.base.sources import Sourced
-from topology.base.units import Bytes
-from topology.catalogue.hardware import Hardware, pcie_bandwidth
-from topology.catalogue.rates import Rates, nvlink_generation
-from topology.catalogue.tables import rates
+from topology.base import Bytes, Sourced, TopologyError
+from topology.catalogue import Hardware, Rates, link_rates, nvlink_generation, pcie_bandwidth
 from topology.machine.build import Builder
 from topology.machine.graph import Cluster, Edge, Gpu, Machine, Nic, Node, Pair
 from topology.machine.pairs import graph_pairs
@@ -16,8 +12,8 @@ from topology.machine.pairs import graph_pairs
 def machine_of(hardware: Hardware, nodes: int = 1) -> Machine:
     """Build the graph of the node that `hardware` usually comes in, `nodes` times.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> node = machine_of(hardware("h100-nvl"))
+    >>> from topology.catalogue import find_hardware
+    >>> node = machine_of(find_hardware("h100-nvl"))
     >>> [(pair.a, pair.b) for pair in node.pairs if pair.kind == "NVLINK"]
     [('GPU0', 'GPU1'), ('GPU2', 'GPU3'), ('GPU4', 'GPU5'), ('GPU6', 'GPU7')]
 
@@ -28,7 +24,7 @@ def machine_of(hardware: Hardware, nodes: int = 1) -> Machine:
     """
     if nodes < 1:
         raise TopologyError(f"{nodes} nodes of {hardware.name}: expected at least 1")
-    builder = Builder(rates=rates(), generation=hardware.pcie_generation)
+    builder = Builder(rates=link_rates(), generation=hardware.pcie_generation)
     gpus = tuple(gpu_of(hardware, index) for index in range(hardware.gpus))
     nics = tuple(
         Nic(name=f"NIC{index}", bandwidth=hardware.nic_bandwidth, numa=_socket(hardware, index))
@@ -74,7 +70,7 @@ def cluster_of(hardware: Hardware) -> Cluster:
         nic_bandwidth=hardware.nic_bandwidth,
         nics=hardware.nics,
         rails=hardware.nics,
-        latency=rates().latency_of("network"),
+        latency=link_rates().latency_of("network"),
         domain_hosts=max(1, rack),
     )
 

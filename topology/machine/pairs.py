@@ -3,7 +3,7 @@
 import math
 from itertools import pairwise
 
-from topology.base.units import BytesPerSecond
+from topology.base import BytesPerSecond
 from topology.machine.graph import Machine, Pair
 from topology.machine.routes import CLIMB, NVLINK, Adjacency, adjacency, path_kind, reach
 

@@ -9,10 +9,8 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Final
 
-from topology.base.errors import TopologyError
-from topology.base.units import BytesPerSecond
-from topology.catalogue.hardware import NO_PEERS
-from topology.catalogue.rates import NcclRates
+from topology.base import BytesPerSecond, TopologyError
+from topology.catalogue import NO_PEERS, NcclRates
 from topology.machine.graph import Gpu, Machine, Nic, Node, Pair, pair_table
 from topology.machine.routes import Adjacency, adjacency, host_routes, nearest
 
@@ -69,9 +67,9 @@ class Access:
 def path_types(machine: Machine) -> dict[tuple[str, str], PathType]:
     """Give NCCL's type for every pair of GPUs, and of a GPU and a NIC, in both orders.
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
-    >>> types = path_types(machine_of(hardware("v100-sxm")))
+    >>> types = path_types(machine_of(find_hardware("v100-sxm")))
     >>> types["GPU0", "GPU4"].name, types["GPU0", "GPU5"].name
     ('NVL', 'NVB')
     """
@@ -232,9 +230,9 @@ def nccl_peers(machine: Machine, level: PathType | None = None) -> dict[tuple[st
 
     level : NCCL_P2P_LEVEL; by default PXB, SYS for two GPUs or fewer on an AMD processor.
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
-    >>> nccl_peers(machine_of(hardware("rtx-pro-6000")))["GPU0", "GPU2"].reason
+    >>> nccl_peers(machine_of(find_hardware("rtx-pro-6000")))["GPU0", "GPU2"].reason
     'PHB is beyond level PXB'
     """
     types = path_types(machine)

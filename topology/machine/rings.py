@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import chain, pairwise, permutations
 from typing import Final
 
-from topology.base.units import BytesPerSecond
+from topology.base import BytesPerSecond
 from topology.machine.graph import Pair
 from topology.machine.routes import Hop
 from topology.machine.survey import Survey, is_nvlink
@@ -33,10 +33,11 @@ def best_ring(known: Survey, names: Sequence[str], load: Mapping[Hop, int] | Non
     ----------
     load : how often others cross each link at the same time (see `crossings`).
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
     >>> from topology.machine.survey import survey
-    >>> best_ring(survey(machine_of(hardware("h100-nvl"))), ["GPU0", "GPU2", "GPU1", "GPU3"]).order
+    >>> host = survey(machine_of(find_hardware("h100-nvl")))
+    >>> best_ring(host, ["GPU0", "GPU2", "GPU1", "GPU3"]).order
     ('GPU0', 'GPU1', 'GPU2', 'GPU3')
     """
     if len(names) < 2:
@@ -97,10 +98,10 @@ def exchange_rate(
     with c the capacity of a link and f the pairs, of this group and those `beside` it, whose way
     crosses it.
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
     >>> from topology.machine.survey import survey
-    >>> pairs = survey(machine_of(hardware("a100-pcie-80gb")))
+    >>> pairs = survey(machine_of(find_hardware("a100-pcie-80gb")))
     >>> exchange_rate(pairs, ["GPU0", "GPU1", "GPU2", "GPU3"]) / 31.5e9  # two to a switch
     0.75
     """

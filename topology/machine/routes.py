@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from topology.base.errors import TopologyError
+from topology.base import TopologyError
 from topology.machine.expand import all_edges
 from topology.machine.graph import Edge, EdgeKind, Machine, NodeKind, PairKind, kinds_of
 
@@ -91,9 +91,9 @@ def adjacency(machine: Machine, *, whole: bool = False) -> Adjacency:
 def route(graph: Adjacency, a: str, b: str, level: Level) -> tuple[str, ...] | None:
     """Find the widest path that `level` allows, the shortest of those; None if there is none.
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
-    >>> graph = adjacency(machine_of(hardware("h100-sxm")))
+    >>> graph = adjacency(machine_of(find_hardware("h100-sxm")))
     >>> route(graph, "GPU0", "GPU5", NVLINK)
     ('GPU0', 'NVSwitch', 'GPU5')
     """
@@ -113,9 +113,9 @@ def routes(graph: Adjacency, start: str, level: Level) -> dict[str, tuple[str, .
 def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Find the paths over PCIe that climb least, to all of `ends` that are in reach.
 
-    >>> from topology.catalogue.tables import hardware
+    >>> from topology.catalogue import find_hardware
     >>> from topology.machine.node import machine_of
-    >>> graph = adjacency(machine_of(hardware("l4")))
+    >>> graph = adjacency(machine_of(find_hardware("l4")))
     >>> len(host_routes(graph, "GPU0", ["GPU1"])["GPU1"])
     5
     """

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
 
-from topology.base.errors import TopologyError
+from topology.base import TopologyError
 from topology.machine.graph import Machine, Pair, pair_table
 from topology.machine.measured import is_known, measured_capacity
 from topology.machine.paths import processor_of, refused_pairs
@@ -62,9 +62,9 @@ class Survey:
     def uniform(self) -> bool:
         """Whether any GPU may stand for any other: every two reach each other in the same way.
 
-        >>> from topology.catalogue.tables import hardware
+        >>> from topology.catalogue import find_hardware
         >>> from topology.machine.node import machine_of
-        >>> [survey(machine_of(hardware(name))).uniform for name in ("h100-sxm", "h100-nvl")]
+        >>> [survey(machine_of(find_hardware(name))).uniform for name in ("h100-sxm", "h100-nvl")]
         [True, False]
         """
         names = [gpu.name for gpu in self.machine.gpus]

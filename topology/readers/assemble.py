@@ -4,13 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from topology.base.sources import Sourced
-from topology.base.units import Bytes, BytesPerSecond
-from topology.catalogue.devices import Architecture
-from topology.catalogue.hardware import Hardware
-from topology.catalogue.names import by_product
-from topology.catalogue.rates import NvlinkGeneration, capability_of, nvlink_generation
-from topology.catalogue.tables import names, rates
+from topology.base import Bytes, BytesPerSecond, Sourced
+from topology.catalogue import (
+    Architecture,
+    Hardware,
+    NvlinkGeneration,
+    by_product,
+    capability_of,
+    gpu_names,
+    link_rates,
+    nvlink_generation,
+)
 from topology.machine.build import Builder, times
 from topology.machine.graph import Edge, Gpu, Machine, Nic, Node, Pair, PairBasis
 from topology.machine.node import cluster_of, nvlink_count
@@ -61,7 +65,7 @@ class Choices:
 def assemble(reading: Reading, choices: Choices) -> Machine:
     """Build the machine that a reading describes."""
     kinds = {
-        gpu.name: choices.kind(gpu.hardware or by_product(names(), gpu.product))
+        gpu.name: choices.kind(gpu.hardware or by_product(gpu_names(), gpu.product))
         for gpu in reading.gpus
     }
     usual = _usual_nvlinks(reading, kinds)
@@ -75,7 +79,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
     reading = replace(reading, labels={**reading.labels, **filled})
     generation = _by_rate(reading) or guess_generation(found, reading)
     gpus = tuple(_gpu(gpu, kinds[gpu.name], generation) for gpu in reading.gpus)
-    builder = Builder(rates=rates(), generation=_pcie_generation(gpus, kinds, choices))
+    builder = Builder(rates=link_rates(), generation=_pcie_generation(gpus, kinds, choices))
     nodes, edges = lay_out(reading, builder, _ports(reading))
     switches, nvlinks = nvlink_parts(builder, found, reading, _rate_of(reading, kinds, generation))
     machine = Machine(
@@ -108,7 +112,7 @@ def _usual_nvlinks(
     told = {name for pair in reading.labels for name in pair} & set(gpus)
     if told or len(gpus) > kind.domain or len({*map(id, kinds.values())}) > 1:
         return {}
-    label = Label("NVLINK", nvlink_count(kind, rates()))
+    label = Label("NVLINK", nvlink_count(kind, link_rates()))
     return {(a, b): label for i, a in enumerate(gpus) for b in gpus[i + 1 :]}
 
 
@@ -176,10 +180,10 @@ def _rate_of(
     kind = next((kind for kind in kinds.values() if kind is not None), None)
     if kind is not None:
         major, minor = kind.device.compute_capability
-        return rates().nvlink_rate(nvlink_generation(major * 10 + minor))
+        return link_rates().nvlink_rate(nvlink_generation(major * 10 + minor))
     if reading.link_rate is not None:
         return _nominal(reading.link_rate)
-    rate = rates().nvlink_rate(generation or "ampere")
+    rate = link_rates().nvlink_rate(generation or "ampere")
     return Sourced(value=rate.value, kind="assumed", source=rate.source, note="GPU kind unknown")
 
 
@@ -188,13 +192,13 @@ def _by_rate(reading: Reading) -> NvlinkGeneration | None:
     if reading.link_rate is None:
         return None
     rate = _nominal(reading.link_rate).value
-    found = [name for name, known in rates().nvlink if known.value == rate]
+    found = [name for name, known in link_rates().nvlink if known.value == rate]
     return cast(NvlinkGeneration, found[0]) if len(found) == 1 else None
 
 
 def _nominal(shown: Sourced) -> Sourced:
     """Take a rate that nvidia-smi shows for the nominal one it is near: it counts line code in."""
-    known = {rate.value for _, rate in rates().nvlink}
+    known = {rate.value for _, rate in link_rates().nvlink}
     near = min(known, key=lambda value: abs(value - shown.value))
     if abs(near - shown.value) > _NEAR * near:
         return shown

@@ -30,12 +30,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast, get_args
 
-from topology.base.errors import InputError, TopologyError, unknown
-from topology.base.sources import Sourced
-from topology.base.units import parse_rate
-from topology.catalogue.fabric import NetworkKind
-from topology.catalogue.hardware import Hardware
-from topology.catalogue.tables import rates
+from topology.base import InputError, Sourced, TopologyError, parse_rate, unknown
+from topology.catalogue import Hardware, NetworkKind, link_rates
 from topology.machine.expand import usable_nics
 from topology.machine.graph import Cluster, Machine, Nic
 from topology.machine.measured import MeasuredText, bandwidths, read_measured, with_measured
@@ -160,7 +156,10 @@ def repeated(host: Machine, hosts: int) -> Machine:
 def assumed_network() -> Cluster:
     """Describe the network that is taken where nothing is known."""
     return Cluster(
-        kind="ethernet", nic_bandwidth=rates().nic, nics=1, latency=rates().latency_of("network")
+        kind="ethernet",
+        nic_bandwidth=link_rates().nic,
+        nics=1,
+        latency=link_rates().latency_of("network"),
     )
 
 

@@ -5,14 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 
-from topology.base.errors import TopologyError
-from topology.base.units import Bytes
-from topology.catalogue.hardware import Hardware, check_pcie_generation
-from topology.catalogue.tables import hardware_names
+from topology.base import Bytes, TopologyError, environment
+from topology.catalogue import Hardware, all_hardware, check_pcie_generation
 from topology.machine.concerns import environment_concerns
 from topology.machine.graph import Machine, PairKind, PeerState, PeerStatus
 from topology.readers.assemble import Choices, assemble
-from topology.readers.files import environment
 from topology.readers.read import finished
 from topology.readers.reading import RANKS, GpuText, Label, Reading
 
@@ -109,7 +106,7 @@ def machine_from(
         name="this machine",
         hardware=hardware,
         pcie_generation=pcie_generation,
-        catalogue=hardware_names(),
+        catalogue=all_hardware(),
     )
     return finished(assemble(reading, choices), choices)
 

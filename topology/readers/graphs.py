@@ -5,9 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from topology.base.errors import TopologyError
-from topology.base.units import Bytes, BytesPerSecond
-from topology.catalogue.hardware import Hardware
+from topology.base import Bytes, BytesPerSecond, TopologyError
+from topology.catalogue import Hardware
 from topology.machine.graph import Gpu, Machine, Pair, Search
 from topology.readers.assemble import Choices
 from topology.readers.nccl_links import number

@@ -3,9 +3,8 @@
 import re
 from typing import Final
 
-from topology.base.errors import TopologyError
+from topology.base import MOST_CHARACTERS, TopologyError
 
-MOST_CHARACTERS: Final = 10 * 2**20
 _ESCAPE: Final = re.compile(
     r"(?:\x1b|\^\[|\\e|\\033|\\x1b)\[[0-9;?]{0,16}[A-Za-z]"  # real, caret and spelled-out escapes
     r"|\[(?:[0-9]{1,2}(?:;[0-9]{1,3}){0,4})?m"  # what is left when the escape character was lost

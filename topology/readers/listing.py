@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from topology.base.sources import Sourced
-from topology.base.units import MIB, Bytes
+from topology.base import MIB, Bytes, Sourced
 from topology.readers.reading import GpuText
 
 _LISTED: Final = re.compile(r"\s*GPU\s+([0-9]{1,3}):\s*(\S[^(]{0,100}?)\s*(?:\(UUID.*)?")

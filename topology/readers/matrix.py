@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from topology.base.errors import TopologyError
+from topology.base import TopologyError
 from topology.machine.graph import PairKind, PeerState, PeerStatus
 from topology.readers.listing import Listing
 from topology.readers.reading import GpuText, Label, NicText, Reading

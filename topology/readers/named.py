@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from topology.base.errors import InputError, unknown
-from topology.catalogue.tables import hardware, hardware_names
+from topology.base import InputError, is_file, is_text, unknown
+from topology.catalogue import all_hardware, find_hardware
 from topology.machine.graph import Machine
 from topology.machine.node import machine_of
 from topology.readers.cluster import repeated
 from topology.readers.detect import detect
-from topology.readers.files import is_file, is_text
 from topology.readers.read import read_topology
 
 LARGEST: Final = 1024  # hosts
@@ -35,14 +34,14 @@ def named(
     InputError
         If there is no such name or file, or it describes no machine.
     """
-    found = hardware(kind) if kind else None
+    found = find_hardware(kind) if kind else None
     if here:
         if name is not None:
             raise InputError(f"topology detect: got the name {name[:60]!r}, wanted none")
         return _times(detect(hardware=found, pcie_generation=pcie_generation), nodes)
     if name is None:
         raise InputError("topology: wanted a catalogue name or a file")
-    if name.lower() in hardware_names():
+    if name.lower() in all_hardware():
         if not 1 <= nodes <= LARGEST:
             raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {LARGEST}")
         if pcie_generation is not None:
@@ -51,9 +50,9 @@ def named(
             )
         if found is not None and found.name != name.lower():
             raise InputError(f"hardware: got {found.name} beside {name}, wanted one of the two")
-        return machine_of(hardware(name), nodes)
+        return machine_of(find_hardware(name), nodes)
     if not is_text(name) and _MARKS.isdisjoint(name) and not is_file(name):
-        raise unknown("hardware or file", name, hardware_names())
+        raise unknown("hardware or file", name, all_hardware())
     return _times(read_topology(name, hardware=found, pcie_generation=pcie_generation), nodes)
 
 

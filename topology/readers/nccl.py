@@ -5,13 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from topology.base.errors import TopologyError
-from topology.base.sources import Sourced
-from topology.base.units import Bytes
-from topology.catalogue.hardware import Hardware
-from topology.catalogue.names import by_device
-from topology.catalogue.rates import architecture_of
-from topology.catalogue.tables import names, rates
+from topology.base import Bytes, Sourced, TopologyError
+from topology.catalogue import Hardware, architecture_of, by_device, gpu_names, link_rates
 from topology.machine.build import Builder
 from topology.machine.graph import Edge, Gpu, Machine, Nic, Node
 from topology.machine.node import cluster_of
@@ -67,7 +62,7 @@ def read_system(root: Element, choices: Choices) -> Machine:
     nic_names = _nic_names(found.nics)
     gpus = {name: _gpu(name, device, choices) for name, device in gpu_names.items()}
     kind = next((_kind(device, choices) for device in found.gpus), None)
-    builder = Builder(rates=rates(), generation=_generation(found, choices))
+    builder = Builder(rates=link_rates(), generation=_generation(found, choices))
     links = NvLinks(
         builder,
         gpus,
@@ -218,7 +213,7 @@ def _nic_names(devices: Sequence[_Device]) -> dict[str, list[_Device]]:
 
 def _kind(device: _Device, choices: Choices) -> Hardware | None:
     number = device.element.attributes.get("device", "")
-    found = by_device(names(), number)
+    found = by_device(gpu_names(), number)
     return choices.kind(found)
 
 

@@ -3,10 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from topology.base.errors import TopologyError
-from topology.base.sources import Sourced
-from topology.catalogue.hardware import Hardware
-from topology.catalogue.rates import nvlink_generation
+from topology.base import Sourced, TopologyError
+from topology.catalogue import Hardware, nvlink_generation
 from topology.machine.build import Builder
 from topology.machine.graph import Edge, Gpu, Node, Pair
 from topology.machine.node import usual_nvlinks

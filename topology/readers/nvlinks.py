@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from topology.catalogue.devices import Architecture
-from topology.catalogue.rates import NvlinkGeneration
+from topology.catalogue import Architecture, NvlinkGeneration
 from topology.readers.reading import Label, Reading
 
 MOST_LINKS: Final = 18  # NVLinks of one GPU, up to Blackwell

@@ -4,10 +4,16 @@ import json
 from collections.abc import Mapping
 from typing import Final, cast, get_args
 
-from topology.base.errors import TopologyError, unknown
-from topology.base.sources import Sourced
-from topology.base.units import FASTEST_LINK, SLOWEST_LINK, Bytes, BytesPerSecond
-from topology.catalogue.hardware import NEWEST_PCIE, Hardware, check_pcie_generation
+from topology.base import (
+    FASTEST_LINK,
+    SLOWEST_LINK,
+    Bytes,
+    BytesPerSecond,
+    Sourced,
+    TopologyError,
+    unknown,
+)
+from topology.catalogue import NEWEST_PCIE, Hardware, check_pcie_generation
 from topology.machine.graph import PairKind, PeerState, PeerStatus
 from topology.readers.reading import RANKS, GpuText, Label, NicText, Reading, Told
 

@@ -6,16 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from topology.base.errors import InputError, TopologyError, shown
-from topology.catalogue.hardware import Hardware, check_pcie_generation
-from topology.catalogue.rates import architecture_of
-from topology.catalogue.tables import hardware as find_hardware
-from topology.catalogue.tables import hardware_names
+from topology.base import InputError, TopologyError, is_text, shown, text_of
+from topology.catalogue import (
+    Hardware,
+    all_hardware,
+    architecture_of,
+    check_pcie_generation,
+    find_hardware,
+)
 from topology.machine.concerns import concerns
 from topology.machine.graph import Machine
 from topology.readers.assemble import Choices, assemble
 from topology.readers.cluster import build_cluster, host_of, read_cluster
-from topology.readers.files import is_text, text_of
 from topology.readers.graphs import graphs_machine, read_graph_lines, read_graphs
 from topology.readers.lines import checked, plain_lines
 from topology.readers.listing import Listing, read_listing
@@ -69,7 +71,7 @@ def read_topology(
         name="machine" if is_text(source) else Path(source).name,
         hardware=_kind(hardware),
         pcie_generation=pcie_generation,
-        catalogue=hardware_names(),
+        catalogue=all_hardware(),
     )
     return read_text(text_of(source), choices)
 

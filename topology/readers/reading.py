@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from topology.base.errors import TopologyError
-from topology.base.sources import Sourced
-from topology.base.units import Bytes, BytesPerSecond
+from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
 from topology.machine.graph import PairKind, PeerStatus
 
 MOST_GPUS: Final = 256

@@ -3,8 +3,7 @@
 import re
 from typing import Final
 
-from topology.base.errors import TopologyError
-from topology.base.units import MIB, Bytes
+from topology.base import MIB, Bytes, TopologyError
 from topology.readers.reading import GpuText, Reading
 from topology.readers.xml import Element
 

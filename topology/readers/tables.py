@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from topology.base.errors import TopologyError
+from topology.base import TopologyError
 
 TableKind = Literal["labels", "status"]
 STATES: Final = frozenset({"OK", "NS", "CNS", "GNS", "TNS", "DR", "U"})

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Final
 from xml.parsers import expat
 
-from topology.base.errors import TopologyError
+from topology.base import TopologyError
 
 _DEEPEST: Final = 64
 _MOST: Final = 200_000

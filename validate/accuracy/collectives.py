@@ -11,9 +11,8 @@ import numpy as np
 from costmodels.collectives import Settings, collective_time
 from costmodels.collectives.operations import read_op
 from costmodels.collectives.parameters import link_class
-from topology.base.errors import InputError
-from topology.base.units import MIB
-from topology.catalogue.hardware import Hardware
+from topology.base import MIB, InputError
+from topology.catalogue import Hardware
 from validate.fit.collectives import Measurement
 
 COLUMNS: Final = (

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
-from topology.base.units import Seconds
-from topology.catalogue.devices import Device
+from topology.base import Seconds
+from topology.catalogue import Device
 
 Operation = Literal["matmul", "attention", "pointwise"]
 COLUMNS = (
@@ -97,8 +97,8 @@ def score(
 
     Examples
     --------
-    >>> from topology.catalogue.tables import devices
-    >>> h100 = devices()["h100-sxm"]
+    >>> from topology.catalogue import all_devices
+    >>> h100 = all_devices()["h100-sxm"]
     >>> row = Measurement(device=h100, operation="matmul", m=4096, n=4096, k=4096,
     ...                   seconds=Seconds(190e-6))
     >>> [s.p90 < 0.15 for s in score([row])]

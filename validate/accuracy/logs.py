@@ -9,10 +9,16 @@ import numpy as np
 
 from costmodels.collectives import Settings
 from costmodels.collectives.operations import read_op
-from topology.base.errors import InputError
-from topology.base.units import KIB, BytesPerSecond
-from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind, behind_one_uplink
-from topology.catalogue.hardware import Hardware, pcie_bandwidth
+from topology.base import KIB, BytesPerSecond, InputError
+from topology.catalogue import (
+    Fabric,
+    Hardware,
+    LinkKind,
+    Network,
+    NetworkKind,
+    behind_one_uplink,
+    pcie_bandwidth,
+)
 from validate.accuracy.collectives import Figure
 from validate.accuracy.kernels import Score, summary
 from validate.fit.collectives import Measurement

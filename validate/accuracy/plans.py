@@ -12,7 +12,7 @@ from planner.api import request_of
 from planner.request.plan import parse_plan
 from planner.search.outcome import PlanEstimate
 from planner.search.search import price, question_of
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.accuracy.kernels import Score, summary
 
 COLUMNS: Final = (

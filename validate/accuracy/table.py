@@ -6,9 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from topology.base.errors import InputError
-from topology.base.units import MIB
-from topology.catalogue.tables import devices, hardware_names
+from topology.base import MIB, InputError
+from topology.catalogue import all_devices, all_hardware
 from validate.accuracy import collectives as accuracy_collectives
 from validate.accuracy import kernels as accuracy_kernels
 from validate.accuracy import logs as accuracy_tables
@@ -42,11 +41,11 @@ class Texts:
 
 def table(texts: Texts) -> list[Score]:
     """Score every group of figures, one line a group."""
-    logs = accuracy_tables.read_figures(texts.tables, hardware_names())
+    logs = accuracy_tables.read_figures(texts.tables, all_hardware())
     return [
         *_collectives(texts.collectives),
         *accuracy_tables.score(logs),
-        accuracy_tables.score_unseen(accuracy_tables.read_figures(texts.unseen, hardware_names())),
+        accuracy_tables.score_unseen(accuracy_tables.read_figures(texts.unseen, all_hardware())),
         *_kernels(texts.kernels),
         *_plans(texts.plans, "whole plans"),
         *_plans(texts.others, "plans of other sources"),
@@ -55,7 +54,7 @@ def table(texts: Texts) -> list[Score]:
 
 
 def _collectives(text: str) -> Iterator[Score]:
-    figures = accuracy_collectives.read_figures(text, hardware_names())
+    figures = accuracy_collectives.read_figures(text, all_hardware())
     one = [f for f in figures if f.measured.fabric.nodes == 1 and f.algorithm == "auto"]
     for link, words in (("nvlink", "NVLink"), ("pcie", "PCIe")):
         chosen = [f for f in one if (f.measured.fabric.link == "pcie") == (link == "pcie")]
@@ -73,7 +72,7 @@ def _collectives(text: str) -> Iterator[Score]:
 
 
 def _kernels(text: str) -> Iterator[Score]:
-    rows = accuracy_kernels.read_measurements(text, devices())
+    rows = accuracy_kernels.read_measurements(text, all_devices())
     for operation, words in (("matmul", "matrix products"), ("attention", "attention")):
         chosen = [row for row in rows if row.operation == operation]
         names = list(dict.fromkeys(row.device.name for row in chosen))

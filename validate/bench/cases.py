@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from topology.base.units import GIB, KIB, MIB
+from topology.base import GIB, KIB, MIB
 from validate.bench.shapes import MIXED, Scores, attentions, products
 
 Family = Literal[

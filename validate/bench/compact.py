@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.fit.rows import Row
 
 COLUMNS: Final = ("case", "mode", "rank", "seconds", "low", "high", "repeats", "more", "error")

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from topology.base.units import GIB, MIB
+from topology.base import GIB, MIB
 from validate.bench.cases import Case
 from validate.bench.timing import Prepared
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from topology.base.units import GIB
+from topology.base import GIB
 from validate.bench import system as harness
 from validate.bench.cases import Case
 from validate.bench.compute import numbers

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from costmodels.profiles.profile import Profile
 from planner.command.arguments import Parser
-from topology.base.errors import InputError
-from topology.catalogue.tables import hardware
+from topology.base import InputError
+from topology.catalogue import find_hardware
 from validate.bench import system as harness
 from validate.bench.compact import read_csv, to_csv, to_json, without_names
 from validate.calibrate import Calibrated
@@ -108,7 +108,7 @@ def place_of(manifest: dict[str, Any]) -> Place:
     """Say where rows were measured."""
     name = hardware_of(manifest)
     return Place(
-        device=hardware(name).device,
+        device=find_hardware(name).device,
         fabric=fabric_of(manifest, name),
         nccl=release_of(manifest),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from planner.command.arguments import Parser
-from topology.base.errors import InputError, one_line
+from topology.base import InputError, one_line
 from validate.bench import system as harness
 from validate.fit.rows import Row, read_rows
 from validate.plans.asked import check_gpus, check_positive

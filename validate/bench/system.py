@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.fit.rows import Row, line, whole
 
 ROWS: Final = "rows.jsonl"

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.bench import system as harness
 from validate.bench.cases import Case, all_cases, runs
 from validate.bench.environment import describe

@@ -26,8 +26,8 @@ from costmodels.collectives.parameters import UNITS, link_class
 from costmodels.collectives.ring import Ring
 from costmodels.collectives.tuning import Numbers, candidates
 from costmodels.collectives.twoshot import Twoshot
-from topology.base.units import parse
-from topology.catalogue.fabric import Fabric
+from topology.base import parse
+from topology.catalogue import Fabric
 
 Array = NDArray[np.float64]
 Build = Callable[[Curve, Op, Fabric], Collective]

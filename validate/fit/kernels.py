@@ -25,9 +25,8 @@ from costmodels.kernels.parameters import (
 )
 from costmodels.kernels.pointwise import stream_time
 from costmodels.profiles.profile import Fit
-from topology.base.errors import UncalibratedError
-from topology.base.units import FlopPerSecond
-from topology.catalogue.devices import Device
+from topology.base import FlopPerSecond, UncalibratedError
+from topology.catalogue import Device
 from validate.fit.judging import LEAST, Judged, judge
 from validate.fit.records import ATTENTION_FREE, MATMUL_FREE
 from validate.fit.robust import Problem, Values, Vector

@@ -18,10 +18,8 @@ from costmodels.collectives.operations import read_op
 from costmodels.collectives.parameters import Fitted, link_class
 from costmodels.collectives.tables import library, tuning
 from costmodels.profiles.profile import Fit
-from topology.base.errors import UncalibratedError
-from topology.base.sources import Sourced
-from topology.base.units import Bytes, Seconds
-from topology.catalogue.fabric import Fabric
+from topology.base import Bytes, Seconds, Sourced, UncalibratedError
+from topology.catalogue import Fabric
 from validate.fit.collectives import Measurement, Recipe, builder, curve_of
 from validate.fit.judging import LEAST, judge
 from validate.fit.robust import Problem, Values, Vector

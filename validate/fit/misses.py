@@ -9,9 +9,8 @@ import numpy as np
 from costmodels.collectives import Settings, collective_time
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.profiles.profile import Profile
-from topology.base.errors import ModelError
-from topology.catalogue.devices import Device
-from topology.catalogue.fabric import Fabric
+from topology.base import ModelError
+from topology.catalogue import Device, Fabric
 from validate.fit.rows import Row
 
 HEADERS: Final = ("group", "rows", "median", "ninth decile", "worst", "bias", "worst case")

@@ -5,10 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodels.profiles.profile import Profile, load_profile
-from topology.base.errors import InputError
-from topology.catalogue.fabric import Fabric
-from topology.catalogue.names import by_product
-from topology.catalogue.tables import hardware, names
+from topology.base import InputError
+from topology.catalogue import Fabric, by_product, find_hardware, gpu_names
 from validate.fit.collectives import Recipe
 from validate.fit.kernels import fit_kernels
 from validate.fit.links import Links, fit_hiding, fit_links
@@ -45,7 +43,7 @@ def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
         If the machine is not in the catalogue, its GPUs differ, or there are too few rows.
     """
     name = hardware_of(measured.manifest)
-    device = hardware(name).device
+    device = find_hardware(name).device
     date = str(measured.manifest.get("date", ""))
     identity = f"fit {measured.source}"
     kernels = fit_kernels(measured.rows, device, measured.source, identity)
@@ -103,7 +101,7 @@ def hardware_of(manifest: Manifest) -> str:
         raise InputError(f"measurements: got different GPUs ({', '.join(products)}), wanted one")
     if "MIG" in products[0] or "Enabled" in str(manifest.get("mig", "")):
         raise InputError(f"measurements: got a slice of a GPU ({products[0]}), wanted whole ones")
-    found = by_product(names(), products[0])
+    found = by_product(gpu_names(), products[0])
     if found is None:
         raise InputError(f"measurements: {products[0]!r} is not in the catalogue of hardware")
     return found
@@ -113,7 +111,7 @@ def fabric_of(manifest: Manifest, name: str) -> Fabric:
     """Describe the links among the GPUs that were measured together."""
     machine = manifest["machine"]
     ranks = int(machine.get("ranks", 1))
-    fabric = hardware(name).fabric(ranks)
+    fabric = find_hardware(name).fabric(ranks)
     if ranks > 1 and not machine.get("peer_access", True):
         return replace(fabric, peer_to_peer=False)
     return fabric

@@ -23,7 +23,7 @@ from costmodels.kernels.parameters import (
     Parameters,
     Provenance,
 )
-from topology.base.units import FlopPerSecond, parse
+from topology.base import FlopPerSecond, parse
 from validate.accuracy.kernels import Measurement, summary
 
 Vector = NDArray[np.float64]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from costmodels.profiles.profile import Profile
-from topology.base.units import counted
+from topology.base import counted
 from validate.fit import table
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from topology.base.errors import InputError
+from topology.base import InputError
 
 _TEXTS: Final = ("key", "family", "mode", "error")
 

@@ -10,8 +10,8 @@ from costmodels.kernels.calibration import KernelCalibration
 from costmodels.kernels.pointwise import pointwise_time
 from costmodels.profiles.profile import RuntimeCalibration
 from costmodels.runtime import Fusion
-from topology.base.sources import Sourced
-from topology.catalogue.devices import Device
+from topology.base import Sourced
+from topology.catalogue import Device
 from validate.fit.links import host_of_calls
 from validate.fit.rows import Row
 
@@ -118,8 +118,8 @@ def fusion_of(
 
     Examples
     --------
-    >>> from topology.catalogue.tables import devices
-    >>> h100 = devices()["h100-sxm"]
+    >>> from topology.catalogue import all_devices
+    >>> h100 = all_devices()["h100-sxm"]
     >>> sizes = [1e5, 1e7, 1e9]
     >>> samples = [Sample(traffic=b, seconds=3 * pointwise_time(b, h100)) for b in sizes]
     >>> fusion_of(samples, h100, None)

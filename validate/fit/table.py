@@ -8,9 +8,8 @@ from typing import Final
 from costmodels.collectives import collective_time
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.profiles.profile import Fit, Profile
-from topology.base.errors import InputError
-from topology.base.units import GIB, MIB, counted, format_seconds
-from topology.catalogue.tables import hardware
+from topology.base import GIB, MIB, InputError, counted, format_seconds
+from topology.catalogue import find_hardware
 
 FIT_HEADERS: Final = (
     "table", "rows", "median", "worst", "held out", "its median", "ninth decile", "its worst"
@@ -247,7 +246,7 @@ def _number(value: float) -> str:
 
 def examples(profile: Profile) -> dict[str, float]:
     """Seconds of a few operations that people know."""
-    found = hardware(profile.hardware)
+    found = find_hardware(profile.hardware)
     device, known = found.device, profile.kernels
     times = {
         "product 4096 x 12288 x 3072": matmul_time(

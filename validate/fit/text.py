@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from costmodels.collectives.parameters import Fitted
 from costmodels.collectives.times import Times
 from costmodels.profiles.profile import FORMAT, Fit, Profile, RuntimeCalibration
-from topology.base.sources import Sourced
+from topology.base import Sourced
 from validate.fit import collectives as fit_collectives
 from validate.fit import records as fit_kernels
 from validate.fit.collectives import CurveFit

@@ -18,8 +18,8 @@ from costmodels.collectives.parameters import link_class
 from costmodels.collectives.settings import LAUNCHES, Launch
 from costmodels.collectives.times import Times
 from costmodels.profiles.profile import Fit
-from topology.base.units import MIB
-from topology.catalogue.fabric import Fabric
+from topology.base import MIB
+from topology.catalogue import Fabric
 from validate.fit.robust import Vector
 from validate.fit.rows import Row
 

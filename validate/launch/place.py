@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from topology.base.errors import InputError
+from topology.base import InputError
 
 PROGRESS: Final = "VALIDATE_PROGRESS"
 """Variable that names the folder of heartbeats; the parent sets it."""

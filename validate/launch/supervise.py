@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.launch import causes
 from validate.launch import system as harness
 from validate.launch.limits import LaunchResult, Limits

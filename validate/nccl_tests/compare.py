@@ -9,12 +9,8 @@ import numpy as np
 from costmodels.collectives import Settings, choose
 from costmodels.collectives.operations import PROTOCOLS, read_op
 from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
-from topology.base.errors import InputError
-from topology.base.units import counted, format_bytes
-from topology.catalogue.fabric import Fabric
-from topology.catalogue.names import by_product
-from topology.catalogue.tables import hardware as find_hardware
-from topology.catalogue.tables import hardware_names, names
+from topology.base import InputError, counted, format_bytes
+from topology.catalogue import Fabric, all_hardware, by_product, find_hardware, gpu_names
 from validate.nccl_tests.diagnosis import Run, diagnose, disturbances, disturbed
 from validate.nccl_tests.fabric import as_said
 from validate.nccl_tests.log import Log, read_log, with_op
@@ -141,8 +137,8 @@ def other_hardware(log: Log, name: str) -> str:
     >>> other_hardware(Log(product="NVIDIA H100 80GB HBM3"), "a100-sxm-80gb")
     'the log names NVIDIA H100 80GB HBM3 (h100-sxm), priced as a100-sxm-80gb'
     """
-    named = by_product(names(), log.product) if log.product else None
-    if named is None or named == name or name not in hardware_names():
+    named = by_product(gpu_names(), log.product) if log.product else None
+    if named is None or named == name or name not in all_hardware():
         return ""
     if find_hardware(named).device == find_hardware(name).device:
         return ""
@@ -170,7 +166,7 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
     if setting.ground is not None:
         part = setting.ground.on(ranks, hosts)
         return part.fabric(), part.machine.hardware or part.machine.name, ()
-    name = setting.hardware or by_product(names(), log.product)
+    name = setting.hardware or by_product(gpu_names(), log.product)
     if not name:
         shown = repr(log.product[:40]) if log.product else "nothing"
         raise InputError(

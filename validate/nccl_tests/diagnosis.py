@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 from costmodels.collectives import Settings, collective_time, least_bytes, supports
 from costmodels.collectives.calibration import Calibration
 from costmodels.collectives.operations import Op
-from topology.base.units import MIB, BytesPerSecond, format_bytes, format_seconds
-from topology.catalogue.fabric import Fabric, Network
-from topology.catalogue.hardware import pcie_bandwidth
-from topology.catalogue.rates import NvlinkGeneration
-from topology.catalogue.tables import rates
+from topology.base import MIB, BytesPerSecond, format_bytes, format_seconds
+from topology.catalogue import Fabric, Network, NvlinkGeneration, link_rates, pcie_bandwidth
 
 Array = NDArray[np.float64]
 
@@ -244,7 +241,7 @@ def _bridges(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
     known = _BRIDGES.get(fabric.architecture)
     if known and fabric.ranks == 2 * fabric.nodes:
         generation, links = known
-        bandwidth = BytesPerSecond(links * rates().nvlink_rate(generation).value)
+        bandwidth = BytesPerSecond(links * link_rates().nvlink_rate(generation).value)
         joined = replace(fabric, link="nvlink", bandwidth=bandwidth, peer_to_peer=True)
         yield "an NVLink bridge joins the two GPUs (describe them with --topology)", joined
 

@@ -5,11 +5,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, get_args
 
-from topology.base.units import BytesPerSecond, counted
-from topology.catalogue.fabric import Fabric, Network, NetworkKind, behind_one_uplink
-from topology.catalogue.hardware import Hardware, pcie_bandwidth
-from topology.catalogue.instances import named_instance
-from topology.catalogue.tables import instances
+from topology.base import BytesPerSecond, counted
+from topology.catalogue import (
+    Fabric,
+    Hardware,
+    Network,
+    NetworkKind,
+    behind_one_uplink,
+    named_instance,
+    pcie_bandwidth,
+    rented_machines,
+)
 from validate.nccl_tests.network import LinksText, gigabit
 
 _BEFORE_P5: Final = ("volta", "turing", "ampere")  # in machines with EFA's first generation
@@ -65,7 +71,7 @@ def _by_network(
 
 def _switched(said: LinksText) -> LinksText:
     """Count what variables, and the type of a machine, say where nothing else says it."""
-    known, machine = said.switches, named_instance(instances(), said.instance)
+    known, machine = said.switches, named_instance(rented_machines(), said.instance)
     kind = next((name for name in get_args(NetworkKind) if name == known.network), None)
     nics = said.nics or (0 if said.total else known.ports)
     if machine and said.kind in (None, machine.network):
@@ -140,8 +146,8 @@ def _kind(usual: Network, said: LinksText, node: Hardware, product: str) -> Netw
 def _near(local: int, nics: int, node: Hardware) -> int:
     """Count the NICs that some GPUs of a node use: each the ones beside it.
 
-    >>> from topology.catalogue.tables import hardware
-    >>> _near(1, 8, hardware("h100-sxm")), _near(8, 32, hardware("h100-sxm"))
+    >>> from topology.catalogue import find_hardware
+    >>> _near(1, 8, find_hardware("h100-sxm")), _near(8, 32, find_hardware("h100-sxm"))
     (1, 32)
     """
     return min(nics, local * -(-nics // node.gpus))

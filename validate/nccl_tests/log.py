@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.collectives.operations import Op
-from topology.base.errors import InputError
-from topology.readers.lines import MOST_CHARACTERS, plain_lines
+from topology.base import MOST_CHARACTERS, InputError
+from topology.readers.lines import plain_lines
 from validate.nccl_tests.network import (
     LinksText,
     read_environment,

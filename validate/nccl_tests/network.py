@@ -4,9 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from topology.catalogue.fabric import NetworkKind
-from topology.catalogue.instances import named_instance
-from topology.catalogue.tables import instances
+from topology.catalogue import NetworkKind, named_instance, rented_machines
 from validate.nccl_tests.variables import Switches, read_switches
 
 _KINDS: Final[tuple[tuple[str, NetworkKind], ...]] = (
@@ -155,7 +153,7 @@ def read_line(line: str, said: LinksText) -> LinksText:
     >>> found.kind, found.nics
     ('infiniband', 2)
     """
-    machine = named_instance(instances(), line)
+    machine = named_instance(rented_machines(), line)
     said = replace(
         said,
         switches=read_switches(line, said.switches),

@@ -12,8 +12,8 @@ from typing import Final
 from costmodels.collectives import supports
 from costmodels.collectives.operations import OPS, Op
 from planner.collectives import bus_factor
-from topology.base.errors import InputError
-from topology.catalogue.fabric import Fabric
+from topology.base import InputError
+from topology.catalogue import Fabric
 from validate.nccl_tests.log import Log, named_op
 from validate.nccl_tests.rows import SURE, LogRow
 

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from costmodels.collectives.operations import Op
-from topology.base.errors import InputError
+from topology.base import InputError
 
 _ITEM_BYTES: Final = {
     "int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,

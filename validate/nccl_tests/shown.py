@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.collectives.operations import Op
 from planner.rendering.plot import plot
-from topology.base.units import format_bytes, format_seconds
+from topology.base import format_bytes, format_seconds
 from validate.nccl_tests.diagnosis import SMALL
 
 HEADERS: Final = (

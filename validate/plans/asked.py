@@ -6,9 +6,8 @@ from typing import Final
 
 from planner.request.plan import parse_plan
 from planner.request.request import LARGEST
-from topology.base.errors import InputError
-from topology.catalogue.names import by_product
-from topology.catalogue.tables import names
+from topology.base import InputError
+from topology.catalogue import by_product, gpu_names
 from validate.plans.cases import RUNNABLE, Case
 
 MOST_PROVED: Final = 128
@@ -120,7 +119,7 @@ def hardware_of(product: str, asked: str = "") -> str:
     """
     if not product:
         return asked or "h100-sxm"
-    kind = by_product(names(), product)
+    kind = by_product(gpu_names(), product)
     if not asked and kind is None:
         raise InputError(
             f"{product!r} is not in the catalogue: say what it is most like with --hardware"
@@ -139,5 +138,5 @@ def check_product(hardware: str, product: str, tell: Callable[[str], None]) -> N
         If the catalogue knows the machine's GPUs by another name.
     """
     hardware_of(product, hardware)
-    if by_product(names(), product) is None:
+    if by_product(gpu_names(), product) is None:
         tell(f"{product!r} is not in the catalogue: it is predicted as {hardware}")

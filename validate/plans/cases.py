@@ -12,8 +12,8 @@ from planner.request.plan import Plan, parse_plan
 from planner.request.request import EXECUTOR, Request, TowerHabit
 from planner.request.workload import Workload
 from planner.search.evaluate import workload_of
-from topology.base.errors import InputError, ModelError, unknown
-from topology.catalogue.devices import Precision
+from topology.base import InputError, ModelError, unknown
+from topology.catalogue import Precision
 
 Mode = Literal["eager", "compile", "graph"]
 Stage = Literal["denoise", "prefill", "decode"]

@@ -11,7 +11,7 @@ from costmodels.tables import profile_for
 from planner.models import read_model
 from planner.request.plan import parse_plan
 from planner.search.plans import objections
-from topology.base.errors import IllegalPlanError, InputError
+from topology.base import IllegalPlanError, InputError
 from validate.launch import Limits, Place, find_place, is_rank
 from validate.plans import files as harness
 from validate.plans.asked import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, cast
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.plans.preflight import Facts
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name,memory.total"

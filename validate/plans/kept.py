@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from topology.base.units import counted
+from topology.base import counted
 from validate.plans.cases import Case
 from validate.plans.measured import Measured
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal, cast
 
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.plans.cases import Case, read_case
 
 Status = Literal["done", "wrong", "out of memory", "failed", "illegal"]

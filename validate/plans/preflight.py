@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from topology.base.units import GIB, format_bytes
+from topology.base import GIB, format_bytes
 
 SHARED_MEMORY: Final = 1.0 * GIB
 """Bytes of /dev/shm that NCCL and PyTorch need; containers often have 64 MB."""

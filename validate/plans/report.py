@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from topology.base.units import counted, format_bytes, format_seconds
+from topology.base import counted, format_bytes, format_seconds
 from validate.plans.compare import Comparison, Ranking, Summary
 
 HEADERS: Final = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
-from topology.base.errors import InputError, ModelError
+from topology.base import InputError, ModelError
 from validate.launch import LaunchResult, Limits, Place, launch
 from validate.plans import files as harness
 from validate.plans.asked import check_cases, check_product

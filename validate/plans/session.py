@@ -13,9 +13,8 @@ from typing import Final, cast
 
 from costmodels.tables import profile_for
 from planner.command.arguments import Parser, whole
-from topology.base.errors import InputError, ModelError, unknown
-from topology.catalogue.tables import hardware as find_hardware
-from topology.readers.files import is_file
+from topology.base import InputError, ModelError, is_file, unknown
+from topology.catalogue import find_hardware
 from validate.launch import Limits
 from validate.plans import files as harness
 from validate.plans.asked import check_cases, check_gpus, check_positive, hardware_of

@@ -24,7 +24,7 @@ from planner.lowering.lower import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from topology.base.errors import ModelError
+from topology.base import ModelError
 from validate.reference import functions
 from validate.reference.weights import Array, Source
 

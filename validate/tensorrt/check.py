@@ -32,8 +32,7 @@ from planner.tensorrt.runner.weights import drawn
 from planner.tensorrt.schedule import schedule
 from planner.tensorrt.sheet import Network
 from planner.tensorrt.sizes import enqueue
-from topology.base.errors import IllegalPlanError, ModelError
-from topology.base.units import Seconds
+from topology.base import IllegalPlanError, ModelError, Seconds
 from validate.launch import Place
 from validate.plans.cases import Case, Subject, look_up
 from validate.plans.small import shrink

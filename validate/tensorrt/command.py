@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from planner.request.plan import parse_plan
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.launch import Place, find_place, is_rank
 from validate.plans import files as harness
 from validate.plans.asked import check_gpus, check_plans, check_positive, check_proof

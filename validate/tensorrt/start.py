@@ -21,7 +21,7 @@ from planner.tensorrt.runner.build import Options
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.meeting import Meeting, join
 from planner.tensorrt.runner.processes import start
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.launch import Place
 from validate.plans.files import children
 

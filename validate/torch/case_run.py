@@ -12,7 +12,7 @@ import torch
 
 from costmodels import memory
 from costmodels.program.ops import Attention, Loop, Program
-from topology.base.errors import InputError
+from topology.base import InputError
 from validate.launch import Progress
 from validate.plans.cases import Mode, Subject
 from validate.torch.attention import kernel_for, shape_for

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from topology.base.errors import ModelError
+from topology.base import ModelError
 from validate.launch import Place, Progress
 
 RENDEZVOUS_S: Final = 60

@@ -9,7 +9,7 @@ from typing import Final, cast
 import torch
 
 from planner.search.plans import objections
-from topology.base.errors import ModelError
+from topology.base import ModelError
 from validate.launch.causes import is_aftermath
 from validate.plans import files as harness
 from validate.plans.cases import Case, Subject, digest_of, look_up

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from planner.command.arguments import Parser
-from topology.base.errors import InputError, ModelError
+from topology.base import InputError, ModelError
 from validate.launch import Place, begin, find_place
 from validate.plans import files as harness
 from validate.plans.cases import Case, read_case

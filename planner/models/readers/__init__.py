@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast
 from planner.models.architecture import Model
 from planner.models.fields import Fields
 from planner.models.readers.classes import ARCHITECTURES, DECODERS, DIFFUSION, ENCODERS
-from topology.base.errors import InputError, unknown
+from topology.base import InputError, unknown
 
 _DECODER_KEYS: Final = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 

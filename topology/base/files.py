@@ -1,12 +1,13 @@
-"""The one place where a reader opens a file, or looks at the variables it runs with."""
+"""Files as users give and get them, and the variables a command runs with."""
 
 import os
 from pathlib import Path
+from typing import Final
 
 from topology.base.errors import InputError, TopologyError
-from topology.readers.lines import MOST_CHARACTERS
 
-_LONGEST_PATH = 1024
+MOST_CHARACTERS: Final = 10 * 2**20
+_LONGEST_PATH: Final = 1024
 
 
 def text_of(source: str | Path) -> str:
