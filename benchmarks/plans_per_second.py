@@ -11,7 +11,7 @@ import numpy as np
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.plans import plans
-from planner.search.search import question_of
+from planner.search.search import resolve
 from planner.search.sweep import sizes, sweep
 
 PLANS = 100_000
@@ -19,15 +19,15 @@ PLANS = 100_000
 
 def measure(name: str, gpus: int = 8) -> tuple[float, int]:
     """Seconds for `PLANS` plans of a model, and how many of them are legal."""
-    question = question_of(Request(model=name, gpus=gpus))
-    every: list[Plan] = list(plans(question.model, gpus))
+    scenario = resolve(Request(model=name, gpus=gpus))
+    every: list[Plan] = list(plans(scenario.model, gpus))
     count = -(-PLANS // len(every))
     step = 32 * np.arange(1, 65)
     height, width = (side.ravel()[:count] for side in np.meshgrid(step, step))
-    frames, steps = question.model.defaults.frames, question.model.defaults.steps
-    work = sizes(question.model, question.workload, height, width, frames, steps)
+    frames, steps = scenario.model.defaults.frames, scenario.model.defaults.steps
+    work = sizes(scenario.model, scenario.workload, height, width, frames, steps)
     start = time.perf_counter()
-    found = sweep(question.model, work, every, question.site)
+    found = sweep(scenario.model, work, every, scenario.deployment)
     seconds = time.perf_counter() - start
     return seconds * PLANS / found.latency_s.size, int(np.isfinite(found.latency_s).sum())
 

@@ -18,7 +18,7 @@ from planner.engines.tables import engine_name, engines
 from planner.request.plan import Plan, parse_plan
 from planner.request.request import EXECUTOR, LARGEST, Request, whole_number
 from planner.search.outcome import PlanEstimate
-from planner.search.search import Recommendation, find, question_of, single_plan
+from planner.search.search import Recommendation, find, resolve, single_plan
 from topology.base import InputError, shown
 from topology.catalogue import Fabric, find_hardware
 
@@ -120,8 +120,8 @@ def estimate(
     InputError
         If a name or a number cannot be right, or the plan cannot run (`IllegalPlanError`).
     """
-    question = question_of(request_of(model, gpus, asked, plan))
-    return single_plan(question, plan)
+    scenario = resolve(request_of(model, gpus, asked, plan))
+    return single_plan(scenario, plan)
 
 
 def simulate(
@@ -146,7 +146,7 @@ def simulate(
     """
     from planner.simulation.simulation import simulate as run  # noqa: PLC0415  # few ask for it
 
-    return run(question_of(request_of(model, gpus, asked, plan)), plan, even=even, slow=slow)
+    return run(resolve(request_of(model, gpus, asked, plan)), plan, even=even, slow=slow)
 
 
 def recommend(model: str, gpus: int | None = None, **asked: object) -> Recommendation:
@@ -157,7 +157,7 @@ def recommend(model: str, gpus: int | None = None, **asked: object) -> Recommend
     InputError
         If a name or a number cannot be right.
     """
-    return find(question_of(request_of(model, gpus, asked)))
+    return find(resolve(request_of(model, gpus, asked)))
 
 
 def collective(  # noqa: PLR0913  # the contract's signature
@@ -216,9 +216,9 @@ def _links(gpus: int, nodes: int, hardware: str | None, topology: str) -> tuple[
     if not topology:
         found = find_hardware(hardware or "h100-sxm")
         return found.fabric(gpus, nodes), found.name
-    from planner.request.subset import ground_of  # noqa: PLC0415  # only machines need it
+    from planner.request.subset import read_machine  # noqa: PLC0415  # only machines need it
 
-    whole = ground_of(
+    whole = read_machine(
         topology, detect=False, hardware=hardware or "", pcie_generation=None, nodes=nodes
     )
     part = whole.on(gpus, nodes)

@@ -11,7 +11,7 @@ from topology.base import InputError, counted, format_bytes, format_seconds, par
 from topology.catalogue import Fabric, Network, find_hardware
 
 if TYPE_CHECKING:
-    from planner.request.subset import Ground
+    from planner.request.subset import Subset
 
 USUAL: Final = "1KiB:1GiB"
 WANTED: Final = "1MiB, 1KiB:1GiB, or several with commas"
@@ -192,7 +192,7 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     nodes: int = 0,
     algorithm: str = "auto",
     launch: str = "graph",
-    ground: "Ground | None" = None,
+    subset: "Subset | None" = None,
     profile: str = "",
     here: bool = False,
 ) -> CollectiveTable:
@@ -200,9 +200,9 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
 
     Parameters
     ----------
-    ground : a machine to take the GPUs from instead of catalogue hardware.
+    subset : a machine to take the GPUs from instead of catalogue hardware.
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
-    here : `ground` is the machine this runs on, which may have a profile of its own.
+    here : `subset` is the machine this runs on, which may have a profile of its own.
 
     Raises
     ------
@@ -213,12 +213,12 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
         raise InputError(f"gpus: got {gpus}, wanted a whole number from 2 to {MOST_GPUS}")
     if not 0 <= nodes <= MOST_NODES:
         raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
-    if ground is None:
+    if subset is None:
         fabric, name = links(gpus, hardware, nodes)
     else:
-        part = ground.on(gpus, nodes)
+        part = subset.on(gpus, nodes)
         fabric, name = part.fabric(), part.machine.hardware or part.machine.name
-    known = curves_of(name, profile, ground if here else None)
+    known = curves_of(name, profile, subset if here else None)
     way = Way(algorithm=algorithm, launch=launch, known=known)
     rows = [_row(op, size, fabric, way) for size in sizes_of(sizes)]
     return CollectiveTable(
@@ -231,7 +231,7 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     )
 
 
-def curves_of(hardware: str, profile: str, own: "Ground | None") -> Calibration:
+def curves_of(hardware: str, profile: str, own: "Subset | None") -> Calibration:
     """Take the curves of a profile: the one asked for, that of the machine `own`, or the usual."""
     if own is None:
         known = profile_for(hardware, profile)

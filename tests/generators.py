@@ -10,7 +10,7 @@ from costmodels.program.ops import Pointwise, Tensor
 from planner.request.plan import AXES, Plan, parse_plan
 from planner.request.request import Request
 from planner.search.outcome import PlanEstimate
-from planner.search.search import find, price, question_of
+from planner.search.search import find, price, resolve
 from topology.base import InputError
 
 MODELS = ("cosmos3-nano", "flux.1-dev", "wan2.1-14b", "hunyuanvideo", "sd3.5-large", "qwen-image")
@@ -20,7 +20,7 @@ MODELS = ("cosmos3-nano", "flux.1-dev", "wan2.1-14b", "hunyuanvideo", "sd3.5-lar
 @cache
 def asked(model, gpus=8, **more):
     """A request with everything it names looked up."""
-    return question_of(Request(model=model, gpus=gpus, **more))
+    return resolve(Request(model=model, gpus=gpus, **more))
 
 
 @cache

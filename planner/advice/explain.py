@@ -13,7 +13,7 @@ from planner.search.counts import spread
 from planner.search.outcome import APART, PlanEstimate, worded
 from planner.search.plans import unsupported
 from planner.search.remarks import context_remark, throughput_remark
-from planner.search.search import TIE, Question, Recommendation, launch_of, price
+from planner.search.search import TIE, Recommendation, Scenario, launch_of, price
 from topology.base import counted, format_bytes, format_seconds
 
 REPLICAS: Final = 1.3
@@ -35,15 +35,15 @@ LITTLE: Final = 1.25
 """A doubling of the GPUs that gains less than this is not worth its price to everybody."""
 
 
-def advice(question: Question, answer: Recommendation) -> Iterator[str]:
+def advice(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
     """Yield sentences about a recommendation, the most useful first."""
     if not answer.plans:
-        yield from _nothing(question, answer)
+        yield from _nothing(scenario, answer)
         return
     first = answer.lead or answer.plans[0]
-    yield from _seats(question, first)
+    yield from _seats(scenario, first)
     same = [one for one in answer.plans if one.gpus == first.gpus]
-    able = runnable(question, {first.gpus: same})[first.gpus]
+    able = runnable(scenario, {first.gpus: same})[first.gpus]
     rivals = [one for one in able if one is not first]
     if rivals and answer.request.objective == "latency":
         yield _why(first, rivals[0])
@@ -51,21 +51,21 @@ def advice(question: Question, answer: Recommendation) -> Iterator[str]:
     elif rivals:
         yield _better(first, rivals[0], answer.request.objective)
     yield from (f"{first.plan}: {remark}" for remark in first.remarks)
-    yield from _runnable(question, answer)
-    yield from _fewer(question, first, answer)
+    yield from _runnable(scenario, answer)
+    yield from _fewer(scenario, first, answer)
     yield from _replicas(first, able, answer.request.objective)
-    yield from context_remark(question.model, question.workload)
-    yield from throughput_remark(question.model.kind, answer.request.batch, first.gpus)
-    yield from _decode(question, first)
+    yield from context_remark(scenario.model, scenario.workload)
+    yield from throughput_remark(scenario.model.kind, answer.request.batch, first.gpus)
+    yield from _decode(scenario, first)
 
 
-def _nothing(question: Question, answer: Recommendation) -> Iterator[str]:
-    lacking = list(unsupported(question.model))
+def _nothing(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
+    lacking = list(unsupported(scenario.model))
     if lacking:
         yield from lacking
         return
-    gpus = question.request.gpus
-    yield f"no plan of {counted(gpus, 'GPU')} can run; {would_fit(question, _short(answer))}"
+    gpus = scenario.request.gpus
+    yield f"no plan of {counted(gpus, 'GPU')} can run; {would_fit(scenario, _short(answer))}"
 
 
 def _short(answer: Recommendation) -> list[PlanEstimate]:
@@ -145,19 +145,19 @@ def _than(gain: str) -> str:
     return "as" if "times" in gain else "than"
 
 
-def _runnable(question: Question, answer: Recommendation) -> Iterator[str]:
+def _runnable(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
     """Where no engine runs the first plan, name the best that one does."""
     if not answer.launch or any(not one.reason for one in answer.launch):
         return
     for one in answer.plans[1:LOOKED_AT]:
-        able = [launch.engine for launch in launch_of(question, one) if not launch.reason]
+        able = [launch.engine for launch in launch_of(scenario, one) if not launch.reason]
         if able:
             yield (
                 f"none of the engines below runs {answer.plans[0].plan}; {able[0]} runs "
                 f"{one.plan}, {format_seconds(one.latency_s)}"
             )
             return
-    yield f"none of the engines below runs these plans; {would_fit(question, _short(answer))}"
+    yield f"none of the engines below runs these plans; {would_fit(scenario, _short(answer))}"
 
 
 def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[str]:
@@ -186,14 +186,14 @@ def _break_even(first: PlanEstimate, rival: PlanEstimate, name: str) -> float | 
     return -rest / part
 
 
-def _seats(question: Question, first: PlanEstimate) -> Iterator[str]:
+def _seats(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
     """Which GPUs of a machine the plan uses, and in which order."""
-    where, ground = first.placement, question.site.ground
-    if where is None or ground is None:
+    where, subset = first.placement, scenario.deployment.subset
+    if where is None or subset is None:
         return
     from planner.placement.seating import pairs_of  # noqa: PLC0415  # only machines need it
 
-    every = len(ground.machine.gpus)
+    every = len(subset.machine.gpus)
     if where.devices == tuple(range(every)):
         return
     groups = ", ".join(pairs_of(first.plan, where.devices))
@@ -218,13 +218,15 @@ def _replicas(first: PlanEstimate, able: list[PlanEstimate], objective: Objectiv
         )
 
 
-def _fewer(question: Question, first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
+def _fewer(scenario: Scenario, first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
     """When fewer GPUs are as fast, or much cheaper."""
     smaller = [one for one in answer.scaling if one.gpus < first.gpus]
     if not smaller or answer.request.objective in ("memory", "cost"):
         return
     half = max(smaller, key=lambda found: found.gpus)
-    where = {one.gpus: spread(question.request.gpus, question.site, one.gpus) for one in smaller}
+    where = {
+        one.gpus: spread(scenario.request.gpus, scenario.deployment, one.gpus) for one in smaller
+    }
     if answer.request.objective == "throughput":
         gain = _gain(first.throughput_per_s / half.throughput_per_s, "as many", "more")
         rest = f"{_than(gain)} {half.gpus}{where[half.gpus]}"
@@ -269,14 +271,14 @@ def _doubling(first: PlanEstimate, half: PlanEstimate, where: str) -> str:
     )
 
 
-def _decode(question: Question, first: PlanEstimate) -> Iterator[str]:
+def _decode(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
     """Offer a parallel VAE decode, where engines have one and it would show."""
-    vae = question.model.vae
+    vae = scenario.model.vae
     share = first.stages_s.get("vae_decode", 0.0) / first.latency_s
     if vae is None or not vae.parallel or first.gpus == 1 or first.plan.vae > 1 or share < TIE:
         return
-    wide = price(question, replace(first.plan, vae=first.gpus))
-    if wide.latency_s < first.latency_s and not refusal(question, wide):
+    wide = price(scenario, replace(first.plan, vae=first.gpus))
+    if wide.latency_s < first.latency_s and not refusal(scenario, wide):
         yield (
             f"the VAE decode on one GPU is {100 * share:.0f} % of the time; split over all "
             f"({wide.plan}) the whole takes {format_seconds(wide.latency_s)}"

@@ -8,7 +8,7 @@ from planner.request.plan import Plan
 from planner.request.request import EXECUTOR
 from planner.search.outcome import Mark, PlanEstimate
 from planner.search.plans import nearest
-from planner.search.search import Question, launch_of
+from planner.search.search import Scenario, launch_of
 from topology.base import format_seconds
 
 Choose = Callable[[Plan, list[Plan]], Sequence[Plan]]
@@ -17,44 +17,44 @@ SIGN: Final = "!"
 """Stands behind a plan's name in a table; the reason follows below."""
 
 
-def marks_of(question: Question, ranked: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
+def marks_of(scenario: Scenario, ranked: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
     """Return a mark for every plan that the engine or the runtime of a request cannot run."""
-    if question.site.engine not in ("", EXECUTOR):
-        return engine_marks(question, ranked)
-    if question.site.runtime.name != "tensorrt":
+    if scenario.deployment.engine not in ("", EXECUTOR):
+        return engine_marks(scenario, ranked)
+    if scenario.deployment.runtime.name != "tensorrt":
         return ()
     from planner.advice.tensorrt_refusals import marks  # noqa: PLC0415  # TensorRT's build on these
 
-    return marks(question, ranked)
+    return marks(scenario, ranked)
 
 
 def runnable(
-    question: Question, found: Mapping[int, list[PlanEstimate]]
+    scenario: Scenario, found: Mapping[int, list[PlanEstimate]]
 ) -> Mapping[int, list[PlanEstimate]]:
     """Keep, of the plans by number of GPUs, those that the engine of a request can run.
 
     All stay where the request names no engine, or the engine can run none of them.
     """
-    able = {n: [one for one in some if not refusal(question, one)] for n, some in found.items()}
+    able = {n: [one for one in some if not refusal(scenario, one)] for n, some in found.items()}
     return able if any(able.values()) else found
 
 
-def refusal(question: Question, one: PlanEstimate) -> str:
+def refusal(scenario: Scenario, one: PlanEstimate) -> str:
     """Say why the engine that a request names cannot run a plan; empty where it can."""
-    if question.site.engine in ("", EXECUTOR):
+    if scenario.deployment.engine in ("", EXECUTOR):
         return ""
-    title = find_engine(question.site.engine).title
-    return next(launch.reason for launch in launch_of(question, one) if launch.engine == title)
+    title = find_engine(scenario.deployment.engine).title
+    return next(launch.reason for launch in launch_of(scenario, one) if launch.engine == title)
 
 
-def engine_marks(question: Question, found: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
+def engine_marks(scenario: Scenario, found: Sequence[PlanEstimate]) -> tuple[Mark, ...]:
     """Return a mark for every plan that the engine of a request cannot run.
 
     Parameters
     ----------
     found : plans, best first.
     """
-    return barred(found, [refusal(question, one) for one in found], nearest)
+    return barred(found, [refusal(scenario, one) for one in found], nearest)
 
 
 def barred(

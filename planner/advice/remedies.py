@@ -26,7 +26,7 @@ from planner.search.evaluate import (
 )
 from planner.search.outcome import PlanEstimate
 from planner.search.plans import nearest, objections, plans
-from planner.search.search import Question, judge, price, rank
+from planner.search.search import Scenario, judge, price, rank
 from topology.base import TopologyError, counted, format_bytes
 from topology.catalogue import Precision
 
@@ -53,7 +53,7 @@ FIXED: Final = ("transformer_weights", "other_weights", "buffers", "runtime")
 FLAGS: Final = ("offload", "precision", "frames", "input_tokens", "batch")
 
 
-def would_fit(question: Question, short: Sequence[PlanEstimate], plan: Plan | None = None) -> str:
+def would_fit(scenario: Scenario, short: Sequence[PlanEstimate], plan: Plan | None = None) -> str:
     """Say what would make a model fit: other settings, smaller requests, more GPUs.
 
     Parameters
@@ -61,14 +61,14 @@ def would_fit(question: Question, short: Sequence[PlanEstimate], plan: Plan | No
     short : every legal split of the GPUs that were asked for, none of which fits.
     plan : the split that was asked for, to stay near it; the best are taken where there is none.
     """
-    ordered = _ordered(short, question.request, plan)
+    ordered = _ordered(short, scenario.request, plan)
     tried = TRIED if plan is None else 1
-    ways = [*islice(_ways(question, ordered, tried), WAYS), *_more(question, legal=bool(short))]
+    ways = [*islice(_ways(scenario, ordered, tried), WAYS), *_more(scenario, legal=bool(short))]
     if ways:
         return f"would {'fit' if short else 'run'}: {', '.join(ways)}"
     if not short:
         return "nothing that was tried can run"
-    return f"nothing tried fits {format_bytes(_room(question))} a GPU"
+    return f"nothing tried fits {format_bytes(_room(scenario))} a GPU"
 
 
 def _ordered(
@@ -81,47 +81,47 @@ def _ordered(
     return sorted(short, key=lambda one: near.index(one.plan))
 
 
-def _room(question: Question) -> float:
-    return room(question.site, question.model.kind)
+def _room(scenario: Scenario) -> float:
+    return room(scenario.deployment, scenario.model.kind)
 
 
-def _ways(question: Question, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
+def _ways(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
     """Yield ways on the same GPUs: other settings, smaller requests, or both at once."""
-    ways = [*_lighter(question, short, tried), *_shorter(question, question, short)]
+    ways = [*_lighter(scenario, short, tried), *_shorter(scenario, scenario, short)]
     if not ways:
-        away = question.request.offload or bool(question.model.encoders)
-        lightest = _asking(question, offload=away, precision=_precisions(question)[-1])
-        ways = list(_shorter(question, lightest, short))
+        away = scenario.request.offload or bool(scenario.model.encoders)
+        lightest = _asking(scenario, offload=away, precision=_precisions(scenario)[-1])
+        ways = list(_shorter(scenario, lightest, short))
     yield from ways
 
 
-def _asking(question: Question, **changes: object) -> Question:
+def _asking(scenario: Scenario, **changes: object) -> Scenario:
     """Ask for something else of the same model on the same machine."""
-    request = replace(question.request, **changes)  # type: ignore[arg-type]  # names are ours
-    workload = workload_of(question.model, request, question.site)
-    return replace(question, request=request, workload=workload)
+    request = replace(scenario.request, **changes)  # type: ignore[arg-type]  # names are ours
+    workload = workload_of(scenario.model, request, scenario.deployment)
+    return replace(scenario, request=request, workload=workload)
 
 
-def _precisions(question: Question) -> list[Precision]:
+def _precisions(scenario: Scenario) -> list[Precision]:
     """List the request's precision, and those of fewer bits that the GPU has units for."""
-    asked, device = question.request.precision, question.site.hardware.device
+    asked, device = scenario.request.precision, scenario.deployment.hardware.device
     bits = WEIGHT_BYTES[asked]
     return [asked, *(p for p in SMALLER if WEIGHT_BYTES[p] < bits and device.peak(p) is not None)]
 
 
-def _lighter(question: Question, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
+def _lighter(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
     """Yield settings under which a split fits: encoders away, fewer bits, and both if need be."""
-    fewer = _precisions(question)[1:]
-    can_offload = bool(question.model.encoders) and not question.request.offload
-    away = [_asking(question, offload=True)] if can_offload else []
-    less = [_asking(question, precision=precision) for precision in fewer]
+    fewer = _precisions(scenario)[1:]
+    can_offload = bool(scenario.model.encoders) and not scenario.request.offload
+    away = [_asking(scenario, offload=True)] if can_offload else []
+    less = [_asking(scenario, precision=precision) for precision in fewer]
     both = [_asking(one, precision=precision) for one in away for precision in fewer]
-    single = [*_first(question, away, short, tried), *_first(question, less, short, tried)]
-    yield from single or _first(question, both, short, tried)
+    single = [*_first(scenario, away, short, tried), *_first(scenario, less, short, tried)]
+    yield from single or _first(scenario, both, short, tried)
 
 
 def _first(
-    question: Question, changed: Sequence[Question], short: Sequence[PlanEstimate], tried: int
+    scenario: Scenario, changed: Sequence[Scenario], short: Sequence[PlanEstimate], tried: int
 ) -> Iterator[str]:
     """Yield the first change under which a split fits, with the fastest of the first that do.
 
@@ -133,19 +133,19 @@ def _first(
         likely = (
             one.plan
             for one in short
-            if one.memory_bytes - _saved(question, other, one) <= _room(other)
+            if one.memory_bytes - _saved(scenario, other, one) <= _room(other)
         )
         fitting = (plan for plan in islice(likely, 4 * TRIED) if _fits(other, plan))
         found = list(islice(fitting, tried))
         if found:
             best = min(found, key=lambda plan: price(other, plan).latency_s)
-            yield _said(question, other, best)
+            yield _said(scenario, other, best)
             return
 
 
-def _saved(question: Question, other: Question, one: PlanEstimate) -> float:
-    """Bytes of a split, priced under `question`, that the settings of `other` save."""
-    model, before, after = question.model, question.request, other.request
+def _saved(scenario: Scenario, other: Scenario, one: PlanEstimate) -> float:
+    """Bytes of a split, priced under `scenario`, that the settings of `other` save."""
+    model, before, after = scenario.model, scenario.request, other.request
     outer = outer_parameters(model, one.plan.axes) * WEIGHT_BYTES["bf16"]
     blocks = one.memory_parts_bytes["transformer_weights"] - outer
     smaller = 1 - WEIGHT_BYTES[after.precision] / WEIGHT_BYTES[before.precision]
@@ -153,30 +153,30 @@ def _saved(question: Question, other: Question, one: PlanEstimate) -> float:
     return blocks * smaller + encoders
 
 
-def _held(question: Question, plan: Plan) -> float:
+def _held(scenario: Scenario, plan: Plan) -> float:
     return peak_of(
-        question.model,
-        question.workload,
+        scenario.model,
+        scenario.workload,
         plan,
-        question.site,
-        offload=question.request.offload,
+        scenario.deployment,
+        offload=scenario.request.offload,
     )
 
 
-def _fits(question: Question, plan: Plan) -> bool:
-    return _legal(question, plan) and _held(question, plan) <= _room(question)
+def _fits(scenario: Scenario, plan: Plan) -> bool:
+    return _legal(scenario, plan) and _held(scenario, plan) <= _room(scenario)
 
 
-def _legal(question: Question, plan: Plan) -> bool:
-    return not any(objections(question.model, question.workload, plan, plan.gpus))
+def _legal(scenario: Scenario, plan: Plan) -> bool:
+    return not any(objections(scenario.model, scenario.workload, plan, plan.gpus))
 
 
-def _said(question: Question, other: Question, plan: Plan) -> str:
+def _said(scenario: Scenario, other: Scenario, plan: Plan) -> str:
     """Write a change as flags of the command line, with the split where there is one.
 
     A way reads ``tp2 with --offload``, or ``--frames 61`` on one GPU.
     """
-    before, after = question.request, other.request
+    before, after = scenario.request, other.request
     flags = [
         f"--{name.replace('_', '-')}" + ("" if name == "offload" else f" {getattr(after, name)}")
         for name in FLAGS
@@ -185,23 +185,23 @@ def _said(question: Question, other: Question, plan: Plan) -> str:
     return f"{plan} with {' '.join(flags)}" if plan.axes else " ".join(flags)
 
 
-def _sizes(question: Question) -> Iterator[tuple[str, range]]:
+def _sizes(scenario: Scenario) -> Iterator[tuple[str, range]]:
     """Yield what a request may have less of, and the smaller numbers to choose from."""
-    request, latent = question.request, question.model.latent
+    request, latent = scenario.request, scenario.model.latent
     if latent is not None and latent.temporal > 1:
-        frames = request.frames or question.model.defaults.frames
+        frames = request.frames or scenario.model.defaults.frames
         yield "frames", range(1 + latent.temporal, frames, latent.temporal)
-    if question.model.kind == "decoder":
-        (_, tokens), *_ = question.workload.tokens
+    if scenario.model.kind == "decoder":
+        (_, tokens), *_ = scenario.workload.tokens
         yield "input_tokens", range(BLOCK, int(tokens), BLOCK)
     yield "batch", range(1, request.batch)
 
 
-def _shorter(question: Question, base: Question, short: Sequence[PlanEstimate]) -> Iterator[str]:
+def _shorter(scenario: Scenario, base: Scenario, short: Sequence[PlanEstimate]) -> Iterator[str]:
     """Yield the largest smaller requests that fit, under the settings of `base`."""
-    shares = {one.plan: _share(question, base, one) for one in short}
+    shares = {one.plan: _share(scenario, base, one) for one in short}
     best = sorted(short, key=lambda one: -shares[one.plan])[:TRIED]
-    for name, values in _sizes(question):
+    for name, values in _sizes(scenario):
         found = [
             (value, one.plan)
             for one in best
@@ -210,58 +210,58 @@ def _shorter(question: Question, base: Question, short: Sequence[PlanEstimate]) 
         ]
         if found:
             value, plan = max(found, key=lambda pair: pair[0])
-            yield _said(question, _asking(base, **{name: value}), plan)
+            yield _said(scenario, _asking(base, **{name: value}), plan)
 
 
-def _share(question: Question, base: Question, one: PlanEstimate) -> float:
+def _share(scenario: Scenario, base: Scenario, one: PlanEstimate) -> float:
     """Share of what grows with the request for which a split has room."""
     parts = one.memory_parts_bytes
     fixed = sum(parts[name] for name in FIXED)
-    spare = _room(base) - fixed + _saved(question, base, one)
+    spare = _room(base) - fixed + _saved(scenario, base, one)
     return spare / max(one.memory_bytes - fixed, 1.0)
 
 
-def _largest(question: Question, plan: Plan, name: str, values: range) -> int | None:
+def _largest(scenario: Scenario, plan: Plan, name: str, values: range) -> int | None:
     """Return the largest of `values` for which a split is legal and fits, if any is."""
 
     def held(value: int) -> float:
-        return _held(_asking(question, **{name: value}), plan)
+        return _held(_asking(scenario, **{name: value}), plan)
 
-    place = bisect_right(values, _room(question), key=held)
+    place = bisect_right(values, _room(scenario), key=held)
     below = (values[index] for index in range(place - 1, -1, -1))
     near = islice(below, LEGAL)
     least = LEAST * values.stop if name != "batch" else 1
     able = (value for value in near if value >= least)
-    return next((v for v in able if _legal(_asking(question, **{name: v}), plan)), None)
+    return next((v for v in able if _legal(_asking(scenario, **{name: v}), plan)), None)
 
 
-def _more(question: Question, *, legal: bool) -> Iterator[str]:
+def _more(scenario: Scenario, *, legal: bool) -> Iterator[str]:
     """Yield the best plan of the next number of GPUs on which one fits.
 
     Parameters
     ----------
     legal : whether the GPUs that were asked for have plans that are legal; else fewer may do too.
     """
-    asked, site = question.request.gpus, question.site
+    asked, deployment = scenario.request.gpus, scenario.deployment
     powers = [2**power for power in range(MOST_GPUS.bit_length())]
     more = [gpus for gpus in powers if gpus > asked]
     fewer = [] if legal else [gpus for gpus in reversed(powers) if gpus < asked]
     for gpus in (*fewer, *more):
-        found = _best(question, gpus)
+        found = _best(scenario, gpus)
         if found is not None:
-            yield f"{found.plan} on {counted(gpus, 'GPU')}{spread(asked, site, gpus)}"
+            yield f"{found.plan} on {counted(gpus, 'GPU')}{spread(asked, deployment, gpus)}"
             return
 
 
-def _best(question: Question, gpus: int) -> PlanEstimate | None:
+def _best(scenario: Scenario, gpus: int) -> PlanEstimate | None:
     """Find the best plan of so many GPUs, with as few pipeline stages as it takes to fit."""
-    site = of_count(question.request.gpus, question.site, gpus)
-    wider = replace(question, site=site)
+    deployment = of_count(scenario.request.gpus, scenario.deployment, gpus)
+    wider = replace(scenario, deployment=deployment)
     try:
-        if site.ground is None:
-            site.hardware.island(gpus, site.nodes)
+        if deployment.subset is None:
+            deployment.hardware.island(gpus, deployment.nodes)
         else:
-            site.on(gpus, question.request.precision)
+            deployment.on(gpus, scenario.request.precision)
     except TopologyError:
         return None
     known: Known = {}
@@ -271,33 +271,33 @@ def _best(question: Question, gpus: int) -> PlanEstimate | None:
         outcomes = [judge(wider, plan, gpus, known) for plan in hopeful]
         found = [one for one in outcomes if isinstance(one, PlanEstimate)]
         if found:
-            return rank(found, replace(question.request, at_most_gpus=False))[0]
+            return rank(found, replace(scenario.request, at_most_gpus=False))[0]
     return None
 
 
-def _hopeful(question: Question, plan: Plan) -> bool:
+def _hopeful(scenario: Scenario, plan: Plan) -> bool:
     """Whether a plan is legal, and one stage of its pipeline fits: the rest is dearer to ask."""
-    if not _legal(question, plan):
+    if not _legal(scenario, plan):
         return False
     if plan.degree("pp") == 1:
         return True
-    one = lower(question.model, question.workload, plan)
-    site, offload = question.site, question.request.offload
-    held = memory_of(question.model, question.workload, one, site, offload=offload)
-    return held[1] <= _room(question)
+    one = lower(scenario.model, scenario.workload, plan)
+    deployment, offload = scenario.deployment, scenario.request.offload
+    held = memory_of(scenario.model, scenario.workload, one, deployment, offload=offload)
+    return held[1] <= _room(scenario)
 
 
-def _worth(question: Question, gpus: int) -> Iterator[Plan]:
+def _worth(scenario: Scenario, gpus: int) -> Iterator[Plan]:
     """Yield plans whose weights and decode may fit; replicas need as much as one alone."""
-    model, request = question.model, question.request
+    model, request = scenario.model, scenario.request
     whole = fixed_parts(
-        model, lower(model, question.workload, Plan()), question.site, offload=request.offload
+        model, lower(model, scenario.workload, Plan()), scenario.deployment, offload=request.offload
     )
     outer = outer_parameters(model, ()) * WEIGHT_BYTES["bf16"]
     blocks = whole["transformer_weights"] - outer
     for plan in plans(model, gpus):
         replicas, cut = plan.degree("dp"), plan.degree("tp") * plan.degree("pp")
-        decode = float(np.max(decode_bytes(model, question.workload, replicas)))
+        decode = float(np.max(decode_bytes(model, scenario.workload, replicas)))
         least = sum(whole.values()) - outer - blocks + blocks / cut + decode
-        if least <= _room(question) and (replicas == 1 or request.batch > 1):
+        if least <= _room(scenario) and (replicas == 1 or request.batch > 1):
             yield plan

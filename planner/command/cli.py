@@ -17,7 +17,7 @@ from topology.base import InputError, ModelError, content
 
 if TYPE_CHECKING:
     from planner.request.request import Request
-    from planner.request.subset import Ground
+    from planner.request.subset import Subset
 
 DONE, NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 LARGEST_LOG: Final = 16 * 2**20  # B
@@ -120,10 +120,10 @@ def _piped(source: str) -> str:
     return standard_input() if source == "-" else source
 
 
-def _ground(said: argparse.Namespace) -> "Ground":
-    from planner.request.subset import ground_of  # noqa: PLC0415
+def _subset(said: argparse.Namespace) -> "Subset":
+    from planner.request.subset import read_machine  # noqa: PLC0415
 
-    return ground_of(
+    return read_machine(
         said.topology,
         detect=said.detect,
         hardware=said.hardware or "",
@@ -133,10 +133,10 @@ def _ground(said: argparse.Namespace) -> "Ground":
 
 
 def _recommend(said: argparse.Namespace) -> Answer:
-    from planner.search.search import find, question_of, shortened  # noqa: PLC0415
+    from planner.search.search import find, resolve, shortened  # noqa: PLC0415
 
-    question = question_of(_request(said))
-    answer = find(question)
+    scenario = resolve(_request(said))
+    answer = find(scenario)
     code = DONE if answer.plans else NO
     if said.top is not None:
         answer = shortened(answer, said.top)
@@ -146,35 +146,35 @@ def _recommend(said: argparse.Namespace) -> Answer:
 
     answer = shortened(answer, said.top or arguments.TOP)
     if said.format == "markdown":
-        return report.recommendation_markdown(question, answer, answer.launch), code
-    shown = report.recommendation(question, answer, answer.launch, rejected=said.rejected)
+        return report.recommendation_markdown(scenario, answer, answer.launch), code
+    shown = report.recommendation(scenario, answer, answer.launch, rejected=said.rejected)
     return _rendered(shown), code
 
 
 def _estimate(said: argparse.Namespace) -> Answer:
-    from planner.search.search import launch_of, question_of, single_plan  # noqa: PLC0415
+    from planner.search.search import launch_of, resolve, single_plan  # noqa: PLC0415
 
-    question = question_of(_request(said))
-    found = single_plan(question, said.plan)
+    scenario = resolve(_request(said))
+    found = single_plan(scenario, said.plan)
     if said.format == "json":
         return _json(found.to_dict()), DONE
     from planner.rendering import report  # noqa: PLC0415
 
-    launches = launch_of(question, found)
+    launches = launch_of(scenario, found)
     if said.format == "markdown":
-        return report.estimate_markdown(question, found, launches), DONE
-    return _rendered(report.estimate(question, found, launches)), DONE
+        return report.estimate_markdown(scenario, found, launches), DONE
+    return _rendered(report.estimate(scenario, found, launches)), DONE
 
 
 def _simulate(said: argparse.Namespace) -> Answer:
     from planner.rendering import simulated  # noqa: PLC0415
-    from planner.search.search import question_of  # noqa: PLC0415
+    from planner.search.search import resolve  # noqa: PLC0415
     from planner.simulation.simulation import simulate  # noqa: PLC0415
 
-    question = question_of(_request(said))
+    scenario = resolve(_request(said))
     simulate_options.check_files(said)
     slow = simulate_options.slow_of(said)
-    found = simulate(question, said.plan, even=said.even, slow=slow)
+    found = simulate(scenario, said.plan, even=said.even, slow=slow)
     if said.trace:
         write(simulated.trace(found), said.trace, "--trace")
     if said.format == "json":
@@ -182,8 +182,8 @@ def _simulate(said: argparse.Namespace) -> Answer:
     from planner.rendering import report  # noqa: PLC0415
 
     style = {"table": simulated.text, "markdown": simulated.markdown, "html": simulated.html}
-    notes = report.remarks_of(question, found.estimate)
-    return style[said.format](found, report.headline(question).plain, notes), DONE
+    notes = report.remarks_of(scenario, found.estimate)
+    return style[said.format](found, report.headline(scenario).plain, notes), DONE
 
 
 def _capacity(said: argparse.Namespace) -> Answer:
@@ -230,20 +230,20 @@ def _collectives(said: argparse.Namespace) -> Answer:
     if said.topology == said.compare == "-":
         raise InputError("--topology and --compare: got - for both, wanted one file at least")
     said.topology = _piped(said.topology)
-    ground = _ground(said) if said.topology or said.detect else None
-    if ground is None and said.pcie_generation is not None:
+    subset = _subset(said) if said.topology or said.detect else None
+    if subset is None and said.pcie_generation is not None:
         raise told_of_nothing("pcie_generation", said.pcie_generation)
     if said.compare is not None:
-        return _compared(said, ground), DONE
+        return _compared(said, subset), DONE
     table = collectives.table(
         said.op or "all_reduce",
         said.bytes or collectives.USUAL,
-        gpus=(8 if ground is None else ground.gpus) if said.gpus is None else said.gpus,
+        gpus=(8 if subset is None else subset.gpus) if said.gpus is None else said.gpus,
         hardware=said.hardware or "h100-sxm",
         nodes=said.nodes,
         algorithm=said.algorithm,
         launch=said.launch or "graph",
-        ground=ground,
+        subset=subset,
         profile=said.profile,
         here=said.detect,
     )
@@ -261,7 +261,7 @@ def _log(name: str) -> str:
         raise InputError(f"--compare {name[:60]}: {error}") from None
 
 
-def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
+def _compared(said: argparse.Namespace, subset: "Subset | None") -> str:
     from costmodels.collectives.settings import read_launch  # noqa: PLC0415
     from planner import collectives  # noqa: PLC0415
     from validate.nccl_tests import compare  # noqa: PLC0415
@@ -277,7 +277,7 @@ def _compared(said: argparse.Namespace, ground: "Ground | None") -> str:
             hardware=said.hardware or "",
             gpus=said.gpus,
             nodes=said.nodes,
-            ground=ground,
+            subset=subset,
             op=said.op or "",
             name=Path(said.compare).name,
             algorithm=said.algorithm,

@@ -18,16 +18,16 @@ from topology.catalogue import Hardware, Precision, find_hardware
 
 if TYPE_CHECKING:
     from planner.engines.launch import Engine
-    from planner.request.subset import Ground
+    from planner.request.subset import Subset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Deployment:
     """Hardware and runtime of a request, without a plan, and what was measured there.
 
     engine : that runs the model, by its name in the table; empty for none, or its own repository.
     runner : the engine's habits. text_tower : when a tower that ignores the step is run.
-    ground : GPUs of the machine that the request brings. placed : where a plan sits on them.
+    subset : GPUs of the machine that the request brings. placed : where a plan sits on them.
     """
 
     hardware: Hardware
@@ -39,10 +39,10 @@ class Site:
     algorithm: str = "auto"
     attention: str = ""
     profile: Profile | None = None
-    ground: "Ground | None" = None
+    subset: "Subset | None" = None
     placed: Placement | None = None
 
-    def on(self, gpus: int, precision: Precision) -> "Site":
+    def on(self, gpus: int, precision: Precision) -> "Deployment":
         """Narrow a machine to the best of its GPUs; catalogue hardware stays as it is.
 
         Raises
@@ -50,10 +50,10 @@ class Site:
         TopologyError
             If the machine has fewer, or its hosts would hold unequal shares.
         """
-        if self.ground is None or self.ground.gpus == gpus:
+        if self.subset is None or self.subset.gpus == gpus:
             return self
-        ground = self.ground.on(gpus)
-        return replace(self, ground=ground, hardware=ground.ruling(precision), nodes=0)
+        subset = self.subset.on(gpus)
+        return replace(self, subset=subset, hardware=subset.ruling(precision), nodes=0)
 
     @property
     def own(self) -> bool:
@@ -100,7 +100,7 @@ class Site:
         )
 
 
-def site_of(request: Request) -> Site:
+def deployment_of(request: Request) -> Deployment:
     """Look up what a request names.
 
     Raises
@@ -110,19 +110,19 @@ def site_of(request: Request) -> Site:
         is none of this hardware.
     """
     read_algorithm(request.algorithm)
-    ground = _ground(request)
-    found = find_hardware(request.hardware) if ground is None else ground.ruling(request.precision)
-    profile = _profile(request, found, ground)
+    subset = _subset(request)
+    found = find_hardware(request.hardware) if subset is None else subset.ruling(request.precision)
+    profile = _profile(request, found, subset)
     if found.device.peak(request.precision) is None:
         can = ", ".join(precision for precision, _ in found.device.peaks)
         raise PrecisionError(
             f"{found.name} has no tensor cores for {request.precision}: expected one of {can}"
         )
-    if ground is None:
+    if subset is None:
         found.island(request.gpus, request.nodes)
     asked, lean = runtime(request.runtime), request.engine == EXECUTOR
     runner = _runner(request.engine)
-    return Site(
+    return Deployment(
         hardware=found,
         runtime=asked if profile is None else profile.runtime(asked, lean=lean),
         engine=request.engine,
@@ -132,7 +132,7 @@ def site_of(request: Request) -> Site:
         algorithm=request.algorithm,
         attention=request.attention,
         profile=profile,
-        ground=ground,
+        subset=subset,
     )
 
 
@@ -144,21 +144,21 @@ def _runner(engine: str) -> "Engine | None":
     return find_engine(engine)
 
 
-def _profile(request: Request, found: Hardware, ground: "Ground | None") -> Profile | None:
+def _profile(request: Request, found: Hardware, subset: "Subset | None") -> Profile | None:
     """Take the profile that was asked for, or that of the very machine this runs on."""
-    if not request.detect or ground is None:
+    if not request.detect or subset is None:
         return profile_for(found.name, request.profile)
     from planner.request.subset import profile_on  # noqa: PLC0415  # as below
 
-    return profile_on(ground.machine, found.name, request.profile)
+    return profile_on(subset.machine, found.name, request.profile)
 
 
-def _ground(request: Request) -> "Ground | None":
+def _subset(request: Request) -> "Subset | None":
     whole = machine_of(request)
     return None if whole is None else whole.on(request.gpus, request.nodes)
 
 
-def machine_of(request: Request) -> "Ground | None":
+def machine_of(request: Request) -> "Subset | None":
     """Read the machine that a request brings, with all its GPUs; None where it brings none.
 
     Raises
@@ -168,9 +168,9 @@ def machine_of(request: Request) -> "Ground | None":
     """
     if not request.brings_machine:
         return None
-    from planner.request.subset import ground_of  # noqa: PLC0415  # reading machines takes a while to import
+    from planner.request.subset import read_machine  # noqa: PLC0415  # reading machines takes a while to import
 
-    return ground_of(
+    return read_machine(
         request.topology,
         detect=request.detect,
         hardware=request.hardware,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
-from planner.engines.deployment import Site
+from planner.engines.deployment import Deployment
 from planner.models import known_as
 from planner.models.architecture import Model
 from planner.placement.placement import Placement
@@ -66,14 +66,14 @@ def folder_of(text: str, *, pipeline: bool) -> str:
     return str(path.parent if pipeline and path.name == "transformer" else path)
 
 
-def hosts_of(gpus: int, site: Site, placed: Placement | None = None) -> int:
+def hosts_of(gpus: int, deployment: Deployment, placed: Placement | None = None) -> int:
     """Count the hosts of a job: those asked for, or as few as hold it evenly.
 
     placed : where it sits, on a machine that the request brings.
     """
     if placed is not None:
         return placed.hosts
-    return site.nodes or evenly(gpus, site.hardware.gpus)
+    return deployment.nodes or evenly(gpus, deployment.hardware.gpus)
 
 
 def _sizes(request: Request, *, video: bool) -> dict[str, int]:

@@ -9,7 +9,7 @@ from planner.engines.launch import Launch, launches
 from planner.engines.tables import engines
 from planner.engines.told import Asked, asked_of, hosts_of
 from planner.search.outcome import PlanEstimate
-from planner.search.search import Question
+from planner.search.search import Scenario
 from planner.tensorrt.document import SCHEMA
 from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
 
@@ -32,7 +32,7 @@ STARTS: Final[Mapping[str, str]] = {
 """How each folder is started. vLLM-Omni serves, and TensorRT Model Connect builds first."""
 
 
-def engine_folder(question: Question, found: PlanEstimate, backend: str) -> dict[str, bytes]:
+def engine_folder(scenario: Scenario, found: PlanEstimate, backend: str) -> dict[str, bytes]:
     """Return the files of the folder.
 
     Raises
@@ -43,23 +43,23 @@ def engine_folder(question: Question, found: PlanEstimate, backend: str) -> dict
         If the engine cannot run the plan, saying why.
     """
     title = TITLES[backend]
-    asked = _asked(question, found)
-    said = launches(engines(), question.model, found.plan, asked)
+    asked = _asked(scenario, found)
+    said = launches(engines(), scenario.model, found.plan, asked)
     launch = next((one for one in said if one.engine == title), None)
     if launch is None:
-        raise InputError(f"--backend {backend}: {title} runs no {question.model.kind} models")
+        raise InputError(f"--backend {backend}: {title} runs no {scenario.model.kind} models")
     if launch.reason:
         raise IllegalPlanError(f"plan {found.plan}: {title} {launch.reason}")
     document: dict[str, object] = {
         "schema": SCHEMA,
         "backend": backend,
-        "model": question.model.name,
+        "model": scenario.model.name,
         "plan": str(found.plan),
         "gpus": found.plan.gpus,
         "hardware": found.hardware,
         "precision": found.precision,
         "sizes": {name: size for name, size in asked.sizes.items() if name != "batch"},
-        "request": asdict(question.request),
+        "request": asdict(scenario.request),
         "devices": _devices(found, asked.hosts),
         "launch": launch.line,
         "expected": found.to_dict(),
@@ -70,11 +70,11 @@ def engine_folder(question: Question, found: PlanEstimate, backend: str) -> dict
     return files
 
 
-def _asked(question: Question, found: PlanEstimate) -> Asked:
+def _asked(scenario: Scenario, found: PlanEstimate) -> Asked:
     """Collect all that was priced: usual sizes too, so that the folder runs those."""
-    request, usual = question.request, question.model.defaults
-    hosts = hosts_of(found.plan.gpus, question.site, found.placement)
-    asked = asked_of(request, question.model, question.workload, hosts)
+    request, usual = scenario.request, scenario.model.defaults
+    hosts = hosts_of(found.plan.gpus, scenario.deployment, found.placement)
+    asked = asked_of(request, scenario.model, scenario.workload, hosts)
     found_sizes = {
         name: int(getattr(request, name) or getattr(usual, name) or 0)
         for name in ("height", "width", "frames", "steps")

@@ -8,7 +8,7 @@ from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
 from planner.export.written import Written
 from planner.request.request import Request
-from planner.search.search import question_of, single_plan
+from planner.search.search import resolve, single_plan
 from topology.base import InputError, unknown
 
 BACKENDS: Final = ("tensorrt", *TITLES)
@@ -49,13 +49,13 @@ def files(
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
     if scales and backend != "tensorrt":
         raise InputError(f"--scales: got --backend {backend}, wanted tensorrt")
-    question = question_of(request)
-    found = single_plan(question, plan)
+    scenario = resolve(request)
+    found = single_plan(scenario, plan)
     if backend == "tensorrt":
         return tensorrt_folder(
-            question, found, version=version, multi_device=multi_device, scales=scales
+            scenario, found, version=version, multi_device=multi_device, scales=scales
         )
-    return engine_folder(question, found, backend)
+    return engine_folder(scenario, found, backend)
 
 
 def export(  # noqa: PLR0913  # as the command has options

@@ -22,7 +22,7 @@ from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.outcome import PlanEstimate
-from planner.search.search import Question
+from planner.search.search import Scenario
 from planner.tensorrt.document import SCHEMA, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.products import REACH
@@ -37,7 +37,7 @@ COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 
 
 def tensorrt_folder(
-    question: Question,
+    scenario: Scenario,
     found: PlanEstimate,
     *,
     version: str = "",
@@ -62,18 +62,18 @@ def tensorrt_folder(
     IllegalPlanError
         If TensorRT cannot run the plan, saying why.
     """
-    plan, precision = found.plan, question.workload.precision
-    refuse_barred(question, plan, version)
+    plan, precision = found.plan, scenario.workload.precision
+    refuse_barred(scenario, plan, version)
     if multi_device:
-        _refuse_spread(question, plan, compute or COMPUTE.get(precision, "bf16"), version)
-    workload = one_token(question.workload)
+        _refuse_spread(scenario, plan, compute or COMPUTE.get(precision, "bf16"), version)
+    workload = one_token(scenario.workload)
     recipe = Recipe(
         compute=compute or COMPUTE.get(precision, "bf16"),
         precision=precision,
         multi_device=multi_device,
-        reaches=read_scales(scales, question.model.name) if scales else {},
+        reaches=read_scales(scales, scenario.model.name) if scales else {},
     )
-    program = lower(question.model, workload, plan)
+    program = lower(scenario.model, workload, plan)
     written = networks(program, recipe)
     if scales:
         check_scales(scales, written, precision)
@@ -83,7 +83,7 @@ def tensorrt_folder(
             "beside none of tp, ulysses, ring and pp, and rows that divide"
         )
     order = schedule(written, program, workload, plan)
-    document = plan_document(question, found, written, order)
+    document = plan_document(scenario, found, written, order)
     return {**_files(written), **_around(document, written)}
 
 
@@ -92,9 +92,9 @@ def spread(written: Sequence[Network]) -> bool:
     return any("attention allgather_kv" in counts(one) for one in written)
 
 
-def _refuse_spread(question: Question, plan: Plan, compute: Dtype, version: str) -> None:
+def _refuse_spread(scenario: Scenario, plan: Plan, compute: Dtype, version: str) -> None:
     """Refuse attention over several devices where the GPU, the type or TensorRT has none."""
-    known, hardware = allowed(), question.site.hardware
+    known, hardware = allowed(), scenario.deployment.hardware
     runs = read_version(version) if version else known.newest
     wanted, what = "", f"plan {plan}: attention over several devices"
     if hardware.device.compute_capability < known.attention_capability:
@@ -116,14 +116,14 @@ def one_token(workload: Workload) -> Workload:
 
 
 def plan_document(
-    question: Question,
+    scenario: Scenario,
     found: PlanEstimate,
     written: Sequence[Network],
     order: Mapping[str, object],
 ) -> dict[str, object]:
     """Return ``plan.json``: who runs what, in which order, and what to expect of it."""
-    model, plan = question.model, found.plan
-    devices = _devices(question, found)
+    model, plan = scenario.model, found.plan
+    devices = _devices(scenario, found)
     ranks = cast("list[dict[str, object]]", order["ranks"])
     for rank, (host, device) in zip(ranks, devices, strict=True):
         rank |= {"host": host, "device": device}
@@ -136,7 +136,7 @@ def plan_document(
         "gpus": plan.gpus,
         "hardware": found.hardware,
         "precision": found.precision,
-        "request": asdict(question.request),
+        "request": asdict(scenario.request),
         "devices": [device for _, device in devices],
         "engines": [_engine(network, order) for network in written],
         **order,
@@ -213,12 +213,12 @@ def needs(written: Sequence[Network]) -> dict[str, str]:
     return {name: dotted(version) for name, version in shown.items()}
 
 
-def _devices(question: Question, found: PlanEstimate) -> list[tuple[int, int]]:
+def _devices(scenario: Scenario, found: PlanEstimate) -> list[tuple[int, int]]:
     """Host and GPU of every rank: where the plan was seated, else in order."""
     if found.placement is not None:
         each = found.plan.gpus // found.placement.hosts
         return [(rank // each, device) for rank, device in enumerate(found.placement.devices)]
-    each = min(found.plan.gpus, question.site.hardware.gpus)
+    each = min(found.plan.gpus, scenario.deployment.hardware.gpus)
     return [(rank // each, rank % each) for rank in range(found.plan.gpus)]
 
 

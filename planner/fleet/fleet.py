@@ -9,7 +9,7 @@ from planner.advice.refusals import marks_of
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
 from planner.request.request import Request
 from planner.search.outcome import PlanEstimate, Rejected
-from planner.search.search import question_of, search
+from planner.search.search import resolve, search
 from topology.base import ModelError, PrecisionError, counted, format_seconds
 from topology.catalogue import find_hardware
 
@@ -245,11 +245,11 @@ def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, i
             return
         asked = replace(demand.request, hardware=name, gpus=gpus, nodes=0)
         try:
-            question = question_of(asked)
+            scenario = resolve(asked)
         except PrecisionError as error:
             yield str(error), 1
             return
-        decoder = question.model.kind == "decoder"
+        decoder = scenario.model.kind == "decoder"
         for batch in BATCHES if decoder and asked.batch == 1 else (asked.batch,):
             found = _fastest(replace(asked, batch=batch), gpus)
             fits = fits or isinstance(found, PlanEstimate)
@@ -274,11 +274,11 @@ def _counts(node: int) -> list[int]:
 
 def _fastest(request: Request, gpus: int) -> PlanEstimate | str:
     """Find the plan without replicas that is done first and can be run, or say why none can."""
-    question = question_of(request)
+    scenario = resolve(request)
     found: list[PlanEstimate] = []
     reason = ""
     try:
-        for one in search(question, gpus):
+        for one in search(scenario, gpus):
             if isinstance(one, Rejected):
                 reason = f"{one.plan}: {one.reason}"
             elif one.plan.degree("dp") == 1:
@@ -286,7 +286,7 @@ def _fastest(request: Request, gpus: int) -> PlanEstimate | str:
     except ModelError as error:
         return str(error)
     for one in sorted(found, key=lambda one: one.latency_s):
-        barred = marks_of(question, [one])
+        barred = marks_of(scenario, [one])
         if not barred:
             return one
         reason = f"{one.plan}: {barred[0].reason}"

@@ -12,7 +12,7 @@ from planner.placement.orders import EXACT, group_masks, group_ranks, nested, or
 from planner.placement.placement import Placement
 from planner.placement.traffic import Message, Traffic, seconds_on
 from planner.request.plan import Plan
-from planner.request.subset import Ground
+from planner.request.subset import Subset
 from topology.catalogue import Fabric
 from topology.machine.groups import fabric
 from topology.machine.survey import Survey
@@ -23,7 +23,7 @@ _BETTER: Final = (
 )  # an order must be cheaper by this to be taken before one that comes first
 
 
-def seat(plan: Plan, ground: Ground, traffic: Traffic, *, exact_up_to: int = EXACT) -> Placement:
+def seat(plan: Plan, subset: Subset, traffic: Traffic, *, exact_up_to: int = EXACT) -> Placement:
     """Find the order of GPUs whose groups carry a plan's messages in the least time.
 
     The time of an axis is that of its slowest group while its other groups send too. Up to eight
@@ -35,31 +35,31 @@ def seat(plan: Plan, ground: Ground, traffic: Traffic, *, exact_up_to: int = EXA
 
     Parameters
     ----------
-    ground : as many GPUs as the plan has ranks. exact_up_to : ranks of a host.
+    subset : as many GPUs as the plan has ranks. exact_up_to : ranks of a host.
     """
-    question = _Question(plan=plan, ground=ground, traffic=traffic)
-    degrees = question.inner
-    seats = len(ground.local)
-    if _alike(ground) or degrees is None:
-        return question.placement(tuple(range(seats)), exact=degrees is not None)
+    seating = _Seating(plan=plan, subset=subset, traffic=traffic)
+    degrees = seating.inner
+    seats = len(subset.local)
+    if _alike(subset) or degrees is None:
+        return seating.placement(tuple(range(seats)), exact=degrees is not None)
     if seats > exact_up_to:
         candidates = [
-            tuple(base[i] for i in order) for base in _bases(ground) for order in nested(degrees)
+            tuple(base[i] for i in order) for base in _bases(subset) for order in nested(degrees)
         ]
-        found = [question.placement(order, exact=False) for order in dict.fromkeys(candidates)]
+        found = [seating.placement(order, exact=False) for order in dict.fromkeys(candidates)]
         return min(found, key=lambda one: one.seconds)
-    return _exact(question, degrees)
+    return _exact(seating, degrees)
 
 
-def _exact(question: "_Question", degrees: tuple[int, ...]) -> Placement:
-    bounds = question.bounds(degrees)
+def _exact(seating: "_Seating", degrees: tuple[int, ...]) -> Placement:
+    bounds = seating.bounds(degrees)
     table = orders(degrees)
-    different = _different(question.ground, table)
+    different = _different(seating.subset, table)
     best: Placement | None = None
     for index in different[np.argsort(bounds[different], kind="stable")]:
         if best is not None and bounds[index] >= best.seconds * _BETTER:
             break
-        found = question.placement(tuple(map(int, table[index])), exact=True)
+        found = seating.placement(tuple(map(int, table[index])), exact=True)
         if best is None or found.seconds < best.seconds * _BETTER:
             best = found
     if best is None:
@@ -67,10 +67,10 @@ def _exact(question: "_Question", degrees: tuple[int, ...]) -> Placement:
     return best
 
 
-def _different(ground: Ground, table: NDArray[np.int64]) -> NDArray[np.int64]:
+def _different(subset: Subset, table: NDArray[np.int64]) -> NDArray[np.int64]:
     """Keep the first of the orders in which every two ranks reach each other in the same way."""
-    names = [gpu.name for gpu in ground.chosen]
-    labels = {(a, b): ground.known.label(a, b) for a in names for b in names if a != b}
+    names = [gpu.name for gpu in subset.chosen]
+    labels = {(a, b): subset.survey.label(a, b) for a in names for b in names if a != b}
     codes = {label: number for number, label in enumerate(dict.fromkeys(labels.values()), 1)}
     ways = np.array([[codes[labels[a, b]] if a != b else 0 for b in names] for a in names])
     seen = ways.astype(np.uint8)[table[:, :, None], table[:, None, :]].reshape(len(table), -1)
@@ -78,16 +78,16 @@ def _different(ground: Ground, table: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.sort(np.unique(rows, return_index=True)[1])
 
 
-def _alike(ground: Ground) -> bool:
+def _alike(subset: Subset) -> bool:
     """Whether any GPU in use may stand for any other."""
-    names = [gpu.name for gpu in ground.chosen]
-    labels = {ground.known.label(a, b) for i, a in enumerate(names) for b in names[i + 1 :]}
+    names = [gpu.name for gpu in subset.chosen]
+    labels = {subset.survey.label(a, b) for i, a in enumerate(names) for b in names[i + 1 :]}
     return len(labels) <= 1
 
 
-def _bases(ground: Ground) -> list[list[int]]:
+def _bases(subset: Subset) -> list[list[int]]:
     """List GPUs in the order of the machine, and so that those joined best are neighbours."""
-    known, chosen = ground.known, ground.chosen
+    known, chosen = subset.survey, subset.chosen
     left = list(range(len(chosen)))
     near = [left.pop(0)]
     while left:
@@ -100,11 +100,11 @@ def _bases(ground: Ground) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
+class _Seating:
     """A plan on some GPUs, and what it sends."""
 
     plan: Plan
-    ground: Ground
+    subset: Subset
     traffic: Traffic
 
     @property
@@ -113,7 +113,7 @@ class _Question:
 
         An axis that spans hosts counts with its ranks on one.
         """
-        left, found = len(self.ground.local), list[int]()
+        left, found = len(self.subset.local), list[int]()
         for _, degree in reversed(self.plan.axes):
             here = min(degree, left)
             if degree % here or left % here:
@@ -128,11 +128,11 @@ class _Question:
         total = 0.0
         for number, (name, _) in enumerate(self.plan.axes):
             groups = self._groups(number, order)
-            worst[name], time = _slowest(self.ground.known, groups, self.traffic.get(name, ()))
+            worst[name], time = _slowest(self.subset.survey, groups, self.traffic.get(name, ()))
             total += time
         return Placement(
-            devices=tuple(self.ground.local[i] for i in order),
-            hosts=self.ground.hosts,
+            devices=tuple(self.subset.local[i] for i in order),
+            hosts=self.subset.hosts,
             fabrics=worst,
             seconds=total,
             exact=exact,
@@ -140,7 +140,7 @@ class _Question:
 
     def _groups(self, axis: int, order: tuple[int, ...]) -> Groups:
         """List the groups along an axis that have a rank on the first host."""
-        local, per = self.ground.local, len(self.ground.machine.gpus)
+        local, per = self.subset.local, len(self.subset.machine.gpus)
         seats = len(local)
         degrees = tuple(degree for _, degree in self.plan.axes)
         rows = group_ranks(degrees, axis)
@@ -162,11 +162,11 @@ class _Question:
     def _alone(
         self, masks: NDArray[np.int64], messages: tuple[Message, ...]
     ) -> NDArray[np.float64]:
-        local = self.ground.local
+        local = self.subset.local
         table = np.zeros(1 << len(local))
         for mask in np.unique(masks):
             group = tuple(seat for i, seat in enumerate(local) if int(mask) >> i & 1)
-            table[mask] = _slowest(self.ground.known, (group,), messages)[1]
+            table[mask] = _slowest(self.subset.survey, (group,), messages)[1]
         return table[masks]
 
 

@@ -18,29 +18,29 @@ from planner.request.request import EXECUTOR, Request
 from planner.search.evaluate import room
 from planner.search.outcome import Mark, PlanEstimate, worded
 from planner.search.remarks import context_remark, throughput_remark
-from planner.search.search import Question, Recommendation
+from planner.search.search import Recommendation, Scenario
 from topology.base import format_bytes, format_interval, format_seconds
 
 BAR = 36
 
 
 def recommendation(
-    question: Question, answer: Recommendation, launches: Sequence[Launch], *, rejected: bool
+    scenario: Scenario, answer: Recommendation, launches: Sequence[Launch], *, rejected: bool
 ) -> RenderableType:
     """Everything that ``planner recommend`` prints as a table."""
-    parts: list[RenderableType] = [headline(question), *_notes(answer.notes)]
+    parts: list[RenderableType] = [headline(scenario), *_notes(answer.notes)]
     if answer.plans:
         lead = answer.lead or answer.plans[0]
-        parts += [Text(), ranking(answer), *_notes(_baseline(question, answer)), Text()]
+        parts += [Text(), ranking(answer), *_notes(_baseline(scenario, answer)), Text()]
         if answer.request.at_most_gpus and len(answer.scaling) > 1:
             parts += [Text("the best plan of each number of GPUs", style="dim"), _scaling(answer)]
         parts += [
             _bullets(answer.advice),
-            *_notes(_footnotes(question, answer.plans, answer.marks, answer.lead)),
+            *_notes(_footnotes(scenario, answer.plans, answer.marks, answer.lead)),
         ]
         parts += [Text(f"  known: {_known(lead)}", style="dim"), Text()]
         parts += [Text(f"run {lead.plan}:", style="bold"), _launches(launches)]
-        parts += _notes(_runtimes(question, launches))
+        parts += _notes(_runtimes(scenario, launches))
     else:
         parts += [Text(), _bullets(answer.advice)]
     if rejected:
@@ -51,12 +51,12 @@ def recommendation(
     return Group(*parts)
 
 
-def headline(question: Question) -> Text:
+def headline(scenario: Scenario) -> Text:
     """One line that says what was asked, defaults included."""
-    request, work = question.request, question.workload
-    said = [question.model.name, _machine(question)]
-    usual = question.model.defaults
-    if question.model.kind == "diffusion":
+    request, work = scenario.request, scenario.workload
+    said = [scenario.model.name, _machine(scenario)]
+    usual = scenario.model.defaults
+    if scenario.model.kind == "diffusion":
         height, width = request.height or usual.height, request.width or usual.width
         said.append(f"{width}x{height}, {work.frames} frame{'s' if work.frames != 1 else ''}")
         forwards = f"{work.passes} forwards" if work.passes > 1 else "1 forward"
@@ -66,19 +66,19 @@ def headline(question: Question) -> Text:
     said.append(", ".join(_stream(name, tokens) for name, tokens in work.tokens))
     if work.batch != 1:
         said.append(f"batch {work.batch}")
-    engine = [question.site.engine] if question.site.engine else []
-    said += [work.precision, question.site.runtime.name, *engine]
+    engine = [scenario.deployment.engine] if scenario.deployment.engine else []
+    said += [work.precision, scenario.deployment.runtime.name, *engine]
     return Text(" · ".join(said), style="bold")
 
 
-def _machine(question: Question) -> str:
+def _machine(scenario: Scenario) -> str:
     """Say how many GPUs of what kind, and which network joins their hosts."""
-    site, gpus = question.site, question.request.gpus
-    said = f"{gpus} x {site.hardware.name}"
-    hosts = hosts_of(gpus, site)
-    if hosts < 2 or site.ground is not None:
+    deployment, gpus = scenario.deployment, scenario.request.gpus
+    said = f"{gpus} x {deployment.hardware.name}"
+    hosts = hosts_of(gpus, deployment)
+    if hosts < 2 or deployment.subset is not None:
         return said
-    return f"{said} on {hosts} hosts over {site.hardware.network}"
+    return f"{said} on {hosts} hosts over {deployment.hardware.network}"
 
 
 def _stream(name: str, tokens: Size) -> str:
@@ -117,25 +117,25 @@ def _cells(one: PlanEstimate, answer: Recommendation) -> list[str]:
 
 
 def _footnotes(
-    question: Question,
+    scenario: Scenario,
     plans: Sequence[PlanEstimate],
     marks: Sequence[Mark],
     lead: PlanEstimate | None = None,
 ) -> list[str]:
     """Say which of the plans shown cannot be run, and what to watch with the others."""
-    if question.site.engine not in ("", EXECUTOR):
-        return marked(find_engine(question.site.engine).title, plans, marks, lead)
-    if question.site.runtime.name != "tensorrt":
+    if scenario.deployment.engine not in ("", EXECUTOR):
+        return marked(find_engine(scenario.deployment.engine).title, plans, marks, lead)
+    if scenario.deployment.runtime.name != "tensorrt":
         return []
     from planner.advice.tensorrt_refusals import footnotes  # noqa: PLC0415  # of one runtime
 
-    return footnotes(question, plans, marks)
+    return footnotes(scenario, plans, marks)
 
 
-def _baseline(question: Question, answer: Recommendation) -> Iterator[str]:
+def _baseline(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
     """Say what the speed-up is over, where it is a GPU that could not hold the model."""
     one = answer.baseline
-    if one is not None and one.memory_bytes > room(question.site, question.model.kind):
+    if one is not None and one.memory_bytes > room(scenario.deployment, scenario.model.kind):
         yield (
             f"speed-up and efficiency are over one GPU, {format_seconds(one.latency_s)}, "
             f"had it the {format_bytes(one.memory_bytes)} that the model needs"
@@ -213,10 +213,10 @@ def _launches(launches: Sequence[Launch]) -> RenderableType:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _runtimes(question: Question, launches: Sequence[Launch]) -> Iterator[str]:
+def _runtimes(scenario: Scenario, launches: Sequence[Launch]) -> Iterator[str]:
     """Say which engines run in another way than was priced."""
-    priced = question.site.runtime.name
-    if question.site.engine:
+    priced = scenario.deployment.runtime.name
+    if scenario.deployment.engine:
         return
     others: dict[str, list[str]] = {}
     for one in launches:
@@ -234,18 +234,18 @@ def _rejected(answer: Recommendation) -> RenderableType:
     return Padding(table, (0, 0, 0, 2))
 
 
-def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) -> RenderableType:
+def estimate(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) -> RenderableType:
     """One plan in full, a bar for every part."""
     took = format_interval(one.latency_s, one.half_width_s)
     total = f"{one.plan}: {took}, {one.basis.name.lower()}"
     rate = f"{one.throughput_per_s:.3g} results a second, bound by {one.bound_by}"
     return Group(
-        headline(question),
-        *_notes(() if question.site.ground is None else question.site.ground.notes()),
+        headline(scenario),
+        *_notes(() if scenario.deployment.subset is None else scenario.deployment.subset.notes()),
         Text(f"{total}; {rate}"),
         *([Text(visible(one.placement.devices))] if one.placement else []),
-        *_notes(remarks_of(question, one)),
-        *_notes(throughput_remark(question.model.kind, question.request.batch, one.gpus)),
+        *_notes(remarks_of(scenario, one)),
+        *_notes(throughput_remark(scenario.model.kind, scenario.request.batch, one.gpus)),
         Text(),
         Text("time by stage", style="dim"),
         _bars({worded(k): v for k, v in one.stages_s.items()}, format_seconds),
@@ -256,7 +256,7 @@ def estimate(question: Question, one: PlanEstimate, launches: Sequence[Launch]) 
         _bars({worded(k): v for k, v in one.memory_parts_bytes.items()}, format_bytes),
         Text(f"run {one.plan}:", style="bold"),
         _launches(launches),
-        *_notes(_runtimes(question, launches)),
+        *_notes(_runtimes(scenario, launches)),
     )
 
 
@@ -313,36 +313,36 @@ def _plain(value: object) -> str:
 
 
 def recommendation_markdown(
-    question: Question, answer: Recommendation, launches: Sequence[Launch]
+    scenario: Scenario, answer: Recommendation, launches: Sequence[Launch]
 ) -> str:
     """Everything that ``planner recommend`` says, for a document."""
-    return "\n".join(_recommendation_lines(question, answer, launches))
+    return "\n".join(_recommendation_lines(scenario, answer, launches))
 
 
 def _recommendation_lines(
-    question: Question, answer: Recommendation, launches: Sequence[Launch]
+    scenario: Scenario, answer: Recommendation, launches: Sequence[Launch]
 ) -> Iterator[str]:
-    yield f"**{headline(question).plain}**"
+    yield f"**{headline(scenario).plain}**"
     yield ""
     if answer.plans:
         rows = [_cells(one, answer) for one in _listed(answer)]
         yield markdown(_columns(answer.request), rows)
         yield ""
-        for line in _baseline(question, answer):
+        for line in _baseline(scenario, answer):
             yield f"- {line}"
-    below = _footnotes(question, answer.plans, answer.marks, answer.lead)
+    below = _footnotes(scenario, answer.plans, answer.marks, answer.lead)
     for line in (*answer.notes, *answer.advice, *below):
         yield f"- {line}"
     yield from (f"- {line}" for line in _runs(launches))
 
 
-def remarks_of(question: Question, one: PlanEstimate) -> list[str]:
+def remarks_of(scenario: Scenario, one: PlanEstimate) -> list[str]:
     """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
-    beyond = context_remark(question.model, question.workload)
-    return [*one.remarks, *beyond, *_footnotes(question, [one], marks_of(question, [one]))]
+    beyond = context_remark(scenario.model, scenario.workload)
+    return [*one.remarks, *beyond, *_footnotes(scenario, [one], marks_of(scenario, [one]))]
 
 
-def estimate_markdown(question: Question, one: PlanEstimate, launches: Sequence[Launch]) -> str:
+def estimate_markdown(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) -> str:
     """One plan in full, for a document."""
     rows = [["latency", format_interval(one.latency_s, one.half_width_s)]]
     rows += [[f"stage {worded(k)}", format_seconds(v)] for k, v in one.stages_s.items()]
@@ -354,12 +354,12 @@ def estimate_markdown(question: Question, one: PlanEstimate, launches: Sequence[
         rows.append(["GPUs", visible(one.placement.devices)])
     table = markdown([str(one.plan), ""], rows)
     below = (
-        *remarks_of(question, one),
-        *throughput_remark(question.model.kind, question.request.batch, one.gpus),
+        *remarks_of(scenario, one),
+        *throughput_remark(scenario.model.kind, scenario.request.batch, one.gpus),
         *_runs(launches),
     )
     return "\n".join(
-        [f"**{headline(question).plain}**", "", table, "", *(f"- {line}" for line in below)]
+        [f"**{headline(scenario).plain}**", "", table, "", *(f"- {line}" for line in below)]
     )
 
 

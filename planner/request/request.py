@@ -43,7 +43,7 @@ EXECUTOR: Final = "planner"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question. Sizes left out are the model's usual ones.
+    """What is asked. Sizes left out are the model's usual ones.
 
     at_most_gpus : the answer may use fewer GPUs than `gpus`. offload : text encoders leave the GPU
     before the denoising starts. engine : by its name in the table of engines, whose habits are

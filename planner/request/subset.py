@@ -24,19 +24,19 @@ _PROBE: Final = 16 * MIB  # B, the all-reduce that compares subsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ground:
+class Subset:
     """GPUs of a machine, as many on each of its `hosts`.
 
     local : numbers of the GPUs in use within each host.
     """
 
-    known: Survey
+    survey: Survey
     hosts: int
     local: tuple[int, ...]
 
     @property
     def machine(self) -> Machine:
-        return self.known.machine
+        return self.survey.machine
 
     @property
     def gpus(self) -> int:
@@ -57,9 +57,9 @@ class Ground:
         """Describe the links of all GPUs in use as one group."""
         whole = len(self.local) == len(self.machine.gpus)
         ranks = range(self.gpus) if whole else self.members
-        return fabric(self.machine, ranks, known=self.known)
+        return fabric(self.machine, ranks, known=self.survey)
 
-    def on(self, gpus: int, nodes: int = 0) -> "Ground":
+    def on(self, gpus: int, nodes: int = 0) -> "Subset":
         """Take `gpus` of the machine's GPUs, the best that it has.
 
         Raises
@@ -84,7 +84,7 @@ class Ground:
                 f"got {gpus / hosts:g} a node, "
                 f"wanted a whole number up to {per}"
             )
-        return replace(self, hosts=hosts, local=best_subset(self.known, gpus // hosts))
+        return replace(self, hosts=hosts, local=best_subset(self.survey, gpus // hosts))
 
     def ruling(self, precision: str) -> Hardware:
         """Describe the GPU that all others wait for, with the least memory of any.
@@ -173,9 +173,9 @@ def profile_on(machine: Machine, hardware: str, asked: str) -> Profile | None:
     return profile_for(hardware, asked)
 
 
-def ground_of(
+def read_machine(
     source: str, *, detect: bool, hardware: str, pcie_generation: int | None, nodes: int
-) -> Ground:
+) -> Subset:
     """Read the machine of a request, or look at the one this runs on.
 
     Parameters
@@ -198,7 +198,7 @@ def ground_of(
     if not machine.gpus:
         raise TopologyError(f"{machine.name}: got no GPU, wanted at least one")
     everything = tuple(range(len(machine.gpus)))
-    return Ground(known=survey(machine), hosts=machine.copies, local=everything)
+    return Subset(survey=survey(machine), hosts=machine.copies, local=everything)
 
 
 def _read(source: str, *, detect: bool, hardware: str, pcie_generation: int | None) -> Machine:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from planner.engines.deployment import Site
+from planner.engines.deployment import Deployment
 from planner.request.plan import Plan
 from planner.search.outcome import Outcome, PlanEstimate, Rejected
 from planner.search.plans import shallower, unpiped
@@ -37,42 +37,42 @@ def _beside(replicas: int, plan: Plan) -> Plan:
     return Plan((("dp", replicas), *plan.axes), plan.vae)
 
 
-def replica(site: Site, plan: Plan) -> Plan | None:
+def replica(deployment: Deployment, plan: Plan) -> Plan | None:
     """Return the plan of one replica, where its links are the same alone as beside others."""
     alone = Plan(tuple(axis for axis in plan.axes if axis[0] != "dp"))
-    if site.ground is not None or site.nodes or plan.vae > 1 or alone == plan:
+    if deployment.subset is not None or deployment.nodes or plan.vae > 1 or alone == plan:
         return None
-    return alone if _same_links(site, plan, alone) else None
+    return alone if _same_links(deployment, plan, alone) else None
 
 
-def _same_links(site: Site, plan: Plan, alone: Plan) -> bool:
+def _same_links(deployment: Deployment, plan: Plan, alone: Plan) -> bool:
     """Whether a replica spreads over hosts alone as it does beside others."""
     try:
-        near, wide = site.hardware.island(alone.gpus), site.hardware.island(plan.gpus)
+        near, wide = deployment.hardware.island(alone.gpus), deployment.hardware.island(plan.gpus)
     except TopologyError:
         return False
     return near == min(wide, alone.gpus)
 
 
-def turned(site: Site, plan: Plan) -> Plan | None:
+def turned(deployment: Deployment, plan: Plan) -> Plan | None:
     """Nest the two ways to cut a sequence the other way round, where a plan spans hosts.
 
     On one host the seats of a machine's GPUs do as much.
     """
     names = [name for name, _ in plan.axes]
     inner = next((names.index(name) for name in ("ring", "allgather_kv") if name in names), None)
-    if "ulysses" not in names or inner is None or not _spans(site, plan.gpus):
+    if "ulysses" not in names or inner is None or not _spans(deployment, plan.gpus):
         return None
     axes, outer = list(plan.axes), names.index("ulysses")
     axes[outer], axes[inner] = axes[inner], axes[outer]
     return Plan(tuple(axes), plan.vae)
 
 
-def _spans(site: Site, gpus: int) -> bool:
+def _spans(deployment: Deployment, gpus: int) -> bool:
     try:
-        if site.ground is not None:
-            return site.ground.on(gpus).hosts > 1
-        return site.hardware.island(gpus, site.nodes) < gpus
+        if deployment.subset is not None:
+            return deployment.subset.on(gpus).hosts > 1
+        return deployment.hardware.island(gpus, deployment.nodes) < gpus
     except TopologyError:
         return False
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.engines.deployment import Site
+from planner.engines.deployment import Deployment
 from planner.engines.told import hosts_of
 from topology.base import InputError, counted
 
@@ -18,52 +18,52 @@ def counts_up_to(gpus: int, many: int) -> list[int]:
     return sorted(powers | {gpus} | {count for count in divisors if gpus % count == 0})
 
 
-def worth_a_look(gpus: int, site: Site, many: int) -> list[int]:
+def worth_a_look(gpus: int, deployment: Deployment, many: int) -> list[int]:
     """List `gpus` and the smaller numbers that sit evenly on their hosts."""
     counts = counts_up_to(gpus, many)
-    return [count for count in counts if count == gpus or _evenly(gpus, site, count)]
+    return [count for count in counts if count == gpus or _evenly(gpus, deployment, count)]
 
 
-def of_count(gpus: int, site: Site, count: int) -> Site:
-    """Make a site of `gpus` one of `count`: as many on each host, on as few as hold them.
+def of_count(gpus: int, deployment: Deployment, count: int) -> Deployment:
+    """Make a deployment of `gpus` one of `count`: as many on each host, on as few as hold them.
 
     >>> from planner.request.request import Request
-    >>> from planner.engines.deployment import site_of
-    >>> two = site_of(Request(model="flux.1-dev", gpus=16, nodes=2))
+    >>> from planner.engines.deployment import deployment_of
+    >>> two = deployment_of(Request(model="flux.1-dev", gpus=16, nodes=2))
     >>> [of_count(16, two, count).nodes for count in (8, 16, 32)]  # 0: as many as it takes
     [0, 2, 4]
     """
-    if not site.nodes or count == gpus:
-        return site
-    each = gpus // site.nodes
-    return replace(site, nodes=count // each if count > each and site.nodes > 1 else 0)
+    if not deployment.nodes or count == gpus:
+        return deployment
+    each = gpus // deployment.nodes
+    return replace(deployment, nodes=count // each if count > each and deployment.nodes > 1 else 0)
 
 
-def spread(gpus: int, site: Site, count: int) -> str:
-    """Say the hosts of some of the `gpus` of a site that do not fill theirs; empty elsewhere.
+def spread(gpus: int, deployment: Deployment, count: int) -> str:
+    """Say the hosts of some of the `gpus` of a deployment that do not fill theirs; empty elsewhere.
 
     >>> from planner.request.request import Request
-    >>> from planner.engines.deployment import site_of
-    >>> ones = site_of(Request(model="flux.1-dev", gpus=16, nodes=16))
-    >>> spread(16, ones, 8), spread(16, site_of(Request(model="flux.1-dev", gpus=16)), 8)
+    >>> from planner.engines.deployment import deployment_of
+    >>> ones = deployment_of(Request(model="flux.1-dev", gpus=16, nodes=16))
+    >>> spread(16, ones, 8), spread(16, deployment_of(Request(model="flux.1-dev", gpus=16)), 8)
     (' on 8 hosts', '')
     """
-    hosts = hosts_of(gpus, site)
-    full = gpus == hosts * site.hardware.gpus
-    alone = site.ground is not None or count == 1
-    if alone or full or site.hardware.island(gpus, site.nodes) == gpus:
+    hosts = hosts_of(gpus, deployment)
+    full = gpus == hosts * deployment.hardware.gpus
+    alone = deployment.subset is not None or count == 1
+    if alone or full or deployment.hardware.island(gpus, deployment.nodes) == gpus:
         return ""
-    return f" on {counted(hosts_of(count, of_count(gpus, site, count)), 'host')}"
+    return f" on {counted(hosts_of(count, of_count(gpus, deployment, count)), 'host')}"
 
 
-def _evenly(gpus: int, site: Site, count: int) -> bool:
+def _evenly(gpus: int, deployment: Deployment, count: int) -> bool:
     try:
-        if site.ground is not None:
-            site.ground.on(count)
+        if deployment.subset is not None:
+            deployment.subset.on(count)
         else:
-            each = gpus // (site.nodes or 1)
-            site.hardware.island(count, of_count(gpus, site, count).nodes)
-            return not site.nodes or count <= each or count % each == 0
+            each = gpus // (deployment.nodes or 1)
+            deployment.hardware.island(count, of_count(gpus, deployment, count).nodes)
+            return not deployment.nodes or count <= each or count % each == 0
     except InputError:
         return False
     return True

@@ -14,7 +14,7 @@ from costmodels.price import Known, Target
 from costmodels.program.ops import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
-from planner.engines.deployment import Site
+from planner.engines.deployment import Deployment
 from planner.lowering.lower import decode_step, lower
 from planner.lowering.scene import WEIGHT_BYTES
 from planner.models.architecture import Kind, Model
@@ -39,7 +39,7 @@ PIXEL_BYTES: Final = 6
 """Bytes of a decoded pixel: three colours of 16 bits."""
 
 
-def workload_of(model: Model, request: Request, site: Site) -> Workload:
+def workload_of(model: Model, request: Request, deployment: Deployment) -> Workload:
     """Turn sizes into sequence lengths, with the model's usual ones where none were asked for.
 
     Raises
@@ -73,13 +73,13 @@ def workload_of(model: Model, request: Request, site: Site) -> Workload:
         frames=frames,
         line=line_of(model.latent, width) if model.latent else 0,
         precision=request.precision,
-        text_tower=site.text_tower,
+        text_tower=deployment.text_tower,
         kv_repeat=request.kv_repeat,
         wide_collectives=request.wide_collectives,
         scattered_inputs=request.scattered_inputs,
-        own=site.own,
-        slow_decoder=site.slow_decoder,
-        gathered_rings=site.runner is not None and site.runner.gathered_rings,
+        own=deployment.own,
+        slow_decoder=deployment.slow_decoder,
+        gathered_rings=deployment.runner is not None and deployment.runner.gathered_rings,
     )
 
 
@@ -97,7 +97,7 @@ def evaluate(
     model: Model,
     workload: Workload,
     plan: Plan,
-    site: Site,
+    deployment: Deployment,
     *,
     offload: bool = False,
     known: Known | None = None,
@@ -106,27 +106,27 @@ def evaluate(
 
     Parameters
     ----------
-    known : prices found for other plans on the same site (see `costmodels.price.recall`).
+    known : prices found for other plans on the same deployment (see `costmodels.price.recall`).
     """
     places = every_place(model, workload, plan)
-    target = site.target(model, plan, workload.precision)
+    target = deployment.target(model, plan, workload.precision)
     costs = costs_of(places, workload, target, known)
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     total = reduce(add, costs.values(), Cost())
     latency = sum(float(part.time) for part in costs.values())
-    held = [memory_of(model, workload, one, site, offload=offload) for one in places]
+    held = [memory_of(model, workload, one, deployment, offload=offload) for one in places]
     parts, peak, stage = max(held, key=lambda found: found[1])
     return PlanEstimate(
         model=model.name,
-        hardware=site.hardware.name,
+        hardware=deployment.hardware.name,
         gpus=plan.gpus,
         plan=plan,
-        runtime=site.runtime.name,
-        engine=site.engine,
+        runtime=deployment.runtime.name,
+        engine=deployment.engine,
         precision=workload.precision,
         latency_s=latency,
-        step_s=_step(model, workload, plan, site, costs),
+        step_s=_step(model, workload, plan, deployment, costs),
         stages_s={name: float(part.time) for name, part in costs.items()},
         breakdown_s=_breakdown(costs),
         communication_hidden_s=float(total.hidden),
@@ -213,7 +213,7 @@ def _known(total: Cost, costs: Mapping[str, Cost]) -> dict[str, Basis]:
 
 
 def _step(
-    model: Model, workload: Workload, plan: Plan, site: Site, costs: Mapping[str, Cost]
+    model: Model, workload: Workload, plan: Plan, deployment: Deployment, costs: Mapping[str, Cost]
 ) -> float:
     """One denoising step with all its forwards, or one decode step at the prompt's length."""
     if model.kind == "diffusion":
@@ -221,7 +221,7 @@ def _step(
     if any(name in dict(plan.axes) for name in ("ring", "allgather_kv", "ulysses")):
         return float(costs["prefill"].time)
     once = replace(workload, output_tokens=1)
-    target = site.target(model, plan, workload.precision)
+    target = deployment.target(model, plan, workload.precision)
     places = [decode_step(model, once, plan, place) for place in range(plan.degree("pp"))]
     return float(cost(_in_turn(places), target).time)
 
@@ -234,11 +234,11 @@ def _throughput(workload: Workload, plan: Plan, latency: float) -> float:
 
 
 def memory_of(
-    model: Model, workload: Workload, program: Program, site: Site, *, offload: bool
+    model: Model, workload: Workload, program: Program, deployment: Deployment, *, offload: bool
 ) -> tuple[dict[str, float], float, str]:
     """Whole bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
     stages = running(program)
-    held = fixed_parts(model, program, site, offload=offload)
+    held = fixed_parts(model, program, deployment, offload=offload)
     replicas = dict(program.axes).get("dp", 1)
     decode = round(float(np.max(decode_bytes(model, workload, replicas))))
     amounts = {
@@ -246,7 +246,7 @@ def memory_of(
         "other_weights": held["other_weights"],
         "activations": max(float(np.max(memory.activations(stage))) for stage in stages),
         "kv": float(np.max(caches_of(model, workload, stages))),
-        "buffers": memory.messages(stages) * communicator_bytes(site.profile),
+        "buffers": memory.messages(stages) * communicator_bytes(deployment.profile),
         "runtime": held["runtime"],
     }
     parts: dict[str, float] = {name: round(size) for name, size in amounts.items()}
@@ -268,11 +268,11 @@ def caches_of(model: Model, workload: Workload, stages: Sequence[Loop]) -> Real:
 
 
 def peak_of(
-    model: Model, workload: Workload, plan: Plan, site: Site, *, offload: bool = False
+    model: Model, workload: Workload, plan: Plan, deployment: Deployment, *, offload: bool = False
 ) -> float:
     """Bytes on the fullest GPU of a legal plan, without its time."""
     places = every_place(model, workload, plan)
-    return max(memory_of(model, workload, one, site, offload=offload)[1] for one in places)
+    return max(memory_of(model, workload, one, deployment, offload=offload)[1] for one in places)
 
 
 def running(program: Program) -> list[Loop]:
@@ -280,7 +280,9 @@ def running(program: Program) -> list[Loop]:
     return [s for s in program.stages if s.name not in ("text_encode", "vae_decode")]
 
 
-def fixed_parts(model: Model, program: Program, site: Site, *, offload: bool) -> dict[str, float]:
+def fixed_parts(
+    model: Model, program: Program, deployment: Deployment, *, offload: bool
+) -> dict[str, float]:
     """Bytes that do not depend on the size of the request."""
     itemsize = WEIGHT_BYTES["bf16"]
     encoders = 0.0 if offload else encoder_bytes(model)
@@ -289,7 +291,7 @@ def fixed_parts(model: Model, program: Program, site: Site, *, offload: bool) ->
     return {
         "transformer_weights": blocks + outer_parameters(model, program.axes) * itemsize,
         "other_weights": encoders + vae,
-        "runtime": site.runtime.memory.value,
+        "runtime": deployment.runtime.memory.value,
     }
 
 
@@ -308,9 +310,9 @@ def outer_parameters(model: Model, axes: Axes) -> float:
     return model.outer_parameters / cut
 
 
-def fixed_bytes(model: Model, program: Program, site: Site, *, offload: bool) -> float:
+def fixed_bytes(model: Model, program: Program, deployment: Deployment, *, offload: bool) -> float:
     """Sum of `fixed_parts`."""
-    return sum(fixed_parts(model, program, site, offload=offload).values())
+    return sum(fixed_parts(model, program, deployment, offload=offload).values())
 
 
 def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
@@ -333,13 +335,13 @@ def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
     return total
 
 
-def room(site: Site, kind: Kind) -> float:
+def room(deployment: Deployment, kind: Kind) -> float:
     """Bytes of a GPU that a plan may use, for a kind of model.
 
     >>> from planner.request.request import Request
-    >>> from planner.engines.deployment import site_of
-    >>> site = site_of(Request(model="flux.1-dev", hardware="a100-sxm-80gb"))  # 80 GiB
-    >>> round(room(site, "decoder") / 2**30, 2)
+    >>> from planner.engines.deployment import deployment_of
+    >>> deployment = deployment_of(Request(model="flux.1-dev", hardware="a100-sxm-80gb"))  # 80 GiB
+    >>> round(room(deployment, "decoder") / 2**30, 2)
     72.0
     """
-    return site.hardware.device.memory.value * (1 - headroom(kind))
+    return deployment.hardware.device.memory.value * (1 - headroom(kind))

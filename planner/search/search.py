@@ -6,7 +6,7 @@ from typing import Final
 
 from costmodels.price import Known
 from costmodels.tables import profile_for
-from planner.engines.deployment import Site, site_of
+from planner.engines.deployment import Deployment, deployment_of
 from planner.engines.launch import Launch, launches
 from planner.engines.tables import engines
 from planner.engines.told import asked_of, hosts_of
@@ -38,13 +38,13 @@ NO_PIPELINES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Scenario:
     """A request with everything it names looked up."""
 
     request: Request
     model: Model
     workload: Workload
-    site: Site
+    deployment: Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +87,15 @@ class Recommendation:
         }
 
 
-def question_of(request: Request) -> Question:
+def resolve(request: Request) -> Scenario:
     """Look up the model and the hardware of a request, and turn its sizes into tokens."""
-    model, site = read_model(request.model), site_of(request)
-    _check_kind(model, site.engine)
-    return Question(
-        request=request, model=model, workload=workload_of(model, request, site), site=site
+    model, deployment = read_model(request.model), deployment_of(request)
+    _check_kind(model, deployment.engine)
+    return Scenario(
+        request=request,
+        model=model,
+        workload=workload_of(model, request, deployment),
+        deployment=deployment,
     )
 
 
@@ -109,73 +112,75 @@ def _check_kind(model: Model, engine: str) -> None:
         )
 
 
-def search(question: Question, gpus: int, known: Known | None = None) -> Iterator[Outcome]:
+def search(scenario: Scenario, gpus: int, known: Known | None = None) -> Iterator[Outcome]:
     """Judge every plan of `gpus` GPUs; `known` prices are used and added to."""
     found: Known = {} if known is None else known
-    for plan in plans(question.model, gpus):
-        yield judge(question, plan, gpus, found)
+    for plan in plans(scenario.model, gpus):
+        yield judge(scenario, plan, gpus, found)
 
 
-def judge(question: Question, plan: Plan, gpus: int, known: Known | None = None) -> Outcome:
+def judge(scenario: Scenario, plan: Plan, gpus: int, known: Known | None = None) -> Outcome:
     """Estimate a plan, or say why it cannot run."""
-    reasons = list(objections(question.model, question.workload, plan, gpus))
-    if not reasons and question.site.ground is not None:
+    reasons = list(objections(scenario.model, scenario.workload, plan, gpus))
+    if not reasons and scenario.deployment.subset is not None:
         try:
-            question = replace(question, site=question.site.on(gpus, question.request.precision))
+            scenario = replace(
+                scenario, deployment=scenario.deployment.on(gpus, scenario.request.precision)
+            )
         except TopologyError as error:
             return Rejected(plan=plan, reason=str(error))
-        reasons = [clause for clause in [_apart(question.site)] if clause]
+        reasons = [clause for clause in [_apart(scenario.deployment)] if clause]
     if reasons:
         return Rejected(plan=plan, reason="; ".join(reasons))
-    found = price(question, plan, known)
-    missing = found.memory_bytes - room(question.site, question.model.kind)
+    found = price(scenario, plan, known)
+    missing = found.memory_bytes - room(scenario.deployment, scenario.model.kind)
     if missing > 0:
-        remedy = _remedy(question, missing)
+        remedy = _remedy(scenario, missing)
         return Rejected(plan=plan, reason=_short(found, missing), short=found, remedy=remedy)
     return found
 
 
-def price(question: Question, plan: Plan, known: Known | None = None) -> PlanEstimate:
+def price(scenario: Scenario, plan: Plan, known: Known | None = None) -> PlanEstimate:
     """Estimate a legal plan, whether or not it fits, on the best seats of a machine.
 
     Parameters
     ----------
-    plan : legal (see `objections`), of any number of GPUs that the site has.
-    known : prices of other plans of the same question; used, and added to.
+    plan : legal (see `objections`), of any number of GPUs that the deployment has.
+    known : prices of other plans of the same scenario; used, and added to.
 
     Raises
     ------
     TopologyError
-        If the site has fewer GPUs, or its nodes would hold unequal shares.
+        If the deployment has fewer GPUs, or its nodes would hold unequal shares.
     UncalibratedError
         If there are no kernel parameters for the device.
     """
-    site = seated(question, plan)
+    deployment = seated(scenario, plan)
     found = evaluate(
-        question.model,
-        question.workload,
+        scenario.model,
+        scenario.workload,
         plan,
-        site,
-        offload=question.request.offload,
+        deployment,
+        offload=scenario.request.offload,
         known=known,
     )
-    return replace(found, placement=site.placed)
+    return replace(found, placement=deployment.placed)
 
 
-def _apart(site: Site) -> str:
-    return "" if site.ground is None else site.ground.obstacle()
+def _apart(deployment: Deployment) -> str:
+    return "" if deployment.subset is None else deployment.subset.obstacle()
 
 
-def seated(question: Question, plan: Plan) -> Site:
+def seated(scenario: Scenario, plan: Plan) -> Deployment:
     """Find the best seats for a plan on the machine that the request brings, if it brings one."""
-    site = question.site.on(plan.gpus, question.request.precision)
-    if site.ground is None:
-        return site
+    deployment = scenario.deployment.on(plan.gpus, scenario.request.precision)
+    if deployment.subset is None:
+        return deployment
     from planner.placement.seating import seat  # noqa: PLC0415  # only machines need it
     from planner.placement.traffic import traffic_of  # noqa: PLC0415
 
-    sent = traffic_of(lower(question.model, question.workload, plan))
-    return replace(site, placed=seat(plan, site.ground, sent))
+    sent = traffic_of(lower(scenario.model, scenario.workload, plan))
+    return replace(deployment, placed=seat(plan, deployment.subset, sent))
 
 
 def _short(found: PlanEstimate, missing: float) -> str:
@@ -186,9 +191,9 @@ def _short(found: PlanEstimate, missing: float) -> str:
     )
 
 
-def _remedy(question: Question, missing: float) -> str:
+def _remedy(scenario: Scenario, missing: float) -> str:
     """Say that a plan would fit if the text encoders left the GPU, where it would."""
-    can = not question.request.offload and missing <= encoder_bytes(question.model)
+    can = not scenario.request.offload and missing <= encoder_bytes(scenario.model)
     return "would fit with --offload" if can else ""
 
 
@@ -217,23 +222,23 @@ def _goal(one: PlanEstimate, request: Request) -> float:
             return one.gpus / one.throughput_per_s
 
 
-def find(question: Question) -> Recommendation:
+def find(scenario: Scenario) -> Recommendation:
     """Search all plans of a request and rank them."""
     from planner.advice.explain import advice  # noqa: PLC0415  # explanations build on the search
     from planner.advice.refusals import marks_of, runnable  # noqa: PLC0415  # as explanations do
 
-    request = question.request
+    request = scenario.request
     known: Known = {}
     by_count: dict[int, list[Outcome]] = {}
     seen: dict[Plan, Outcome] = {}
-    for gpus in worth_a_look(request.gpus, question.site, MANY):
-        if question.site.ground is not None:
+    for gpus in worth_a_look(request.gpus, scenario.deployment, MANY):
+        if scenario.deployment.subset is not None:
             known = {}  # another number of GPUs may be of another kind
-        by_count[gpus] = list(_outcomes(_of_count(question, gpus), gpus, seen, known))
+        by_count[gpus] = list(_outcomes(_of_count(scenario, gpus), gpus, seen, known))
     counts = [gpus for gpus in by_count if request.at_most_gpus or gpus == request.gpus]
     outcomes = [one for gpus in counts for one in by_count[gpus]]
     ranked = rank(_estimates(outcomes), request)
-    able = runnable(question, {gpus: _estimates(found) for gpus, found in by_count.items()})
+    able = runnable(scenario, {gpus: _estimates(found) for gpus, found in by_count.items()})
     asked = rank([one for gpus in counts for one in able[gpus]], request)
     lead = next(iter(asked or ranked), None)
     answer = Recommendation(
@@ -241,28 +246,28 @@ def find(question: Question) -> Recommendation:
         plans=tuple(ranked),
         rejected=tuple(_once(outcomes)),
         scaling=tuple(rank(found, request)[0] for found in able.values() if found),
-        baseline=_baseline(question),
-        launch=() if lead is None else launch_of(question, lead),
-        notes=tuple(_notes(question)),
-        marks=marks_of(question, ranked),
+        baseline=_baseline(scenario),
+        launch=() if lead is None else launch_of(scenario, lead),
+        notes=tuple(_notes(scenario)),
+        marks=marks_of(scenario, ranked),
         lead=lead,
     )
-    return replace(answer, advice=tuple(advice(question, answer)))
+    return replace(answer, advice=tuple(advice(scenario, answer)))
 
 
-def _of_count(question: Question, gpus: int) -> Question:
+def _of_count(scenario: Scenario, gpus: int) -> Scenario:
     """Ask about another number of GPUs."""
-    return replace(question, site=of_count(question.request.gpus, question.site, gpus))
+    return replace(scenario, deployment=of_count(scenario.request.gpus, scenario.deployment, gpus))
 
 
-def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
+def launch_of(scenario: Scenario, found: PlanEstimate) -> tuple[Launch, ...]:
     """Say how engines run a plan, on the GPUs it was seated on."""
     where = found.placement
-    hosts = hosts_of(found.plan.gpus, _of_count(question, found.plan.gpus).site, where)
-    asked = asked_of(question.request, question.model, question.workload, hosts)
-    lines = launches(engines(), question.model, found.plan, asked)
-    ground = question.site.ground
-    if where is None or ground is None or where.devices == tuple(range(len(ground.machine.gpus))):
+    hosts = hosts_of(found.plan.gpus, _of_count(scenario, found.plan.gpus).deployment, where)
+    asked = asked_of(scenario.request, scenario.model, scenario.workload, hosts)
+    lines = launches(engines(), scenario.model, found.plan, asked)
+    subset = scenario.deployment.subset
+    if where is None or subset is None or where.devices == tuple(range(len(subset.machine.gpus))):
         return tuple(lines)
     before = visible(where.devices)
     return tuple(
@@ -270,62 +275,62 @@ def launch_of(question: Question, found: PlanEstimate) -> tuple[Launch, ...]:
     )
 
 
-def _notes(question: Question) -> Iterator[str]:
-    if question.site.ground is not None:
-        yield from question.site.ground.notes()
-    asked, profile = question.request, question.site.profile
+def _notes(scenario: Scenario) -> Iterator[str]:
+    if scenario.deployment.subset is not None:
+        yield from scenario.deployment.subset.notes()
+    asked, profile = scenario.request, scenario.deployment.profile
     if profile is not None and asked.detect and not asked.profile:
-        own = profile != profile_for(question.site.hardware.name)
+        own = profile != profile_for(scenario.deployment.hardware.name)
         whose = "this machine's own profile" if own else "the shipped profile"
         yield f"priced with {whose} of {profile.date}"
-    if question.request.gpus > MANY:
+    if scenario.request.gpus > MANY:
         yield NO_RINGS
-        if question.request.objective != "memory":
+        if scenario.request.objective != "memory":
             yield NO_PIPELINES
 
 
 def _outcomes(
-    question: Question, gpus: int, seen: dict[Plan, Outcome], known: Known
+    scenario: Scenario, gpus: int, seen: dict[Plan, Outcome], known: Known
 ) -> Iterator[Outcome]:
     """Judge the plans of one number of GPUs.
 
     Where they are many, a degree that no plan can have is rejected once, for all of them, and the
     shallowest pipelines come first.
     """
-    model = question.model
-    if question.request.gpus <= MANY:
-        yield from (_outcome(question, plan, seen, known) for plan in plans(model, gpus))
+    model = scenario.model
+    if scenario.request.gpus <= MANY:
+        yield from (_outcome(scenario, plan, seen, known) for plan in plans(model, gpus))
         return
-    barred = hopeless(model, question.workload, gpus)
+    barred = hopeless(model, scenario.workload, gpus)
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
     for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
-        if not (_left_out(question, plan, seen) and _legal(question, plan)):
-            yield _outcome(question, plan, seen, known)
+        if not (_left_out(scenario, plan, seen) and _legal(scenario, plan)):
+            yield _outcome(scenario, plan, seen, known)
 
 
-def _left_out(question: Question, plan: Plan, seen: Mapping[Plan, Outcome]) -> bool:
+def _left_out(scenario: Scenario, plan: Plan, seen: Mapping[Plan, Outcome]) -> bool:
     """Whether other plans are known to be as good, where GPUs are many."""
     if plan.degree("ring") > LONGEST:
         return True
-    frugal = question.request.objective == "memory"
-    return not frugal and replaceable(plan, question.workload.passes, seen)
+    frugal = scenario.request.objective == "memory"
+    return not frugal and replaceable(plan, scenario.workload.passes, seen)
 
 
-def _legal(question: Question, plan: Plan) -> bool:
-    return not any(objections(question.model, question.workload, plan, plan.gpus))
+def _legal(scenario: Scenario, plan: Plan) -> bool:
+    return not any(objections(scenario.model, scenario.workload, plan, plan.gpus))
 
 
-def _outcome(question: Question, plan: Plan, seen: dict[Plan, Outcome], known: Known) -> Outcome:
+def _outcome(scenario: Scenario, plan: Plan, seen: dict[Plan, Outcome], known: Known) -> Outcome:
     """Judge a plan, or reuse what became of one of its replicas."""
-    one = replica(question.site, plan) if question.request.batch == 1 else None
+    one = replica(scenario.deployment, plan) if scenario.request.batch == 1 else None
     if one is not None and one in seen:
         seen[plan] = replicated(plan.degree("dp"), seen[one])
         return seen[plan]
-    found = judge(question, plan, plan.gpus, known)
-    other = turned(question.site, plan)
+    found = judge(scenario, plan, plan.gpus, known)
+    other = turned(scenario.deployment, plan)
     if other is not None:
-        found = min(found, judge(question, other, plan.gpus, known), key=_latency)
+        found = min(found, judge(scenario, other, plan.gpus, known), key=_latency)
     seen[plan] = found
     return found
 
@@ -344,13 +349,13 @@ def _estimates(outcomes: Iterable[Outcome]) -> list[PlanEstimate]:
     return [one for one in outcomes if isinstance(one, PlanEstimate)]
 
 
-def _baseline(question: Question) -> PlanEstimate | None:
-    if any(objections(question.model, question.workload, Plan(), 1)):
+def _baseline(scenario: Scenario) -> PlanEstimate | None:
+    if any(objections(scenario.model, scenario.workload, Plan(), 1)):
         return None
-    return price(replace(question, site=replace(question.site, nodes=0)), Plan())
+    return price(replace(scenario, deployment=replace(scenario.deployment, nodes=0)), Plan())
 
 
-def single_plan(question: Question, text: str | None) -> PlanEstimate:
+def single_plan(scenario: Scenario, text: str | None) -> PlanEstimate:
     """Estimate the one plan that was asked for.
 
     Raises
@@ -358,30 +363,30 @@ def single_plan(question: Question, text: str | None) -> PlanEstimate:
     IllegalPlanError
         If it cannot run or does not fit: the reason, and the nearest plans that can.
     """
-    request = question.request
+    request = scenario.request
     if text is None and request.gpus > 1:
         raise InputError(f"a plan is needed for {request.gpus} GPUs, such as tp{request.gpus}")
     if not isinstance(text, str | Plan | None):
         raise InputError(f"plan: got {shown(text)}, wanted axes and degrees such as cfg2.ulysses4")
     plan = parse_plan("single" if text is None else str(text))
-    outcome = judge(question, plan, request.gpus)
+    outcome = judge(scenario, plan, request.gpus)
     if isinstance(outcome, PlanEstimate):
         return outcome
-    raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(question, outcome)}")
+    raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")
 
 
-def _instead(question: Question, bad: Rejected) -> str:
+def _instead(scenario: Scenario, bad: Rejected) -> str:
     from planner.advice.remedies import would_fit  # noqa: PLC0415  # remedies build on the search
 
-    gpus = question.request.gpus
-    found = list(_outcomes(question, gpus, {}, {}))
+    gpus = scenario.request.gpus
+    found = list(_outcomes(scenario, gpus, {}, {}))
     able = [one.plan for one in _estimates(found)]
     if able:
         near = ", ".join(str(one) for one in nearest(bad.plan, able))
         nearby = f"nearest that can on {counted(gpus, 'GPU')}: {near}"
         return "; ".join(filter(None, (bad.remedy, nearby)))
     short = [one.short for one in found if isinstance(one, Rejected) and one.short is not None]
-    return would_fit(question, short, bad.plan)
+    return would_fit(scenario, short, bad.plan)
 
 
 def shortened(answer: Recommendation, count: int) -> Recommendation:

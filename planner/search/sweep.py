@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodels import memory
 from costmodels.program.ops import Program, Real, Size
 from costmodels.tables import communicator_bytes
-from planner.engines.deployment import Site
+from planner.engines.deployment import Deployment
 from planner.lowering.scene import share_of
 from planner.models.architecture import Model
 from planner.models.tokens import lengths, line_of
@@ -43,10 +43,10 @@ class Sweep:
     memory_bytes: Column
 
 
-def sweep(model: Model, base: Workload, plans: Sequence[Plan], site: Site) -> Sweep:
+def sweep(model: Model, base: Workload, plans: Sequence[Plan], deployment: Deployment) -> Sweep:
     """Price `plans` for the requests of `base`, whose sizes are arrays of one shape."""
     count = int(np.size(next(iter(dict(base.tokens).values()))))
-    rows = [_row(model, base, plan, site, count) for plan in plans]
+    rows = [_row(model, base, plan, deployment, count) for plan in plans]
     return Sweep(
         plans=tuple(plans),
         latency_s=np.array([latency for latency, _ in rows]),
@@ -71,7 +71,9 @@ def sizes(
     )
 
 
-def _row(model: Model, base: Workload, plan: Plan, site: Site, count: int) -> tuple[Column, Column]:
+def _row(
+    model: Model, base: Workload, plan: Plan, deployment: Deployment, count: int
+) -> tuple[Column, Column]:
     nothing = np.full(count, np.nan)
     grain = share_of(base, plan).grain
     fine = np.broadcast_to(~uneven(model, base, grain), count)
@@ -82,7 +84,7 @@ def _row(model: Model, base: Workload, plan: Plan, site: Site, count: int) -> tu
     if any(objections(model, first, plan, plan.gpus)):
         return nothing, nothing
     latency, held = nothing.copy(), nothing.copy()
-    latency[fine], held[fine] = _priced(model, work, plan, site)
+    latency[fine], held[fine] = _priced(model, work, plan, deployment)
     return latency, held
 
 
@@ -103,19 +105,23 @@ def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
     )
 
 
-def _priced(model: Model, work: Workload, plan: Plan, site: Site) -> tuple[Column, Column]:
+def _priced(
+    model: Model, work: Workload, plan: Plan, deployment: Deployment
+) -> tuple[Column, Column]:
     places = every_place(model, work, plan)
-    costs = costs_of(places, work, site.target(model, plan, work.precision))
+    costs = costs_of(places, work, deployment.target(model, plan, work.precision))
     latency = sum((one.time for one in costs.values()), start=np.zeros(()))
     decode = decode_bytes(model, work, plan.degree("dp"))
-    held = [_held(model, work, program, site, decode) for program in places]
+    held = [_held(model, work, program, deployment, decode) for program in places]
     return np.asarray(latency, float), np.asarray(reduce(np.maximum, held), float)
 
 
-def _held(model: Model, work: Workload, program: Program, site: Site, decode: Real) -> Real:
+def _held(
+    model: Model, work: Workload, program: Program, deployment: Deployment, decode: Real
+) -> Real:
     """Peak bytes of one place of a pipeline."""
     stages = running(program)
     widest = reduce(np.maximum, map(memory.activations, stages), decode)
-    buffers = memory.messages(stages) * communicator_bytes(site.profile)
-    fixed = fixed_bytes(model, program, site, offload=False)
+    buffers = memory.messages(stages) * communicator_bytes(deployment.profile)
+    fixed = fixed_bytes(model, program, deployment, offload=False)
     return fixed + buffers + widest + caches_of(model, work, stages)

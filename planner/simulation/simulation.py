@@ -14,7 +14,7 @@ from costmodels.tables import rank_spread
 from planner.request.plan import Plan
 from planner.search.evaluate import every_place
 from planner.search.outcome import PlanEstimate
-from planner.search.search import Question, seated, single_plan
+from planner.search.search import Scenario, seated, single_plan
 from planner.simulation.tasks import Label, Work, paces_of, work_of
 from topology.base import InputError, counted
 
@@ -120,7 +120,7 @@ class Simulation:
 
 
 def simulate(
-    question: Question,
+    scenario: Scenario,
     plan: str | None,
     *,
     even: bool = False,
@@ -140,11 +140,11 @@ def simulate(
     InputError
         If the plan cannot run (`IllegalPlanError`), has no such rank, or is too large to simulate.
     """
-    estimate = single_plan(question, plan)
+    estimate = single_plan(scenario, plan)
     one = _replica(estimate.plan)
-    site = seated(question, estimate.plan)
-    target = site.target(question.model, estimate.plan, question.workload.precision)
-    programs = every_place(question.model, question.workload, estimate.plan)
+    deployment = seated(scenario, estimate.plan)
+    target = deployment.target(scenario.model, estimate.plan, scenario.workload.precision)
+    programs = every_place(scenario.model, scenario.workload, estimate.plan)
     stages = list(zip(*(program.stages for program in programs), strict=True))
     slow = _checked(slow or {}, one)
     _check_size(stages, one)

@@ -35,10 +35,10 @@ def test_a_pipeline_gives_its_gpus_to_forwards_and_replicas(plan, passes, instea
     "model", ["cosmos3-nano", "wan2.1-14b", "hunyuanvideo", "flux.1-dev", "llama-3.1-70b"]
 )
 def test_a_pipeline_is_no_faster_than_what_takes_its_place(model, hardware, plan):
-    question, piped = asked(model, hardware=hardware), parse_plan(plan)
-    if any(objections(question.model, question.workload, piped, piped.gpus)):
+    scenario, piped = asked(model, hardware=hardware), parse_plan(plan)
+    if any(objections(scenario.model, scenario.workload, piped, piped.gpus)):
         return
-    instead = unpiped(piped, question.workload.passes)
+    instead = unpiped(piped, scenario.workload.passes)
     slow, fast = (priced(model, str(one), hardware=hardware) for one in (piped, instead))
 
     assert fast.latency_s <= slow.latency_s * (1 + TIE)
@@ -55,23 +55,23 @@ def test_fewer_stages_keep_the_gpus(gpus):
 
 @pytest.mark.parametrize("model", ["cosmos3-nano", "flux.1-dev", "wan2.1-1.3b", "llama-3.1-70b"])
 def test_what_no_plan_can_have_is_in_no_legal_plan(model):
-    question = asked(model)
-    barred = hopeless(question.model, question.workload, 48)
-    left = set(plans(question.model, 48, barred))
+    scenario = asked(model)
+    barred = hopeless(scenario.model, scenario.workload, 48)
+    left = set(plans(scenario.model, 48, barred))
 
-    for plan in plans(question.model, 48):
-        legal = not any(objections(question.model, question.workload, plan, 48))
+    for plan in plans(scenario.model, 48):
+        legal = not any(objections(scenario.model, scenario.workload, plan, 48))
         assert plan in left or not legal
         assert (plan in left) == (not barred.keys() & set(plan.axes))
 
 
-def every_outcome(question, gpus):
+def every_outcome(scenario, gpus):
     """Judge every plan there is, in both nestings, each on its own."""
-    for plan in plans(question.model, gpus):
-        yield judge(question, plan, gpus)
-        other = turned(question.site, plan)
+    for plan in plans(scenario.model, gpus):
+        yield judge(scenario, plan, gpus)
+        other = turned(scenario.deployment, plan)
         if other is not None:
-            yield judge(question, other, gpus)
+            yield judge(scenario, other, gpus)
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def every_outcome(question, gpus):
     ],
 )
 def test_nothing_better_is_left_out(model, gpus, more):
-    answer, question = recommended(model, gpus, **more), asked(model, gpus, **more)
-    every = [one for one in every_outcome(question, gpus) if isinstance(one, PlanEstimate)]
-    best, first = rank(every, question.request)[0], answer.plans[0]
+    answer, scenario = recommended(model, gpus, **more), asked(model, gpus, **more)
+    every = [one for one in every_outcome(scenario, gpus) if isinstance(one, PlanEstimate)]
+    best, first = rank(every, scenario.request)[0], answer.plans[0]
 
     assert gpus > MANY
-    if question.request.objective == "latency":
+    if scenario.request.objective == "latency":
         assert first.latency_s <= best.latency_s * (1 + TIE)
     else:
         assert first.throughput_per_s >= best.throughput_per_s * (1 - TIE)
@@ -153,10 +153,10 @@ def test_hundreds_of_gpus_are_a_few_hundred_plans():
 @pytest.mark.parametrize("model", ["flux.1-dev", "wan2.1-14b"])
 def test_replicas_are_as_they_would_be_judged(model, gpus):
     """Their links are those of one alone, so that it is priced once."""
-    question = asked(model, gpus)
+    scenario = asked(model, gpus)
     for one in recommended(model, gpus).plans:
         if one.plan.degree("dp") > 1:
-            found = judge(question, one.plan, gpus)
+            found = judge(scenario, one.plan, gpus)
             assert found.latency_s == pytest.approx(one.latency_s)
             assert found.memory_bytes == pytest.approx(one.memory_bytes)
             assert found.throughput_per_s == pytest.approx(one.throughput_per_s)
@@ -178,14 +178,14 @@ def test_replicas_are_as_they_would_be_judged(model, gpus):
     ],
 )
 def test_a_replica_alone_has_the_links_it_has_beside_others(hardware, plan, alone):
-    found = replica(asked("flux.1-dev", hardware=hardware).site, parse_plan(plan))
+    found = replica(asked("flux.1-dev", hardware=hardware).deployment, parse_plan(plan))
 
     assert (None if found is None else str(found)) == alone
 
 
 def test_a_replica_of_nine_on_hosts_of_eight_stands_for_nothing():
     """18 GPUs are 3 hosts of 6; 9 alone do not fit hosts evenly."""
-    assert replica(asked("flux.1-dev").site, parse_plan("dp2.ring9")) is None
+    assert replica(asked("flux.1-dev").deployment, parse_plan("dp2.ring9")) is None
 
 
 def test_a_rejected_replica_is_rejected_for_the_same_reason():

@@ -19,7 +19,7 @@ from planner.fleet.fleet import Demand, Prices, capacity, curve
 from planner.fleet.queueing import most_rate, servers_needed, wait
 from planner.rendering import capacity as capacity_shown
 from planner.request.request import Request
-from planner.search.search import question_of
+from planner.search.search import resolve
 from topology.base import InputError
 
 
@@ -147,8 +147,8 @@ def test_what_is_to_be_set_up_can_be_run(asked):
 
     (one,) = capacity([demand], ["h100-sxm"]).answers[0].fleets
 
-    question = question_of(replace(request, gpus=one.estimate.gpus))
-    assert marks_of(question, [one.estimate]) == ()
+    scenario = resolve(replace(request, gpus=one.estimate.gpus))
+    assert marks_of(scenario, [one.estimate]) == ()
     assert one.estimate.plan.degree("ring") == 1 or asked
 
 

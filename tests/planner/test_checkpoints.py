@@ -15,7 +15,7 @@ from planner.lowering.lower import lower
 from planner.models.catalogue import names, read_model
 from planner.request.plan import Plan, parse_plan
 from planner.request.request import Request
-from planner.search.search import question_of
+from planner.search.search import resolve
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, numbered
 from planner.tensorrt.runner.errors import InputError
@@ -59,8 +59,8 @@ def every(key):
 
 def wanted(model, plan="single"):
     """Every weight of the networks with its layer, and every place of a bias or norm."""
-    question = question_of(Request(model=model))
-    program = lower(question.model, question.workload, parse_plan(plan))
+    scenario = resolve(Request(model=model))
+    program = lower(scenario.model, scenario.workload, parse_plan(plan))
     for network in networks(program, Recipe()):
         for layer in (*network.layers, *network.unused):
             if layer.kind == "weight":
@@ -151,9 +151,9 @@ def test_norms_and_biases_have_places(model):
 
 
 def small(model, text):
-    question = question_of(Request(model=model))
+    scenario = resolve(Request(model=model))
     plan = parse_plan(text)
-    tiny, workload = shrink(question.model, question.workload, plan)
+    tiny, workload = shrink(scenario.model, scenario.workload, plan)
     return tiny, replace(workload, output_tokens=0), plan
 
 

@@ -11,10 +11,10 @@ from machinetexts import crossed_pairs, far_apart, matrix, two_sockets
 
 import planner
 from planner.placement.orders import group_masks, group_ranks, nested, orders
-from planner.placement.seating import _Question, seat
+from planner.placement.seating import _Seating, seat
 from planner.placement.traffic import Message, traffic_of
 from planner.request.plan import parse_plan
-from planner.request.subset import best_subset, ground_of
+from planner.request.subset import best_subset, read_machine
 
 KINDS = {"tp": "all_reduce", "ulysses": "all_to_all", "ring": "send_recv", "cfg": "all_gather"}
 HEAVY = {axis: (Message(kind, 8.0 * 2**20, 40),) for axis, kind in KINDS.items()}
@@ -25,19 +25,19 @@ HEAVY |= {
 PLANS = ("ring2.ulysses4", "ulysses4.tp2", "pp2.cfg2.tp2", "ring2.ulysses2.tp2", "ring4.tp2")
 
 
-def ground(text, hardware="rtx-3090", nodes=0):
-    return ground_of(text, detect=False, hardware=hardware, pcie_generation=None, nodes=nodes)
+def subset(text, hardware="rtx-3090", nodes=0):
+    return read_machine(text, detect=False, hardware=hardware, pcie_generation=None, nodes=nodes)
 
 
 def weighed(plan, where, order):
     """The time of a plan's messages in one order."""
-    question = _Question(plan=parse_plan(plan), ground=where, traffic=HEAVY)
-    return question.placement(order, exact=True).seconds
+    scenario = _Seating(plan=parse_plan(plan), subset=where, traffic=HEAVY)
+    return scenario.placement(order, exact=True).seconds
 
 
 @pytest.mark.parametrize("plan", ["pp2.tp2", "cfg2.tp2", "cfg2.ulysses2", "ring2.tp2"])
 def test_chatty_ranks_sit_where_nvlink_joins_them(plan):
-    found = seat(parse_plan(plan), ground(crossed_pairs()), HEAVY)
+    found = seat(parse_plan(plan), subset(crossed_pairs()), HEAVY)
 
     assert found.devices == (0, 2, 1, 3)
     assert found.exact
@@ -47,7 +47,7 @@ def test_chatty_ranks_sit_where_nvlink_joins_them(plan):
 
 def test_an_outer_axis_may_have_the_links():
     """Tensor parallelism outside a pipeline still gets them: ranks 0 and 2 talk most."""
-    found = seat(parse_plan("tp2.pp2"), ground(crossed_pairs()), HEAVY)
+    found = seat(parse_plan("tp2.pp2"), subset(crossed_pairs()), HEAVY)
 
     assert found.devices == (0, 1, 2, 3)
     assert found.fabrics["tp"].link == "nvlink"
@@ -70,7 +70,7 @@ labels = st.sampled_from(["NV2", "NV4", "PIX", "PHB", "SYS"])
 @st.composite
 def machines(draw, count):
     table = {(a, b): draw(labels) for a in range(count) for b in range(a + 1, count)}
-    return ground(matrix(count, lambda a, b: table[a, b]))
+    return subset(matrix(count, lambda a, b: table[a, b]))
 
 
 @settings(max_examples=15)
@@ -103,7 +103,7 @@ BOXES = [
 @pytest.mark.parametrize("box", BOXES)
 def test_eight_are_seated_in_a_fifth_of_a_second(box, plan):
     """The bound is doubled for slow machines; what other tests left in memory is not searched."""
-    where = ground(*box)
+    where = subset(*box)
     gc.freeze()
     start = time.process_time()
     found = seat(parse_plan(plan), where, HEAVY)
@@ -119,7 +119,7 @@ def test_eight_are_seated_in_a_fifth_of_a_second(box, plan):
 @pytest.mark.parametrize("box", BOXES)
 def test_nesting_alone_comes_near_the_best(box, plan):
     """What is done beyond eight ranks a host, where every order can still be weighed."""
-    where = ground(*box)
+    where = subset(*box)
     best = seat(parse_plan(plan), where, HEAVY)
     near = seat(parse_plan(plan), where, HEAVY, exact_up_to=4)
 
@@ -130,13 +130,13 @@ def test_nesting_alone_comes_near_the_best(box, plan):
 
 def test_where_all_are_alike_the_order_is_kept():
     for text in (far_apart(), matrix(8, lambda a, b: "NV18")):
-        found = seat(parse_plan("cfg2.ulysses4"), ground(text, "h100-sxm"), HEAVY)
+        found = seat(parse_plan("cfg2.ulysses4"), subset(text, "h100-sxm"), HEAVY)
         assert found.devices == tuple(range(8))
         assert found.exact
 
 
 def test_hosts_are_seated_alike():
-    where = ground(crossed_pairs(), nodes=2)
+    where = subset(crossed_pairs(), nodes=2)
     found = seat(parse_plan("ring2.cfg2.tp2"), where, HEAVY)
 
     assert found.devices == (0, 2, 1, 3)
@@ -184,7 +184,7 @@ def test_masks_hold_the_groups():
     ],
 )
 def test_the_best_joined_gpus_are_taken(text, hardware, count, chosen):
-    assert best_subset(ground(text, hardware).known, count) == chosen
+    assert best_subset(subset(text, hardware).survey, count) == chosen
 
 
 def test_traffic_counts_what_a_program_sends():
@@ -193,8 +193,8 @@ def test_traffic_counts_what_a_program_sends():
 
     from planner.lowering.lower import lower
 
-    question = asked("llama-3.1-8b", gpus=2, output_tokens=4)
-    sent = traffic_of(lower(question.model, question.workload, parse_plan("tp2")))
+    scenario = asked("llama-3.1-8b", gpus=2, output_tokens=4)
+    sent = traffic_of(lower(scenario.model, scenario.workload, parse_plan("tp2")))
     reduces = sum(m.times for m in sent["tp"] if m.kind == "all_reduce")
 
     assert set(sent) == {"tp"}
@@ -209,7 +209,7 @@ def test_small_messages_take_the_bridges_too(kilobytes):
         "pp": (Message("send_recv", kilobytes * 1024.0, 60),),
     }
 
-    found = seat(parse_plan("pp2.tp2"), ground(crossed_pairs(), "rtx-a6000"), traffic)
+    found = seat(parse_plan("pp2.tp2"), subset(crossed_pairs(), "rtx-a6000"), traffic)
 
     assert found.devices == (0, 2, 1, 3)
     assert found.fabrics["tp"].link == "nvlink"
@@ -217,7 +217,7 @@ def test_small_messages_take_the_bridges_too(kilobytes):
 
 def test_a_slice_is_priced_as_a_slice():
     text = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: x)\n  MIG 3g.40gb Device 0: (UUID: y)\n"
-    where = ground(text, "")
+    where = subset(text, "")
     whole = planner.estimate("llama-3.1-8b", gpus=1, hardware="h100-sxm")
     part = planner.estimate("llama-3.1-8b", gpus=1, topology=text)
 
@@ -232,4 +232,4 @@ def test_slices_of_no_one_profile_are_refused():
         "GPU 0: NVIDIA H100 80GB HBM3\n  MIG 3g.40gb Device 0: (x)\n  MIG 1g.10gb Device 1: (y)\n"
     )
 
-    assert "got no one profile" in ground(text, "").obstacle()
+    assert "got no one profile" in subset(text, "").obstacle()

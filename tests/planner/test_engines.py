@@ -11,13 +11,13 @@ from costmodels.tables import profile_for, runtime
 from planner.advice.refusals import footnotes
 from planner.api import request_of
 from planner.command.cli import main
-from planner.engines.deployment import site_of
+from planner.engines.deployment import deployment_of
 from planner.models import read_model
 from planner.models.architecture import Own
 from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR
-from planner.search.search import question_of
+from planner.search.search import resolve
 from topology.base import CatalogueError, InputError
 
 ENTRY = """
@@ -34,8 +34,8 @@ norm = "3.5"
 """
 
 
-def site(model="cosmos3", gpus=1, **asked):
-    return site_of(request_of(model, gpus, asked))
+def deployment(model="cosmos3", gpus=1, **asked):
+    return deployment_of(request_of(model, gpus, asked))
 
 
 def breakdown(model, gpus=1, plan="single", **asked):
@@ -78,7 +78,7 @@ def test_engines_that_keep_keys_of_the_text_are_faster():
 def test_what_was_asked_goes_before_the_habit():
     asked = {"engine": "diffusers", "text_tower": "once"}
 
-    assert site(**asked).text_tower == "once"
+    assert deployment(**asked).text_tower == "once"
 
 
 def test_a_pipeline_runs_the_text_with_every_step():
@@ -100,8 +100,8 @@ def test_only_its_own_repository_has_its_bytes():
 
     assert own > 1.1 * diffusers
     assert diffusers > 1.5 * executor
-    assert site("wan2.1-14b", runtime="torch-eager").own
-    assert not site("wan2.1-14b").own
+    assert deployment("wan2.1-14b", runtime="torch-eager").own
+    assert not deployment("wan2.1-14b").own
 
 
 def test_modulations_of_every_token_are_not_split():
@@ -137,7 +137,7 @@ def test_modulations_of_every_token_are_not_split():
 )
 def test_an_engine_has_its_attention_kernel(model, hardware, asked, kernel):
     """And repositories that call xDiT bring theirs: Wan 2.1 FlashAttention-2, Wan 2.2 3."""
-    assert site(model, hardware=hardware, **asked).attention_of(read_model(model)) == kernel
+    assert deployment(model, hardware=hardware, **asked).attention_of(read_model(model)) == kernel
 
 
 def test_a_repository_is_as_fast_by_the_name_of_the_engine_in_it():
@@ -155,7 +155,7 @@ def test_a_repository_is_as_fast_by_the_name_of_the_engine_in_it():
 def test_eager_code_of_an_engine_is_that_of_the_models_it_runs():
     flux, wan = read_model("flux.1-dev"), read_model("wan2.1-14b")
     xdit, diffusers, sglang = (
-        site("flux.1-dev", engine=name, runtime="torch-eager", profile="none")
+        deployment("flux.1-dev", engine=name, runtime="torch-eager", profile="none")
         for name in ("xdit", "diffusers", "sglang")
     )
 
@@ -167,7 +167,7 @@ def test_eager_code_of_an_engine_is_that_of_the_models_it_runs():
     assert xdit.runtime_of(wan).fusion("norm").traffic > 10
     assert xdit.runtime_of(flux).fusion("norm") == runtime("torch-eager").fusion("norm")
     assert xdit.runtime_of(flux).host_kernel.value > sglang.runtime_of(flux).host_kernel.value
-    compiled = site("flux.1-dev", engine="xdit", runtime="torch-compile", profile="none")
+    compiled = deployment("flux.1-dev", engine="xdit", runtime="torch-compile", profile="none")
     assert compiled.runtime_of(flux) == runtime("torch-compile")
 
 
@@ -211,10 +211,10 @@ def test_an_entry_that_is_wrong_is_refused(old, new, said):
 
 
 def test_the_header_names_the_engine():
-    question = question_of(request_of("flux", 1, {"engine": "xdit"}))
+    scenario = resolve(request_of("flux", 1, {"engine": "xdit"}))
     one = planner.estimate("flux", engine="xdit")
 
-    text = report.render(report.estimate(question, one, []), 200, colour=False)
+    text = report.render(report.estimate(scenario, one, []), 200, colour=False)
     assert "torch-eager · xdit" in text
 
 

@@ -19,7 +19,7 @@ from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.evaluate import memory_of, outer_parameters, room
 from planner.search.plans import objections, plans
-from planner.search.search import judge, price, question_of
+from planner.search.search import judge, price, resolve
 from topology.base import InputError
 
 DECODERS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-27b", "gpt-oss-20b")
@@ -28,7 +28,7 @@ PLANS = ("single", "tp2", "ulysses2", "allgather_kv2", "ring2.tp2")
 
 def estimate(model, plan, **more):
     parsed = parse_plan(plan)
-    return price(question_of(Request(model=model, gpus=parsed.gpus, **more)), parsed)
+    return price(resolve(Request(model=model, gpus=parsed.gpus, **more)), parsed)
 
 
 @pytest.mark.parametrize("model", [*MODELS, *DECODERS])
@@ -40,12 +40,12 @@ def test_stages_and_parts_add_up_to_the_latency(model):
 
 @pytest.mark.parametrize("model", [*MODELS[:4], *DECODERS[:2]])
 def test_communication_is_exposed_or_hidden_and_nothing_else(model):
-    question = asked(model)
-    for plan in plans(question.model, 8):
-        if any(objections(question.model, question.workload, plan, 8)):
+    scenario = asked(model)
+    for plan in plans(scenario.model, 8):
+        if any(objections(scenario.model, scenario.workload, plan, 8)):
             continue
-        program = lower(question.model, question.workload, plan)
-        target = question.site.target(question.model, plan, "bf16")
+        program = lower(scenario.model, scenario.workload, plan)
+        target = scenario.deployment.target(scenario.model, plan, "bf16")
         for stage in program.stages:
             found = cost(stage, target)
             whole = float(found.classes.get("communication", 0.0))
@@ -89,11 +89,11 @@ def test_longer_answers_to_longer_questions_take_longer(name, model, tokens, dat
 @pytest.mark.parametrize("axis", ["tp", "ulysses", "ring", "allgather_kv"])
 @pytest.mark.parametrize("model", [*MODELS, "llama-3.1-70b"])
 def test_more_gpus_of_a_strategy_never_leave_a_rank_more_to_compute(model, axis):
-    question = asked(model, 1)
+    scenario = asked(model, 1)
     busy = []
     for degree in (1, 2, 4, 8):
         plan = parse_plan(f"{axis}{degree}")
-        if not any(objections(question.model, question.workload, plan, degree)):
+        if not any(objections(scenario.model, scenario.workload, plan, degree)):
             parts = priced(model, str(plan)).breakdown_s
             busy.append(parts["gemm"] + parts["attention"])
     assert busy == sorted(busy, reverse=True)
@@ -171,7 +171,7 @@ def test_a_parallel_decode_changes_the_decode_alone():
 
 def matrices(plan, model="flux.1-dev"):
     """Bytes of every weight of the blocks on one rank, by name, times its layers."""
-    question, found = asked(model, 1), {}
+    scenario, found = asked(model, 1), {}
 
     def visit(loop, layers):
         for item in loop.body:
@@ -180,7 +180,7 @@ def matrices(plan, model="flux.1-dev"):
             elif isinstance(item, Matmul) and item.weight.layered:
                 found[item.weight.name] = item.weight.bytes * layers
 
-    for stage in lower(question.model, question.workload, parse_plan(plan)).stages:
+    for stage in lower(scenario.model, scenario.workload, parse_plan(plan)).stages:
         if stage.name == "denoise":
             visit(stage, 1)
     return found
@@ -216,26 +216,28 @@ def test_cutting_the_sequence_cuts_no_weights(model, plan):
 def test_memory_is_that_of_the_fullest_pipeline_stage(model, degree):
     """FLUX.1's double layers hold more weights for the same work than its single layers."""
     plan = parse_plan(f"pp{degree}")
-    question = asked(model, degree)
+    scenario = asked(model, degree)
     peaks = []
     for place in range(degree):
-        program = lower(question.model, question.workload, plan, place)
-        found = memory_of(question.model, question.workload, program, question.site, offload=False)
+        program = lower(scenario.model, scenario.workload, plan, place)
+        found = memory_of(
+            scenario.model, scenario.workload, program, scenario.deployment, offload=False
+        )
         peaks.append(found[1])
 
     assert priced(model, str(plan)).memory_bytes == pytest.approx(max(peaks))
 
 
 def test_pipeline_stages_together_hold_every_block_once():
-    question, whole = asked("flux.1-dev", 1), sum(matrices("single").values())
+    scenario, whole = asked("flux.1-dev", 1), sum(matrices("single").values())
     held = 0.0
     for place in range(4):
-        program = lower(question.model, question.workload, parse_plan("pp4"), place)
-        held += memory_of(question.model, question.workload, program, question.site, offload=False)[
-            0
-        ]["transformer_weights"]
+        program = lower(scenario.model, scenario.workload, parse_plan("pp4"), place)
+        held += memory_of(
+            scenario.model, scenario.workload, program, scenario.deployment, offload=False
+        )[0]["transformer_weights"]
 
-    outer = question.model.outer_parameters * 2
+    outer = scenario.model.outer_parameters * 2
     assert held - 4 * outer == pytest.approx(whole, rel=0.01)
 
 
@@ -269,8 +271,8 @@ def test_smaller_numbers_shrink_the_transformer(precision, bytes_a_weight):
 def test_weights_in_16_bits_are_two_bytes_a_parameter(name):
     """Within 2 %: norms and tables outside the matrices are not counted twice."""
     model = read_model(name)
-    question = asked(name, 1)
-    if any(objections(question.model, question.workload, parse_plan("single"), 1)):
+    scenario = asked(name, 1)
+    if any(objections(scenario.model, scenario.workload, parse_plan("single"), 1)):
         return
     held = priced(name).memory_parts_bytes["transformer_weights"]
 
@@ -343,33 +345,33 @@ def test_models_that_run_on_one_large_gpu_fit_eight(model):
 @pytest.mark.parametrize("name", ["l20", "l40", "l40s"])
 def test_cards_of_48_gb_that_correct_errors_have_45_gib(name):
     """nvidia-smi shows 46068 MiB where ECC is on."""
-    site = asked("flux.1-dev", 1, hardware=name).site
+    deployment = asked("flux.1-dev", 1, hardware=name).deployment
 
-    assert site.hardware.device.memory.value == 46068 * 2**20
-    assert room(site, "diffusion") < 44 * 2**30
+    assert deployment.hardware.device.memory.value == 46068 * 2**20
+    assert room(deployment, "diffusion") < 44 * 2**30
 
 
 @pytest.mark.parametrize("kind", ["diffusion", "decoder"])
 def test_some_memory_is_left_free(kind):
-    site = asked("flux.1-dev").site
+    deployment = asked("flux.1-dev").deployment
 
-    assert room(site, kind) == pytest.approx(
-        (1 - headroom(kind)) * site.hardware.device.memory.value
+    assert room(deployment, kind) == pytest.approx(
+        (1 - headroom(kind)) * deployment.hardware.device.memory.value
     )
     assert 0 < headroom(kind) < 0.2
 
 
 def test_language_models_leave_a_tenth():
     """As vLLM does by default: of 80 GiB, 72."""
-    question = asked("llama-3.1-70b", 2, hardware="a100-sxm-80gb")
-    reason = judge(replace(question, workload=long_prompts(question)), parse_plan("tp2"), 2).reason
+    scenario = asked("llama-3.1-70b", 2, hardware="a100-sxm-80gb")
+    reason = judge(replace(scenario, workload=long_prompts(scenario)), parse_plan("tp2"), 2).reason
 
     assert " of 72 GiB a GPU" in reason
 
 
-def long_prompts(question):
-    tokens = tuple((name, 2**17) for name, _ in question.workload.tokens)
-    return replace(question.workload, tokens=tokens)
+def long_prompts(scenario):
+    tokens = tuple((name, 2**17) for name, _ in scenario.workload.tokens)
+    return replace(scenario.workload, tokens=tokens)
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "gemma-3-27b"])
@@ -385,9 +387,9 @@ def test_embedding_and_head_are_cut_by_vocabulary(model, degree):
 @pytest.mark.parametrize("degree", [1, 2, 8])
 def test_the_head_that_is_held_is_the_head_that_is_multiplied(degree):
     """Llama-3.1-8B: 128256 x 4096 twice, and a norm of 4096."""
-    question = asked("llama-3.1-8b", degree)
+    scenario = asked("llama-3.1-8b", degree)
     plan = parse_plan(f"tp{degree}")
-    program = lower(question.model, question.workload, plan)
+    program = lower(scenario.model, scenario.workload, plan)
     head = next(
         op.weight
         for stage in program.stages
@@ -395,15 +397,15 @@ def test_the_head_that_is_held_is_the_head_that_is_multiplied(degree):
         if isinstance(op, Matmul) and op.weight.name == "head"
     )
 
-    assert outer_parameters(question.model, program.axes) * 2 == pytest.approx(
+    assert outer_parameters(scenario.model, program.axes) * 2 == pytest.approx(
         2 * head.bytes, rel=1e-4
     )
 
 
 def test_a_diffusion_model_keeps_its_projections_whole():
-    question = asked("flux.1-dev", 8)
+    scenario = asked("flux.1-dev", 8)
 
-    assert outer_parameters(question.model, (("tp", 8),)) == question.model.outer_parameters
+    assert outer_parameters(scenario.model, (("tp", 8),)) == scenario.model.outer_parameters
 
 
 @pytest.mark.parametrize(
@@ -428,14 +430,14 @@ def test_a_diffusion_model_keeps_its_projections_whole():
 )
 def test_sizes_that_a_model_cannot_take_are_refused(model, more, said):
     with pytest.raises(InputError, match=said):
-        question_of(Request(model=model, **more))
+        resolve(Request(model=model, **more))
 
 
 @pytest.mark.parametrize("model", ["flux.1-dev", "llama-3.1-8b"])
 def test_sizes_may_be_left_out_in_so_many_words(model):
     sizes = dict.fromkeys(("height", "width", "frames", "steps", "input_tokens", "output_tokens"))
 
-    assert question_of(Request(model=model, **sizes)) == question_of(Request(model=model))
+    assert resolve(Request(model=model, **sizes)) == resolve(Request(model=model))
 
 
 @pytest.mark.parametrize(
@@ -455,20 +457,20 @@ def test_the_command_refuses_sizes_of_another_kind(model, flag):
 
 def test_a_request_alone_decides_its_estimate():
     """Values, not state: the same question twice has the same answer."""
-    question = asked("flux.1-dev", 4)
+    scenario = asked("flux.1-dev", 4)
     plan = parse_plan("ulysses2.ring2")
 
-    assert price(question, plan) == price(replace(question), plan)
+    assert price(scenario, plan) == price(replace(scenario), plan)
 
 
 @pytest.mark.parametrize(("gpus", "hosts"), [(15, 3), (30, 5), (16, 2), (8, 1)])
 def test_gpus_fill_as_few_hosts_as_hold_them_evenly(gpus, hosts):
     """Fifteen GPUs of machines of eight: five on each of three."""
-    site = asked("flux.1-dev", gpus, hardware="h200-sxm").site
+    deployment = asked("flux.1-dev", gpus, hardware="h200-sxm").deployment
 
-    assert site.hardware.island(gpus) == gpus // hosts
+    assert deployment.hardware.island(gpus) == gpus // hosts
     assert (
-        site.target(asked("cogvideox-2b", 2).model, parse_plan(f"dp{gpus}"), "bf16")
+        deployment.target(asked("cogvideox-2b", 2).model, parse_plan(f"dp{gpus}"), "bf16")
         .fabrics["dp"]
         .nodes
         == hosts

@@ -30,14 +30,14 @@ KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEAS
     ],
 )
 def test_one_line_says_what_throughput_is_of(model, gpus, batch, line):
-    question, found = asked(model, gpus, batch=batch), recommended(model, gpus, batch=batch)
+    scenario, found = asked(model, gpus, batch=batch), recommended(model, gpus, batch=batch)
     about = [one for one in found.advice if "throughput is at" in one]
 
     assert len(about) == 1
     assert line in about[0]
-    shown = report.estimate(question, found.plans[0], [])
+    shown = report.estimate(scenario, found.plans[0], [])
     assert about[0] in report.render(shown, 400, colour=False)
-    assert about[0] in report.estimate_markdown(question, found.plans[0], [])
+    assert about[0] in report.estimate_markdown(scenario, found.plans[0], [])
 
 
 def test_nothing_is_said_of_a_batch_that_replicas_share_evenly():
@@ -71,11 +71,11 @@ def plan(text, gemm, communication, attention=0.0, **more):
 
 
 def said(*plans, scaling=(), **more):
-    question = asked("flux.1-dev", plans[0].gpus, **more)
+    scenario = asked("flux.1-dev", plans[0].gpus, **more)
     answer = Recommendation(
-        request=question.request, plans=plans, rejected=(), scaling=scaling, baseline=None
+        request=scenario.request, plans=plans, rejected=(), scaling=scaling, baseline=None
     )
-    return list(advice(question, answer))
+    return list(advice(scenario, answer))
 
 
 def test_the_first_plan_wins_by_the_part_that_differs_most():

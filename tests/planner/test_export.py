@@ -23,7 +23,7 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.lowering.lower import lower
 from planner.request.plan import parse_plan
 from planner.request.request import Request
-from planner.search.search import price, question_of
+from planner.search.search import price, resolve
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.sizes import enqueue
 from topology.base import IllegalPlanError, InputError, format_bytes
@@ -35,9 +35,9 @@ FLUX = Request(model="flux.1-dev", gpus=4)
 
 def small(request, text):
     """The folder of a shrunken model: every part of the large one, and quickly written."""
-    question, plan = question_of(request), parse_plan(text)
-    model, workload = shrink(question.model, question.workload, plan)
-    little = replace(question, model=model, workload=workload)
+    scenario, plan = resolve(request), parse_plan(text)
+    model, workload = shrink(scenario.model, scenario.workload, plan)
+    little = replace(scenario, model=model, workload=workload)
     return tensorrt_folder(little, price(little, plan))
 
 
@@ -535,9 +535,9 @@ def test_a_refusal_prints_no_document(style, tmp_path):
 
 def spread_over_devices(text, **more):
     request = Request(model="flux.1-dev", gpus=4, **more)
-    question, asked = question_of(request), parse_plan(text)
-    model, workload = shrink(question.model, question.workload, asked)
-    little = replace(question, model=model, workload=workload)
+    scenario, asked = resolve(request), parse_plan(text)
+    model, workload = shrink(scenario.model, scenario.workload, asked)
+    little = replace(scenario, model=model, workload=workload)
     return tensorrt_folder(little, price(little, asked), multi_device=True)
 
 

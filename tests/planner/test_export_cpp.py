@@ -15,7 +15,7 @@ from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.plan import parse_plan
 from planner.request.request import Request
-from planner.search.search import price, question_of
+from planner.search.search import price, resolve
 from planner.tensorrt.runner.outside import writer
 from validate.plans.small import shrink
 
@@ -36,9 +36,9 @@ def binary(tmp_path_factory):
 @pytest.fixture
 def exported(tmp_path):
     """A small FLUX.1 over two branches of two ranks; engines hold their own names."""
-    question, plan = question_of(Request(model="wan2.1-1.3b", gpus=4)), parse_plan("cfg2.tp2")
-    model, workload = shrink(question.model, question.workload, plan)
-    little = replace(question, model=model, workload=workload)
+    scenario, plan = resolve(Request(model="wan2.1-1.3b", gpus=4)), parse_plan("cfg2.tp2")
+    model, workload = shrink(scenario.model, scenario.workload, plan)
+    little = replace(scenario, model=model, workload=workload)
     folder = write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
     (folder / "engines").mkdir()
     for engine in json.loads((folder / "plan.json").read_text())["engines"]:

@@ -19,7 +19,7 @@ from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.plan import parse_plan
 from planner.request.request import Request
-from planner.search.search import price, question_of
+from planner.search.search import price, resolve
 from validate.plans.small import shrink
 
 STUB = Path(__file__).parent.parent / "cppstubs" / "NvInfer.h"
@@ -66,9 +66,9 @@ def binary(tmp_path_factory):
 @pytest.mark.parametrize("graph", [False, True], ids=["calls", "graph"])
 @pytest.mark.parametrize("text", ["tp2", "cfg2"])
 def test_two_ranks_meet_in_every_collective(binary, tmp_path, text, graph):
-    question, plan = question_of(Request(model="wan2.1-1.3b", gpus=2)), parse_plan(text)
-    model, workload = shrink(question.model, question.workload, plan)
-    little = replace(question, model=model, workload=workload)
+    scenario, plan = resolve(Request(model="wan2.1-1.3b", gpus=2)), parse_plan(text)
+    model, workload = shrink(scenario.model, scenario.workload, plan)
+    little = replace(scenario, model=model, workload=workload)
     folder = write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
     (folder / "engines").mkdir()
     order = json.loads((folder / "plan.json").read_text())

@@ -10,7 +10,7 @@ from planner.engines.tensorrt_table import read_version
 from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.plans import objections, plans
-from planner.search.search import find, question_of
+from planner.search.search import find, resolve
 from topology.base import InputError
 from topology.catalogue import find_hardware
 
@@ -81,8 +81,8 @@ def test_dense_experts_and_new_nccl_are_said():
 
 
 def test_the_nearest_plans_that_run_are_offered():
-    question = question_of(Request(model="flux.1-dev", gpus=8))
-    model, work, node = question.model, question.workload, question.site.hardware
+    scenario = resolve(Request(model="flux.1-dev", gpus=8))
+    model, work, node = scenario.model, scenario.workload, scenario.deployment.hardware
     legal = [one for one in plans(model, 8) if not any(objections(model, work, one, 8))]
     able = [one for one in legal if not any(obstacles(model, one, node))]
 
@@ -96,12 +96,12 @@ def test_the_nearest_plans_that_run_are_offered():
 @pytest.mark.parametrize(("model", "gpus"), [("flux.1-dev", 4), ("cosmos3", 8), ("z-image", 6)])
 def test_a_recommendation_marks_what_does_not_run(model, gpus):
     """A mark for each plan that has something against it, with plans that have nothing."""
-    question = question_of(Request(model=model, gpus=gpus))
-    answer = find(question)
+    scenario = resolve(Request(model=model, gpus=gpus))
+    answer = find(scenario)
     barred = {
         one.plan
         for one in answer.plans
-        if any(obstacles(question.model, one.plan, question.site.hardware))
+        if any(obstacles(scenario.model, one.plan, scenario.deployment.hardware))
     }
 
     assert {mark.plan for mark in answer.marks} == barred
@@ -118,32 +118,32 @@ def test_a_recommendation_marks_what_does_not_run(model, gpus):
 
 
 def test_footnotes_say_a_reason_once_and_only_of_what_is_shown():
-    question = question_of(Request(model="flux.1-dev", gpus=4))
-    answer = find(question)
+    scenario = resolve(Request(model="flux.1-dev", gpus=4))
+    answer = find(scenario)
 
-    lines = footnotes(question, answer.plans, answer.marks)
+    lines = footnotes(scenario, answer.plans, answer.marks)
 
     reasons = {mark.reason for mark in answer.marks}
     assert sum(line.startswith("! not with TensorRT: ") for line in lines) == len(reasons)
     assert all(str(mark.plan) in " ".join(lines) for mark in answer.marks)
     assert len(lines) == len(set(lines))
     running = [one for one in answer.plans if str(one.plan) == "tp4"]
-    assert footnotes(question, running, answer.marks) == []
+    assert footnotes(scenario, running, answer.marks) == []
 
 
 def test_where_the_first_plan_does_not_run_the_first_that_does_is_named():
-    question = question_of(Request(model="flux.1-dev", gpus=4))
-    answer = find(question)
+    scenario = resolve(Request(model="flux.1-dev", gpus=4))
+    answer = find(scenario)
     ring = [one for one in answer.plans if str(one.plan) == "ring4"]
     others = [one for one in answer.plans if str(one.plan) == "ulysses4"]
 
-    lines = footnotes(question, [*ring, *others], answer.marks)
+    lines = footnotes(scenario, [*ring, *others], answer.marks)
 
     assert any("the first that TensorRT can run is ulysses4, " in line for line in lines)
 
 
 def test_another_runtime_marks_nothing():
-    answer = find(question_of(Request(model="flux.1-dev", gpus=4, runtime="torch-compile")))
+    answer = find(resolve(Request(model="flux.1-dev", gpus=4, runtime="torch-compile")))
 
     assert answer.marks == ()
     assert "marks" not in answer.to_dict()

@@ -20,7 +20,7 @@ from planner.export.tables import runner
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.plan import parse_plan
 from planner.request.request import Request
-from planner.search.search import price, question_of
+from planner.search.search import price, resolve
 from planner.tensorrt.runner import __main__ as running
 from planner.tensorrt.runner import harness, library
 from planner.tensorrt.runner.build import Options, build
@@ -36,9 +36,9 @@ STARTED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29511"}
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A small FLUX.1 over two tensor-parallel ranks."""
-    question, plan = question_of(Request(model="flux.1-dev", gpus=2)), parse_plan("tp2")
-    model, workload = shrink(question.model, question.workload, plan)
-    little = replace(question, model=model, workload=workload)
+    scenario, plan = resolve(Request(model="flux.1-dev", gpus=2)), parse_plan("tp2")
+    model, workload = shrink(scenario.model, scenario.workload, plan)
+    little = replace(scenario, model=model, workload=workload)
     files = tensorrt_folder(little, price(little, plan))
     return write_folder(files, str(tmp_path_factory.mktemp("exported") / "out"))
 

@@ -12,7 +12,7 @@ from planner.export.export import files
 from planner.models import known_as, names, read_model
 from planner.request.plan import parse_plan
 from planner.request.request import Request
-from planner.search.search import Question, launch_of, question_of, single_plan
+from planner.search.search import Scenario, launch_of, resolve, single_plan
 from topology.base import InputError
 
 PLANS = {"flux.1-dev": "ulysses4", "wan2.1-14b": "ulysses4", "llama-3.1-8b": "tp4"}
@@ -41,13 +41,13 @@ LLAMA = {
 
 
 @cache
-def question(model, hardware="h100-sxm", **more):
-    return question_of(Request(model=model, gpus=4, hardware=hardware, **more))
+def scenario(model, hardware="h100-sxm", **more):
+    return resolve(Request(model=model, gpus=4, hardware=hardware, **more))
 
 
 def said(model, plan="", hosts=0, **more):
     """Launches by engine, without pricing a plan."""
-    asked = question(model, **more)
+    asked = scenario(model, **more)
     plan = parse_plan(plan or PLANS.get(model, "tp4"))
     told = asked_of(asked.request, asked.model, asked.workload, hosts or 1)
     return {one.engine: one for one in launches(engines(), asked.model, plan, told)}
@@ -55,7 +55,7 @@ def said(model, plan="", hosts=0, **more):
 
 def launched(plan, **more):
     """Launches by engine of a plan that was priced."""
-    asked = question_of(Request(**more))
+    asked = resolve(Request(**more))
     return {one.engine: one for one in launch_of(asked, single_plan(asked, plan))}
 
 
@@ -141,7 +141,7 @@ PRECISION = {
 @pytest.mark.parametrize("engine", [*DIFFUSION, *LANGUAGE])
 def test_a_precision_is_told_or_noted(engine, precision):
     model = "flux.1-dev" if engine in DIFFUSION else "llama-3.1-8b"
-    asked = question(model, hardware="b200", precision=precision)
+    asked = scenario(model, hardware="b200", precision=precision)
     told = Asked(precision=asked.request.precision)
     found = launches(engines(), asked.model, parse_plan(PLANS[model]), told)
     line = next(one.line for one in found if one.engine == engine)
@@ -267,9 +267,9 @@ def test_copies_of_a_language_model_are_spread_whole():
     ],
 )
 def test_hosts_are_as_few_as_hold_the_gpus_evenly(hardware, gpus, nodes, hosts):
-    asked = question_of(Request(model="flux.1-dev", gpus=gpus, hardware=hardware, nodes=nodes))
+    asked = resolve(Request(model="flux.1-dev", gpus=gpus, hardware=hardware, nodes=nodes))
 
-    assert hosts_of(gpus, asked.site) == hosts
+    assert hosts_of(gpus, asked.deployment) == hosts
 
 
 def test_a_folder_for_two_hosts_asks_who_is_first():
@@ -390,4 +390,4 @@ def test_unknown_models_are_told_near_names(got, said):
 
 def test_names_of_the_catalogue_are_known():
     assert all(known_as(name.upper()) == name for name in names())
-    assert isinstance(question("flux.1-dev"), Question)
+    assert isinstance(scenario("flux.1-dev"), Scenario)

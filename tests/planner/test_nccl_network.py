@@ -173,11 +173,11 @@ def test_remarks_hold_for_every_table_of_a_log():
 
 
 def test_a_machine_of_the_caller_stands_before_the_header():
-    from planner.request.subset import ground_of
+    from planner.request.subset import read_machine
 
     text = 'hosts = 2\nhardware = "h100-sxm"\n[network]\nkind = "roce"\nnics = 8\n'
-    where = ground_of(text, detect=False, hardware="", pcie_generation=None, nodes=0)
-    found = compared(H100 + "# link_inter: 1x HDR InfiniBand 200G\n", ground=where)
+    where = read_machine(text, detect=False, hardware="", pcie_generation=None, nodes=0)
+    found = compared(H100 + "# link_inter: 1x HDR InfiniBand 200G\n", subset=where)
 
     assert not any("network" in line for line in found.notes)
 

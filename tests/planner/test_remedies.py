@@ -15,7 +15,7 @@ from planner.request.request import Request
 from planner.search.evaluate import peak_of
 from planner.search.outcome import PlanEstimate
 from planner.search.plans import nearest
-from planner.search.search import find, judge, question_of, search, single_plan
+from planner.search.search import find, judge, resolve, search, single_plan
 from topology.base import IllegalPlanError, counted
 
 CASES = [
@@ -77,8 +77,8 @@ def test_what_is_said_to_fit_does(model, gpus, more):
     assert line.startswith("would fit: ")
     assert 1 <= len(ways) <= 4
     for plan, changes in ways:
-        question = question_of(Request(**{"model": model, **more, **changes}))
-        found = judge(question, parse_plan(plan), question.request.gpus)
+        scenario = resolve(Request(**{"model": model, **more, **changes}))
+        found = judge(scenario, parse_plan(plan), scenario.request.gpus)
         assert isinstance(found, PlanEstimate), (plan, changes, found.reason)
 
 
@@ -103,9 +103,9 @@ def test_an_estimate_beside_plans_that_fit_says_that_it_would_with_offload():
 
 @cases
 def test_it_is_said_at_once(model, gpus, more):
-    question, short = asked(model, gpus, **more), short_of(model, gpus, **more)
+    scenario, short = asked(model, gpus, **more), short_of(model, gpus, **more)
     start = time.process_time()
-    would_fit(question, short)
+    would_fit(scenario, short)
 
     assert time.process_time() - start < 3  # a third of a second, on a machine with nothing to do
 
@@ -153,14 +153,14 @@ def test_the_least_change_comes_first(model, gpus, more, ways):
 )
 def test_the_largest_request_that_fits_is_named(model, more, name):
     """One step more does not fit: a latent frame, 128 tokens, a sample."""
-    question = asked(model, 1, **more)
-    line = would_fit(question, short_of(model, 1, **more))
+    scenario = asked(model, 1, **more)
+    line = would_fit(scenario, short_of(model, 1, **more))
     most = int(re.search(rf"--{name.replace('_', '-')} (\d+)", line)[1])
     step = {"frames": 4, "input_tokens": 128, "batch": 1}[name]
 
-    named = question_of(Request(**{"model": model, **more, name: most}))
+    named = resolve(Request(**{"model": model, **more, name: most}))
     assert isinstance(judge(named, Plan(), 1), PlanEstimate)
-    wider = question_of(Request(**{"model": model, **more, name: most + step}))
+    wider = resolve(Request(**{"model": model, **more, name: most + step}))
     assert "short" in judge(wider, Plan(), 1).reason
 
 
@@ -182,21 +182,21 @@ def test_pictures_have_no_frames_to_leave_out():
 
 
 def test_the_split_that_was_asked_for_is_kept_where_it_can_be():
-    question = asked("cosmos3-super", 8, hardware="rtx-4090")
+    scenario = asked("cosmos3-super", 8, hardware="rtx-4090")
     short = short_of("cosmos3-super", 8, hardware="rtx-4090")
 
-    assert "pp8 with --precision fp8" in would_fit(question, short, parse_plan("pp8"))
-    assert "tp8 with --precision fp8" in would_fit(question, short, parse_plan("tp8"))
+    assert "pp8 with --precision fp8" in would_fit(scenario, short, parse_plan("pp8"))
+    assert "tp8 with --precision fp8" in would_fit(scenario, short, parse_plan("tp8"))
 
 
 @given(plan=st.sampled_from(["tp8", "ulysses8", "cfg2.tp4", "pp2.ring4"]))
 @settings(max_examples=4)
 def test_the_nearest_split_that_would_fit_is_named(plan):
-    question = asked("hunyuanvideo", 8, hardware="rtx-4090")
+    scenario = asked("hunyuanvideo", 8, hardware="rtx-4090")
     short = short_of("hunyuanvideo", 8, hardware="rtx-4090")
-    line = would_fit(question, short, parse_plan(plan))
+    line = would_fit(scenario, short, parse_plan(plan))
     named = re.search(r"(\S+) with --offload", line)[1]
-    away = replace(question, request=replace(question.request, offload=True))
+    away = replace(scenario, request=replace(scenario.request, offload=True))
     able = [one.plan for one in search(away, 8) if isinstance(one, PlanEstimate)]
 
     assert parse_plan(named) == nearest(parse_plan(plan), able)[0]
@@ -206,7 +206,7 @@ def test_more_gpus_may_be_split_along_any_axis():
     """Qwen-Image's modulation is not cut by tensor parallelism: a pipeline takes fewer GPUs."""
     line = recommended("qwen-image", 1, hardware="l40s").advice[0]
     plan, gpus = re.search(r"(\S+) on (\d+) GPUs", line).groups()
-    best = find(question_of(Request(model="qwen-image", gpus=int(gpus), hardware="l40s"))).plans[0]
+    best = find(resolve(Request(model="qwen-image", gpus=int(gpus), hardware="l40s"))).plans[0]
 
     assert parse_plan(plan) == best.plan
 
@@ -221,7 +221,7 @@ def test_no_fewer_gpus_would_do(model, gpus, hardware):
     assert needed > gpus
     count = gpus * 2
     while count < needed:
-        assert not find(question_of(Request(model=model, gpus=count, hardware=hardware))).plans
+        assert not find(resolve(Request(model=model, gpus=count, hardware=hardware))).plans
         count *= 2
 
 
@@ -238,17 +238,17 @@ def test_fewer_gpus_are_named_where_no_split_is_legal():
 
 def test_when_nothing_fits_that_is_said():
     """405 billion parameters in 16 bits on up to 64 GPUs of 16 GB."""
-    question = asked("llama-3.1-405b", 1, hardware="t4", precision="fp16")
-    line = would_fit(question, short_of("llama-3.1-405b", 1, hardware="t4", precision="fp16"))
+    scenario = asked("llama-3.1-405b", 1, hardware="t4", precision="fp16")
+    line = would_fit(scenario, short_of("llama-3.1-405b", 1, hardware="t4", precision="fp16"))
 
     assert line == "nothing tried fits 13.5 GiB a GPU"  # nine tenths of 15
 
 
 def test_what_is_priced_is_what_is_counted():
-    question = asked("wan2.1-14b", 2)
+    scenario = asked("wan2.1-14b", 2)
     for plan in map(parse_plan, ("tp2", "ulysses2", "pp2", "cfg2")):
-        found = judge(question, plan, 2)
-        held = peak_of(question.model, question.workload, plan, question.site)
+        found = judge(scenario, plan, 2)
+        held = peak_of(scenario.model, scenario.workload, plan, scenario.deployment)
         assert held == pytest.approx(found.memory_bytes)
 
 

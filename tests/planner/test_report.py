@@ -25,11 +25,11 @@ cases = pytest.mark.parametrize(("model", "more"), CASES, ids=[name for name, _ 
 
 
 def shown(model, more, width=118, rejected=False):
-    question = asked(model, **more)
+    scenario = asked(model, **more)
     answer = shortened(recommended(model, **more), 5)
-    lines = launches(engines(), question.model, answer.plans[0].plan) if answer.plans else []
-    what = report.recommendation(question, answer, lines, rejected=rejected)
-    return report.render(what, width, colour=False), answer, lines, question
+    lines = launches(engines(), scenario.model, answer.plans[0].plan) if answer.plans else []
+    what = report.recommendation(scenario, answer, lines, rejected=rejected)
+    return report.render(what, width, colour=False), answer, lines, scenario
 
 
 @cases
@@ -66,14 +66,14 @@ def test_nothing_is_wider_than_the_terminal(model, more, width):
 
 @cases
 def test_the_headline_says_what_was_asked_and_what_was_taken_as_usual(model, more):
-    question = asked(model, **more)
-    line = report.headline(question).plain
+    scenario = asked(model, **more)
+    line = report.headline(scenario).plain
 
-    assert f"{question.request.gpus} x {question.request.hardware}" in line
-    for name, tokens in question.workload.tokens:
+    assert f"{scenario.request.gpus} x {scenario.request.hardware}" in line
+    for name, tokens in scenario.workload.tokens:
         said = "tokens in" if name == "tokens" else f"{name} tokens"
         assert f"{tokens:,} {said}" in line
-    assert line.endswith(f"{question.request.precision} · {question.request.runtime}")
+    assert line.endswith(f"{scenario.request.precision} · {scenario.request.runtime}")
 
 
 def test_rejected_plans_have_reasons_when_asked_for():
@@ -85,8 +85,8 @@ def test_rejected_plans_have_reasons_when_asked_for():
 
 
 def test_an_estimate_has_a_bar_for_every_part():
-    question, one = asked("cosmos3-nano"), priced("cosmos3-nano", "cfg2.ulysses4")
-    text = report.render(report.estimate(question, one, []), 118, colour=False)
+    scenario, one = asked("cosmos3-nano"), priced("cosmos3-nano", "cfg2.ulysses4")
+    text = report.render(report.estimate(scenario, one, []), 118, colour=False)
 
     for name, seconds in one.breakdown_s.items():
         assert (WORDS[name] in text) == (seconds > 0)
@@ -99,9 +99,9 @@ def test_an_estimate_has_a_bar_for_every_part():
     ("model", "plan"), [("cosmos3-nano", "cfg2.ulysses4"), ("llama-3.1-8b", "tp2")]
 )
 def test_a_document_names_parts_as_the_table_does(model, plan):
-    question, one = asked(model), priced(model, plan)
-    table = report.render(report.estimate(question, one, []), 200, colour=False)
-    document = report.estimate_markdown(question, one, [])
+    scenario, one = asked(model), priced(model, plan)
+    table = report.render(report.estimate(scenario, one, []), 200, colour=False)
+    document = report.estimate_markdown(scenario, one, [])
 
     assert "_" not in re.sub(r"allgather_kv", "", document)
     for name, size in one.memory_parts_bytes.items():
@@ -113,8 +113,8 @@ def test_a_document_names_parts_as_the_table_does(model, plan):
 
 
 def test_bars_are_as_long_as_their_parts():
-    question, one = asked("cosmos3-nano"), priced("cosmos3-nano", "cfg2.ulysses4")
-    text = report.render(report.estimate(question, one, []), 200, colour=False)
+    scenario, one = asked("cosmos3-nano"), priced("cosmos3-nano", "cfg2.ulysses4")
+    text = report.render(report.estimate(scenario, one, []), 200, colour=False)
     bars = {
         name: line.count("█")
         for name in one.stages_s
@@ -131,8 +131,8 @@ def test_bars_are_as_long_as_their_parts():
 
 @cases
 def test_markdown_tables_are_tables(model, more):
-    _, answer, lines, question = shown(model, more)
-    text = report.recommendation_markdown(question, answer, lines)
+    _, answer, lines, scenario = shown(model, more)
+    text = report.recommendation_markdown(scenario, answer, lines)
     rows = [line for line in text.splitlines() if line.startswith("|")]
 
     assert len({line.count("|") for line in rows}) <= 1
@@ -141,9 +141,9 @@ def test_markdown_tables_are_tables(model, more):
 
 
 def test_an_estimate_in_markdown_has_every_part():
-    question, one = asked("flux.1-dev"), priced("flux.1-dev", "ulysses8")
-    lines = launch_of(question, one)
-    text = report.estimate_markdown(question, one, lines)
+    scenario, one = asked("flux.1-dev"), priced("flux.1-dev", "ulysses8")
+    lines = launch_of(scenario, one)
+    text = report.estimate_markdown(scenario, one, lines)
 
     assert all(f"| memory {worded(name)} |" in text for name in one.memory_parts_bytes)
     assert all(f"| stage {worded(name)} |" in text for name in one.stages_s)
@@ -175,8 +175,8 @@ def test_an_estimate_says_of_its_plan_what_a_ranking_says(plan, more, said, styl
 
 def test_colours_are_for_terminals():
     plain, *_ = shown("cosmos3-nano", {})
-    question = asked("cosmos3-nano")
-    coloured = report.render(report.headline(question), 80, colour=True)
+    scenario = asked("cosmos3-nano")
+    coloured = report.render(report.headline(scenario), 80, colour=True)
 
     assert "\x1b[" not in plain
     assert "\x1b[" in coloured
@@ -225,12 +225,12 @@ def test_the_headline_names_hosts_and_tokens(model, more, said):
 )
 def test_what_plans_are_ranked_by_has_a_column(objective, column):
     more = {"gpus": 4, "objective": objective, "at_most_gpus": True}
-    text, answer, lines, question = shown("flux.1-dev", more, width=400)
+    text, answer, lines, scenario = shown("flux.1-dev", more, width=400)
     header = re.search(r"^# .*$", text, re.MULTILINE)[0]
 
     assert column in header
     assert "GPUs" in header
-    document = report.recommendation_markdown(question, answer, lines)
+    document = report.recommendation_markdown(scenario, answer, lines)
     assert f"| plan | GPUs | {column} | latency |" in document
     assert f"| {answer.plans[0].plan} | {answer.plans[0].gpus} | " in document
 

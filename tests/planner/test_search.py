@@ -123,7 +123,7 @@ def test_a_recommendation_has_every_plan_once(model):
     shown = [one.plan for one in answer.plans] + [one.plan for one in answer.rejected]
     assert len(shown) == len(every)
     assert set(shown) == every
-    usable = room(asked(model).site, asked(model).model.kind)
+    usable = room(asked(model).deployment, asked(model).model.kind)
     assert all(one.memory_bytes <= usable for one in answer.plans)
     assert all(one.reason for one in answer.rejected)
 
@@ -170,22 +170,26 @@ def test_the_best_plan_of_sana_that_its_engine_has_is_the_measured_one():
 
 
 def test_what_does_not_fit_is_told_how_much_is_short():
-    question = asked("cosmos3-super", 2)
-    outcomes = [one for one in search(question, 2) if isinstance(one, Rejected)]
+    scenario = asked("cosmos3-super", 2)
+    outcomes = [one for one in search(scenario, 2) if isinstance(one, Rejected)]
 
     assert outcomes
     for one in outcomes:
-        needed = judge(replace(question, site=roomy(question.site)), one.plan, 2).memory_bytes
+        needed = judge(
+            replace(scenario, deployment=roomy(scenario.deployment)), one.plan, 2
+        ).memory_bytes
         assert one.short.memory_bytes == needed
-        short = format_bytes(needed - room(question.site, "diffusion"))
+        short = format_bytes(needed - room(scenario.deployment, "diffusion"))
         assert f" a GPU, {short} short, at " in one.reason
 
 
-def roomy(site):
+def roomy(deployment):
     """The same hardware with a terabyte a GPU."""
-    device = site.hardware.device
+    device = deployment.hardware.device
     memory = replace(device.memory, value=1e12)
-    return replace(site, hardware=replace(site.hardware, device=replace(device, memory=memory)))
+    return replace(
+        deployment, hardware=replace(deployment.hardware, device=replace(device, memory=memory))
+    )
 
 
 def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
@@ -260,9 +264,9 @@ def test_a_shortened_answer_is_the_head_of_the_whole():
 
 
 def test_a_plan_of_the_wrong_size_is_the_only_objection():
-    question = asked("flux.1-dev", 2)
+    scenario = asked("flux.1-dev", 2)
 
-    assert list(objections(question.model, question.workload, parse_plan("cfg4"), 2)) == [
+    assert list(objections(scenario.model, scenario.workload, parse_plan("cfg4"), 2)) == [
         "degrees multiply to 4 (4), not to 2 GPUs"
     ]
 
@@ -272,12 +276,12 @@ def test_a_plan_of_the_wrong_size_is_the_only_objection():
     [("h100-sxm-x2-2026-11-28", "this machine's own profile of 2026-11-28"), ("", "the shipped")],
 )
 def test_the_profile_of_a_machine_that_was_looked_at_is_named(name, said):
-    question = asked("flux.1-dev", 2)
+    scenario = asked("flux.1-dev", 2)
     seen = replace(
-        question,
-        request=replace(question.request, detect=True),
-        site=replace(question.site, profile=profile_for("h100-sxm", name)),
+        scenario,
+        request=replace(scenario.request, detect=True),
+        deployment=replace(scenario.deployment, profile=profile_for("h100-sxm", name)),
     )
 
     assert any(note.startswith(f"priced with {said}") for note in find(seen).notes)
-    assert find(question).notes == ()
+    assert find(scenario).notes == ()

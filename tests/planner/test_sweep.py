@@ -17,13 +17,13 @@ SIDE = np.array([256, 512, 1024, 528])
 
 
 def swept(name, every, height=SIDE, steps=20, **more):
-    question = asked(name, every[0].gpus, **more)
-    frames = question.model.defaults.frames
-    work = sizes(question.model, question.workload, height, 512, frames, steps)
-    return question, work, sweep(question.model, work, every, question.site)
+    scenario = asked(name, every[0].gpus, **more)
+    frames = scenario.model.defaults.frames
+    work = sizes(scenario.model, scenario.workload, height, 512, frames, steps)
+    return scenario, work, sweep(scenario.model, work, every, scenario.deployment)
 
 
-def alone(question, work, plan, place):
+def alone(scenario, work, plan, place):
     """Latency and memory of one request of a sweep, or NaN where it is illegal."""
 
     def one(value):
@@ -36,9 +36,9 @@ def alone(question, work, plan, place):
         pixels=one(work.pixels),
         frames=one(work.frames),
     )
-    if any(objections(question.model, single, plan, plan.gpus)):
+    if any(objections(scenario.model, single, plan, plan.gpus)):
         return np.nan, np.nan
-    found = evaluate(question.model, single, plan, question.site)
+    found = evaluate(scenario.model, single, plan, scenario.deployment)
     return found.latency_s, found.memory_bytes
 
 
@@ -56,11 +56,11 @@ def test_columns_are_what_each_request_gets_alone(name, runtime):
         "pp4",
     )
     every = [parse_plan(text) for text in texts]
-    question, work, found = swept(name, every, runtime=runtime)
+    scenario, work, found = swept(name, every, runtime=runtime)
 
     for row, plan in enumerate(every):
         for column in range(SIDE.size):
-            latency, held = alone(question, work, plan, column)
+            latency, held = alone(scenario, work, plan, column)
             assert found.latency_s[row, column] == pytest.approx(latency, rel=1e-9, nan_ok=True)
             assert found.memory_bytes[row, column] == pytest.approx(held, rel=1e-9, nan_ok=True)
 

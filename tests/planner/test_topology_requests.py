@@ -11,7 +11,7 @@ import planner
 from costmodels.collectives import collective_time
 from planner.command.cli import main
 from planner.request.plan import parse_plan
-from planner.request.subset import ground_of
+from planner.request.subset import read_machine
 from topology.base import IllegalPlanError, InputError
 
 PAIR = matrix(2, lambda a, b: "PHB")
@@ -30,7 +30,9 @@ def estimated(model, plan, text, hardware, **more):
 
 def links(text, hardware):
     """All GPUs of a machine as one group."""
-    return ground_of(text, detect=False, hardware=hardware, pcie_generation=None, nodes=0).fabric()
+    return read_machine(
+        text, detect=False, hardware=hardware, pcie_generation=None, nodes=0
+    ).fabric()
 
 
 def ran(capsys, *words):
@@ -104,7 +106,7 @@ def test_the_order_of_gpus_is_printed_and_launched(tmp_path, capsys):
 def test_few_of_many_gpus_are_chosen_without_listing_every_subset():
     # 4e9 ways to take 8 of 64; staged copies share the uplink of their switch, so two are best
     text = matrix(64, lambda a, b: "PIX" if a // 8 == b // 8 else "SYS")
-    whole = ground_of(text, detect=False, hardware="l4", pcie_generation=None, nodes=0)
+    whole = read_machine(text, detect=False, hardware="l4", pcie_generation=None, nodes=0)
 
     assert whole.on(8).local == tuple(range(4, 12))
 
@@ -113,7 +115,9 @@ def test_equal_rings_are_told_apart_by_what_crosses_a_socket():
     """Three of four GPUs: any three make as good a ring, the three of one socket the best pairs."""
     for lone in range(4):
         text = matrix(4, lambda a, b, lone=lone: "SYS" if lone in (a, b) else "PHB")
-        whole = ground_of(text, detect=False, hardware="rtx-a6000", pcie_generation=None, nodes=0)
+        whole = read_machine(
+            text, detect=False, hardware="rtx-a6000", pcie_generation=None, nodes=0
+        )
 
         assert lone not in whole.on(3).local
 

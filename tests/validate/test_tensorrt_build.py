@@ -16,7 +16,7 @@ from planner.engines.tensorrt import obstacles
 from planner.lowering.lower import lower
 from planner.request.plan import Plan, parse_plan
 from planner.request.request import Request
-from planner.search.search import question_of
+from planner.search.search import resolve
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.assemble import assemble
@@ -111,11 +111,11 @@ def test_products_in_fewer_bits_become_an_engine(precision, capability):
 @pytest.mark.parametrize(("precision", "share_of_bf16"), [("fp8", 0.5), ("nvfp4", 9 / 32)])
 def test_weights_of_fewer_bits_stay_so_in_the_engine(precision, share_of_bf16):
     """Were pairs of quantize and dequantize folded away, it would be as large as in bf16."""
-    question = question_of(Request(model="wan2.1-1.3b"))
+    scenario = resolve(Request(model="wan2.1-1.3b"))
     sizes, held = {}, 0
     for name in ("bf16", precision):
-        work = replace(question.workload, precision=name)
-        program = lower(question.model, work, parse_plan("single"))
+        work = replace(scenario.workload, precision=name)
+        program = lower(scenario.model, work, parse_plan("single"))
         network = networks(program, Recipe(layers=1, precision=name))[0]
         sizes[name] = len(build(TRT, share(network, weights=filler()), FAST).plan)
         held = held or sum(prod(one.outputs[0].shape) for one in network.of("weight"))
@@ -178,15 +178,15 @@ from engines import TRT, fresh
 from planner.lowering.lower import lower
 from planner.request.plan import parse_plan
 from planner.request.request import Request
-from planner.search.search import question_of
+from planner.search.search import resolve
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.kinds import Share
 
 began = time.monotonic()
-question = question_of(Request(model="flux.1-dev", gpus=8))
-program = lower(question.model, question.workload, parse_plan("ulysses8"))
+scenario = resolve(Request(model="flux.1-dev", gpus=8))
+program = lower(scenario.model, scenario.workload, parse_plan("ulysses8"))
 network = networks(program, Recipe())[0]
 _, empty = fresh()
 share = Share(document=document_of(network), arrays=arrays_of(network), weights=None)

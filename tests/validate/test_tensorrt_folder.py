@@ -16,7 +16,7 @@ from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.plan import parse_plan
 from planner.request.request import Request
-from planner.search.search import price, question_of
+from planner.search.search import price, resolve
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe
 from planner.tensorrt.runner import harness
@@ -63,9 +63,9 @@ def test_a_plan_is_checked_with_weights_beside_its_engines(tmp_path):
 @pytest.fixture
 def folder(tmp_path):
     """A small FLUX.1 over two tensor-parallel ranks, exported."""
-    question, plan = question_of(Request(model="flux.1-dev", gpus=2)), parse_plan("tp2")
-    model, workload = shrink(question.model, question.workload, plan)
-    little = replace(question, model=model, workload=workload)
+    scenario, plan = resolve(Request(model="flux.1-dev", gpus=2)), parse_plan("tp2")
+    model, workload = shrink(scenario.model, scenario.workload, plan)
+    little = replace(scenario, model=model, workload=workload)
     return write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
 
 
@@ -279,10 +279,10 @@ print(most[0] * 1024)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux' own counts")
 def test_a_build_holds_less_than_its_weights(tmp_path):
     """Six of Wan's thirty layers, 0.56 GB: the builder copies what it is given as constants."""
-    question, plan = question_of(Request(model="wan2.1-1.3b", gpus=2)), parse_plan("ulysses2")
-    (block,) = question.model.blocks
-    model = replace(question.model, blocks=(replace(block, count=6),))
-    little = replace(question, model=model)
+    scenario, plan = resolve(Request(model="wan2.1-1.3b", gpus=2)), parse_plan("ulysses2")
+    (block,) = scenario.model.blocks
+    model = replace(scenario.model, blocks=(replace(block, count=6),))
+    little = replace(scenario, model=model)
     files = tensorrt_folder(little, price(little, plan))
     held, weights = {}, 0
     for keep in ("engine", "file"):

@@ -10,7 +10,7 @@ from planner.lowering.lower import lower
 from planner.models import read_model
 from planner.request.request import Request
 from planner.search.plans import objections, plans
-from planner.search.search import question_of
+from planner.search.search import resolve
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.build import build
@@ -26,11 +26,13 @@ def asked(name, gpus, **options):
 
 def runnable(request):
     """Plans of a request that the planner says TensorRT can run."""
-    question = question_of(request)
-    model, work = question.model, question.workload
+    scenario = resolve(request)
+    model, work = scenario.model, scenario.workload
     for plan in plans(model, request.gpus):
         illegal = any(objections(model, work, plan, request.gpus))
-        barred = any(obstacles(model, plan, question.site.hardware, precision=request.precision))
+        barred = any(
+            obstacles(model, plan, scenario.deployment.hardware, precision=request.precision)
+        )
         if not illegal and not barred:
             yield model, work, plan
 

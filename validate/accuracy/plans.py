@@ -11,7 +11,7 @@ import numpy as np
 from planner.api import request_of
 from planner.request.plan import parse_plan
 from planner.search.outcome import PlanEstimate
-from planner.search.search import price, question_of
+from planner.search.search import price, resolve
 from topology.base import InputError
 from validate.accuracy.kernels import Score, summary
 
@@ -77,7 +77,7 @@ def _priced(figure: Figure) -> PlanEstimate:
     given = {name: value for name, value in asked.items() if value}
     if figure.height:
         given["offload"] = True
-    return price(question_of(request_of(figure.model, figure.gpus, given)), parse_plan(figure.plan))
+    return price(resolve(request_of(figure.model, figure.gpus, given)), parse_plan(figure.plan))
 
 
 def read_figures(text: str) -> list[Figure]:

@@ -19,7 +19,7 @@ from validate.nccl_tests.rows import LogRow, ranks_of
 from validate.nccl_tests.shown import ComparedRow, Comparison
 
 if TYPE_CHECKING:
-    from planner.request.subset import Ground
+    from planner.request.subset import Subset
 
 OLDEST: Final = (2, 18)
 
@@ -28,15 +28,15 @@ OLDEST: Final = (2, 18)
 class Setting:
     """What the caller says about a log; empty, None and 0 where the log must tell.
 
-    ground : the machine, where the caller has one. name : of the log's file.
-    profile : as in `planner.collectives.table`. here : `ground` is the machine this runs on.
+    subset : the machine, where the caller has one. name : of the log's file.
+    profile : as in `planner.collectives.table`. here : `subset` is the machine this runs on.
     sizes : the least and the most bytes of a row; of several ranges, those of each.
     """
 
     hardware: str = ""
     gpus: int | None = None
     nodes: int = 0
-    ground: "Ground | None" = None
+    subset: "Subset | None" = None
     op: str = ""
     algorithm: str = "auto"
     name: str = ""
@@ -97,7 +97,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
         ),
         sizes=np.array([row.message_bytes for row in rows]),
         seconds=np.array([row.seconds for row in rows]),
-        known=curves_of(name, setting.profile, setting.ground if setting.here else None),
+        known=curves_of(name, setting.profile, setting.subset if setting.here else None),
         sized=sizes_hold(log, op, fabric.ranks),
     )
     return Comparison(
@@ -163,8 +163,8 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
     if log.nodes and nodes != log.nodes and ranks == (log.stated or ranks):
         raise InputError(f"nodes: got {nodes}, wanted {log.nodes}, which the log says it ran on")
     hosts = nodes if nodes > 1 else 0
-    if setting.ground is not None:
-        part = setting.ground.on(ranks, hosts)
+    if setting.subset is not None:
+        part = setting.subset.on(ranks, hosts)
         return part.fabric(), part.machine.hardware or part.machine.name, ()
     name = setting.hardware or by_product(gpu_names(), log.product)
     if not name:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, cast, get_args
 
-from planner.engines.deployment import Site, site_of
+from planner.engines.deployment import Deployment, deployment_of
 from planner.models import read_model
 from planner.models.architecture import Model
 from planner.request.plan import Plan, parse_plan
@@ -120,7 +120,7 @@ class Subject:
     model: Model
     workload: Workload
     plan: Plan
-    site: Site
+    deployment: Deployment
 
 
 def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subject:
@@ -136,22 +136,22 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
         If a name or a size cannot be right.
     """
     request, plan = case.request(hardware, profile), parse_plan(case.plan)
-    model, site = read_model(case.model), _site(case, hardware, profile)
+    model, deployment = read_model(case.model), _site(case, hardware, profile)
     if (model.kind == "diffusion") != (case.stage == "denoise"):
         wanted = "denoise" if model.kind == "diffusion" else "prefill or decode"
         raise InputError(f"stage of {case.model}: got {case.stage}, wanted {wanted}")
-    workload = workload_of(model, request, site)
+    workload = workload_of(model, request, deployment)
     steps = replace(workload, steps=1) if model.kind == "diffusion" else workload
-    return Subject(case=case, model=model, workload=steps, plan=plan, site=site)
+    return Subject(case=case, model=model, workload=steps, plan=plan, deployment=deployment)
 
 
-def _site(case: Case, hardware: str, profile: str) -> Site:
+def _site(case: Case, hardware: str, profile: str) -> Deployment:
     """Look up what a case is priced on; a graph replays the kernels that the compiler made."""
-    site = site_of(case.request(hardware, profile))
+    deployment = deployment_of(case.request(hardware, profile))
     if case.mode != "graph":
-        return site
-    compiled = site_of(replace(case, mode="compile").request(hardware, profile)).runtime
-    return replace(site, runtime=replace(site.runtime, functions=compiled.functions))
+        return deployment
+    compiled = deployment_of(replace(case, mode="compile").request(hardware, profile)).runtime
+    return replace(deployment, runtime=replace(deployment.runtime, functions=compiled.functions))
 
 
 def digest_of(case: Case, hardware: str) -> str:

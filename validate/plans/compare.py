@@ -61,7 +61,7 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
     subject = look_up(case, hardware, profile)
     program = lower(subject.model, subject.workload, subject.plan)
     (stage,) = [one for one in program.stages if one.name == case.stage]
-    target = subject.site.target(subject.model, subject.plan, subject.workload.precision)
+    target = subject.deployment.target(subject.model, subject.plan, subject.workload.precision)
     spent = cost(stage, target)
     stages = running(program)
     return Prediction(

@@ -19,7 +19,7 @@ from planner.export.tensorrt import one_token, tensorrt_folder
 from planner.lowering.lower import lower
 from planner.request.plan import Plan
 from planner.search.plans import objections
-from planner.search.search import Question, price
+from planner.search.search import Scenario, price
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner import harness
@@ -297,13 +297,13 @@ def build_network(network: Network, library: ModuleType, options: Options) -> li
     return made
 
 
-def _question(subject: Subject, profile: str) -> Question:
+def _question(subject: Subject, profile: str) -> Scenario:
     engines = replace(subject.case, mode="graph")
-    return Question(
-        request=engines.request(subject.site.hardware.name, profile),
+    return Scenario(
+        request=engines.request(subject.deployment.hardware.name, profile),
         model=subject.model,
         workload=subject.workload,
-        site=subject.site,
+        deployment=subject.deployment,
     )
 
 
@@ -311,7 +311,7 @@ def _run(
     subject: Subject, path: Path, how: How, tell: Tell, *, weights: str, steps: int = 0
 ) -> tuple[list[Ran], list[Path]]:
     """Export a plan, build its engines, and run it, one process a GPU."""
-    question = _question(subject, how.profile)
+    scenario = _question(subject, how.profile)
     graph = subject.case.mode == "graph"
     again = how.before is not None
     work = Work(
@@ -322,7 +322,7 @@ def _run(
         again=again,
         outside=how.outside,
     )
-    files = tensorrt_folder(question, price(question, subject.plan))
+    files = tensorrt_folder(scenario, price(scenario, subject.plan))
     judge = _nothing if weights == "filler" else _judge(subject)
     return build_and_run(files, path, work, judge, tell)
 
