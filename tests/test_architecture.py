@@ -98,10 +98,7 @@ def gpu_libraries_are_imported_when_used(path):
     yield from (f"imports {name} when it is loaded" for name in early)
 
 
-def files_and_functions_are_short(path):
-    lines = (ROOT / path).read_text(encoding="utf-8").count("\n")
-    if lines > 400:
-        yield f"{lines} lines"
+def functions_are_short(path):
     for function in nodes(path, ast.FunctionDef, ast.AsyncFunctionDef):
         if function.end_lineno - function.lineno >= 60:
             yield f"{function.name}: more than 60 lines"
@@ -140,7 +137,7 @@ RULES = (
     imports_point_down,
     imports_are_absolute,
     gpu_libraries_are_imported_when_used,
-    files_and_functions_are_short,
+    functions_are_short,
     model_code_is_silent,
     values_are_frozen,
     hardware_numbers_stay_in_the_catalogue,

@@ -301,10 +301,10 @@ def _models(said: argparse.Namespace) -> Answer:
         return _model_list(said.format), DONE
     if said.name is None:
         raise InputError(f"models {said.action}: wanted a name or a file")
-    described = models.describe(models.read_model(said.name))
+    described = models.read_model(said.name).to_dict()
     if said.format == "json" or said.action == "import":
         return _json(described), DONE
-    from planner.models.shown import shown  # noqa: PLC0415
+    from planner.command.listing import shown  # noqa: PLC0415
     from planner.rendering.report import pairs  # noqa: PLC0415
 
     return pairs(shown(described), said.format), DONE

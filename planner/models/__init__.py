@@ -4,6 +4,5 @@
 """
 
 from planner.models.catalogue import ALIASES, known_as, names, read_model
-from planner.models.describe import describe
 
-__all__ = ["ALIASES", "describe", "known_as", "names", "read_model"]
+__all__ = ["ALIASES", "known_as", "names", "read_model"]

@@ -12,9 +12,12 @@ Wan, LTX, PixArt, SANA        one tower with keys (video), and a `Cross` to text
 Cosmos 3                      tower text: keys (text), causal; tower video: keys (text, video)
 Llama, Qwen                   one tower, keys (tokens), causal
 ============================  =====================================================
+
+A tower's matrices follow from its widths; `Tower.extra` has the rest of a layer (biases, norms,
+tables), so that parameters sum up to what the published classes have.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 Activation = Literal["gelu", "silu", "relu2"]
@@ -48,6 +51,16 @@ class LatentAttention:
     rotary_size: int  # features a head with position
     value_size: int
 
+    def parameters(self, hidden: int, heads: int) -> int:
+        """Count the weights of an attention of `heads` over `hidden` features a token."""
+        score = heads * (self.content_size + self.rotary_size)
+        queries = hidden * self.query_rank + self.query_rank * score
+        if not self.query_rank:
+            queries = hidden * score
+        down = hidden * (self.key_value_rank + self.rotary_size)
+        up = self.key_value_rank * heads * (self.content_size + self.value_size)
+        return queries + down + up + heads * self.value_size * hidden
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ffn:
@@ -55,7 +68,7 @@ class Ffn:
 
     With `experts` > 0 each token passes `active` routed experts of `width` and one dense
     expert of `shared` inner features (0: none). convolved : between the matrices stand an
-    activation and a 3 x 3 convolution of every inner feature over the picture, before the gate.
+    activation and a 3 x 3 convolution of every inner feature over the image, before the gate.
     """
 
     width: int
@@ -65,6 +78,21 @@ class Ffn:
     active: int = 0
     shared: int = 0
     convolved: bool = False
+
+    @property
+    def matrices(self) -> int:
+        return 3 if self.gated else 2
+
+    def parameters(self, hidden: int) -> int:
+        """Count the weights of all experts and their router, at `hidden` features a token."""
+        router = self.experts * hidden
+        return self.matrices * hidden * (max(self.experts, 1) * self.width + self.shared) + router
+
+    def idle_parameters(self, hidden: int) -> int:
+        """Count the weights of the routed experts that a token does not pass."""
+        if not self.experts:
+            return 0
+        return (self.experts - self.active) * self.matrices * hidden * self.width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +106,12 @@ class Modulation:
     outputs: int
     rank: int = 0
     copies: int = 1
+
+    @property
+    def parameters(self) -> int:
+        if not self.rank:
+            return self.copies * self.inputs * self.outputs
+        return self.copies * self.rank * (self.inputs + self.outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +128,11 @@ class Cross:
     width: int
     heads: Heads
     added: bool = False
+
+    def parameters(self, hidden: int) -> int:
+        """Count the weights for queries of `hidden` features."""
+        shared = 2 * self.width * self.heads.key_value_width
+        return shared if self.added else shared + 2 * hidden * self.heads.query_width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +168,38 @@ class Tower:
     gate: bool = False
     extra: int = 0
 
+    @property
+    def parameters(self) -> int:
+        """Count the weights of one layer.
+
+        One Llama-3.1-8B layer: queries and output 4096 x 4096 twice, keys and values 4096 x 1024
+        twice, three FFN matrices 4096 x 14336.
+
+        >>> layer = Tower(streams=("tokens",), hidden=4096, keys=("tokens",), causal=True,
+        ...               heads=Heads(query=32, key_value=8, size=128),
+        ...               ffn=Ffn(width=14336, gated=True, activation="silu"))
+        >>> layer.parameters == 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+        True
+        """
+        return (
+            self._attention_parameters
+            + sum(cross.parameters(self.hidden) for cross in self.cross)
+            + (self.modulation.parameters if self.modulation else 0)
+            + (self.ffn.parameters(self.hidden) if self.ffn and not self.ends else 0)
+            + self.extra
+        )
+
+    @property
+    def _attention_parameters(self) -> int:
+        if self.mixer == "none":
+            return 0
+        if self.latent is not None:
+            return self.latent.parameters(self.hidden, self.heads.query)
+        query, shared = self.heads.query_width, 2 * self.heads.key_value_width
+        out = 0 if self.ends else query
+        gate = query if self.gate else 0
+        return self.hidden * (query + shared + out + gate)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
@@ -141,6 +212,21 @@ class Block:
     count: int
     towers: tuple[Tower, ...]
     prelude: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Count the weights of one layer, all its towers."""
+        return sum(tower.parameters for tower in self.towers)
+
+    def to_dict(self) -> dict[str, object]:
+        """Describe the block in numbers, text and lists."""
+        return {
+            "name": self.name,
+            "layers": self.count,
+            "parameters": self.parameters,
+            "streams": [list(tower.streams) for tower in self.towers],
+            "prelude": self.prelude,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +333,8 @@ class Model:
     group : weight quantisation group along the input features, 0 for none.
     attention : kernel that the model's own repository calls on Hopper, empty for the framework's.
     own : what else that repository does, where it runs the model in eager PyTorch.
+    usual : catalogue entry whose request, autoencoder and encoders are assumed where a
+    configuration has none.
     assumed : what the configuration did not say and was taken from the class's usual values.
     """
 
@@ -272,20 +360,82 @@ class Model:
     group: int = 0
     attention: str = ""
     own: Own = Own()
+    usual: str = ""
     assumed: tuple[str, ...] = ()
 
     @property
+    def towers(self) -> tuple[Tower, ...]:
+        """List the towers of all blocks."""
+        return tuple(tower for block in self.blocks for tower in block.towers)
+
+    @property
     def main(self) -> Tower:
-        """The tower that does most of the work: widest FFN and hidden over the last block."""
-        towers = [tower for block in self.blocks for tower in block.towers]
-        return max(reversed(towers), key=lambda tower: tower.hidden)
+        """Find the tower that does most of the work: the last of the widest ones."""
+        return max(reversed(self.towers), key=lambda tower: tower.hidden)
 
     @property
     def layers(self) -> int:
         return sum(block.count for block in self.blocks if not block.prelude)
 
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``planner models show --format json`` prints."""
-        from planner.models.describe import describe  # noqa: PLC0415  # counts what is built here
+    @property
+    def parameters(self) -> int:
+        """Count all weights, of every transformer that takes turns over the steps."""
+        return self.transformers * self.transformer_parameters
 
-        return describe(self)
+    @property
+    def transformer_parameters(self) -> int:
+        """Count the weights that are in use at one step: one transformer, all experts."""
+        blocks = sum(block.count * block.parameters for block in self.blocks)
+        return blocks + self.outer_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Count the weights that one token meets: of routed experts only the active ones."""
+        return self.transformer_parameters - sum(
+            block.count * tower.ffn.idle_parameters(tower.hidden)
+            for block in self.blocks
+            for tower in block.towers
+            if tower.ffn
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``planner models show --format json`` prints.
+
+        >>> from planner.models import read_model
+        >>> shown = read_model("mixtral-8x7b").to_dict()
+        >>> shown["layers"], shown["heads"], shown["kv_heads"], shown["head_dim"], shown["ffn"]
+        (32, 32, 8, 128, 14336)
+        >>> f"{shown['parameters']:,}"
+        '46,702,792,704'
+        """
+        heads, feeds = self.main.heads, [tower.ffn for tower in self.towers if tower.ffn]
+        widest = max((ffn.width for ffn in feeds), default=0)
+        mixture = next((ffn for ffn in reversed(feeds) if ffn.experts), None)
+        return {
+            "name": self.name,
+            "family": self.family,
+            "kind": self.kind,
+            "source": self.source,
+            "parameters": self.parameters,
+            "active_parameters": self.active_parameters,
+            "transformers": self.transformers,
+            "layers": self.layers,
+            "hidden": self.main.hidden,
+            "heads": heads.query,
+            "kv_heads": heads.key_value,
+            "head_dim": heads.size,
+            "ffn": self.main.ffn.width if self.main.ffn else widest,
+            "experts": mixture.experts if mixture else 0,
+            "active_experts": mixture.active if mixture else 0,
+            "vocabulary": self.vocabulary,
+            "context": self.context,
+            "blocks": [block.to_dict() for block in self.blocks],
+            "streams": [asdict(stream) for stream in self.streams],
+            "latent": asdict(self.latent) if self.latent else None,
+            "vae": asdict(self.vae) if self.vae else None,
+            "encoders": [asdict(encoder) for encoder in self.encoders],
+            "defaults": asdict(self.defaults),
+            "vetoes": list(self.vetoes),
+            "group": self.group,
+            "assumed": list(self.assumed),
+        }

@@ -2,15 +2,12 @@
 
 import os
 import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Final, cast
 
 from planner.models.architecture import Encoder, Model
-from planner.models.count import parameters
 from planner.models.entries import (
     Entry,
     VaeEntry,
@@ -21,7 +18,7 @@ from planner.models.entries import (
     recognised,
     strides,
 )
-from planner.models.fields import Fields
+from planner.models.fields import Fields, parse
 from planner.models.readers import reader_of
 from topology.base import InputError, near, shown, unknown
 
@@ -72,7 +69,7 @@ def read_model(path_or_name: str | os.PathLike[str]) -> Model:
         raise InputError(f"model: got {shown(path_or_name)}, wanted a name or a path")
     text = os.fsdecode(path_or_name)
     if text.lstrip().startswith("{"):
-        return _configured(_object(text, "config.json"), name="config.json")
+        return _configured(parse(text, "config.json"), name="config.json")
     name = known_as(text)
     return catalogued(name) if name else _from_path(text)
 
@@ -155,9 +152,8 @@ def _folder_name(folder: Path) -> str:
 
 def _configured(fields: Fields, *, name: str, transformers: int = 1) -> Model:
     """Read a lone config.json; request, autoencoder and encoders are those of the usual entry."""
-    reader = reader_of(fields)
-    model = replace(reader.read(fields), name=name)
-    usual = reader.usual(fields)
+    model = replace(reader_of(fields).read(fields), name=name)
+    usual = model.usual
     if not usual:
         return model
     if transformers == 2:
@@ -217,7 +213,7 @@ def _encoder_of(fields: Fields, name: str, tokens: int) -> Encoder:
     model = reader_of(fields).read(fields)
     return Encoder(
         name=name,
-        parameters=parameters(model),
+        parameters=model.parameters,
         layers=model.layers,
         hidden=model.main.hidden,
         tokens=tokens,
@@ -231,7 +227,7 @@ def _listed(index: Fields, part: str) -> bool:
 
 
 def _file(path: Path) -> Fields:
-    return _object(_text(path), _shown(path))
+    return parse(_text(path), _shown(path))
 
 
 def _shown(path: str | Path) -> str:
@@ -252,12 +248,6 @@ def _text(path: Path) -> str:
         raise InputError(f"{shown}: not UTF-8 text, wanted a config.json") from None
     except OSError as error:
         raise InputError(f"{shown}: cannot be read: {error.strerror}") from None
-
-
-def _object(text: str, where: str) -> Fields:
-    """Parse JSON; its parser is imported here since a catalogue name does not need it."""
-    parse = cast(Callable[[str, str], Fields], import_module("planner.models.document").parse)
-    return parse(text, where)
 
 
 @cache

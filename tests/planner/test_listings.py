@@ -9,8 +9,8 @@ import pytest
 import testpastes as pastes
 from commands import ROOT, assert_refused, run
 
-from planner.models import describe, names, read_model
-from planner.models.shown import shown
+from planner.command.listing import shown
+from planner.models import names, read_model
 from planner.search.plans import unsupported
 from topology.base import MOST_CHARACTERS
 from topology.catalogue import all_hardware, find_hardware
@@ -174,7 +174,7 @@ def test_models_that_cannot_be_planned_are_marked_with_the_reason(style):
 
 @pytest.mark.parametrize("name", names())
 def test_a_model_is_shown_without_what_it_lacks(name):
-    lines = shown(describe(read_model(name)))
+    lines = shown(read_model(name).to_dict())
 
     assert all(lines.values())
     assert not {"None", "[]", "{}", "False"} & {

@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.models import describe, names, read_model
-from planner.models.count import (
-    active_parameters,
-    block_parameters,
-    linear,
-    parameters,
-    tower_parameters,
-    transformer_parameters,
-)
+from planner.models import names, read_model
+from planner.models.readers.count import linear
 
 # Counted by building the class of diffusers or transformers from the configuration without weights.
 TOTALS = {
@@ -135,20 +128,20 @@ def test_every_entry_has_a_published_count():
 
 @pytest.mark.parametrize("name", TOTALS)
 def test_totals_are_as_built(name):
-    assert parameters(read_model(name)) == TOTALS[name]
+    assert read_model(name).parameters == TOTALS[name]
 
 
 @pytest.mark.parametrize(("name", "block"), LAYERS)
 def test_layers_are_as_built(name, block):
     (found,) = [each for each in read_model(name).blocks if each.name == block]
 
-    assert block_parameters(found) == LAYERS[name, block]
+    assert found.parameters == LAYERS[name, block]
 
 
 @pytest.mark.parametrize("name", ACTIVE)
 def test_active_parameters_are_as_published(name):
     # 1 %: idle experts' biases are counted as if in use (gpt-oss)
-    assert active_parameters(read_model(name)) == pytest.approx(ACTIVE[name] * 1e9, rel=1e-2)
+    assert read_model(name).active_parameters == pytest.approx(ACTIVE[name] * 1e9, rel=1e-2)
 
 
 def test_the_generator_tower_of_cosmos3_is_half_the_layers():
@@ -157,14 +150,14 @@ def test_the_generator_tower_of_cosmos3_is_half_the_layers():
     (block,) = nano.blocks
     (video,) = [tower for tower in block.towers if tower.streams == ("video",)]
 
-    assert block.count * tower_parameters(video) == pytest.approx(6.95e9, rel=2e-3)
+    assert block.count * video.parameters == pytest.approx(6.95e9, rel=2e-3)
 
 
 def test_experts_that_take_turns_count_twice_in_all_and_once_in_use():
     model = read_model("wan2.2-a14b")
 
-    assert parameters(model) == 2 * transformer_parameters(model)
-    assert active_parameters(model) == transformer_parameters(model)
+    assert model.parameters == 2 * model.transformer_parameters
+    assert model.active_parameters == model.transformer_parameters
 
 
 # Encoders and decoders outside the catalogue: sizes of their config.json, counts as above.
@@ -324,11 +317,11 @@ OTHERS = [
 
 @pytest.mark.parametrize(("config", "total"), OTHERS, ids=[str(total) for _, total in OTHERS])
 def test_other_classes_are_counted_as_built(config, total):
-    assert parameters(read_model(json.dumps(config))) == pytest.approx(total, rel=1e-4)
+    assert read_model(json.dumps(config)).parameters == pytest.approx(total, rel=1e-4)
 
 
 def test_description_is_plain_data_with_the_promised_keys():
-    shown = json.loads(json.dumps(describe(read_model("cosmos3"))))
+    shown = json.loads(json.dumps(read_model("cosmos3").to_dict()))
 
     assert shown["name"] == "cosmos3-nano"
     assert shown["family"] == "cosmos3"
@@ -362,9 +355,9 @@ def test_a_larger_size_never_has_fewer_parameters(key, steps):
 
     small, large = (read_model(json.dumps(config)) for config in (base, larger))
 
-    assert parameters(small) < parameters(large)
-    assert active_parameters(small) <= active_parameters(large)
-    assert active_parameters(large) <= parameters(large)
+    assert small.parameters < large.parameters
+    assert small.active_parameters <= large.active_parameters
+    assert large.active_parameters <= large.parameters
 
 
 def test_a_map_has_a_weight_for_each_pair_and_a_bias_for_each_output():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from planner.models import describe, read_model
+from planner.models import read_model
 from topology.base import InputError
 
 LLAMA = {
@@ -93,7 +93,7 @@ def test_heads_of_a_vision_tower_veto_too():
 
     assert model.vetoes == (25,)
     # 45 layers of 123 M
-    assert describe(model)["parameters"] - describe(read())["parameters"] == pytest.approx(
+    assert model.to_dict()["parameters"] - read().to_dict()["parameters"] == pytest.approx(
         5.54e9, rel=0.01
     )
 

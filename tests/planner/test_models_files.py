@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from planner.models import ALIASES, describe, names, read_model
+from planner.models import ALIASES, names, read_model
 from planner.models.entries import load_encoders, load_entry, load_vaes
 from topology.base import CatalogueError, InputError
 
@@ -96,7 +96,7 @@ def test_a_configuration_file_takes_what_is_usual_for_its_class(tmp_path):
     assert model.assumed == (
         "size, steps and passes of a request, autoencoder and encoders as of wan2.1-14b",
     )
-    assert describe(read_model(tmp_path / "mine")) == describe(model)
+    assert read_model(tmp_path / "mine").to_dict() == model.to_dict()
 
 
 def test_text_may_stand_for_a_file():
@@ -106,9 +106,9 @@ def test_text_may_stand_for_a_file():
 def test_the_original_file_of_wan_reads_like_the_converted_one():
     original = {"_class_name": "WanModel", "dim": 1536, "ffn_dim": 8960, "num_heads": 12}
 
-    shown = describe(read_model(json.dumps({**original, "num_layers": 30, "model_type": "t2v"})))
+    shown = read_model(json.dumps({**original, "num_layers": 30, "model_type": "t2v"})).to_dict()
 
-    assert shown["parameters"] == describe(read_model("wan2.1-1.3b"))["parameters"]
+    assert shown["parameters"] == read_model("wan2.1-1.3b").to_dict()["parameters"]
 
 
 PIPELINE = {

@@ -1,42 +1,37 @@
 """CogVideoX: one set of weights over prompt and video laid end to end."""
 
 from planner.models.architecture import Block, Ffn, Heads, Model, Modulation, Stream, Tower
-from planner.models.count import biased, linear, perceptron
 from planner.models.fields import WIDTH, Fields
-from planner.models.readers.parts import (
-    ALL,
-    PATCH,
-    Grid,
-    assemble,
-    grid_of,
-    heads_of,
-    layers_of,
-    text_stream,
-)
+from planner.models.readers import parts
+from planner.models.readers.count import biased, linear, perceptron
 
+CLASSES = ("CogVideoXTransformer3DModel",)
 STREAMS = ("text", "video")
 
 
 def read(fields: Fields) -> Model:
     """Read a `CogVideoXTransformer3DModel`; 1.5 patches frames in pairs."""
-    heads = heads_of(fields, query=30, size=64)
-    frames = fields.integer("temporal_compression_ratio", high=PATCH, default=4)
-    grid = grid_of(fields, strides=(8, frames), patch=2, channels=(16, 16))
+    heads = parts.heads_of(fields, query=30, size=64)
+    frames = fields.integer("temporal_compression_ratio", high=parts.PATCH, default=4)
+    grid = parts.grid_of(fields, strides=(8, frames), patch=2, channels=(16, 16))
     tokens = fields.integer("max_text_seq_length", high=WIDTH, default=226)
-    layers = layers_of(fields, default=30)
-    return assemble(
+    layers = parts.layers_of(fields, default=30)
+    return parts.assemble(
         fields,
         "cogvideox",
+        usual=_usual(fields),
         blocks=(Block(name="joint", count=layers, towers=(_tower(fields, heads),)),),
-        streams=(text_stream(tokens), Stream(name="video")),
+        streams=(parts.text_stream(tokens), Stream(name="video")),
         grid=grid,
         outer=_outer(fields, heads.query_width, grid),
     )
 
 
-def usual(fields: Fields) -> str:
+def _usual(fields: Fields) -> str:
     """Tell the two sizes apart by their heads."""
-    return "cogvideox-2b" if heads_of(fields, query=30, size=64).query < 48 else "cogvideox-5b"
+    return (
+        "cogvideox-2b" if parts.heads_of(fields, query=30, size=64).query < 48 else "cogvideox-5b"
+    )
 
 
 def _tower(fields: Fields, heads: Heads) -> Tower:
@@ -51,11 +46,11 @@ def _tower(fields: Fields, heads: Heads) -> Tower:
         modulation=Modulation(inputs=time, outputs=6 * hidden, copies=2),
         extra=4 * hidden + 4 * heads.size,
     )
-    biases = ALL if fields.boolean("attention_bias", default=True) else ALL[1:]
+    biases = parts.ALL if fields.boolean("attention_bias", default=True) else parts.ALL[1:]
     return biased(tower, *biases)
 
 
-def _outer(fields: Fields, hidden: int, grid: Grid) -> int:
+def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
     time = fields.integer("time_embed_dim", default=512)
     text = linear(fields.integer("text_embed_dim", default=4096), hidden)
     speed = fields.integer("ofs_embed_dim", default=0)

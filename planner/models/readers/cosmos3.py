@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from planner.models.architecture import Activation, Block, Ffn, Heads, Model, Stream, Tower
-from planner.models.count import linear, perceptron
 from planner.models.fields import CHANNELS, CONTEXT, HEAD_SIZE, HEADS, VOCABULARY, Fields
-from planner.models.readers.parts import PATCH, TIME, Grid, assemble, latent_of, layers_of
+from planner.models.readers import parts
+from planner.models.readers.count import linear, perceptron
 
+CLASSES = ("Cosmos3OmniTransformer",)
 # A JSON prompt is some 2,500 tokens, the negative one some 4,000; one pass sees each.
 _TEXT_TOKENS = 3250
 
@@ -16,10 +17,11 @@ def read(fields: Fields) -> Model:
     hidden = fields.integer("hidden_size", default=4096)
     grid = _grid(fields)
     vocabulary = fields.integer("vocab_size", high=VOCABULARY, default=151936)
-    layers = layers_of(fields, default=36, name="num_hidden_layers")
-    model = assemble(
+    layers = parts.layers_of(fields, default=36, name="num_hidden_layers")
+    model = parts.assemble(
         fields,
         "cosmos3",
+        usual=_usual(fields),
         blocks=(Block(name="layers", count=layers, towers=_towers(fields, hidden)),),
         streams=(
             Stream(name="text", tokens=_TEXT_TOKENS, pads=True),
@@ -32,7 +34,7 @@ def read(fields: Fields) -> Model:
     return replace(model, vocabulary=vocabulary, context=context, reuses=("text",))
 
 
-def usual(fields: Fields) -> str:
+def _usual(fields: Fields) -> str:
     """Tell three sizes apart by their width."""
     hidden = fields.integer("hidden_size", default=4096)
     if hidden <= 2048:
@@ -40,12 +42,12 @@ def usual(fields: Fields) -> str:
     return "cosmos3-nano" if hidden <= 4096 else "cosmos3-super"
 
 
-def _grid(fields: Fields) -> Grid:
-    patch = fields.integer("latent_patch_size", high=PATCH, default=2)
+def _grid(fields: Fields) -> parts.Grid:
+    patch = fields.integer("latent_patch_size", high=parts.PATCH, default=2)
     channels = fields.integer("latent_channel", high=CHANNELS, default=48)
     features = fields.integer("patch_latent_dim", default=min(channels * patch**2, CHANNELS))
-    latent = latent_of((16, 4), channels, (1, patch, patch))
-    return Grid(latent=replace(latent, rounds="up"), inputs=features, outputs=features)
+    latent = parts.latent_of((16, 4), channels, (1, patch, patch))
+    return parts.Grid(latent=replace(latent, rounds="up"), inputs=features, outputs=features)
 
 
 def _heads(fields: Fields) -> Heads:
@@ -85,7 +87,7 @@ def _towers(fields: Fields, hidden: int) -> tuple[Tower, Tower]:
 
 
 def _ends(fields: Fields, hidden: int, features: int) -> int:
-    ends = linear(features, hidden) + linear(hidden, features) + perceptron(TIME, hidden)
+    ends = linear(features, hidden) + linear(hidden, features) + perceptron(parts.TIME, hidden)
     if fields.boolean("action_gen", default=False):
         action = fields.integer("action_dim", high=CHANNELS, default=64)
         domains = fields.integer("num_embodiment_domains", high=CHANNELS, default=32)

@@ -1,6 +1,7 @@
 """Language models: Llama-like decoders, mixtures of experts, latent attention, hybrids.
 
-Each layer becomes a tower of its own; equal towers are then one block, plain attention last.
+Each layer becomes a tower of its own; equal towers are then one block, plain attention last. Of a
+vision tower beside the language model the weights are resident, and its heads veto degrees.
 """
 
 from collections import Counter
@@ -8,13 +9,114 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.models.architecture import Block, Ffn, Heads, LatentAttention, Model, Stream, Tower
-from planner.models.count import biased
 from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY, Fields
 from planner.models.readers import model_type
-from planner.models.readers.classes import DECODERS
-from planner.models.readers.layers import Mixer, feeds_of, mixers_of
-from planner.models.readers.vision import vision_heads, vision_parameters
+from planner.models.readers.count import biased, linear, perceptron
+from planner.models.readers.decoder_layers import Mixer, feeds_of, mixers_of
 
+MODEL_TYPES: Final[dict[str, tuple[str, ...]]] = {
+    "arcee": ("ArceeForCausalLM",),
+    "baichuan": ("BaichuanForCausalLM",),
+    "bloom": ("BloomForCausalLM",),
+    "chatglm": ("ChatGLMModel",),
+    "codegen": ("CodeGenForCausalLM",),
+    "cohere": ("CohereForCausalLM",),
+    "cohere2": ("Cohere2ForCausalLM",),
+    "deepseek": ("DeepseekForCausalLM",),
+    "deepseek_v2": ("DeepseekV2ForCausalLM",),
+    "deepseek_v3": ("DeepseekV3ForCausalLM",),
+    "deepseek_v32": ("DeepseekV32ForCausalLM",),
+    "dots1": ("Dots1ForCausalLM",),
+    "ernie4_5": ("Ernie4_5ForCausalLM",),
+    "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM",),
+    "exaone": ("ExaoneForCausalLM",),
+    "exaone4": ("Exaone4ForCausalLM",),
+    "falcon": ("FalconForCausalLM",),
+    "gemma": ("GemmaForCausalLM",),
+    "gemma2": ("Gemma2ForCausalLM",),
+    "gemma3": ("Gemma3ForConditionalGeneration",),
+    "gemma3_text": ("Gemma3ForCausalLM",),
+    "glm": ("GlmForCausalLM",),
+    "glm4": ("Glm4ForCausalLM",),
+    "glm4_moe": ("Glm4MoeForCausalLM",),
+    "glm4v": ("Glm4vForConditionalGeneration",),
+    "gpt2": ("GPT2LMHeadModel",),
+    "gpt_bigcode": ("GPTBigCodeForCausalLM",),
+    "gpt_neox": ("GPTNeoXForCausalLM",),
+    "gpt_oss": ("GptOssForCausalLM",),
+    "gptj": ("GPTJForCausalLM",),
+    "granite": ("GraniteForCausalLM",),
+    "granitemoe": ("GraniteMoeForCausalLM",),
+    "hunyuan_v1_dense": ("HunYuanDenseV1ForCausalLM",),
+    "hunyuan_v1_moe": ("HunYuanMoEV1ForCausalLM",),
+    "internlm": ("InternLMForCausalLM",),
+    "internlm2": ("InternLM2ForCausalLM",),
+    "internlm3": ("InternLM3ForCausalLM",),
+    "internvl": ("InternVLForConditionalGeneration",),
+    "internvl_chat": ("InternVLChatModel",),
+    "kimi_k2": ("KimiK2ForCausalLM",),
+    "kimi_vl": ("KimiVLForConditionalGeneration",),
+    "llama": ("LlamaForCausalLM",),
+    "llama4": ("Llama4ForConditionalGeneration",),
+    "llama4_text": ("Llama4ForCausalLM",),
+    "llava": ("LlavaForConditionalGeneration",),
+    "llava_next": ("LlavaNextForConditionalGeneration",),
+    "llava_onevision": ("LlavaOnevisionForConditionalGeneration",),
+    "minicpm": ("MiniCPMForCausalLM",),
+    "minicpm3": ("MiniCPM3ForCausalLM",),
+    "minimax_m2": ("MiniMaxM2ForCausalLM",),
+    "ministral": ("MinistralForCausalLM",),
+    "mistral": ("MistralForCausalLM",),
+    "mistral3": ("Mistral3ForConditionalGeneration",),
+    "mixtral": ("MixtralForCausalLM",),
+    "mpt": ("MptForCausalLM",),
+    "nemotron": ("NemotronForCausalLM",),
+    "nemotron_h": ("NemotronHForCausalLM",),
+    "olmo": ("OlmoForCausalLM",),
+    "olmo2": ("Olmo2ForCausalLM",),
+    "olmo3": ("Olmo3ForCausalLM",),
+    "olmoe": ("OlmoeForCausalLM",),
+    "opt": ("OPTForCausalLM",),
+    "orion": ("OrionForCausalLM",),
+    "paligemma": ("PaliGemmaForConditionalGeneration",),
+    "persimmon": ("PersimmonForCausalLM",),
+    "phi": ("PhiForCausalLM",),
+    "phi3": ("Phi3ForCausalLM",),
+    "phi3_v": ("Phi3VForCausalLM",),
+    "phi4_multimodal": ("Phi4MultimodalForCausalLM",),
+    "phimoe": ("PhiMoEForCausalLM",),
+    "pixtral": ("PixtralForConditionalGeneration",),
+    "qwen": ("QWenLMHeadModel",),
+    "qwen2": ("Qwen2ForCausalLM",),
+    "qwen2_5_omni": (
+        "Qwen2_5OmniForConditionalGeneration",
+        "Qwen2_5OmniModel",
+    ),
+    "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration",),
+    "qwen2_5_vl_text": (),
+    "qwen2_moe": ("Qwen2MoeForCausalLM",),
+    "qwen2_vl": ("Qwen2VLForConditionalGeneration",),
+    "qwen3": ("Qwen3ForCausalLM",),
+    "qwen3_5": ("Qwen3_5ForConditionalGeneration",),
+    "qwen3_5_moe": ("Qwen3_5MoeForConditionalGeneration",),
+    "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM",),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM",),
+    "qwen3_moe": ("Qwen3MoeForCausalLM",),
+    "qwen3_next": ("Qwen3NextForCausalLM",),
+    "qwen3_omni_moe": ("Qwen3OmniMoeForConditionalGeneration",),
+    "qwen3_vl": ("Qwen3VLForConditionalGeneration",),
+    "qwen3_vl_moe": ("Qwen3VLMoeForConditionalGeneration",),
+    "qwen3_vl_moe_text": (),
+    "qwen3_vl_text": (),
+    "seed_oss": ("SeedOssForCausalLM",),
+    "smollm3": ("SmolLM3ForCausalLM",),
+    "solar": ("SolarForCausalLM",),
+    "stablelm": ("StableLmForCausalLM",),
+    "starcoder2": ("Starcoder2ForCausalLM",),
+    "step3": ("Step3ForCausalLM",),
+    "yi": ("YiForCausalLM",),
+}
+"""Values of ``model_type``, and the ``architectures`` that stand for each."""
 STREAMS: Final = ("tokens",)
 _NESTED: Final = ("thinker_config", "text_config", "language_config", "llm_config")
 _POSITIONED: Final = {"gpt2", "gpt_bigcode", "opt"}
@@ -67,7 +169,7 @@ def read(fields: Fields) -> Model:
     """
     language = language_of(fields)
     inner = language.text("model_type", default="")
-    kind = inner if inner in DECODERS else model_type(fields)
+    kind = inner if inner in MODEL_TYPES else model_type(fields, MODEL_TYPES)
     language = _completed(language, kind)
     sizes = _sizes(language, kind)
     vocabulary = language.integer("vocab_size", "padded_vocab_size", high=VOCABULARY)
@@ -84,17 +186,12 @@ def read(fields: Fields) -> Model:
         vocabulary=vocabulary,
         tied_embeddings=tied,
         context=_context(language),
-        outer_parameters=_outer(language, sizes, vocabulary, tied=tied) + vision_parameters(fields),
-        vetoes=vision_heads(fields),
+        outer_parameters=_outer(language, sizes, vocabulary, tied=tied)
+        + _vision_parameters(fields),
+        vetoes=_vision_heads(fields),
         group=_group(fields),
         assumed=() if kind else ("no class is named; read as a Llama-like decoder",),
     )
-
-
-def usual(fields: Fields) -> str:
-    """Assume nothing of a language model."""
-    del fields
-    return ""
 
 
 def language_of(fields: Fields) -> Fields:
@@ -302,3 +399,57 @@ def _first_scheme(stored: Fields) -> Fields:
         if weights:
             return weights
     return stored
+
+
+def _vision_heads(fields: Fields) -> tuple[int, ...]:
+    """Head counts that a tensor-parallel degree must divide too."""
+    tower = _vision_tower(fields)
+    if tower is None or not tower.has("num_attention_heads", "num_heads"):
+        return ()
+    return (tower.integer("num_attention_heads", "num_heads", high=HEADS),)
+
+
+def _vision_parameters(fields: Fields) -> int:
+    """Count the vision tower and its projection, 0 where the configuration lacks their sizes."""
+    tower = _vision_tower(fields)
+    sized = ("hidden_size", "embed_dim"), ("depth", "num_hidden_layers")
+    if tower is None or not all(tower.has(*names) for names in sized):
+        return 0
+    hidden = tower.integer("embed_dim", "hidden_size")
+    layers = tower.integer("depth", "num_hidden_layers", high=LAYERS)
+    return (
+        layers * _vision_layer(tower, hidden)
+        + _vision_patches(tower, hidden)
+        + _vision_mergers(tower, hidden)
+    )
+
+
+def _vision_tower(fields: Fields) -> Fields | None:
+    thinker = fields.table("thinker_config")
+    return (thinker or fields).table("vision_config")
+
+
+def _vision_layer(tower: Fields, hidden: int) -> int:
+    ratio = tower.number("mlp_ratio", low=1 / 64, high=64.0, default=4.0)
+    width = tower.integer("intermediate_size", default=max(int(ratio * hidden), 1))
+    gated = tower.text("hidden_act", default="gelu") == "silu"
+    ffn = perceptron(hidden, width, hidden) + (linear(hidden, width) if gated else 0)
+    return linear(hidden, 3 * hidden) + linear(hidden, hidden) + ffn + 4 * hidden
+
+
+def _vision_patches(tower: Fields, hidden: int) -> int:
+    patch = tower.integer("patch_size", high=1024, default=14)
+    channels = tower.integer("in_channels", "num_channels", "in_chans", high=1024, default=3)
+    frames = tower.integer("temporal_patch_size", high=64, default=1)
+    positions = tower.integer("num_position_embeddings", default=0, low=0)
+    return linear(channels * frames * patch**2, hidden) + positions * hidden
+
+
+def _vision_mergers(tower: Fields, hidden: int) -> int:
+    """Projections of square groups of patches to the language model's width."""
+    if not tower.has("spatial_merge_size"):
+        return 0
+    wide = hidden * tower.integer("spatial_merge_size", high=64) ** 2
+    out = tower.integer("out_hidden_size", "hidden_size", default=hidden)
+    extra = len(tower.integers("deepstack_visual_indexes", high=LAYERS, default=()))
+    return (1 + extra) * perceptron(wide, wide, out) + 2 * hidden + extra * 2 * wide

@@ -3,23 +3,35 @@
 from typing import Final
 
 from planner.models.architecture import Activation, Block, Ffn, Heads, Model, Stream, Tower
-from planner.models.count import biased, linear
 from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY, Fields
 from planner.models.readers import model_type
+from planner.models.readers.count import biased, linear
 
+MODEL_TYPES: Final = {
+    "t5": (
+        "T5ForConditionalGeneration",
+        "T5EncoderModel",
+        "T5Model",
+    ),
+    "umt5": (
+        "UMT5ForConditionalGeneration",
+        "UMT5EncoderModel",
+        "UMT5Model",
+    ),
+    "clip": ("CLIPModel",),
+    "clip_text_model": (
+        "CLIPTextModel",
+        "CLIPTextModelWithProjection",
+    ),
+}
+"""Values of ``model_type``, and the ``architectures`` that stand for each."""
 STREAMS: Final = ("tokens",)
 
 
 def read(fields: Fields) -> Model:
     """Read the config.json of a text encoder."""
-    kind = model_type(fields)
+    kind = model_type(fields, MODEL_TYPES)
     return _clip(fields) if kind.startswith("clip") else _t5(fields, kind)
-
-
-def usual(fields: Fields) -> str:
-    """Assume nothing of an encoder."""
-    del fields
-    return ""
 
 
 def _t5(fields: Fields, kind: str) -> Model:

@@ -1,53 +1,46 @@
 """FLUX.2: as FLUX.1, with gated FFNs, no biases, and one modulation shared by all layers."""
 
 from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower
-from planner.models.count import perceptron
 from planner.models.fields import Fields
-from planner.models.readers.parts import (
-    Grid,
-    assemble,
-    heads_of,
-    layers_of,
-    on,
-    packed_grid,
-    text_stream,
-    widened,
-)
+from planner.models.readers import parts
+from planner.models.readers.count import perceptron
 
+CLASSES = ("Flux2Transformer2DModel",)
 STREAMS = ("text", "image")
 
 
 def read(fields: Fields) -> Model:
     """Read a `Flux2Transformer2DModel`."""
-    heads = heads_of(fields, query=48, size=128)
-    width = widened(fields, heads.query_width, default=3.0)
+    heads = parts.heads_of(fields, query=48, size=128)
+    width = parts.widened(fields, heads.query_width, default=3.0)
     single = _tower(STREAMS, heads, width, parallel=True)
     double = _tower(STREAMS[:1], heads, width, parallel=False)
-    grid = packed_grid(fields, inputs=128)
-    return assemble(
+    grid = parts.packed_grid(fields, inputs=128)
+    return parts.assemble(
         fields,
         "flux2",
+        usual=_usual(fields),
         blocks=(
             Block(
                 name="double",
-                count=layers_of(fields, default=8),
-                towers=tuple(on(stream, double) for stream in STREAMS),
+                count=parts.layers_of(fields, default=8),
+                towers=tuple(parts.on(stream, double) for stream in STREAMS),
             ),
             Block(
                 name="single",
-                count=layers_of(fields, default=48, name="num_single_layers"),
+                count=parts.layers_of(fields, default=48, name="num_single_layers"),
                 towers=(single,),
             ),
         ),
-        streams=(text_stream(512), Stream(name="image")),
+        streams=(parts.text_stream(512), Stream(name="image")),
         grid=grid,
         outer=_outer(fields, heads.query_width, grid),
     )
 
 
-def usual(fields: Fields) -> str:
+def _usual(fields: Fields) -> str:
     """Tell the sizes apart by their width: klein models have a half or two thirds of it."""
-    hidden = heads_of(fields, query=48, size=128).query_width
+    hidden = parts.heads_of(fields, query=48, size=128).query_width
     if hidden <= 3072:
         return "flux.2-klein-4b"
     return "flux.2-klein-9b" if hidden <= 4096 else "flux.2-dev"
@@ -65,7 +58,7 @@ def _tower(streams: tuple[str, ...], heads: Heads, width: int, *, parallel: bool
     )
 
 
-def _outer(fields: Fields, hidden: int, grid: Grid) -> int:
+def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
     time = fields.integer("timestep_guidance_channels", default=256)
     embeddings = 2 if fields.boolean("guidance_embeds", default=True) else 1
     text = fields.integer("joint_attention_dim", default=15360)

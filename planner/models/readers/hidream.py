@@ -1,19 +1,11 @@
 """HiDream-I1: double- and single-stream layers whose image FFN is a mixture of experts."""
 
 from planner.models.architecture import Block, Ffn, Heads, Model, Modulation, Stream, Tower
-from planner.models.count import biased
 from planner.models.fields import EXPERTS, LAYERS, Fields
-from planner.models.readers.parts import (
-    Grid,
-    adaptive_ends,
-    assemble,
-    grid_of,
-    heads_of,
-    layers_of,
-    text_stream,
-    time_text,
-)
+from planner.models.readers import parts
+from planner.models.readers.count import biased
 
+CLASSES = ("HiDreamImageTransformer2DModel",)
 STREAMS = ("image", "text")
 _TEXT_TOKENS = 3 * 128  # T5, the last Llama layer, and the Llama layer of this block
 _ROUND = 256
@@ -21,22 +13,17 @@ _ROUND = 256
 
 def read(fields: Fields) -> Model:
     """Read a `HiDreamImageTransformer2DModel`."""
-    heads = heads_of(fields, query=20, size=128)
-    grid = grid_of(fields, strides=(8, 1), patch=2, channels=(64, 0), rounds="down")
-    return assemble(
+    heads = parts.heads_of(fields, query=20, size=128)
+    grid = parts.grid_of(fields, strides=(8, 1), patch=2, channels=(64, 0), rounds="down")
+    return parts.assemble(
         fields,
         "hidream",
+        usual="hidream-i1",
         blocks=_blocks(fields, heads),
-        streams=(text_stream(_TEXT_TOKENS), Stream(name="image")),
+        streams=(parts.text_stream(_TEXT_TOKENS), Stream(name="image")),
         grid=grid,
         outer=_outer(fields, heads.query_width, grid),
     )
-
-
-def usual(fields: Fields) -> str:
-    """Name the one size there is."""
-    del fields
-    return "hidream-i1"
 
 
 def _blocks(fields: Fields, heads: Heads) -> tuple[Block, ...]:
@@ -44,10 +31,10 @@ def _blocks(fields: Fields, heads: Heads) -> tuple[Block, ...]:
     experts = _experts(fields, heads.query_width)
     double = (_tower(("image",), heads, experts), _tower(("text",), heads, dense))
     return (
-        Block(name="double", count=layers_of(fields, default=16), towers=double),
+        Block(name="double", count=parts.layers_of(fields, default=16), towers=double),
         Block(
             name="single",
-            count=layers_of(fields, default=32, name="num_single_layers"),
+            count=parts.layers_of(fields, default=32, name="num_single_layers"),
             towers=(_tower(STREAMS, heads, experts),),
         ),
     )
@@ -84,10 +71,10 @@ def _tower(streams: tuple[str, ...], heads: Heads, ffn: Ffn) -> Tower:
     return biased(tower, "qkv", "out", "modulation")
 
 
-def _outer(fields: Fields, hidden: int, grid: Grid) -> int:
-    conditions = time_text(hidden, fields.integer("text_emb_dim", default=2048))
+def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
+    conditions = parts.time_text(hidden, fields.integer("text_emb_dim", default=2048))
     captions = fields.integers("caption_channels", low=1, default=(4096, 4096))
     layers = fields.integers("llama_layers", high=LAYERS, default=(0,) * 48)
     llama, prompt = (captions[-1], captions[0]) if captions else (0, 0)
     projections = hidden * (len(layers) * llama + prompt)
-    return conditions + projections + adaptive_ends(hidden, grid)
+    return conditions + projections + parts.adaptive_ends(hidden, grid)

@@ -3,21 +3,11 @@
 from dataclasses import dataclass
 
 from planner.models.architecture import Block, Cross, Ffn, Heads, Model, Stream, Tower
-from planner.models.count import biased, linear, perceptron
 from planner.models.fields import CHANNELS, HEAD_SIZE, HEADS, Fields
-from planner.models.readers.parts import (
-    PATCH,
-    TIME,
-    Grid,
-    assemble,
-    channels_of,
-    heads_of,
-    latent_of,
-    layers_of,
-    text_stream,
-    three_of,
-)
+from planner.models.readers import parts
+from planner.models.readers.count import biased, linear, perceptron
 
+CLASSES = ("LTX2VideoTransformer3DModel",)
 _FRAMES_PER_SECOND = 24
 
 
@@ -45,37 +35,32 @@ def read(fields: Fields) -> Model:
     outer = _outer(fields, video) + _outer(fields, audio)
     if fields.boolean("use_keyframes_abs_pos_embedding", default=False):
         outer += video.hidden
-    patch = fields.integer("patch_size", high=PATCH, default=1)
-    frames = fields.integer("patch_size_t", high=PATCH, default=1)
-    strides = three_of(fields, "vae_scale_factors", default=(8, 32, 32))
-    latent = latent_of((strides[1], strides[0]), video.outputs, (frames, patch, patch))
-    return assemble(
+    patch = fields.integer("patch_size", high=parts.PATCH, default=1)
+    frames = fields.integer("patch_size_t", high=parts.PATCH, default=1)
+    strides = parts.three_of(fields, "vae_scale_factors", default=(8, 32, 32))
+    latent = parts.latent_of((strides[1], strides[0]), video.outputs, (frames, patch, patch))
+    return parts.assemble(
         fields,
         "ltx2",
-        blocks=(Block(name="layers", count=layers_of(fields, default=48), towers=towers),),
+        usual="ltx-2",
+        blocks=(Block(name="layers", count=parts.layers_of(fields, default=48), towers=towers),),
         streams=(
-            text_stream(1024, static=True),
+            parts.text_stream(1024, static=True),
             Stream(name="audio", per_frame=_audio_rate(fields) / _FRAMES_PER_SECOND),
             Stream(name="video"),
         ),
-        grid=Grid(latent=latent, inputs=video.inputs, outputs=video.outputs),
+        grid=parts.Grid(latent=latent, inputs=video.inputs, outputs=video.outputs),
         outer=outer,
     )
 
 
-def usual(fields: Fields) -> str:
-    """Name the one entry: all versions share their autoencoder."""
-    del fields
-    return "ltx-2"
-
-
 def _video(fields: Fields) -> _Side:
-    inputs, outputs = channels_of(fields, inputs=128, outputs=128)
+    inputs, outputs = parts.channels_of(fields, inputs=128, outputs=128)
     return _Side(
         stream="video",
         other="audio",
         prefix="",
-        heads=heads_of(fields, query=32, size=128),
+        heads=parts.heads_of(fields, query=32, size=128),
         text=fields.integer("cross_attention_dim", default=4096),
         inputs=inputs,
         outputs=outputs,
@@ -143,7 +128,7 @@ def _outer(fields: Fields, side: _Side) -> int:
     rows = [9 if modulated else 6, 4, 1]  # self and prompt, other stream, its gate
     if modulated and fields.boolean("use_prompt_adaln_single", default=True):
         rows.append(2)
-    times = sum(perceptron(TIME, hidden) + linear(hidden, row * hidden) for row in rows)
+    times = sum(perceptron(parts.TIME, hidden) + linear(hidden, row * hidden) for row in rows)
     text = 0
     if fields.boolean("use_prompt_embeddings", default=True):
         text = perceptron(fields.integer("caption_channels", default=3840), hidden)

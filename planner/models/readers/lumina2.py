@@ -3,18 +3,11 @@
 from dataclasses import replace
 
 from planner.models.architecture import Block, Ffn, Heads, Model, Modulation, Stream, Tower
-from planner.models.count import biased, linear, perceptron
 from planner.models.fields import HEADS, WIDTH, Fields
-from planner.models.readers.parts import (
-    TIME,
-    Grid,
-    assemble,
-    grid_of,
-    layers_before,
-    layers_of,
-    text_stream,
-)
+from planner.models.readers import parts
+from planner.models.readers.count import biased, linear, perceptron
 
+CLASSES = ("Lumina2Transformer2DModel",)
 STREAMS = ("text", "image")
 _TIME_HIDDEN = 1024
 
@@ -22,21 +15,16 @@ _TIME_HIDDEN = 1024
 def read(fields: Fields) -> Model:
     """Read a `Lumina2Transformer2DModel`."""
     hidden = fields.integer("hidden_size", default=2304)
-    grid = grid_of(fields, strides=(8, 1), patch=2, channels=(16, 0))
-    return assemble(
+    grid = parts.grid_of(fields, strides=(8, 1), patch=2, channels=(16, 0))
+    return parts.assemble(
         fields,
         "lumina2",
+        usual="lumina2",
         blocks=_blocks(fields, hidden),
-        streams=(text_stream(256), Stream(name="image")),
+        streams=(parts.text_stream(256), Stream(name="image")),
         grid=grid,
         outer=_outer(fields, hidden, grid),
     )
-
-
-def usual(fields: Fields) -> str:
-    """Name the one size there is."""
-    del fields
-    return "lumina2"
 
 
 def _heads(fields: Fields, hidden: int) -> Heads:
@@ -70,17 +58,17 @@ def _blocks(fields: Fields, hidden: int) -> tuple[Block, ...]:
     joint = biased(replace(plain, modulation=modulation), "modulation")
     image = replace(joint, streams=("image",), keys=("image",))
     text = replace(plain, streams=("text",), keys=("text",))
-    before = layers_before(fields, "num_refiner_layers")
+    before = parts.layers_before(fields, "num_refiner_layers")
     refiners = (
         Block(name="context_refiner", count=before, towers=(text,), prelude=True),
         Block(name="noise_refiner", count=before, towers=(image,), prelude=True),
     )
-    layers = Block(name="single", count=layers_of(fields, default=26), towers=(joint,))
+    layers = Block(name="single", count=parts.layers_of(fields, default=26), towers=(joint,))
     return (*(refiners if before else ()), layers)
 
 
-def _outer(fields: Fields, hidden: int, grid: Grid) -> int:
+def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
     text = fields.integer("cap_feat_dim", default=1024)
     time = min(hidden, _TIME_HIDDEN)
     ends = linear(grid.inputs, hidden) + linear(time, hidden) + linear(hidden, grid.outputs)
-    return perceptron(TIME, time) + text + linear(text, hidden) + ends
+    return perceptron(parts.TIME, time) + text + linear(text, hidden) + ends

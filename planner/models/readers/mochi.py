@@ -3,45 +3,32 @@
 from dataclasses import replace
 
 from planner.models.architecture import Block, Ffn, Heads, Model, Modulation, Stream, Tower
-from planner.models.count import biased, linear, perceptron
 from planner.models.fields import WIDTH, Fields
-from planner.models.readers.parts import (
-    TIME,
-    Grid,
-    adaptive_ends,
-    assemble,
-    grid_of,
-    heads_of,
-    layers_of,
-    text_stream,
-)
+from planner.models.readers import parts
+from planner.models.readers.count import biased, linear, perceptron
 
+CLASSES = ("MochiTransformer3DModel",)
 STREAMS = ("text", "video")
 
 
 def read(fields: Fields) -> Model:
     """Read a `MochiTransformer3DModel`; `pooled_projection_dim` is the text stream's width."""
-    heads = heads_of(fields, query=24, size=128)
-    grid = grid_of(fields, strides=(8, 6), patch=2, channels=(12, 0))
+    heads = parts.heads_of(fields, query=24, size=128)
+    grid = parts.grid_of(fields, strides=(8, 6), patch=2, channels=(12, 0))
     tokens = fields.integer("max_sequence_length", high=WIDTH, default=256)
-    return assemble(
+    return parts.assemble(
         fields,
         "mochi",
+        usual="mochi-1",
         blocks=_blocks(fields, heads),
-        streams=(text_stream(tokens), Stream(name="video")),
+        streams=(parts.text_stream(tokens), Stream(name="video")),
         grid=grid,
         outer=_outer(fields, heads, grid),
     )
 
 
-def usual(fields: Fields) -> str:
-    """Name the one size there is."""
-    del fields
-    return "mochi-1"
-
-
 def _blocks(fields: Fields, heads: Heads) -> tuple[Block, ...]:
-    layers = layers_of(fields, default=48)
+    layers = parts.layers_of(fields, default=48)
     width = heads.query_width
     narrow = fields.integer("pooled_projection_dim", default=1536)
     video = _tower("video", width, heads, width, outputs=4 * width)
@@ -69,11 +56,11 @@ def _tower(
     return biased(replace(tower, ends=ends), "out", "modulation")
 
 
-def _outer(fields: Fields, heads: Heads, grid: Grid) -> int:
+def _outer(fields: Fields, heads: Heads, grid: parts.Grid) -> int:
     hidden = heads.query_width
     text = fields.integer("text_embed_dim", default=4096)
     narrow = fields.integer("pooled_projection_dim", default=1536)
     pooler = linear(text, 2 * text) + linear(text, text) + linear(text, hidden)
-    time = perceptron(fields.integer("time_embed_dim", default=TIME), hidden)
+    time = perceptron(fields.integer("time_embed_dim", default=parts.TIME), hidden)
     positions = 3 * heads.query * (heads.size // 2)
-    return pooler + linear(text, narrow) + time + positions + adaptive_ends(hidden, grid)
+    return pooler + linear(text, narrow) + time + positions + parts.adaptive_ends(hidden, grid)

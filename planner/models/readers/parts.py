@@ -15,8 +15,8 @@ from planner.models.architecture import (
     Stream,
     Tower,
 )
-from planner.models.count import Part, biased, linear, perceptron
 from planner.models.fields import CHANNELS, HEAD_SIZE, HEADS, LAYERS, REFINERS, Fields
+from planner.models.readers.count import Part, biased, linear, perceptron
 
 TIME: Final = 256  # features of a sinusoidal timestep embedding
 PATCH: Final = 64  # latents a side of a patch, at most
@@ -184,16 +184,20 @@ def three_of(fields: Fields, name: str, *, default: tuple[int, int, int]) -> tup
     return values[0], values[1], values[2]
 
 
-def assemble(
+def assemble(  # noqa: PLR0913  # all that a model is made of
     fields: Fields,
     family: str,
     *,
+    usual: str,
     blocks: tuple[Block, ...],
     streams: tuple[Stream, ...],
     grid: Grid,
     outer: int,
 ) -> Model:
-    """Put a diffusion model together; its name and source are where it was read from."""
+    """Put a diffusion model together; its name and source are where it was read from.
+
+    usual : the catalogue entry that completes a configuration of this size.
+    """
     return Model(
         name=fields.where,
         family=family,
@@ -205,6 +209,7 @@ def assemble(
         input_features=grid.inputs,
         output_features=grid.outputs,
         outer_parameters=outer,
+        usual=usual,
     )
 
 

@@ -1,22 +1,11 @@
 """Wan 2.1 and 2.2: self attention over the video, cross attention to the prompt."""
 
 from planner.models.architecture import Block, Cross, Ffn, Heads, Model, Stream, Tower
-from planner.models.count import biased, perceptron
 from planner.models.fields import CHANNELS, HEADS, Fields
-from planner.models.readers.parts import (
-    TIME,
-    Grid,
-    assemble,
-    channels_of,
-    heads_of,
-    latent_of,
-    layers_of,
-    shared_time,
-    table_ends,
-    text_stream,
-    three_of,
-)
+from planner.models.readers import parts
+from planner.models.readers.count import biased, perceptron
 
+CLASSES = ("WanTransformer3DModel", "WanModel")
 _IMAGE_TOKENS = 257  # of CLIP ViT-H/14 at 224 x 224, its class token included
 _IMAGE_WIDTH = 1280
 
@@ -24,11 +13,12 @@ _IMAGE_WIDTH = 1280
 def read(fields: Fields) -> Model:
     """Read a `WanTransformer3DModel`, or the `WanModel` of the original repository."""
     heads, grid, picture = _heads(fields), _grid(fields), _image_width(fields) > 0
-    layers = layers_of(fields, default=32 if _original(fields) else 40)
+    layers = parts.layers_of(fields, default=32 if _original(fields) else 40)
     tower = _tower(fields, heads, image=picture)
-    return assemble(
+    return parts.assemble(
         fields,
         "wan",
+        usual=_usual(fields),
         blocks=(Block(name="layers", count=layers, towers=(tower,)),),
         streams=_streams(fields, image=picture),
         grid=grid,
@@ -36,7 +26,7 @@ def read(fields: Fields) -> Model:
     )
 
 
-def usual(fields: Fields) -> str:
+def _usual(fields: Fields) -> str:
     """See the autoencoder in the channels and the size in the heads."""
     inputs, outputs = _channels(fields)
     if outputs == 48:
@@ -54,7 +44,7 @@ def _original(fields: Fields) -> bool:
 
 def _heads(fields: Fields) -> Heads:
     if not _original(fields):
-        return heads_of(fields, query=40, size=128)
+        return parts.heads_of(fields, query=40, size=128)
     hidden = fields.integer("dim", default=2048)
     count = fields.integer("num_heads", high=HEADS, default=16)
     if hidden % count:
@@ -64,17 +54,17 @@ def _heads(fields: Fields) -> Heads:
 
 def _channels(fields: Fields) -> tuple[int, int]:
     if not _original(fields):
-        return channels_of(fields, inputs=16, outputs=16)
+        return parts.channels_of(fields, inputs=16, outputs=16)
     inputs = fields.integer("in_dim", high=CHANNELS, default=16)
     return inputs, fields.integer("out_dim", high=CHANNELS, default=16)
 
 
-def _grid(fields: Fields) -> Grid:
-    patch = three_of(fields, "patch_size", default=(1, 2, 2))
+def _grid(fields: Fields) -> parts.Grid:
+    patch = parts.three_of(fields, "patch_size", default=(1, 2, 2))
     inputs, outputs = _channels(fields)
     covered = patch[0] * patch[1] * patch[2]
-    latent = latent_of((16 if outputs == 48 else 8, 4), outputs, patch)
-    return Grid(latent=latent, inputs=inputs * covered, outputs=outputs * covered)
+    latent = parts.latent_of((16 if outputs == 48 else 8, 4), outputs, patch)
+    return parts.Grid(latent=latent, inputs=inputs * covered, outputs=outputs * covered)
 
 
 def _image_width(fields: Fields) -> int:
@@ -106,16 +96,16 @@ def _tower(fields: Fields, heads: Heads, *, image: bool) -> Tower:
 
 
 def _streams(fields: Fields, *, image: bool) -> tuple[Stream, ...]:
-    text = text_stream(fields.integer("text_len", high=2**20, default=512), static=True)
+    text = parts.text_stream(fields.integer("text_len", high=2**20, default=512), static=True)
     video = Stream(name="video", pads=True)
     if not image:
         return text, video
     return text, Stream(name="image_context", tokens=_IMAGE_TOKENS, static=True), video
 
 
-def _outer(fields: Fields, hidden: int, grid: Grid) -> int:
-    time = shared_time(hidden, fields.integer("freq_dim", default=TIME))
+def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
+    time = parts.shared_time(hidden, fields.integer("freq_dim", default=parts.TIME))
     text = perceptron(fields.integer("text_dim", default=4096), hidden)
     width = _image_width(fields)
     image = 2 * width + perceptron(width, width, hidden) + 2 * hidden if width else 0
-    return time + text + image + table_ends(hidden, grid)
+    return time + text + image + parts.table_ends(hidden, grid)
