@@ -90,14 +90,14 @@ def test_the_first_output_is_what_the_command_prints():
         assert not words or words in [found[: len(words)] for found in printed], line
 
 
-def test_the_accuracy_table_is_the_current_one():
-    from planner.rendering.report import markdown
-    from validate.__main__ import _texts
-    from validate.accuracy.table import BEGIN, END, HEADERS, cells, table
+def test_the_accuracy_tables_are_the_current_ones():
+    from validate.__main__ import _texts, tables
+    from validate.accuracy.table import END, groups
 
-    shown = README.partition(BEGIN)[2].partition(END)[0].strip()
+    documents = README + (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
 
-    assert shown == markdown(HEADERS, [cells(score) for score in table(_texts())])
+    for begin, made in tables(groups(_texts())).items():
+        assert documents.partition(begin)[2].partition(END)[0].strip() == made
 
 
 def test_rooms_of_the_architecture_exist():

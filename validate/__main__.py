@@ -7,17 +7,30 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
-from pathlib import Path
 
 from planner.command.arguments import Parser
+from planner.command.files import write
 from planner.rendering.columns import aligned
 from planner.rendering.report import markdown
 from topology.base import InputError, content
 from validate.accuracy.runs import MACHINES
-from validate.accuracy.table import HEADERS, Texts, cells, inserted, table
+from validate.accuracy.table import (
+    BEGIN,
+    HEADERS,
+    SHORT_BEGIN,
+    SHORT_HEADERS,
+    Groups,
+    Texts,
+    cells,
+    groups,
+    inserted,
+    short_cells,
+    short_table,
+    table,
+)
 
 LARGEST = 2**24  # B of a document
 
@@ -48,25 +61,33 @@ def main(argv: list[str] | None = None) -> int:
 def _answer(arguments: argparse.Namespace) -> None:
     if arguments.command != "accuracy":
         raise InputError(f"{arguments.command}: wanted ahead of its options")
+    if arguments.write:  # before the tables are made, which takes a while
+        _put(arguments.write, dict.fromkeys((BEGIN, SHORT_BEGIN), ""), dry=True)
+    errors = groups(_texts())
     if arguments.write:
-        _put(arguments.write, lambda text: text)  # before the table is made, which takes a while
-    scores = table(_texts())
-    rows = [cells(score) for score in scores]
-    if arguments.write:
-        _put(arguments.write, lambda text: inserted(text, markdown(HEADERS, rows)))
+        _put(arguments.write, tables(errors))
+    scores = table(errors)
+    rows = [cells(line) for line in scores]
     if arguments.format == "json":
-        print(json.dumps([asdict(score) for score in scores], indent=2))
+        print(json.dumps([asdict(line) for line in scores], indent=2))
     elif arguments.format == "markdown":
         print(markdown(HEADERS, rows))
     else:
         print("\n".join(aligned([list(HEADERS), *rows])))
 
 
+def tables(errors: Groups) -> dict[str, str]:
+    """Write the tables of documents, by the line that each begins with."""
+    whole = [cells(line) for line in table(errors)]
+    short = [short_cells(line) for line in short_table(errors)]
+    return {BEGIN: markdown(HEADERS, whole), SHORT_BEGIN: markdown(SHORT_HEADERS, short)}
+
+
 def _texts() -> Texts:
     folder = files("validate").joinpath("data")
     names = {
         "collectives": "collectives_figures.csv",
-        "tables": "nccl_table_figures.csv",
+        "logs": "nccl_table_figures.csv",
         "unseen": "nccl_unseen_figures.csv",
         "kernels": "kernel_figures.csv",
         "plans": "plan_figures.csv",
@@ -75,25 +96,25 @@ def _texts() -> Texts:
     runs = [folder.joinpath(machine.folder, "plans.jsonl") for machine in MACHINES]
     return Texts(
         **{key: folder.joinpath(name).read_text(encoding="utf-8") for key, name in names.items()},
-        runs=tuple(one.read_text(encoding="utf-8") for one in runs),
+        runs=tuple(path.read_text(encoding="utf-8") for path in runs),
     )
 
 
-def _put(name: str, change: Callable[[str], str]) -> None:
-    """Change a document, whole or not at all."""
+def _put(name: str, tables: Mapping[str, str], *, dry: bool = False) -> None:
+    """Put tables between those marks that a document has, whole or not at all; `dry` only looks."""
     try:
-        path, text = Path(name), content(name, LARGEST).decode()
-        changed = change(text)
-        if changed == text:
-            return
-        draft = path.with_name(f".{path.name}.new")
-        draft.write_text(changed, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        raise InputError(f"--write {name}: {error.strerror}") from None
+        text = content(name, LARGEST).decode()
     except ValueError as error:
         why = str(error) if isinstance(error, InputError) else "no text"
         raise InputError(f"--write {name}: {why}") from None
+    changed = text
+    for begin in [begin for begin in tables if begin in text] or [BEGIN]:
+        try:
+            changed = inserted(changed, begin, tables[begin])
+        except InputError as error:
+            raise InputError(f"--write {name}: {error}") from None
+    if changed != text and not dry:
+        write(changed.removesuffix("\n"), name, "--write")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
 """``planner calibrate``: look, measure, fit, write a profile, and say how good it is."""
 
-import hashlib
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from costmodels.profiles.profile import Profile
 from planner.command.files import place
 from topology.base import InputError
-from validate.fit.profile import Measured, fit_profile
-from validate.fit.rows import Row, read_rows, whole
-from validate.fit.table import FIT_HEADERS, fit_rows
+from validate.fit.profile import Measured, fit_profile, source_of
+from validate.fit.report import Calibrated, failures_of
+from validate.fit.rows import read_rows, whole
 from validate.fit.text import to_toml
 from validate.tables import recipes
 
@@ -47,29 +45,6 @@ class Task:
         return self.measured or self.output.with_name(f"{self.output.stem}.measurements")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
-    """A profile that was written, and what to tell about it.
-
-    summary : one line a table, under `headers`. failures : cases that could not be measured.
-    """
-
-    profile: Profile
-    output: Path
-    summary: tuple[tuple[str, ...], ...]
-    failures: tuple[str, ...]
-    headers: tuple[str, ...] = FIT_HEADERS
-
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints."""
-        return {
-            "profile": self.profile.name,
-            "output": str(self.output),
-            "tables": [dict(zip(self.headers, row, strict=True)) for row in self.summary],
-            "failures": list(self.failures),
-        }
-
-
 def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
     """Measure this machine and write its profile.
 
@@ -89,11 +64,11 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
         _check_measured(task.folder)
     ranks = task.gpus or 1
     if task.device == "cuda":
-        found = check_gpus(
+        gpus = check_gpus(
             harness.ask("nvidia-smi", "--query-gpu=name,mig.mode.current", "--format=csv,noheader"),
             has_torch=importlib.util.find_spec("torch") is not None,
         )
-        ranks = _ranks(task.gpus, len(found))
+        ranks = _ranks(task.gpus, len(gpus))
         if ranks == 1:
             say("calibrate: one GPU: collectives, copies and overlap are skipped")
     minutes = task.minutes or (QUICK_MINUTES if task.quick else MINUTES)
@@ -119,9 +94,10 @@ def finish(task: Task, rows: str, manifest: str, write: Callable[[Path, str], No
     InputError
         If the rows or the manifest are damaged, or too few; or the output exists.
     """
-    found = read_rows(whole(rows), str(task.folder / "rows.jsonl"))
     measured = Measured(
-        rows=found, manifest=_document(manifest), source=_source(task.folder.name, rows)
+        rows=read_rows(whole(rows), str(task.folder / "rows.jsonl")),
+        manifest=_document(manifest),
+        source=source_of(f"{task.folder.name}/rows.jsonl", rows),
     )
     try:
         profile = fit_profile(measured, recipes())
@@ -131,12 +107,8 @@ def finish(task: Task, rows: str, manifest: str, write: Callable[[Path, str], No
         why = f"{type(error).__name__} {error!s:.80}"  # rows and manifests are read as they come
         raise InputError(f"{task.folder}: rows that nothing can be fitted to: {why}") from None
     write(task.output, to_toml(profile))
-    return Calibrated(
-        profile=profile,
-        output=task.output,
-        summary=tuple(map(tuple, fit_rows(profile))),
-        failures=tuple(_failures(found)),
-    )
+    failures = failures_of(measured.rows)
+    return Calibrated(profile=profile, output=task.output, failures=failures)
 
 
 def _check_measured(folder: Path) -> None:
@@ -187,45 +159,36 @@ def check_gpus(listed: str, *, has_torch: bool) -> list[str]:
     if not has_torch:
         raise InputError("calibrate: got no PyTorch, wanted it: pip install 'torch>=2.6,<3'")
     pairs = [line.rpartition(",") for line in listed.splitlines() if line.strip()]
-    found = [name.strip() for name, _, _ in pairs]
-    if not found:
+    names = [name.strip() for name, _, _ in pairs]
+    if not names:
         raise InputError("calibrate: nvidia-smi lists no GPU, wanted one or more")
-    if len(set(found)) > 1:
-        raise InputError(f"calibrate: got different GPUs ({', '.join(found)}), wanted one kind")
+    if len(set(names)) > 1:
+        raise InputError(f"calibrate: got different GPUs ({', '.join(names)}), wanted one kind")
     if any(mode.strip() == "Enabled" for _, _, mode in pairs):
         raise InputError("calibrate: got GPUs cut into MIG slices, wanted whole ones")
-    return found
+    return names
 
 
-def _ranks(asked: int, there: int) -> int:
-    if asked > there:
-        raise InputError(f"calibrate: got {there} GPUs, wanted {asked}")
-    return asked or there
+def _ranks(wanted: int, present: int) -> int:
+    if wanted > present:
+        raise InputError(f"calibrate: got {present} GPUs, wanted {wanted}")
+    return wanted or present
 
 
 def _document(text: str) -> dict[str, object]:
     try:
-        found = json.loads(text)
+        manifest = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not _describes(found):
+        manifest = None
+    if not isinstance(manifest, dict) or not _describes(manifest):
         raise InputError(f"manifest: got {text[:40]!r}, wanted a description of the machine")
-    return found
+    return manifest
 
 
-def _describes(found: dict[str, object]) -> bool:
+def _describes(manifest: dict[str, object]) -> bool:
     """Whether a manifest has its machine, GPUs with names, and software."""
-    machine, software = found.get("machine"), found.get("software", {})
+    machine, software = manifest.get("machine"), manifest.get("software", {})
     gpus = machine.get("gpus", []) if isinstance(machine, dict) else None
     if not isinstance(gpus, list) or not isinstance(software, dict):
         return False
     return all(isinstance(gpu, dict) and isinstance(gpu.get("name"), str) for gpu in gpus)
-
-
-def _source(folder: str, rows: str) -> str:
-    digest = hashlib.sha256(rows.encode()).hexdigest()
-    return f"{folder}/rows.jsonl, sha256 {digest[:16]}"
-
-
-def _failures(rows: Sequence[Row]) -> list[str]:
-    return [f"{row.key}: {row.error}" for row in rows if row.error]

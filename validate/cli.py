@@ -19,7 +19,7 @@ from planner.command.arguments import (
 from topology.base import InputError, counted
 
 if TYPE_CHECKING:  # a profile is shown without what runs plans
-    from validate.fit.table import Entry
+    from validate.fit.report import Entry
 
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
@@ -257,32 +257,32 @@ def _profile(arguments: argparse.Namespace) -> Answer:
 
 def _listed(style: Any) -> str:  # noqa: ANN401  # argparse checks it
     from costmodels.tables import shipped_profiles  # noqa: PLC0415
-    from validate.fit import report, table  # noqa: PLC0415
+    from validate.fit import report  # noqa: PLC0415
 
     entries = [*map(_entry, shipped_profiles()), *_own_entries()]
     if style == "json":
-        return _json(table.entries_to_dict(entries))
+        return _json(report.entries_to_dict(entries))
     return report.listed(entries, style)
 
 
 def _profile_shown(named: list[str], style: Any) -> str:  # noqa: ANN401  # argparse checks it
     from costmodels.tables import read_profile  # noqa: PLC0415
-    from validate.fit import report, table  # noqa: PLC0415
+    from validate.fit import report  # noqa: PLC0415
 
     found = read_profile(named[0])
     if style == "json":
-        return _json(table.to_dict(found, named[0]))
+        return _json(report.to_dict(found, named[0]))
     return report.show(found, style, named[0])
 
 
 def _profiles_apart(named: list[str], style: Any) -> str:  # noqa: ANN401  # argparse checks it
     from costmodels.tables import read_profile  # noqa: PLC0415
-    from validate.fit import report, table  # noqa: PLC0415
+    from validate.fit import report  # noqa: PLC0415
 
     first, second = map(read_profile, named)
     called = (named[0], named[1])
     if style == "json":
-        return _json(table.diff_to_dict(first, second, called))
+        return _json(report.diff_to_dict(first, second, called))
     return report.diff(first, second, style, called)
 
 
@@ -306,7 +306,7 @@ def _own_entries() -> "Iterator[Entry]":
 
 def _entry(name: str) -> "Entry":
     from costmodels.tables import read_profile, shipped_profile  # noqa: PLC0415
-    from validate.fit.table import Entry  # noqa: PLC0415
+    from validate.fit.report import Entry  # noqa: PLC0415
 
     found = read_profile(name)
     return Entry(name=name, profile=found, default=found == shipped_profile(found.hardware))

@@ -22,7 +22,7 @@ References
 ----------
 T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning",
 arXiv:2307.08691; T. Dao et al., "Flash-Decoding for long-context inference", 2023. The formula is
-our own; fitted by `validate.fit.records`.
+our own; fitted by `validate.fit.kernels`.
 """
 
 from dataclasses import dataclass

@@ -18,7 +18,7 @@ It never promises more than the data sheet: at least flop / peak and bytes / ban
 References
 ----------
 Our own, after the wave quantisation of NVIDIA's "Matrix Multiplication Background User's Guide"
-and split-K of CUTLASS; fitted by `validate.fit.records`.
+and split-K of CUTLASS; fitted by `validate.fit.kernels`.
 """
 
 from dataclasses import dataclass

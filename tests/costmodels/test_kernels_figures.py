@@ -6,10 +6,11 @@ import pytest
 
 from costmodels.kernels import attention_time, matmul_time
 from topology.catalogue import all_devices
-from validate.accuracy.kernels import COLUMNS, Measurement, read_measurements, score
+from validate.accuracy.figures import score
+from validate.accuracy.kernels import COLUMNS, KernelFigure, read_figures
 
 TEXT = files("validate").joinpath("data", "kernel_figures.csv").read_text(encoding="utf-8")
-ROWS = read_measurements(TEXT, all_devices())
+ROWS = read_figures(TEXT, all_devices())
 CARRIED = ("l40s", "l20", "h20", "h100-pcie", "rtx-4090", "a100-sxm-40gb", "l4")
 FITTED = ("h100-sxm", "a100-sxm-80gb", "b200", "rtx-pro-6000")
 
@@ -25,12 +26,11 @@ def group(operation, hardware, kernels=None):
 
 
 def only(rows):
-    (found,) = score(rows, by=())
-    return found
+    return score("", [row.error for row in rows])
 
 
 def test_every_figure_has_a_source():
-    assert set(COLUMNS) < set(TEXT.partition("\n")[0].split(","))
+    assert set(COLUMNS) == set(TEXT.partition("\n")[0].split(","))
     assert len(ROWS) >= 100
     assert all(row.source and row.seconds > 0 for row in ROWS)
 
@@ -112,13 +112,13 @@ def test_long_attention_on_an_h100(kernel, low, high):
 def test_a_score_is_the_relative_error():
     """A measurement twice as long as predicted: error -1/2."""
     row = group("matmul", ["h100-sxm"])[0]
-    slow = Measurement(
+    slow = KernelFigure(
         device=row.device, operation="matmul", m=64, n=64, k=64, seconds=2 * matmul_time(
             64, 64, 64, row.device
         )
     )  # fmt: skip
 
-    (found,) = score([slow])
+    found = score("h100-sxm", [slow.error])
 
-    assert found.group == ("h100-sxm", "matmul", "auto")
+    assert found.group == ("h100-sxm",)
     assert (found.rows, found.bias, found.median, found.p90) == (1, -0.5, 0.5, 0.5)

@@ -15,8 +15,9 @@ from costmodels.kernels.parameters import (
 from costmodels.kernels.tables import attention_table, engine_table, matmul_table
 from topology.base import CatalogueError
 from topology.catalogue import all_devices
-from validate.accuracy.kernels import Measurement
-from validate.fit.records import fit_attention, fit_matmul, to_toml
+from validate.accuracy.kernels import KernelFigure
+from validate.fit.kernels import fit_attention, fit_matmul
+from validate.fit.text import record_to_toml
 
 H100 = all_devices()["h100-sxm"]
 PRODUCT = matmul_table()["hopper"]
@@ -47,7 +48,7 @@ def test_recovers_a_known_machine(size):
     shapes = [(m, n, k) for m in (2, 64, 512, 4096) for n in (512, 8192) for k in (512, 2048, 8192)]
     prepared = matmul.machine_of(true, H100, "bf16")
     rows = [
-        Measurement(device=H100, operation="matmul", m=m, n=n, k=k, seconds=t)
+        KernelFigure(device=H100, operation="matmul", m=m, n=n, k=k, seconds=t)
         for (m, n, k), t in zip(
             shapes,
             [matmul.product_time(prepared, *s) for s in shapes] * noise(len(shapes), size),
@@ -55,7 +56,7 @@ def test_recovers_a_known_machine(size):
         )
     ]
 
-    found = fit_matmul(rows, PRODUCT, ["floor", "memory_efficiency", "efficiency"])
+    found, _ = fit_matmul(rows, PRODUCT, ["floor", "memory_efficiency", "efficiency"])
 
     for name in ("floor", "memory_efficiency", "efficiency"):
         assert getattr(found, name) == pytest.approx(getattr(true, name), rel=0.02 + 2 * size)
@@ -68,11 +69,11 @@ def test_products_from_the_cache_are_left_out():
     shape = {"m": 8, "n": 8192, "k": 8192}
     honest = matmul.product_time(matmul.machine_of(PRODUCT, H100, "bf16"), *shape.values())
     rows = [
-        Measurement(device=H100, operation="matmul", seconds=t, **shape)
+        KernelFigure(device=H100, operation="matmul", seconds=t, **shape)
         for t in (float(honest), float(honest) / 2)
     ]
 
-    found = fit_matmul(rows, PRODUCT, ["memory_efficiency"])
+    found, _ = fit_matmul(rows, PRODUCT, ["memory_efficiency"])
 
     assert found.memory_efficiency == pytest.approx(PRODUCT.memory_efficiency, rel=0.01)
 
@@ -89,7 +90,7 @@ def test_recovers_a_known_attention_kernel_and_its_engine():
         for t in (512, 2048, 16384)
     ]
     rows = [
-        Measurement(
+        KernelFigure(
             device=H100, operation="attention", kernel="engine", heads=h, kv_heads=h,
             queries=t, keys=t, head_dim=d, causal=causal, seconds=1.0,
         )
@@ -120,7 +121,7 @@ def time_of(prepared, row):
     ids=["matmul", "attention", "engine"],
 )
 def test_a_written_record_reads_back(record, form):
-    assert load(to_toml("x", record), form)["x"] == record
+    assert load(record_to_toml("x", record), form)["x"] == record
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from costmodels.profiles.check import MOST
 from costmodels.profiles.profile import load_profile
 from costmodels.tables import own_profile, read_profile
 from topology.base import InputError
-from validate.fit.table import examples
+from validate.fit.report import examples
 from validate.tables import own_profile_name
 
 GOOD = (ROOT / "costmodels" / "data" / "profiles" / "h100-sxm.toml").read_text(encoding="utf-8")

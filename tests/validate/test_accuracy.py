@@ -4,13 +4,14 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
+from costmodels.collectives.parameters import link_class
 from planner.models import read_model
 from planner.request.plan import parse_plan
 from topology.base import MIB, InputError
@@ -19,8 +20,16 @@ from validate.__main__ import main
 from validate.accuracy import collectives as accuracy_collectives
 from validate.accuracy import kernels as accuracy_kernels
 from validate.accuracy import plans as accuracy_plans
-from validate.accuracy.kernels import Score
-from validate.accuracy.table import BEGIN, END, HEADERS, cells, inserted
+from validate.accuracy.figures import Score, score
+from validate.accuracy.table import (
+    BEGIN,
+    END,
+    HEADERS,
+    KINDS,
+    SHORT_BEGIN,
+    cells,
+    inserted,
+)
 
 
 def text(name):
@@ -28,12 +37,10 @@ def text(name):
 
 
 COLLECTIVES = accuracy_collectives.read_figures(text("collectives_figures.csv"), all_hardware())
-KERNELS = accuracy_kernels.read_measurements(text("kernel_figures.csv"), all_devices())
+KERNELS = accuracy_kernels.read_figures(text("kernel_figures.csv"), all_devices())
 PLANS = accuracy_plans.read_figures(text("plan_figures.csv"))
 OTHERS = accuracy_plans.read_figures(text("plan_figures_of_other_sources.csv"))
-ONE_NODE = [
-    one for one in COLLECTIVES if one.measured.fabric.nodes == 1 and one.algorithm == "auto"
-]
+ONE_NODE = [one for one in COLLECTIVES if one.fabric.nodes == 1 and one.algorithm == "auto"]
 
 
 def median(errors):
@@ -43,7 +50,7 @@ def median(errors):
 
 
 def test_collectives_of_one_node_from_a_mebibyte_up():
-    large = [one.error for one in ONE_NODE if one.measured.message_bytes >= MIB]
+    large = [one.error for one in ONE_NODE if one.message_bytes >= MIB]
 
     assert len(large) >= 50
     assert median(large) <= 0.06
@@ -54,13 +61,25 @@ def test_collectives_of_one_node_over_all_sizes():
 
 
 def test_no_group_of_collectives_is_far_off():
-    for group in accuracy_collectives.score(ONE_NODE)[1:]:
-        assert group.median <= 0.20, (group.place, group.op, group.ranks)
+    def place(figure):
+        fabric = figure.fabric
+        return fabric.architecture, link_class(fabric), figure.op, fabric.ranks, fabric.nodes
+
+    for key, group in groupby(sorted(ONE_NODE, key=place), place):
+        assert median([figure.error for figure in group]) <= 0.20, key
 
 
 @pytest.mark.parametrize("by", [("hardware",), ("operation", "hardware")], ids=str)
 def test_kernels_of_every_gpu_kind(by):
-    scores = [one for one in accuracy_kernels.score(KERNELS, by=by) if one.rows >= 10]
+    def kind(figure):
+        return tuple({"hardware": figure.device.name, **asdict(figure)}[name] for name in by)
+
+    groups = {key: list(group) for key, group in groupby(sorted(KERNELS, key=kind), kind)}
+    scores = [
+        score(str(key), [figure.error for figure in group])
+        for key, group in groups.items()
+        if len(group) >= 10
+    ]
 
     assert len(scores) >= 4
     for one in scores:
@@ -79,18 +98,18 @@ def test_kernels_of_every_gpu_kind(by):
     ],
 )
 def test_whole_plans(family, bound):
-    scores = {one.group[0]: one for one in accuracy_plans.score(PLANS)}
+    errors = accuracy_plans.groups(PLANS)[family]
 
-    assert scores[family].rows >= 5
-    assert scores[family].median <= bound
+    assert len(errors) >= 5
+    assert median(errors) <= bound
 
 
 def test_speed_ups_of_a_transformer_in_tensorrt():
     """1.89, 3.43 and 6.09 on 2, 4 and 8 GPUs: every one within 8 %."""
-    (speed_up,) = [one for one in accuracy_plans.score(PLANS) if "speed-up" in one.group[0]]
+    (errors,) = [e for name, e in accuracy_plans.groups(PLANS).items() if "speed-up" in name]
 
-    assert speed_up.rows == 3
-    assert speed_up.worst <= 0.08
+    assert len(errors) == 3
+    assert max(map(abs, errors)) <= 0.08
 
 
 def cases():
@@ -183,25 +202,31 @@ def test_a_score_is_a_line_in_percent():
 def test_a_table_goes_between_its_marks():
     before = f"# Title\n\n{BEGIN}\nold\n{END}\n\nend\n"
 
-    assert inserted(before, "new") == f"# Title\n\n{BEGIN}\n\nnew\n\n{END}\n\nend\n"
-    assert inserted(inserted(before, "other"), "new") == inserted(before, "new")
+    assert inserted(before, BEGIN, "new") == f"# Title\n\n{BEGIN}\n\nnew\n\n{END}\n\nend\n"
+    assert inserted(inserted(before, BEGIN, "other"), BEGIN, "new") == inserted(
+        before, BEGIN, "new"
+    )
 
 
 @pytest.mark.parametrize("document", ["", BEGIN, END, f"{END}{BEGIN}"])
 def test_a_document_without_marks_is_left_alone(document):
     with pytest.raises(InputError, match="to write the table between"):
-        inserted(document, "new")
+        inserted(document, BEGIN, "new")
 
 
 def test_one_command_prints_the_table(capsys, tmp_path):
     path = tmp_path / "README.md"
     path.write_text(f"{BEGIN}\n{END}\n")
+    short = tmp_path / "short.md"
+    short.write_text(f"{SHORT_BEGIN}\n{END}\n")
 
     assert main(["accuracy", "--format", "json", "--write", str(path)]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert {"group", "rows", "median", "p90", "worst", "bias"} <= set(scores[0])
     assert path.read_text().count("\n|") == len(scores) + 2
-    assert [one.name for one in tmp_path.iterdir()] == ["README.md"]
+    assert main(["accuracy", "--write", str(short)]) == 0
+    assert short.read_text().count("\n|") == len(KINDS) + 2
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["README.md", "short.md"]
 
 
 @pytest.mark.parametrize("style", ["table", "markdown"])

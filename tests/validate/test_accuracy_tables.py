@@ -7,10 +7,11 @@ import pytest
 
 from topology.base import InputError
 from topology.catalogue import all_hardware
-from validate.accuracy.logs import COLUMNS, read_figures, score, score_unseen
+from validate.accuracy.collectives import LOG_COLUMNS, log_groups, read_log_figures
+from validate.accuracy.figures import score
 
 TEXT = files("validate").joinpath("data", "nccl_table_figures.csv").read_text(encoding="utf-8")
-FIGURES = read_figures(TEXT, all_hardware())
+FIGURES = read_log_figures(TEXT, all_hardware())
 REASONS = (
     "23", "24", "25", "26", "42", "45", "48", "74", "83", "88", "90", "110", "111",
     "112-a2a128",
@@ -23,13 +24,13 @@ def table_of(figure):
 
 
 def of(kind):
-    return [f for f in FIGURES if (f.measured.fabric.nodes == 1) == (kind == "one node")]
+    return [f for f in FIGURES if (f.fabric.nodes == 1) == (kind == "one node")]
 
 
 def test_figures_are_spread_over_tables_and_sizes():
     assert 140 <= len(FIGURES) <= 180
     assert len({table_of(figure) for figure in FIGURES}) > 85
-    sizes = [figure.measured.message_bytes for figure in FIGURES]
+    sizes = [figure.message_bytes for figure in FIGURES]
     assert min(sizes) < 2**12
     assert max(sizes) >= 2**33
     assert all(figure.source.partition(": ")[2] for figure in FIGURES)
@@ -45,7 +46,7 @@ def test_figures_are_spread_over_tables_and_sizes():
     ],
 )
 def test_groups_are_within_their_bounds(group, bound):
-    (found,) = [one for one in score(FIGURES) if one.group[0] == f"nccl-tests logs, {group}"]
+    found = score(group, log_groups(FIGURES)[f"nccl-tests logs, {group}"])
 
     assert found.median < bound
     assert abs(found.bias) < 0.06
@@ -53,8 +54,8 @@ def test_groups_are_within_their_bounds(group, bound):
 
 def test_logs_in_no_fit_are_as_near_as_those_of_a_fit():
     text = files("validate").joinpath("data", "nccl_unseen_figures.csv").read_text(encoding="utf-8")
-    unseen = read_figures(text, all_hardware())
-    found = score_unseen(unseen)
+    unseen = read_log_figures(text, all_hardware())
+    found = score("in no fit", [figure.error for figure in unseen])
 
     assert len({table_of(figure) for figure in unseen}) >= 15
     assert found.median < 0.2
@@ -85,8 +86,8 @@ def test_a_reason_is_written_for_every_table_that_is_far_off():
 
 def test_bad_tables_are_one_line():
     with pytest.raises(InputError, match="missing columns"):
-        read_figures("table\n1\n", all_hardware())
+        read_log_figures("table\n1\n", all_hardware())
     lines = TEXT.splitlines()
     with pytest.raises(InputError, match="no source"):
-        read_figures("\n".join([lines[0], lines[1].rpartition(",")[0] + ","]), all_hardware())
-    assert set(COLUMNS) == set(lines[0].split(","))
+        read_log_figures("\n".join([lines[0], lines[1].rpartition(",")[0] + ","]), all_hardware())
+    assert set(LOG_COLUMNS) == set(lines[0].split(","))

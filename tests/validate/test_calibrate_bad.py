@@ -101,7 +101,7 @@ def test_rows_that_nothing_can_be_fitted_to_are_one_line(tmp_path, rows):
 
 
 def test_a_worker_that_refuses_is_heard_in_one_line(tmp_path, monkeypatch, capfd):
-    code = f"from pathlib import Path; from validate.bench import harness; harness.refuse(Path({str(tmp_path)!r}), 'rows of another machine')"  # noqa: E501
+    code = f"from pathlib import Path; from validate.bench import system as harness; harness.refuse(Path({str(tmp_path)!r}), 'rows of another machine')"  # noqa: E501
     monkeypatch.setattr(harness, "WORKER", ("-c", code))
 
     with pytest.raises(InputError, match=r"^rows of another machine$"):

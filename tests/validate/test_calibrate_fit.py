@@ -22,13 +22,13 @@ from costmodels.profiles.profile import load_profile
 from costmodels.tables import read_profile
 from topology.base import InputError
 from topology.catalogue import find_hardware
+from validate.accuracy.collectives import CollectiveFigure
 from validate.calibrate import Task, check_gpus, check_paths, finish
-from validate.fit import report, table
-from validate.fit.collectives import Measurement, builder, curve_of
-from validate.fit.judging import SPLIT, kept_back
+from validate.fit import report
+from validate.fit.collectives import builder, curve_of
+from validate.fit.least_squares import SPLIT, Problem, kept_back, minimise
 from validate.fit.misses import HEADERS, Place, miss_rows, misses
 from validate.fit.profile import Measured, fabric_of, fit_profile, hardware_of
-from validate.fit.robust import Problem, minimise
 from validate.fit.rows import Row, line
 from validate.fit.runtimes import Sample, fusion_of
 from validate.fit.text import to_toml
@@ -122,7 +122,7 @@ def messages():
     for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"):
         for octave in range(10, 31):
             op, size = read_op(name), float(2**octave)
-            measured = Measurement(op=op, fabric=PAIR, message_bytes=size, time=1.0)
+            measured = CollectiveFigure(op=op, fabric=PAIR, message_bytes=size, seconds=1.0)
             curve = curve_of(measured, NCCL)
             time = builder(curve)(true_curve(curve), op, PAIR).time(size)
             yield row("collective", "graph", time, op=name, bytes=2**octave)
@@ -178,7 +178,7 @@ def test_kernels_are_predicted_within_the_noise(profile):
 
 
 def test_parameters_come_back_within_their_errors(profile):
-    found = {value.name: value for value in table.values(profile)}
+    found = {value.name: value for value in report.values(profile)}
 
     for name, true in (
         ("pointwise.memory_efficiency", 0.93),
@@ -329,8 +329,8 @@ def test_a_profile_is_written_once(tmp_path, rows):
 
     assert again.name == found.profile.name == "h100-sxm-x2-2026-11-27"
     assert again.source.startswith("mine.measurements/rows.jsonl, sha256 ")
-    assert [row[0] for row in found.summary] == [name for name, _ in again.fits]
-    json.dumps(found.to_dict(), allow_nan=False)
+    tables = json.loads(json.dumps(found.to_dict(), allow_nan=False))["tables"]
+    assert [row["table"] for row in tables] == [name for name, _ in again.fits]
     with pytest.raises(InputError, match="exists already"):
         check_paths(task)
     with pytest.raises(InputError, match="exists already"):
@@ -366,17 +366,17 @@ def test_measurements_from_before_are_not_mixed_in_unasked(tmp_path):
 def test_two_profiles_are_compared(profile):
     other = load_profile(to_toml(profile).replace('floor = "2.', 'floor = "3.'))
 
-    changed = {change.name: change for change in table.changes(profile, other)}
+    changed = {change.name: change for change in report.changes(profile, other)}
 
     assert changed["matmul.floor"].second / changed["matmul.floor"].first > 1.3
     assert changed["matmul.floor"].sigmas > 3
     assert changed["matmul.efficiency"].sigmas == 0
-    assert len(table.change_rows(profile, other)) == len(changed)
-    assert all(cells[-1] == "+0.0 %" for cells in table.example_rows(profile, profile))
-    json.dumps(table.diff_to_dict(profile, other), allow_nan=False)
-    json.dumps(table.to_dict(profile), allow_nan=False)
+    assert len(report.change_rows(profile, other)) == len(changed)
+    assert all(cells[-1] == "+0.0 %" for cells in report.example_rows(profile, profile))
+    json.dumps(report.diff_to_dict(profile, other), allow_nan=False)
+    json.dumps(report.to_dict(profile), allow_nan=False)
     with pytest.raises(InputError, match="the same hardware"):
-        table.changes(profile, replace(other, hardware="b200"))
+        report.changes(profile, replace(other, hardware="b200"))
 
 
 def test_the_formulas_under_the_fit_are_those_that_price():

@@ -84,7 +84,7 @@ def test_rows_of_another_machine_are_not_added_to(tmp_path):
 
 DYING = """
 import os
-from validate.bench import harness
+from validate.bench import system as harness
 from validate.fit.rows import done, read_rows
 
 task = harness.task()
@@ -112,7 +112,7 @@ def test_a_rank_that_dies_at_a_case_is_a_row_and_the_rest_goes_on(tmp_path, monk
 
 MEETING = """
 import torch
-from validate.bench import harness, worker
+from validate.bench import system as harness, worker
 from validate.bench.exchange import CALLS, Buffers
 
 world = worker._join(harness.task())

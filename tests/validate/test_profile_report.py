@@ -6,7 +6,7 @@ import pytest
 from commands import run
 
 from costmodels.tables import read_profile, shipped_profiles
-from validate.fit import table
+from validate.fit import report
 from validate.fit.text import to_toml
 
 BY_ITSELF, BY_NAME = "h100-sxm", "h100-sxm-x2-2026-11-28"
@@ -82,4 +82,4 @@ def test_files_are_called_by_their_path(tmp_path):
 def test_parts_count_every_number():
     profile = read_profile(BY_NAME)
 
-    assert sum(table.parts(profile).values()) >= len(table.values(profile))
+    assert sum(report.parts(profile).values()) >= len(report.values(profile))

@@ -25,12 +25,11 @@ from topology.catalogue import find_hardware
 from validate.accuracy import runs as accuracy_runs
 from validate.bench import refit
 from validate.bench.cases import OPS, all_cases
-from validate.bench.compact import read_csv, to_csv, without_names
-from validate.fit import table
+from validate.fit import report
+from validate.fit.collectives import between, rising
 from validate.fit.misses import misses
-from validate.fit.rows import Row
+from validate.fit.rows import Row, read_csv, to_csv
 from validate.fit.text import to_toml
-from validate.fit.times import line, rising
 from validate.plans.compare import compare
 from validate.plans.measured import read_measured
 
@@ -227,7 +226,7 @@ def test_it_follows_from_the_rows_beside_it(kind):
     assert again.runtimes == shipped.runtimes
     assert again.overlap == shipped.overlap
     assert again.overlap_start == shipped.overlap_start
-    ours, theirs = table.examples(again), table.examples(shipped)
+    ours, theirs = report.examples(again), report.examples(shipped)
     assert ours == pytest.approx(theirs, rel=0.01)  # solvers differ in the last digits
     assert load_profile(to_toml(shipped)).curves.times == shipped.curves.times
 
@@ -330,7 +329,7 @@ def test_a_failure_is_kept_with_its_reason():
 def test_a_manifest_loses_names_only(kind):
     kept = refit.harness.read_document(folder(kind) / "manifest.json")
 
-    assert without_names(kept) == kept
+    assert refit.without_names(kept) == kept
     assert kept["software"]["nccl"] == "2.28.9"
     assert "NCCL_NVLS_ENABLE=0" in kept["environment"]
 
@@ -372,7 +371,7 @@ def test_what_rises_already_is_left_alone():
     some = [(2.0**k, 1e-6 * 1.5**k) for k in range(10)]
 
     assert rising(some) == some
-    assert line(some, 2.0**4) == pytest.approx(1e-6 * 1.5**4)
+    assert between(some, 2.0**4) == pytest.approx(1e-6 * 1.5**4)
 
 
 def test_one_disturbed_call_bends_nothing():
@@ -382,8 +381,8 @@ def test_one_disturbed_call_bends_nothing():
     found = rising(spoilt)
 
     for size, time in some:
-        assert line(found, size) == pytest.approx(time, rel=0.6)
-    assert line(found, 2.0**9) == some[-1][1]
+        assert between(found, size) == pytest.approx(time, rel=0.6)
+    assert between(found, 2.0**9) == some[-1][1]
 
 
 def test_sizes_between_octaves_are_measured_too():

@@ -282,13 +282,13 @@ def test_ranks_that_were_started_are_all_used(monkeypatch):
 
 def test_a_calibration_says_how_it_is_used_and_may_be_installed(monkeypatch, tmp_path):
     from validate import calibrate
-    from validate.calibrate import Calibrated
+    from validate.fit.report import Calibrated
 
     folder, mine = tmp_path / "profiles", tmp_path / "mine.toml"
     monkeypatch.setenv("PLANNER_PROFILES", str(folder))
     profile = replace(read_profile(OWN), date="2031-01-01")
     mine.write_text(to_toml(profile), encoding="utf-8")
-    made = Calibrated(profile=profile, output=mine, summary=(), failures=())
+    made = Calibrated(profile=profile, output=mine, failures=())
     monkeypatch.setattr(calibrate, "calibrate", lambda task, say: made)
     words = ("calibrate", "--output", str(mine))
 

@@ -1,53 +1,69 @@
-"""How far modelled collectives are from measured ones, group by group."""
+"""Measured collectives: of published tables, and of other people's nccl-tests logs."""
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Final
-
-import numpy as np
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, cast, get_args
 
 from costmodels.collectives import Settings, collective_time
-from costmodels.collectives.operations import read_op
-from costmodels.collectives.parameters import link_class
-from topology.base import MIB, InputError
-from topology.catalogue import Hardware
-from validate.fit.collectives import Measurement
+from costmodels.collectives.calibration import Calibration
+from costmodels.collectives.operations import Op, read_op
+from topology.base import KIB, MIB, BytesPerSecond, InputError
+from topology.catalogue import (
+    Fabric,
+    Hardware,
+    LinkKind,
+    Network,
+    NetworkKind,
+    behind_one_uplink,
+    pcie_bandwidth,
+)
+from validate.accuracy.figures import read_table
 
 COLUMNS: Final = (
     "hardware", "op", "gpus", "nodes", "message_bytes", "seconds",
     "algorithm", "launch", "launcher", "engine", "source",
 )  # fmt: skip
+LOG_COLUMNS: Final = (
+    "table", "hardware", "op", "gpus", "nodes", "link", "pcie_generation", "peer_to_peer",
+    "crosses_sockets", "uplink", "network", "nics", "nic_bandwidth_bytes_per_s", "nccl", "launcher",
+    "algorithm", "message_bytes", "seconds", "source",
+)  # fmt: skip
+SMALL: Final = 64 * KIB
 _DEFAULT: Final = Settings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A measured collective, and how it was run."""
+class CollectiveFigure:
+    """A measured collective: seconds for `message_bytes` as nccl-tests counts them."""
 
-    measured: Measurement
+    op: Op
+    fabric: Fabric
+    message_bytes: float
+    seconds: float
     algorithm: str = "auto"
     launch: str = "graph"
     settings: Settings = _DEFAULT
     source: str = ""
 
-    @property
-    def error(self) -> float:
-        """Relative error of the model, positive where it is slow."""
-        row = self.measured
-        modelled = collective_time(
-            row.op,
-            row.message_bytes,
-            row.fabric,
+    def predicted(self, calibration: Calibration = None) -> float:
+        """Price it, in seconds."""
+        return collective_time(
+            self.op,
+            self.message_bytes,
+            self.fabric,
             algorithm=self.algorithm,
             launch=self.launch,
             settings=self.settings,
+            calibration=calibration,
         )
-        return modelled / row.time - 1
+
+    @property
+    def error(self) -> float:
+        """Relative error of the model, positive where it is slow."""
+        return self.predicted() / self.seconds - 1
 
 
-def read_figures(text: str, hardware: Mapping[str, Hardware]) -> list[Figure]:
+def read_figures(text: str, hardware: Mapping[str, Hardware]) -> list[CollectiveFigure]:
     """Read a CSV `text` with `COLUMNS`; `hardware` gives the links of a name.
 
     Raises
@@ -55,25 +71,16 @@ def read_figures(text: str, hardware: Mapping[str, Hardware]) -> list[Figure]:
     InputError
         If a column is missing, or a row has no source.
     """
-    table = csv.DictReader(text.splitlines())
-    missing = set(COLUMNS) - set(table.fieldnames or ())
-    if missing:
-        raise InputError(f"figures of collectives: missing columns {sorted(missing)}")
-    return [_figure(row, hardware) for row in table]
+    return [_figure(row, hardware) for row in read_table(text, COLUMNS, "collectives")]
 
 
-def _figure(row: Mapping[str, str], hardware: Mapping[str, Hardware]) -> Figure:
-    if not row["source"].strip():
-        raise InputError(f"figure of {row['op']} on {row['hardware']}: no source")
+def _figure(row: Mapping[str, str], hardware: Mapping[str, Hardware]) -> CollectiveFigure:
     gpus, nodes = int(row["gpus"]), int(row["nodes"])
-    fabric = hardware[row["hardware"]].fabric(gpus, nodes if nodes > 1 else 0)
-    return Figure(
-        measured=Measurement(
-            op=read_op(row["op"]),
-            fabric=fabric,
-            message_bytes=float(row["message_bytes"]),
-            time=float(row["seconds"]),
-        ),
+    return CollectiveFigure(
+        op=read_op(row["op"]),
+        fabric=hardware[row["hardware"]].fabric(gpus, nodes if nodes > 1 else 0),
+        message_bytes=float(row["message_bytes"]),
+        seconds=float(row["seconds"]),
         algorithm=row["algorithm"],
         launch=row["launch"],
         settings=Settings(
@@ -84,82 +91,94 @@ def _figure(row: Mapping[str, str], hardware: Mapping[str, Hardware]) -> Figure:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupError:
-    """Relative errors of one operation on one kind of group.
+def read_log_figures(text: str, hardware: Mapping[str, Hardware]) -> list[CollectiveFigure]:
+    """Read a CSV `text` with `LOG_COLUMNS`: rows of nccl-tests' logs, with the links of each.
 
-    median, ninth, worst : of the absolute values; ninth is the ninth decile.
-    bias : median with its sign, positive where the model is slow.
-    large : median over messages of 1 MiB and more, NaN where there are none.
+    link : what replaces the catalogue's, such as the mesh of a node of four GPUs; empty for none.
+    pcie_generation, peer_to_peer, crosses_sockets : of GPUs on PCIe; empty for the catalogue's.
+    uplink : "shared" where all GPUs of a node hang on one PCIe switch, empty for none.
+    network, nics, nic_bandwidth_bytes_per_s : of one node, empty on one.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, or a row has no source.
     """
-
-    place: str
-    op: str
-    ranks: int
-    nodes: int
-    rows: int
-    median: float
-    ninth: float
-    worst: float
-    bias: float
-    large: float
+    return [_log_figure(row, hardware) for row in read_table(text, LOG_COLUMNS, "nccl-tests")]
 
 
-def score(figures: Iterable[Figure]) -> list[GroupError]:
-    """Compare figures with the model: one line over all of them, then one a group.
-
-    The groups are generation and link, operation, ranks and nodes.
-    """
-    pairs = [(figure.measured, figure.error) for figure in sorted(figures, key=_key)]
-    whole = [_summary(("all", "all", 0, 0), pairs)] if pairs else []
-    return whole + [
-        _summary(key, list(group)) for key, group in groupby(pairs, lambda pair: _place(pair[0]))
-    ]
-
-
-def as_text(scores: Iterable[GroupError]) -> str:
-    """Write scores as a table with one line each, in percent.
-
-    >>> group = GroupError(
-    ...     place="hopper.nvlink", op="all_gather", ranks=8, nodes=1, rows=21, median=0.02,
-    ...     ninth=0.05, worst=0.1, bias=-0.01, large=0.015,
-    ... )
-    >>> print(as_text([group]).splitlines()[1])
-    hopper.nvlink    all_gather         8     1    21    2.0    5.0   10.0   -1.0    1.5
-    """
-    lines = ["place            op             ranks nodes  rows    med    p90    max   bias >=1MiB"]
-    for s in scores:
-        percent = (100 * x for x in (s.median, s.ninth, s.worst, s.bias, s.large))
-        numbers = " ".join(f"{x:6.1f}" for x in percent)
-        lines.append(f"{s.place:16} {s.op:14} {s.ranks:5d} {s.nodes:5d} {s.rows:5d} {numbers}")
-    return "\n".join(lines)
-
-
-def _key(figure: Figure) -> tuple[str, str, int, int]:
-    return _place(figure.measured)
-
-
-def _place(row: Measurement) -> tuple[str, str, int, int]:
-    place = f"{row.fabric.architecture}.{link_class(row.fabric)}"
-    return place, row.op, row.fabric.ranks, row.fabric.nodes
-
-
-def _summary(
-    key: tuple[str, str, int, int], pairs: Sequence[tuple[Measurement, float]]
-) -> GroupError:
-    signed = np.array([error for _, error in pairs])
-    large = np.array([abs(error) for row, error in pairs if row.message_bytes >= MIB])
-    size = np.abs(signed)
-    place, op, ranks, nodes = key
-    return GroupError(
-        place=place,
-        op=op,
-        ranks=ranks,
-        nodes=nodes,
-        rows=size.size,
-        median=float(np.median(size)),
-        ninth=float(np.quantile(size, 0.9)),
-        worst=float(size.max()),
-        bias=float(np.median(signed)),
-        large=float(np.median(large)) if large.size else float("nan"),
+def _log_figure(row: Mapping[str, str], hardware: Mapping[str, Hardware]) -> CollectiveFigure:
+    major, _, minor = row["nccl"].partition(".")
+    return CollectiveFigure(
+        op=read_op(row["op"]),
+        fabric=_fabric(row, hardware[row["hardware"]]),
+        message_bytes=float(row["message_bytes"]),
+        seconds=float(row["seconds"]),
+        algorithm=row["algorithm"],
+        settings=Settings(
+            nccl=(int(major), int(minor)),
+            launcher="single" if row["launcher"] == "single" else "process",
+        ),
+        source=f"{row['table']}: {row['source']}",
     )
+
+
+def _fabric(row: Mapping[str, str], node: Hardware) -> Fabric:
+    """Build the links of a log: those of the catalogue, changed as its row says."""
+    gpus, nodes = int(row["gpus"]), int(row["nodes"])
+    if node.domain > node.gpus:  # NVLink over hosts: its racks are the nodes
+        usual = node.fabric(gpus)
+    else:
+        usual = replace(node.fabric(min(node.gpus, gpus // nodes), 1), ranks=gpus, nodes=nodes)
+    fabric = _inside(row, usual)
+    if not row["network"]:
+        return fabric
+    if row["network"] not in get_args(NetworkKind):
+        raise InputError(f"figure of table {row['table']}: unknown network {row['network']!r}")
+    nics = int(row["nics"])
+    bandwidth = BytesPerSecond(nics * float(row["nic_bandwidth_bytes_per_s"]))
+    kind = cast(NetworkKind, row["network"])
+    return replace(fabric, network=Network(kind=kind, bandwidth=bandwidth, nics=nics))
+
+
+def _inside(row: Mapping[str, str], fabric: Fabric) -> Fabric:
+    if row["link"]:
+        fabric = replace(fabric, link=cast(LinkKind, row["link"]), multicast=False)
+    if row["pcie_generation"]:
+        generation = int(row["pcie_generation"])
+        slot = BytesPerSecond(pcie_bandwidth(generation))
+        fabric = replace(fabric, pcie_generation=generation, bandwidth=slot)
+    for flag in ("peer_to_peer", "crosses_sockets"):
+        if row[flag]:
+            fabric = replace(fabric, **{flag: row[flag] == "yes"})  # type: ignore[arg-type]
+    return behind_one_uplink(fabric) if row["uplink"] == "shared" else fabric
+
+
+def groups(figures: Iterable[CollectiveFigure]) -> dict[str, list[float]]:
+    """Give the errors of figures: one node by link, several nodes, kernels of serving engines."""
+    figures = list(figures)
+    one_node = [f for f in figures if f.fabric.nodes == 1 and f.algorithm == "auto"]
+    chosen: dict[str, list[CollectiveFigure]] = {}
+    for link in ("NVLink", "PCIe"):
+        linked = [f for f in one_node if (f.fabric.link == "pcie") == (link == "PCIe")]
+        large = [f for f in linked if f.message_bytes >= MIB]
+        chosen[f"collectives, one node, {link}, 1 MiB and up"] = large
+        chosen[f"collectives, one node, {link}, all sizes"] = linked
+    chosen["collectives, several nodes"] = [f for f in figures if f.fabric.nodes > 1]
+    chosen["all-reduce of serving engines"] = [
+        f for f in figures if f.fabric.nodes == 1 and f.algorithm != "auto"
+    ]
+    return {name: [f.error for f in group] for name, group in chosen.items()}
+
+
+def log_groups(figures: Iterable[CollectiveFigure]) -> dict[str, list[float]]:
+    """Give the errors of figures of logs: one node, small and larger, several nodes, forced."""
+    figures = list(figures)
+    one_node = [f for f in figures if f.fabric.nodes == 1]
+    chosen = {
+        "one node, up to 64 KiB": [f for f in one_node if f.message_bytes <= SMALL],
+        "one node, larger": [f for f in one_node if f.message_bytes > SMALL],
+        "several nodes": [f for f in figures if f.fabric.nodes > 1],
+        "forced algorithm": [f for f in figures if f.algorithm != "auto"],
+    }
+    return {f"nccl-tests logs, {name}": [f.error for f in group] for name, group in chosen.items()}

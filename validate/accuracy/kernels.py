@@ -1,30 +1,32 @@
-"""How far the kernel models are from measured kernels, by GPU kind and kind of work."""
+"""Measured kernels: matrix products, attention and row-wise work of many GPUs."""
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Final, Literal
 
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
+from costmodels.kernels.calibration import KernelCalibration
 from topology.base import Seconds
 from topology.catalogue import Device
+from validate.accuracy.figures import read_table
 
 Operation = Literal["matmul", "attention", "pointwise"]
-COLUMNS = (
+COLUMNS: Final = (
     "hardware", "operation", "kernel", "precision", "batch", "m", "n", "k",
     "heads", "kv_heads", "queries", "keys", "head_dim", "causal", "window", "bytes",
+    "seconds", "source",
 )  # fmt: skip
+FEW: Final = 5
+"""GPUs with fewer figures than this share a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class KernelFigure:
     """One measured kernel. Sizes that its operation does not have are 0.
 
     Matrix products have batch, m, n, k; attention has batch, heads, kv_heads, queries, keys,
-    head_dim, causal, window, kernel; pointwise work has bytes.
+    head_dim, causal, window, kernel; pointwise work has bytes. sustained : the GPU was kept busy.
     """
 
     device: Device
@@ -44,13 +46,21 @@ class Measurement:
     causal: bool = False
     window: int = 0
     bytes: float = 0.0
+    sustained: bool = False
     source: str = ""
 
-    def predicted(self) -> Seconds:
+    def predicted(self, calibration: KernelCalibration | None = None) -> Seconds:
         """Price it."""
         if self.operation == "matmul":
             time = matmul_time(
-                self.m, self.n, self.k, self.device, precision=self.precision, batch=self.batch
+                self.m,
+                self.n,
+                self.k,
+                self.device,
+                precision=self.precision,
+                batch=self.batch,
+                sustained=self.sustained,
+                calibration=calibration,
             )
         elif self.operation == "attention":
             time = attention_time(
@@ -65,74 +75,41 @@ class Measurement:
                 precision=self.precision,
                 kernel=self.kernel,
                 window=self.window,
+                sustained=self.sustained,
+                calibration=calibration,
             )
         else:
-            time = pointwise_time(self.bytes, self.device)
+            time = pointwise_time(self.bytes, self.device, calibration)
         return Seconds(time)
 
+    @property
+    def error(self) -> float:
+        """Relative error of the model, positive where it is slow.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """Relative errors of one group: predicted over measured, less one.
+        >>> from topology.catalogue import all_devices
+        >>> row = KernelFigure(device=all_devices()["h100-sxm"], operation="matmul", m=4096, n=4096,
+        ...                    k=4096, seconds=Seconds(190e-6))
+        >>> abs(row.error) < 0.15
+        True
+        """
+        return self.predicted() / self.seconds - 1.0
 
-    median, p90, worst : of the absolute value. bias : the median with its sign.
+
+def read_figures(text: str, devices: Mapping[str, Device]) -> list[KernelFigure]:
+    """Read a CSV `text` with `COLUMNS`; blanks are 0.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, or a row has no source.
     """
-
-    group: tuple[str, ...]
-    rows: int
-    median: float
-    p90: float
-    worst: float
-    bias: float
+    return [_figure(row, devices) for row in read_table(text, COLUMNS, "kernels")]
 
 
-def score(
-    rows: Iterable[Measurement], by: Sequence[str] = ("hardware", "operation", "kernel")
-) -> list[Score]:
-    """Compare each group of `rows` with the models; groups in order of first appearance.
-
-    Parameters
-    ----------
-    by : fields of a measurement that make a group; ``hardware`` is its device's name.
-
-    Examples
-    --------
-    >>> from topology.catalogue import all_devices
-    >>> h100 = all_devices()["h100-sxm"]
-    >>> row = Measurement(device=h100, operation="matmul", m=4096, n=4096, k=4096,
-    ...                   seconds=Seconds(190e-6))
-    >>> [s.p90 < 0.15 for s in score([row])]
-    [True]
-    """
-    groups: dict[tuple[str, ...], list[float]] = {}
-    for row in rows:
-        key = tuple(_label(row, name) for name in by)
-        groups.setdefault(key, []).append(row.predicted() / row.seconds - 1.0)
-    return [summary(key, np.array(errors)) for key, errors in groups.items()]
-
-
-def summary(group: tuple[str, ...], errors: NDArray[np.float64]) -> Score:
-    """Put relative `errors` of one group into numbers."""
-    size = np.abs(errors)
-    return Score(
-        group=group,
-        rows=len(errors),
-        median=float(np.median(size)),
-        p90=float(np.quantile(size, 0.9)),
-        worst=float(size.max()),
-        bias=float(np.median(errors)),
-    )
-
-
-def read_measurements(text: str, devices: dict[str, Device]) -> list[Measurement]:
-    """Read a CSV table with a header of `COLUMNS`, ``seconds`` and ``source``; blanks are 0."""
-    return [_measurement(row, devices) for row in csv.DictReader(text.splitlines())]
-
-
-def _measurement(row: dict[str, str], devices: dict[str, Device]) -> Measurement:
+def _figure(row: Mapping[str, str], devices: Mapping[str, Device]) -> KernelFigure:
     counts = ("m", "n", "k", "heads", "kv_heads", "queries", "keys", "head_dim", "window")
-    sizes = {name: int(row[name] or 0) for name in counts}
-    return Measurement(
+    sizes: dict[str, Any] = {name: int(row[name] or 0) for name in counts}
+    return KernelFigure(
         device=devices[row["hardware"]],
         operation=row["operation"],  # type: ignore[arg-type]  # checked by the tests of the file
         seconds=Seconds(float(row["seconds"])),
@@ -146,5 +123,15 @@ def _measurement(row: dict[str, str], devices: dict[str, Device]) -> Measurement
     )
 
 
-def _label(row: Measurement, name: str) -> str:
-    return row.device.name if name == "hardware" else str(getattr(row, name))
+def groups(figures: Iterable[KernelFigure]) -> dict[str, list[float]]:
+    """Give the errors of products and attention, by kind of GPU; those with few share a group."""
+    figures = list(figures)
+    errors: dict[str, list[float]] = {}
+    for operation, words in (("matmul", "matrix products"), ("attention", "attention")):
+        chosen = [figure for figure in figures if figure.operation == operation]
+        counts = Counter(figure.device.name for figure in chosen)
+        few = [name for name, count in counts.items() if count < FEW]
+        for name in [name for name in counts if name not in few]:
+            errors[f"{words}, {name}"] = [f.error for f in chosen if f.device.name == name]
+        errors[f"{words}, {', '.join(few)}"] = [f.error for f in chosen if f.device.name in few]
+    return errors

@@ -1,19 +1,15 @@
 """How far whole plans are from published times: model, plan, hardware, in seconds."""
 
-import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Literal, cast
 
-import numpy as np
-
 from planner.api import request_of
 from planner.request.plan import parse_plan
 from planner.search.outcome import PlanEstimate
 from planner.search.search import price, resolve
-from topology.base import InputError
-from validate.accuracy.kernels import Score, summary
+from validate.accuracy.figures import read_table
 
 COLUMNS: Final = (
     "model", "hardware", "gpus", "plan", "runtime", "attention", "height", "width", "frames",
@@ -26,7 +22,7 @@ Part = Literal["latency", "denoise", "step", "prefill", "speedup"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class PlanFigure:
     """One published time of a plan.
 
     part : what the seconds are of: the whole, the ``denoise`` stage, one ``step``, the
@@ -58,29 +54,30 @@ class Figure:
     @property
     def predicted(self) -> float:
         """Seconds of the same part, as the planner prices it."""
-        found = _priced(replace(self, seconds=1.0, source="-", part="latency"))
+        estimate = _priced(replace(self, seconds=1.0, source="-", part="latency"))
         match self.part:
             case "latency":
-                return found.latency_s
+                return estimate.latency_s
             case "step":
-                return found.step_s
+                return estimate.step_s
             case "denoise" | "speedup":
-                return found.stages_s["denoise"]
+                return estimate.stages_s["denoise"]
             case "prefill":
-                return found.stages_s["prefill"]
+                return estimate.stages_s["prefill"]
 
 
 @cache
-def _priced(figure: Figure) -> PlanEstimate:
+def _priced(figure: PlanFigure) -> PlanEstimate:
     names = ("hardware", "runtime", "attention", "height", "width", "frames", "steps", *MORE[1:])
-    asked: dict[str, object] = {name: getattr(figure, name) for name in names}
-    given = {name: value for name, value in asked.items() if value}
+    values: dict[str, object] = {name: getattr(figure, name) for name in names}
+    options = {name: value for name, value in values.items() if value}
     if figure.height:
-        given["offload"] = True
-    return price(resolve(request_of(figure.model, figure.gpus, given)), parse_plan(figure.plan))
+        options["offload"] = True
+    request = request_of(figure.model, figure.gpus, options)
+    return price(resolve(request), parse_plan(figure.plan))
 
 
-def read_figures(text: str) -> list[Figure]:
+def read_figures(text: str) -> list[PlanFigure]:
     """Read a CSV `text` with `COLUMNS`.
 
     Raises
@@ -88,17 +85,11 @@ def read_figures(text: str) -> list[Figure]:
     InputError
         If a column is missing, or a row has no source.
     """
-    table = csv.DictReader(text.splitlines())
-    missing = set(COLUMNS) - set(table.fieldnames or ())
-    if missing:
-        raise InputError(f"figures of plans: missing columns {sorted(missing)}")
-    return [_figure(row) for row in table]
+    return [_figure(row) for row in read_table(text, COLUMNS, "plans")]
 
 
-def _figure(row: Mapping[str, str]) -> Figure:
-    if not row["source"].strip():
-        raise InputError(f"figure of {row['model']} on {row['hardware']}: no source")
-    return Figure(
+def _figure(row: Mapping[str, str]) -> PlanFigure:
+    return PlanFigure(
         model=row["model"],
         hardware=row["hardware"],
         gpus=int(row["gpus"]),
@@ -117,12 +108,12 @@ def _figure(row: Mapping[str, str]) -> Figure:
 
 
 def _more(row: Mapping[str, str]) -> dict[str, Any]:
-    found = {name: row[name] for name in MORE if row.get(name)}
+    texts = {name: row[name] for name in MORE if row.get(name)}
     counts = ("batch", "input_tokens", "output_tokens")
-    return {name: int(value) if name in counts else value for name, value in found.items()}
+    return {name: int(text) if name in counts else text for name, text in texts.items()}
 
 
-def family(figure: Figure) -> str:
+def family(figure: PlanFigure) -> str:
     """Put a figure in a group: its own, or models by family, speed-ups apart."""
     if figure.group:
         return figure.group
@@ -132,24 +123,23 @@ def family(figure: Figure) -> str:
     return "cosmos-predict" if "predict" in figure.model else figure.model.split("-")[0]
 
 
-def score(figures: Iterable[Figure]) -> list[Score]:
-    """Compare figures with the planner, a group a line."""
-    found = list(figures)
-    single = {_series(f): f for f in found if f.part == "speedup" and f.gpus == 1}
-    groups: dict[str, list[float]] = {}
-    for figure in found:
-        if figure.part == "speedup" and figure.gpus == 1:
-            continue
-        groups.setdefault(family(figure), []).append(_error(figure, single))
-    return [summary((name,), np.array(errors)) for name, errors in groups.items()]
+def groups(figures: Iterable[PlanFigure]) -> dict[str, list[float]]:
+    """Give the relative errors of the planner, by `family`."""
+    figures = list(figures)
+    single = {_series(f): f for f in figures if f.part == "speedup" and f.gpus == 1}
+    errors: dict[str, list[float]] = {}
+    for figure in figures:
+        if figure.part != "speedup" or figure.gpus > 1:
+            errors.setdefault(family(figure), []).append(_error(figure, single))
+    return errors
 
 
-def _error(figure: Figure, single: Mapping[tuple[str, str], Figure]) -> float:
+def _error(figure: PlanFigure, single: Mapping[tuple[str, str], PlanFigure]) -> float:
     if figure.part != "speedup":
         return figure.predicted / figure.seconds - 1
     one = single[_series(figure)]
     return one.predicted / figure.predicted / (one.seconds / figure.seconds) - 1
 
 
-def _series(figure: Figure) -> tuple[str, str]:
+def _series(figure: PlanFigure) -> tuple[str, str]:
     return figure.model, figure.hardware

@@ -1,16 +1,13 @@
 """How far steps are from what `planner validate` measured of them on GPUs."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from validate.accuracy.kernels import Score, summary
-from validate.plans.compare import Comparison, compare, rankings
+from validate.plans.compare import compare, rankings
 from validate.plans.measured import read_measured
 
 MODES: Final = {"graph": "CUDA graph", "eager": "eager", "compile": "compiled"}
+WITH_PROFILE: Final = "with its profile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +43,8 @@ MACHINES: Final = (
 )
 
 
-def score(text: str, machine: Machine) -> list[Score]:
-    """Compare runs on a machine with what the planner says, a way to launch a line.
+def groups(text: str, machine: Machine) -> dict[str, list[float]]:
+    """Give the errors of runs on a machine: steps by how they were launched, memory, choices.
 
     Parameters
     ----------
@@ -55,28 +52,15 @@ def score(text: str, machine: Machine) -> list[Score]:
     """
     rows = [row for row in read_measured(text, machine.folder) if row.status == "done"]
     usual = compare(rows, machine.hardware)
-    known = compare(rows, machine.hardware, machine.profile)
-    return [
-        *_modes(usual, machine.words),
-        *_calibrated(known, machine.words),
-        *_choices(usual, machine.words),
-        *_choices(known, f"{machine.words}, with its profile"),
-    ]
-
-
-def _modes(found: list[Comparison], where: str) -> Iterator[Score]:
-    for mode, words in MODES.items():
-        errors = [one.step_error for one in found if one.measured.case.mode == mode]
-        yield summary((f"steps run on {where}, {words}",), np.array(errors))
-    memory = np.array([one.memory_error for one in found])
-    yield summary((f"peak memory on {where}",), memory)
-
-
-def _calibrated(found: list[Comparison], where: str) -> Iterator[Score]:
-    errors = [one.step_error for one in found]
-    yield summary((f"steps run on {where}, with its profile",), np.array(errors))
-
-
-def _choices(found: list[Comparison], where: str) -> Iterator[Score]:
-    regrets = [ranking.regret for ranking in rankings(found)]
-    yield summary((f"time lost by the planner's choice on {where}",), np.array(regrets))
+    calibrated = compare(rows, machine.hardware, machine.profile)
+    ran, where = f"steps run on {machine.words}", f"choice on {machine.words}"
+    errors = {
+        f"{ran}, {words}": [c.step_error for c in usual if c.measured.case.mode == mode]
+        for mode, words in MODES.items()
+    }
+    errors[f"peak memory on {machine.words}"] = [c.memory_error for c in usual]
+    errors[f"{ran}, {WITH_PROFILE}"] = [c.step_error for c in calibrated]
+    lost = "time lost by the planner's"
+    errors[f"{lost} {where}"] = [ranking.regret for ranking in rankings(usual)]
+    errors[f"{lost} {where}, {WITH_PROFILE}"] = [r.regret for r in rankings(calibrated)]
+    return errors

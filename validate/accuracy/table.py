@@ -1,37 +1,45 @@
 """The accuracy table: every model against the figures that ship in `validate/data`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from topology.base import MIB, InputError
+from topology.base import InputError
 from topology.catalogue import all_devices, all_hardware
-from validate.accuracy import collectives as accuracy_collectives
-from validate.accuracy import kernels as accuracy_kernels
-from validate.accuracy import logs as accuracy_tables
-from validate.accuracy import plans as accuracy_plans
-from validate.accuracy import runs as accuracy_runs
-from validate.accuracy.kernels import Score, summary
+from validate.accuracy import collectives, kernels, plans, runs
+from validate.accuracy.figures import Score, score
 
 HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "worst", "bias")
-FEW: Final = 5
-"""GPUs with fewer figures than this share a line."""
+SHORT_HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "bias")
 
-BEGIN: Final = "<!-- accuracy: made by python -m validate accuracy --write README.md -->"
+BEGIN: Final = "<!-- accuracy: made by python -m validate accuracy --write docs/accuracy.md -->"
+SHORT_BEGIN: Final = (
+    "<!-- accuracy in five lines: made by python -m validate accuracy --write README.md -->"
+)
 END: Final = "<!-- /accuracy -->"
+UNSEEN: Final = "nccl-tests logs, in no fit"
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "collectives: logs in no fit": (UNSEEN,),
+    "kernels: samples of fitted tables, and seven other GPUs": ("matrix products", "attention"),
+    "whole plans: published, and run on 2 GPUs": (
+        "whole plans", "plans of other sources", "steps run on"
+    ),
+    "peak memory of plans run on 2 GPUs": ("peak memory",),
+    "time lost by the choice of a plan on 2 GPUs": ("time lost",),
+}  # fmt: skip
+"""Lines of the short table, and how the names of the groups begin that each pools: figures that
+were in no fit, or where that is not known of each, all. No profile of the machine counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
     """The files of figures, as text.
 
-    runs : results of each of `accuracy_runs.MACHINES`, in that order.
+    runs : results of each of `runs.MACHINES`, in that order.
     """
 
     collectives: str
-    tables: str
+    logs: str
     unseen: str
     kernels: str
     plans: str
@@ -39,83 +47,62 @@ class Texts:
     runs: tuple[str, ...]
 
 
-def table(texts: Texts) -> list[Score]:
-    """Score every group of figures, one line a group."""
-    logs = accuracy_tables.read_figures(texts.tables, all_hardware())
+Groups = Mapping[str, Sequence[float]]
+"""Relative errors of groups of figures, by the name of the group."""
+
+
+def groups(texts: Texts) -> Groups:
+    """Compare every figure with the models."""
+    unseen = collectives.read_log_figures(texts.unseen, all_hardware())
+    named = {"whole plans": texts.plans, "plans of other sources": texts.others}
+    errors: dict[str, list[float]] = {
+        **collectives.groups(collectives.read_figures(texts.collectives, all_hardware())),
+        **collectives.log_groups(collectives.read_log_figures(texts.logs, all_hardware())),
+        UNSEEN: [figure.error for figure in unseen],
+        **kernels.groups(kernels.read_figures(texts.kernels, all_devices())),
+    }
+    for words, text in named.items():
+        found = plans.groups(plans.read_figures(text))
+        errors |= {f"{words}, {name}": group for name, group in found.items()}
+    for text, machine in zip(texts.runs, runs.MACHINES, strict=True):
+        errors |= runs.groups(text, machine)
+    return errors
+
+
+def table(errors: Groups) -> list[Score]:
+    """Score every group, one line a group."""
+    return [score(name, group) for name, group in errors.items() if group]
+
+
+def short_table(errors: Groups) -> list[Score]:
+    """Score what the groups of each of the `KINDS` say together."""
     return [
-        *_collectives(texts.collectives),
-        *accuracy_tables.score(logs),
-        accuracy_tables.score_unseen(accuracy_tables.read_figures(texts.unseen, all_hardware())),
-        *_kernels(texts.kernels),
-        *_plans(texts.plans, "whole plans"),
-        *_plans(texts.others, "plans of other sources"),
-        *_runs(texts.runs),
+        score(
+            words,
+            [
+                error
+                for name, group in errors.items()
+                if name.startswith(starts) and not name.endswith(runs.WITH_PROFILE)
+                for error in group
+            ],
+        )
+        for words, starts in KINDS.items()
     ]
 
 
-def _collectives(text: str) -> Iterator[Score]:
-    figures = accuracy_collectives.read_figures(text, all_hardware())
-    one = [f for f in figures if f.measured.fabric.nodes == 1 and f.algorithm == "auto"]
-    for link, words in (("nvlink", "NVLink"), ("pcie", "PCIe")):
-        chosen = [f for f in one if (f.measured.fabric.link == "pcie") == (link == "pcie")]
-        large = [f for f in chosen if f.measured.message_bytes >= MIB]
-        if large:
-            yield _group(f"collectives, one node, {words}, 1 MiB and up", [f.error for f in large])
-        if chosen:
-            yield _group(f"collectives, one node, {words}, all sizes", [f.error for f in chosen])
-    several = [f for f in figures if f.measured.fabric.nodes > 1]
-    if several:
-        yield _group("collectives, several nodes", [f.error for f in several])
-    engines = [f for f in figures if f.measured.fabric.nodes == 1 and f.algorithm != "auto"]
-    if engines:
-        yield _group("all-reduce of serving engines", [f.error for f in engines])
-
-
-def _kernels(text: str) -> Iterator[Score]:
-    rows = accuracy_kernels.read_measurements(text, all_devices())
-    for operation, words in (("matmul", "matrix products"), ("attention", "attention")):
-        chosen = [row for row in rows if row.operation == operation]
-        names = list(dict.fromkeys(row.device.name for row in chosen))
-        few = [n for n in names if sum(row.device.name == n for row in chosen) < FEW]
-        for name in [n for n in names if n not in few]:
-            (score,) = accuracy_kernels.score([r for r in chosen if r.device.name == name], by=())
-            yield _named(f"{words}, {name}", score)
-        (score,) = accuracy_kernels.score([r for r in chosen if r.device.name in few], by=())
-        yield _named(f"{words}, {', '.join(few)}", score)
-
-
-def _plans(text: str, words: str) -> Iterator[Score]:
-    for score in accuracy_plans.score(accuracy_plans.read_figures(text)):
-        yield _named(f"{words}, {score.group[0]}", score)
-
-
-def _runs(texts: Sequence[str]) -> Iterator[Score]:
-    for text, machine in zip(texts, accuracy_runs.MACHINES, strict=True):
-        yield from accuracy_runs.score(text, machine)
-
-
-def _group(name: str, errors: Sequence[float]) -> Score:
-    return summary((name,), np.array(errors))
-
-
-def _named(name: str, score: Score) -> Score:
-    return Score(
-        group=(name,),
-        rows=score.rows,
-        median=score.median,
-        p90=score.p90,
-        worst=score.worst,
-        bias=score.bias,
-    )
-
-
-def cells(score: Score) -> list[str]:
+def cells(line: Score) -> list[str]:
     """Write one line of the table."""
-    percent = [f"{100 * x:.1f} %" for x in (score.median, score.p90, score.worst)]
-    return [score.group[0], str(score.rows), *percent, f"{100 * score.bias:+.1f} %"]
+    percent = [f"{100 * x:.1f} %" for x in (line.median, line.p90, line.worst)]
+    return [line.group[0], str(line.rows), *percent, f"{100 * line.bias:+.1f} %"]
 
 
-def inserted(document: str, rows: str) -> str:
+def short_cells(line: Score) -> list[str]:
+    """Write one line of the short table: no figure stands out there."""
+    name, rows, median, p90, _, bias = cells(line)
+    return [name, rows, median, p90, bias]
+
+
+def inserted(document: str, begin: str, rows: str) -> str:
     """Put a table between the two marks of a document.
 
     Raises
@@ -123,8 +110,8 @@ def inserted(document: str, rows: str) -> str:
     InputError
         If the document does not have the marks, once each and in order.
     """
-    before, mark, rest = document.partition(BEGIN)
+    before, mark, rest = document.partition(begin)
     _, end, after = rest.partition(END)
     if not mark or not end:
-        raise InputError(f"no lines {BEGIN!r} and {END!r} to write the table between")
-    return f"{before}{BEGIN}\n\n{rows}\n\n{END}{after}"
+        raise InputError(f"no lines {begin!r} and {END!r} to write the table between")
+    return f"{before}{begin}\n\n{rows}\n\n{END}{after}"

@@ -5,8 +5,9 @@ Says how good each table is, and how far the profile and the shipped tables are 
 manifest as they are kept in `validate/data`, and fits those.
 """
 
-import hashlib
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,24 +17,31 @@ from planner.command.arguments import Parser
 from topology.base import InputError
 from topology.catalogue import find_hardware
 from validate.bench import system as harness
-from validate.bench.compact import read_csv, to_csv, to_json, without_names
-from validate.calibrate import Calibrated
 from validate.fit import report
 from validate.fit.misses import HEADERS, Place, miss_rows, misses
-from validate.fit.profile import Measured, fabric_of, fit_profile, hardware_of, release_of
-from validate.fit.rows import Row, read_rows, whole
-from validate.fit.table import fit_rows
+from validate.fit.profile import (
+    Measured,
+    fabric_of,
+    fit_profile,
+    hardware_of,
+    release_of,
+    source_of,
+)
+from validate.fit.rows import Row, read_csv, read_rows, to_csv, whole
 from validate.fit.text import to_toml
 from validate.tables import recipes
 
 TABLE: Final = "rows.csv"
+KEPT: Final = ("NCCL_", "TORCH_", "NVSHMEM_")  # settings that change what is measured
+IMAGE: Final = ("NCCL_VERSION", "TORCH_CUDA_ARCH_LIST")  # what an image came with, not what ran
+_COLOUR: Final = re.compile(r"\x1b\[\d*m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Refit:
     """What is fitted, where it goes, and what judges it besides."""
 
-    folder: Path
+    measurements: Path
     output: Path
     against: Path | None
     keep: Path | None
@@ -47,26 +55,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--against", type=Path)
     parser.add_argument("--keep", type=Path)
     try:
-        found = parser.parse_args(argv)
-        asked = Asked(
-            folder=found.measurements, output=found.output, against=found.against, keep=found.keep
-        )
-        _refit(_kept(asked))
+        _refit(_kept(Refit(**vars(parser.parse_args(argv)))))
     except InputError as error:
         harness.say(f"refit: {error}")
         return 2
     return 0
 
 
-def _kept(asked: Asked) -> Asked:
+def _kept(task: Refit) -> Refit:
     """Write the small form of the measurements where that is asked for, and go on with it."""
-    if asked.keep is None:
-        return asked
-    manifest = harness.read_document(asked.folder / harness.MANIFEST)
-    rows = read(file_in(asked.folder))
-    harness.write_new(asked.keep / TABLE, to_csv(rows))
-    harness.write_new(asked.keep / harness.MANIFEST, to_json(without_names(manifest)))
-    return replace(asked, folder=asked.keep)
+    if task.keep is None:
+        return task
+    manifest = harness.read_document(task.measurements / harness.MANIFEST)
+    rows = read(file_in(task.measurements))
+    harness.write_new(task.keep / TABLE, to_csv(rows))
+    harness.write_new(
+        task.keep / harness.MANIFEST, json.dumps(without_names(manifest), indent=2) + "\n"
+    )
+    return replace(task, measurements=task.keep)
+
+
+def without_names(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest without what names one machine, or says nothing of how it is run.
+
+    Examples
+    --------
+    >>> without_names({
+    ...     "machine": {"gpus": [{"name": "NVIDIA L4", "uuid": "1-2"}]},
+    ...     "environment": "CUDA_HOME=/usr/local/cuda NCCL_NVLS_ENABLE=0 NCCL_VERSION=2.1",
+    ... })
+    {'machine': {'gpus': [{'name': 'NVIDIA L4'}]}, 'environment': 'NCCL_NVLS_ENABLE=0'}
+    """
+    machine = dict(manifest["machine"])
+    machine["gpus"] = [
+        {key: value for key, value in gpu.items() if key != "uuid"} for gpu in machine["gpus"]
+    ]
+    kept = {**manifest, "machine": machine}
+    if "environment" in kept:
+        kept["environment"] = " ".join(
+            word
+            for word in str(kept["environment"]).split()
+            if word.startswith(KEPT) and not word.startswith(IMAGE)
+        )
+    if "topology" in kept:
+        plain = _COLOUR.sub("", str(kept["topology"]))
+        kept["topology"] = plain.partition("\n\nLegend")[0]
+    return kept
 
 
 def file_in(folder: Path) -> Path:
@@ -98,8 +132,7 @@ def fit(folder: Path) -> Profile:
         If a file cannot be read, or says too little.
     """
     path = file_in(folder)
-    digest = hashlib.sha256(harness.read(path).encode()).hexdigest()
-    source = f"{folder.name}/{path.name}, sha256 {digest[:16]}"
+    source = source_of(f"{folder.name}/{path.name}", harness.read(path))
     manifest = harness.read_document(folder / harness.MANIFEST)
     return fit_profile(Measured(rows=read(path), manifest=manifest, source=source), recipes())
 
@@ -114,17 +147,16 @@ def place_of(manifest: dict[str, Any]) -> Place:
     )
 
 
-def _refit(asked: Asked) -> None:
-    profile, rows = fit(asked.folder), read(file_in(asked.folder))
-    harness.write_new(asked.output, to_toml(profile))
-    failures = tuple(f"{row.key}: {row.error}" for row in rows if row.error)
-    summary = tuple(map(tuple, fit_rows(profile)))
-    found = Calibrated(profile=profile, output=asked.output, summary=summary, failures=failures)
-    harness.say(report.calibrated(found))
-    place = place_of(harness.read_document(asked.folder / harness.MANIFEST))
+def _refit(task: Refit) -> None:
+    profile, rows = fit(task.measurements), read(file_in(task.measurements))
+    harness.write_new(task.output, to_toml(profile))
+    failures = report.failures_of(rows)
+    made = report.Calibrated(profile=profile, output=task.output, failures=failures)
+    harness.say(report.calibrated(made))
+    place = place_of(harness.read_document(task.measurements / harness.MANIFEST))
     _judge(rows, place, profile, "")
-    if asked.against is not None:
-        _judge(read(asked.against), place, profile, f" on {asked.against.name}")
+    if task.against is not None:
+        _judge(read(task.against), place, profile, f" on {task.against.name}")
 
 
 def _judge(rows: Sequence[Row], place: Place, profile: Profile, where: str) -> None:

@@ -1,67 +1,69 @@
-"""Measured collectives in, curves out.
+"""Measured collectives in, curves and times out.
 
-A curve is fitted to the rows on which NCCL used it, over all operations and group sizes at
-once, in the logarithm of time, so that a 1 GB message does not drown a 1 KB one; a soft loss
-keeps a disturbed measurement from bending it.
+A curve is fitted to the rows on which NCCL used it, over all operations and group sizes at once.
+Two GPUs say nothing of how a collective grows with the number of ranks: what belongs to a step or
+to a copy at home is then held firmly where larger groups have put it, so that the fit moves what
+all group sizes share, the launch and the efficiency of the link.
+
+Beside its curves, a machine keeps whole collectives as they were measured. What a library does at a
+size (its protocol, its channels, how it cuts the message) has more turns than a curve of few
+parameters, and a calibrated machine need not guess them: it was asked. What a disturbed call took
+must not bend the rest, so times are first made to rise with the size, by medians; and what lies
+between two sizes is judged by sizes that were left out.
 """
 
-import csv
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
+from costmodels.collectives import Settings
+from costmodels.collectives.calibration import CurveCalibration
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.multishot import Multishot
 from costmodels.collectives.nvls import Nvls
 from costmodels.collectives.oneshot import Oneshot
 from costmodels.collectives.operations import PAIRWISE_OPS, Collective, Op, read_op
 from costmodels.collectives.pairwise import Pairwise
-from costmodels.collectives.parameters import UNITS, link_class
+from costmodels.collectives.parameters import UNITS, Fitted, link_class
 from costmodels.collectives.ring import Ring
+from costmodels.collectives.settings import LAUNCHES, Launch
+from costmodels.collectives.tables import library, tuning
+from costmodels.collectives.times import Times
 from costmodels.collectives.tuning import Numbers, candidates
 from costmodels.collectives.twoshot import Twoshot
-from topology.base import parse
+from costmodels.profiles.profile import Fit
+from topology.base import MIB, Bytes, Seconds, UncalibratedError, parse
 from topology.catalogue import Fabric
+from validate.accuracy.collectives import CollectiveFigure
+from validate.fit.least_squares import HOLD, LEAST, Problem, Values, Vector, held_out, judge
+from validate.fit.rows import Row
 
-Array = NDArray[np.float64]
 Build = Callable[[Curve, Op, Fabric], Collective]
+Fits = tuple[tuple[str, Fit], ...]
+"""How far to trust each table, by its name in a profile."""
+Point = tuple[float, float]
+"""Bytes and seconds."""
 
 _KERNELS: Final[Mapping[str, type[Oneshot | Twoshot | Multishot]]] = {
     "oneshot": Oneshot,
     "twoshot": Twoshot,
     "multishot": Multishot,
 }
-_HEAVIEST: Final = 2.0  # how much more than the average row a row of a rare size may count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """One timed collective: seconds for `message_bytes` as nccl-tests counts them."""
-
-    op: Op
-    fabric: Fabric
-    message_bytes: float
-    time: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveFit:
-    """A fitted curve, the rows it saw and how far it misses them (relative)."""
-
-    curve: Curve
-    rows: int
-    ops: tuple[Op, ...]
-    smallest: float
-    largest: float
-    ranks: tuple[int, int]
-    median_error: float
-    worst_error: float
+FIRM: Final = 2.0
+BY_RANKS: Final[tuple[str, ...]] = ("step", "rise", "copy_gather", "copy_reduce")
+ONE_WAY: Final = ("broadcast", "reduce", "gather", "scatter")
+"""Where a rank only sends or only receives: quicker to start, and undisturbed by traffic the other
+way, which a curve that all collectives share cannot say. Plans use none; their times are kept."""
+CALLED: Final = ("all_reduce", "all_gather", "all_to_all", "send_recv")
+"""Collectives whose calls are timed on the host."""
+DEVICE_BOUND: Final = 2.0  # a call this many times longer than the host's part shows the gap
+SPLIT: Final = "every second size, from 1 MiB on, by a line between the others"
+JUDGED: Final = MIB  # B: below, the launch counts and the size does not
+LEAST_SIZES: Final = 4  # without which nothing is held back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +74,18 @@ class Recipe:
     bounds: Mapping[str, tuple[float, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    op: Op
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What the rows were measured on.
+
+    recipes : which fields of a curve are free, and between which bounds. nccl : its release.
+    """
+
     fabric: Fabric
-    sizes: Array
-    times: Array
-    weights: Array
+    recipes: Mapping[str, Recipe]
+    nccl: tuple[int, int]
+    source: str
+    identity: str
 
 
 def load_recipes(text: str) -> dict[str, Recipe]:
@@ -101,30 +108,64 @@ def _recipe(row: Mapping[str, Sequence[str]]) -> Recipe:
     )
 
 
-def fit_family(
-    rows: Sequence[Measurement], recipes: Mapping[str, Recipe], numbers: Numbers
-) -> dict[str, CurveFit]:
-    """Fit every curve that NCCL used in `rows`, which share one generation and link."""
+def fit_collectives(rows: Sequence[Row], links: Links) -> tuple[CurveCalibration, Fits]:
+    """Fit every curve that the rows say something about, and keep times as they were measured."""
+    groups: dict[str, list[CollectiveFigure]] = {}
+    for row in rows:
+        name = _curve_name(row, links)
+        if name:
+            groups.setdefault(name, []).append(collective_of(row, links.fabric, links.nccl))
+    place = f"{links.fabric.architecture}.{link_class(links.fabric)}"
+    curves, fits = [], []
+    for name, figures in sorted(groups.items()):
+        fitted = _fit_on_machine(name, figures, links)
+        if fitted is not None:
+            curves.append((f"{place}.{name}", fitted[0]))
+            fits.append((f"curves.{place}.{name}", fitted[1]))
+    host, gap = _calls(rows)
+    times, time_fits = fit_times(rows, links.fabric, links.source)
+    calibration = CurveCalibration(
+        identity=links.identity, curves=tuple(curves), host=host, gap=gap, times=times
+    )
+    return calibration, (*fits, *time_fits)
 
-    def name(row: Measurement) -> str:
-        return curve_of(row, numbers)
 
-    return {
-        curve: fit_curve(list(group), builder(curve), recipes[f"{link}.{curve}"])
-        for link in {link_class(row.fabric) for row in rows}
-        for curve, group in groupby(sorted(rows, key=name), name)
-    }
+def collective_of(row: Row, fabric: Fabric, nccl: tuple[int, int]) -> CollectiveFigure:
+    """Say what a row of a collective measured."""
+    return CollectiveFigure(
+        op=read_op(str(row.sizes["op"])),
+        fabric=fabric,
+        message_bytes=float(row.number("bytes")),
+        seconds=row.seconds,
+        launch="graph" if row.mode == "graph" else "stream",
+        settings=Settings(nccl=nccl),
+        source=row.key,
+    )
 
 
-def curve_of(row: Measurement, numbers: Numbers) -> str:
+def _curve_name(row: Row, links: Links) -> str:
+    """Name the curve that a message was sent by; empty for what shapes none."""
+    if row.error or row.mode != "graph" or links.fabric.ranks < 2:
+        return ""
+    if row.family == "collective" and row.sizes["op"] in ONE_WAY:
+        return ""
+    if row.family == "collective":
+        figure = collective_of(row, links.fabric, links.nccl)
+        return curve_of(figure, tuning().at(links.nccl))
+    if row.family == "forced" and row.sizes["algorithm"] == "Ring":
+        return f"ring_{row.sizes['protocol']}".lower()
+    return ""
+
+
+def curve_of(figure: CollectiveFigure, numbers: Numbers) -> str:
     """Name the curve of the algorithm and protocol that NCCL takes for a measured message."""
-    if row.op in PAIRWISE_OPS:
-        link = "pcie" if row.fabric.link == "pcie" else "nvlink"
-        part = row.message_bytes / (1 if row.op == "send_recv" else row.fabric.ranks)
+    op, fabric = figure.op, figure.fabric
+    if op in PAIRWISE_OPS:
+        link = "pcie" if fabric.link == "pcie" else "nvlink"
+        part = figure.message_bytes / (1 if op == "send_recv" else fabric.ranks)
         return "pairwise_ll" if part <= numbers[f"{link}_pairwise_ll"][0] else "pairwise_simple"
-    able = candidates(row.op, row.fabric, numbers)
-    size = np.array([row.message_bytes])
-    best = min(able, key=lambda candidate: candidate.price(size)[0])
+    size = np.array([figure.message_bytes])
+    best = min(candidates(op, fabric, numbers), key=lambda candidate: candidate.price(size)[0])
     return "nvls" if best.algorithm == "nvls" else f"ring_{best.protocol.lower()}"
 
 
@@ -140,118 +181,214 @@ def builder(curve: str) -> Build:
     return lambda c, _, fabric: kernel(fabric=fabric, curve=c)
 
 
-def fit_curve(
-    rows: Sequence[Measurement], build: Build, recipe: Recipe, loose: float = 0.01
-) -> CurveFit:
-    """Fit the free fields of a curve to what was measured.
+def _fit_on_machine(
+    name: str, figures: Sequence[CollectiveFigure], links: Links
+) -> tuple[Fitted, Fit] | None:
+    """Fit a curve from where the shipped one stands; None without a shipped one or enough rows."""
+    link = link_class(links.fabric)
+    recipe = links.recipes.get(f"{'nvlink' if link == 'bridge' else link}.{name}")
+    try:
+        start = library().get(links.fabric, name)
+    except UncalibratedError:
+        return None
+    if recipe is None or len(figures) < LEAST:
+        return None
+    few = links.fabric.ranks < start.ranks[1]
+    firm = {field: FIRM for field in BY_RANKS if few and field in recipe.bounds}
+    fitted, fit = fit_curve(name, figures, replace(recipe, guess=start.curve), firm=firm)
+    return replace(fitted, source=links.source), fit
 
-    Every octave of sizes counts alike, up to a limit, however many rows it has.
+
+def fit_curve(
+    name: str,
+    figures: Sequence[CollectiveFigure],
+    recipe: Recipe,
+    *,
+    hold: float = HOLD,
+    firm: Mapping[str, float] | None = None,
+) -> tuple[Fitted, Fit]:
+    """Fit the free fields of a curve to what was measured.
 
     Parameters
     ----------
-    build : makes the model of an operation on a fabric from a curve.
-    loose : pull towards the guess, per unit of the logarithm, where the rows do not say.
+    hold : pull towards the guess, per unit of the logarithm, where the rows do not say.
+    firm : fields that are held more, and how much.
     """
-    names = list(recipe.bounds)
-    groups = list(_grouped(rows))
-    start = np.log([getattr(recipe.guess, name) for name in names])
-    limits = np.log(np.array([recipe.bounds[name] for name in names])).T
+    build, guess = builder(name), recipe.guess
+    first = {field: float(getattr(guess, field)) for field in recipe.bounds}
+    limits = {
+        field: (min(low, first[field]), max(high, first[field]))
+        for field, (low, high) in recipe.bounds.items()
+    }
 
-    def curve(point: Array) -> Curve:
-        values = dict(zip(names, map(float, np.exp(point)), strict=True))
-        return replace(recipe.guess, **values)  # type: ignore[arg-type]  # NewTypes are floats
+    def curve(values: Values) -> Curve:
+        return replace(guess, **values)  # type: ignore[arg-type]  # NewTypes are floats
 
-    def misses(point: Array) -> Array:
-        parts = [_log_ratio(curve(point), build, group) * group.weights for group in groups]
-        return np.concatenate([*parts, loose * (point - start)])
+    def problem(figures: Sequence[CollectiveFigure]) -> Problem:
+        groups = list(_grouped(figures))
 
-    best = least_squares(misses, start, bounds=limits, loss="soft_l1", f_scale=0.05)
-    return _judge(curve(best.x), build, groups)
+        def ratio(values: Values) -> Vector:
+            """Predicted over measured of every row, operation by operation and link by link."""
+            result = np.empty(len(figures))
+            for op, fabric, places, sizes, measured in groups:
+                result[places] = build(curve(values), op, fabric).time(sizes) / measured
+            return result
 
+        return Problem(first=first, ratio=ratio, limits=limits, hold=hold, firm=firm)
 
-def _grouped(rows: Sequence[Measurement]) -> Iterator[_Group]:
-    octaves = [round(float(np.log2(row.message_bytes))) for row in rows]
-    average = len(rows) / len(set(octaves))
-    weights = {octave: min(_HEAVIEST, average / octaves.count(octave)) for octave in octaves}
-
-    def key(row: Measurement) -> tuple[str, str]:
-        return row.op, str(row.fabric)
-
-    for _, same in groupby(sorted(rows, key=key), key):
-        group = list(same)
-        sizes = np.array([row.message_bytes for row in group])
-        weight = [weights[round(float(octave))] for octave in np.log2(sizes)]
-        yield _Group(
-            group[0].op,
-            group[0].fabric,
-            sizes,
-            np.array([row.time for row in group]),
-            np.sqrt(weight),
-        )
-
-
-def _log_ratio(curve: Curve, build: Build, group: _Group) -> Array:
-    return np.asarray(np.log(build(curve, group.op, group.fabric).time(group.sizes) / group.times))
-
-
-def _judge(curve: Curve, build: Build, groups: Sequence[_Group]) -> CurveFit:
-    ratios = np.concatenate([_log_ratio(curve, build, group) for group in groups])
-    errors = np.abs(np.expm1(ratios))
-    sizes = np.concatenate([group.sizes for group in groups])
-    ranks = [group.fabric.ranks for group in groups]
-    return CurveFit(
-        curve=curve,
-        rows=errors.size,
-        ops=tuple(sorted({group.op for group in groups})),
-        smallest=float(sizes.min()),
-        largest=float(sizes.max()),
+    judged = judge(figures, problem)
+    sizes = [figure.message_bytes for figure in figures]
+    ranks = [figure.fabric.ranks for figure in figures]
+    fitted = Fitted(
+        curve=curve(judged.values),
+        kind="measured",
+        source=figures[0].source,
+        ops=tuple(sorted({figure.op for figure in figures})),
+        smallest=Bytes(min(sizes)),
+        largest=Bytes(max(sizes)),
         ranks=(min(ranks), max(ranks)),
-        median_error=float(np.median(errors)),
-        worst_error=float(errors.max()),
+        median_error=judged.median_error,
+        worst_error=judged.fit.worst_error,
     )
+    return fitted, judged.fit
 
 
-def read_measurements(
-    text: str, fabric_of: Callable[[str, int], Fabric | None]
-) -> list[Measurement]:
-    """Read rows ``system, op, num_gpus, message_bytes, latency_us`` of a CSV `text`.
-
-    `fabric_of` turns a system's name and a number of GPUs into links, or None to skip the row.
-    """
-    found = []
-    for row in csv.DictReader(text.splitlines()):
-        fabric = fabric_of(row["system"], int(row["num_gpus"]))
-        if fabric is not None:
-            op = read_op(row["op"].replace("alltoall", "all_to_all"))
-            size, time = float(row["message_bytes"]), float(row["latency_us"]) / 10**6
-            found.append(Measurement(op=op, fabric=fabric, message_bytes=size, time=time))
-    return found
+def _grouped(
+    figures: Sequence[CollectiveFigure],
+) -> Iterator[tuple[Op, Fabric, list[int], Vector, Vector]]:
+    """Yield each operation and fabric with the places of its rows, their sizes and seconds."""
+    for op, fabric in dict.fromkeys((figure.op, figure.fabric) for figure in figures):
+        places = [i for i, f in enumerate(figures) if (f.op, f.fabric) == (op, fabric)]
+        sizes = np.array([figures[place].message_bytes for place in places])
+        yield op, fabric, places, sizes, np.array([figures[place].seconds for place in places])
 
 
-def to_toml(name: str, fit: CurveFit, source: str, kind: str = "measured") -> str:
-    """Write a fitted curve as one table for `costmodels/data/collectives_*.toml`."""
-    defaults = asdict(Curve(launch=fit.curve.launch, efficiency=fit.curve.efficiency))
-    lines = [f"[{name}]", f'kind = "{kind}"', f'source = "{source}"']
-    for key, value in asdict(fit.curve).items():
-        if key in ("launch", "efficiency") or value != defaults[key]:
-            lines.append(f'{key} = "{_quantity(value, UNITS.get(key, ""))}"')
-    fewest, most = fit.ranks
-    lines += [
-        f'ops = "{", ".join(fit.ops)}"',
-        f'smallest = "{fit.smallest:.0f} B"',
-        f'largest = "{fit.largest:.0f} B"',
-        f'ranks = "{fewest}..{most}"',
-        f'median_error = "{fit.median_error:.3f}"',
-        f'worst_error = "{fit.worst_error:.3f}"',
+def _calls(rows: Sequence[Row]) -> tuple[Seconds | None, Seconds | None]:
+    """Seconds of host time of one call, and what a call that is not replayed loses on the GPU."""
+    host = host_of_calls(rows)
+    if host is None:
+        return None, None
+    graph = {row.key: row.seconds for row in rows if row.mode == "graph" and not row.error}
+    gaps = [
+        row.seconds - graph[row.key]
+        for row in rows
+        if row.family == "collective"
+        and row.mode == "stream"
+        and DEVICE_BOUND * host < graph.get(row.key, 0.0) < 20 * host
     ]
-    return "\n".join(lines) + "\n"
+    gap = None if len(gaps) < LEAST else Seconds(max(0.0, float(np.median(gaps))))
+    return Seconds(host), gap
 
 
-def _quantity(value: float, unit: str) -> str:
-    if unit == "s":
-        return f"{value * 10**6:.4g} us"
-    if unit == "B":
-        return f"{value:.0f} B"
-    if unit == "B/s":
-        return f"{value / 10**9:.4g} GB/s"
-    return f"{value:.4g}"
+def host_of_calls(rows: Sequence[Row]) -> float | None:
+    """Median over the collectives of the host's seconds a call; None where nobody looked."""
+    seconds = [
+        row.seconds
+        for row in rows
+        if row.family == "host" and not row.error and str(row.sizes["op"]) in CALLED
+    ]
+    return float(np.median(seconds)) if seconds else None
+
+
+def fit_times(
+    rows: Sequence[Row], fabric: Fabric, source: str
+) -> tuple[tuple[Times, ...], tuple[tuple[str, Fit], ...]]:
+    """Take the measured times of every collective, and judge what lies between them."""
+    times, fits = [], []
+    for op, launch, points in _measured(rows, fabric):
+        levels = rising(points)
+        misses = _missed([between(levels, size) for size, _ in points], points)
+        times.append(
+            Times(
+                op=read_op(op),
+                architecture=fabric.architecture,
+                link=link_class(fabric),
+                ranks=fabric.ranks,
+                launch=launch,
+                bandwidth=fabric.bandwidth,
+                sizes=tuple(size for size, _ in levels),
+                seconds=tuple(time for _, time in levels),
+                source=source,
+                median_error=float(np.median(misses)),
+                worst_error=float(misses.max()),
+            )
+        )
+        fit = Fit(rows=len(points), worst_error=float(misses.max()))
+        fits.append((f"times.{times[-1].place}", _judged(points, fit)))
+    return tuple(times), tuple(fits)
+
+
+def _measured(rows: Sequence[Row], fabric: Fabric) -> Iterator[tuple[str, Launch, list[Point]]]:
+    """Yield each collective and launch with its points, in order of size."""
+    chosen = [row for row in rows if row.family == "collective" and not row.error]
+
+    def name(row: Row) -> tuple[str, str]:
+        return str(row.sizes["op"]), row.mode
+
+    for (op, mode), group in groupby(sorted(chosen, key=name), name):
+        launch = next((launch for launch in LAUNCHES if launch == mode), None)
+        points = sorted((float(row.number("bytes")), row.seconds) for row in group)
+        if launch is not None and fabric.ranks > 1 and len({size for size, _ in points}) > 1:
+            yield op, launch, points
+
+
+def rising(points: Sequence[Point]) -> list[Point]:
+    """Make times rise with the size, and leave out what lies on a level line.
+
+    Neighbours that fall are one level at their median (the regression that is monotone and least
+    in the sum of absolute errors, of the logarithms).
+
+    References
+    ----------
+    R. E. Barlow et al., "Statistical Inference under Order Restrictions", Wiley, 1972.
+
+    Examples
+    --------
+    >>> rising([(1.0, 10.0), (2.0, 29.0), (4.0, 10.0), (8.0, 11.0), (16.0, 20.0)])
+    [(1.0, 10.0), (2.0, 10.0), (4.0, 10.0), (8.0, 11.0), (16.0, 20.0)]
+    """
+    blocks: list[list[Point]] = []
+    for _, same in groupby(points, lambda point: point[0]):
+        blocks.append(list(same))
+        while len(blocks) > 1 and _level(blocks[-2]) > _level(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] += last
+    levels: list[Point] = []
+    for block in blocks:
+        sizes, level = sorted({size for size, _ in block}), _level(block)
+        levels += [(size, level) for size in dict.fromkeys((sizes[0], sizes[-1]))]
+    return levels
+
+
+def _level(block: Sequence[Point]) -> float:
+    """Lower median: of two that disagree, the undisturbed one."""
+    ordered = sorted(time for _, time in block)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def between(points: Sequence[Point], size: float) -> float:
+    """Seconds at a size between two points, or at the nearer end."""
+    return float(np.interp(size, [size for size, _ in points], [time for _, time in points]))
+
+
+def _judged(points: Sequence[Point], fit: Fit) -> Fit:
+    """Say how far the lines between every second size miss the sizes in between."""
+    sizes = sorted({size for size, _ in points})
+    expected: list[float] = []
+    actual: list[Point] = []
+    for parity in (0, 1):
+        kept = set(sizes[parity::2])
+        levels = rising([point for point in points if point[0] in kept])
+        for point in points:
+            inside = point[0] >= JUDGED and min(kept) < point[0] < max(kept)
+            if point[0] not in kept and inside:
+                expected.append(between(levels, point[0]))
+                actual.append(point)
+    if len(actual) < LEAST_SIZES:
+        return fit
+    return held_out(fit, _missed(expected, actual), SPLIT)
+
+
+def _missed(expected: Sequence[float], actual: Sequence[Point]) -> Vector:
+    measured: Vector = np.array([time for _, time in actual])
+    return np.abs(np.array(expected) / measured - 1.0)

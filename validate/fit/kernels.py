@@ -1,7 +1,8 @@
-"""Fit the kernels of one GPU: matrix products, memory traffic, attention, in this order.
+"""Fit the kernel models to measured kernels: matrix products, memory traffic, attention.
 
-A kernel counts under load, as a program runs it; what it takes on a rested GPU says how far the
-clock sinks, where the kernel is long enough for that.
+Of a machine, a kernel counts under load, as a program runs it; what it takes on a rested GPU says
+how far the clock sinks, where the kernel is long enough for that. Tables that others published,
+from which the shipped records come, are of rested GPUs, and some of an engine around its kernel.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,91 +20,139 @@ from costmodels.kernels.calibration import (
 )
 from costmodels.kernels.parameters import (
     AttentionParameters,
+    EngineParameters,
     MatmulParameters,
     Parameters,
     PointwiseParameters,
 )
 from costmodels.kernels.pointwise import stream_time
 from costmodels.profiles.profile import Fit
-from topology.base import FlopPerSecond, UncalibratedError
+from topology.base import FlopPerSecond, Seconds, UncalibratedError
 from topology.catalogue import Device
-from validate.fit.judging import LEAST, Judged, judge
-from validate.fit.records import ATTENTION_FREE, MATMUL_FREE
-from validate.fit.robust import Problem, Values, Vector
+from validate.accuracy.kernels import KernelFigure
+from validate.fit.least_squares import LEAST, Judged, Problem, Values, Vector, judge, minimise
 from validate.fit.rows import Row
 
+MATMUL_FREE: Final = (
+    "efficiency", "tile_half", "floor", "vector_floor", "tile_overhead", "split_overhead",
+    "reduction_passes", "load_bandwidth", "memory_efficiency", "softness", "sustained_drop",
+)  # fmt: skip
+ATTENTION_FREE: Final = ("tile_overhead", "softness", "tail", "sustained_drop")
+ENGINE_FREE: Final = ("fixed", "passes", "causal_fixed", "causal_passes")
+POINTWISE_FREE: Final = ("floor", "ramp", "memory_efficiency")
 SHARES: Final = frozenset({"softness", "memory_efficiency", "ragged"})
 RAGGED: Final = {"cudnn": 0.1}
 """Where the share starts that kernels lose on keys that do not fill their last block, of those that
 lose any: FlashAttention-2 loses 1 %, which is nothing, on the same GPUs."""
 RESTED: Final = 1e-3  # s: shorter kernels feel no power limit, rested or not
-POINTWISE_FREE: Final = ("floor", "ramp", "memory_efficiency")
 STREAMS: Final = ("copy", "add")  # reading and writing, as row-wise work does
 PACKED: Final = 64  # fewer queries that share keys are decoding, which has a model of its own
+SIZES: Final = ("batch", "m", "n", "k", "heads", "kv_heads", "queries", "keys", "head_dim")
+
+Fits = tuple[tuple[str, Fit], ...]
+"""How far to trust each table, by its name in a profile."""
 Ratio = Callable[[Values], Vector]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelFits:
-    """What was fitted, with how far to trust each table by its name in a profile."""
+class AttentionFit:
+    """A fitted implementation, and the engine around it where the rows are an engine's."""
 
-    calibration: KernelCalibration
-    fits: tuple[tuple[str, Fit], ...]
+    parameters: AttentionParameters
+    engine: EngineParameters | None
+    fit: Fit
 
 
-def fit_kernels(rows: Sequence[Row], device: Device, source: str, identity: str) -> KernelFits:
+def kernel_of(row: Row, device: Device) -> KernelFigure:
+    """Say what a row of a kernel measured, by the implementation that its mode names."""
+    mode, _, implementation = row.mode.partition(" ")
+    sizes = {name: row.number(name) for name in SIZES if name in row.sizes}
+    return KernelFigure(
+        device=device,
+        operation=row.family,  # type: ignore[arg-type]  # rows of other families are no kernels
+        seconds=Seconds(row.seconds),
+        kernel=implementation or "auto",
+        precision=str(row.sizes.get("precision", "bf16")),
+        causal=bool(row.sizes.get("causal", 0)),
+        bytes=float(row.sizes.get("bytes", 0)),
+        sustained=mode.startswith("sustained"),
+        source=row.key,
+        **sizes,
+    )
+
+
+def fit_kernels(
+    rows: Sequence[Row], device: Device, source: str, identity: str
+) -> tuple[KernelCalibration, Fits]:
     """Fit everything that the rows say of one GPU's kernels."""
-    known = KernelCalibration(identity=f"{identity} without kernels")
+    rows = [row for row in rows if _counts(row)]
+    calibration = KernelCalibration(identity=f"{identity} without kernels")
     fits: list[tuple[str, Fit]] = []
-    found = _fit_matmul(rows, device, source)
-    if found is not None:
-        known = replace(known, identity=f"{identity} with products", matmul=found[0])
-        fits.append(("matmul", found[1]))
-    streams = _fit_pointwise(rows, device, source)
-    if streams is not None:
-        known = replace(known, identity=f"{identity} with streams", pointwise=streams[0])
-        fits.append(("pointwise", streams[1]))
-    made = []
-    for name in sorted({_implementation(row) for row in _attentions(rows)}):
-        one = _fit_attention(name, rows, device, source, known)
-        if one is not None:
-            made.append((name, one[0]))
-            fits.append((f"attention.{name}", one[1]))
-    known = replace(known, identity=identity, attention=tuple(made))
-    return KernelFits(calibration=known, fits=tuple(fits))
+
+    products = [kernel_of(row, device) for row in rows if row.family == "matmul"]
+    plain = [product for product in products if product.precision == "bf16" and _cold(product)]
+    if len(plain) >= LEAST:
+        matmul, fit = fit_matmul(plain, matmul_record(device, None))
+        matmul = _measured_on(_eight_bit(matmul, products), device, source)
+        calibration = replace(calibration, identity=f"{identity} with products", matmul=matmul)
+        fits.append(("matmul", fit))
+
+    streams = [
+        kernel_of(row, device)
+        for row in rows
+        if row.family == "pointwise" and row.sizes["how"] in STREAMS
+    ]
+    if len(streams) >= LEAST:
+        pointwise, fit = fit_pointwise(streams, pointwise_record(device, None))
+        pointwise = _measured_on(pointwise, device, source)
+        calibration = replace(calibration, identity=f"{identity} with streams", pointwise=pointwise)
+        fits.append(("pointwise", fit))
+
+    implementations: dict[str, list[KernelFigure]] = {}
+    for row in rows:
+        if _is_prefill(row):
+            implementations.setdefault(row.mode.partition(" ")[2], []).append(
+                kernel_of(row, device)
+            )
+    records = []
+    for name, calls in sorted(implementations.items()):
+        start = _start(name, device)
+        if start is not None and len(calls) >= LEAST:
+            free = (*ATTENTION_FREE, *(("ragged",) if name in RAGGED else ()))
+            fitted = fit_attention(calls, start, calibration=calibration, free=free)
+            records.append((name, _measured_on(fitted.parameters, device, source)))
+            fits.append((f"attention.{name}", fitted.fit))
+    return replace(calibration, identity=identity, attention=tuple(records)), tuple(fits)
 
 
-def _fit_matmul(
-    rows: Sequence[Row], device: Device, source: str
-) -> tuple[MatmulParameters, Fit] | None:
-    start = matmul_record(device, None)
-    chosen = [row for row in rows if row.family == "matmul" and _counts(row)]
-    plain = [row for row in chosen if row.sizes["precision"] == "bf16" and _cold(row, device)]
-    if len(plain) < LEAST:
-        return None
+def fit_matmul(
+    figures: Sequence[KernelFigure], start: MatmulParameters, free: Sequence[str] = MATMUL_FREE
+) -> tuple[MatmulParameters, Fit]:
+    """Fit `free` parameters to 16-bit products on one device, which becomes the reference.
 
-    def problem(some: Sequence[Row]) -> Problem:
-        first = {name: float(getattr(start, name)) for name in MATMUL_FREE}
-        return Problem(
-            first=first, ratio=_product_ratio(some, start, device, "bf16"), shares=SHARES
-        )
+    Products faster than memory could deliver their operands had them in the cache already; they
+    say nothing about a product in use, whose weights come from memory, and are left out.
+    """
+    figures = [figure for figure in figures if _cold(figure)]
+    first = {name: float(getattr(start, name)) for name in free}
 
-    judged = judge(plain, problem)
-    found = _powered(start, judged.minimum.values, device)
-    found = _with_provenance(found, judged, plain, ("m", "n", "k"), device, source)
-    return _eight_bit(found, chosen, device), judged.fit
+    def problem(some: Sequence[KernelFigure]) -> Problem:
+        return Problem(first=first, ratio=_product_ratio(some, start), shares=SHARES)
+
+    judged = judge(figures, problem)
+    record = _powered(start, judged.values, figures[0].device)
+    return _with_provenance(record, judged, figures, ("m", "n", "k")), judged.fit
 
 
-def _product_ratio(
-    rows: Sequence[Row], start: MatmulParameters, device: Device, precision: str
-) -> Ratio:
-    m, n, k, measured = (_column(rows, name) for name in ("m", "n", "k", "seconds"))
-    busy = np.array([row.mode.startswith("sustained") for row in rows])
+def _product_ratio(figures: Sequence[KernelFigure], start: MatmulParameters) -> Ratio:
+    device, precision = figures[0].device, figures[0].precision
+    sizes = [_column(figures, name) for name in ("m", "n", "k", "batch")]
+    measured, busy = _column(figures, "seconds"), _column(figures, "sustained") > 0
 
     def ratio(values: Values) -> Vector:
         prepared = matmul.machine_of(_powered(start, values, device), device, precision)
-        long = matmul.product_time(prepared, m, n, k, sustained=True)
-        short = matmul.product_time(prepared, m, n, k)
+        long = matmul.product_time(prepared, *sizes, sustained=True)
+        short = matmul.product_time(prepared, *sizes)
         return np.asarray(np.where(busy, long, short) / measured)
 
     return ratio
@@ -111,139 +160,151 @@ def _product_ratio(
 
 def _powered(start: MatmulParameters, values: Values, device: Device) -> MatmulParameters:
     """Return parameters with `values`, whose reference is the measured device."""
-    known = replace(start, **values)  # type: ignore[arg-type]  # names are fields
-    rate = FlopPerSecond(matmul.clocked_rate(known, device))
-    return replace(known, reference_rate=rate, reference_power=device.power.value)
+    record = replace(start, **values)  # type: ignore[arg-type]  # names are fields
+    rate = FlopPerSecond(matmul.clocked_rate(record, device))
+    return replace(record, reference_rate=rate, reference_power=device.power.value)
 
 
-def _eight_bit(found: MatmulParameters, rows: Sequence[Row], device: Device) -> MatmulParameters:
+def _eight_bit(record: MatmulParameters, products: Sequence[KernelFigure]) -> MatmulParameters:
     """Fit what 8-bit inputs gain over 16-bit ones, where they were measured."""
-    mixed = [row for row in rows if row.sizes["precision"] == "fp8"]
-    if len(mixed) < LEAST or device.peak("fp8") is None:
-        return found
-    ratio = _product_ratio(mixed, found, device, "fp8")
-    judged = judge(mixed, lambda _: Problem(first={"fp8": found.fp8}, ratio=ratio))
-    return replace(found, fp8=judged.minimum.values["fp8"])
+    mixed = [product for product in products if product.precision == "fp8"]
+    if len(mixed) < LEAST or mixed[0].device.peak("fp8") is None:
+        return record
+    problem = Problem(first={"fp8": record.fp8}, ratio=_product_ratio(mixed, record))
+    return replace(record, fp8=minimise(problem).values["fp8"])
 
 
-def _fit_pointwise(
-    rows: Sequence[Row], device: Device, source: str
-) -> tuple[PointwiseParameters, Fit] | None:
-    start = pointwise_record(device, None)
-    chosen = [
-        row
-        for row in rows
-        if row.family == "pointwise" and _counts(row) and row.sizes["how"] in STREAMS
-    ]
-    if len(chosen) < LEAST:
-        return None
+def fit_pointwise(
+    figures: Sequence[KernelFigure], start: PointwiseParameters
+) -> tuple[PointwiseParameters, Fit]:
+    """Fit what memory reaches to row-wise work on one device."""
+    device = figures[0].device
+    first = {name: float(getattr(start, name)) for name in POINTWISE_FREE}
 
     def build(values: Values) -> PointwiseParameters:
         return replace(start, **values)  # type: ignore[arg-type]  # names are fields
 
-    def problem(some: Sequence[Row]) -> Problem:
+    def problem(some: Sequence[KernelFigure]) -> Problem:
         moved, measured = _column(some, "bytes"), _column(some, "seconds")
-        first = {name: float(getattr(start, name)) for name in POINTWISE_FREE}
         return Problem(
             first=first,
             ratio=lambda values: stream_time(build(values), moved, device) / measured,
             shares=SHARES,
         )
 
-    judged = judge(chosen, problem)
-    found = build(judged.minimum.values)
-    return _with_provenance(found, judged, chosen, ("bytes",), device, source), judged.fit
+    judged = judge(figures, problem)
+    return _with_provenance(build(judged.values), judged, figures, ("bytes",)), judged.fit
 
 
-def _attentions(rows: Sequence[Row]) -> list[Row]:
-    """Prefill-like calls without a log-sum-exp, whose implementation is known."""
-    return [
-        row
-        for row in rows
-        if row.family == "attention"
-        and _counts(row)
+def _is_prefill(row: Row) -> bool:
+    """Whether a row is attention of many queries, without a log-sum-exp."""
+    return (
+        row.family == "attention"
         and not str(row.sizes["kernel"]).endswith("_lse")
         and row.number("queries") * row.number("heads") // row.number("kv_heads") > PACKED
-    ]
+    )
 
 
-def _implementation(row: Row) -> str:
-    return row.mode.partition(" ")[2]
-
-
-def _fit_attention(
-    name: str, rows: Sequence[Row], device: Device, source: str, known: KernelCalibration
-) -> tuple[AttentionParameters, Fit] | None:
-    chosen = [row for row in _attentions(rows) if _implementation(row) == name]
+def _start(name: str, device: Device) -> AttentionParameters | None:
+    """Find where the fit of an implementation starts; None of one that no model knows."""
     try:
-        start = attention_record(name, device, None)
+        record = attention_record(name, device, None)
     except UncalibratedError:
         return None
-    if len(chosen) < LEAST:
-        return None
-    knots = _knots(start, chosen)
-    first = {field: float(getattr(start, field)) for field in ATTENTION_FREE}
-    if name in RAGGED:
-        first["ragged"] = start.ragged or RAGGED[name]
-    first |= {f"cycles@{i}": start.cycles[i] for i in knots}
+    return replace(record, ragged=record.ragged or RAGGED.get(name, record.ragged))
 
-    def problem(some: Sequence[Row]) -> Problem:
-        groups = _shapes(some)
+
+def fit_attention(
+    figures: Sequence[KernelFigure],
+    start: AttentionParameters,
+    engine: EngineParameters | None = None,
+    *,
+    calibration: KernelCalibration | None = None,
+    free: Sequence[str] = ATTENTION_FREE,
+) -> AttentionFit:
+    """Fit an implementation to rows of one device, and with it the `engine` around it.
+
+    The cycles at a head size are fitted where rows of that size (padded as the implementation
+    pads) are there; otherwise they keep their ratio to the nearest size that is.
+
+    Parameters
+    ----------
+    calibration : products and row-wise work of the same machine; None for the shipped ones.
+    """
+    device, precision = figures[0].device, figures[0].precision
+    series = "fp8_cycles" if precision == "fp8" else "cycles"
+    first = {name: float(getattr(start, name)) for name in free}
+    first |= {f"cycles@{i}": getattr(start, series)[i] for i in _knots(start, figures)}
+    if start.odd_cycles and any(figure.head_dim % 16 for figure in figures):
+        first["odd_cycles"] = start.odd_cycles
+    if engine is not None:
+        masked = {figure.causal for figure in figures}
+        names = [name for name in ENGINE_FREE if name.startswith("causal") in masked]
+        first |= {f"engine.{name}": getattr(engine, name) for name in names}
+
+    def build(values: Values) -> tuple[AttentionParameters, EngineParameters | None]:
+        plain = {k: v for k, v in values.items() if "@" not in k and "." not in k}
+        cycles = _rescaled(getattr(start, series), values)
+        around = {k.removeprefix("engine."): v for k, v in values.items() if "." in k}
+        return (
+            replace(start, **{series: cycles}, **plain),  # type: ignore[arg-type]
+            engine and replace(engine, **around),  # type: ignore[arg-type]  # names are fields
+        )
+
+    def problem(some: Sequence[KernelFigure]) -> Problem:
+        shapes = _shapes(some)
 
         def ratio(values: Values) -> Vector:
-            parameters = _rescaled(start, values)
-            prepared = attention.machine_of(parameters, device, "bf16", None, known)
+            parameters, around = build(values)
+            prepared = attention.machine_of(parameters, device, precision, around, calibration)
             result = np.empty(len(some))
-            for shape, busy, places, measured in groups:
-                time = attention.call_time(prepared, shape, sustained=busy)
-                result[places] = time / measured
+            for shape, busy, places, measured in shapes:
+                result[places] = attention.call_time(prepared, shape, sustained=busy) / measured
             return result
 
         return Problem(first=first, ratio=ratio, shares=SHARES)
 
-    judged = judge(chosen, problem)
-    found = _rescaled(start, judged.minimum.values)
+    judged = judge(figures, problem)
+    parameters, around = build(judged.values)
     sizes = ("queries", "keys", "head_dim", "heads")
-    return _with_provenance(found, judged, chosen, sizes, device, source), judged.fit
+    return AttentionFit(
+        parameters=_with_provenance(parameters, judged, figures, sizes),
+        engine=around and _with_provenance(around, judged, figures, ("keys",)),
+        fit=judged.fit,
+    )
 
 
-def _knots(start: AttentionParameters, rows: Sequence[Row]) -> list[int]:
+def _knots(start: AttentionParameters, figures: Sequence[KernelFigure]) -> list[int]:
     """Head sizes of the table that the rows say something about."""
-    sizes = {row.number("head_dim") for row in rows}
+    sizes = {f.head_dim for f in figures if not (start.odd_cycles and f.head_dim % 16)}
     last = len(start.head_dims) - 1
     return sorted({min(int(np.searchsorted(start.head_dims, size)), last) for size in sizes})
 
 
-def _rescaled(start: AttentionParameters, values: Values) -> AttentionParameters:
+def _rescaled(cycles: Sequence[float], values: Values) -> tuple[float, ...]:
     """Put fitted cycles in; head sizes that were not seen keep their ratio to the nearest."""
-    scale = {
-        int(name.partition("@")[2]): value / start.cycles[int(name.partition("@")[2])]
-        for name, value in values.items()
-        if "@" in name
-    }
-    nearest = [min((abs(i - j), j) for j in scale)[1] for i in range(len(start.cycles))]
-    cycles = tuple(c * scale[j] for c, j in zip(start.cycles, nearest, strict=True))
-    plain = {name: value for name, value in values.items() if "@" not in name}
-    return replace(start, cycles=cycles, **plain)  # type: ignore[arg-type]  # names are fields
+    seen = {int(k.partition("@")[2]): value for k, value in values.items() if "@" in k}
+    scale = {i: value / cycles[i] for i, value in seen.items()}
+    nearest = [min((abs(i - j), j) for j in scale)[1] for i in range(len(cycles))]
+    return tuple(c * scale[j] for c, j in zip(cycles, nearest, strict=True))
 
 
-Group = tuple[attention.Shape, bool, list[int], Vector]
-
-
-def _shapes(rows: Sequence[Row]) -> list[Group]:
-    """Group rows that share what is no array: the mask, and the load."""
-    groups: dict[tuple[bool, bool], list[int]] = {}
-    for place, row in enumerate(rows):
-        kind = bool(row.number("causal")), row.mode.startswith("sustained")
-        groups.setdefault(kind, []).append(place)
+def _shapes(
+    figures: Sequence[KernelFigure],
+) -> list[tuple[attention.Shape, bool, list[int], Vector]]:
+    """Group rows that share what is no array: the mask, the window and the load."""
+    groups: dict[tuple[bool, int, bool], list[int]] = {}
+    for place, figure in enumerate(figures):
+        key = figure.causal, figure.window, figure.sustained
+        groups.setdefault(key, []).append(place)
     names = ("heads", "kv_heads", "queries", "keys", "head_dim", "batch")
-    found = []
-    for (causal, busy), places in groups.items():
-        some = [rows[place] for place in places]
+    shapes = []
+    for (causal, window, busy), places in groups.items():
+        some = [figures[place] for place in places]
         sizes = {name: _column(some, name) for name in names}
-        shape = attention.Shape(**sizes, causal=causal, window=0)
-        found.append((shape, busy, places, _column(some, "seconds")))
-    return found
+        shape = attention.Shape(**sizes, causal=causal, window=window)
+        shapes.append((shape, busy, places, _column(some, "seconds")))
+    return shapes
 
 
 def _counts(row: Row) -> bool:
@@ -253,36 +314,37 @@ def _counts(row: Row) -> bool:
     return row.mode.startswith("sustained") or row.seconds >= RESTED
 
 
-def _cold(row: Row, device: Device) -> bool:
-    """Leave out products faster than memory could deliver their operands: they were cached."""
-    m, n, k = (row.number(name) for name in ("m", "n", "k"))
-    return row.seconds >= 2.0 * (m * k + k * n + m * n) / device.memory_bandwidth.value
+def _cold(product: KernelFigure) -> bool:
+    """Whether memory could deliver the operands of a product in its time: none were cached."""
+    m, n, k = product.m, product.n, product.k
+    traffic = 2.0 * product.batch * (m * k + k * n + m * n)
+    return product.seconds >= traffic / product.device.memory_bandwidth.value
 
 
-def _column(rows: Sequence[Row], name: str) -> Vector:
-    if name == "seconds":
-        return np.array([row.seconds for row in rows])
-    return np.array([float(row.number(name)) for row in rows])
+def _column(figures: Sequence[KernelFigure], name: str) -> Vector:
+    return np.array([getattr(figure, name) for figure in figures], float)
 
 
 def _with_provenance(
-    found: Parameters,
-    judged: Judged,
-    rows: Sequence[Row],
-    sizes: Sequence[str],
-    device: Device,
-    source: str,
+    record: Parameters, judged: Judged, figures: Sequence[KernelFigure], sizes: Sequence[str]
 ) -> Parameters:
-    columns: Mapping[str, Vector] = {name: _column(rows, name) for name in sizes}
+    """Say what a record was fitted to, and how well."""
+    columns: Mapping[str, Vector] = {name: _column(figures, name) for name in sizes}
     seen = replace(
-        found.provenance,
-        kind="measured",
-        source=source,
-        hardware=(device.name,),
-        compute_capabilities=("{}.{}".format(*device.compute_capability),),
-        rows=len(rows),
+        record.provenance,
+        hardware=(figures[0].device.name,),
+        rows=len(figures),
         median_error=judged.median_error,
         p90_error=judged.p90_error,
         ranges=tuple((name, float(c.min()), float(c.max())) for name, c in columns.items()),
     )
-    return replace(found, provenance=seen)
+    return replace(record, provenance=seen)
+
+
+def _measured_on(record: Parameters, device: Device, source: str) -> Parameters:
+    """Say that a record stands for the machine that was measured."""
+    capability = "{}.{}".format(*device.compute_capability)
+    seen = replace(
+        record.provenance, kind="measured", source=source, compute_capabilities=(capability,)
+    )
+    return replace(record, provenance=seen)

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from costmodels.collectives import Settings, collective_time
-from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.profiles.profile import Profile
 from topology.base import ModelError
 from topology.catalogue import Device, Fabric
+from validate.accuracy.figures import score
+from validate.fit.collectives import collective_of
+from validate.fit.kernels import kernel_of
 from validate.fit.rows import Row
 
 HEADERS: Final = ("group", "rows", "median", "ninth decile", "worst", "bias", "worst case")
@@ -42,24 +41,23 @@ def misses(rows: Iterable[Row], place: Place, profile: Profile | None) -> list[M
     ----------
     profile : None for the shipped tables alone.
     """
-    found = []
+    compared = []
     for row in rows:
         predicted = None if row.error else _predicted(row, place, profile)
         if predicted is not None:
             error = predicted / row.seconds - 1.0
-            found.append(Miss(group=_group(row), key=row.key, error=error))
-    return found
+            compared.append(Miss(group=_group(row), key=row.key, error=error))
+    return compared
 
 
-def miss_rows(found: Sequence[Miss]) -> Iterator[list[str]]:
+def miss_rows(compared: Sequence[Miss]) -> Iterator[list[str]]:
     """Write one line a group, in percent."""
-    for group in dict.fromkeys(sorted(miss.group for miss in found)):
-        some = [miss for miss in found if miss.group == group]
-        signed = np.array([miss.error for miss in some])
-        size = np.abs(signed)
-        numbers = (np.median(size), np.quantile(size, 0.9), size.max(), np.median(signed))
-        cells = [f"{100 * float(number):.1f}" for number in numbers]
-        yield [group, str(len(some)), *cells, some[int(np.argmax(size))].key]
+    for group in dict.fromkeys(sorted(miss.group for miss in compared)):
+        rows = [miss for miss in compared if miss.group == group]
+        total = score(group, [miss.error for miss in rows])
+        numbers = (total.median, total.p90, total.worst, total.bias)
+        worst = max(rows, key=lambda miss: abs(miss.error))
+        yield [group, str(total.rows), *(f"{100 * number:.1f}" for number in numbers), worst.key]
 
 
 def _group(row: Row) -> str:
@@ -74,66 +72,15 @@ def _group(row: Row) -> str:
 
 
 def _predicted(row: Row, place: Place, profile: Profile | None) -> float | None:
+    """Price a row; None of one that no model is for."""
+    kernels, curves = (None, None) if profile is None else (profile.kernels, profile.curves)
+    if row.family == "attention" and row.mode.partition(" ")[2] not in IMPLEMENTATIONS:
+        return None
     try:
-        match row.family:
-            case "matmul":
-                return _matmul(row, place, profile)
-            case "attention":
-                return _attention(row, place, profile)
-            case "pointwise":
-                kernels = None if profile is None else profile.kernels
-                return float(pointwise_time(row.number("bytes"), place.device, kernels))
-            case "collective":
-                return _collective(row, place, profile)
-            case _:
-                return None
+        if row.family in ("matmul", "attention", "pointwise"):
+            return float(kernel_of(row, place.device).predicted(kernels))
+        if row.family == "collective":
+            return float(collective_of(row, place.fabric, place.nccl).predicted(curves))
     except ModelError:
-        return None
-
-
-def _matmul(row: Row, place: Place, profile: Profile | None) -> float:
-    return float(
-        matmul_time(
-            row.number("m"),
-            row.number("n"),
-            row.number("k"),
-            place.device,
-            precision=str(row.sizes["precision"]),
-            sustained=row.mode == "sustained",
-            calibration=None if profile is None else profile.kernels,
-        )
-    )
-
-
-def _attention(row: Row, place: Place, profile: Profile | None) -> float | None:
-    mode, _, name = row.mode.partition(" ")
-    if name not in IMPLEMENTATIONS:
-        return None
-    return float(
-        attention_time(
-            row.number("heads"),
-            row.number("queries"),
-            row.number("keys"),
-            row.number("head_dim"),
-            place.device,
-            batch=row.number("batch"),
-            kv_heads=row.number("kv_heads"),
-            causal=bool(row.number("causal")),
-            kernel=name,
-            sustained=mode == "sustained",
-            calibration=None if profile is None else profile.kernels,
-        )
-    )
-
-
-def _collective(row: Row, place: Place, profile: Profile | None) -> float:
-    return float(
-        collective_time(
-            str(row.sizes["op"]),
-            float(row.number("bytes")),
-            place.fabric,
-            launch="graph" if row.mode == "graph" else "stream",
-            settings=Settings(nccl=place.nccl),
-            calibration=None if profile is None else profile.curves,
-        )
-    )
+        pass
+    return None

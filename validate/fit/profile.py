@@ -1,5 +1,6 @@
 """Rows of a benchmark in, a calibration profile out."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,13 +8,11 @@ from typing import Any
 from costmodels.profiles.profile import Profile, load_profile
 from topology.base import InputError
 from topology.catalogue import Fabric, by_product, find_hardware, gpu_names
-from validate.fit.collectives import Recipe
+from validate.fit.collectives import Links, Recipe, fit_collectives
 from validate.fit.kernels import fit_kernels
-from validate.fit.links import Links, fit_hiding, fit_links
 from validate.fit.rows import Row
-from validate.fit.runtimes import communicator, fit_runtimes
+from validate.fit.runtimes import communicator, fit_hiding, fit_runtimes
 from validate.fit.text import to_toml
-from validate.fit.times import fit_times
 
 Manifest = Mapping[str, Any]
 
@@ -44,40 +43,40 @@ def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
     """
     name = hardware_of(measured.manifest)
     device = find_hardware(name).device
-    date = str(measured.manifest.get("date", ""))
     identity = f"fit {measured.source}"
-    kernels = fit_kernels(measured.rows, device, measured.source, identity)
-    fabric = fabric_of(measured.manifest, name)
-    links = fit_links(
-        measured.rows,
-        Links(
-            fabric=fabric,
-            recipes=recipes,
-            nccl=release_of(measured.manifest),
-            source=measured.source,
-            identity=identity,
-        ),
+    kernels, kernel_fits = fit_kernels(measured.rows, device, measured.source, identity)
+    links = Links(
+        fabric=fabric_of(measured.manifest, name),
+        recipes=recipes,
+        nccl=release_of(measured.manifest),
+        source=measured.source,
+        identity=identity,
     )
-    times, time_fits = fit_times(measured.rows, fabric, measured.source)
+    curves, curve_fits = fit_collectives(measured.rows, links)
     hiding = fit_hiding(measured.rows, measured.source)
     draft = Profile(
         hardware=name,
-        date=date,
+        date=str(measured.manifest.get("date", "")),
         source=measured.source,
         machine=_machine(measured.manifest),
         software=_software(measured.manifest),
-        kernels=kernels.calibration,
-        curves=replace(links.calibration, times=times),
-        runtimes=fit_runtimes(measured.rows, device, kernels.calibration, measured.source),
+        kernels=kernels,
+        curves=curves,
+        runtimes=fit_runtimes(measured.rows, device, kernels, measured.source),
         overlap=hiding.shares,
         overlap_start=hiding.starts,
         communicator=communicator(measured.rows, measured.source),
-        fits=(*kernels.fits, *links.fits, *time_fits),
+        fits=(*kernel_fits, *curve_fits),
     )
     if not draft.fits:
         good = sum(not row.error for row in measured.rows)
         raise InputError(f"{measured.source}: got {good} good rows, too few to fit anything")
     return load_profile(to_toml(draft), draft.name)
+
+
+def source_of(name: str, rows: str) -> str:
+    """Name the file of measured `rows`, with their digest."""
+    return f"{name}, sha256 {hashlib.sha256(rows.encode()).hexdigest()[:16]}"
 
 
 def hardware_of(manifest: Manifest) -> str:
@@ -101,10 +100,10 @@ def hardware_of(manifest: Manifest) -> str:
         raise InputError(f"measurements: got different GPUs ({', '.join(products)}), wanted one")
     if "MIG" in products[0] or "Enabled" in str(manifest.get("mig", "")):
         raise InputError(f"measurements: got a slice of a GPU ({products[0]}), wanted whole ones")
-    found = by_product(gpu_names(), products[0])
-    if found is None:
+    name = by_product(gpu_names(), products[0])
+    if name is None:
         raise InputError(f"measurements: {products[0]!r} is not in the catalogue of hardware")
-    return found
+    return name
 
 
 def fabric_of(manifest: Manifest, name: str) -> Fabric:
@@ -126,17 +125,17 @@ def release_of(manifest: Manifest) -> tuple[int, int]:
 def _machine(manifest: Manifest) -> tuple[tuple[str, str], ...]:
     machine = manifest["machine"]
     gpus = machine["gpus"]
-    found = {
+    texts = {
         "gpu": str(gpus[0]["name"]),
         "gpus": str(machine.get("ranks", len(gpus))),
         "memory": f"{int(gpus[0].get('memory_bytes', 0))} B",
         "power": str(manifest.get("power", "")).partition("\n")[0],
         "peer_access": "yes" if machine.get("peer_access") else "no",
     }
-    return tuple((key, text) for key, text in found.items() if text)
+    return tuple((key, text) for key, text in texts.items() if text)
 
 
 def _software(manifest: Manifest) -> tuple[tuple[str, str], ...]:
-    known = {str(key): str(text) for key, text in manifest.get("software", {}).items()}
-    known["driver"] = str(manifest.get("driver", "")).partition("\n")[0]
-    return tuple((key, text) for key, text in sorted(known.items()) if text)
+    texts = {str(key): str(text) for key, text in manifest.get("software", {}).items()}
+    texts["driver"] = str(manifest.get("driver", "")).partition("\n")[0]
+    return tuple((key, text) for key, text in sorted(texts.items()) if text)

@@ -1,22 +1,355 @@
-"""Profiles and calibrations as a person reads them: plain text or Markdown."""
+"""Profiles for people: what one holds and how far to trust it, and what two differ in."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal
 
-from costmodels.profiles.profile import Profile
-from topology.base import counted
-from validate.fit import table
-
-if TYPE_CHECKING:
-    from validate.calibrate import Calibrated
+from costmodels.collectives import collective_time
+from costmodels.kernels import attention_time, matmul_time, pointwise_time
+from costmodels.kernels.parameters import (
+    AttentionParameters,
+    MatmulParameters,
+    PointwiseParameters,
+)
+from costmodels.profiles.profile import Fit, Profile
+from planner.rendering.columns import aligned
+from topology.base import GIB, MIB, InputError, counted, format_seconds
+from topology.catalogue import find_hardware
+from validate.fit.rows import Row
 
 Style = Literal["table", "markdown"]
-Cells = Sequence[Sequence[str]]
+Record = MatmulParameters | PointwiseParameters | AttentionParameters
+FIT_HEADERS: Final = (
+    "table", "rows", "median", "worst", "held out", "its median", "ninth decile", "its worst"
+)  # fmt: skip
+VALUE_HEADERS: Final = ("parameter", "value", "standard error")
+DIFF_HEADERS: Final = ("parameter", "first", "second", "change", "in standard errors")
+ENTRY_HEADERS: Final = ("profile", "hardware", "used", "parts")
+EXAMPLE_HEADERS: Final = ("example", "first", "second", "change")
 
 
-def listed(profiles: Sequence[table.Entry], style: Style = "table") -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A profile under the name it is asked for by. default : used where no other is asked for."""
+
+    name: str
+    profile: Profile
+    default: bool
+
+    def used(self) -> str:
+        """Say when predictions take it."""
+        if self.default:
+            return f"by itself for {self.profile.hardware}"
+        machine = dict(self.profile.machine)
+        there = f"{machine.get('gpus', '1')} x {machine.get('gpu', self.profile.hardware)}"
+        return f"by name, or with --detect on {there}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A profile that was written to `output`, and the cases that could not be measured."""
+
+    profile: Profile
+    output: Path
+    failures: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        rows = fit_rows(self.profile)
+        return {
+            "profile": self.profile.name,
+            "output": str(self.output),
+            "tables": [dict(zip(FIT_HEADERS, row, strict=True)) for row in rows],
+            "failures": list(self.failures),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One fitted number; `error` is its relative standard error, NaN where nothing says."""
+
+    name: str
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One number in two profiles; NaN where one does not have it."""
+
+    name: str
+    first: float
+    second: float
+    sigmas: float
+
+
+def values(profile: Profile) -> list[Value]:
+    """List every fitted number."""
+    fits = dict(profile.fits)
+    numbers = [*_kernel_values(profile, fits), *_curve_values(profile, fits)]
+    for name, runtime in profile.runtimes:
+        for key in ("host_kernel", "host_collective", "memory"):
+            known = getattr(runtime, key)
+            if known is not None:
+                where = f"runtimes.{name}.{key}"
+                numbers.append(Value(name=where, value=known.value, error=math.nan))
+    for part in ("overlap", "overlap_start"):
+        for kind, known in getattr(profile, part):
+            numbers.append(Value(name=f"{part}.{kind}", value=known.value, error=math.nan))
+    return numbers
+
+
+def _records(profile: Profile) -> Iterator[tuple[str, Record]]:
+    """Yield the kernels' records, by their name in the file."""
+    kernels = profile.kernels
+    if kernels.matmul is not None:
+        yield "matmul", kernels.matmul
+    if kernels.pointwise is not None:
+        yield "pointwise", kernels.pointwise
+    for name, record in kernels.attention:
+        yield f"attention.{name}", record
+
+
+def _kernel_values(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[Value]:
+    for table, record in _records(profile):
+        for name, error in fits[table].standard_errors if table in fits else ():
+            field, _, place = name.partition("@")
+            value = getattr(record, field)
+            number = value[int(place)] if place else value
+            yield Value(name=f"{table}.{name}", value=float(number), error=error)
+
+
+def _curve_values(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[Value]:
+    for place, fitted in profile.curves.curves:
+        table = f"curves.{place}"
+        for name, error in fits[table].standard_errors if table in fits else ():
+            value = float(getattr(fitted.curve, name))
+            yield Value(name=f"{table}.{name}", value=value, error=error)
+
+
+def medians(profile: Profile) -> dict[str, float]:
+    """Median error of each table, by its name in the file."""
+    errors = {f"curves.{place}": fitted.median_error for place, fitted in profile.curves.curves}
+    errors |= {f"times.{times.place}": times.median_error for times in profile.curves.times}
+    return errors | {name: r.provenance.median_error for name, r in _records(profile)}
+
+
+def parts(profile: Profile) -> dict[str, int]:
+    """Count the numbers of each part that a profile has, such as ``matmul`` or ``curves``."""
+    counts = Counter(_part(value.name) for value in values(profile))
+    for times in profile.curves.times:
+        counts["times"] += len(times.sizes)
+    launch = sum(known is not None for known in (profile.curves.host, profile.curves.gap))
+    if launch:
+        counts["launch"] = launch
+    if profile.communicator is not None:
+        counts["memory"] = 1
+    return dict(counts)
+
+
+def _part(name: str) -> str:
+    """Name the part that a number belongs to.
+
+    >>> _part("attention.cudnn.tail"), _part("matmul.floor")
+    ('attention.cudnn', 'matmul')
+    """
+    first, _, rest = name.partition(".")
+    deep = first in ("attention", "runtimes")
+    return f"{first}.{rest.partition('.')[0]}" if deep else first
+
+
+def entries_to_dict(entries: Sequence[Entry]) -> dict[str, object]:
+    """Return what ``planner profile list --format json`` prints."""
+    return {
+        "profiles": [entry.name for entry in entries],
+        "details": [
+            {
+                "name": entry.name,
+                "hardware": entry.profile.hardware,
+                "date": entry.profile.date,
+                "default": entry.default,
+                "parts": parts(entry.profile),
+            }
+            for entry in entries
+        ],
+    }
+
+
+def part_rows(first: Profile, second: Profile) -> list[list[str]]:
+    """Write the parts that one of two profiles lacks, with how many numbers the other has."""
+    ours, theirs = parts(first), parts(second)
+    return [
+        [name, *(counted(had[name], "number") if name in had else "-" for had in (ours, theirs))]
+        for name in dict.fromkeys([*ours, *theirs])
+        if name not in ours or name not in theirs
+    ]
+
+
+def fit_rows(profile: Profile) -> list[list[str]]:
+    """Write how far to trust each table, a line each: the summary of a calibration."""
+    median = medians(profile)
+    return [
+        [
+            name,
+            str(fit.rows),
+            _percent(median.get(name, math.nan)),
+            _percent(fit.worst_error),
+            str(fit.held_out_rows),
+            _percent(fit.held_out_median_error),
+            _percent(fit.held_out_p90_error),
+            _percent(fit.held_out_worst_error),
+        ]
+        for name, fit in profile.fits
+    ]
+
+
+def failures_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    """List the cases that could not be measured, and why."""
+    return tuple(f"{row.key}: {row.error}" for row in rows if row.error)
+
+
+def value_rows(profile: Profile) -> list[list[str]]:
+    """Write every fitted number, a line each."""
+    return [[v.name, f"{v.value:.4g}", _percent(v.error)] for v in values(profile)]
+
+
+def changes(first: Profile, second: Profile) -> list[Change]:
+    """Compare two profiles number by number.
+
+    Raises
+    ------
+    InputError
+        If they are of different hardware.
+    """
+    if first.hardware != second.hardware:
+        raise InputError(
+            f"profiles of {first.hardware} and {second.hardware}: wanted the same hardware"
+        )
+    ours = {value.name: value for value in values(first)}
+    theirs = {value.name: value for value in values(second)}
+    missing = Value(name="", value=math.nan, error=math.nan)
+    return [
+        _change(name, ours.get(name, missing), theirs.get(name, missing))
+        for name in dict.fromkeys([*ours, *theirs])
+    ]
+
+
+def _change(name: str, first: Value, second: Value) -> Change:
+    spread = math.hypot(first.error, second.error)
+    ratio = second.value / first.value if first.value else math.nan
+    sigmas = abs(math.log(ratio)) / spread if spread > 0 and ratio > 0 else math.nan
+    return Change(name=name, first=first.value, second=second.value, sigmas=sigmas)
+
+
+def change_rows(first: Profile, second: Profile) -> list[list[str]]:
+    """Write the differences of two profiles, a line each, in the parts that both have."""
+    alone = {row[0] for row in part_rows(first, second)}
+    return [
+        [
+            change.name,
+            _number(change.first),
+            _number(change.second),
+            _signed(change.first, change.second),
+            "-" if math.isnan(change.sigmas) else f"{change.sigmas:.1f}",
+        ]
+        for change in changes(first, second)
+        if _part(change.name) not in alone
+    ]
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}"
+
+
+def examples(profile: Profile) -> dict[str, float]:
+    """Seconds of a few operations that people know."""
+    node = find_hardware(profile.hardware)
+    device, kernels = node.device, profile.kernels
+    times = {
+        "product 4096 x 12288 x 3072": matmul_time(
+            4096, 12288, 3072, device, sustained=True, calibration=kernels
+        ),
+        "attention 24 x 4608 x 4608 x 128": attention_time(
+            24, 4608, 4608, 128, device, sustained=True, calibration=kernels
+        ),
+        "copy of 1 GiB": pointwise_time(2.0 * GIB, device, kernels),
+    }
+    pair = node.fabric(2)
+    for op in ("all_reduce", "all_gather", "all_to_all", "send_recv"):
+        for size in (MIB, 64 * MIB):
+            name = f"{op} of {size // MIB} MiB on 2"
+            times[name] = collective_time(op, float(size), pair, calibration=profile.curves)
+    return {name: float(time) for name, time in times.items()}
+
+
+def example_rows(first: Profile, second: Profile) -> list[list[str]]:
+    """Write what two profiles say of the examples, a line each."""
+    ours, theirs = examples(first), examples(second)
+    return [
+        [name, format_seconds(ours[name]), format_seconds(time), _signed(ours[name], time)]
+        for name, time in theirs.items()
+    ]
+
+
+def to_dict(profile: Profile, name: str = "") -> dict[str, object]:
+    """Return what ``planner profile show --format json`` prints."""
+    median = medians(profile)
+    return {
+        "name": name or profile.name,
+        "measured_as": profile.name,
+        "hardware": profile.hardware,
+        "date": profile.date,
+        "source": profile.source,
+        "machine": dict(profile.machine),
+        "software": dict(profile.software),
+        "fits": {
+            name: _finite({"median_error": median.get(name, math.nan), **asdict(fit)})
+            | {"standard_errors": dict(fit.standard_errors)}
+            for name, fit in profile.fits
+        },
+        "values": {v.name: _finite(asdict(v)) for v in values(profile)},
+    }
+
+
+def diff_to_dict(
+    first: Profile, second: Profile, called: tuple[str, str] = ("", "")
+) -> dict[str, object]:
+    """Return what ``planner profile diff --format json`` prints."""
+    ours, theirs = examples(first), examples(second)
+    return {
+        "first": called[0] or first.name,
+        "second": called[1] or second.name,
+        "parts": {"first": parts(first), "second": parts(second)},
+        "changes": [_finite(asdict(change)) for change in changes(first, second)],
+        "examples_s": {name: [ours[name], theirs[name]] for name in ours},
+    }
+
+
+def _finite(row: dict[str, object]) -> dict[str, object]:
+    """Write what is not known as None: JSON has no NaN."""
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def _signed(first: float, second: float) -> str:
+    if not first or math.isnan(first) or math.isnan(second):
+        return "-"
+    return f"{100 * (second / first - 1):+.1f} %"
+
+
+def listed(entries: Sequence[Entry], style: Style = "table") -> str:
     """Say of each profile what it is for."""
-    return lines(table.ENTRY_HEADERS, table.entry_rows(profiles), style, words=True)
+    rows = []
+    for entry in entries:
+        kinds = dict.fromkeys(name.partition(".")[0] for name in parts(entry.profile))
+        rows.append([entry.name, entry.profile.hardware, entry.used(), ", ".join(kinds)])
+    return lines(ENTRY_HEADERS, rows, style, words=True)
 
 
 def show(profile: Profile, style: Style = "table", name: str = "") -> str:
@@ -26,21 +359,14 @@ def show(profile: Profile, style: Style = "table", name: str = "") -> str:
     ----------
     name : what it was asked for by; its own name where left out.
     """
-    machine = [[key, text] for key, text in (*profile.machine, *profile.software)]
-    parts = [
-        _titled(f"{_called(profile, name)}: {profile.source}", style),
-        lines(("machine", ""), machine, style),
-        lines(table.FIT_HEADERS, table.fit_rows(profile), style),
-        lines(table.VALUE_HEADERS, table.value_rows(profile), style),
+    called = profile.name if name in ("", profile.name) else f"{name} ({profile.name})"
+    sections = [
+        _titled(f"{called}: {profile.source}", style),
+        lines(("machine", ""), (*profile.machine, *profile.software), style),
+        lines(FIT_HEADERS, fit_rows(profile), style),
+        lines(VALUE_HEADERS, value_rows(profile), style),
     ]
-    return "\n\n".join(parts)
-
-
-def _called(profile: Profile, name: str) -> str:
-    """Name a profile as it was asked for, and what it was measured on where that does not say."""
-    if not name or name == profile.name:
-        return profile.name
-    return f"{name} ({profile.name})"
+    return "\n\n".join(sections)
 
 
 def diff(
@@ -60,31 +386,30 @@ def diff(
     InputError
         If they are of different hardware.
     """
-    names = [name or one.name for name, one in zip(called, (first, second), strict=True)]
-    apart = table.part_rows(first, second)
-    every = table.change_rows(first, second)
+    names = [name or p.name for name, p in zip(called, (first, second), strict=True)]
+    lacking = part_rows(first, second)
+    every = change_rows(first, second)
     changed = [row for row in every if row[1] != row[2]]
-    alike = counted(len(every) - len(changed), "parameter")
-    parts = [
+    sections = [
         _titled(" and ".join(names), style),
-        lines(table.EXAMPLE_HEADERS, table.example_rows(first, second), style),
-        *([lines(("in one of them", "first", "second"), apart, style)] if apart else []),
-        *([lines(table.DIFF_HEADERS, changed, style)] if changed else []),
-        f"alike in both: {alike}",
+        lines(EXAMPLE_HEADERS, example_rows(first, second), style),
+        *([lines(("in one of them", "first", "second"), lacking, style)] if lacking else []),
+        *([lines(DIFF_HEADERS, changed, style)] if changed else []),
+        f"alike in both: {counted(len(every) - len(changed), 'parameter')}",
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(sections)
 
 
-def calibrated(found: "Calibrated", style: Style = "table") -> str:
+def calibrated(made: Calibrated, style: Style = "table") -> str:
     """Say what a calibration wrote, how good it is, and what could not be measured."""
-    parts = [
-        _titled(f"{found.profile.name}: {found.output}", style),
-        lines(found.headers, found.summary, style),
+    sections = [
+        _titled(f"{made.profile.name}: {made.output}", style),
+        lines(FIT_HEADERS, fit_rows(made.profile), style),
     ]
-    if found.failures:
-        failed = [text.partition(": ")[::2] for text in found.failures]
-        parts.append(lines(("not measured", "because"), failed, style))
-    return "\n\n".join(parts)
+    if made.failures:
+        failed = [text.partition(": ")[::2] for text in made.failures]
+        sections.append(lines(("not measured", "because"), failed, style))
+    return "\n\n".join(sections)
 
 
 def _titled(text: str, style: Style) -> str:
@@ -92,28 +417,15 @@ def _titled(text: str, style: Style) -> str:
 
 
 def lines(
-    headers: Sequence[str], rows: Cells, style: Style = "table", *, words: bool = False
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    style: Style = "table",
+    *,
+    words: bool = False,
 ) -> str:
-    """Write a table; columns after the first lean right, unless they hold words.
-
-    >>> print(lines(("name", "value"), [["a", "1.5"], ["longer", "10"]], "table"))
-    name    value
-    a         1.5
-    longer     10
-    """
+    """Write a table; columns after the first lean right, unless they hold words."""
     if style == "markdown":
         from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
 
         return markdown(headers, rows)
-    every = [headers, *rows]
-    widths = [max(len(row[place]) for row in every) for place in range(len(headers))]
-    lean = "<" if words else ">"
-    return "\n".join(
-        "  ".join(
-            [
-                f"{row[0]:<{widths[0]}}",
-                *(f"{cell:{lean}{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)),
-            ]
-        ).rstrip()
-        for row in every
-    )
+    return "\n".join(aligned([headers, *rows], left=len(headers) if words else 1))

@@ -1,12 +1,20 @@
-"""Results as lines of JSON: one row a measurement, written as soon as it is known."""
+"""Results, one row a measurement: lines of JSON as soon as they are known, a CSV table to keep.
 
+In the table, what a row says besides the usual statistics stands in one column, ``share=0.33
+messages=25``; the sizes of a case are those in its key. Either is read back as the same rows.
+"""
+
+import csv
+import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from topology.base import InputError
 
+COLUMNS: Final = ("case", "mode", "rank", "seconds", "low", "high", "repeats", "more", "error")
+STATISTICS: Final = COLUMNS[3:7]
 _TEXTS: Final = ("key", "family", "mode", "error")
 
 
@@ -111,3 +119,72 @@ def whole(text: str) -> str:
 def done(rows: Iterable[Row]) -> frozenset[str]:
     """Keys of the cases that need not run again: measured, or failed once."""
     return frozenset(row.key for row in rows)
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """Write rows as CSV, in the order of their cases; equal cases keep their order."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for row in sorted(rows, key=lambda row: row.key):
+        more = {name: value for name, value in row.values.items() if name not in STATISTICS}
+        usual = [_number(row.values[n]) if n in row.values else "" for n in STATISTICS]
+        other = " ".join(f"{name}={_number(value)}" for name, value in more.items())
+        table.writerow([row.key, row.mode, row.rank, *usual, other, row.error])
+    return text.getvalue()
+
+
+def read_csv(text: str, name: str = "rows.csv") -> list[Row]:
+    """Read what `to_csv` wrote.
+
+    Raises
+    ------
+    InputError
+        If the columns are others, or a line is no row.
+
+    Examples
+    --------
+    >>> row = Row(
+    ...     key="pointwise how=copy bytes=4096", family="pointwise",
+    ...     sizes={"how": "copy", "bytes": 4096}, mode="short", values={"seconds": 2e-6},
+    ... )
+    >>> read_csv(to_csv([row])) == [row]
+    True
+    """
+    table = csv.DictReader(text.splitlines())
+    if tuple(table.fieldnames or ()) != COLUMNS:
+        raise InputError(f"{name}: got {text[:40]!r}, wanted columns {', '.join(COLUMNS)}")
+    return list(_table_rows(table, name))
+
+
+def _table_rows(table: Iterable[Mapping[str, str]], name: str) -> Iterator[Row]:
+    for number, cells in enumerate(table, 2):
+        try:
+            usual = {key: float(cells[key]) for key in STATISTICS if cells[key]}
+            more = {key: float(value) for key, value in _pairs(cells["more"])}
+            yield Row(
+                key=cells["case"],
+                family=cells["case"].split()[0],
+                sizes={key: _size(value) for key, value in _pairs(cells["case"])},
+                mode=cells["mode"],
+                values=usual | more,
+                rank=int(cells["rank"]),
+                error=cells["error"],
+            )
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError):
+            raise InputError(f"{name}, line {number}: wanted one measurement") from None
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for word in text.split():
+        key, equals, value = word.partition("=")
+        if equals:
+            yield key, value
+
+
+def _size(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"

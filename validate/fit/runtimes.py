@@ -1,7 +1,8 @@
-"""Fit what PyTorch costs beyond its kernels: launches, extra traffic, memory."""
+"""Fit what PyTorch costs beyond its kernels: launches, extra traffic, memory, messages beside."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from costmodels.profiles.profile import RuntimeCalibration
 from costmodels.runtime import Fusion
 from topology.base import Sourced
 from topology.catalogue import Device
-from validate.fit.links import host_of_calls
+from validate.fit.collectives import host_of_calls
 from validate.fit.rows import Row
 
 KERNELS: Final[Mapping[str, int]] = {"eager": 5, "compiled": 4}
@@ -38,32 +39,27 @@ def fit_runtimes(
     rows: Sequence[Row], device: Device, calibration: KernelCalibration, source: str
 ) -> tuple[tuple[str, RuntimeCalibration], ...]:
     """Describe each runtime of PyTorch that the rows say something about."""
-    found = []
+    runtimes = []
     for name, (stack, way) in WAYS.items():
         host = _host_of_kernel(rows, stack)
         functions = tuple(_functions(rows, way, device, calibration))
-        calls = host_of_calls(rows)
         if host is not None or functions:
             runtime = RuntimeCalibration(
                 host_kernel=_sourced(host, source),
-                host_collective=_sourced(calls, source),
-                memory=_sourced(_memory(rows, "attention"), source),
+                host_collective=_sourced(host_of_calls(rows), source),
+                memory=_sourced(_memory(rows, "attention", "bytes"), source),
                 functions=functions,
             )
-            found.append((name, runtime))
-    return tuple(found)
+            runtimes.append((name, runtime))
+    return tuple(runtimes)
 
 
 def communicator(rows: Sequence[Row], source: str) -> Sourced | None:
     """Bytes that one more communicator takes: the second, or the first where there is no other."""
     for stage in ("second", "communicator"):
-        found = [
-            row.values["more_bytes"]
-            for row in rows
-            if row.family == "memory" and not row.error and row.sizes["stage"] == stage
-        ]
-        if found and max(found) > 0:
-            return _sourced(max(found), source)
+        more = _memory(rows, stage, "more_bytes")
+        if more:
+            return _sourced(more, source)
     return None
 
 
@@ -71,27 +67,27 @@ def _sourced(value: float | None, source: str) -> Sourced | None:
     return None if value is None else Sourced(value=value, kind="measured", source=source)
 
 
-def _memory(rows: Sequence[Row], stage: str) -> float | None:
-    """Bytes in use by the process at a stage, before any communicator."""
-    found = [
-        row.values["bytes"]
+def _memory(rows: Sequence[Row], stage: str, value: str) -> float | None:
+    """Return the most of a value in bytes that a process had at a stage; None without any."""
+    sizes = [
+        row.values[value]
         for row in rows
         if row.family == "memory" and not row.error and row.sizes["stage"] == stage
     ]
-    return max(found) if found else None
+    return max(sizes, default=None)
 
 
 def _host_of_kernel(rows: Sequence[Row], way: str) -> float | None:
     """Seconds of host time a kernel: from two depths of one stack, so that what is once drops."""
-    found = {
+    seconds = {
         row.number("layers"): row.seconds
         for row in rows
         if row.family == "stack" and not row.error and row.sizes["way"] == way
     }
-    if len(found) < 2:
+    if len(seconds) < 2:
         return None
-    shallow, deep = min(found), max(found)
-    each = (found[deep] - found[shallow]) / (deep - shallow) / KERNELS[way]
+    shallow, deep = min(seconds), max(seconds)
+    each = (seconds[deep] - seconds[shallow]) / (deep - shallow) / KERNELS[way]
     return max(each, 0.0)
 
 
@@ -104,9 +100,9 @@ def _functions(
             continue
         sample = Sample(traffic=row.values["traffic_bytes"], seconds=row.seconds)
         samples.setdefault(str(row.sizes["name"]), []).append(sample)
-    for name, found in sorted(samples.items()):
-        if len(found) >= 2:
-            yield name, fusion_of(found, device, calibration)
+    for name, measured in sorted(samples.items()):
+        if len(measured) >= 2:
+            yield name, fusion_of(measured, device, calibration)
 
 
 def fusion_of(
@@ -137,3 +133,41 @@ def fusion_of(
             traffic = round(float(TRAFFIC[place]), 2)
             best = (float(miss[place]), Fusion(traffic=traffic, kernels=kernels))
     return best[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hiding:
+    """By kind of collective: share that compute hides, and of a message's time above what."""
+
+    shares: tuple[tuple[str, Sourced], ...]
+    starts: tuple[tuple[str, Sourced], ...]
+
+
+def fit_hiding(rows: Sequence[Row], source: str) -> Hiding:
+    """Fit what compute hides of each kind of collective, see `costmodels.overlap`."""
+    seen: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row.family == "beside" and not row.error:
+            each = row.values["communication"] / row.values["messages"]
+            share = min(1.0, row.values["share"])
+            seen.setdefault(str(row.sizes["op"]), []).append((each, share))
+    shares, starts = [], []
+    for op, cases in sorted(seen.items()):
+        share, start = _hiding(cases)
+        low, high = min(share for _, share in cases), max(share for _, share in cases)
+        note = f"{low:.2f} to {high:.2f} in {len(cases)} cases"
+        measured = partial(Sourced, kind="measured", source=source)
+        shares.append((op, measured(value=share, note=note)))
+        starts.append((op, measured(value=start)))
+    return Hiding(shares=tuple(shares), starts=tuple(starts))
+
+
+def _hiding(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Fit ``seen share = share (1 - start / seconds)``; one share where sizes say no more."""
+    each, shares = np.array(seen).T
+    if np.ptp(each) < np.mean(each):
+        return float(np.median(shares)), 0.0
+    design = np.stack([np.ones_like(each), -1.0 / each], axis=1)
+    share, lost = np.linalg.lstsq(design, shares)[0]
+    share = min(max(float(share), 0.01), 1.0)
+    return share, max(float(lost), 0.0) / share

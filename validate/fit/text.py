@@ -2,19 +2,28 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Final
 
-from costmodels.collectives.parameters import Fitted
+from costmodels.collectives.curve import Curve
+from costmodels.collectives.parameters import UNITS, Fitted
 from costmodels.collectives.times import Times
+from costmodels.kernels.parameters import UNITS as KERNEL_UNITS
+from costmodels.kernels.parameters import Parameters, Provenance
 from costmodels.profiles.profile import FORMAT, Fit, Profile, RuntimeCalibration
-from topology.base import Sourced
-from validate.fit import collectives as fit_collectives
-from validate.fit import records as fit_kernels
-from validate.fit.collectives import CurveFit
+from topology.base import Sourced, parse
 
 MIB = 2**20
 MICROSECONDS = 10**6
 GIGA = 10**9
+_WRITTEN: Final = {
+    "1": (1.0, ""),
+    "s": (parse("1 us", "s"), "us"),
+    "B/s": (parse("1 GB/s", "B/s"), "GB/s"),
+    "FLOP/s": (parse("1 TFLOP/s", "FLOP/s"), "TFLOP/s"),
+    "W": (1.0, "W"),
+}
 
 
 def to_toml(profile: Profile) -> str:
@@ -59,22 +68,21 @@ def _texts(name: str, pairs: tuple[tuple[str, str], ...]) -> str:
 def _kernels(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[str]:
     known = profile.kernels
     if known.matmul is not None:
-        yield fit_kernels.to_toml("matmul", known.matmul)
+        yield record_to_toml("matmul", known.matmul)
         yield _fit("matmul", fits.get("matmul"))
     if known.pointwise is not None:
-        yield fit_kernels.to_toml("pointwise", known.pointwise)
+        yield record_to_toml("pointwise", known.pointwise)
         yield _fit("pointwise", fits.get("pointwise"))
     for name, found in known.attention:
-        yield fit_kernels.to_toml(f"attention.{name}", found)
+        yield record_to_toml(f"attention.{name}", found)
         yield _fit(f"attention.{name}", fits.get(f"attention.{name}"))
 
 
 def _curves(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[str]:
     for place, fitted in profile.curves.curves:
         name = f"curves.{place}"
-        fit = fits.get(name)
-        yield fit_collectives.to_toml(name, _curve_fit(fitted, fit), fitted.source, fitted.kind)
-        yield _fit(name, fit)
+        yield curve_to_toml(name, fitted)
+        yield _fit(name, fits.get(name))
 
 
 def _times(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[str]:
@@ -102,17 +110,73 @@ def _seen(name: str, times: Times) -> str:
     )
 
 
-def _curve_fit(fitted: Fitted, fit: Fit | None) -> CurveFit:
-    return CurveFit(
-        curve=fitted.curve,
-        rows=0 if fit is None else fit.rows,
-        ops=fitted.ops,  # type: ignore[arg-type]  # they were read as operations
-        smallest=fitted.smallest,
-        largest=fitted.largest,
-        ranks=fitted.ranks,
-        median_error=fitted.median_error,
-        worst_error=fitted.worst_error,
-    )
+def record_to_toml(name: str, record: Parameters) -> str:
+    """Write a record as a table that `costmodels.kernels.parameters.load` reads.
+
+    Numbers keep four digits, more would pretend; values that are the default are left out.
+    """
+    lines = [f"[{name}]", *_provenance_lines(record.provenance)]
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.name != "provenance" and value != field.default:
+            lines.append(f"{field.name} = {_written(field.name, value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _provenance_lines(seen: Provenance) -> list[str]:
+    lines = [
+        f'kind = "{seen.kind}"',
+        f'source = "{seen.source}"',
+        f"hardware = [{_names(seen.hardware)}]",
+        f"compute_capabilities = [{_names(seen.compute_capabilities)}]",
+    ]
+    if seen.rows:
+        errors = f'median_error = "{seen.median_error:.3f}"', f'p90_error = "{seen.p90_error:.3f}"'
+        lines += [f"rows = {seen.rows}", *errors]
+    if seen.ranges:
+        pairs = ", ".join(f'{key} = "{a:.0f}..{b:.0f}"' for key, a, b in seen.ranges)
+        lines.append(f"ranges = {{ {pairs} }}")
+    return lines
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _written(name: str, value: float | tuple[float, ...]) -> str:
+    if isinstance(value, tuple):
+        return f"[{_names([f'{item:.4g}' for item in value])}]"
+    scale, unit = _WRITTEN[KERNEL_UNITS.get(name, "1")]
+    return '"' + f"{value / scale:.4g} {unit}".strip() + '"'
+
+
+def curve_to_toml(name: str, fitted: Fitted) -> str:
+    """Write a fitted curve as a table that `costmodels.collectives.parameters` reads."""
+    defaults = asdict(Curve(launch=fitted.curve.launch, efficiency=fitted.curve.efficiency))
+    lines = [f"[{name}]", f'kind = "{fitted.kind}"', f'source = "{fitted.source}"']
+    for key, value in asdict(fitted.curve).items():
+        if key in ("launch", "efficiency") or value != defaults[key]:
+            lines.append(f'{key} = "{_quantity(value, UNITS.get(key, ""))}"')
+    fewest, most = fitted.ranks
+    lines += [
+        f'ops = "{", ".join(fitted.ops)}"',
+        f'smallest = "{fitted.smallest:.0f} B"',
+        f'largest = "{fitted.largest:.0f} B"',
+        f'ranks = "{fewest}..{most}"',
+        f'median_error = "{fitted.median_error:.3f}"',
+        f'worst_error = "{fitted.worst_error:.3f}"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quantity(value: float, unit: str) -> str:
+    if unit == "s":
+        return _microseconds(value)
+    if unit == "B":
+        return f"{value:.0f} B"
+    if unit == "B/s":
+        return f"{value / GIGA:.4g} GB/s"
+    return f"{value:.4g}"
 
 
 def _fit(name: str, fit: Fit | None) -> str:

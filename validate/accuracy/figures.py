@@ -1,0 +1,64 @@
+"""Tables of figures, and how far the models are from a group of them."""
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from topology.base import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Relative errors of one group: predicted over measured, less one.
+
+    median, p90, worst : of the absolute value. bias : the median with its sign.
+    """
+
+    group: tuple[str, ...]
+    rows: int
+    median: float
+    p90: float
+    worst: float
+    bias: float
+
+
+def score(group: str, errors: Iterable[float]) -> Score:
+    """Put the relative errors of one group into numbers.
+
+    >>> score("a pair", [-0.1, 0.3])
+    Score(group=('a pair',), rows=2, median=0.2, p90=0.28, worst=0.3, bias=0.09999999999999999)
+    """
+    signed = np.array(list(errors))
+    size = np.abs(signed)
+    return Score(
+        group=(group,),
+        rows=signed.size,
+        median=float(np.median(size)),
+        p90=float(np.quantile(size, 0.9)),
+        worst=float(size.max()),
+        bias=float(np.median(signed)),
+    )
+
+
+def read_table(text: str, columns: Sequence[str], what: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV `text`, each with its source.
+
+    Parameters
+    ----------
+    columns : those that it must have; it may have others. what : names the table in errors.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, or a row has no source.
+    """
+    table = csv.DictReader(text.splitlines())
+    missing = set(columns) - set(table.fieldnames or ())
+    if missing:
+        raise InputError(f"figures of {what}: missing columns {sorted(missing)}")
+    for number, row in enumerate(table, 2):
+        if not (row["source"] or "").strip():
+            raise InputError(f"figures of {what}, line {number}: no source")
+        yield row
