@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.program.ops import Attention
-from planner.tensorrt.rows import Numbers, standing
+from costmodels.program.rows import Numbers, attention_positions
 from planner.tensorrt.sheet import Draft, Value
 from planner.tensorrt.write import elementwise, scaled, shuffle, unary
 
@@ -34,9 +34,7 @@ def attend(draft: Draft, op: Attention, inputs: Sequence[Value], ranks: int = 1)
     small = scaled(draft, q, float(1 / np.sqrt(op.size)), f"{name}.scaled")
     query = _heads(draft, small, op.heads, op.size)
     key, value = (_heads(draft, x, op.key_value_heads, op.size) for x in (k, v))
-    places = [
-        (standing(op.query_spans, index), standing(op.key_spans, index)) for index in draft.indices
-    ]
+    places = [attention_positions(op, index) for index in draft.indices]
     plain = _is_plain_causal(op, places)
     mask = [] if plain or ranks > 1 else _mask(draft, op, places)
     out = draft.add(

@@ -1,14 +1,13 @@
 """Row-wise functions as layers; sums and roots in 32 bits."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Final
 
 import numpy as np
 
 from costmodels.program.ops import Pointwise, Tensor
+from costmodels.program.rows import rotary_angles
 from planner.tensorrt.learned import Learned, of_heads, of_norm
-from planner.tensorrt.rows import standing
 from planner.tensorrt.sheet import Draft, Dtype, Value
 from planner.tensorrt.write import (
     activation,
@@ -159,23 +158,11 @@ def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
     """Cosines and sines of every row's angles, ``[1, rows, 1, size / 2]``; each rank its rows."""
     key = ("angles", op.spans, op.size)
     if (*key, "cos") not in draft.known:
-        streams = np.concatenate(
-            [np.full(int(span.rows), len(span.stream) / 7) for span in op.spans]
-        )
-        angles = [
-            _angle(op.size) * (standing(op.spans, index) + streams)[:, None]
-            for index in draft.indices
-        ]
+        angles = [rotary_angles(op, index) for index in draft.indices]
         for name, function in (("cos", np.cos), ("sin", np.sin)):
             tables = [function(angle).astype(np.float32)[None, :, None] for angle in angles]
             draft.known[*key, name] = draft.table(tables, name)
     return draft.known[*key, "cos"], draft.known[*key, "sin"]
-
-
-@cache
-def _angle(size: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    half = size // 2
-    return np.asarray(0.01 ** (np.arange(half) / half))
 
 
 def _route(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:

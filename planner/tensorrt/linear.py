@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from costmodels.program.ops import Depthwise, LinearAttention, Rearrange
+from costmodels.program.rows import chunk_of
 from planner.tensorrt.products import named_weight
-from planner.tensorrt.sheet import Draft, Index, Value
+from planner.tensorrt.sheet import Draft, Value
 from planner.tensorrt.write import (
     activation,
     cast,
@@ -120,7 +121,7 @@ def surround(draft: Draft, op: Rearrange, inputs: Sequence[Value]) -> list[Value
     none = np.zeros((batch, halo, features), np.float32)
     zeros = cast(draft, draft.constant(none, "none"), x.dtype, f"{name}.none")
     every = concat(draft, (flat, zeros), 1, f"{name}.every")
-    places = [_place(op, index) for index in draft.indices]
+    places = [chunk_of(op.spans[0], index) for index in draft.indices]
     sides = [
         [_neighbour(place + step, ranks, halo, first=step > 0) for place in places]
         for step in (-1, 1)
@@ -130,14 +131,6 @@ def surround(draft: Draft, op: Rearrange, inputs: Sequence[Value]) -> list[Value
         for number, wanted in enumerate(sides)
     )
     return [concat(draft, (before, x, after), 1, name)]
-
-
-def _place(op: Rearrange, index: Index) -> int:
-    """Say which of all chunks is a rank's."""
-    place = 0
-    for axis, degree in op.spans[0].axes:
-        place = place * degree + index[axis]
-    return place
 
 
 def _neighbour(

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.program.ops import Rearrange
+from costmodels.program.rows import Numbers, joined_rows, latest_rank, positions_of, row_sources
 from planner.tensorrt.linear import borders, surround
-from planner.tensorrt.rows import Numbers, sources, standing, targets
 from planner.tensorrt.runner.shares import own_features
 from planner.tensorrt.sheet import Draft, Value
 from planner.tensorrt.write import concat, gather, shuffle, take
@@ -57,7 +57,7 @@ def _concat_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
 
 
 def _shard(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    wanted = [standing(op.spans, index) for index in draft.indices]
+    wanted = [positions_of(op.spans, index) for index in draft.indices]
     return [pick(draft, inputs[0], wanted, 1, op.outputs[0].name)]
 
 
@@ -102,13 +102,15 @@ def _unpack_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     (x,), name = inputs, op.outputs[0].name
     degree, batch, rows, width = x.shape
     flat = shuffle(draft, x, (batch, degree * rows, width), f"{name}.flat", first=(1, 0, 2, 3))
-    wanted = [sources(op.spans, op.axis, op.degree, index) for index in draft.indices]
+    wanted = [row_sources(op.spans, op.axis, op.degree, index) for index in draft.indices]
     return [pick(draft, flat, wanted, 1, name)]
 
 
 def _pack_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     (x,), name = inputs, op.outputs[0].name
-    wanted = [targets(op.spans, op.axis, op.degree, index) for index in draft.indices]
+    wanted = [
+        joined_rows(op.spans, op.axis, op.degree, index).reshape(-1) for index in draft.indices
+    ]
     flat = pick(draft, x, wanted, 1, f"{name}.flat")
     batch, rows, width = flat.shape
     shape = (batch, op.degree, rows // op.degree, width)
@@ -124,17 +126,15 @@ def _unstack(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
 
 
 def _last(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    wanted = [_top(standing(op.spans, index)) for index in draft.indices]
+    wanted = [np.array([np.argmax(positions_of(op.spans, index))]) for index in draft.indices]
     return [pick(draft, inputs[0], wanted, 1, op.outputs[0].name)]
 
 
 def _latest(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     """Keep the row of the rank whose rows reach furthest."""
     (x,), name = inputs, op.outputs[0].name
-    wanted = []
-    for index in draft.indices:
-        ranks = [{**index, op.axis: rank} for rank in range(op.degree)]
-        wanted.append(_top(np.array([standing(op.spans, one).max() for one in ranks])))
+    (span,) = op.spans
+    wanted = [np.array([latest_rank(span, op.axis, op.degree, index)]) for index in draft.indices]
     row = pick(draft, x, wanted, 0, f"{name}.row")
     return [shuffle(draft, row, x.shape[1:], name)]
 
@@ -145,10 +145,6 @@ def _hop(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     wanted = [np.array([(index[op.axis] - op.turn) % op.degree]) for index in draft.indices]
     chunk = pick(draft, x, wanted, 0, f"{name}.chunk")
     return [shuffle(draft, chunk, x.shape[1:], name)]
-
-
-def _top(numbers: Numbers) -> Numbers:
-    return np.array([int(np.argmax(numbers))])
 
 
 _MOVES: Final[dict[str, Callable[[Draft, Rearrange, Values], list[Value]]]] = {

@@ -5,8 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program.ops import Attention, Depthwise, LinearAttention, Pointwise, Rearrange, Span
-from costmodels.program.rows import positions
+from costmodels.program.ops import Attention, Depthwise, LinearAttention, Pointwise, Rearrange
+from costmodels.program.rows import (
+    attention_positions,
+    chunk_of,
+    joined_rows,
+    latest_rank,
+    positions,
+    rotary_angles,
+)
 from validate.reference.weights import Array, own_features
 
 EPSILON = 1e-12
@@ -83,13 +90,7 @@ def depthwise(op: Depthwise, x: Array, weight: Array, index: Mapping[str, int]) 
 
 
 def _visible(op: Attention, index: Mapping[str, int]) -> NDArray[np.bool_]:
-    there = dict(index)
-    if op.turn is not None:
-        axis, step = op.turn
-        degree = next(d for s in op.key_spans for a, d in s.axes if a == axis)
-        there[axis] = (index[axis] - step) % degree
-    queries = np.concatenate([positions(span, index) for span in op.query_spans])
-    keys = np.concatenate([positions(span, there) for span in op.key_spans])
+    queries, keys = attention_positions(op, index)
     visible: NDArray[np.bool_] = np.broadcast_to(keys >= 0, (len(queries), len(keys)))
     if op.causal:
         visible = visible & (keys[None] <= queries[:, None])
@@ -165,9 +166,7 @@ def _rotary(op: Pointwise, x: Array, index: Mapping[str, int]) -> Array:
     query, key = op.heads
     rows = x.reshape(*x.shape[:2], -1, op.size)
     both, value = rows[:, :, : query + key], rows[:, :, query + key :]
-    places = np.concatenate([positions(span, index) + len(span.stream) / 7 for span in op.spans])
-    half = op.size // 2
-    angle = places[:, None] * 0.01 ** (np.arange(half) / half)
+    angle, half = rotary_angles(op, index), op.size // 2
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
     normed = _norm(both)
     low, high = normed[..., :half], normed[..., half:]
@@ -238,10 +237,7 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             place = int(np.argmax(positions(op.spans[0], index)))
             return [first[:, place : place + 1]]
         case "latest":
-            tops = [
-                positions(op.spans[0], {**index, op.axis: rank}).max() for rank in range(op.degree)
-            ]
-            return [first[int(np.argmax(tops))]]
+            return [first[latest_rank(op.spans[0], op.axis, op.degree, index)]]
         case "hop":
             return [first[(index[op.axis] - op.turn) % op.degree]]
         case "borders":
@@ -260,10 +256,7 @@ def _take(x: Array, rows: NDArray[np.int64]) -> Array:
 
 def _surround(op: Rearrange, x: Array, edges: Array, index: Mapping[str, int]) -> Array:
     """Lay the last rows of the chunk before, and the first of the next, around a chunk."""
-    place = 0
-    for axis, degree in op.spans[0].axes:
-        place = place * degree + index[axis]
-    halo = edges.shape[2] // 2
+    place, halo = chunk_of(op.spans[0], index), edges.shape[2] // 2
     none = np.zeros_like(edges[0, :, :halo])
     before = edges[place - 1, :, halo:] if place else none
     after = edges[place + 1, :, :halo] if place + 1 < len(edges) else none
@@ -278,31 +271,13 @@ def _unpack_heads(op: Rearrange, x: Array) -> Array:
     return out
 
 
-def _places(
-    spans: Sequence[Span], axis: str, index: Mapping[str, int], degree: int
-) -> list[NDArray[np.int64]]:
-    """Where the rows of each rank along `axis` stand among the rows after they are joined."""
-    joined = [span.within(axis) for span in spans]
-    starts = np.cumsum([0, *[int(span.rows) for span in joined]])
-    places = []
-    for rank in range(degree):
-        pieces = []
-        for span, whole, start in zip(spans, joined, starts, strict=False):
-            target = positions(whole, index)
-            rows = positions(span, {**index, axis: rank})
-            where = {position: place for place, position in enumerate(target) if position >= 0}
-            pieces.append(np.array([start + where[p] if p >= 0 else -1 for p in rows], dtype=int))
-        places.append(np.concatenate(pieces))
-    return places
-
-
 def _unpack_rows(op: Rearrange, x: Array, index: Mapping[str, int]) -> Array:
     out = np.zeros(tuple(int(size) for size in op.outputs[0].shape))
-    for rank, rows in enumerate(_places(op.spans, op.axis, index, op.degree)):
+    for rank, rows in enumerate(joined_rows(op.spans, op.axis, op.degree, index)):
         out[:, rows[rows >= 0]] = x[rank][:, rows >= 0]
     return out
 
 
 def _pack_rows(op: Rearrange, x: Array, index: Mapping[str, int]) -> Array:
-    places = _places(op.spans, op.axis, index, op.degree)
+    places = joined_rows(op.spans, op.axis, op.degree, index)
     return np.stack([_take(x, rows) for rows in places])

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 
 from costmodels.program.ops import Pointwise
-from costmodels.program.rows import positions
+from costmodels.program.rows import rotary_angles
 from validate.reference.functions import EPSILON, GUIDANCE, STEP
 from validate.torch.setting import Bound, Setting, Values, shape_of
 
@@ -176,11 +176,7 @@ _FUNCTIONS: Final[dict[str, Callable[[Pointwise, Setting, Values], Tensors]]] = 
 
 def _rotary(op: Pointwise, setting: Setting) -> Bound:
     """Norm of q and k, and their turn by ``x cos + swap(x) sin``, whose signs the table has."""
-    places = np.concatenate(
-        [positions(span, setting.index) + len(span.stream) / 7 for span in op.spans]
-    )
-    half = op.size // 2
-    angle = places[:, None] * 0.01 ** (np.arange(half) / half)
+    angle = rotary_angles(op, setting.index)
     dtype = setting.wide if setting.traced else setting.dtype
     tables = (
         setting.table(np.tile(np.cos(angle), 2)[:, None], dtype),

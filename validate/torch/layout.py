@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from costmodels.program.ops import Part, Rearrange
-from costmodels.program.rows import positions
+from costmodels.program.rows import joined_rows, latest_rank, positions, row_sources
 from validate.reference.weights import own_features
 from validate.torch import moves
 from validate.torch.setting import Bound, Setting, Values, shape_of
@@ -97,10 +97,7 @@ def _pick(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
     if op.move == "last":
         place = int(np.argmax(positions(op.spans[0], setting.index)))
         return lambda inputs: [inputs[0][:, place : place + 1]]
-    tops = [
-        positions(op.spans[0], {**setting.index, op.axis: rank}).max() for rank in range(op.degree)
-    ]
-    first = int(np.argmax(tops))
+    first = latest_rank(op.spans[0], op.axis, op.degree, setting.index)
     return lambda inputs: [inputs[0][first]]
 
 
@@ -160,11 +157,10 @@ def _unpack_heads(op: Rearrange, setting: Setting) -> Bound:
 
 def _unpack_rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
     """From ``[degree, b, r, f]`` to ``[b, rows, f]``: free for one sample with rows in order."""
-    found = moves.places(op.spans, op.axis, setting.index, op.degree)
-    rows, each = shape_of(op.outputs[0])[1], len(found[0])
-    ranks, theirs = moves.sources(found, rows)
-    straight = np.array_equal(ranks * each + theirs, np.arange(rows))
-    runs = moves.runs(ranks, theirs)
+    sources = row_sources(op.spans, op.axis, op.degree, setting.index)
+    rows, each = len(sources), shape_of(op.inputs[0])[2]
+    straight = np.array_equal(sources, np.arange(rows))
+    runs = moves.runs(sources // each, np.where(sources < 0, -1, sources % each))
 
     def run(inputs: Values) -> Tensors:
         x = inputs[0]
@@ -177,9 +173,9 @@ def _unpack_rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]
 
 def _pack_rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
     """From ``[b, rows, f]`` to ``[degree, b, r, f]``, the way back of `_unpack_rows`."""
-    found = moves.places(op.spans, op.axis, setting.index, op.degree)
-    every = moves.from_rows(np.concatenate(found))
-    each = [moves.from_rows(rows) for rows in found]
+    targets = joined_rows(op.spans, op.axis, op.degree, setting.index)
+    every = moves.from_rows(targets.reshape(-1))
+    each = [moves.from_rows(rows) for rows in targets]
 
     def run(inputs: Values) -> Tensors:
         x = inputs[0]

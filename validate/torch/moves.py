@@ -1,15 +1,12 @@
 """Which rows come from where, as runs of neighbours: worked out once, before a program runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from costmodels.program.ops import Span
-from costmodels.program.rows import positions
+from costmodels.program.rows import Numbers
 
-Numbers = NDArray[np.int64]
 Run = tuple[int, int, int]
 """Neighbouring rows: the block they lie in, and from where to where. Block -1 stands for zeros."""
 
@@ -48,32 +45,3 @@ def join(blocks: Sequence[torch.Tensor], wanted: Sequence[Run], dim: int) -> tor
             shape[dim] = stop - start
             pieces.append(blocks[0].new_zeros(shape))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
-
-
-def places(
-    spans: Sequence[Span], axis: str, index: Mapping[str, int], degree: int
-) -> list[Numbers]:
-    """Where the rows of each rank along `axis` stand after they are joined; -1 for padding."""
-    joined = [span.within(axis) for span in spans]
-    found: list[list[Numbers]] = [[] for _ in range(degree)]
-    start = 0
-    for span, whole in zip(spans, joined, strict=True):
-        target = positions(whole, index)
-        lookup = np.full(int(target.max(initial=0)) + 2, -1)
-        there = np.flatnonzero(target >= 0)
-        lookup[target[there]] = start + there
-        for rank in range(degree):
-            rows = positions(span, {**index, axis: rank})
-            found[rank].append(np.where(rows >= 0, lookup[rows], -1))
-        start += int(whole.rows)
-    return [np.concatenate(pieces) for pieces in found]
-
-
-def sources(found: Sequence[Numbers], rows: int) -> tuple[Numbers, Numbers]:
-    """Rank and row there of each of `rows` joined rows; -1 where nothing comes from anywhere."""
-    ranks, theirs = np.full(rows, -1), np.full(rows, -1)
-    for rank, target in enumerate(found):
-        there = np.flatnonzero(target >= 0)
-        ranks[target[there]] = rank
-        theirs[target[there]] = there
-    return ranks, theirs

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.program.ops import Attention
-from costmodels.program.rows import positions
-from validate.torch.moves import Numbers, Run, from_rows
+from costmodels.program.rows import Numbers, attention_positions
+from validate.torch.moves import Run, from_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def query_runs(op: Attention, index: Mapping[str, int]) -> list[QueryRun]:
     0 2 ()
     2 4 (Piece(keys=((0, 0, 4),), diagonal=False, window=0),)
     """
-    queries, keys = _positions(op, index)
+    queries, keys = attention_positions(op, index)
     kept = np.flatnonzero(keys >= 0)
     if not op.causal and not op.window:
         return [QueryRun(start=0, stop=len(queries), pieces=_piece(kept))]
@@ -60,17 +60,6 @@ def query_runs(op: Attention, index: Mapping[str, int]) -> list[QueryRun]:
         raise AssertionError(f"keys of {op.out.name} are not in the order of their positions")
     starts, stops = _bounds(op, queries, keys[kept])
     return [_run(op, kept, starts, stops, where) for where in _cuts(stops)]
-
-
-def _positions(op: Attention, index: Mapping[str, int]) -> tuple[Numbers, Numbers]:
-    there = dict(index)
-    if op.turn is not None:
-        axis, step = op.turn
-        degree = next(d for s in op.key_spans for a, d in s.axes if a == axis)
-        there[axis] = (index[axis] - step) % degree
-    queries = np.concatenate([positions(span, index) for span in op.query_spans])
-    keys = np.concatenate([positions(span, there) for span in op.key_spans])
-    return queries, keys
 
 
 def _bounds(op: Attention, queries: Numbers, keys: Numbers) -> tuple[Numbers, Numbers]:
