@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from topology.base import InputError
-from validate.launch import LaunchResult, Limits, causes, find_place, launch
-from validate.launch import system as harness
+from validate.launch import LaunchResult, Limits, causes, find_place, launch, system
 from validate.launch.causes import P2P, died, guess, last_words, sign
 from validate.launch.progress import Beat, read
 from validate.launch.supervise import Seen, judge
@@ -195,9 +194,9 @@ import sys
 from pathlib import Path
 from validate.launch.place import Place
 from validate.launch.progress import SIZE, Progress
-from validate.launch import harness
+from validate.launch import system
 
-progress = Progress(Place(rank=0, world=1, local=0), harness.shared(Path(sys.argv[1]), SIZE))
+progress = Progress(Place(rank=0, world=1, local=0), system.shared(Path(sys.argv[1]), SIZE))
 for _ in range(200_000):
     progress.phase("a", 60)
     progress.op("b")
@@ -210,7 +209,7 @@ def test_a_heartbeat_is_never_read_half_written(tmp_path):
     writer = subprocess.Popen([sys.executable, "-c", HAMMER, str(file)], cwd=ROOT)
     seen, last = 0, 0
     while writer.poll() is None:
-        beat = read(harness.content(file))
+        beat = read(system.content(file))
         if beat.phase:
             seen += 1
             assert beat.deadline >= beat.since > 0

@@ -26,11 +26,19 @@ kills all children and names the rank, the operation it started last, and a like
 parent of ours (torchrun, mpirun) each rank watches its own limit and ends itself with that line.
 """
 
-from validate.launch.limits import LaunchResult, Limits
+from validate.launch.causes import is_aftermath
 from validate.launch.place import Place, find_place, is_rank
-from validate.launch.progress import Progress, begin
-from validate.launch.supervise import launch
+from validate.launch.progress import Progress
+from validate.launch.supervise import LaunchResult, Limits, begin, launch
 
 __all__ = [
-    "LaunchResult", "Limits", "Place", "Progress", "begin", "find_place", "is_rank", "launch",
-]  # fmt: skip
+    "LaunchResult",
+    "Limits",
+    "Place",
+    "Progress",
+    "begin",
+    "find_place",
+    "is_aftermath",
+    "is_rank",
+    "launch",
+]

@@ -32,7 +32,7 @@ _SIGNALS: Final = {
     signal.SIGBUS: _MEMORY,
     signal.SIGSEGV: _VERSIONS,
 }
-COMMUNICATION: Final = (
+_COMMUNICATION: Final = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce",
     "gather", "scatter", "barrier",
 )  # fmt: skip
@@ -56,7 +56,7 @@ def is_aftermath(log: str) -> bool:
 
 
 def last_words(log: str) -> str:
-    r"""Return the last line of a log that names an error, or the last one.
+    r"""Return the last line of a log that names an error, or the last one at all.
 
     >>> last_words("Traceback ...\nValueError: no\nException ignored in: <x>\n")
     'ValueError: no'
@@ -75,18 +75,17 @@ def died(code: int, beat: Beat, log: str) -> tuple[str, str]:
     -------
     what happened, and the likely cause ("" where nothing is known)
     """
-    where = _where(beat)
     if code < 0:
         cause = _SIGNALS.get(signal.Signals(-code), sign(log))
-        return f"died with signal {-code}{where}", cause
-    said = re.sub(r"^(rank \d+|planner): ", "", last_words(log))
-    return f"ended with code {code}{where}" + (f": {said}" if said else ""), sign(log)
+        return f"died with signal {-code}{where(beat)}", cause
+    words = re.sub(r"^(rank \d+|planner): ", "", last_words(log))
+    return f"ended with code {code}{where(beat)}" + (f": {words}" if words else ""), sign(log)
 
 
 def late(beat: Beat, *, alone: bool = False) -> str:
     """Say that a rank is late, where, and why it may be."""
     cause = guess(beat, alone=alone)
-    return f"late{_where(beat)}, after {beat.deadline - beat.since:.0f} s; likely cause: {cause}"
+    return f"late{where(beat)}, after {beat.deadline - beat.since:.0f} s; likely cause: {cause}"
 
 
 def guess(beat: Beat, *, alone: bool = False) -> str:
@@ -97,13 +96,19 @@ def guess(beat: Beat, *, alone: bool = False) -> str:
     """
     if beat.phase.startswith("rendezvous"):
         return "another rank never showed up, or cannot reach this one"
-    if any(beat.op.startswith(kind) for kind in COMMUNICATION) and not alone:
+    if communicates(beat) and not alone:
         return f"another rank is stuck or gone, or {P2P}"
     if "compile" in beat.phase:
         return "compilation takes longer than its limit"
     return "this rank is slow or stuck: another process may use its GPU or CPU"
 
 
-def _where(beat: Beat) -> str:
+def communicates(beat: Beat) -> bool:
+    """Whether the operation that a rank started last is a message."""
+    return beat.op.startswith(_COMMUNICATION)
+
+
+def where(beat: Beat) -> str:
+    """Say in which phase a rank is, and at which operation."""
     phase = f" in {beat.phase}" if beat.phase else " before it began"
     return phase + (f" at {beat.op}" if beat.op else "")

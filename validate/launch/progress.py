@@ -6,16 +6,11 @@ a deadline of zero.
 """
 
 import mmap
-import os
 import struct
-import sys
-import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from validate.launch import system as harness
 from validate.launch.place import Place
 
 _HEAD: Final = struct.Struct("<Qdd")
@@ -23,7 +18,6 @@ _COUNT: Final = struct.Struct("<Q")
 _PHASE: Final = slice(_HEAD.size, _HEAD.size + 160)
 _OP: Final = slice(_HEAD.size + 160, _HEAD.size + 480)
 SIZE: Final = _HEAD.size + 480
-_EVERY: Final = 0.5  # s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,33 +77,3 @@ def read(memory: mmap.mmap | bytes) -> Beat:
         bytes(memory[field]).rstrip(b"\0").decode(errors="replace") for field in (_PHASE, _OP)
     )
     return Beat(count=count, since=since, deadline=deadline, phase=phase, op=op)
-
-
-def begin(place: Place) -> Progress:
-    """Open this rank's heartbeat, and watch over it."""
-    if place.progress:
-        memory = harness.shared(Path(place.progress) / f"progress.{place.rank}", SIZE)
-    else:
-        memory = mmap.mmap(-1, SIZE)
-    progress = Progress(place, memory)
-    progress.phase("start")
-    threading.Thread(target=_watch, args=(progress, os.getppid()), daemon=True).start()
-    return progress
-
-
-def _watch(progress: Progress, parent: int) -> None:
-    """End this rank when its parent is gone, or, without one of ours, when its time is over."""
-    while True:
-        time.sleep(_EVERY)
-        if progress.place.progress:
-            if os.getppid() != parent:
-                os._exit(1)
-            continue
-        beat = progress.beat
-        if beat.phase != "done" and time.monotonic() > beat.deadline:
-            from validate.launch.causes import late  # noqa: PLC0415  # it reads beats
-
-            said = late(beat, alone=progress.place.world == 1)
-            sys.stderr.write(f"rank {progress.place.rank}: {said}\n")
-            sys.stderr.flush()
-            os._exit(1)

@@ -1,5 +1,13 @@
-"""The parent of the ranks: starts them, reads their heartbeats, and ends them when one fails."""
+"""Who watches a run: the parent over its ranks, and each rank over itself.
 
+The parent starts the ranks, reads their heartbeats, and ends all of them when one fails.
+"""
+
+import math
+import mmap
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,14 +15,45 @@ from pathlib import Path
 from typing import Final
 
 from topology.base import InputError
-from validate.launch import causes
-from validate.launch import system as harness
-from validate.launch.limits import LaunchResult, Limits
-from validate.launch.place import PHASE_LIMIT, variables
-from validate.launch.progress import Beat, read
+from validate.launch import causes, system
+from validate.launch.place import PHASE_LIMIT, Place, variables
+from validate.launch.progress import SIZE, Beat, Progress, read
 
-_EVERY: Final = 0.05  # s
+_EVERY: Final = 0.05  # s, between looks of the parent
+_OWN_EVERY: Final = 0.5  # s, between looks of a rank at itself
 _SETTLE: Final = 0.3  # s, for other ranks to fall too before one is named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds that the parts of a run may take.
+
+    start_s : until every rank has begun. phase_s : of a phase that states no limit of its own.
+    total_s : of everything. grace_s : between asking a rank to end and killing it.
+    """
+
+    start_s: float = 90.0
+    phase_s: float = 300.0
+    total_s: float = math.inf
+    grace_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchResult:
+    """What became of a run.
+
+    message : one line that names the rank, the operation and the likely cause; empty where all
+    ranks ended well. rank : whose fault it is, -1 where none is known. exit_codes : one a rank,
+    None for those that had to be ended.
+    """
+
+    ok: bool
+    exit_codes: tuple[int | None, ...]
+    message: str = ""
+    rank: int = -1
+    phase: str = ""
+    op: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +66,32 @@ class Seen:
     log: str = ""
 
 
-def _quiet(line: str) -> None:
-    del line
+def begin(place: Place) -> Progress:
+    """Open this rank's heartbeat, and watch over it."""
+    if place.progress:
+        memory = system.shared(Path(place.progress) / f"progress.{place.rank}", SIZE)
+    else:
+        memory = mmap.mmap(-1, SIZE)
+    progress = Progress(place, memory)
+    progress.phase("start")
+    threading.Thread(target=_watch_itself, args=(progress, os.getppid()), daemon=True).start()
+    return progress
+
+
+def _watch_itself(progress: Progress, parent: int) -> None:
+    """End this rank when its parent is gone, or, without one of ours, when its time is over."""
+    while True:
+        time.sleep(_OWN_EVERY)
+        if progress.place.progress:
+            if os.getppid() != parent:
+                os._exit(1)
+            continue
+        beat = progress.beat
+        if beat.phase != "done" and time.monotonic() > beat.deadline:
+            reason = causes.late(beat, alone=progress.place.world == 1)
+            sys.stderr.write(f"rank {progress.place.rank}: {reason}\n")
+            sys.stderr.flush()
+            os._exit(1)
 
 
 def launch(
@@ -38,7 +101,7 @@ def launch(
     limits: Limits,
     env: Mapping[str, str],
     log_dir: Path,
-    tell: Callable[[str], None] = _quiet,
+    tell: Callable[[str], object] = lambda line: None,  # noqa: ARG005
 ) -> LaunchResult:
     """Run `argv` once for every rank on this host, and wait until all have ended.
 
@@ -56,11 +119,11 @@ def launch(
     """
     if world_size < 1:
         raise InputError(f"ranks: got {world_size}, wanted a whole number from 1")
-    harness.prepare(log_dir, world_size)
-    port, begun = harness.free_port(), time.monotonic()
+    system.prepare(log_dir, world_size)
+    port, begun = system.free_port(), time.monotonic()
     shared = {**env, PHASE_LIMIT: f"{limits.phase_s:.0f}"}
     children = [
-        harness.spawn(
+        system.spawn(
             argv,
             {**shared, **variables(rank, world_size, port, str(log_dir.resolve()))},
             log_dir / f"rank{rank}.log",
@@ -73,16 +136,15 @@ def launch(
             Seen(
                 rank=rank,
                 code=child.poll(),
-                beat=read(harness.content(log_dir / f"progress.{rank}")),
+                beat=read(system.content(log_dir / f"progress.{rank}")),
             )
             for rank, child in enumerate(children)
         ]
 
     try:
-        result = _watch(look, begun, limits, log_dir, tell)
+        return _watch(look, begun, limits, log_dir, tell)
     finally:
-        harness.end(children, limits.grace_s)
-    return result
+        system.end(children, limits.grace_s)
 
 
 def _watch(
@@ -90,90 +152,83 @@ def _watch(
     begun: float,
     limits: Limits,
     log_dir: Path,
-    tell: Callable[[str], None],
+    tell: Callable[[str], object],
 ) -> LaunchResult:
     phase = ""
     while True:
-        seen, now = look(), time.monotonic()
-        if seen[0].beat.phase != phase:
-            phase = seen[0].beat.phase
+        ranks, now = look(), time.monotonic()
+        if ranks[0].beat.phase != phase:
+            phase = ranks[0].beat.phase
             tell(f"{now - begun:6.1f} s  {phase}")
-        if all(one.code == 0 for one in seen):
-            return LaunchResult(ok=True, seconds=now - begun, exit_codes=(0,) * len(seen))
-        if any(one.code for one in seen):
+        if all(rank.code == 0 for rank in ranks):
+            return LaunchResult(ok=True, exit_codes=(0,) * len(ranks))
+        if any(rank.code for rank in ranks):
             time.sleep(_SETTLE)
-            seen = [_with_log(one, log_dir) for one in look()]
-        verdict = judge(seen, now, begun, limits)
+            ranks = [
+                replace(rank, log=system.tail(log_dir / f"rank{rank.rank}.log")) for rank in look()
+            ]
+        verdict = judge(ranks, now, begun, limits)
         if verdict is not None:
             return verdict
         time.sleep(_EVERY)
 
 
-def _with_log(one: Seen, log_dir: Path) -> Seen:
-    return replace(one, log=harness.tail(log_dir / f"rank{one.rank}.log"))
-
-
-def judge(seen: Sequence[Seen], now: float, begun: float, limits: Limits) -> LaunchResult | None:
+def judge(ranks: Sequence[Seen], now: float, begun: float, limits: Limits) -> LaunchResult | None:
     """Decide whether a run has failed, and whose fault it is; None while it may go on.
 
     Parameters
     ----------
     now, begun : of `time.monotonic`.
     """
-    dead = [one for one in seen if one.code]
+    dead = [rank for rank in ranks if rank.code]
     if dead:
-        first = min(dead, key=lambda one: (causes.is_aftermath(one.log), one.rank))
-        said, cause = causes.died(first.code or 0, first.beat, first.log)
-        return _failed(seen, first, said, cause, now - begun)
-    running = [one for one in seen if one.code is None]
-    missing = [one for one in running if not one.beat.phase]
+        first = min(dead, key=lambda rank: (causes.is_aftermath(rank.log), rank.rank))
+        return _failed(ranks, first, *causes.died(first.code or 0, first.beat, first.log))
+    running = [rank for rank in ranks if rank.code is None]
+    missing = [rank for rank in running if not rank.beat.phase]
     if missing and now - begun > limits.start_s:
-        said = f"never showed up within {limits.start_s:.0f} s"
+        event = f"never showed up within {limits.start_s:.0f} s"
         cause = "its process cannot start: wrong command, or the host is overloaded"
-        return _failed(seen, missing[0], said, cause, now - begun)
-    overdue = [one for one in running if one.beat.phase and now > one.beat.deadline]
+        return _failed(ranks, missing[0], event, cause)
+    overdue = [rank for rank in running if rank.beat.phase and now > rank.beat.deadline]
     if overdue:
-        return _late(seen, running, overdue, now - begun)
+        return _late(ranks, running, overdue[0])
     if now - begun > limits.total_s:
-        slowest = min(running, key=lambda one: (one.beat.count, one.rank))
-        said = f"still in {slowest.beat.phase} when {limits.total_s:.0f} s were over"
-        return _failed(seen, slowest, said, causes.guess(slowest.beat), now - begun)
+        slowest = min(running, key=_started)
+        event = f"still in {slowest.beat.phase} when {limits.total_s:.0f} s were over"
+        return _failed(ranks, slowest, event, causes.guess(slowest.beat))
     return None
 
 
-def _late(
-    seen: Sequence[Seen], running: Sequence[Seen], overdue: Sequence[Seen], seconds: float
-) -> LaunchResult:
+def _started(rank: Seen) -> tuple[int, int]:
+    """Order ranks by the operations that they have started."""
+    return rank.beat.count, rank.rank
+
+
+def _late(ranks: Sequence[Seen], running: Sequence[Seen], overdue: Seen) -> LaunchResult:
     """Name the rank that holds up the others: the one that has started the fewest operations."""
-    first = min(running, key=lambda one: (one.beat.count, one.rank))
-    behind = any(one.beat.count > first.beat.count for one in seen)
-    beat = first.beat
-    allowed = overdue[0].beat.deadline - overdue[0].beat.since
-    said = f"late in {beat.phase}" + (f" at {beat.op}" if beat.op else "")
+    slowest = min(running, key=_started)
+    beat = slowest.beat
+    limit = overdue.beat.deadline - overdue.beat.since
     if beat.phase.startswith("rendezvous"):
         cause = causes.guess(beat)
-    elif behind:
+    elif any(rank.beat.count > beat.count for rank in ranks):
         cause = "this rank is slow or stuck while the others wait for it"
+    elif causes.communicates(beat) and len(ranks) > 1:
+        cause = causes.P2P
     else:
-        cause = _together(beat, alone=len(seen) == 1)
-    return _failed(seen, first, f"{said}, after {allowed:.0f} s", cause, seconds)
+        cause = causes.guess(beat, alone=True)
+    return _failed(ranks, slowest, f"late{causes.where(beat)}, after {limit:.0f} s", cause)
 
 
-def _together(beat: Beat, *, alone: bool) -> str:
-    """Guess why ranks hang that all stand at the same operation."""
-    talking = any(beat.op.startswith(kind) for kind in causes.COMMUNICATION)
-    return causes.P2P if talking and not alone else causes.guess(beat, alone=True)
-
-
-def _failed(seen: Sequence[Seen], one: Seen, said: str, cause: str, seconds: float) -> LaunchResult:
-    message = f"rank {one.rank}: {said}" + (f"; likely cause: {cause}" if cause else "")
+def _failed(ranks: Sequence[Seen], faulty: Seen, event: str, cause: str) -> LaunchResult:
+    message = f"rank {faulty.rank}: {event}" + (f"; likely cause: {cause}" if cause else "")
     return LaunchResult(
         ok=False,
-        seconds=seconds,
-        exit_codes=tuple(each.code for each in seen),
+        exit_codes=tuple(rank.code for rank in ranks),
         message=" ".join(message.split()),
-        rank=one.rank,
-        phase=one.beat.phase,
-        op=one.beat.op,
+        rank=faulty.rank,
+        phase=faulty.beat.phase,
+        op=faulty.beat.op,
         cause=cause,
     )

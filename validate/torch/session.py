@@ -10,7 +10,7 @@ import torch
 
 from planner.search.plans import objections
 from topology.base import ModelError
-from validate.launch.causes import is_aftermath
+from validate.launch import is_aftermath
 from validate.plans import files as harness
 from validate.plans.cases import Case, Subject, digest_of, look_up
 from validate.plans.compare import predict
