@@ -69,10 +69,10 @@ def _padded(text: bytes, field: slice) -> bytes:
 
 
 def read(memory: mmap.mmap | bytes) -> Beat:
-    """Read a heartbeat; one that was never written has no phase."""
-    if len(memory) < SIZE:
+    """Read a heartbeat; one that was never written, or not yet whole, has no phase."""
+    count, since, deadline = _HEAD.unpack_from(memory) if len(memory) >= SIZE else (0, 0.0, 0.0)
+    if not deadline:
         return Beat()
-    count, since, deadline = _HEAD.unpack_from(memory)
     phase, op = (
         bytes(memory[field]).rstrip(b"\0").decode(errors="replace") for field in (_PHASE, _OP)
     )
