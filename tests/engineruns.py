@@ -44,7 +44,7 @@ class Setup:
     made: list
     world: fake.World
     port: int
-    limits: Limits = Limits(meet_s=10, bind_s=10, step_s=10)
+    limits: Limits = Limits(meet_s=300, bind_s=300, step_s=300)
 
 
 def setup(model, text, **changes):

@@ -53,7 +53,9 @@ def _watch(children: "Sequence[subprocess.Popen[bytes]]", limit_s: float) -> Non
     until = time.monotonic() + limit_s
     while any(child.poll() is None for child in children):
         if any(child.poll() not in (None, 0) for child in children):
-            time.sleep(SETTLE_S)
+            settled = min(until, time.monotonic() + SETTLE_S)
+            while time.monotonic() < settled and any(child.poll() is None for child in children):
+                time.sleep(EVERY_S)
             return
         if time.monotonic() > until:
             late = [str(rank) for rank, child in enumerate(children) if child.poll() is None]

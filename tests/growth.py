@@ -1,0 +1,22 @@
+"""Whether work grows in proportion to its size, which a slow or busy machine does not change."""
+
+import time
+
+TIMES = 8
+SLACK = 3  # eight times the text of a quadratic reader takes 64 times as long
+SPARE = 0.25  # s, for what takes no time at all
+TRIES = 3
+
+
+def grows_in_proportion(work, size):
+    """Compare work of `size` with work of an eighth of it, by the processor's time."""
+    return any(
+        seconds(work, size) < SLACK * TIMES * seconds(work, size // TIMES) + SPARE
+        for _ in range(TRIES)
+    )
+
+
+def seconds(work, size):
+    start = time.process_time()
+    work(size)
+    return time.process_time() - start
