@@ -327,7 +327,7 @@ def _model_list(style: str) -> str:
 def _topology(said: argparse.Namespace) -> Answer:
     from costmodels.tables import check_profile  # noqa: PLC0415
     from topology.drawing import report  # noqa: PLC0415
-    from topology.readers.named import named  # noqa: PLC0415
+    from topology.readers.read import named  # noqa: PLC0415
 
     check_profile(said.profile)
     if said.action in ("list", "detect"):

@@ -12,10 +12,10 @@ from costmodels.profiles.profile import Profile
 from costmodels.tables import own_profile, profile_for
 from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes
 from topology.catalogue import Device, Fabric, Hardware, all_hardware, find_hardware
+from topology.machine.build import repeated
 from topology.machine.graph import Gpu, Machine
 from topology.machine.groups import fabric
-from topology.machine.survey import Survey, survey
-from topology.readers.cluster import repeated
+from topology.machine.survey import Survey, survey_of
 
 _PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:\+\S{1,12})?")
 _SLICES: Final = 7  # MIG compute slices of a GPU
@@ -57,7 +57,7 @@ class Subset:
         """Describe the links of all GPUs in use as one group."""
         whole = len(self.local) == len(self.machine.gpus)
         ranks = range(self.gpus) if whole else self.members
-        return fabric(self.machine, ranks, known=self.survey)
+        return fabric(self.machine, ranks, survey=self.survey)
 
     def on(self, gpus: int, nodes: int = 0) -> "Subset":
         """Take `gpus` of the machine's GPUs, the best that it has.
@@ -198,7 +198,7 @@ def read_machine(
     if not machine.gpus:
         raise TopologyError(f"{machine.name}: got no GPU, wanted at least one")
     everything = tuple(range(len(machine.gpus)))
-    return Subset(survey=survey(machine), hosts=machine.copies, local=everything)
+    return Subset(survey=survey_of(machine), hosts=machine.copies, local=everything)
 
 
 def _read(source: str, *, detect: bool, hardware: str, pcie_generation: int | None) -> Machine:
@@ -295,8 +295,8 @@ def best_subset(known: Survey, count: int) -> tuple[int, ...]:
     all-to-all: a ring does not see how many of its links cross a socket. Every subset is tried up
     to ten GPUs, those of neighbours beyond.
 
-    >>> from topology.machine.node import machine_of
-    >>> best_subset(survey(machine_of(find_hardware("h100-nvl"))), 2)
+    >>> from topology.machine.build import machine_of
+    >>> best_subset(survey_of(machine_of(find_hardware("h100-nvl"))), 2)
     (0, 1)
     """
     gpus = known.machine.gpus
@@ -317,7 +317,7 @@ def best_subset(known: Survey, count: int) -> tuple[int, ...]:
 
 def _together(known: Survey, subset: Sequence[int], op: str) -> float:
     """Seconds of a collective over some GPUs of a host."""
-    return collective_time(op, _PROBE, fabric(known.machine, subset, known=known))
+    return collective_time(op, _PROBE, fabric(known.machine, subset, survey=known))
 
 
 def _worth(known: Survey, subset: Sequence[int]) -> tuple[float, ...]:

@@ -7,11 +7,11 @@ from machinetexts import crossed_pairs, matrix
 
 from topology.base import TopologyError
 from topology.catalogue import all_hardware, by_product, find_hardware, gpu_names
+from topology.machine.build import machine_of
 from topology.machine.concerns import concerns, environment_concerns
 from topology.machine.groups import fabric
-from topology.machine.node import machine_of
 from topology.machine.paths import refused_pairs
-from topology.machine.survey import survey
+from topology.machine.survey import survey_of
 from topology.readers.cluster import read_cluster
 from topology.readers.read import read_topology
 
@@ -66,7 +66,7 @@ def test_a_slow_port_is_shared_by_all_that_cross_it():
     for link in table["links"]:
         if "GPU0" in (link["a"], link["b"]) and link["b"].startswith("GPU"):
             link["bandwidth_bytes_per_s"] = 6.5e9
-    known = survey(read_topology(json.dumps(table)))
+    known = survey_of(read_topology(json.dumps(table)))
 
     first = known.path("GPU0", "GPU1")[0]
     assert first == known.path("GPU0", "GPU5")[0]

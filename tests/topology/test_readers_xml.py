@@ -164,15 +164,15 @@ def test_graphs_tell_the_paths_that_nccl_took():
     machine = read_topology(pastes.GRAPHS)
 
     assert len(machine.gpus) == 3
-    assert machine.searches[0].name == "ring"
-    assert machine.searches[0].channels == 2
+    assert machine.nccl_graphs[0].name == "ring"
+    assert machine.nccl_graphs[0].channels == 2
     assert {(p.kind, p.bandwidth, p.read) for p in machine.pairs} == {("SYS", 24e9, False)}
 
 
 def test_graphs_as_lines():
     lines = ["ring id=0 nchannels=16 speedintra=45 typeintra=NVL", "tree id=1 nchannels=8"]
     machine = read_topology("\n".join(lines))
-    found = [(search.name, search.channels, search.intra) for search in machine.searches]
+    found = [(graph.name, graph.channels, graph.intra) for graph in machine.nccl_graphs]
 
     assert found == [("ring", 16, 45e9), ("tree", 8, 0.0)]
 

@@ -11,7 +11,7 @@ from topology.base import InputError
 from topology.catalogue import find_hardware
 from topology.drawing.picture import svg
 from topology.drawing.report import html, markdown, report, summary
-from topology.machine.node import machine_of
+from topology.machine.build import machine_of
 from topology.readers.detect import detect, machine_from, snapshot
 from topology.readers.read import read_topology
 

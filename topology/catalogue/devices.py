@@ -43,6 +43,12 @@ class Device:
     power: Sourced  # W, limit
     peaks: tuple[tuple[Precision, Sourced], ...]
 
+    @property
+    def capability(self) -> int:
+        """Compute capability without its point: 90 for 9.0."""
+        major, minor = self.compute_capability
+        return major * 10 + minor
+
     def peak(self, precision: str) -> Sourced | None:
         """Dense FLOP/s at `precision`, or None where the device has no tensor cores for it."""
         return dict(self.peaks).get(cast(Precision, precision))

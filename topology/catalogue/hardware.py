@@ -52,7 +52,7 @@ class Hardware:
     pcie_generation: int
     nics: int
     nic_bandwidth: Sourced
-    network: str
+    network: NetworkKind
     no_peers: str = ""
     exchange: Sourced | None = None
     exchange_across: Sourced | None = None
@@ -138,7 +138,7 @@ class Hardware:
         """Describe one group's part of the NICs beside the GPUs of an island."""
         nics = self.nics * island / self.gpus / sharing
         return Network(
-            kind=self.network,  # type: ignore[arg-type]  # checked when the catalogue was read
+            kind=self.network,
             bandwidth=BytesPerSecond(self.nic_bandwidth.value * nics),
             nics=max(1, round(nics)),
         )
@@ -193,7 +193,7 @@ def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device
         pcie_generation=_count(row["pcie_generation"]),
         nics=_count(row["nics"]),
         nic_bandwidth=read_sourced(f"{name}.nic_bandwidth", row["nic_bandwidth"], "B/s", row),
-        network=str(row["network"]),
+        network=cast(NetworkKind, row["network"]),
         no_peers="" if row["peer_to_peer"] else str(row.get("no_peers", NO_PEERS)),
         exchange=_optional(name, row, "exchange"),
         exchange_across=_optional(name, row, "exchange_across"),

@@ -44,11 +44,10 @@ class NcclRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Nominal bandwidths (bytes per second and direction) and latencies (s) of links."""
+    """Nominal bandwidths of links, bytes per second and direction."""
 
     nvlink: Table  # per link, by generation
     socket: Table  # by PCIe generation of the platform
-    latency: Table  # by kind of link
     c2c: Sourced
     host: Sourced
     nic: Sourced
@@ -72,10 +71,6 @@ class Rates:
         """Bytes per second and direction from one processor to another."""
         known = dict(self.socket)
         return known.get(str(generation), known["4"])
-
-    def latency_of(self, kind: str) -> Sourced:
-        """Seconds to cross one link of `kind`."""
-        return dict(self.latency)[kind]
 
 
 def architecture_of(capability: int) -> Architecture:
@@ -121,7 +116,6 @@ def load_rates(text: str) -> Rates:
         return Rates(
             nvlink=_numbers(table["nvlink"], "B/s"),
             socket=_numbers(table["socket"], "B/s"),
-            latency=_numbers(table["latency"], "s"),
             c2c=dict(_numbers(table["c2c"], "B/s"))["gpu"],
             host=dict(_numbers(table["host"], "B/s"))["bridge"],
             nic=dict(_numbers(table["nic"], "B/s"))["bandwidth"],

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from topology.catalogue import NcclRates
-from topology.machine.graph import Gpu, Machine, pair_table
+from topology.machine.graph import Gpu, Machine
 from topology.machine.paths import gpudirect, nccl_bandwidth, nccl_peers, path_types
 
 Rows: TypeAlias = list[list[str]]  # the first row is the head
@@ -15,18 +15,17 @@ def link_rows(machine: Machine) -> Rows:
     """Give kind, count and GB/s each way for every two GPUs; ``?`` marks what was filled in.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.node import machine_of
+    >>> from topology.machine.build import machine_of
     >>> link_rows(machine_of(find_hardware("h100-nvl")))[1][:3]
     ['GPU0', 'X', 'NV12? 300']
     """
-    pairs = pair_table(machine)
+    pairs = machine.pairs_by_ends
 
     def cell(a: Gpu, b: Gpu) -> str:
         pair = pairs.get((a.name, b.name))
         if pair is None:
             return "?"
-        name = f"NV{pair.count}" if pair.kind in ("NVLINK", "NVSWITCH") else pair.kind
-        return f"{name}{'' if pair.read else '?'} {_giga(pair.bandwidth)}"
+        return f"{pair.label}{'' if pair.read else '?'} {_giga(pair.bandwidth)}"
 
     return _square(machine, cell)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from topology.drawing.matrices import Rows
 from topology.drawing.page import document, table
-from topology.machine.graph import Edge, Machine, kinds_of
+from topology.machine.graph import Edge, Machine
 
 _WIDTH: Final = 96
 _HEIGHT: Final = 34
@@ -41,12 +41,12 @@ def svg(machine: Machine) -> str:
     """Draw one host of a machine.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.node import machine_of
+    >>> from topology.machine.build import machine_of
     >>> drawing = svg(machine_of(find_hardware("h100-sxm")))
     >>> drawing.count('"middle">GPU'), drawing.count('"middle">NVSwitch')
     (8, 1)
     """
-    kinds = kinds_of(machine)
+    kinds = machine.part_kinds
     boxes = _boxes(machine, kinds)
     width = max((box.x + box.width / 2 for box in boxes.values()), default=_WIDTH) + _GAP
     height = max((box.y for box in boxes.values()), default=0) + _HEIGHT + 5 * _GAP

@@ -67,7 +67,7 @@ def tables(machine: Machine) -> list[tuple[str, Rows]]:
         ]
     if machine.gpus and any(not nic.virtual for nic in machine.nics):
         found.append(("GPU to NIC: NCCL path (+ GPUDirect)", nic_rows(machine)))
-    if machine.searches:
+    if machine.nccl_graphs:
         found.append(("Graphs NCCL chose, GB/s a channel", _search_rows(machine)))
     return found
 
@@ -166,7 +166,7 @@ def _search_rows(machine: Machine) -> Rows:
                 search.type_intra,
                 search.type_inter,
             ]
-            for search in machine.searches
+            for search in machine.nccl_graphs
         ),
     ]
 

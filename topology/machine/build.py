@@ -1,41 +1,31 @@
-"""Links of a machine with the rates they carry."""
+"""Machines built: links with their rates, the node of a catalogue name, several of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
-from topology.base import Sourced
-from topology.catalogue import Rates
-from topology.machine.graph import Edge, Node
+from topology.base import Bytes, Sourced, TopologyError
+from topology.catalogue import Hardware, link_rates, nvlink_generation, pcie_bandwidth
+from topology.machine.graph import Cluster, Edge, Gpu, Machine, Nic, Node
+from topology.machine.routes import graph_pairs
+
+MOST_HOSTS: Final = 2**14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """Makes links from one table of rates, on a platform of one PCIe generation."""
+    """Makes links with the rates of the catalogue, on a platform of one PCIe generation."""
 
-    rates: Rates
     generation: int
 
     def pcie(self, a: str, b: str, *, generation: int = 0, lanes: int = 16) -> Edge:
         """Join two parts by PCIe; generation 0 is the platform's."""
-        known = generation or self.generation
-        return Edge(
-            a=a,
-            b=b,
-            kind="pcie",
-            count=lanes,
-            generation=known,
-            bandwidth=self.rates.pcie_rate(known, lanes),
-            latency=self.rates.latency_of("pcie"),
-        )
+        generation = generation or self.generation
+        rate = link_rates().pcie_rate(generation, lanes)
+        return Edge(a=a, b=b, kind="pcie", count=lanes, generation=generation, bandwidth=rate)
 
     def host(self, a: str, b: str) -> Edge:
         """Join a root complex to its processor."""
-        return Edge(
-            a=a,
-            b=b,
-            kind="host",
-            bandwidth=self.rates.host,
-            latency=self.rates.latency_of("host"),
-        )
+        return Edge(a=a, b=b, kind="host", bandwidth=link_rates().host)
 
     def sockets(self, cpus: list[Node]) -> list[Edge]:
         """Join every two processors of one host."""
@@ -44,37 +34,23 @@ class Builder:
                 a=first.name,
                 b=second.name,
                 kind="socket",
-                bandwidth=self.rates.socket_rate(self.generation),
-                latency=self.rates.latency_of("socket"),
+                bandwidth=link_rates().socket_rate(self.generation),
             )
             for index, first in enumerate(cpus)
             for second in cpus[index + 1 :]
             if first.host == second.host
         ]
 
-    def nvlink(self, a: str, b: str, count: int, rate: Sourced, *, switch: bool = False) -> Edge:
+    def nvlink(self, a: str, b: str, count: int, rate: Sourced) -> Edge:
         """Join a GPU to another, or to the NVLink switches, by `count` links of `rate`."""
-        return Edge(
-            a=a,
-            b=b,
-            kind="nvlink",
-            count=count,
-            bandwidth=times(rate, count),
-            latency=self.rates.latency_of("nvswitch" if switch else "nvlink"),
-        )
+        return Edge(a=a, b=b, kind="nvlink", count=count, bandwidth=_together(rate, count))
 
     def c2c(self, gpu: str, cpu: str, bandwidth: Sourced) -> Edge:
         """Join a GPU to its processor coherently."""
-        return Edge(
-            a=gpu,
-            b=cpu,
-            kind="c2c",
-            bandwidth=bandwidth,
-            latency=self.rates.latency_of("c2c"),
-        )
+        return Edge(a=gpu, b=cpu, kind="c2c", bandwidth=bandwidth)
 
 
-def times(rate: Sourced, count: int) -> Sourced:
+def _together(rate: Sourced, count: int) -> Sourced:
     """Give the rate of `count` links together."""
     return Sourced(
         value=rate.value * count,
@@ -82,3 +58,204 @@ def times(rate: Sourced, count: int) -> Sourced:
         source=f"{count} x {rate.value / 10**9:g} GB/s: {rate.source}",
         note=rate.note,
     )
+
+
+def machine_of(hardware: Hardware, nodes: int = 1) -> Machine:
+    """Build the graph of the node that `hardware` usually comes in, `nodes` times.
+
+    >>> from topology.catalogue import find_hardware
+    >>> node = machine_of(find_hardware("h100-nvl"))
+    >>> [(pair.a, pair.b) for pair in node.pairs if pair.kind == "NVLINK"]
+    [('GPU0', 'GPU1'), ('GPU2', 'GPU3'), ('GPU4', 'GPU5'), ('GPU6', 'GPU7')]
+
+    Raises
+    ------
+    TopologyError
+        If there is no node at all.
+    """
+    if nodes < 1:
+        raise TopologyError(f"{nodes} nodes of {hardware.name}: expected at least 1")
+    builder = Builder(generation=hardware.pcie_generation)
+    gpus = tuple(
+        replace(gpu_of(hardware, f"GPU{index}"), numa=_gpu_socket(hardware, index))
+        for index in range(hardware.gpus)
+    )
+    nics = tuple(
+        Nic(name=f"NIC{index}", bandwidth=hardware.nic_bandwidth, numa=_socket(hardware, index))
+        for index in range(hardware.nics)
+    )
+    inner, edges = _host_tree(hardware, builder)
+    switches, nvlinks = usual_nvlinks(hardware, builder)
+    bare = Machine(
+        name=hardware.name,
+        source="catalogue",
+        gpus=gpus,
+        nics=nics,
+        nodes=(*inner, *switches),
+        edges=(*edges, *nvlinks),
+        copies=nodes,
+        cluster=cluster_of(hardware),
+        assumptions=(f"PCIe layout of a usual {hardware.name} server",),
+    )
+    pairs = (replace(pair, read=False) for pair in graph_pairs(bare))
+    return replace(bare, pairs=tuple(pairs))
+
+
+def gpu_of(hardware: Hardware, name: str) -> Gpu:
+    """Describe a GPU of a known kind, wherever it hangs."""
+    device = hardware.device
+    return Gpu(
+        name=name,
+        hardware=hardware.name,
+        architecture=device.architecture,
+        capability=device.capability,
+        memory=Bytes(device.memory.value),
+        peer_to_peer=hardware.peer_to_peer,
+        no_peers=hardware.no_peers,
+    )
+
+
+def cluster_of(hardware: Hardware) -> Cluster:
+    """Describe the usual network between nodes of `hardware`: one rail a NIC, nothing shared."""
+    rack = hardware.domain // hardware.gpus if hardware.link == "nvswitch" else 1
+    return Cluster(
+        kind=hardware.network,
+        nic_bandwidth=hardware.nic_bandwidth,
+        nics=hardware.nics,
+        rails=hardware.nics,
+        domain_hosts=max(1, rack),
+    )
+
+
+def nvlink_count(hardware: Hardware) -> int:
+    """Count the NVLinks of one GPU: its bandwidth over that of one link; 0 without NVLink."""
+    if hardware.link == "pcie":
+        return 0
+    rate = link_rates().nvlink_rate(nvlink_generation(hardware.device.capability))
+    return max(1, round(hardware.link_bandwidth.value / rate.value))
+
+
+def _gpu_socket(hardware: Hardware, index: int) -> int:
+    return index * min(hardware.sockets, hardware.gpus) // hardware.gpus
+
+
+def _socket(hardware: Hardware, nic: int) -> int:
+    return nic * hardware.sockets // max(hardware.sockets, hardware.nics)
+
+
+def _host_tree(hardware: Hardware, builder: Builder) -> tuple[list[Node], list[Edge]]:
+    """Hang GPUs and NICs on processors: over switches where peers talk, on root ports elsewhere."""
+    cpus = [Node(name=f"CPU{s}", kind="cpu", numa=s) for s in range(hardware.sockets)]
+    edges = builder.sockets(cpus)
+    nodes: list[Node] = [*cpus]
+    groups = _groups(hardware)
+    for number, (socket, members) in enumerate(groups):
+        root, switch = f"root{number}", f"switch{number}"
+        nodes.append(Node(name=root, kind="root", numa=socket))
+        edges.append(builder.host(root, f"CPU{socket}"))
+        if len(members) > 1:
+            nodes.append(Node(name=switch, kind="pcie_switch", numa=socket))
+            edges.append(builder.pcie(switch, root))
+        parent = switch if len(members) > 1 else root
+        edges += [builder.pcie(name, parent, lanes=_lanes(hardware, name)) for name in members]
+    if hardware.name.startswith("gb"):
+        edges += [
+            builder.c2c(f"GPU{i}", f"CPU{_gpu_socket(hardware, i)}", link_rates().c2c)
+            for i in range(hardware.gpus)
+        ]
+    return nodes, edges
+
+
+def _groups(hardware: Hardware) -> list[tuple[int, list[str]]]:
+    """Say which devices share a PCIe switch (or have a root port each), and on which socket."""
+    share = 1 if hardware.nics >= hardware.gpus or not hardware.peer_to_peer else 2
+    gpus: dict[tuple[int, int], list[str]] = {}
+    for index in range(hardware.gpus):
+        gpus.setdefault((_gpu_socket(hardware, index), index // share), []).append(f"GPU{index}")
+    groups = [(socket, members) for (socket, _), members in gpus.items()]
+    if not hardware.peer_to_peer or hardware.nics > len(groups):
+        groups += [(_socket(hardware, nic), [f"NIC{nic}"]) for nic in range(hardware.nics)]
+        return groups
+    for nic in range(hardware.nics):
+        groups[nic * len(groups) // hardware.nics][1].append(f"NIC{nic}")
+    return groups
+
+
+def _lanes(hardware: Hardware, name: str) -> int:
+    """Count the lanes of a port: fewer where the catalogue gives a PCIe GPU less than sixteen."""
+    if hardware.link != "pcie" or not name.startswith("GPU"):
+        return 16
+    share = hardware.link_bandwidth.value / pcie_bandwidth(hardware.pcie_generation)
+    return max(1, round(16 * min(1.0, share)))
+
+
+def usual_nvlinks(hardware: Hardware, builder: Builder) -> tuple[list[Node], list[Edge]]:
+    """Join GPU0, GPU1 ... of a node of `hardware` by NVLink as such nodes usually are."""
+    count = nvlink_count(hardware)
+    if not count:
+        return [], []
+    rate = Sourced(
+        value=hardware.link_bandwidth.value / count,
+        kind=hardware.link_bandwidth.kind,
+        source=hardware.link_bandwidth.source,
+    )
+    if hardware.link == "nvswitch":
+        links = [builder.nvlink(f"GPU{i}", "NVSwitch", count, rate) for i in range(hardware.gpus)]
+        return [Node(name="NVSwitch", kind="nvswitch")], links
+    mesh = link_rates().mesh if hardware.domain == 8 else _meshes(hardware, count)
+    return [], [builder.nvlink(f"GPU{a}", f"GPU{b}", links, rate) for a, b, links in mesh]
+
+
+def _meshes(hardware: Hardware, count: int) -> tuple[tuple[int, int, int], ...]:
+    """Join the GPUs of each bridge, every two of them with the same number of links."""
+    size = hardware.domain
+    return tuple(
+        (a, b, count // (size - 1))
+        for first in range(0, hardware.gpus, size)
+        for a in range(first, first + size)
+        for b in range(a + 1, first + size)
+    )
+
+
+def repeated(host: Machine, hosts: int) -> Machine:
+    """Put `hosts` copies of a machine side by side, on the network its hardware usually has.
+
+    Raises
+    ------
+    TopologyError
+        If the number of hosts is none.
+    """
+    if not 1 <= hosts <= MOST_HOSTS:
+        raise TopologyError(f"{hosts} hosts: expected 1 to {MOST_HOSTS}")
+    if hosts in (1, host.hosts):
+        return host
+    ports = len(host.usable_nics) or 1
+    cluster = host.cluster or replace(assumed_network(), nics=ports, rails=ports)
+    note = () if host.cluster else ("NICs of 100 Gbit/s on one non-blocking network",)
+    return replace(
+        with_ports(host, None, None),
+        copies=hosts,
+        cluster=cluster,
+        assumptions=(*host.assumptions, *note),
+    )
+
+
+def assumed_network() -> Cluster:
+    """Describe the network that is taken where nothing is known."""
+    return Cluster(kind="ethernet", nic_bandwidth=link_rates().nic, nics=1)
+
+
+def with_ports(host: Machine, nics: int | None, bandwidth: Sourced | None) -> Machine:
+    """Give a host the NICs of a cluster file: their number where that differs, and their speed."""
+    ports = host.usable_nics
+    if nics is not None and nics != len(ports):
+        others = {nic.name for nic in host.nics}
+        edges = tuple(edge for edge in host.edges if not {edge.a, edge.b} & others)
+        pairs = tuple(pair for pair in host.pairs if pair.b not in others)
+        ports = tuple(Nic(name=f"NIC{index}", bandwidth=bandwidth) for index in range(nics))
+        return replace(host, nics=ports, edges=edges, pairs=pairs)
+    if not ports:
+        return replace(host, nics=(Nic(name="NIC0", bandwidth=bandwidth),))
+    if bandwidth is None:
+        return host
+    return replace(host, nics=tuple(replace(nic, bandwidth=bandwidth) for nic in host.nics))

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from topology.catalogue import CROWD, all_hardware
-from topology.machine.graph import Machine, pair_table
+from topology.machine.graph import Machine, is_nvlink
 from topology.machine.paths import PathType, path_types, processor_of, refused_pairs
 from topology.machine.rings import nvlink_islands
-from topology.machine.survey import is_nvlink
 
 _SHOWN: Final = 4
 _LEVELS: Final = {"0": "LOC", "1": "NVL", "LOC": "LOC", "NVL": "NVL"}
@@ -17,7 +16,7 @@ def concerns(machine: Machine) -> tuple[str, ...]:
     """List, one line each: peers that may not talk, sockets to cross, far NICs, MIG.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.node import machine_of
+    >>> from topology.machine.build import machine_of
     >>> concerns(machine_of(find_hardware("rtx-4090")))[0]
     'no peer access for 28 of 28 GPU pairs (the driver refuses it on consumer cards): copies go through the host'
     """  # noqa: E501  # one line is what is promised
@@ -44,7 +43,7 @@ def _peers(machine: Machine) -> Iterator[str]:
 
 def _sockets(machine: Machine) -> Iterator[str]:
     names = [gpu.name for gpu in machine.gpus]
-    pairs = pair_table(machine)
+    pairs = machine.pairs_by_ends
     if len(nvlink_islands(pairs, names)) < 2:
         return
     far = [pair for pair in machine.pairs if pair.kind == "SYS" and {pair.a, pair.b} <= set(names)]
@@ -68,7 +67,7 @@ def _held(machine: Machine) -> str:
 
 
 def _bridges(machine: Machine) -> Iterator[str]:
-    pairs = pair_table(machine)
+    pairs = machine.pairs_by_ends
     names = [gpu.name for gpu in machine.gpus]
     islands = [sorted(i) for i in nvlink_islands(pairs, names) if len(i) > 1]
     joined = {name for island in islands for name in island}
@@ -93,7 +92,7 @@ def _exchanges(machine: Machine) -> Iterator[str]:
     held = all(kind in known and known[kind].exchange is not None for kind in kinds)
     if len(machine.gpus) < CROWD or not held or machine.described_hosts > 1:
         return
-    pairs, refused = pair_table(machine), {pair[:2] for pair in refused_pairs(machine)}
+    pairs, refused = machine.pairs_by_ends, {pair[:2] for pair in refused_pairs(machine)}
     names = [gpu.name for gpu in machine.gpus]
     ends = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     bridged = [pair for pair in ends if is_nvlink(pairs.get(pair))]

@@ -1,81 +1,16 @@
-"""How flows that run at once share links, and how much a machine can move from half to half."""
+"""How much a machine can move from half to half."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
-from topology.machine.expand import to_networkx, uplink, usable_nics
-from topology.machine.graph import Machine, full_name
-from topology.machine.routes import Adjacency, Hop, hops
+from topology.machine.graph import Machine
 
 if TYPE_CHECKING:
     import networkx as nx  # type: ignore[import-untyped]
 
 _EXACT: Final = 10  # GPUs up to which every split into halves is tried
 _HOSTS: Final = 4  # hosts up to which the network is written out
-
-
-def max_min_rates(
-    capacity: Mapping[Hop, float], flows: Sequence[Sequence[Hop]]
-) -> tuple[float, ...]:
-    r"""Share links among flows so that none can gain but from a slower one (progressive filling).
-
-    .. math:: r_f = \min_{l \in f} (c_l - \sum_{done} r) / n_l
-
-    where :math:`c_l` is the capacity of link :math:`l` and :math:`n_l` counts the flows that still
-    grow on it; the link with the smallest share fills first and fixes the flows that cross it [1]_.
-
-    Parameters
-    ----------
-    capacity : bytes per second of each link and direction.
-    flows : the links each flow crosses; a link that is crossed twice counts twice.
-
-    Returns
-    -------
-    rates : bytes per second of each flow; infinite for a flow that crosses nothing.
-
-    References
-    ----------
-    .. [1] Bertsekas and Gallager, Data Networks, second edition, section 6.5.2.
-
-    Examples
-    --------
-    Two flows meet on a link of 10; one of them also crosses a link of 2.
-
-    >>> ab, bc = ("a", "b"), ("b", "c")
-    >>> max_min_rates({ab: 10.0, bc: 2.0}, [[ab], [ab, bc]])
-    (8.0, 2.0)
-    """
-    rates = [float("inf")] * len(flows)
-    crossing = _crossings(flows)
-    left = {link: capacity[link] for link in crossing}
-    growing = {index for index, flow in enumerate(flows) if flow}
-    while growing:
-        link = min(crossing, key=lambda name: left[name] / sum(crossing[name].values()))
-        share = left[link] / sum(crossing[link].values())
-        for index in tuple(crossing[link]):
-            rates[index] = share
-            growing.discard(index)
-            for other in set(flows[index]):
-                left[other] = max(0.0, left[other] - share * crossing[other].pop(index))
-        crossing = {name: users for name, users in crossing.items() if users}
-    return tuple(rates)
-
-
-def _crossings(flows: Sequence[Sequence[Hop]]) -> dict[Hop, dict[int, int]]:
-    crossing: dict[Hop, dict[int, int]] = {}
-    for index, flow in enumerate(flows):
-        for link in flow:
-            users = crossing.setdefault(link, {})
-            users[index] = users.get(index, 0) + 1
-    return crossing
-
-
-def flow_rates(graph: Adjacency, paths: Sequence[Sequence[str]]) -> tuple[float, ...]:
-    """Bytes per second of copies that run at once along `paths`."""
-    flows = [hops(path) for path in paths]
-    capacity = {hop: graph.edge(*hop).bandwidth.value for flow in flows for hop in flow}
-    return max_min_rates(capacity, flows)
 
 
 def bisection_bandwidth(machine: Machine) -> float:
@@ -90,12 +25,28 @@ def bisection_bandwidth(machine: Machine) -> float:
     if machine.hosts > _HOSTS:
         return _cluster_bisection(machine)
     gpus = [
-        full_name(machine, copy, gpu.name) for copy in range(machine.copies) for gpu in machine.gpus
+        machine.full_name(copy, gpu.name) for copy in range(machine.copies) for gpu in machine.gpus
     ]
     graph = _taken(to_networkx(machine), gpus)
     return min(
         _cut(graph, half, [gpu for gpu in gpus if gpu not in half]) for half in _halves(gpus)
     )
+
+
+def to_networkx(machine: Machine) -> "nx.Graph[str]":
+    """Build the undirected graph: `kind` on nodes, `kind` and `bandwidth` on edges."""
+    import networkx as nx  # noqa: PLC0415  # slow to import
+
+    graph: nx.Graph[str] = nx.Graph()
+    for copy in range(machine.copies):
+        for name, kind in machine.part_kinds.items():
+            graph.add_node(machine.cluster_name(copy, name, kind), kind=kind)
+    for edge in machine.all_edges():
+        for name in (edge.a, edge.b):
+            if name not in graph:
+                graph.add_node(name, kind="switch")
+        graph.add_edge(edge.a, edge.b, kind=edge.kind, bandwidth=edge.bandwidth.value)
+    return graph
 
 
 def _taken(graph: "nx.Graph[str]", gpus: Sequence[str]) -> "nx.Graph[str]":
@@ -135,7 +86,7 @@ def _cluster_bisection(machine: Machine) -> float:
     cluster = machine.cluster
     if cluster is None:
         return 0.0
-    nics = max(1, len(usable_nics(machine)))
+    nics = max(1, len(machine.usable_nics))
     half = machine.hosts // 2
     if cluster.domain_hosts >= machine.copies:
         return half * sum(e.bandwidth.value for e in machine.edges if e.kind == "nvlink")
@@ -144,4 +95,4 @@ def _cluster_bisection(machine: Machine) -> float:
     if per_leaf >= machine.copies:
         return ports
     leaves = max(1, (machine.copies // per_leaf) // 2)
-    return min(ports, leaves * cluster.rails * uplink(cluster, per_leaf, nics).value)
+    return min(ports, leaves * cluster.rails * cluster.uplink(per_leaf, nics).value)

@@ -4,8 +4,8 @@ A `Machine` describes one host (or the few hosts that a text described) and says
 of it a cluster has; nothing here is ever as large as the cluster.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Literal
 
 from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
 from topology.catalogue import Architecture, NetworkKind
@@ -15,6 +15,7 @@ EdgeKind = Literal["nvlink", "c2c", "pcie", "host", "socket", "network"]
 PairKind = Literal["NVLINK", "NVSWITCH", "PIX", "PXB", "PHB", "NODE", "SYS", "C2C", "NET"]
 PairBasis = Literal["kind", "told", "measured"]
 PeerState = Literal["OK", "NS", "CNS", "GNS", "TNS", "DR", "U"]
+_MOST_ROWS: Final = 10**6  # devices and links that are written out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """A link: bytes per second each way at once, and seconds to cross it.
+    """A link: bytes per second each way at once.
 
     count : NVLinks or PCIe lanes. generation : of PCIe, 0 elsewhere.
     """
@@ -80,7 +81,6 @@ class Edge:
     count: int = 1
     generation: int = 0
     bandwidth: Sourced
-    latency: Sourced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +101,21 @@ class Pair:
     read: bool = True
     basis: PairBasis = "kind"
 
+    @property
+    def is_nvlink(self) -> bool:
+        """Tell whether the two reach each other by NVLink."""
+        return self.kind in ("NVLINK", "NVSWITCH")
+
+    @property
+    def is_given(self) -> bool:
+        """Tell whether somebody gave the bandwidth, so that the kind does not rule it."""
+        return self.basis != "kind"
+
+    @property
+    def label(self) -> str:
+        """Write the cell of ``nvidia-smi topo -m``: ``NV12``, ``PIX`` ..."""
+        return f"NV{self.count}" if self.is_nvlink else self.kind
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
@@ -113,8 +128,8 @@ class PeerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """One graph that NCCL found: so many channels at so many bytes per second each."""
+class NcclGraph:
+    """One graph that NCCL chose: so many channels at so many bytes per second each."""
 
     name: str
     channels: int
@@ -136,11 +151,19 @@ class Cluster:
     kind: NetworkKind
     nic_bandwidth: Sourced
     nics: int
-    latency: Sourced  # s, host to switch
     rails: int = 1
     hosts_per_leaf: int = 0
     oversubscription: float = 1.0
     domain_hosts: int = 1
+
+    def uplink(self, hosts_per_leaf: int, nics: int) -> Sourced:
+        """Bytes per second out of one leaf switch of one rail, each way."""
+        into = hosts_per_leaf * max(1, nics // self.rails) * self.nic_bandwidth.value
+        return Sourced(
+            value=into / self.oversubscription,
+            kind="derived",
+            source=f"{hosts_per_leaf} hosts a leaf, oversubscription {self.oversubscription:g}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +178,7 @@ class Machine:
     edges: tuple[Edge, ...] = ()
     pairs: tuple[Pair, ...] = ()
     peers: tuple[PeerStatus, ...] = ()
-    searches: tuple[Search, ...] = ()
+    nccl_graphs: tuple[NcclGraph, ...] = ()
     copies: int = 1
     cluster: Cluster | None = None
     assumptions: tuple[str, ...] = ()
@@ -182,6 +205,40 @@ class Machine:
         kinds = {gpu.hardware for gpu in self.gpus}
         return kinds.pop() if len(kinds) == 1 else None
 
+    @property
+    def domain_hosts(self) -> int:
+        """Count the hosts that share one NVLink domain."""
+        return self.cluster.domain_hosts if self.cluster else 1
+
+    @property
+    def part_kinds(self) -> dict[str, NodeKind]:
+        """Tell what each part of one copy is."""
+        kinds: dict[str, NodeKind] = {node.name: node.kind for node in self.nodes}
+        kinds |= {gpu.name: "gpu" for gpu in self.gpus}
+        kinds |= {nic.name: "nic" for nic in self.nics}
+        return kinds
+
+    @property
+    def pairs_by_ends(self) -> dict[tuple[str, str], Pair]:
+        """Look pairs up in either order."""
+        table: dict[tuple[str, str], Pair] = {}
+        for pair in self.pairs:
+            table[pair.a, pair.b] = table[pair.b, pair.a] = pair
+        return table
+
+    @property
+    def usable_nics(self) -> tuple[Nic, ...]:
+        """Keep the NICs that collectives use: real ports, those near a GPU if any are."""
+        real = tuple(nic for nic in self.nics if not nic.virtual)
+        gpus = {gpu.name for gpu in self.gpus}
+        near = {
+            name
+            for pair in self.pairs
+            if pair.kind in ("PIX", "PXB", "C2C") and len({pair.a, pair.b} & gpus) == 1
+            for name in (pair.a, pair.b)
+        }
+        return tuple(nic for nic in real if nic.name in near) or real or self.nics
+
     def place(self, rank: int) -> tuple[int, Gpu]:
         """Give the copy and the GPU that hold `rank`; ranks count through one copy, then the next.
 
@@ -195,29 +252,160 @@ class Machine:
         copy, local = divmod(rank, len(self.gpus))
         return copy, self.gpus[local]
 
+    def links_of(self, name: str, kind: EdgeKind | None = None) -> tuple[Edge, ...]:
+        """List the links that end at a part, of one kind if that is given."""
+        return tuple(
+            edge
+            for edge in self.edges
+            if name in (edge.a, edge.b) and (kind is None or edge.kind == kind)
+        )
+
+    def full_name(self, copy: int, name: str) -> str:
+        """Name a part of one copy; a machine without copies needs no prefix."""
+        return name if self.copies == 1 else f"host{copy}/{name}"
+
+    def cluster_name(self, copy: int, name: str, kind: NodeKind) -> str:
+        """Name a part of one copy; the NVLink switches of a rack belong to several copies."""
+        if self.domain_hosts > 1 and kind == "nvswitch":
+            return f"domain{copy // self.domain_hosts}/{name}"
+        return self.full_name(copy, name)
+
+    def all_edges(self) -> tuple[Edge, ...]:
+        """Write out the links of every copy and of the network between them."""
+        if self.copies == 1 and self.cluster is None:
+            return self.edges
+        kinds = self.part_kinds
+        copied = (
+            replace(
+                edge,
+                a=self.cluster_name(copy, edge.a, kinds[edge.a]),
+                b=self.cluster_name(copy, edge.b, kinds[edge.b]),
+            )
+            for copy in range(self.copies)
+            for edge in self.edges
+        )
+        return (*copied, *self.network_edges())
+
+    def network_edges(self) -> tuple[Edge, ...]:
+        """Write out the links from NICs to leaf switches and from leaves to the spine."""
+        cluster = self.cluster
+        if cluster is None or self.hosts == 1:
+            return ()
+        nics = self.usable_nics
+        per_leaf = cluster.hosts_per_leaf or self.copies
+        leaves = -(-self.copies // per_leaf)
+        ports = tuple(
+            Edge(
+                a=self.full_name(copy, nic.name),
+                b=f"leaf{copy // per_leaf}.rail{index % cluster.rails}",
+                kind="network",
+                bandwidth=nic.bandwidth or cluster.nic_bandwidth,
+            )
+            for copy in range(self.copies)
+            for index, nic in enumerate(nics)
+        )
+        uplinks = tuple(
+            Edge(
+                a=f"leaf{leaf}.rail{rail}",
+                b="spine",
+                kind="network",
+                bandwidth=cluster.uplink(per_leaf, len(nics)),
+            )
+            for leaf in range(leaves)
+            for rail in range(cluster.rails)
+            if leaves > 1 or cluster.rails > 1
+        )
+        return ports + uplinks
+
     def to_dict(self) -> dict[str, object]:
-        """List hosts, GPUs and links; every pair of GPUs of one host appears once."""
-        from topology.machine.document import machine_dict  # noqa: PLC0415  # it writes out these values
+        """List hosts, GPUs and links; every pair of GPUs of one host appears once.
 
-        return machine_dict(self)
+        Raises
+        ------
+        TopologyError
+            If the lists of a cluster would be too long to read.
+        """
+        copies = range(self.copies)
+        rows = self.copies * (len(self.gpus) + len(self.nics) + len(self.pairs))
+        if rows > _MOST_ROWS:
+            raise TopologyError(
+                f"{self.name}: got {rows} devices and links, wanted at most {_MOST_ROWS} to list"
+            )
+        return {
+            "name": self.name,
+            "source": self.source,
+            "nodes": self.hosts,
+            "gpus": [self._gpu_row(copy, gpu) for copy in copies for gpu in self.gpus],
+            "nics": [self._nic_row(copy, nic) for copy in copies for nic in self.nics],
+            "links": [
+                *(self._pair_row(copy, pair) for copy in copies for pair in self.pairs),
+                *map(_link_row, self.network_edges()),
+            ],
+            "peer_access": [asdict(peer) for peer in self.peers],
+            "nccl_searches": [
+                {
+                    "name": graph.name,
+                    "channels": graph.channels,
+                    "intra_bytes_per_s": graph.intra,
+                    "inter_bytes_per_s": graph.inter,
+                    "type_intra": graph.type_intra,
+                    "type_inter": graph.type_inter,
+                }
+                for graph in self.nccl_graphs
+            ],
+            "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
+        }
+
+    def _gpu_row(self, copy: int, gpu: Gpu) -> dict[str, object]:
+        port = next(iter(self.links_of(gpu.name, "pcie")), None)
+        return {
+            "name": self.full_name(copy, gpu.name),
+            "node": copy * self.described_hosts + gpu.host,
+            "hardware": gpu.hardware,
+            "product": gpu.product,
+            "architecture": gpu.architecture,
+            "memory_bytes": None if gpu.memory is None else round(gpu.memory),
+            "numa": gpu.numa,
+            "mig": gpu.mig,
+            "slice": gpu.slice,
+            "pcie_generation": port.generation if port else 0,
+            "pcie_lanes": port.count if port else 0,
+        }
+
+    def _nic_row(self, copy: int, nic: Nic) -> dict[str, object]:
+        return {
+            "name": self.full_name(copy, nic.name),
+            "device": nic.device,
+            "node": copy * self.described_hosts + nic.host,
+            "numa": nic.numa,
+            "bandwidth_bytes_per_s": nic.bandwidth.value if nic.bandwidth else None,
+        }
+
+    def _pair_row(self, copy: int, pair: Pair) -> dict[str, object]:
+        return {
+            "a": self.full_name(copy, pair.a),
+            "b": self.full_name(copy, pair.b),
+            "kind": pair.kind,
+            "count": pair.count,
+            "bandwidth_bytes_per_s": pair.bandwidth,
+            "read": pair.read,
+            "measured": pair.basis == "measured",
+        }
 
 
-def full_name(machine: Machine, copy: int, name: str) -> str:
-    """Name a part of one copy; a machine without copies needs no prefix."""
-    return name if machine.copies == 1 else f"host{copy}/{name}"
+def _link_row(edge: Edge) -> dict[str, object]:
+    return {
+        "a": edge.a,
+        "b": edge.b,
+        "kind": "NET",
+        "count": edge.count,
+        "bandwidth_bytes_per_s": edge.bandwidth.value,
+        "read": False,
+        "measured": False,
+    }
 
 
-def pair_table(machine: Machine) -> dict[tuple[str, str], Pair]:
-    """Look pairs up in either order."""
-    table: dict[tuple[str, str], Pair] = {}
-    for pair in machine.pairs:
-        table[pair.a, pair.b] = table[pair.b, pair.a] = pair
-    return table
-
-
-def kinds_of(machine: Machine) -> dict[str, NodeKind]:
-    """Tell what each part of one copy is."""
-    kinds: dict[str, NodeKind] = {node.name: node.kind for node in machine.nodes}
-    kinds |= {gpu.name: "gpu" for gpu in machine.gpus}
-    kinds |= {nic.name: "nic" for nic in machine.nics}
-    return kinds
+def is_nvlink(pair: Pair | None) -> bool:
+    """Tell whether two GPUs are known to reach each other by NVLink."""
+    return pair is not None and pair.is_nvlink

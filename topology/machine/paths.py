@@ -11,7 +11,7 @@ from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
 from topology.catalogue import NO_PEERS, NcclRates
-from topology.machine.graph import Gpu, Machine, Nic, Node, Pair, pair_table
+from topology.machine.graph import Gpu, Machine, Nic, Node, Pair, is_nvlink
 from topology.machine.routes import Adjacency, adjacency, host_routes, nearest
 
 
@@ -68,13 +68,13 @@ def path_types(machine: Machine) -> dict[tuple[str, str], PathType]:
     """Give NCCL's type for every pair of GPUs, and of a GPU and a NIC, in both orders.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.node import machine_of
+    >>> from topology.machine.build import machine_of
     >>> types = path_types(machine_of(find_hardware("v100-sxm")))
     >>> types["GPU0", "GPU4"].name, types["GPU0", "GPU5"].name
     ('NVL', 'NVB')
     """
     types = dict.fromkeys(((g.name, g.name) for g in machine.gpus), PathType.LOC)
-    types |= {ends: _FROM_PAIR[pair.kind] for ends, pair in pair_table(machine).items()}
+    types |= {ends: _FROM_PAIR[pair.kind] for ends, pair in machine.pairs_by_ends.items()}
     names = [gpu.name for gpu in machine.gpus]
     peers = {
         name: {other for other in names if types.get((name, other)) == PathType.NVL}
@@ -100,7 +100,7 @@ def _to_nics(
 ) -> dict[str, PathType]:
     """Find the NICs better reached over coherent links to the processor, or through a peer."""
     found: dict[str, PathType] = {}
-    coherent = any(edge.kind == "c2c" and gpu in (edge.a, edge.b) for edge in machine.edges)
+    coherent = bool(machine.links_of(gpu, "c2c"))
     for nic in machine.nics:
         direct = types.get((gpu, nic.name), PathType.DIS)
         if coherent and direct == PathType.PHB:
@@ -119,7 +119,7 @@ def nccl_bandwidth(machine: Machine, table: NcclRates) -> dict[tuple[str, str], 
     """
     graph = adjacency(machine)
     types = path_types(machine)
-    pairs = pair_table(machine)
+    pairs = machine.pairs_by_ends
     gpus = {gpu.name: gpu for gpu in machine.gpus}
     chips = {node.name: node for node in machine.nodes}
     between = {ends: kind for ends, kind in types.items() if gpus.keys() >= {*ends}}
@@ -181,22 +181,17 @@ def socket_rate(table: NcclRates, chip: str) -> float:
     return known["sapphire_rapids"] if model >= 0x8F else known["skylake"]
 
 
-def peer_allowed(machine: Machine, a: str, b: str) -> Access:
+def _peer_allowed(
+    machine: Machine, pairs: Mapping[tuple[str, str], Pair], a: Gpu, b: Gpu
+) -> Access:
     """Tell whether the driver lets `a` and `b` read each other's memory.
 
     NVLink always does; over PCIe a status matrix decides, then the kind of card.
     """
-    gpus = {gpu.name: gpu for gpu in machine.gpus}
-    return _peer_allowed(machine, pair_table(machine), gpus[a], gpus[b])
-
-
-def _peer_allowed(
-    machine: Machine, pairs: Mapping[tuple[str, str], Pair], a: Gpu, b: Gpu
-) -> Access:
     if a.mig or b.mig:
         return Access(allowed=False, reason="MIG slices have no peer access")
     pair = pairs.get((a.name, b.name))
-    if pair is not None and pair.kind in ("NVLINK", "NVSWITCH"):
+    if is_nvlink(pair):
         return Access(allowed=True, reason="NVLink")
     states = [
         peer.state
@@ -215,7 +210,7 @@ def _peer_allowed(
 
 def refused_pairs(machine: Machine) -> tuple[tuple[str, str, str], ...]:
     """List the pairs of GPUs of one host without peer access, with the reason."""
-    pairs = pair_table(machine)
+    pairs = machine.pairs_by_ends
     found = []
     for index, a in enumerate(machine.gpus):
         for b in machine.gpus[index + 1 :]:
@@ -225,19 +220,19 @@ def refused_pairs(machine: Machine) -> tuple[tuple[str, str, str], ...]:
     return tuple(found)
 
 
-def nccl_peers(machine: Machine, level: PathType | None = None) -> dict[tuple[str, str], Access]:
+def nccl_peers(machine: Machine) -> dict[tuple[str, str], Access]:
     """Tell for every two GPUs whether NCCL would use peer access, or stage through host memory.
 
-    level : NCCL_P2P_LEVEL; by default PXB, SYS for two GPUs or fewer on an AMD processor.
+    It uses peers up to PXB, or up to SYS for two GPUs or fewer on an AMD processor.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.node import machine_of
+    >>> from topology.machine.build import machine_of
     >>> nccl_peers(machine_of(find_hardware("rtx-pro-6000")))["GPU0", "GPU2"].reason
     'PHB is beyond level PXB'
     """
     types = path_types(machine)
-    pairs = pair_table(machine)
-    limit = level if level is not None else _peer_level(machine)
+    pairs = machine.pairs_by_ends
+    limit = _peer_level(machine)
     return {
         (a.name, b.name): _nccl_access(
             _peer_allowed(machine, pairs, a, b), types.get((a.name, b.name), PathType.DIS), limit
@@ -280,14 +275,6 @@ def _direct(gpu: Gpu, nic: Nic, kind: PathType) -> Access:
     if kind > limit:
         return Access(allowed=False, reason=f"{kind.name} is beyond {limit.name}")
     return Access(allowed=True, reason=kind.name)
-
-
-def nearest_nics(machine: Machine, gpu: str) -> tuple[Nic, ...]:
-    """List the NICs on the best path type from `gpu`."""
-    types = path_types(machine)
-    ranked = {nic: types.get((gpu, nic.name), PathType.DIS) for nic in machine.nics}
-    best = min(ranked.values(), default=PathType.DIS)
-    return tuple(nic for nic, kind in ranked.items() if kind == best and kind < PathType.DIS)
 
 
 def processor_of(machine: Machine) -> dict[str, str | None]:

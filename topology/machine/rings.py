@@ -3,27 +3,29 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, pairwise, permutations
+from itertools import chain, combinations, pairwise, permutations
 from typing import Final
 
 from topology.base import BytesPerSecond
-from topology.machine.graph import Pair
-from topology.machine.routes import Hop
-from topology.machine.survey import Survey, is_nvlink
+from topology.machine.graph import Pair, is_nvlink
+from topology.machine.routes import Hop, components
+from topology.machine.survey import Survey
 
 _EXACT: Final = 8  # GPUs up to which every ring is tried
 _SEARCHED: Final = 10  # GPUs up to which a ring over NVLink is looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
+class GpuRing:
     """An order of GPUs and the bytes per second each can pass to the next, all at once."""
 
     order: tuple[str, ...]
     rate: BytesPerSecond
 
 
-def best_ring(known: Survey, names: Sequence[str], load: Mapping[Hop, int] | None = None) -> Ring:
+def best_ring(
+    survey: Survey, names: Sequence[str], load: Mapping[Hop, int] | None = None
+) -> GpuRing:
     """Find the ring through GPUs of one host that lets each pass most to the next.
 
     Every ring is tried up to eight GPUs, those cut short that can gain nothing on an order by
@@ -34,62 +36,62 @@ def best_ring(known: Survey, names: Sequence[str], load: Mapping[Hop, int] | Non
     load : how often others cross each link at the same time (see `crossings`).
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.node import machine_of
-    >>> from topology.machine.survey import survey
-    >>> host = survey(machine_of(find_hardware("h100-nvl")))
+    >>> from topology.machine.build import machine_of
+    >>> from topology.machine.survey import survey_of
+    >>> host = survey_of(machine_of(find_hardware("h100-nvl")))
     >>> best_ring(host, ["GPU0", "GPU2", "GPU1", "GPU3"]).order
     ('GPU0', 'GPU1', 'GPU2', 'GPU3')
     """
     if len(names) < 2:
-        return Ring(order=tuple(names), rate=BytesPerSecond(float("inf")))
+        return GpuRing(order=tuple(names), rate=BytesPerSecond(float("inf")))
     crossed = load or {}
-    guesses = [_ring(known, order, crossed) for order in _orders(known, names)]
+    guesses = [_ring(survey, order, crossed) for order in _orders(survey, names)]
     best = max(guesses, key=lambda ring: ring.rate)
-    islands = nvlink_islands(known.pairs, names)
-    if best.rate >= _bound(known, names, islands) or len(names) > _EXACT:
+    islands = nvlink_islands(survey.pairs, names)
+    if best.rate >= _bound(survey, names, islands) or len(names) > _EXACT:
         return best
-    return _search(known, crossed, best)
+    return _search(survey, crossed, best)
 
 
-def crossings(known: Survey, order: Sequence[str]) -> dict[Hop, int]:
+def crossings(survey: Survey, order: Sequence[str]) -> dict[Hop, int]:
     """Count how often a ring crosses each link."""
     crossed: dict[Hop, int] = {}
     for a, b in zip(order, [*order[1:], order[0]], strict=True):
-        for hop in known.path(a, b):
+        for hop in survey.path(a, b):
             crossed[hop] = crossed.get(hop, 0) + 1
     return crossed
 
 
 def chain_rate(
-    known: Survey, order: Sequence[str], load: Mapping[Hop, int] | None = None
+    survey: Survey, order: Sequence[str], load: Mapping[Hop, int] | None = None
 ) -> BytesPerSecond:
     """Bytes per second that each GPU can pass to the next where the last has nobody to pass to."""
     crossed = dict(load or {})
-    ways = [known.path(a, b) for a, b in pairwise(order)]
+    ways = [survey.path(a, b) for a, b in pairwise(order)]
     for hop in chain.from_iterable(ways):
         crossed[hop] = crossed.get(hop, 0) + 1
     return BytesPerSecond(
-        min(known.capacity[hop] / crossed[hop] for hop in chain.from_iterable(ways))
+        min(survey.capacity[hop] / crossed[hop] for hop in chain.from_iterable(ways))
     )
 
 
-def load_of(known: Survey, groups: Sequence[Sequence[str]]) -> dict[Hop, int]:
+def load_of(survey: Survey, groups: Sequence[Sequence[str]]) -> dict[Hop, int]:
     """Count how often the best rings of `groups` cross each link."""
     crossed: dict[Hop, int] = {}
     for names in groups:
         if len(names) > 1:
-            for hop, users in _crossed_alone(known, tuple(names)).items():
+            for hop, users in _crossed_alone(survey, tuple(names)).items():
                 crossed[hop] = crossed.get(hop, 0) + users
     return crossed
 
 
 @lru_cache(maxsize=4096)
-def _crossed_alone(known: Survey, names: tuple[str, ...]) -> dict[Hop, int]:
-    return crossings(known, best_ring(known, names).order)
+def _crossed_alone(survey: Survey, names: tuple[str, ...]) -> dict[Hop, int]:
+    return crossings(survey, best_ring(survey, names).order)
 
 
 def exchange_rate(
-    known: Survey, names: Sequence[str], beside: Sequence[Sequence[str]] = ()
+    survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]] = ()
 ) -> BytesPerSecond:
     r"""Bytes per second each GPU can send while every one sends to every other at the same pace.
 
@@ -99,38 +101,38 @@ def exchange_rate(
     crosses it.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.node import machine_of
-    >>> from topology.machine.survey import survey
-    >>> pairs = survey(machine_of(find_hardware("a100-pcie-80gb")))
+    >>> from topology.machine.build import machine_of
+    >>> from topology.machine.survey import survey_of
+    >>> pairs = survey_of(machine_of(find_hardware("a100-pcie-80gb")))
     >>> exchange_rate(pairs, ["GPU0", "GPU1", "GPU2", "GPU3"]) / 31.5e9  # two to a switch
     0.75
     """
     flows: dict[Hop, int] = {}
     for group in (names, *beside):
         for a, b in permutations(group, 2):
-            for hop in known.path(a, b):
+            for hop in survey.path(a, b):
                 flows[hop] = flows.get(hop, 0) + 1
-    own = {hop for a, b in permutations(names, 2) for hop in known.path(a, b)}
-    slowest = min(known.capacity[hop] / flows[hop] for hop in own)
+    own = {hop for a, b in permutations(names, 2) for hop in survey.path(a, b)}
+    slowest = min(survey.capacity[hop] / flows[hop] for hop in own)
     return BytesPerSecond((len(names) - 1) * slowest)
 
 
-def _ring(known: Survey, order: Sequence[str], load: Mapping[Hop, int]) -> Ring:
+def _ring(survey: Survey, order: Sequence[str], load: Mapping[Hop, int]) -> GpuRing:
     """Rate a ring: the busiest link sets the pace of all."""
     rate = min(
-        known.capacity[hop] / (users + load.get(hop, 0))
-        for hop, users in crossings(known, order).items()
+        survey.capacity[hop] / (users + load.get(hop, 0))
+        for hop, users in crossings(survey, order).items()
     )
-    return Ring(order=tuple(order), rate=BytesPerSecond(rate))
+    return GpuRing(order=tuple(order), rate=BytesPerSecond(rate))
 
 
-def _bound(known: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]) -> float:
+def _bound(survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]) -> float:
     """No ring passes more than the best way out of the island that is worst off."""
     if len(islands) == 1:
         return float("inf")
     return min(
         max(
-            min(known.capacity[hop] for hop in known.path(a, b))
+            min(survey.capacity[hop] for hop in survey.path(a, b))
             for a in island
             for b in names
             if b not in island
@@ -139,7 +141,7 @@ def _bound(known: Survey, names: Sequence[str], islands: Sequence[frozenset[str]
     )
 
 
-def _search(known: Survey, load: Mapping[Hop, int], best: Ring) -> Ring:
+def _search(survey: Survey, load: Mapping[Hop, int], best: GpuRing) -> GpuRing:
     """Try every ring from the first GPU on; drop a beginning as slow as the best ring so far."""
     order, rest = [best.order[0]], set(best.order[1:])
     used: dict[Hop, int] = {}
@@ -147,12 +149,12 @@ def _search(known: Survey, load: Mapping[Hop, int], best: Ring) -> Ring:
     def rate_with(path: Sequence[Hop]) -> float:
         for hop in path:
             used[hop] = used.get(hop, 0) + 1
-        return min(known.capacity[hop] / (used[hop] + load.get(hop, 0)) for hop in path)
+        return min(survey.capacity[hop] / (used[hop] + load.get(hop, 0)) for hop in path)
 
     def extend(rate: float) -> None:
         nonlocal best
         for name in sorted(rest) if rest else [order[0]]:
-            path = known.path(order[-1], name)
+            path = survey.path(order[-1], name)
             now = min(rate, rate_with(path))
             if now > best.rate and rest:
                 order.append(name)
@@ -160,7 +162,7 @@ def _search(known: Survey, load: Mapping[Hop, int], best: Ring) -> Ring:
                 extend(now)
                 rest.add(order.pop())
             elif now > best.rate:
-                best = Ring(order=tuple(order), rate=BytesPerSecond(now))
+                best = GpuRing(order=tuple(order), rate=BytesPerSecond(now))
             for hop in path:
                 used[hop] -= 1
 
@@ -191,24 +193,15 @@ def nvlink_islands(
     pairs: Mapping[tuple[str, str], Pair], names: Sequence[str]
 ) -> list[frozenset[str]]:
     """Split GPUs into those that NVLink joins."""
-    left, islands = list(names), []
-    while left:
-        island, queue = {left[0]}, [left[0]]
-        while queue:
-            a = queue.pop()
-            new = {b for b in left if b not in island and is_nvlink(pairs.get((a, b)))}
-            island |= new
-            queue += sorted(new)
-        islands.append(frozenset(island))
-        left = [name for name in left if name not in island]
-    return islands
+    joined = (ends for ends in combinations(names, 2) if is_nvlink(pairs.get(ends)))
+    return list(map(frozenset, components(names, joined)))
 
 
-def _orders(known: Survey, names: Sequence[str]) -> list[list[str]]:
+def _orders(survey: Survey, names: Sequence[str]) -> list[list[str]]:
     """Guess good rings: NVLink islands whole, near things together."""
-    near = sorted(names, key=lambda name: known.trails[name])
+    near = sorted(names, key=lambda name: survey.trails[name])
     islands = sorted(
-        nvlink_islands(known.pairs, near),
+        nvlink_islands(survey.pairs, near),
         key=lambda island: min(near.index(name) for name in island),
     )
     whole = [name for island in islands for name in sorted(island, key=near.index)]

@@ -1,15 +1,15 @@
 """Ways through a machine: which parts a copy from one device to another passes."""
 
 import heapq
+import math
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from topology.base import TopologyError
-from topology.machine.expand import all_edges
-from topology.machine.graph import Edge, EdgeKind, Machine, NodeKind, PairKind, kinds_of
+from topology.base import BytesPerSecond, TopologyError
+from topology.machine.graph import Edge, EdgeKind, Machine, NodeKind, Pair, PairKind
 
 Hop = tuple[str, str]  # one link in one direction
 
@@ -18,25 +18,21 @@ Hop = tuple[str, str]  # one link in one direction
 class Level:
     """How far a route may climb: links it may use and parts it may pass."""
 
-    name: str
     edges: frozenset[EdgeKind]
     through: frozenset[NodeKind]
 
 
-def _level(name: str, edges: Sequence[EdgeKind], through: Sequence[NodeKind]) -> Level:
-    return Level(name=name, edges=frozenset(edges), through=frozenset(through))
+def _level(edges: Sequence[EdgeKind], through: Sequence[NodeKind]) -> Level:
+    return Level(edges=frozenset(edges), through=frozenset(through))
 
 
-NVLINK: Final = _level("nvlink", ("nvlink",), ("nvswitch",))
-NVLINK_PEER: Final = _level("nvlink over a peer", ("nvlink",), ("nvswitch", "gpu"))
-SWITCHES: Final = _level("switches", ("pcie",), ("pcie_switch",))
-ROOT: Final = _level("root", ("pcie", "host"), ("pcie_switch", "root"))
-PROCESSOR: Final = _level("processor", ("pcie", "host", "c2c"), ("pcie_switch", "root", "cpu"))
-SYSTEM: Final = _level("system", ("pcie", "host", "c2c", "socket"), ("pcie_switch", "root", "cpu"))
+NVLINK: Final = _level(("nvlink",), ("nvswitch",))
+SWITCHES: Final = _level(("pcie",), ("pcie_switch",))
+ROOT: Final = _level(("pcie", "host"), ("pcie_switch", "root"))
+PROCESSOR: Final = _level(("pcie", "host", "c2c"), ("pcie_switch", "root", "cpu"))
+SYSTEM: Final = _level(("pcie", "host", "c2c", "socket"), ("pcie_switch", "root", "cpu"))
 NETWORK: Final = _level(
-    "network",
-    ("pcie", "host", "c2c", "socket", "network"),
-    ("pcie_switch", "root", "cpu", "nic", "switch"),
+    ("pcie", "host", "c2c", "socket", "network"), ("pcie_switch", "root", "cpu", "nic", "switch")
 )
 CLIMB: Final = (SWITCHES, ROOT, PROCESSOR, SYSTEM, NETWORK)
 
@@ -50,8 +46,8 @@ class Adjacency:
     kinds: Mapping[str, NodeKind]
 
     def kind(self, name: str) -> NodeKind:
-        """Tell what `name` is; parts of a copy are named after the copy."""
-        return self.kinds.get(name) or self.kinds.get(name.rpartition("/")[2], "switch")
+        """Tell what `name` is."""
+        return self.kinds.get(name, "switch")
 
     def steps(self, name: str, level: Level) -> Iterator[tuple[str, Edge]]:
         """Yield the links out of `name` that `level` allows."""
@@ -67,16 +63,12 @@ class Adjacency:
             (self.edge(a, b).bandwidth.value for a, b in pairwise(path)), default=float("inf")
         )
 
-    def latency(self, path: Sequence[str]) -> float:
-        """Seconds to cross every link of a path."""
-        return sum(self.edge(a, b).latency.value for a, b in pairwise(path))
 
-
-def adjacency(machine: Machine, *, whole: bool = False) -> Adjacency:
-    """Index the links of one copy, or of the `whole` cluster."""
+def adjacency(machine: Machine) -> Adjacency:
+    """Index the links of one copy."""
     links: dict[str, list[tuple[str, Edge]]] = {}
     widest: dict[Hop, Edge] = {}
-    for edge in all_edges(machine) if whole else machine.edges:
+    for edge in machine.edges:
         for a, b in ((edge.a, edge.b), (edge.b, edge.a)):
             links.setdefault(a, []).append((b, edge))
             if edge.bandwidth.value > widest.setdefault((a, b), edge).bandwidth.value:
@@ -84,24 +76,21 @@ def adjacency(machine: Machine, *, whole: bool = False) -> Adjacency:
     return Adjacency(
         links={name: tuple(out) for name, out in links.items()},
         widest=widest,
-        kinds=kinds_of(machine),
+        kinds=machine.part_kinds,
     )
 
 
-def route(graph: Adjacency, a: str, b: str, level: Level) -> tuple[str, ...] | None:
-    """Find the widest path that `level` allows, the shortest of those; None if there is none.
+def routes(graph: Adjacency, start: str, level: Level) -> dict[str, tuple[str, ...]]:
+    """Find the widest path that `level` allows to every part in reach, the shortest of those.
+
+    One search finds the widths, then one for each width the links.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.node import machine_of
+    >>> from topology.machine.build import machine_of
     >>> graph = adjacency(machine_of(find_hardware("h100-sxm")))
-    >>> route(graph, "GPU0", "GPU5", NVLINK)
+    >>> routes(graph, "GPU0", NVLINK)["GPU5"]
     ('GPU0', 'NVSwitch', 'GPU5')
     """
-    return routes(graph, a, level).get(b)
-
-
-def routes(graph: Adjacency, start: str, level: Level) -> dict[str, tuple[str, ...]]:
-    """Find such a path to every part in reach: one search for widths, one of links a width."""
     widths = _widths(graph, start, level)
     found: dict[str, tuple[str, ...]] = {start: (start,)}
     for width in set(widths.values()) - {widths[start]}:
@@ -114,7 +103,7 @@ def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str
     """Find the paths over PCIe that climb least, to all of `ends` that are in reach.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.node import machine_of
+    >>> from topology.machine.build import machine_of
     >>> graph = adjacency(machine_of(find_hardware("l4")))
     >>> len(host_routes(graph, "GPU0", ["GPU1"])["GPU1"])
     5
@@ -139,14 +128,6 @@ def host_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
     if path is None:
         raise TopologyError(f"no path from {a} to {b}")
     return path
-
-
-def staged_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
-    """Find the path of a copy through the memory of the host: up from `a`, down to `b`."""
-    near = nearest(graph, a, "cpu")
-    if near is None:
-        return host_route(graph, a, b)
-    return host_route(graph, a, near) + host_route(graph, near, b)[1:]
 
 
 def nearest(graph: Adjacency, name: str, kind: NodeKind) -> str | None:
@@ -226,3 +207,71 @@ def _widths(graph: Adjacency, start: str, level: Level) -> dict[str, float]:
                 best[to] = through
                 heapq.heappush(heap, (-through, to))
     return best
+
+
+def graph_pairs(machine: Machine) -> tuple[Pair, ...]:
+    """Name the way between every two GPUs of a host, and between each GPU and NIC.
+
+    NVLink counts first, then the way over PCIe that climbs least.
+    """
+    graph = adjacency(machine)
+    hosts = {gpu.name: gpu.host for gpu in machine.gpus}
+    hosts |= {nic.name: nic.host for nic in machine.nics}
+    ports = {nic.name: nic.bandwidth.value for nic in machine.nics if nic.bandwidth}
+    pairs: list[Pair] = []
+    for index, gpu in enumerate(machine.gpus):
+        paths = best_paths(graph, gpu.name)
+        others = [peer.name for peer in machine.gpus[index + 1 :]]
+        others += [nic.name for nic in machine.nics]
+        pairs += [
+            _pair(graph, paths[other], ports.get(other, math.inf))
+            for other in others
+            if other in paths
+            and (
+                hosts[other] == gpu.host or path_kind(graph, paths[other]) in ("NVLINK", "NVSWITCH")
+            )
+        ]
+    return tuple(pairs)
+
+
+def best_paths(graph: Adjacency, start: str) -> dict[str, tuple[str, ...]]:
+    """Find the way to every device of the host: NVLink first, then what climbs least."""
+    paths: dict[str, tuple[str, ...]] = {}
+    for level in (NVLINK, *CLIMB[:-1]):
+        paths = reach(graph, start, level) | paths
+    return paths
+
+
+def _pair(graph: Adjacency, path: tuple[str, ...], port: float) -> Pair:
+    kind = path_kind(graph, path)
+    nvlink = kind in ("NVLINK", "NVSWITCH")
+    edges = [graph.edge(a, b) for a, b in pairwise(path)]
+    return Pair(
+        a=path[0],
+        b=path[-1],
+        kind=kind,
+        count=min(edge.count for edge in edges) if nvlink else 1,
+        bandwidth=BytesPerSecond(min(port, graph.bandwidth(path))),
+    )
+
+
+def components(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """Join paired names into groups (union-find), in the order of `names`.
+
+    >>> components("abcd", [("d", "b")])
+    [['a'], ['b', 'd'], ['c']]
+    """
+    parent = {name: name for name in names}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for a, b in pairs:
+        parent[root(a)] = root(b)
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(root(name), []).append(name)
+    return list(groups.values())

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
 
-from topology.base import TopologyError
-from topology.machine.graph import Machine, Pair, pair_table
-from topology.machine.measured import is_known, measured_capacity
+from topology.base import BytesPerSecond, TopologyError
+from topology.catalogue import link_rates
+from topology.machine.graph import Machine, Pair, is_nvlink
 from topology.machine.paths import processor_of, refused_pairs
 from topology.machine.routes import (
     NVLINK,
@@ -55,16 +55,17 @@ class Survey:
     def label(self, a: str, b: str) -> tuple[object, ...]:
         """Say how two GPUs reach each other, in a form that can be compared."""
         pair = self.pairs.get((a, b))
-        known = (pair.kind, pair.count, pair.bandwidth, pair.basis) if pair else ()
-        return (*known, frozenset((a, b)) in self.refused)
+        links = (pair.kind, pair.count, pair.bandwidth, pair.basis) if pair else ()
+        return (*links, frozenset((a, b)) in self.refused)
 
     @property
     def uniform(self) -> bool:
         """Whether any GPU may stand for any other: every two reach each other in the same way.
 
         >>> from topology.catalogue import find_hardware
-        >>> from topology.machine.node import machine_of
-        >>> [survey(machine_of(find_hardware(name))).uniform for name in ("h100-sxm", "h100-nvl")]
+        >>> from topology.machine.build import machine_of
+        >>> nodes = map(machine_of, map(find_hardware, ("h100-sxm", "h100-nvl")))
+        >>> [survey_of(node).uniform for node in nodes]
         [True, False]
         """
         names = [gpu.name for gpu in self.machine.gpus]
@@ -73,12 +74,15 @@ class Survey:
         return len(labels) <= 1 and len(kinds) == 1
 
 
-def survey(machine: Machine) -> Survey:
+def survey_of(machine: Machine) -> Survey:
     """Index one host of a machine."""
-    graph, pairs = adjacency(machine), pair_table(machine)
+    graph, pairs = adjacency(machine), machine.pairs_by_ends
     refused = frozenset(frozenset(pair[:2]) for pair in refused_pairs(machine))
     cpus = processor_of(machine)
-    paths, capacity = _measured(pairs, graph, _paths(machine, graph, pairs, refused, cpus))
+    paths = _paths(machine, graph, pairs, refused, cpus)
+    capacity = {hop: graph.edge(*hop).bandwidth.value for path in paths.values() for hop in path}
+    if any(pair.is_given for pair in pairs.values()):
+        paths, capacity = _known_capacity(pairs, paths, capacity)
     return Survey(
         machine=machine,
         graph=graph,
@@ -86,40 +90,24 @@ def survey(machine: Machine) -> Survey:
         refused=refused,
         cpus=cpus,
         trails={name: _trail(graph, name, cpu) for name, cpu in cpus.items()},
-        nvlink={gpu.name: nvlink_bandwidth(machine, gpu.name) for gpu in machine.gpus},
+        nvlink={
+            gpu.name: sum(link.bandwidth.value for link in machine.links_of(gpu.name, "nvlink"))
+            for gpu in machine.gpus
+        },
         paths=paths,
         capacity=capacity,
     )
-
-
-def _measured(
-    pairs: Mapping[tuple[str, str], Pair],
-    graph: Adjacency,
-    paths: dict[tuple[str, str], tuple[Hop, ...]],
-) -> tuple[dict[tuple[str, str], tuple[Hop, ...]], dict[Hop, float]]:
-    """Give the ways between GPUs and what their links carry, as far as measured, else nominal."""
-    nominal = {hop: graph.edge(*hop).bandwidth.value for path in paths.values() for hop in path}
-    if not any(map(is_known, pairs.values())):
-        return paths, nominal
-    return measured_capacity(pairs, paths, nominal)
 
 
 def _trail(graph: Adjacency, name: str, cpu: str | None) -> tuple[str, ...]:
     return (name,) if cpu is None else tuple(reversed(host_route(graph, name, cpu)))
 
 
-def nvlink_bandwidth(machine: Machine, name: str) -> float:
-    """Bytes per second each way of all NVLinks of a GPU."""
-    return sum(
-        edge.bandwidth.value
-        for edge in machine.edges
-        if edge.kind == "nvlink" and name in (edge.a, edge.b)
-    )
-
-
-def is_nvlink(pair: Pair | None) -> bool:
-    """Tell whether two GPUs reach each other by NVLink."""
-    return pair is not None and pair.kind in ("NVLINK", "NVSWITCH")
+def nominal_bandwidth(pair: Pair) -> BytesPerSecond:
+    """Bytes a second that the links between two GPUs must be nominally good for."""
+    if pair.basis != "measured":
+        return pair.bandwidth
+    return BytesPerSecond(pair.bandwidth / link_rates().copy.value)
 
 
 def _paths(
@@ -133,7 +121,7 @@ def _paths(
     starts = dict.fromkeys([*cpus, *filter(None, cpus.values())])
     over_host = {start: host_routes(graph, start, starts) for start in starts}
     nvlink = {gpu.name: routes(graph, gpu.name, NVLINK) for gpu in machine.gpus}
-    found: dict[tuple[str, str], tuple[Hop, ...]] = {}
+    paths: dict[tuple[str, str], tuple[Hop, ...]] = {}
     for a, b in permutations(machine.gpus, 2):
         ends, near = (a.name, b.name), cpus[a.name]
         joined = is_nvlink(pairs.get(ends))
@@ -146,5 +134,36 @@ def _paths(
         elif path is None:
             path = over_host[a.name].get(b.name)
         if path is not None:
-            found[ends] = hops(path)
-    return found
+            paths[ends] = hops(path)
+    return paths
+
+
+def _known_capacity(
+    pairs: Mapping[tuple[str, str], Pair],
+    paths: Mapping[tuple[str, str], tuple[Hop, ...]],
+    nominal: Mapping[Hop, float],
+) -> tuple[dict[tuple[str, str], tuple[Hop, ...]], dict[Hop, float]]:
+    """Let what is known of pairs rule the links between them; give ways and capacities then.
+
+    No link on the way of a copy is slower than that copy was. A GPU's own port is as fast as the
+    fastest of its copies, where all of them were measured; and a pair that is slower than its
+    links are has a bound of its own.
+    """
+    ways, capacity = dict(paths), dict(nominal)
+    rate = {ends: nominal_bandwidth(pairs[ends]) for ends in paths if pairs[ends].is_given}
+    crossing: dict[Hop, list[float | None]] = {}
+    for ends, path in paths.items():
+        for hop in path:
+            crossing.setdefault(hop, []).append(rate.get(ends))
+    gpus = {name for ends in paths for name in ends}
+    for hop, rates in crossing.items():
+        given = [value for value in rates if value is not None]
+        if len(given) == len(rates) and not gpus.isdisjoint(hop):
+            capacity[hop] = max(given)
+        elif given:
+            capacity[hop] = max(capacity[hop], *given)
+    for (a, b), value in rate.items():
+        own = (a, f"{b} (measured)")
+        ways[a, b] = (*paths[a, b], own)
+        capacity[own] = value
+    return ways, capacity

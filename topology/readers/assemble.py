@@ -4,31 +4,128 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from topology.base import Bytes, BytesPerSecond, Sourced
+from topology.base import Bytes, BytesPerSecond, InputError, Sourced
 from topology.catalogue import (
     Architecture,
     Hardware,
     NvlinkGeneration,
+    architecture_of,
     by_product,
     capability_of,
     gpu_names,
     link_rates,
     nvlink_generation,
 )
-from topology.machine.build import Builder, times
+from topology.machine.build import Builder, cluster_of, nvlink_count
+from topology.machine.concerns import concerns
 from topology.machine.graph import Edge, Gpu, Machine, Nic, Node, Pair, PairBasis
-from topology.machine.node import cluster_of, nvlink_count
-from topology.machine.pairs import best_paths
-from topology.machine.routes import adjacency, path_kind
+from topology.machine.routes import adjacency, best_paths, path_kind
 from topology.readers.layout import Ports, lay_out
-from topology.readers.nvlinks import (
-    Domain,
-    architecture_for,
-    completed,
-    domains,
-    guess_generation,
-)
 from topology.readers.reading import RANKS, GpuText, Label, Reading
+
+MOST_LINKS: Final = 18  # NVLinks of one GPU, up to Blackwell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """GPUs that NVLink joins. links : of each GPU to the switches; empty where links are direct."""
+
+    gpus: tuple[str, ...]
+    links: Mapping[str, int]
+
+    @property
+    def switched(self) -> bool:
+        """Tell whether NVSwitches stand between the GPUs."""
+        return bool(self.links)
+
+
+def domains(reading: Reading, *, switched: bool | None = None) -> tuple[Domain, ...]:
+    """Split the GPUs of a reading into NVLink domains.
+
+    A matrix does not tell switches from direct links. More links than a GPU has, were each of its
+    peers to need its own, mean switches; then a count is the smaller of what two GPUs have up.
+
+    switched : what the kind of GPU says, if it is known.
+    """
+    gpus = [gpu.name for gpu in reading.gpus]
+    counts = {pair: label.count for pair, label in reading.labels.items() if label.kind == "NVLINK"}
+    near: dict[str, dict[str, int]] = {name: {} for name in gpus}
+    for (a, b), count in counts.items():
+        if a in near and b in near:
+            near[a][b] = near[b][a] = count
+    return tuple(
+        _domain(near, island, switched=switched) for island in _islands(near) if len(island) > 1
+    )
+
+
+def _domain(
+    near: Mapping[str, Mapping[str, int]], island: Sequence[str], *, switched: bool | None
+) -> Domain:
+    links = {name: max(near[name].values()) for name in island}
+    regular = all(count == min(links[a], links[b]) for a in island for b, count in near[a].items())
+    crowded = max(links.values()) * (len(island) - 1) > MOST_LINKS
+    behind = regular and (crowded if switched is None else switched or crowded)
+    return Domain(gpus=tuple(island), links=links if behind else {})
+
+
+def _islands(near: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
+    left = dict.fromkeys(near)
+    islands = []
+    while left:
+        start = next(iter(left))
+        island, queue = {start}, [start]
+        while queue:
+            new = [name for name in near[queue.pop()] if name not in island]
+            island.update(new)
+            queue.extend(new)
+        islands.append([name for name in near if name in island])
+        for name in island:
+            del left[name]
+    return islands
+
+
+def completed(reading: Reading, found: Sequence[Domain]) -> dict[tuple[str, str], Label]:
+    """Label the pairs of a switched domain whose cells the text has lost."""
+    return {
+        (a, b): Label("NVLINK", min(domain.links[a], domain.links[b]))
+        for domain in found
+        if domain.switched
+        for index, a in enumerate(domain.gpus)
+        for b in domain.gpus[index + 1 :]
+        if reading.label(a, b) is None
+    }
+
+
+def guess_generation(found: Sequence[Domain], reading: Reading) -> NvlinkGeneration | None:
+    """Guess the NVLink generation of an unnamed GPU from its counts; None without NVLink.
+
+    >>> from topology.readers.reading import GpuText
+    >>> gpus = tuple(GpuText(name=f"GPU{i}") for i in range(2))
+    >>> pair = Reading(source="", gpus=gpus, labels={("GPU0", "GPU1"): Label("NVLINK", 4)})
+    >>> guess_generation(domains(pair), pair)
+    'ga102'
+    """
+    counts = {label.count for label in reading.labels.values() if label.kind == "NVLINK"}
+    if not counts:
+        return None
+    most = max(counts)
+    if any(domain.switched for domain in found):
+        generations: tuple[NvlinkGeneration, ...] = ("volta", "ampere", "hopper")
+        return generations[(most > 6) + (most > 12)]
+    if most > 12:
+        return "hopper"
+    size = max(len(domain.gpus) for domain in found)
+    if size == 2 and most in (3, 4):
+        return "ga102"
+    if size == 2 and most == 2:
+        return "turing"
+    return "ampere" if most in (4, 8, 12) else "volta"
+
+
+def architecture_for(generation: NvlinkGeneration | None) -> Architecture:
+    """Name the architecture that an unnamed GPU is priced as."""
+    return "ampere" if generation is None or generation == "ga102" else generation
+
 
 _GENERATIONS: Final = {
     "volta": 3, "turing": 3, "ampere": 4, "ada": 4, "hopper": 5, "blackwell": 5,
@@ -79,7 +176,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
     reading = replace(reading, labels={**reading.labels, **filled})
     generation = _by_rate(reading) or guess_generation(found, reading)
     gpus = tuple(_gpu(gpu, kinds[gpu.name], generation) for gpu in reading.gpus)
-    builder = Builder(rates=link_rates(), generation=_pcie_generation(gpus, kinds, choices))
+    builder = Builder(generation=_pcie_generation(gpus, kinds, choices))
     nodes, edges = lay_out(reading, builder, _ports(reading))
     switches, nvlinks = nvlink_parts(builder, found, reading, _rate_of(reading, kinds, generation))
     machine = Machine(
@@ -112,7 +209,7 @@ def _usual_nvlinks(
     told = {name for pair in reading.labels for name in pair} & set(gpus)
     if told or len(gpus) > kind.domain or len({*map(id, kinds.values())}) > 1:
         return {}
-    label = Label("NVLINK", nvlink_count(kind, link_rates()))
+    label = Label("NVLINK", nvlink_count(kind))
     return {(a, b): label for i, a in enumerate(gpus) for b in gpus[i + 1 :]}
 
 
@@ -216,8 +313,7 @@ def nvlink_parts(
             switch = f"NVSwitch{len(nodes) or ''}"
             nodes.append(Node(name=switch, kind="nvswitch"))
             edges += [
-                builder.nvlink(gpu, switch, count, rate, switch=True)
-                for gpu, count in domain.links.items()
+                builder.nvlink(gpu, switch, count, rate) for gpu, count in domain.links.items()
             ]
             continue
         for index, a in enumerate(domain.gpus):
@@ -286,7 +382,7 @@ def _guesses(
         told = f", from its NVLink counts ({generation})" if generation else ""
         yield f"{what}: taken as {_gpu(unknown[0], None, generation).architecture}{told}"
     if unknown and generation and reading.link_rate is None:
-        rate = times(builder.rates.nvlink_rate(generation), 1).value / 10**9
+        rate = link_rates().nvlink_rate(generation).value / 10**9
         yield f"NVLink taken as {rate:g} GB/s a link and direction"
     if choices.pcie_generation is None and any(not gpu.generation for gpu in reading.gpus):
         yield f"PCIe generation {builder.generation} with sixteen lanes"
@@ -312,3 +408,35 @@ def _degraded(reading: Reading, found: Sequence[Domain]) -> Iterator[str]:
     for gpu in reading.gpus:
         if gpu.lanes < gpu.most_lanes:
             yield f"{gpu.name} runs on {gpu.lanes} of {gpu.most_lanes} PCIe lanes"
+
+
+def finished(machine: Machine, choices: Choices) -> Machine:
+    """Add what is worrying about the machine to what was odd about the text.
+
+    Raises
+    ------
+    InputError
+        If the GPUs are not of the kind that the user says they are.
+    """
+    if choices.hardware is not None:
+        _agreed(machine, choices.hardware)
+    return replace(machine, warnings=(*machine.warnings, *concerns(machine)))
+
+
+def _agreed(machine: Machine, hardware: Hardware) -> None:
+    """Check that a kind which the user gives is that of a GPU, and of its generation."""
+    kinds = {gpu.hardware: gpu for gpu in reversed(machine.gpus)}
+    own = kinds.get(hardware.name)
+    if own is None and machine.gpus:
+        first = machine.gpus[0]
+        what = f"{first.product or first.hardware}"
+        raise InputError(
+            f"hardware: got {hardware.name}, but {machine.name} says that {first.name} is "
+            f"{what[:60]}: wanted {' or '.join(map(str, kinds))}, or none"
+        )
+    if own is not None and own.architecture != architecture_of(own.capability):
+        raise InputError(
+            f"hardware: got {hardware.name}, of compute capability "
+            f"{'.'.join(map(str, hardware.device.compute_capability))}, but {machine.name} says "
+            f"that {own.name} has {own.capability / 10:g}"
+        )

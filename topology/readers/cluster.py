@@ -26,23 +26,37 @@
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast, get_args
 
-from topology.base import InputError, Sourced, TopologyError, parse_rate, unknown
-from topology.catalogue import Hardware, NetworkKind, link_rates
-from topology.machine.expand import usable_nics
-from topology.machine.graph import Cluster, Machine, Nic
-from topology.machine.measured import MeasuredText, bandwidths, read_measured, with_measured
-from topology.machine.node import machine_of
+from topology.base import (
+    BytesPerSecond,
+    InputError,
+    Sourced,
+    TopologyError,
+    parse_rate,
+    unknown,
+)
+from topology.catalogue import Hardware, NetworkKind
+from topology.machine.build import MOST_HOSTS, assumed_network, machine_of, with_ports
+from topology.machine.graph import Machine, Pair
 
-_MOST_HOSTS: Final = 2**14
 _MOST_NICS: Final = 256
 _TOP: Final = {"name", "hosts", "hardware", "topology", "network", "rack", "measured"}
 _NETWORK: Final = {
     "kind", "nics", "nic_bandwidth", "rails", "hosts_per_leaf", "oversubscription",
 }  # fmt: skip
+_WANTED: Final = "expected a pair of GPUs or a label, and a bandwidth such as 13.2 GB/s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """One table ``[[measured]]``: bytes a second of a pair of GPUs, or of all with a label."""
+
+    pair: frozenset[str]
+    label: str
+    bandwidth: BytesPerSecond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +69,7 @@ class ClusterText:
     topology: str | None
     network: Mapping[str, object]
     rack_hosts: int
-    measured: tuple[MeasuredText, ...] = ()
+    measured: tuple[_Measured, ...] = ()
 
 
 def read_cluster(text: str) -> ClusterText:
@@ -85,11 +99,11 @@ def read_cluster(text: str) -> ClusterText:
         topology=_string(table, "topology"),
         network=network,
         rack_hosts=_count(rack, "hosts", "rack") if rack else 0,
-        measured=read_measured(table.get("measured", [])),
+        measured=_measured_tables(table.get("measured", [])),
     )
 
 
-def build_cluster(said: ClusterText, host: Machine) -> Machine:
+def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
     """Repeat `host` as a cluster file says.
 
     Raises
@@ -97,14 +111,14 @@ def build_cluster(said: ClusterText, host: Machine) -> Machine:
     TopologyError
         If the network table holds a value that cannot be.
     """
-    network = said.network
+    network = cluster_text.network
     base = host.cluster or assumed_network()
     kind = str(network.get("kind", base.kind))
     if kind not in get_args(NetworkKind):
         raise unknown("network", kind, get_args(NetworkKind))
     nics = _nics(network, "nics")
     bandwidth = _bandwidth(network) or base.nic_bandwidth
-    ports = nics or len(usable_nics(host)) or 1
+    ports = nics or len(host.usable_nics) or 1
     hosts_per_leaf = _count(network, "hosts_per_leaf", "network", least=0)
     oversubscription = network.get("oversubscription", 1.0)
     if not isinstance(oversubscription, int | float) or not 1 <= oversubscription <= 1000:
@@ -119,67 +133,18 @@ def build_cluster(said: ClusterText, host: Machine) -> Machine:
         rails=min(ports, _nics(network, "rails") or base.rails),
         hosts_per_leaf=hosts_per_leaf,
         oversubscription=float(oversubscription),
-        domain_hosts=said.rack_hosts or base.domain_hosts,
+        domain_hosts=cluster_text.rack_hosts or base.domain_hosts,
     )
     speed = bandwidth if "nic_bandwidth" in network else None
     return replace(
-        with_measured(with_ports(host, nics, speed), bandwidths(host, said.measured)),
-        name=said.name,
-        copies=said.hosts,
+        _with_measured(with_ports(host, nics, speed), cluster_text.measured),
+        name=cluster_text.name,
+        copies=cluster_text.hosts,
         cluster=cluster,
     )
 
 
-def repeated(host: Machine, hosts: int) -> Machine:
-    """Put `hosts` copies of a machine side by side, on the network its hardware usually has.
-
-    Raises
-    ------
-    TopologyError
-        If the number of hosts is none.
-    """
-    if not 1 <= hosts <= _MOST_HOSTS:
-        raise TopologyError(f"{hosts} hosts: expected 1 to {_MOST_HOSTS}")
-    if hosts in (1, host.hosts):
-        return host
-    ports = len(usable_nics(host)) or 1
-    cluster = host.cluster or replace(assumed_network(), nics=ports, rails=ports)
-    note = () if host.cluster else ("NICs of 100 Gbit/s on one non-blocking network",)
-    return replace(
-        with_ports(host, None, None),
-        copies=hosts,
-        cluster=cluster,
-        assumptions=(*host.assumptions, *note),
-    )
-
-
-def assumed_network() -> Cluster:
-    """Describe the network that is taken where nothing is known."""
-    return Cluster(
-        kind="ethernet",
-        nic_bandwidth=link_rates().nic,
-        nics=1,
-        latency=link_rates().latency_of("network"),
-    )
-
-
-def with_ports(host: Machine, nics: int | None, bandwidth: Sourced | None) -> Machine:
-    """Give a host the NICs of a cluster file: their number where that differs, and their speed."""
-    ports = usable_nics(host)
-    if nics is not None and nics != len(ports):
-        others = {nic.name for nic in host.nics}
-        edges = tuple(edge for edge in host.edges if not {edge.a, edge.b} & others)
-        pairs = tuple(pair for pair in host.pairs if pair.b not in others)
-        ports = tuple(Nic(name=f"NIC{index}", bandwidth=bandwidth) for index in range(nics))
-        return replace(host, nics=ports, edges=edges, pairs=pairs)
-    if not ports:
-        return replace(host, nics=(Nic(name="NIC0", bandwidth=bandwidth),))
-    if bandwidth is None:
-        return host
-    return replace(host, nics=tuple(replace(nic, bandwidth=bandwidth) for nic in host.nics))
-
-
-def host_of(said: ClusterText, catalogue: Mapping[str, Hardware]) -> Machine:
+def host_of(cluster_text: ClusterText, catalogue: Mapping[str, Hardware]) -> Machine:
     """Build the host that a cluster file names.
 
     Raises
@@ -187,10 +152,61 @@ def host_of(said: ClusterText, catalogue: Mapping[str, Hardware]) -> Machine:
     TopologyError
         If the catalogue has no such hardware.
     """
-    name = (said.hardware or "").lower()
+    name = (cluster_text.hardware or "").lower()
     if name not in catalogue:
         raise unknown("hardware", name, catalogue)
     return machine_of(catalogue[name])
+
+
+def _measured_tables(rows: object) -> tuple[_Measured, ...]:
+    """Read the tables ``[[measured]]`` of a file."""
+    if not isinstance(rows, list):
+        raise TopologyError(f"measured is {str(rows)[:40]!r}: {_WANTED}")
+    return tuple(map(_measured, rows))
+
+
+def _measured(row: object) -> _Measured:
+    table = row if isinstance(row, dict) else {}
+    pair, label = table.get("pair", []), table.get("label", "")
+    named = isinstance(pair, list) and len({*map(str, pair)}) == 2
+    if table.keys() - {"pair", "label", "bandwidth"} or named == bool(label):
+        raise TopologyError(f"measured: {str(row)[:80]}: {_WANTED}")
+    try:
+        bandwidth = parse_rate(str(table.get("bandwidth", "")))
+    except InputError as error:
+        raise TopologyError(f"measured: {str(row)[:80]}: {error}") from None
+    ends = frozenset(map(str, pair)) if named else frozenset[str]()
+    return _Measured(pair=ends, label=str(label).upper(), bandwidth=bandwidth)
+
+
+def _with_measured(host: Machine, tables: Sequence[_Measured]) -> Machine:
+    """Give pairs of GPUs the bandwidth that copies between them reached; names stand above labels.
+
+    Raises
+    ------
+    TopologyError
+        If the host has no such pair or label.
+    """
+    gpus = {gpu.name for gpu in host.gpus}
+    pairs = {frozenset((pair.a, pair.b)): pair for pair in host.pairs if {pair.a, pair.b} <= gpus}
+    bandwidths: dict[frozenset[str], BytesPerSecond] = {}
+    for table in sorted(tables, key=lambda table: len(table.pair)):
+        matches = [
+            ends for ends, pair in pairs.items() if ends == table.pair or table.label == pair.label
+        ]
+        if not matches:
+            labels = sorted({pair.label for pair in pairs.values()})
+            raise TopologyError(
+                f"measured: {table.label or ' and '.join(sorted(table.pair))}: {host.name} has no "
+                f"such pair of GPUs, it has {', '.join(labels)}"
+            )
+        bandwidths |= dict.fromkeys(matches, table.bandwidth)
+    return replace(host, pairs=tuple(_as_measured(pair, bandwidths) for pair in host.pairs))
+
+
+def _as_measured(pair: Pair, bandwidths: Mapping[frozenset[str], BytesPerSecond]) -> Pair:
+    bandwidth = bandwidths.get(frozenset((pair.a, pair.b)))
+    return pair if bandwidth is None else replace(pair, bandwidth=bandwidth, basis="measured")
 
 
 def _bandwidth(network: Mapping[str, object]) -> Sourced | None:
@@ -230,7 +246,7 @@ def _nics(network: Mapping[str, object], key: str) -> int | None:
 
 
 def _count(
-    table: Mapping[str, object], key: str, where: str, *, least: int = 1, most: int = _MOST_HOSTS
+    table: Mapping[str, object], key: str, where: str, *, least: int = 1, most: int = MOST_HOSTS
 ) -> int:
     value = table.get(key, least)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

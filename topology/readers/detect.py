@@ -9,8 +9,7 @@ from topology.base import Bytes, TopologyError, environment
 from topology.catalogue import Hardware, all_hardware, check_pcie_generation
 from topology.machine.concerns import environment_concerns
 from topology.machine.graph import Machine, PairKind, PeerState, PeerStatus
-from topology.readers.assemble import Choices, assemble
-from topology.readers.read import finished
+from topology.readers.assemble import Choices, assemble, finished
 from topology.readers.reading import RANKS, GpuText, Label, Reading
 
 Snapshot: TypeAlias = Mapping[str, Sequence[Mapping[str, object]]]

@@ -4,11 +4,12 @@
 processor. ``SYS``: two. Labels of a real machine are nested, and any others are taken as if.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from topology.machine.build import Builder
 from topology.machine.graph import Edge, Node
+from topology.machine.routes import components
 from topology.readers.reading import RANKS, GpuText, NicText, Reading
 
 
@@ -60,12 +61,12 @@ def lay_out(
         cpu = Node(name=f"CPU{number}", kind="cpu", numa=nodes.pop() if len(nodes) == 1 else None)
         cpus.append(cpu)
         tree.nodes.append(cpu)
-        for members in _groups(socket, _within(reading, socket, 3)):
+        for members in components(socket, _within(reading, socket, 3)):
             root = Node(name=f"root{roots}", kind="root", numa=cpu.numa)
             roots += 1
             tree.nodes.append(root)
             tree.edges.append(builder.host(root.name, cpu.name))
-            for group in _groups(members, _within(reading, members, 2)):
+            for group in components(members, _within(reading, members, 2)):
                 _hang(tree, reading, group, root.name)
     tree.edges.extend(builder.sockets(cpus))
     order = {name: index for index, name in enumerate(devices)}
@@ -79,7 +80,7 @@ def _hang(tree: _Tree, reading: Reading, group: Sequence[str], root: str) -> Non
         tree.port(group[0], root)
         return
     top = tree.switch(root)
-    leaves = _groups(group, _within(reading, group, 1))
+    leaves = components(group, _within(reading, group, 1))
     for leaf in leaves:
         parent = top if len(leaves) == 1 else tree.switch(top)
         for device in leaf:
@@ -93,7 +94,7 @@ def processors(reading: Reading) -> list[list[str]]:
     which nothing is known share a processor of their own.
     """
     devices = [device.name for device in reading.devices]
-    near = _groups(devices, _within(reading, devices, 4))
+    near = components(devices, _within(reading, devices, 4))
     merged = _Merge(
         {name: number for number, group in enumerate(near) for name in group},
         dict(enumerate(near)),
@@ -193,25 +194,3 @@ def _within(reading: Reading, names: Iterable[str], rank: int) -> list[tuple[str
         for (a, b), label in source.items()
         if a in inside and b in inside and RANKS.get(label.kind, 9) <= rank
     ]
-
-
-def _groups(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Join paired names into groups (union-find), in the order of `names`."""
-    parent = {name: name for name in names}
-    find = _finder(parent)
-    for a, b in pairs:
-        parent[find(a)] = find(b)
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(find(name), []).append(name)
-    return list(groups.values())
-
-
-def _finder(parent: dict[str, str]) -> Callable[[str], str]:
-    def find(name: str) -> str:
-        while parent[name] != name:
-            parent[name] = parent[parent[name]]
-            name = parent[name]
-        return name
-
-    return find

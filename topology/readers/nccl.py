@@ -1,20 +1,149 @@
-"""NCCL's own XML: the topology it found (`<system>`)."""
+"""NCCL's own XML: the topology it found (`<system>`) and the graphs it chose (`<graphs>`)."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from topology.base import Bytes, Sourced, TopologyError
-from topology.catalogue import Hardware, architecture_of, by_device, gpu_names, link_rates
-from topology.machine.build import Builder
-from topology.machine.graph import Edge, Gpu, Machine, Nic, Node
-from topology.machine.node import cluster_of
-from topology.machine.pairs import graph_pairs
+from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
+from topology.catalogue import (
+    Hardware,
+    architecture_of,
+    by_device,
+    gpu_names,
+    link_rates,
+    nvlink_generation,
+)
+from topology.machine.build import Builder, cluster_of, usual_nvlinks
+from topology.machine.graph import Edge, Gpu, Machine, NcclGraph, Nic, Node, Pair
+from topology.machine.routes import graph_pairs
 from topology.readers.assemble import Choices
-from topology.readers.nccl_links import NvLinks, number
 from topology.readers.reading import MOST_DEVICES, MOST_GPUS
 from topology.readers.xml import Element
+
+
+@dataclass(frozen=True, slots=True)
+class NvLinks:
+    """The NVLinks and coherent links that the file lists below its GPUs."""
+
+    builder: Builder
+    gpus: Mapping[str, Gpu]
+    parents: Mapping[str, str]
+    elements: Mapping[str, Element]
+    kind: Hardware | None
+
+    def usual(self) -> tuple[list[Node], list[Edge]]:
+        """Give the NVLinks a known kind comes with, where the file leaves them to NCCL."""
+        silent = all(element.find("gpu") is None for element in self.elements.values())
+        few = self.kind is None or not 1 < len(self.gpus) <= self.kind.gpus
+        if self.kind is None or few or not silent:
+            return [], []
+        if self.kind.link != "nvswitch" and len(self.gpus) < self.kind.gpus:
+            return [], []
+        nodes, edges = usual_nvlinks(self.kind, self.builder)
+        known = {*self.gpus, *(node.name for node in nodes)}
+        return nodes, [edge for edge in edges if {edge.a, edge.b} <= known]
+
+    def assumed(self) -> Iterator[str]:
+        """Say that NVLinks were filled in."""
+        if self.kind is not None and self.usual()[1]:
+            yield f"NVLink as in a usual {self.kind.name} server"
+
+    def marked(self, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
+        """Mark the pairs whose NVLinks were filled in as not read."""
+        if not self.usual()[1]:
+            return pairs
+        return tuple(replace(pair, read=pair.kind not in ("NVLINK", "NVSWITCH")) for pair in pairs)
+
+    def switches(self) -> list[Node]:
+        """Let one part stand for all NVSwitches."""
+        nodes, _ = self.usual()
+        if nodes:
+            return nodes
+        found = any(self.to_switch(name) for name in self.gpus)
+        return [Node(name="NVSwitch", kind="nvswitch")] if found else []
+
+    def to_switch(self, name: str) -> int:
+        """Count a GPU's links to switches: in all, or per peer where peers stand for switches."""
+        buses = {gpu.bus for gpu in self.gpus.values()}
+        rows = [
+            row for row in self.rows(name) if row.attributes.get("tclass", "").startswith("0x0680")
+        ]
+        counts = [number(row, "count", 1) for row in rows]
+        peers = [row.attributes.get("target", "") in buses for row in rows]
+        return max(counts) if counts and all(peers) else sum(counts)
+
+    def rows(self, name: str) -> tuple[Element, ...]:
+        inner = self.elements[name].find("gpu")
+        return inner.all("nvlink") if inner is not None else ()
+
+    def direct(self) -> Iterator[tuple[str, str, int]]:
+        """Yield the links from GPU to GPU, each pair once."""
+        names = {gpu.bus: name for name, gpu in self.gpus.items()}
+        seen: set[frozenset[str]] = set()
+        for name in self.gpus:
+            for row in self.rows(name):
+                peer = names.get(row.attributes.get("target", ""))
+                pair = frozenset((name, peer or name))
+                switch = row.attributes.get("tclass", "").startswith("0x0680")
+                if len(pair) == 2 and pair not in seen and not switch and peer:
+                    seen.add(pair)
+                    yield name, peer, number(row, "count", 1)
+
+    def edges(self) -> Iterator[Edge]:
+        """Yield the NVLinks of the file, or the usual ones."""
+        yield from self.usual()[1]
+        for name in self.gpus:
+            count = self.to_switch(name)
+            if count:
+                yield self.builder.nvlink(name, "NVSwitch", count, self.rate(name))
+        for a, b, count in self.direct():
+            yield self.builder.nvlink(a, b, count, self.rate(a))
+
+    def rate(self, name: str) -> Sourced:
+        return link_rates().nvlink_rate(nvlink_generation(self.gpus[name].capability))
+
+    def coherent(self) -> Iterator[Edge]:
+        """Yield C2C links: `count` of `bw` MB/s each."""
+        for name, element in self.elements.items():
+            inner = element.find("gpu")
+            row = inner.find("c2c") if inner is not None else None
+            cpu = self.parents[name] if self.parents[name].startswith("CPU") else ""
+            if row is not None and cpu:
+                value = number(row, "bw", 0) * number(row, "count", 1) * 10**6
+                if value > 0:
+                    rate = Sourced(
+                        value=float(value), kind="datasheet", source="topology file: c2c"
+                    )
+                    yield self.builder.c2c(name, cpu, rate)
+
+    def loops(self) -> Iterator[str]:
+        """Say which links lead back to the GPU they leave, or nowhere."""
+        for name, gpu in self.gpus.items():
+            if any(row.attributes.get("target") == gpu.bus for row in self.rows(name)):
+                yield f"{name}: its NVLinks lead back to itself in the file: left out"
+
+
+def number(element: Element, key: str, default: int) -> int:
+    """Read a whole number of an element; `default` where it is absent or negative.
+
+    Raises
+    ------
+    TopologyError
+        If it is no number, naming the line.
+    """
+    text = element.attributes.get(key, "")
+    if not text:
+        return default
+    try:
+        value = int(text[:12], 0)
+    except ValueError:
+        raise TopologyError(
+            f"XML line {element.line}: {key}={text[:20]!r}: expected a whole number"
+        ) from None
+    return value if value >= 0 and len(text) <= 12 else default
+
 
 _SPEED: Final = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*GT/s.*")
 _BY_SPEED: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -62,7 +191,7 @@ def read_system(root: Element, choices: Choices) -> Machine:
     nic_names = _nic_names(found.nics)
     gpus = {name: _gpu(name, device, choices) for name, device in gpu_names.items()}
     kind = next((_kind(device, choices) for device in found.gpus), None)
-    builder = Builder(rates=link_rates(), generation=_generation(found, choices))
+    builder = Builder(generation=_generation(found, choices))
     links = NvLinks(
         builder,
         gpus,
@@ -321,3 +450,124 @@ def _unnamed(found: _Found) -> Iterator[str]:
         yield "no GPU in the file: a frame that NCCL fills in when it runs"
     if found.unknown:
         yield f"{len(found.unknown)} PCI devices without a class: GPUs or NICs, left out"
+
+
+_SEARCHES: Final = {
+    "0": "ring", "1": "tree", "2": "collnet", "3": "nvls", "4": "collnet direct",
+}  # fmt: skip
+_FASTEST: Final = 10**6
+_NAMED: Final = re.compile(r"\s{0,20}([A-Za-z][A-Za-z0-9_ ]{0,30}?)\s{1,20}id=")
+_SETTING: Final = re.compile(r"([a-z]{1,20})=([\w.]{1,20})")
+_PATHS: Final = {"NVL": "NVLINK", "NVB": "SYS", "PIX": "PIX", "PXB": "PXB", "PHB": "PHB"}
+
+
+def read_graphs(root: Element, choices: Choices) -> Machine:
+    """Give what a dump of NCCL's graphs holds: how many GPUs, and the paths it took.
+
+    Raises
+    ------
+    TopologyError
+        If a number is none, naming the line.
+    """
+    searches = [_search(graph) for graph in root.all("graph")]
+    numbers = sorted({number(gpu, "dev", 0) for gpu in root.walk() if gpu.tag == "gpu"})
+    return graphs_machine(tuple(searches), numbers, choices)
+
+
+def graphs_machine(
+    searches: tuple[NcclGraph, ...], numbers: Sequence[int], choices: Choices
+) -> Machine:
+    """Wrap what NCCL chose; the links themselves are not known."""
+    kind = choices.hardware
+    gpus = tuple(
+        Gpu(
+            name=f"GPU{number}",
+            hardware=kind.name if kind else None,
+            architecture=kind.device.architecture if kind else "ampere",
+            capability=_capability(kind),
+            memory=Bytes(kind.device.memory.value) if kind else None,
+        )
+        for number in numbers[:MOST_GPUS]
+    )
+    taken = [search for search in searches if search.channels]
+    pairs = _path_pairs(gpus, taken[0]) if taken else ()
+    warnings = ["a dump of NCCL's graphs tells the paths it took, not the links there are"]
+    if not gpus:
+        warnings.append("no GPU in the text")
+    return Machine(
+        name=choices.name,
+        source="NCCL graphs",
+        gpus=gpus,
+        pairs=pairs,
+        nccl_graphs=searches,
+        warnings=tuple(warnings),
+    )
+
+
+def _capability(kind: Hardware | None) -> int:
+    major, minor = kind.device.compute_capability if kind else (8, 0)
+    return major * 10 + minor
+
+
+def _path_pairs(gpus: Sequence[Gpu], ring: NcclGraph) -> tuple[Pair, ...]:
+    kind = _PATHS.get(ring.type_intra, "SYS")
+    return tuple(
+        Pair(
+            a=a.name,
+            b=b.name,
+            kind=kind,  # type: ignore[arg-type]  # from a table of pair kinds
+            bandwidth=BytesPerSecond(ring.intra * ring.channels),
+            read=False,
+        )
+        for index, a in enumerate(gpus)
+        for b in gpus[index + 1 :]
+    )
+
+
+def _search(graph: Element) -> NcclGraph:
+    name = graph.attributes.get("id", "")
+    return graph_of(_SEARCHES.get(name, name[:20]), graph.attributes, f"XML line {graph.line}")
+
+
+def graph_of(name: str, attributes: Mapping[str, str], where: str) -> NcclGraph:
+    """Read one graph's attributes; speeds are in GB/s a channel.
+
+    Raises
+    ------
+    TopologyError
+        If a number is none; `where` names the place.
+    """
+    keys = ("nchannels", "speedintra", "speedinter")
+    values = [_value(attributes.get(key, "0") or "0") for key in keys]
+    if not all(0 <= value < _FASTEST for value in values):
+        raise TopologyError(f"{where}: channels or speeds of a graph are no sensible numbers")
+    return NcclGraph(
+        name=name,
+        channels=int(values[0]),
+        intra=BytesPerSecond(values[1] * 10**9),
+        inter=BytesPerSecond(values[2] * 10**9),
+        type_intra=attributes.get("typeintra", "")[:8],
+        type_inter=attributes.get("typeinter", "")[:8],
+    )
+
+
+def _value(text: str) -> float:
+    try:
+        return float(text[:12])
+    except ValueError:
+        return math.nan
+
+
+def read_graph_lines(lines: Sequence[str]) -> tuple[NcclGraph, ...]:
+    """Read graphs written one a line, a name and ``key=value`` pairs; none if there are none.
+
+    >>> read_graph_lines(["ring id=0 nchannels=16 speedintra=45 typeintra=NVL"])[0].channels
+    16
+    """
+    found = []
+    for index, line in enumerate(lines):
+        name = _NAMED.match(line)
+        values = dict(_SETTING.findall(line[:1000]))
+        if name and "nchannels" in values:
+            found.append(graph_of(name[1], values, f"line {index + 1}"))
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""Read a machine from whatever describes it."""
+"""The machine that a person means: a text, a file, a catalogue name, or the one this runs on."""
 
 import re
 from collections.abc import Sequence
@@ -6,27 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from topology.base import InputError, TopologyError, is_text, shown, text_of
+from topology.base import InputError, TopologyError, is_file, is_text, shown, text_of, unknown
 from topology.catalogue import (
     Hardware,
     all_hardware,
-    architecture_of,
     check_pcie_generation,
     find_hardware,
 )
-from topology.machine.concerns import concerns
+from topology.machine.build import machine_of, repeated
 from topology.machine.graph import Machine
-from topology.readers.assemble import Choices, assemble
+from topology.readers.assemble import Choices, assemble, finished
 from topology.readers.cluster import build_cluster, host_of, read_cluster
-from topology.readers.graphs import graphs_machine, read_graph_lines, read_graphs
-from topology.readers.lines import checked, plain_lines
-from topology.readers.listing import Listing, read_listing
-from topology.readers.matrix import read_matrices
-from topology.readers.nccl import read_system
+from topology.readers.detect import detect
+from topology.readers.matrix import checked, find_tables, plain_lines, read_matrices
+from topology.readers.nccl import graphs_machine, read_graph_lines, read_graphs, read_system
 from topology.readers.own import read_own
 from topology.readers.reading import Label, Reading
-from topology.readers.smi import read_smi
-from topology.readers.tables import find_tables
+from topology.readers.smi import Listing, read_listing, read_smi
 from topology.readers.xml import parse_xml
 
 _ROOT: Final = re.compile(r"<(system|graphs|nvidia_smi_log)[\s>/]")
@@ -103,38 +99,6 @@ def read_text(text: str, choices: Choices) -> Machine:
     return finished(_pasted(plain_lines(text), choices), choices)
 
 
-def finished(machine: Machine, choices: Choices) -> Machine:
-    """Add what is worrying about the machine to what was odd about the text.
-
-    Raises
-    ------
-    InputError
-        If the GPUs are not of the kind that the user says they are.
-    """
-    if choices.hardware is not None:
-        _agreed(machine, choices.hardware)
-    return replace(machine, warnings=(*machine.warnings, *concerns(machine)))
-
-
-def _agreed(machine: Machine, hardware: Hardware) -> None:
-    """Check that a kind which the user gives is that of a GPU, and of its generation."""
-    kinds = {gpu.hardware: gpu for gpu in reversed(machine.gpus)}
-    own = kinds.get(hardware.name)
-    if own is None and machine.gpus:
-        first = machine.gpus[0]
-        what = f"{first.product or first.hardware}"
-        raise InputError(
-            f"hardware: got {hardware.name}, but {machine.name} says that {first.name} is "
-            f"{what[:60]}: wanted {' or '.join(map(str, kinds))}, or none"
-        )
-    if own is not None and own.architecture != architecture_of(own.capability):
-        raise InputError(
-            f"hardware: got {hardware.name}, of compute capability "
-            f"{'.'.join(map(str, hardware.device.compute_capability))}, but {machine.name} says "
-            f"that {own.name} has {own.capability / 10:g}"
-        )
-
-
 def _xml(text: str, choices: Choices) -> Machine:
     root = parse_xml(_document(text))
     match root.tag:
@@ -201,3 +165,59 @@ def _listed(listing: Listing) -> Reading:
         link_rate=listing.link_rate,
         assumptions=("the text does not tell how GPUs are joined",),
     )
+
+
+LARGEST: Final = 1024  # hosts
+_MARKS: Final = frozenset("/\\.")  # of what can only be a file
+
+
+def named(
+    name: str | None,
+    *,
+    here: bool = False,
+    kind: str | None = None,
+    nodes: int = 1,
+    pcie_generation: int | None = None,
+) -> Machine:
+    """Return a machine.
+
+    Parameters
+    ----------
+    name : a catalogue name, a path or a text. here : look at the machine this runs on instead.
+    kind : catalogue name of its GPUs, where a file does not say. nodes : hosts, copies of one.
+
+    Raises
+    ------
+    InputError
+        If there is no such name or file, or it describes no machine.
+    """
+    found = find_hardware(kind) if kind else None
+    if here:
+        if name is not None:
+            raise InputError(f"topology detect: got the name {name[:60]!r}, wanted none")
+        return _times(detect(hardware=found, pcie_generation=pcie_generation), nodes)
+    if name is None:
+        raise InputError("topology: wanted a catalogue name or a file")
+    if name.lower() in all_hardware():
+        if not 1 <= nodes <= LARGEST:
+            raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {LARGEST}")
+        if pcie_generation is not None:
+            raise InputError(
+                f"pcie_generation: got {pcie_generation}, wanted none beside catalogue hardware"
+            )
+        if found is not None and found.name != name.lower():
+            raise InputError(f"hardware: got {found.name} beside {name}, wanted one of the two")
+        return machine_of(find_hardware(name), nodes)
+    if not is_text(name) and _MARKS.isdisjoint(name) and not is_file(name):
+        raise unknown("hardware or file", name, all_hardware())
+    return _times(read_topology(name, hardware=found, pcie_generation=pcie_generation), nodes)
+
+
+def _times(machine: Machine, nodes: int) -> Machine:
+    """Repeat a host; a description of several says itself how many there are."""
+    if nodes in (1, machine.hosts):
+        return machine
+    if machine.hosts > 1 or not 1 <= nodes <= LARGEST:
+        wanted = machine.hosts if machine.hosts > 1 else f"a whole number from 1 to {LARGEST}"
+        raise InputError(f"nodes: got {nodes} for {machine.name}, wanted {wanted}")
+    return repeated(machine, nodes)

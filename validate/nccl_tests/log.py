@@ -7,7 +7,7 @@ from typing import Final
 
 from costmodels.collectives.operations import Op
 from topology.base import MOST_CHARACTERS, InputError
-from topology.readers.lines import plain_lines
+from topology.readers.matrix import plain_lines
 from validate.nccl_tests.network import (
     LinksText,
     read_environment,
