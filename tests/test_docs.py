@@ -90,6 +90,17 @@ def test_the_first_output_is_what_the_command_prints():
         assert not words or words in [found[: len(words)] for found in printed], line
 
 
+def test_the_picture_is_what_the_command_draws():
+    """On a white ground, so that it can be read in dark pages too."""
+    drawn = (ROOT / "docs" / "ring4.svg").read_text(encoding="utf-8").strip()
+    command = next(line for line in COMMANDS if line.startswith("planner simulate"))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        main([*shlex.split(command)[1:], "--format", "html"])
+
+    assert re.sub(r"<rect width=\"1120\" [^>]*>", "", drawn, count=1) in out.getvalue()
+
+
 def test_the_accuracy_tables_are_the_current_ones():
     from validate.__main__ import _texts, tables
     from validate.accuracy.table import END, groups
