@@ -8,6 +8,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -20,6 +21,7 @@ TABLES = sorted(
 )
 # only inside functions, so that a command loads what it needs
 REACHES_UP = "planner/command/cli.py"
+UPWARDS = REACHES_UP.removesuffix(".py").replace("/", ".")
 EDGES = {
     "catalogue.py",
     "cli.py",
@@ -40,6 +42,24 @@ LITERALS = {  # file: numbers that are no facts about hardware
     "planner/collectives.py": {1e9},  # shows GB/s
     "validate/reference/functions.py": {1e-12},  # keeps a norm of zeros finite
 }
+TO_UNTANGLE = (  # rooms that still import each other in a circle
+    {"planner.advice", "planner.engines", "planner.search"},
+    {
+        "planner.api",
+        "planner.collectives",
+        "planner.capacity",
+        "planner.fleet",
+        "planner.rendering",
+    },
+    {
+        "validate.accuracy",
+        "validate.bench",
+        "validate.fit",
+        "validate.plans",
+        "validate.tables",
+        "validate.torch",
+    },
+)
 PLACES = re.compile(  # paths of one machine, and words that say nothing
     r"/(?:home|root|tm[p]|wor[k])/|/wor[k]\b|\bhelpe[r]s?\b|\bagen[t]s?\b|[A-Z]\w+Manage[r]\b"
 )
@@ -163,6 +183,47 @@ def test_exceptions_are_still_needed():
         assert numbers <= found, name
     for name, classes in CHANGES.items():
         assert classes <= {kind.name for kind in nodes(Path(name), ast.ClassDef)}, name
+
+
+def import_graph():
+    """Which module imports which, inside functions and for types alone as well."""
+    files = {
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
+    }
+    graph = {name: set() for name in files}
+    for name, path in files.items():
+        for node in nodes(path, ast.ImportFrom):
+            for full in (f"{node.module}.{alias.name}" for alias in node.names):
+                graph[name].add(full if full in files else node.module)
+        graph[name] = {other for other in graph[name] if other in files and other != name}
+    return graph
+
+
+def room(name):
+    """The folder that a module lies in; a file beside the rooms of its layer stands for itself."""
+    return ".".join(name.split(".")[:2])
+
+
+def circles(edges):
+    found = nx.strongly_connected_components(nx.DiGraph(edges))
+    return [sorted(members) for members in found if len(members) > 1]
+
+
+def is_known(ring):
+    """Whether a circle lies within rooms that are still to be untangled."""
+    return any({room(name) for name in ring} <= rooms for rooms in TO_UNTANGLE)
+
+
+def test_no_circle_of_imports_is_left():
+    """Files in a circle are one idea in several places; so are rooms."""
+    edges = [(name, other) for name, others in import_graph().items() for other in others]
+    rooms = [
+        (room(name), room(other))
+        for name, other in edges
+        if room(name) != room(other) and name != UPWARDS
+    ]
+
+    assert [ring for ring in [*circles(edges), *circles(rooms)] if not is_known(ring)] == []
 
 
 def unsourced(entry, inherited, path=()):
