@@ -12,10 +12,9 @@ from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, li
 from topology.base import InputError, counted, format_bytes
 from topology.catalogue import Fabric, all_hardware, by_product, find_hardware, gpu_names
 from validate.nccl_tests.diagnosis import Run, diagnose, disturbances, disturbed
-from validate.nccl_tests.fabric import as_said
-from validate.nccl_tests.log import Log, read_log, with_op
-from validate.nccl_tests.operation import forced, inferred_op, sizes_hold
-from validate.nccl_tests.rows import LogRow, ranks_of
+from validate.nccl_tests.lines import LogRow, ranks_of
+from validate.nccl_tests.links import fabric_of_log
+from validate.nccl_tests.log import Log, forced, inferred_op, read_log, sizes_hold, with_op
 from validate.nccl_tests.shown import ComparedRow, Comparison
 
 if TYPE_CHECKING:
@@ -57,16 +56,16 @@ def compare_all(text: str, setting: Setting) -> list[Comparison]:
     if setting.op:
         read_op(setting.op)
     logs = read_log(text)
-    found = [compare(log, setting) for log in logs if _asked(log, setting)]
-    if not found:
+    comparisons = [compare(log, setting) for log in logs if _chosen(log, setting)]
+    if not comparisons:
         every = [row.message_bytes for log in logs for row in log.rows]
-        asked = ", ".join(_written(*ends) for ends in setting.sizes[:3])
+        wanted = ", ".join(_written(*ends) for ends in setting.sizes[:3])
         whole = f"{format_bytes(min(every))} to {format_bytes(max(every))}"
-        raise InputError(f"bytes: got {asked}, wanted some of the log's, {whole}")
-    return found
+        raise InputError(f"bytes: got {wanted}, wanted some of the log's, {whole}")
+    return comparisons
 
 
-def _asked(log: Log, setting: Setting) -> list[LogRow]:
+def _chosen(log: Log, setting: Setting) -> list[LogRow]:
     """List the rows of the sizes that were asked for."""
     return [
         row
@@ -82,9 +81,9 @@ def _written(low: float, high: float) -> str:
 def compare(log: Log, setting: Setting) -> Comparison:
     """Price every row of one table on the links that it was measured on."""
     log, inferred = known_op(log, setting)
-    fabric, name, said = links_of(log, setting)
-    other = other_hardware(log, name) or log.shared
-    rows = _asked(log, setting)
+    fabric, name, read = links_of(log, setting)
+    mismatch = other_hardware(log, name) or log.shared
+    rows = _chosen(log, setting)
     op = read_op(log.op or setting.op)
     run = Run(
         op=op,
@@ -97,7 +96,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
         ),
         sizes=np.array([row.message_bytes for row in rows]),
         seconds=np.array([row.seconds for row in rows]),
-        known=curves_of(name, setting.profile, setting.subset if setting.here else None),
+        calibration=curves_of(name, setting.profile, setting.subset if setting.here else None),
         sized=sizes_hold(log, op, fabric.ranks),
     )
     return Comparison(
@@ -107,9 +106,9 @@ def compare(log: Log, setting: Setting) -> Comparison:
         gpus=fabric.ranks,
         nodes=_hosts(log, setting, fabric),
         rows=tuple(_rows(run, [row.in_place_s for row in rows])),
-        mismatch=other,
-        notes=(*inferred, *said, *_apart(log, fabric), *_notes(log, fabric)),
-        diagnosis=tuple(disturbances(run) if other else diagnose(run)),
+        mismatch=mismatch,
+        notes=(*inferred, *read, *_apart(log, fabric), *_notes(log, fabric)),
+        diagnosis=tuple(disturbances(run) if mismatch else diagnose(run)),
     )
 
 
@@ -172,10 +171,10 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
         raise InputError(
             f"log: got {shown} for the kind of GPU, wanted a catalogue name: give --hardware"
         )
-    found = find_hardware(name)
-    usual, name = links(ranks, name, 0 if found.domain > found.gpus else hosts)
-    fabric, said = as_said(usual, log.links, found, log.product)
-    return fabric, name, said
+    node = find_hardware(name)
+    usual, name = links(ranks, name, 0 if node.domain > node.gpus else hosts)
+    fabric, notes = fabric_of_log(usual, log.links, node, log.product)
+    return fabric, name, notes
 
 
 def _hosts(log: Log, setting: Setting, fabric: Fabric) -> int:
@@ -192,14 +191,14 @@ def _ranks(log: Log, setting: Setting) -> int:
     InputError
         If nobody says, it cannot be, or the log says another number.
     """
-    asked = setting.gpus
-    ranks = log.gpus if asked is None else asked
-    if ranks is None or (asked is None and ranks < 2):
+    given = setting.gpus
+    ranks = log.gpus if given is None else given
+    if ranks is None or (given is None and ranks < 2):
         raise InputError(f"log: got {ranks or 'no'} GPUs, wanted two or more: give --gpus")
     if not 2 <= ranks <= MOST_GPUS:
         raise InputError(f"gpus: got {ranks}, wanted a whole number from 2 to {MOST_GPUS}")
-    some = log.stated > ranks == ranks_of(log.op, log.rows)
-    if log.stated and ranks != log.stated and not some:
+    part = log.stated > ranks == ranks_of(log.op, log.rows)
+    if log.stated and ranks != log.stated and not part:
         raise InputError(f"gpus: got {ranks}, wanted {log.stated}, which the log says it ran on")
     return ranks
 

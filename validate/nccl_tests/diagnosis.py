@@ -38,7 +38,7 @@ _BRIDGES: Final[Mapping[str, tuple[NvlinkGeneration, int]]] = {
 class Run:
     """What was measured: sizes and seconds of one collective, and what it is taken to run on.
 
-    sized : other columns of the log prove its sizes.
+    calibration : of the machine. sized : other columns of the log prove its sizes.
     """
 
     op: Op
@@ -47,24 +47,39 @@ class Run:
     settings: Settings
     sizes: Array
     seconds: Array
-    known: Calibration = None
+    calibration: Calibration = None
     sized: bool = False
 
     def times(self, factor: float = 1.0) -> Array:
         """Seconds by the model; `factor` scales the sizes."""
-        able = supports(self.op, self.algorithm, self.fabric)
+        supported = supports(self.op, self.algorithm, self.fabric)
         return collective_time(
             self.op,
             self.sizes * factor,
             self.fabric,
-            algorithm=self.algorithm if able else "auto",
+            algorithm=self.algorithm if supported else "auto",
             settings=self.settings,
-            calibration=self.known,
+            calibration=self.calibration,
         )
 
     def kept(self, which: NDArray[np.bool_]) -> "Run":
         """Keep some rows."""
         return replace(self, sizes=self.sizes[which], seconds=self.seconds[which])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """What may be the reason, and what it leaves of the distance: in large messages, and in all."""
+
+    words: str
+    large: float
+    whole: float
+    doubt: float = 1.0
+
+    @property
+    def left(self) -> float:
+        """Distance that it leaves unexplained."""
+        return self.large + self.whole
 
 
 def disturbed(seconds: Array) -> NDArray[np.bool_]:
@@ -123,14 +138,14 @@ def _floor(run: Run) -> Iterator[str]:
     single = replace(flat, settings=replace(flat.settings, launcher="single"))
     alone = float(np.median(single.times()))
     ends = f"from {format_bytes(flat.sizes.min())} to {format_bytes(flat.sizes.max())}"
-    said = f"small messages take {format_seconds(measured)} whatever their size, {ends}"
-    said += f", the model {_range(times)}"
+    reason = f"small messages take {format_seconds(measured)} whatever their size, {ends}"
+    reason += f", the model {_range(times)}"
     if run.settings.launcher == "process" and abs(np.log(alone / measured)) < np.log1p(APART):
-        yield f"{said}: launch overhead, the floor of one process that launches all GPUs (-g)"
+        yield f"{reason}: launch overhead, the floor of one process that launches all GPUs (-g)"
     elif run.fabric.nodes > 1:
-        yield f"{said}: every step to another node waits longer (a slower transport, or no RDMA)"
+        yield f"{reason}: every step to another node waits longer (a slower transport, or no RDMA)"
     else:
-        yield f"{said}: the host is the bound, a slow one, or calls that no graph replays"
+        yield f"{reason}: the host is the bound, a slow one, or calls that no graph replays"
 
 
 def _flat(run: Run) -> Run:
@@ -156,29 +171,31 @@ def _large(run: Run) -> Iterator[str]:
     if plain < np.log1p(APART):
         return
     ratio = float(np.median(large.seconds / large.times()))
-    said = f"large messages take {ratio:.2f} times as long as modelled"
+    reason = f"large messages take {ratio:.2f} times as long as modelled"
     paths = [
-        (
-            text,
-            _off(replace(large, fabric=links)),
-            _off(replace(run, fabric=links)),
-            _weight(run.fabric, links),
+        Cause(
+            words=words,
+            large=_off(replace(large, fabric=links)),
+            whole=_off(replace(run, fabric=links)),
+            doubt=_weight(run.fabric, links),
         )
-        for text, links in _paths(run.fabric)
+        for words, links in _paths(run.fabric)
     ]
-    text, left, whole, _ = min(paths, key=lambda one: (one[1] + one[2]) * one[3])
-    sizes = [(words, _off(large, by), _off(run, by)) for words, by in _conventions(run)]
-    other = min(sizes, key=lambda one: one[1] + one[2], default=None)
-    if other and other[1] + other[2] < SIZES * (left + whole):  # a path is the likelier cause
-        text, left, _ = other
-    if left < EXPLAINS * plain:
-        yield f"{said}: it looks as if {text}"
+    sizes = [
+        Cause(words=words, large=_off(large, factor), whole=_off(run, factor))
+        for words, factor in _conventions(run)
+    ]
+    path = min(paths, key=lambda cause: cause.left * cause.doubt)
+    size = min(sizes, key=lambda cause: cause.left, default=path)
+    likely = size if size.left < SIZES * path.left else path  # a path is the likelier cause
+    if likely.large < EXPLAINS * plain:
+        yield f"{reason}: it looks as if {likely.words}"
     elif _beyond(large):
         others = "other links" if run.sized else "other links, or other sizes"
-        yield f"{said}, faster than the links can move them: {others}"
+        yield f"{reason}, faster than the links can move them: {others}"
     else:
         why = "other traffic, or a broken link" if ratio > 1 else "links are better than modelled"
-        yield f"{said}, and no cause that was tried explains it: {why}"
+        yield f"{reason}, and no cause that was tried explains it: {why}"
 
 
 def _weight(fabric: Fabric, links: Fabric) -> float:
@@ -203,8 +220,8 @@ def _conventions(run: Run) -> Iterator[tuple[str, float]]:
     if run.sized:
         return
     ways = {run.fabric.ranks: "one rank's part of the whole", 2: "16-bit elements"}
-    for factor, what in ({4: "32-bit elements"} | ways).items():
-        yield f"sizes count {what}: bytes are {factor} times the printed sizes", float(factor)
+    for factor, unit in ({4: "32-bit elements"} | ways).items():
+        yield f"sizes count {unit}: bytes are {factor} times the printed sizes", float(factor)
         yield f"sizes are {factor} times what nccl-tests would print", 1 / factor
 
 
@@ -238,9 +255,9 @@ def _paths(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
 
 def _bridges(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
     """Yield the NVLink bridge that two cards of a generation may carry."""
-    known = _BRIDGES.get(fabric.architecture)
-    if known and fabric.ranks == 2 * fabric.nodes:
-        generation, links = known
+    bridge = _BRIDGES.get(fabric.architecture)
+    if bridge and fabric.ranks == 2 * fabric.nodes:
+        generation, links = bridge
         bandwidth = BytesPerSecond(links * link_rates().nvlink_rate(generation).value)
         joined = replace(fabric, link="nvlink", bandwidth=bandwidth, peer_to_peer=True)
         yield "an NVLink bridge joins the two GPUs (describe them with --topology)", joined

@@ -1,31 +1,45 @@
-"""What nccl-tests printed, from a log: tables of sizes and times, and how they were run."""
+"""What nccl-tests printed, from a log: tables of sizes and times, and how they were run.
+
+Old releases do not name the collective that they timed. The columns tell much: reductions have an
+operation, rooted ones a root; elements times their size are the printed size, or a rank's part of
+it; and bus bandwidth is a known multiple of algorithm bandwidth.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Final
 
-from costmodels.collectives.operations import Op
+from costmodels.collectives import supports
+from costmodels.collectives.operations import OPS, Op
+from planner.collectives import bus_factor
 from topology.base import MOST_CHARACTERS, InputError
+from topology.catalogue import Fabric
 from topology.readers.matrix import plain_lines
-from validate.nccl_tests.network import (
-    LinksText,
-    read_environment,
-    read_inside,
-    read_line,
-    read_network,
-)
-from validate.nccl_tests.ranks import (
+from validate.nccl_tests.lines import (
+    SURE,
+    LogRow,
     Rank,
     full_host,
     hosts_of,
     is_whole,
     ranks_listed,
+    ranks_of,
+    read_count,
     read_rank,
+    read_row,
+    row_bytes,
     shared_device,
 )
-from validate.nccl_tests.rows import LogRow, ranks_of, read_count, read_row, row_bytes
-from validate.nccl_tests.variables import next_run
+from validate.nccl_tests.links import (
+    LinksText,
+    next_run,
+    read_environment,
+    read_inside,
+    read_line,
+    read_network,
+)
 
 _OPS: Final[Mapping[str, Op]] = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
@@ -41,7 +55,6 @@ _SPOKEN: Final = re.compile(
     re.IGNORECASE,
 )
 _RUN: Final = re.compile(r"\bnGpus(?:\(perProc\))?\s+(\d+)|(?<!\S)\(?-g\s+(\d+)\b")
-_GRAPH: Final = re.compile(r"\bgraph:\s*(\d+)")
 _LIBRARY: Final = re.compile(
     r"NCCL version\s{0,9}:?\s{0,9}(\d+)\.(\d+)|"
     r"(?:nccl-library=|NCCL version\s{0,9}:?\s{0,9})(\d)(\d\d)\d\d\b|"
@@ -57,6 +70,11 @@ _FORCED: Final = re.compile(
 _LONGEST_LINE: Final = 1024  # characters; beyond stand numbers of a row, and nothing else
 _LONGEST_TITLE: Final = 120
 APART: Final = 0.05  # share of the ranks by which a list may miss what bandwidths tell
+_REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
+_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+_WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
+"""Collectives whose printed size is that of one rank's elements."""
+_NEAR: Final = 0.02  # printed bandwidths have two decimals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +101,6 @@ class Log:
     per_node: int | None = None
     nccl: tuple[int, int] | None = None
     product: str = ""
-    graph: bool = False
     algorithm: str = ""
     links: LinksText = LinksText()
     rows: tuple[LogRow, ...] = ()
@@ -139,35 +156,40 @@ def _tables(lines: Sequence[str]) -> Iterator[Log]:
         rank = read_rank(line)
         if rows and (rank or _opens(line)):
             yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
-            log, ranks, rows, unread = _kept(log), [], [], []
+            log, ranks, rows, unread = _next_table(log), [], [], []
         if rank:
             ranks.append(rank)
-        log = _with_product(log, rank.product) if rank else _said(log, line)
+        log = _with_product(log, rank.product) if rank else _with_line(log, line)
     if rows:
         yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
 
 
 def _opens(line: str) -> bool:
     """Whether a line belongs to the next table of a log."""
-    told = _HEADER.search(line) or _RUN.search(line) or _TEST.search(line)
-    return bool(told) or line.lstrip().startswith("##")
+    match = _HEADER.search(line) or _RUN.search(line) or _TEST.search(line)
+    return bool(match) or line.lstrip().startswith("##")
 
 
-def _kept(log: Log) -> Log:
+def _next_table(log: Log) -> Log:
     """Keep what holds for every table of a log."""
-    kept = Log(nccl=log.nccl, product=log.product, graph=log.graph, per_process=log.per_process)
-    links = replace(log.links, switches=next_run(log.links.switches))
-    return replace(kept, per_node=log.per_node, links=links)
+    return Log(
+        nccl=log.nccl,
+        product=log.product,
+        per_process=log.per_process,
+        per_node=log.per_node,
+        links=replace(log.links, switches=next_run(log.links.switches)),
+    )
 
 
 def _with_product(log: Log, product: str) -> Log:
     """Take up what the list of ranks calls a GPU; a driver older than the card has no name."""
-    known = product and "Graphics Device" not in product
-    return replace(log, product=product) if known else log
+    named = product and "Graphics Device" not in product
+    return replace(log, product=product) if named else log
 
 
-def _said(log: Log, line: str) -> Log:
-    test, run, graph, library = (p.search(line) for p in (_TEST, _RUN, _GRAPH, _LIBRARY))
+def _with_line(log: Log, line: str) -> Log:
+    """Take up what a line outside the table says."""
+    test, run, library = (p.search(line) for p in (_TEST, _RUN, _LIBRARY))
     forced = _FORCED.search(line)
     if test:
         log = replace(log, op=_OPS[test[1].replace("_", "")])
@@ -176,8 +198,6 @@ def _said(log: Log, line: str) -> Log:
         log = replace(log, spoken=_OPS[re.sub(r"[-_ ]", "", spoken[1].lower())])
     if run:
         log = replace(log, per_process=read_count(run[1] or run[2]))
-    if graph:
-        log = replace(log, graph=read_count(graph[1]) > 0)
     if library:
         major, minor = (part for part in library.groups() if part is not None)
         log = replace(log, nccl=(read_count(major), read_count(minor)))
@@ -210,23 +230,18 @@ def _noted(log: Log, key: str, value: str) -> Log:
 def _linked(links: LinksText, key: str, value: str) -> LinksText:
     """Take a remark about links, or about variables that change what is used of them."""
     if key in ("link_inter", "network"):
-        sockets = read_environment(value, links).sockets
-        return _between(read_network(value), links, sockets=sockets)
+        network = read_network(value)
+        return replace(
+            links,
+            kind=network.kind,
+            nics=network.nics,
+            rates=network.rates,
+            total=network.total,
+            sockets=read_environment(value, links).sockets,
+        )
     if key == "link_intra":
         return read_inside(value, links)
     return read_environment(value, links) if key in ("env", "environment") else links
-
-
-def _between(said: LinksText, before: LinksText, *, sockets: bool) -> LinksText:
-    """Add what is said of the network to what is known of the links inside a node."""
-    return replace(
-        before,
-        kind=said.kind,
-        nics=said.nics,
-        rates=said.rates,
-        total=said.total,
-        sockets=sockets,
-    )
 
 
 def _titled(log: Log, line: str) -> Log:
@@ -253,12 +268,12 @@ def named_op(text: str) -> Op | None:
     ('all_reduce', 'all_to_all', None)
     """
     squeezed = re.sub(r"[\W_]+", "", text.lower())
-    found = set[Op]()
+    ops = set[Op]()
     for name, op in sorted(_OPS.items(), key=lambda pair: -len(pair[0])):
         if name in squeezed:
-            found.add(op)
+            ops.add(op)
             squeezed = squeezed.replace(name, " ")
-    return found.pop() if len(found) == 1 else None
+    return ops.pop() if len(ops) == 1 else None
 
 
 def with_op(log: Log, op: Op) -> Log:
@@ -270,14 +285,10 @@ def with_op(log: Log, op: Op) -> Log:
 def _finished(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
     """Add what ranks and bandwidths tell to what was said."""
     log = replace(log, rows=tuple(sorted(rows, key=lambda row: row.message_bytes)))
-    return _shared_out(_counted(log, ranks, rows))
-
-
-def _shared_out(log: Log) -> Log:
-    """Count the nodes by the GPUs of each, where nothing else says it."""
+    log = _counted(log, ranks, rows)
     if log.nodes or not log.gpus or not log.per_node or log.gpus % log.per_node:
         return log
-    return replace(log, nodes=log.gpus // log.per_node)
+    return replace(log, nodes=log.gpus // log.per_node)  # where nothing else says it
 
 
 def _counted(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
@@ -302,13 +313,13 @@ def _uncut(log: Log, per_node: int | None) -> Log:
 
     Lists are cut short (then too few are shown), or only their last line is.
     """
-    told = ranks_of(log.op, log.rows)
-    if not told or not log.gpus or abs(told - log.gpus) <= APART * log.gpus:
+    printed = ranks_of(log.op, log.rows)
+    if not printed or not log.gpus or abs(printed - log.gpus) <= APART * log.gpus:
         return log
-    if log.listed and told < 2 * log.listed:  # a whole list is believed
+    if log.listed and printed < 2 * log.listed:  # a whole list is believed
         return log
-    nodes = round(told / per_node) if per_node else None
-    gpus = nodes * per_node if nodes and per_node else told
+    nodes = round(printed / per_node) if per_node else None
+    gpus = nodes * per_node if nodes and per_node else printed
     return replace(log, gpus=gpus, stated=0, listed=0, nodes=nodes)
 
 
@@ -317,3 +328,110 @@ def _even(ranks: int | None, nodes: int | None) -> int | None:
     if not ranks or not nodes or ranks < nodes:
         return ranks
     return nodes * round(ranks / nodes)
+
+
+def inferred_op(log: Log, name: str, gpus: int | None) -> tuple[Op, str]:
+    """Infer the collective of a log, and say from what.
+
+    Parameters
+    ----------
+    name : of the file, empty where there is none. gpus : ranks, None where nobody says.
+
+    Raises
+    ------
+    InputError
+        If several collectives print such columns, or the name of the file speaks of another.
+    """
+    possible = possible_ops(log, gpus)
+    if not possible:  # a list of ranks that was cut short
+        gpus, possible = None, possible_ops(log, None)
+    named = named_op(name)
+    if named is not None and named in possible:
+        return named, f"the log does not name its collective: {named}, as its file is called"
+    if named is None and len(possible) == 1:
+        why = "; ".join(_signs(log, gpus))
+        return possible[0], f"the log does not name its collective: {possible[0]}, since {why}"
+    if named is None and log.spoken in possible:
+        return (
+            log.spoken,
+            f"the log does not name its collective: {log.spoken}, as words over it say",
+        )
+    what = f"its file is called {named}, its columns are not" if named else " or ".join(possible)
+    reason = f": {what or 'its columns fit none'}"
+    raise InputError(f"log: it does not say which collective it timed{reason}: give --op")
+
+
+def possible_ops(log: Log, gpus: int | None) -> tuple[Op, ...]:
+    """List the collectives that would print such columns."""
+    return tuple(op for op in OPS if all(_fits(op, row, gpus) for row in _largest(log)))
+
+
+def forced(log: Log, op: Op, fabric: Fabric) -> str:
+    """Give the algorithm that a log's variables force, where it can do this collective."""
+    does = log.algorithm and supports(op, log.algorithm, fabric)
+    return log.algorithm if does else "auto"
+
+
+def sizes_hold(log: Log, op: Op, ranks: int) -> bool:
+    """Whether printed elements times their size make the printed sizes, as nccl-tests has it."""
+    parts = 1 if op in _WHOLE else ranks
+    rows = _largest(log)
+    return all(row.count * row.item_bytes * parts == row.message_bytes for row in rows)
+
+
+def _largest(log: Log) -> tuple[LogRow, ...]:
+    return log.rows[-8:]  # the largest: their bandwidths have most digits
+
+
+def _fits(op: Op, row: LogRow, gpus: int | None) -> bool:
+    return _columns_fit(op, row) and _size_fits(op, row) and _ratio_fits(op, row, gpus)
+
+
+def _columns_fit(op: Op, row: LogRow) -> bool:
+    """Whether a collective prints such a reduction and root; a column is absent where it has none.
+
+    Sends print the reduction that others use.
+    """
+    reduces = row.reduction not in ("", "none")
+    rooted = row.root is not None and row.root >= 0
+    return (op == "send_recv" or reduces == (op in _REDUCING)) and rooted == (op in _ROOTED)
+
+
+def _size_fits(op: Op, row: LogRow) -> bool:
+    return (row.count * row.item_bytes == row.message_bytes) == (op in _WHOLE)
+
+
+def _ratio_fits(op: Op, row: LogRow, gpus: int | None) -> bool:
+    """Whether bandwidths stand as they should: for `gpus` ranks, or for any number of them."""
+    factor = _ratio(row)
+    if factor is None:
+        return True
+    if gpus is not None and gpus > 1:
+        return abs(factor / bus_factor(op, gpus) - 1) < _NEAR
+    if bus_factor(op, 2) == bus_factor(op, 3):
+        return abs(factor - 1) < _NEAR
+    return bus_factor(op, 2) - _NEAR < factor < 2 * bus_factor(op, 2) + _NEAR
+
+
+def _ratio(row: LogRow) -> float | None:
+    if row.algorithm_bandwidth_bytes_per_s < SURE:
+        return None
+    return row.bus_bandwidth_bytes_per_s / row.algorithm_bandwidth_bytes_per_s
+
+
+def _signs(log: Log, gpus: int | None) -> Iterator[str]:
+    """Say what told the collective."""
+    last = log.rows[-1]
+    if last.reduction:
+        yield f"its reduction is {last.reduction}"
+    if last.root is not None:
+        yield f"its root is {last.root}" if last.root >= 0 else "it has no root"
+    ratios = [ratio for ratio in map(_ratio, _largest(log)) if ratio is not None]
+    if ratios:
+        on = f" on {gpus} GPUs" if gpus else ""
+        yield f"bus bandwidth is {median(ratios):.3g} times algorithm bandwidth{on}"
+    yield (
+        "sizes are those of one rank"
+        if _size_fits("all_reduce", last)
+        else "sizes are of all ranks"
+    )

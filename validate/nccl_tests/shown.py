@@ -110,55 +110,52 @@ class Comparison:
         return f"{title}{self.op} on {self.gpus} x {self.hardware}{nodes}"
 
 
-def written(found: Sequence[Comparison], style: str) -> str:
-    """Write comparisons in a format of the command line."""
-    return {"markdown": as_markdown, "csv": as_csv, "table": as_text}[style](found)
+def written(comparisons: Sequence[Comparison], style: str) -> str:
+    """Write comparisons in a format of the command line: markdown, csv or table."""
+    return {"markdown": as_markdown, "csv": as_csv, "table": as_text}[style](comparisons)
 
 
-def as_text(found: Sequence[Comparison]) -> str:
+def as_text(comparisons: Sequence[Comparison]) -> str:
     """Write comparisons for a terminal: table, plot and reasons."""
-    return "\n\n".join(_text(one) for one in found)
+    return "\n\n".join(_text(comparison) for comparison in comparisons)
 
 
-def _text(one: Comparison) -> str:
+def _text(comparison: Comparison) -> str:
     widths = (10, 10, 10, 8, 10, 14, 11, 8)
     table = [
         "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
-        for cells in [list(HEADERS), *one.cells()]
+        for cells in [list(HEADERS), *comparison.cells()]
     ]
+    rows = comparison.rows
     curves = {
         "predicted": [
-            (row.message_bytes, row.predicted_bus_bandwidth_bytes_per_s / 10**9) for row in one.rows
+            (row.message_bytes, row.predicted_bus_bandwidth_bytes_per_s / 10**9) for row in rows
         ],
-        "measured": [
-            (row.message_bytes, row.bus_bandwidth_bytes_per_s / 10**9) for row in one.rows
-        ],
+        "measured": [(row.message_bytes, row.bus_bandwidth_bytes_per_s / 10**9) for row in rows],
     }
-    ends = format_bytes(one.rows[0].message_bytes), format_bytes(one.rows[-1].message_bytes)
-    drawn = ["", "bus bandwidth, GB/s", plot(curves, ends)] if len(one.rows) > 2 else []
-    said = [*one.opening(), one.headline()]
-    return "\n".join([*said, *table, *drawn, "", *(f"- {line}" for line in one.summary())])
+    ends = format_bytes(rows[0].message_bytes), format_bytes(rows[-1].message_bytes)
+    drawn = ["", "bus bandwidth, GB/s", plot(curves, ends)] if len(rows) > 2 else []
+    head = [*comparison.opening(), comparison.headline()]
+    return "\n".join([*head, *table, *drawn, "", *(f"- {line}" for line in comparison.summary())])
 
 
-def as_markdown(found: Sequence[Comparison]) -> str:
+def as_markdown(comparisons: Sequence[Comparison]) -> str:
     """Write comparisons for a document."""
     from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
 
     parts = []
-    for one in found:
-        lines = "\n".join(f"- {line}" for line in one.summary())
-        opening = "".join(f"{line}\n\n" for line in one.opening())
-        parts.append(
-            f"{opening}**{one.headline()}**\n\n{markdown(HEADERS, one.cells())}\n\n{lines}"
-        )
+    for comparison in comparisons:
+        parts += comparison.opening()
+        parts += [f"**{comparison.headline()}**", markdown(HEADERS, comparison.cells())]
+        parts.append("\n".join(f"- {line}" for line in comparison.summary()))
     return "\n\n".join(parts)
 
 
-def as_csv(found: Sequence[Comparison]) -> str:
+def as_csv(comparisons: Sequence[Comparison]) -> str:
     """Write the rows of comparisons as CSV: seconds and bytes a second."""
     names = list(ComparedRow.__dataclass_fields__)
     lines = [",".join(["op", "hardware", "gpus", "nodes", *names])]
-    for one in found:
-        place = [one.op, one.hardware, str(one.gpus), str(one.nodes)]
-        lines += [",".join([*place, *map(str, asdict(row).values())]) for row in one.rows]
+    for comparison in comparisons:
+        place = [comparison.op, comparison.hardware, str(comparison.gpus), str(comparison.nodes)]
+        lines += [",".join([*place, *map(str, asdict(row).values())]) for row in comparison.rows]
     return "\n".join(lines)

@@ -1,0 +1,472 @@
+"""The links that a log ran on: what it says of them, and the catalogue's, changed as it says.
+
+A log speaks of links in remarks over it, in variables of its command, and in NCCL's own lines.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
+
+from costmodels.collectives.operations import PROTOCOLS, WireProtocol
+from topology.base import BytesPerSecond, counted
+from topology.catalogue import (
+    Fabric,
+    Hardware,
+    Network,
+    NetworkKind,
+    behind_one_uplink,
+    named_instance,
+    pcie_bandwidth,
+    rented_machines,
+)
+
+Off = Literal["peers", "shared", "multicast", "rdma"]
+Way = Literal["SHM", "P2P"]
+
+_COMMAND: Final = re.compile(
+    r"\bNCCL_\w+ set by environment|_perf(?:_mpi)?\b|(?:-x|\bexport|\benv:?)\s+NCCL_\w+=|"
+    r"^\W*NCCL_\w+="
+)
+_PAIR: Final = re.compile(r"\bNCCL_(\w+?)(?:\s*=\s*|\s+set by environment to\s+)[\"']?([^\s\"';]+)")
+_VIA: Final = re.compile(r"\bvia (SHM|P2P)/")
+_OFF: Final[dict[tuple[str, str], Off]] = {
+    ("P2P_DISABLE", "1"): "peers",
+    ("P2P_LEVEL", "LOC"): "peers",
+    ("P2P_LEVEL", "0"): "peers",
+    ("SHM_DISABLE", "1"): "shared",
+    ("NVLS_ENABLE", "0"): "multicast",
+    ("IB_DISABLE", "1"): "rdma",
+    ("NET", "socket"): "rdma",
+}
+_PORT: Final = re.compile(r"=?(?!mlx\d$)[a-z]\w*\d(?::\d+)?")  # one, not the start of several
+_KINDS: Final[tuple[tuple[str, NetworkKind], ...]] = (
+    (r"tcpxo|fastrak", "tcpxo"),
+    (r"tcpx", "tcpx"),
+    (r"\befa|aws libfabric", "efa"),
+    (r"slingshot|\bcxi\b", "slingshot"),
+    (r"\bgib\b", "gib"),
+    (r"\broce", "roce"),
+    (r"infiniband|\bib\b|\b(?:f|e|h|n|x)dr\d{0,3}\b", "infiniband"),
+    (r"ethernet|\btcp|socket|ipoib", "ethernet"),
+)
+# Gbit/s of one port, by the name of its generation.
+_NAMED: Final = (
+    (r"\bfdr\b", 56), (r"\bedr\b|\bhdr100\b", 100), (r"\bhdr\b|\bndr200\b", 200),
+    (r"\bndr(?:400)?\b", 400), (r"\bxdr\b", 800), (r"slingshot[- ]?10\b", 100),
+    (r"slingshot", 200), (r"\befa", 100), (r"\bcx-?5\b|connectx-5", 100),
+    (r"\bcx-?6\b|connectx-6", 200), (r"\bcx-?7\b|connectx-7", 400),
+)  # fmt: skip
+_GIGABITS: Final = r"(\d{1,4})\s*g(?:b(?:it)?(?:/s|ps)?)?(?!\w)"
+_MANY: Final = re.compile(rf"(\d{{1,3}})\s*x\s*(?:[a-z]{{2,12}}\d{{0,3}}\s+){{0,2}}{_GIGABITS}")
+_OR: Final = re.compile(rf"/\s*{_GIGABITS}")
+_TOTAL: Final = re.compile(r"(\d{1,5}(?:\.\d+)?)\s*([gt])(b|bit|byte)?(/s|ps)\b")
+_EACH: Final = re.compile(rf"(?<![\w.]){_GIGABITS}")
+_PORTS: Final = r"(?:nics?|vfs?|hcas?|ports?|adapters?)\b"
+_COUNT: Final = re.compile(rf"(?<![\w.])(\d{{1,3}}|single|one)\s+(?:[\w-]+\s+){{0,3}}?{_PORTS}")
+_SOCKETS: Final = re.compile(r"\bNCCL_IB_DISABLE\s*=\s*1|\bNCCL_NET\s*=\s*\"?socket", re.IGNORECASE)
+_SETUP: Final = re.compile(
+    r"\((\d+)\).{0,150}?\b\1 = ([^;]*)"
+)  # a legend of which one entry was run
+_USING: Final = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s+(.*)$")
+_DEVICE: Final = re.compile(r"\[\d+\][^\s\[]+?(?:/(IB|RoCE))?(?=[/\s;<]|$)")
+_PROVIDER: Final = re.compile(
+    r"NET/OFI.{0,99}?provider(?:_filter to| is) (\w{1,40})(?:.{0,99}?found (\d{1,3}) nics)?",
+    re.IGNORECASE,
+)
+_TAKEN: Final = re.compile(r"NCCL INFO Using network\s+(\S+(?: \S+)*)")
+_PCIE: Final = re.compile(r"\bpcie?\s*(?:gen\s*)?([3-6])(?:\.0)?\b")
+_SWITCHED: Final = re.compile(r"\bp(?:ix|xb)\b")
+_NO_PEERS: Final = re.compile(r"no p2p|p2p (?:is )?(?:not available|off|disabled)|\bshm\b")
+_BEFORE_P5: Final = ("volta", "turing", "ampere")  # in machines with EFA's first generation
+_GOOGLE: Final = re.compile(r"\ba(?:3-ultra|4x?-)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """What one run turned off, or was seen to use.
+
+    off : of this run. exported : of all runs from here on. ways : of channels inside a node.
+    ports : NICs of a node that were named. network : what a variable says of it, empty for nothing.
+    protocols : those that the library was left.
+    """
+
+    off: frozenset[Off] = frozenset()
+    exported: frozenset[Off] = frozenset()
+    ways: frozenset[Way] = frozenset()
+    ports: int = 0
+    network: str = ""
+    protocols: tuple[WireProtocol, ...] = PROTOCOLS
+
+    @property
+    def staged(self) -> bool:
+        """Whether GPUs of a node were kept from each other's memory, for all links there are."""
+        return "peers" in self.off or self.ways == {"SHM"}
+
+
+def read_switches(line: str, switches: Switches) -> Switches:
+    """Add what a line says; prose that mentions a variable says nothing.
+
+    >>> found = read_switches("NCCL_P2P_DISABLE=1 ./all_reduce_perf -g 2", Switches())
+    >>> found.staged, read_switches("without NCCL_P2P_DISABLE=1 it is fast", Switches()).staged
+    (True, False)
+    """
+    if "NCCL_" not in line and "via" not in line:
+        return switches
+    via = _VIA.search(line)
+    if via:
+        way: Way = "SHM" if via[1] == "SHM" else "P2P"
+        return replace(switches, ways=switches.ways | {way})
+    if not _COMMAND.search(line):
+        return switches
+    pairs = [(match[1], match[2].rstrip(".")) for match in _PAIR.finditer(line.replace("\\", ""))]
+    off = frozenset(_turned_off(pairs))
+    ports = [_ports(value) for name, value in pairs if name == "IB_HCA"]
+    kinds = list(_networks(pairs))
+    left = [_protocols(value) for name, value in pairs if name == "PROTO"]
+    return replace(
+        switches,
+        off=switches.off | off,
+        exported=switches.exported | off if "export" in line else switches.exported,
+        ports=ports[-1] if ports else switches.ports,
+        network=kinds[0] if kinds else switches.network,
+        protocols=left[-1] if left else switches.protocols,
+    )
+
+
+def _turned_off(pairs: list[tuple[str, str]]) -> Iterator[Off]:
+    for name, value in pairs:
+        off = _OFF.get((name, value)) or _OFF.get((name, value.lower()))
+        if off:
+            yield off
+
+
+def _ports(value: str) -> int:
+    """Count NICs by name; 0 where a name stands for several, or some are left out.
+
+    >>> _ports("mlx5_0:1,mlx5_1:1"), _ports("mlx5"), _ports("^mlx5_0")
+    (2, 0, 0)
+    """
+    names = value.split(",")
+    return len(set(names)) if all(map(_PORT.fullmatch, names)) else 0
+
+
+def _protocols(value: str) -> tuple[WireProtocol, ...]:
+    """Read a list of protocols, or of those that are left out; all where it names none.
+
+    >>> _protocols("Simple"), _protocols("^LL128"), _protocols("fast")
+    (('Simple',), ('LL', 'Simple'), ('LL', 'LL128', 'Simple'))
+    """
+    words = {word.strip().lower() for word in value.lstrip("^").split(",")}
+    named = tuple(p for p in PROTOCOLS if p.lower() in words)
+    left = tuple(p for p in PROTOCOLS if p not in named) if value.startswith("^") else named
+    return left or PROTOCOLS
+
+
+def _networks(pairs: list[tuple[str, str]]) -> Iterator[str]:
+    """Name the network where a variable gives it away."""
+    for name, value in pairs:
+        if name == "NET" and value.lower() == "gib":
+            yield "gib"
+        if name == "NET_PLUGIN" and value.lower() == "spcx":
+            yield "roce"
+        if name == "IB_GID_INDEX" and value.isdecimal() and value != "0":  # InfiniBand has one
+            yield "roce"
+
+
+def next_run(switches: Switches) -> Switches:
+    """Keep what the next run of the same shell has too."""
+    return Switches(off=switches.exported, exported=switches.exported)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinksText:
+    """What was said of links; empty, None and 0 where nothing was.
+
+    kind : of the network. nics : of one node. rates : bytes per second of one NIC, several where
+    the text leaves open which. total : bytes per second of all NICs of a node. sockets : RDMA was
+    off. mesh, pcie : how GPUs of a node are joined. peers : whether they read each other's memory.
+    switched : they hang on one PCIe switch. across : they sit on two sockets. instance : type of
+    rented machine. switches : what the run turned off.
+    """
+
+    kind: NetworkKind | None = None
+    nics: int = 0
+    rates: tuple[float, ...] = ()
+    total: float = 0.0
+    sockets: bool = False
+    mesh: bool = False
+    pcie: bool = False
+    generation: int = 0
+    peers: bool | None = None
+    switched: bool = False
+    across: bool = False
+    instance: str = ""
+    switches: Switches = Switches()
+
+
+def read_network(text: str) -> LinksText:
+    """Read what somebody wrote of the network between nodes.
+
+    >>> said = read_network("8x HDR InfiniBand 200G (ConnectX-6)")
+    >>> said.kind, said.nics, said.rates
+    ('infiniband', 8, (25000000000.0,))
+    >>> read_network("AWS EFA v2 3200 Gb/s per node").total
+    400000000000.0
+    """
+    words = text.lower()
+    if words.startswith(("none", "not stated", "unknown")):
+        return LinksText()
+    kind = _kind_named(words)
+    many, total = _MANY.search(words), _TOTAL.search(words)
+    if many:
+        others = _OR.match(words, many.end())
+        gigabits = [int(many[2]), *([int(others[1])] if others else [])]
+        return LinksText(kind=kind, nics=int(many[1]), rates=tuple(map(gigabit, gigabits)))
+    count = _COUNT.search(words)
+    nics = (int(count[1]) if count[1].isdecimal() else 1) if count else 0
+    named = next((rate for pattern, rate in _NAMED if re.search(pattern, words)), 0)
+    if total and not (count and total.start() > count.start()):
+        whole = float(total[1]) * 10.0 ** (12 if total[2] == "t" else 9)
+        whole /= 1 if _is_bytes(text, total) else 8
+        return LinksText(kind=kind, nics=nics, total=whole, rates=_rates(named))
+    each = _EACH.search(words)
+    return LinksText(kind=kind, nics=nics, rates=_rates(int(each[1]) if each else named))
+
+
+def _kind_named(text: str) -> NetworkKind | None:
+    return next((kind for pattern, kind in _KINDS if re.search(pattern, text.lower())), None)
+
+
+def _is_bytes(text: str, total: re.Match[str]) -> bool:
+    """Tell ``GB/s`` from ``Gb/s``, ``Gbps`` and ``GBps`` in a text as it was written."""
+    return "B" in text[total.start() : total.end()] or total[3] == "byte"
+
+
+def gigabit(gigabits: int) -> float:
+    """Give the bytes per second of a rate in Gbit/s."""
+    return gigabits * 10.0**9 / 8
+
+
+def _rates(gigabits: int) -> tuple[float, ...]:
+    return (gigabit(gigabits),) if gigabits else ()
+
+
+def read_inside(text: str, links: LinksText) -> LinksText:
+    """Add what somebody wrote of the links between GPUs of one node.
+
+    >>> found = read_inside("PCIe 3.0 x16, PIX, P2P not available (SHM)", LinksText())
+    >>> found.pcie, found.generation, found.peers, found.switched
+    (True, 3, False, True)
+    """
+    words = text.lower()
+    generation = _PCIE.search(words)
+    pcie = words.startswith("pci")
+    peers = False if _NO_PEERS.search(words) else True if "p2p enabled" in words else None
+    return replace(
+        links,
+        mesh="mesh" in words and "nvlink" in words,
+        pcie=pcie,
+        generation=int(generation[1]) if pcie and generation else 0,
+        peers=peers if pcie else None,
+        switched=bool(_SWITCHED.search(words)),
+        across="cross-socket" in words,
+    )
+
+
+def read_environment(text: str, links: LinksText) -> LinksText:
+    """Add what environment variables, or a legend of which one entry was run, say of sockets."""
+    setup = _SETUP.search(text) if " = " in text else None
+    legend = bool(setup and "tcp sockets" in setup[2].lower())
+    return replace(links, sockets=links.sockets or legend or bool(_SOCKETS.search(text)))
+
+
+def read_line(line: str, links: LinksText) -> LinksText:
+    """Add what a line of ``NCCL_DEBUG=INFO`` says of the network; any other says nothing.
+
+    >>> line = "h:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB eth0:10<0>"
+    >>> found = read_line(line, LinksText())
+    >>> found.kind, found.nics
+    ('infiniband', 2)
+    """
+    machine = named_instance(rented_machines(), line)
+    links = replace(
+        links,
+        switches=read_switches(line, links.switches),
+        instance=machine.name if machine else links.instance,
+    )
+    using, provider, taken = (p.search(line) for p in (_USING, _PROVIDER, _TAKEN))
+    if using:
+        return _used(using, links)
+    if provider:
+        kind = _kind_named(provider[1]) or links.kind
+        return replace(links, kind=kind, nics=int(provider[2] or links.nics))
+    if taken and taken[1].lower() == "socket":
+        return replace(links, kind="ethernet", sockets=True)
+    if taken and links.kind is None:
+        return replace(links, kind=_kind_named(taken[1]))
+    return links
+
+
+def _used(using: re.Match[str], links: LinksText) -> LinksText:
+    """Count the devices that a transport found; sockets count only where nothing better does."""
+    devices = [match[1] for match in _DEVICE.finditer(using[2].partition(";")[0])]
+    if using[1] == "Socket":
+        return links if links.kind else replace(links, kind="ethernet", nics=len(devices))
+    kind: NetworkKind = "roce" if "RoCE" in devices else "infiniband"
+    if links.kind in ("gib", "roce", "infiniband"):
+        kind = links.kind
+    return replace(links, kind=kind, nics=len(devices))
+
+
+def fabric_of_log(
+    fabric: Fabric, links: LinksText, node: Hardware, product: str
+) -> tuple[Fabric, tuple[str, ...]]:
+    """Put what a log says of its links in place of the catalogue's, and say what was read."""
+    links = _switched(links)
+    inside = _inside(fabric, links)
+    notes = () if inside == fabric else (f"the log says of its nodes: {_words(inside)}",)
+    if {"peers", "shared"} <= links.switches.off:
+        return _by_network(inside, links, node, product)
+    if fabric.network is None:
+        return inside, notes
+    network = _network(inside, fabric.network, links, node, product)
+    if network == fabric.network and links.kind is None:
+        usual = f"the log says nothing of its network: taken as {_over(network)}, as usual there"
+        return inside, (*notes, usual)
+    taken = [
+        part
+        for part, said in (
+            ("kind", links.kind or links.sockets),
+            ("number", links.nics or links.total),
+            ("rate", links.rates or links.total),
+        )
+        if not said
+    ]
+    usual_parts = f" ({' and '.join(taken)} as usual there)" if taken else ""
+    line = f"network of the log: {_over(network)}{usual_parts}"
+    return replace(inside, network=network), (*notes, line)
+
+
+def _by_network(
+    fabric: Fabric, links: LinksText, node: Hardware, product: str
+) -> tuple[Fabric, tuple[str, ...]]:
+    """Make each GPU a node of its own: without peers and shared memory, NICs carry everything."""
+    local = fabric.ranks // fabric.nodes
+    beside = _near(local, node.nics, node)
+    usual = Network(
+        kind=node.network,  # type: ignore[arg-type]  # checked when the catalogue was read
+        bandwidth=BytesPerSecond(node.nic_bandwidth.value * beside),
+        nics=beside,
+    )
+    whole = _network(fabric, fabric.network or usual, links, node, product)
+    part = BytesPerSecond(whole.bandwidth / local)
+    network = replace(whole, bandwidth=part, nics=max(1, whole.nics // local))
+    note = f"peers and shared memory are off: GPUs of a node talk over its {_over(whole)}"
+    return replace(fabric, nodes=fabric.ranks, network=network, multicast=False), (note,)
+
+
+def _switched(links: LinksText) -> LinksText:
+    """Count what variables, and the type of a machine, say where nothing else says it."""
+    switches, machine = links.switches, named_instance(rented_machines(), links.instance)
+    kind = next((name for name in get_args(NetworkKind) if name == switches.network), None)
+    nics = links.nics or (0 if links.total else switches.ports)
+    if machine and links.kind in (None, machine.network):
+        whole = 0.0 if links.rates or nics not in (0, machine.nics) else machine.total.value
+        links = replace(links, kind=machine.network, total=links.total or whole)
+        nics = nics or machine.nics
+    return replace(
+        links,
+        kind=links.kind or kind,
+        nics=nics,
+        sockets=links.sockets or "rdma" in switches.off,
+        pcie=links.pcie or switches.staged,
+        peers=False if switches.staged else links.peers,
+    )
+
+
+def _inside(fabric: Fabric, links: LinksText) -> Fabric:
+    ways = links.switches.ways
+    if "multicast" in links.switches.off:
+        fabric = replace(fabric, multicast=False)
+    if fabric.link == "pcie" and ways and not links.pcie:
+        return replace(fabric, peer_to_peer="SHM" not in ways)
+    if links.mesh and fabric.link == "nvswitch":
+        return replace(fabric, link="nvlink", multicast=False)
+    if not links.pcie:
+        return fabric
+    generation = links.generation or fabric.pcie_generation or 4
+    slot = BytesPerSecond(pcie_bandwidth(generation))
+    moved = links.generation or fabric.link != "pcie"
+    staged = replace(
+        fabric,
+        link="pcie",
+        multicast=False,
+        pcie_generation=generation,
+        bandwidth=slot if moved else fabric.bandwidth,
+        peer_to_peer=fabric.peer_to_peer if links.peers is None else links.peers,
+        crosses_sockets=fabric.crosses_sockets or links.across,
+    )
+    return behind_one_uplink(staged) if links.switched and not staged.peer_to_peer else staged
+
+
+def _network(
+    fabric: Fabric, usual: Network, links: LinksText, node: Hardware, product: str
+) -> Network:
+    kind = _kind(usual, links, node, product)
+    rack = node.domain > node.gpus
+    port = node.nic_bandwidth.value if links.nics else usual.bandwidth / usual.nics
+    if links.rates:
+        port = port if port in links.rates else links.rates[0]
+    nics = usual.nics if rack or not (links.nics or links.total) else links.nics
+    if kind == "ethernet" and not (rack or links.nics or links.total):
+        nics = 1  # sockets take the host's own port, not those beside GPUs
+    if links.total and not rack:
+        nics = nics or max(1, round(links.total / port))
+        port = links.total / nics
+    near = _near(fabric.ranks // fabric.nodes, nics, node) if not rack else nics
+    return Network(kind=kind, bandwidth=BytesPerSecond(port * near), nics=near)
+
+
+def _kind(usual: Network, links: LinksText, node: Hardware, product: str) -> NetworkKind:
+    kind = links.kind or usual.kind
+    if links.sockets:
+        return "ethernet"
+    if kind == "roce" and _GOOGLE.search(product):
+        return "gib"
+    each = links.rates[0] if links.rates else links.total / max(1, links.nics)
+    first = node.device.architecture in _BEFORE_P5
+    small = first or (links.nics in range(1, 5) and each <= gigabit(100))
+    return "efa_v1" if kind == "efa" and small else kind
+
+
+def _near(local: int, nics: int, node: Hardware) -> int:
+    """Count the NICs that some GPUs of a node use: each the ones beside it.
+
+    >>> from topology.catalogue import find_hardware
+    >>> _near(1, 8, find_hardware("h100-sxm")), _near(8, 32, find_hardware("h100-sxm"))
+    (1, 32)
+    """
+    return min(nics, local * -(-nics // node.gpus))
+
+
+def _over(network: Network) -> str:
+    speed = network.bandwidth / network.nics * 8 / 10**9
+    return f"{network.kind}, {counted(network.nics, 'NIC')} of {speed:.4g} Gbit/s a node"
+
+
+def _words(fabric: Fabric) -> str:
+    return ", ".join(_parts(fabric))
+
+
+def _parts(fabric: Fabric) -> Iterator[str]:
+    if fabric.link != "pcie":
+        switch = fabric.link == "nvswitch"
+        yield "NVLink without SHARP" if switch else "NVLink without a switch"
+        return
+    yield f"PCIe {fabric.pcie_generation}, {fabric.bandwidth / 10**9:.4g} GB/s"
+    yield "peer access" if fabric.peer_to_peer else "copies through the host"
+    if fabric.chain:
+        yield "one uplink for all"
+    if fabric.crosses_sockets:
+        yield "over two sockets"
