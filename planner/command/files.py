@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from topology.base import MOST_CHARACTERS, InputError, decoded
+from topology.base import MOST_CHARACTERS, InputError, decoded, write_whole
 
 
 def standard_input() -> str:
@@ -86,13 +86,6 @@ def write(text: str, output: str | None, option: str = "--output") -> None:
         if target.exists() and not target.is_file():  # a pipe, a device: there is nothing to keep
             target.write_text(text + "\n", encoding="utf-8")
             return
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            draft.write_text(text + "\n", encoding="utf-8")
-            if target.exists():
-                draft.chmod(target.stat().st_mode)
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(target, text + "\n")
     except OSError as error:
         raise InputError(f"{option} {output}: {error.strerror}") from None

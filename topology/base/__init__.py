@@ -21,6 +21,7 @@ from topology.base.files import (
     is_file,
     is_text,
     text_of,
+    write_whole,
 )
 from topology.base.sources import Kind, Sourced, read_sourced
 from topology.base.units import (
@@ -80,4 +81,5 @@ __all__ = [
     "shown",
     "text_of",
     "unknown",
+    "write_whole",
 ]

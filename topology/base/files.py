@@ -97,6 +97,27 @@ def decoded(data: bytes, name: str) -> str:
         raise TopologyError(f"{name}: line {at} is not text: got binary data") from None
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all, safe on the disk; one that is replaced keeps its rights.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; nothing is left beside it.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            draft.chmod(path.stat().st_mode)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def environment() -> dict[str, str]:
     """Give the variables that this program runs with."""
     return dict(os.environ)

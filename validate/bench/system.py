@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from topology.base import InputError
+from topology.base import InputError, write_whole
 from validate.fit.rows import Row, line, whole
 
 ROWS: Final = "rows.jsonl"
@@ -197,15 +197,6 @@ def read_document(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"{path}: wanted a JSON object")
     return found
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

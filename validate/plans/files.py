@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, cast
 
-from topology.base import InputError
+from topology.base import InputError, write_whole
 from validate.plans.preflight import Facts
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name,memory.total"
@@ -182,9 +182,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all; raises InputError where that is not possible."""
     with _said(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, text)
 
 
 def append_line(path: Path, text: str) -> None:
