@@ -1,7 +1,6 @@
 """A slower link of the same GPUs never prices lower: NVLink, PCIe, another socket, host memory."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -61,7 +60,7 @@ def ordered_plan(
 def over_pcie(fabric: Fabric) -> Fabric:
     """Put the GPUs of a node on its PCIe slots instead of NVLink."""
     slot = BytesPerSecond(pcie_bandwidth(fabric.pcie_generation))
-    return replace(fabric, link="pcie", bandwidth=min(slot, fabric.bandwidth), multicast=False)
+    return fabric.over_pcie(min(slot, fabric.bandwidth))
 
 
 def _slower(fabric: Fabric) -> Iterator[Fabric]:
@@ -69,15 +68,15 @@ def _slower(fabric: Fabric) -> Iterator[Fabric]:
     if fabric.link != "pcie":
         if not fabric.pcie_generation:
             return
-        fabric = replace(over_pcie(fabric), crosses_sockets=False)
+        fabric = over_pcie(fabric).across_sockets(on=False)
         yield fabric
-    across = replace(fabric, crosses_sockets=True)
+    across = fabric.across_sockets(on=True)
     if not fabric.crosses_sockets:
         yield across
     if fabric.peer_to_peer:
-        yield replace(fabric, peer_to_peer=False)
+        yield fabric.with_peers(on=False)
         if across != fabric:
-            yield replace(across, peer_to_peer=False)
+            yield across.with_peers(on=False)
 
 
 def _comparable(own: Plan, other: Plan) -> bool:

@@ -12,7 +12,7 @@ from costmodels.collectives import OPS, basis, choose, collective_time
 from costmodels.collectives.order import over_pcie
 from costmodels.collectives.tables import library
 from costmodels.estimate import Basis
-from topology.catalogue import Fabric, behind_one_uplink, find_hardware, pcie_bandwidth
+from topology.catalogue import Fabric, find_hardware, pcie_bandwidth
 
 SIZES = 2.0 ** (np.arange(4, 33 * 2) / 2)
 SLOTS = {"volta": 3, "turing": 3, "ampere": 4, "ada": 4, "hopper": 5, "blackwell": 5}
@@ -131,7 +131,7 @@ def test_staged_copies_of_a_pair_share_its_uplink(op, milliseconds):
 
     A broadcast has the uplink for itself each way; in the others both GPUs send.
     """
-    pair = behind_one_uplink(find_hardware("rtx-2080-ti").fabric(2))
+    pair = find_hardware("rtx-2080-ti").fabric(2).behind_one_uplink()
 
     assert collective_time(op, 2.0**29, pair) * 1e3 == pytest.approx(milliseconds, rel=0.03)
 
@@ -141,7 +141,7 @@ def test_two_staged_cards_on_one_switch_are_slower_than_on_two_sockets():
     apart = replace(find_hardware("rtx-4090").fabric(2), crosses_sockets=True)
     times = [
         collective_time("all_reduce", 2.0**30, one)
-        for one in (behind_one_uplink(find_hardware("rtx-4090").fabric(2)), apart)
+        for one in (find_hardware("rtx-4090").fabric(2).behind_one_uplink(), apart)
     ]
 
     assert times[0] / times[1] == pytest.approx(479 / 281, rel=0.2)

@@ -1,7 +1,7 @@
 """What vendors sell: devices, the nodes they come in, links and their rates, rented machines."""
 
 from topology.catalogue.devices import Architecture, Device, Precision, load_devices
-from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind, behind_one_uplink
+from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind, pcie_bandwidth
 from topology.catalogue.hardware import (
     CROWD,
     NEWEST_PCIE,
@@ -10,7 +10,6 @@ from topology.catalogue.hardware import (
     check_pcie_generation,
     evenly,
     load_hardware,
-    pcie_bandwidth,
 )
 from topology.catalogue.instances import Instance, load_instances, named_instance
 from topology.catalogue.names import GpuName, by_device, by_product, load_names
@@ -52,7 +51,6 @@ __all__ = [
     "all_devices",
     "all_hardware",
     "architecture_of",
-    "behind_one_uplink",
     "by_device",
     "by_product",
     "capability_of",

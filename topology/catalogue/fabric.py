@@ -28,6 +28,19 @@ class Network:
     bandwidth: BytesPerSecond
     nics: int
 
+    def over(self, kind: NetworkKind) -> "Network":
+        """Take another transport over the same NICs."""
+        return replace(self, kind=kind)
+
+    def on_nics(self, nics: int) -> "Network":
+        """Take `nics` of the NICs, each as fast as before."""
+        share = BytesPerSecond(self.bandwidth * nics / self.nics)
+        return replace(self, nics=nics, bandwidth=share)
+
+    def scaled(self, factor: float) -> "Network":
+        """Make every NIC `factor` times as fast."""
+        return replace(self, bandwidth=BytesPerSecond(self.bandwidth * factor))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
@@ -59,20 +72,81 @@ class Fabric:
     exchange: BytesPerSecond = BytesPerSecond(0.0)
     chain: BytesPerSecond = BytesPerSecond(0.0)
 
+    @property
+    def local(self) -> int:
+        """Count the ranks of one node."""
+        return self.ranks // self.nodes
 
-def behind_one_uplink(fabric: Fabric) -> Fabric:
-    """Put the GPUs of each node on one switch, whose uplink all of their staged copies share.
+    def over_pcie(self, bandwidth: BytesPerSecond, generation: int = 0) -> "Fabric":
+        """Put the GPUs of a node on PCIe slots of `bandwidth` instead of NVLink."""
+        return replace(
+            self,
+            link="pcie",
+            multicast=False,
+            bandwidth=bandwidth,
+            pcie_generation=generation or self.pcie_generation,
+        )
 
-    >>> pair = Fabric(
-    ...     architecture="turing", ranks=2, link="pcie", bandwidth=BytesPerSecond(16e9),
-    ...     peer_to_peer=False,
-    ... )
-    >>> behind_one_uplink(pair).bandwidth, behind_one_uplink(pair).chain
-    (8000000000.0, 16000000000.0)
+    def over_nvlink(self, bandwidth: BytesPerSecond | None = None) -> "Fabric":
+        """Join the GPUs of a node by direct NVLinks, of `bandwidth` if that is given."""
+        return replace(
+            self,
+            link="nvlink",
+            multicast=False,
+            bandwidth=self.bandwidth if bandwidth is None else bandwidth,
+            peer_to_peer=True,
+        )
+
+    def without_multicast(self) -> "Fabric":
+        """Let switches neither reduce nor replicate."""
+        return replace(self, multicast=False)
+
+    def with_peers(self, *, on: bool) -> "Fabric":
+        """Let GPUs read each other's memory, or send copies through the host."""
+        return replace(self, peer_to_peer=on)
+
+    def across_sockets(self, *, on: bool) -> "Fabric":
+        """Let traffic pass the link between processors, or keep all GPUs on one of them."""
+        return replace(self, crosses_sockets=on)
+
+    def narrowed(self, factor: float) -> "Fabric":
+        """Leave each GPU 1/`factor` of its links."""
+        return replace(self, bandwidth=BytesPerSecond(self.bandwidth / factor))
+
+    def over_network(self, network: Network) -> "Fabric":
+        """Join the nodes by another network."""
+        return replace(self, network=network)
+
+    def apart(self, network: Network) -> "Fabric":
+        """Make each GPU a node of its own, with an equal part of the `network` of its host."""
+        share = replace(
+            network,
+            bandwidth=BytesPerSecond(network.bandwidth / self.local),
+            nics=max(1, network.nics // self.local),
+        )
+        return replace(self, nodes=self.ranks, network=share, multicast=False)
+
+    def behind_one_uplink(self) -> "Fabric":
+        """Put the GPUs of each node on one switch, whose uplink all of their staged copies share.
+
+        >>> pair = Fabric(
+        ...     architecture="turing", ranks=2, link="pcie", bandwidth=BytesPerSecond(16e9),
+        ...     peer_to_peer=False,
+        ... )
+        >>> pair.behind_one_uplink().bandwidth, pair.behind_one_uplink().chain
+        (8000000000.0, 16000000000.0)
+        """
+        return replace(
+            self,
+            bandwidth=BytesPerSecond(self.bandwidth / self.local),
+            chain=BytesPerSecond(self.bandwidth / max(1, self.local - 1)),
+        )
+
+
+def pcie_bandwidth(generation: int, lanes: int = 16) -> float:
+    """Bytes per second and direction of a PCIe link after its 128b/130b line code.
+
+    >>> pcie_bandwidth(4) / 1e9
+    31.5
     """
-    local = fabric.ranks // fabric.nodes
-    return replace(
-        fabric,
-        bandwidth=BytesPerSecond(fabric.bandwidth / local),
-        chain=BytesPerSecond(fabric.bandwidth / max(1, local - 1)),
-    )
+    return 31.5e9 * 2.0 ** (generation - 4) * lanes / 16

@@ -15,7 +15,7 @@ from topology.base import (
     read_sourced,
 )
 from topology.catalogue.devices import Device
-from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind
+from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind, pcie_bandwidth
 
 _KEYS: Final = {
     "kind", "source", "device", "gpus", "domain", "link", "link_bandwidth", "multicast",
@@ -142,15 +142,6 @@ class Hardware:
             bandwidth=BytesPerSecond(self.nic_bandwidth.value * nics),
             nics=max(1, round(nics)),
         )
-
-
-def pcie_bandwidth(generation: int, lanes: int = 16) -> float:
-    """Bytes per second and direction of a PCIe link after its 128b/130b line code.
-
-    >>> pcie_bandwidth(4) / 1e9
-    31.5
-    """
-    return 31.5e9 * 2.0 ** (generation - 4) * lanes / 16
 
 
 def check_pcie_generation(value: object, what: str = "pcie_generation") -> None:

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 from topology.base import CatalogueError, Sourced, read_sourced
 from topology.catalogue.devices import Architecture
-from topology.catalogue.hardware import pcie_bandwidth
+from topology.catalogue.fabric import pcie_bandwidth
 
 NvlinkGeneration = Literal["volta", "turing", "ampere", "ga102", "hopper", "blackwell"]
 Table: TypeAlias = tuple[tuple[str, Sourced], ...]

@@ -14,7 +14,6 @@ from topology.catalogue import (
     LinkKind,
     Network,
     NetworkKind,
-    behind_one_uplink,
     pcie_bandwidth,
 )
 from validate.accuracy.figures import read_table
@@ -138,7 +137,7 @@ def _fabric(row: Mapping[str, str], node: Hardware) -> Fabric:
     nics = int(row["nics"])
     bandwidth = BytesPerSecond(nics * float(row["nic_bandwidth_bytes_per_s"]))
     kind = cast(NetworkKind, row["network"])
-    return replace(fabric, network=Network(kind=kind, bandwidth=bandwidth, nics=nics))
+    return fabric.over_network(Network(kind=kind, bandwidth=bandwidth, nics=nics))
 
 
 def _inside(row: Mapping[str, str], fabric: Fabric) -> Fabric:
@@ -148,10 +147,11 @@ def _inside(row: Mapping[str, str], fabric: Fabric) -> Fabric:
         generation = int(row["pcie_generation"])
         slot = BytesPerSecond(pcie_bandwidth(generation))
         fabric = replace(fabric, pcie_generation=generation, bandwidth=slot)
-    for flag in ("peer_to_peer", "crosses_sockets"):
-        if row[flag]:
-            fabric = replace(fabric, **{flag: row[flag] == "yes"})  # type: ignore[arg-type]
-    return behind_one_uplink(fabric) if row["uplink"] == "shared" else fabric
+    if row["peer_to_peer"]:
+        fabric = fabric.with_peers(on=row["peer_to_peer"] == "yes")
+    if row["crosses_sockets"]:
+        fabric = fabric.across_sockets(on=row["crosses_sockets"] == "yes")
+    return fabric.behind_one_uplink() if row["uplink"] == "shared" else fabric
 
 
 def groups(figures: Iterable[CollectiveFigure]) -> dict[str, list[float]]:

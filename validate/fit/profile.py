@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from costmodels.profiles.profile import Profile, load_profile
@@ -112,7 +112,7 @@ def fabric_of(manifest: Manifest, name: str) -> Fabric:
     ranks = int(machine.get("ranks", 1))
     fabric = find_hardware(name).fabric(ranks)
     if ranks > 1 and not machine.get("peer_access", True):
-        return replace(fabric, peer_to_peer=False)
+        return fabric.with_peers(on=False)
     return fabric
 
 

@@ -229,26 +229,25 @@ def _paths(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
     """Yield what could be wrong with links, in words, and the links that would be left."""
     generation = fabric.pcie_generation or 4
     slot = BytesPerSecond(pcie_bandwidth(generation))
-    peers = replace(fabric, link="pcie", bandwidth=slot, multicast=False)
-    staged = replace(peers, peer_to_peer=False)
+    peers = fabric.over_pcie(slot)
+    staged = peers.with_peers(on=False)
     if fabric.multicast:
-        yield "NVLink SHARP (NVLS) is off", replace(fabric, multicast=False)
+        yield "NVLink SHARP (NVLS) is off", fabric.without_multicast()
     if fabric.link != "pcie":
         yield "NVLink is not used, and peers talk over PCIe", peers
         yield "peer access is off: copies are staged through the host", staged
     elif fabric.peer_to_peer:
         yield "peer access is off (IOMMU or ACS, or P2P disabled): copies are staged", staged
     else:
-        works = replace(peers, peer_to_peer=True)
+        works = peers.with_peers(on=True)
         yield "peer access works, which the driver refuses on such cards by default", works
     if fabric.link == "pcie":
         yield from _bridges(fabric)
         across = not fabric.crosses_sockets
         where = "the GPUs sit on two sockets" if across else "the GPUs share a socket"
-        yield where, replace(fabric, crosses_sockets=across)
+        yield where, fabric.across_sockets(on=across)
         for half in (2, 4):
-            lanes = replace(fabric, bandwidth=BytesPerSecond(fabric.bandwidth / half))
-            yield f"each GPU has 1/{half} of its lanes (degraded or shared)", lanes
+            yield f"each GPU has 1/{half} of its lanes (degraded or shared)", fabric.narrowed(half)
     if fabric.network is not None:
         yield from _networks(fabric, fabric.network)
 
@@ -259,27 +258,25 @@ def _bridges(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
     if bridge and fabric.ranks == 2 * fabric.nodes:
         generation, links = bridge
         bandwidth = BytesPerSecond(links * link_rates().nvlink_rate(generation).value)
-        joined = replace(fabric, link="nvlink", bandwidth=bandwidth, peer_to_peer=True)
+        joined = fabric.over_nvlink(bandwidth)
         yield "an NVLink bridge joins the two GPUs (describe them with --topology)", joined
 
 
 def _networks(fabric: Fabric, network: Network) -> Iterator[tuple[str, Fabric]]:
+    for what, other in _other_networks(network):
+        yield what, fabric.over_network(other)
+
+
+def _other_networks(network: Network) -> Iterator[tuple[str, Network]]:
     for left in {network.nics - 1, network.nics // 2, network.nics // 4, 1}:
         if 0 < left < network.nics:
-            share = BytesPerSecond(network.bandwidth * left / network.nics)
-            fewer = replace(network, nics=left, bandwidth=share)
-            yield f"{left} of {network.nics} NICs carry the traffic", replace(fabric, network=fewer)
+            yield f"{left} of {network.nics} NICs carry the traffic", network.on_nics(left)
     for part in (2, 4):
-        slow = replace(network, bandwidth=BytesPerSecond(network.bandwidth / part))
-        yield f"NICs run at 1/{part} of their rate", replace(fabric, network=slow)
-        fast = replace(network, bandwidth=BytesPerSecond(network.bandwidth * part))
-        yield f"NICs are {part} times as fast as assumed", replace(fabric, network=fast)
+        yield f"NICs run at 1/{part} of their rate", network.scaled(1 / part)
+        yield f"NICs are {part} times as fast as assumed", network.scaled(part)
     if network.kind == "ethernet":
-        direct = replace(network, kind="roce")
-        yield "RDMA carries the traffic, not TCP sockets", replace(fabric, network=direct)
+        yield "RDMA carries the traffic, not TCP sockets", network.over("roce")
     else:
-        sockets = replace(network, kind="ethernet")
-        yield "traffic takes TCP sockets instead of RDMA", replace(fabric, network=sockets)
-        port = BytesPerSecond(network.bandwidth / network.nics)
-        single = replace(sockets, nics=1, bandwidth=port)
-        yield "traffic takes TCP sockets on one NIC", replace(fabric, network=single)
+        sockets = network.over("ethernet")
+        yield "traffic takes TCP sockets instead of RDMA", sockets
+        yield "traffic takes TCP sockets on one NIC", sockets.on_nics(1)

@@ -15,7 +15,6 @@ from topology.catalogue import (
     Hardware,
     Network,
     NetworkKind,
-    behind_one_uplink,
     named_instance,
     pcie_bandwidth,
     rented_machines,
@@ -345,25 +344,22 @@ def fabric_of_log(
     ]
     usual_parts = f" ({' and '.join(taken)} as usual there)" if taken else ""
     line = f"network of the log: {_over(network)}{usual_parts}"
-    return replace(inside, network=network), (*notes, line)
+    return inside.over_network(network), (*notes, line)
 
 
 def _by_network(
     fabric: Fabric, links: LinksText, node: Hardware, product: str
 ) -> tuple[Fabric, tuple[str, ...]]:
     """Make each GPU a node of its own: without peers and shared memory, NICs carry everything."""
-    local = fabric.ranks // fabric.nodes
-    beside = _near(local, node.nics, node)
+    beside = _near(fabric.local, node.nics, node)
     usual = Network(
-        kind=node.network,  # type: ignore[arg-type]  # checked when the catalogue was read
+        kind=node.network,
         bandwidth=BytesPerSecond(node.nic_bandwidth.value * beside),
         nics=beside,
     )
     whole = _network(fabric, fabric.network or usual, links, node, product)
-    part = BytesPerSecond(whole.bandwidth / local)
-    network = replace(whole, bandwidth=part, nics=max(1, whole.nics // local))
     note = f"peers and shared memory are off: GPUs of a node talk over its {_over(whole)}"
-    return replace(fabric, nodes=fabric.ranks, network=network, multicast=False), (note,)
+    return fabric.apart(whole), (note,)
 
 
 def _switched(links: LinksText) -> LinksText:
@@ -388,26 +384,22 @@ def _switched(links: LinksText) -> LinksText:
 def _inside(fabric: Fabric, links: LinksText) -> Fabric:
     ways = links.switches.ways
     if "multicast" in links.switches.off:
-        fabric = replace(fabric, multicast=False)
+        fabric = fabric.without_multicast()
     if fabric.link == "pcie" and ways and not links.pcie:
-        return replace(fabric, peer_to_peer="SHM" not in ways)
+        return fabric.with_peers(on="SHM" not in ways)
     if links.mesh and fabric.link == "nvswitch":
-        return replace(fabric, link="nvlink", multicast=False)
+        return fabric.over_nvlink()
     if not links.pcie:
         return fabric
     generation = links.generation or fabric.pcie_generation or 4
     slot = BytesPerSecond(pcie_bandwidth(generation))
     moved = links.generation or fabric.link != "pcie"
-    staged = replace(
-        fabric,
-        link="pcie",
-        multicast=False,
-        pcie_generation=generation,
-        bandwidth=slot if moved else fabric.bandwidth,
-        peer_to_peer=fabric.peer_to_peer if links.peers is None else links.peers,
-        crosses_sockets=fabric.crosses_sockets or links.across,
+    slots = (
+        fabric.over_pcie(slot if moved else fabric.bandwidth, generation)
+        .with_peers(on=fabric.peer_to_peer if links.peers is None else links.peers)
+        .across_sockets(on=fabric.crosses_sockets or links.across)
     )
-    return behind_one_uplink(staged) if links.switched and not staged.peer_to_peer else staged
+    return slots.behind_one_uplink() if links.switched and not slots.peer_to_peer else slots
 
 
 def _network(
