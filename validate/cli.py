@@ -135,7 +135,7 @@ def _add_prediction(parser: argparse.ArgumentParser) -> None:
 def _validate(arguments: argparse.Namespace) -> Answer:
     from planner.command.files import write  # noqa: PLC0415
     from validate.launch import is_rank  # noqa: PLC0415
-    from validate.plans import files as harness  # noqa: PLC0415
+    from validate.plans import system  # noqa: PLC0415
 
     if arguments.backend == "tensorrt":
         from validate.tensorrt.command import validate  # noqa: PLC0415
@@ -149,7 +149,7 @@ def _validate(arguments: argparse.Namespace) -> Answer:
         return answer
     if answer is not None:  # rank 0 of torchrun or mpirun speaks for all
         write(answer[0], arguments.output)
-    return harness.leave(DONE if answer is None else answer[1])
+    return system.leave(DONE if answer is None else answer[1])
 
 
 def _tell(line: str) -> None:
@@ -189,7 +189,7 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     from costmodels.tables import check_profile  # noqa: PLC0415
     from validate.calibrate import Task, calibrate  # noqa: PLC0415
     from validate.fit import report  # noqa: PLC0415
-    from validate.plans.asked import check_gpus, check_positive  # noqa: PLC0415
+    from validate.plans.checks import check_gpus, check_positive  # noqa: PLC0415
 
     check_profile(arguments.profile)
     check_gpus(arguments.gpus)

@@ -14,7 +14,7 @@ from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.harness import given_from, weights_from
 from topology.base import InputError
 from validate.plans.cases import Case, Stage, look_up
-from validate.tensorrt.largest import largest_activations
+from validate.tensorrt.numbers import largest_activations
 
 SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
 

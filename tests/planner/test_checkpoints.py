@@ -21,8 +21,7 @@ from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learne
 from planner.tensorrt.runner.errors import InputError
 from planner.tensorrt.runner.weights import drawn, sizes
 from planner.tensorrt.schedule import schedule
-from validate.plans.small import shrink
-from validate.reference import run_plan
+from validate.reference import run_plan, shrink
 from validate.tensorrt import numbers
 from validate.tensorrt.numbers import run_networks
 

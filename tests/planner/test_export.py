@@ -27,7 +27,7 @@ from planner.search.search import price, resolve
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.sizes import enqueue
 from topology.base import IllegalPlanError, InputError, format_bytes
-from validate.plans.small import shrink
+from validate.reference import shrink
 
 TINY = CONFIG | {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2}
 FLUX = Request(model="flux.1-dev", gpus=4)

@@ -17,7 +17,7 @@ from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.search import price, resolve
 from planner.tensorrt.runner.outside import writer
-from validate.plans.small import shrink
+from validate.reference import shrink
 
 STUBS = Path(__file__).parent.parent / "cppstubs"
 COMPILER = shutil.which("g++")

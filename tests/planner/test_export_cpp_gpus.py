@@ -20,7 +20,7 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.search import price, resolve
-from validate.plans.small import shrink
+from validate.reference import shrink
 
 STUB = Path(__file__).parent.parent / "cppstubs" / "NvInfer.h"
 

@@ -28,7 +28,7 @@ from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.place import meets_at, rank_of
 from planner.tensorrt.runner.processes import start
-from validate.plans.small import shrink
+from validate.reference import shrink
 
 STARTED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29511"}
 

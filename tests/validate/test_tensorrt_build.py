@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import testmodels
 from engines import FAST, TRT, fresh, share, written
+from readback import read_back
 
 from planner.engines.tensorrt import obstacles
 from planner.lowering.lower import lower
@@ -27,7 +28,6 @@ from planner.tensorrt.runner.weights import drawn, filler
 from planner.tensorrt.sheet import Network
 from topology.catalogue import find_hardware
 from validate.tensorrt.evaluate import Held, evaluate, together
-from validate.tensorrt.read_back import read_back
 
 FAMILIES = (*testmodels.DIFFUSION, testmodels.llama)
 PLANS = ["tp2", "ulysses4", "allgather_kv4", "allgather_kv2.ulysses2", "cfg2"]

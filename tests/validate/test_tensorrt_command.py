@@ -11,7 +11,7 @@ import pytest
 from commands import assert_refused, run
 
 from validate.launch import Place
-from validate.plans import files as harness
+from validate.plans import system
 from validate.plans.cases import Case
 from validate.tensorrt import check as checking
 from validate.tensorrt import start
@@ -31,7 +31,7 @@ TIMED = Report(
 def no_tensorrt(monkeypatch):
     for name in ("tensorrt", "tensorrt_rtx_bindings", "tensorrt_rtx"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(harness, "products", list)
+    monkeypatch.setattr(system, "products", list)
 
 
 def test_without_tensorrt_the_answer_is_no_and_says_what_to_install(no_tensorrt, tmp_path):
@@ -146,7 +146,7 @@ def test_without_a_graph_a_step_is_no_shorter_than_its_launches():
 )
 def test_ranks_of_mpirun_and_torchrun_are_known(monkeypatch, names, local):
     env = {names[0]: "5", names[1]: "8", local: "1", "MASTER_ADDR": "first"}
-    monkeypatch.setattr(harness, "environment", lambda: env)
+    monkeypatch.setattr(system, "environment", lambda: env)
     place = place_among(None, ["ulysses8"])
 
     assert (place.rank, place.world, place.local) == (5, 8, 1)
@@ -155,7 +155,7 @@ def test_ranks_of_mpirun_and_torchrun_are_known(monkeypatch, names, local):
 
 
 def test_another_number_of_ranks_is_refused(monkeypatch):
-    monkeypatch.setattr(harness, "environment", lambda: {"RANK": "0", "WORLD_SIZE": "4"})
+    monkeypatch.setattr(system, "environment", lambda: {"RANK": "0", "WORLD_SIZE": "4"})
 
     with pytest.raises(Exception, match="ranks: got 4 started, wanted the 8 of ulysses8"):
         place_among(None, ["ulysses8"])
@@ -194,7 +194,7 @@ def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
     [thread.start() for thread in threads]
-    [thread.join(20) for thread in threads]
+    [thread.join(600) for thread in threads]
 
     assert [path.name for path in built] == [f"small.{socket.gethostname()}"]
     assert heard[0] == heard[1]
@@ -227,7 +227,7 @@ def test_two_ways_to_launch_share_their_engines(monkeypatch, tmp_path):
     monkeypatch.setattr(checking.harness, "_build", build)
     monkeypatch.setattr(start, "start", run_ranks)
     monkeypatch.setattr(start, "_ran", lambda *told: Ran(error=0.0, seconds=(1.0, 1.0)))
-    monkeypatch.setattr(harness, "products", list)
+    monkeypatch.setattr(system, "products", list)
     sizes = ("--height", "128", "--width", "128", "--frames", "5", "--results", str(tmp_path))
     words = ("validate", "--model", "wan2.1-1.3b", "--backend", "tensorrt", "--gate", "100%")
     code, _, err = run(*words, *sizes, "--plan", "cfg2,tp2", "--mode", "graph,eager")

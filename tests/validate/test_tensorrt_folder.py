@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import testmodels
 from engines import FAST, TRT, fresh, share, written
+from readback import read_back
 
 from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
@@ -26,10 +27,9 @@ from planner.tensorrt.runner.formats import encoded
 from planner.tensorrt.runner.outside import is_outside, read, writer
 from planner.tensorrt.runner.weights import drawn, learned_drawn
 from validate.plans.cases import Case
-from validate.plans.small import shrink
+from validate.reference import shrink
 from validate.tensorrt.check import How, check
 from validate.tensorrt.evaluate import Held, evaluate, together
-from validate.tensorrt.read_back import read_back
 
 
 @pytest.mark.parametrize("plan", ["cfg2.ulysses2", "tp2"])

@@ -14,7 +14,7 @@ from planner.search.search import resolve
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.build import build
-from validate.plans.small import shrink
+from validate.reference import shrink
 
 MODELS = ["flux.1-dev", "wan2.1-1.3b", "hunyuanvideo", "cosmos3", "llama-3.1-8b"]
 

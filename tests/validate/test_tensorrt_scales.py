@@ -15,8 +15,7 @@ from planner.tensorrt.runner.harness import Source
 from planner.tensorrt.runner.weights import drawn, learned_drawn, named
 from planner.tensorrt.schedule import schedule
 from validate.__main__ import main as validate_main
-from validate.tensorrt.largest import largest_activations
-from validate.tensorrt.numbers import made_up, run_networks
+from validate.tensorrt.numbers import largest_activations, made_up, run_networks
 
 WAN = {
     "_class_name": "WanTransformer3DModel", "num_attention_heads": 2, "attention_head_dim": 12,

@@ -13,16 +13,14 @@ from planner.request.plan import parse_plan
 from planner.search.plans import objections
 from topology.base import InputError
 from validate.cli import add
-from validate.plans import files as harness
-from validate.plans import report
+from validate.plans import host, report, system
 from validate.plans.cases import Case, cross, look_up, read_case
 from validate.plans.command import share, validate
 from validate.plans.compare import Comparison, compare, predict, rankings, spearman, summarise
+from validate.plans.host import Facts, problems, remarks
 from validate.plans.measured import Measured, line, read_measured, remaining
-from validate.plans.preflight import Facts, problems, remarks
-from validate.plans.proof import prove
 from validate.plans.session import main as session_main
-from validate.plans.small import shrink
+from validate.reference import prove, shrink
 
 FLUX = Case(model="flux", height=1024, width=1024)
 
@@ -69,7 +67,7 @@ def test_bad_input_is_one_line(words, message):
 
 def test_no_gpu_is_said_before_anything_starts(monkeypatch, tmp_path):
     facts = Facts(seen={"torch": "2.13", "cuda": "13.0", "has_nccl": True, "gpus": ["H100"]})
-    monkeypatch.setattr(harness, "facts", lambda: facts)
+    monkeypatch.setattr(host, "facts", lambda: facts)
     words = ["--model", "flux", "--plan", "tp2", "--backend", "torch", "--results", str(tmp_path)]
 
     with pytest.raises(InputError, match="GPUs: got 1, wanted 2"):
@@ -269,7 +267,7 @@ def test_a_small_model_is_cut_as_the_large_one(name, plan):
 
     assert list(objections(model, work, subject.plan, 2)) == large
     if not large:
-        assert prove(subject).ok
+        assert prove(subject.model, subject.workload, subject.plan).ok
 
 
 def test_shrinking_keeps_heads_streams_and_remainders():

@@ -14,12 +14,12 @@ import testmodels
 from planner.request.plan import parse_plan
 from planner.search.plans import objections
 from validate.launch import Limits, begin, find_place, launch
-from validate.plans import files as harness
+from validate.plans import system
 
 torch = pytest.importorskip("torch")
 
 from validate.torch.fuse import Fuser  # noqa: E402
-from validate.torch.numbers import Comm, Work, check, setting_for, unsplit  # noqa: E402
+from validate.torch.proof import Comm, Work, check, setting_for, unsplit  # noqa: E402
 from validate.torch.rendezvous import meet  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def main(names):
         failures = fuser.failures or [] if fuser else []
         assert fuser is None or fuser.spent, "nothing was compiled"
         found[label] = [checked.error, checked.bound, [*checked.miscounted, *failures]]
-    harness.say(json.dumps(found))
+    system.say(json.dumps(found))
     progress.end()
     meeting.leave()
 
@@ -126,4 +126,4 @@ def test_every_plan_is_run_for_some_model():
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-    harness.leave(0)  # threads of gloo may still run
+    system.leave(0)  # threads of gloo may still run

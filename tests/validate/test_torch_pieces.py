@@ -26,12 +26,15 @@ from validate.reference.weights import Source
 torch = pytest.importorskip("torch")
 
 from validate.torch import moves  # noqa: E402
-from validate.torch.attention import Ask, plain  # noqa: E402
-from validate.torch.bind import bind  # noqa: E402
+from validate.torch.attention import (  # noqa: E402
+    Ask,
+    plain,
+    query_runs,
+)
 from validate.torch.layout import BEYOND  # noqa: E402
 from validate.torch.liveness import arriving, lived  # noqa: E402
 from validate.torch.setting import Setting  # noqa: E402
-from validate.torch.visible import query_runs  # noqa: E402
+from validate.torch.steps import bind  # noqa: E402
 from validate.torch.weights import drawn, fitting, from_source  # noqa: E402
 
 PLANS = ("single", "tp2", "ulysses4", "ring3", "allgather_kv2.ulysses2", "ring2.ulysses2")

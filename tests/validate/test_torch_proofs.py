@@ -25,10 +25,10 @@ from validate.torch import rendezvous as meeting  # noqa: E402
 from validate.torch.case_run import Bench  # noqa: E402
 from validate.torch.full import apart, compared, distance, grown, is_known  # noqa: E402
 from validate.torch.fuse import Fuser  # noqa: E402
-from validate.torch.inside import Inside  # noqa: E402
-from validate.torch.numbers import Comm, Work, setting_for  # noqa: E402
+from validate.torch.proof import Comm, Work, setting_for  # noqa: E402
 from validate.torch.rendezvous import ApartError, Meeting, gather  # noqa: E402
 from validate.torch.session import Session  # noqa: E402
+from validate.torch.timing import Inside  # noqa: E402
 from validate.torch.weights import inputs_drawn  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

@@ -14,11 +14,10 @@ import pytest
 
 from topology.base import InputError, ModelError
 from validate.launch import Limits
-from validate.plans import files as harness
-from validate.plans import runs
+from validate.plans import host, runs, system
 from validate.plans.cases import Case, digest_of
+from validate.plans.host import Facts
 from validate.plans.measured import Measured, line, read_measured
-from validate.plans.preflight import Facts
 from validate.plans.runs import Options, run
 
 torch = pytest.importorskip("torch")
@@ -57,7 +56,7 @@ def main():
     session.run_case = faulty
     session.SETTLE_S = 2
     code = worker.main()
-    harness.leave(3 if faults.get("goodbye") and os.environ["RANK"] == "1" else code)
+    system.leave(3 if faults.get("goodbye") and os.environ["RANK"] == "1" else code)
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def tiny(tmp_path, monkeypatch):
     """A model of two layers, and a host whose looks are known."""
     monkeypatch.setattr(sys, "path", [FOLDER, str(Path(FOLDER).parents[1]), *sys.path])
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(harness, "facts", lambda: Facts(seen={"torch": "2", "has_gloo": True}))
+    monkeypatch.setattr(host, "facts", lambda: Facts(seen={"torch": "2", "has_gloo": True}))
     path = tmp_path / "tiny.json"
     path.write_text(json.dumps(FLUX))
 
@@ -115,7 +114,7 @@ def test_a_run_goes_on_behind_a_row_that_was_cut_off(tiny, tmp_path):
         case=cases[0],
         status="done",
         step_s=1.0,
-        machine=Options(**GIVEN).machine(harness.facts()),
+        machine=Options(**GIVEN).machine(host.facts()),
         digest=digest_of(cases[0], "h100-sxm"),
     )
     output.mkdir()
@@ -172,7 +171,7 @@ def test_a_death_after_the_last_case_costs_no_row(tiny, tmp_path, monkeypatch):
 def test_what_is_missing_is_said_before_anything_starts(tiny, tmp_path, monkeypatch):
     facts = Facts(seen={"torch": "2.13", "has_nccl": True, "gpus": []})
     monkeypatch.setattr(runs, "launch", None)
-    monkeypatch.setattr(harness, "facts", lambda: facts)
+    monkeypatch.setattr(host, "facts", lambda: facts)
 
     with pytest.raises(InputError, match=r"GPUs: PyTorch 2.13 \(no CUDA\) sees none"):
         session([tiny("tp2")], tmp_path, device="cuda")

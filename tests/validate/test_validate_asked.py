@@ -14,14 +14,12 @@ from topology.base import InputError
 from validate.bench import system as bench
 from validate.fit.text import to_toml
 from validate.launch import is_rank
-from validate.plans import command, report, runs
-from validate.plans import files as harness
-from validate.plans.asked import hardware_of
+from validate.plans import command, host, report, runs, system
 from validate.plans.cases import Case, digest_of
+from validate.plans.checks import hardware_of
 from validate.plans.compare import Comparison, Prediction, summarise
-from validate.plans.kept import kept
-from validate.plans.measured import Measured, line, read_measured
-from validate.plans.preflight import Facts
+from validate.plans.host import Facts
+from validate.plans.measured import Measured, kept, line, read_measured
 from validate.plans.runs import Options
 
 OWN = "h100-sxm-x2-2026-11-28"
@@ -45,9 +43,9 @@ FLUX = Case(model="flux", height=1024, width=1024)
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_starts(monkeypatch, device, words, said):
-    monkeypatch.setattr(harness, "products", list)
+    monkeypatch.setattr(system, "products", list)
     monkeypatch.setattr(runs, "launch", None)
-    monkeypatch.setattr(harness, "facts", None)
+    monkeypatch.setattr(host, "facts", None)
     asked = ("validate", "--model", "flux", "--backend", "torch", "--device", device, *words)
     code, out, err = run(*asked)
 
@@ -58,7 +56,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(monkeypatch, device, 
 
 def test_more_ranks_than_a_cpu_is_for_are_refused(monkeypatch):
     monkeypatch.setattr(runs, "launch", None)
-    monkeypatch.setattr(harness, "facts", None)
+    monkeypatch.setattr(host, "facts", None)
     asked = ("--model", "flux", "--backend", "torch", "--device", "cpu", "--plan", "dp32")
     code, _, err = run("validate", *asked, "--batch", "32")
 
@@ -87,42 +85,42 @@ def test_hardware_is_that_of_the_machine():
 
 
 @pytest.fixture
-def ground(monkeypatch):
+def setup_for(monkeypatch):
     """How the command finds out what it predicts with on a machine with such GPUs."""
     seen = {}
     monkeypatch.setattr(
         command,
-        "_timed",
-        lambda cases, ground, gate, arguments: (seen.update(g=ground), ("", 0))[1],
+        "_measured",
+        lambda cases, setup, arguments: (seen.update(setup=setup), [])[1],
     )
 
     def look(products, *words):
-        monkeypatch.setattr(harness, "products", lambda: products)
-        code, _, err = run(
+        monkeypatch.setattr(system, "products", lambda: products)
+        _, _, err = run(
             "validate", "--model", "flux", "--plan", "tp2", "--backend", "torch", *words
         )
-        assert code == 0, err
-        return seen["g"]
+        assert "setup" in seen, err
+        return seen.pop("setup")
 
     return look
 
 
-def test_the_machine_gives_hardware_and_its_own_profile(ground, monkeypatch, tmp_path):
+def test_the_machine_gives_hardware_and_its_own_profile(setup_for, monkeypatch, tmp_path):
     monkeypatch.setenv("PLANNER_PROFILES", str(tmp_path))
     shipped, mine = read_profile(OWN), tmp_path / "mine.toml"
     mine.write_text(to_toml(replace(shipped, date="2031-01-01")), encoding="utf-8")
 
-    assert ground(["NVIDIA L4"]).hardware == "l4"
-    found = ground([H100, H100])
+    assert setup_for(["NVIDIA L4"]).hardware == "l4"
+    found = setup_for([H100, H100])
     assert (found.hardware, found.profile) == ("h100-sxm", str(mine))
-    assert ground([H100, H100], "--profile", "none").profile == "none"
-    assert ground([H100] * 8).profile == ""
-    assert ground([]).hardware == "h100-sxm"
+    assert setup_for([H100, H100], "--profile", "none").profile == "none"
+    assert setup_for([H100] * 8).profile == ""
+    assert setup_for([]).hardware == "h100-sxm"
 
 
 def test_what_torch_sees_is_not_predicted_as_something_else(monkeypatch, tmp_path):
     facts = Facts(seen={"torch": "2.13", "has_nccl": True, "gpus": ["NVIDIA L4"]})
-    monkeypatch.setattr(harness, "facts", lambda: facts)
+    monkeypatch.setattr(host, "facts", lambda: facts)
     with pytest.raises(InputError, match="got h100-sxm, wanted l4: this machine has NVIDIA L4"):
         runs.run([FLUX], Options(gpus=1), tmp_path, lambda line: None)
 
@@ -273,7 +271,7 @@ def test_ranks_of_others_are_known_and_slurm_is_not_taken_for_one():
 def test_ranks_that_were_started_are_all_used(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(harness, "products", list)
+    monkeypatch.setattr(system, "products", list)
     asked = ("--model", "flux", "--plan", "tp2", "--backend", "torch", "--gpus", "2")
     code, _, err = run("validate", *asked)
 
@@ -318,13 +316,13 @@ def test_a_proof_has_a_largest_number_of_ranks():
 def test_results_that_cannot_be_a_folder_are_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="is no folder"):
-        harness.check_folder(tmp_path / "file")
+        system.check_folder(tmp_path / "file")
     with pytest.raises(InputError, match="is no folder"):
-        harness.check_folder(tmp_path / "file" / "below")
+        system.check_folder(tmp_path / "file" / "below")
     with pytest.raises(InputError, match="is no folder"):
-        harness.check_folder(Path("/dev/null"))
+        system.check_folder(Path("/dev/null"))
 
-    harness.check_folder(tmp_path / "new" / "below")
+    system.check_folder(tmp_path / "new" / "below")
     assert (tmp_path / "file").read_text() == "mine"
     assert not (tmp_path / "new").exists()
 
@@ -332,14 +330,14 @@ def test_results_that_cannot_be_a_folder_are_refused(tmp_path):
 def test_files_that_cannot_be_are_one_line(tmp_path):
     (tmp_path / "rows").write_bytes(b"\xff\xfe\n")
     with pytest.raises(InputError, match=r"rows: no text \(byte 0\)"):
-        harness.read_text(tmp_path / "rows")
+        system.read(tmp_path / "rows")
     with pytest.raises(InputError, match="Is a directory"):
-        harness.read_text(tmp_path)
+        system.read(tmp_path)
     with pytest.raises(InputError, match=r"job.json: No such file"):
-        harness.write_text(Path("/proc/x/job.json"), "{}")
+        system.write(Path("/proc/x/job.json"), "{}")
     with pytest.raises(InputError, match=r"results.jsonl: No such file"):
-        harness.append_line(Path("/proc/x/results.jsonl"), "{}")
-    assert harness.read_text(tmp_path / "none") == ""
+        system.append_line(Path("/proc/x/results.jsonl"), "{}")
+    assert system.read(tmp_path / "none") == ""
 
 
 def test_measurements_where_no_folder_can_be_are_one_line():

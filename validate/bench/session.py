@@ -14,7 +14,7 @@ from planner.command.arguments import Parser
 from topology.base import InputError, one_line
 from validate.bench import system as harness
 from validate.fit.rows import Row, read_rows
-from validate.plans.asked import check_gpus, check_positive
+from validate.plans.checks import check_gpus, check_positive
 
 QUICK_TIERS: Final = 1
 SHOWN: Final = 20  # failures

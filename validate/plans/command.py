@@ -1,9 +1,9 @@
-"""``planner validate``: what is asked for, checked; run by one of the backends; and written."""
+"""``planner validate``: the request becomes cases; these are proved or run, compared, and shown."""
 
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,9 +12,10 @@ from planner.models import read_model
 from planner.request.plan import parse_plan
 from planner.search.plans import objections
 from topology.base import IllegalPlanError, InputError
-from validate.launch import Limits, Place, find_place, is_rank
-from validate.plans import files as harness
-from validate.plans.asked import (
+from validate.launch import Place, find_place, is_rank
+from validate.plans import system
+from validate.plans.cases import RUNTIMES, Case, Mode, Stage, look_up
+from validate.plans.checks import (
     check_cases,
     check_gpus,
     check_plans,
@@ -22,8 +23,8 @@ from validate.plans.asked import (
     check_proof,
     hardware_of,
 )
-from validate.plans.cases import RUNTIMES, Case, Mode, look_up
 from validate.plans.compare import Comparison, compare, rankings, summarise
+from validate.plans.measured import Measured
 from validate.tables import own_profile_name
 
 Answer = tuple[str, int]
@@ -33,7 +34,7 @@ SIZES: Final = ("height", "width", "frames", "input_tokens", "text_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Setup:
     """What is predicted with, and how many ranks there are.
 
     place : which rank this process is, where torchrun or mpirun started it.
@@ -46,39 +47,72 @@ class Ground:
 
 
 def validate(arguments: argparse.Namespace) -> Answer | None:
-    """Run the command: text in the format asked for, and exit code 1 where the gate is missed.
+    """Take the road: request, cases, proofs or runs, rows, comparison, report.
 
     Returns
     -------
-    None where this is one of several ranks, and not the one that answers.
+    Text in the format asked for, and exit code 1 where the gate is missed. None where this is one
+    of several ranks, and not the one that answers.
 
     Raises
     ------
     InputError
         If a name, plan or number cannot be right, or this host lacks something.
     """
+    cases, gate = checked_cases(arguments), share(arguments.gate)
+    setup = _setup(arguments, cases)
+    _refuse_illegal(cases, setup.hardware)
+    check_plans([case.plan for case in cases], setup.gpus)
+    if arguments.backend == "reference":
+        return _proved(cases, setup, arguments.format)
+    rows = _measured(cases, setup, arguments)
+    if rows is None:
+        return None
+    comparisons = compare(rows, setup.hardware, setup.profile)
+    passed = len(comparisons) == len(cases) and all(one.passes(gate) for one in comparisons)
+    return _report(comparisons, gate, arguments.format), DONE if passed else NO
+
+
+def checked_cases(arguments: argparse.Namespace) -> list[Case]:
+    """Return what is asked for, each case once.
+
+    Raises
+    ------
+    InputError
+        If a number, a mode or a model cannot be right.
+    """
     check_gpus(arguments.gpus)
     check_positive("seconds", arguments.seconds)
-    cases, gate = cases_of(arguments), share(arguments.gate)
-    ground = _ground(arguments, cases)
-    _refuse_illegal(cases, ground.hardware)
-    check_plans([case.plan for case in cases], ground.gpus)
-    if arguments.backend == "reference":
-        return _proved(cases, ground, arguments)
-    return _timed(cases, ground, gate, arguments)
+    sizes = {name: getattr(arguments, name) for name in SIZES}
+    modes = [_mode(word) for word in arguments.mode.split(",")]
+    stage = _stage(arguments)
+    cases = [
+        Case(
+            model=arguments.model,
+            plan=str(parse_plan(plan)),
+            mode=mode,
+            batch=arguments.batch,
+            precision=arguments.precision,
+            stage=stage,
+            **sizes,
+        )
+        for plan in arguments.plan.split(",")
+        for mode in modes
+    ]
+    return list({case.key: case for case in cases}.values())
 
 
-def _ground(arguments: argparse.Namespace, cases: Sequence[Case]) -> Ground:
+def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> Setup:
     """Look at this machine, where GPUs are used: its kind, and a profile of its own."""
     on_gpus = arguments.device == "cuda" and arguments.backend != "reference"
-    hardware, profile = predicted_with(arguments, harness.products() if on_gpus else [])
-    env = harness.environment()
+    hardware, profile = predicted_with(arguments, system.products() if on_gpus else [])
+    env = system.environment()
     place = find_place(env) if arguments.backend == "torch" and is_rank(env) else None
     largest = max(parse_plan(case.plan).gpus for case in cases)
     gpus = arguments.gpus or (largest if place is None else place.world)
     if place is not None and gpus != place.world:
         raise InputError(f"gpus: got {gpus}, wanted the {place.world} ranks that were started")
-    return Ground(hardware=hardware, profile=profile, gpus=gpus, place=place)
+    return Setup(hardware=hardware, profile=profile, gpus=gpus, place=place)
 
 
 def predicted_with(arguments: argparse.Namespace, products: Sequence[str]) -> tuple[str, str]:
@@ -97,57 +131,42 @@ def predicted_with(arguments: argparse.Namespace, products: Sequence[str]) -> tu
     return hardware, profile
 
 
-def _timed(
-    cases: Sequence[Case], ground: Ground, gate: float, arguments: argparse.Namespace
-) -> Answer | None:
+def _proved(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
+    """Prove each plan once, however it is launched, by the reference."""
+    from validate.plans.report import proofs_markdown, proofs_text  # noqa: PLC0415
+    from validate.reference import prove  # noqa: PLC0415
+
+    check_proof(case.plan for case in cases)
+    by_plan = {case.plan: look_up(case, setup.hardware) for case in cases}
+    proofs = [prove(one.model, one.workload, one.plan) for one in by_plan.values()]
+    code = DONE if all(proof.ok for proof in proofs) else NO
+    if style == "json":
+        return as_json({"proofs": [proof.to_dict() for proof in proofs]}), code
+    return (proofs_markdown if style == "markdown" else proofs_text)(proofs), code
+
+
+def _measured(
+    cases: Sequence[Case], setup: Setup, arguments: argparse.Namespace
+) -> list[Measured] | None:
     """Run and time cases by PyTorch, on ranks of our own or as one of those that were started."""
     from validate.plans.runs import Options, run, run_as  # noqa: PLC0415  # only where plans are run
 
-    check_cases(cases, ground.gpus, arguments.device)
+    check_cases(cases, setup.gpus, arguments.device)
     options = Options(
-        gpus=ground.gpus,
-        hardware=ground.hardware,
+        gpus=setup.gpus,
+        hardware=setup.hardware,
         device=arguments.device,
         compiler="inductor" if arguments.device == "cuda" else "aot_eager",
         seconds=arguments.seconds,
-        limits=Limits(),
         retry=arguments.retry,
     )
     output = Path(arguments.results)
-    harness.check_folder(output)
-    if arguments.device == "cpu" and (ground.place is None or not ground.place.rank):
-        harness.complain(f"measured on a CPU, beside what is predicted for {ground.hardware}")
-    if ground.place is None:
-        rows = run(cases, options, output)
-    else:
-        taken = run_as(ground.place, cases, options, output)
-        if taken is None:
-            return None
-        rows = taken
-    found = compare(rows, ground.hardware, ground.profile)
-    passed = len(found) == len(cases) and all(one.passes(gate) for one in found)
-    return _shown(found, gate, arguments.format), DONE if passed else NO
-
-
-def cases_of(arguments: argparse.Namespace) -> list[Case]:
-    """Return what is asked for, each case once."""
-    sizes = {name: getattr(arguments, name) for name in SIZES}
-    modes = [_mode(word) for word in arguments.mode.split(",")]
-    stage = _stage(arguments)
-    found = [
-        Case(
-            model=arguments.model,
-            plan=str(parse_plan(plan)),
-            mode=mode,
-            batch=arguments.batch,
-            precision=arguments.precision,
-            stage=stage,  # type: ignore[arg-type]  # checked by Case
-            **sizes,
-        )
-        for plan in arguments.plan.split(",")
-        for mode in modes
-    ]
-    return list({case.key: case for case in found}.values())
+    system.check_folder(output)
+    if arguments.device == "cpu" and (setup.place is None or not setup.place.rank):
+        system.complain(f"measured on a CPU, beside what is predicted for {setup.hardware}")
+    if setup.place is None:
+        return run(cases, options, output)
+    return run_as(setup.place, cases, options, output)
 
 
 def _mode(word: str) -> Mode:
@@ -157,7 +176,7 @@ def _mode(word: str) -> Mode:
     raise InputError(f"mode: got {word[:40]!r}, wanted {', '.join(RUNTIMES)}")
 
 
-def _stage(arguments: argparse.Namespace) -> str:
+def _stage(arguments: argparse.Namespace) -> Stage:
     model = read_model(arguments.model)
     if model.kind == "diffusion" and arguments.decode:
         raise InputError(f"decode: got {model.name}, wanted a language model")
@@ -190,39 +209,24 @@ def _refuse_illegal(cases: Sequence[Case], hardware: str) -> None:
             raise IllegalPlanError(f"plan {case.plan}: {'; '.join(reasons)}")
 
 
-def _proved(cases: Sequence[Case], ground: Ground, arguments: argparse.Namespace) -> Answer:
-    from validate.plans.proof import proofs_markdown, proofs_text, prove  # noqa: PLC0415
-
-    check_proof(case.plan for case in cases)
-    found = [prove(look_up(case, ground.hardware)) for case in _once(cases)]
-    code = DONE if all(one.ok for one in found) else NO
-    if arguments.format == "json":
-        return _json({"proofs": [one.to_dict() for one in found]}), code
-    return (proofs_markdown if arguments.format == "markdown" else proofs_text)(found), code
-
-
-def _once(cases: Sequence[Case]) -> list[Case]:
-    """Cases that differ in more than how they are launched."""
-    return list({case.plan: case for case in cases}.values())
-
-
-def _shown(found: Sequence[Comparison], gate: float, style: str) -> str:
+def _report(comparisons: Sequence[Comparison], gate: float, style: str) -> str:
     from validate.plans.report import instrumented, markdown, text  # noqa: PLC0415
 
-    ranked = rankings(found)
-    summary = summarise(found, ranked)
+    ranked = rankings(comparisons)
+    summary = summarise(comparisons, ranked)
     if style == "json":
-        return _json(
+        return as_json(
             {
                 "gate": gate,
-                "cases": [{**one.to_dict(), "passes": one.passes(gate)} for one in found],
-                "rankings": [one.to_dict() for one in ranked],
-                "summary": summary.to_dict(),
-                "notes": instrumented(found),
+                "cases": [{**one.to_dict(), "passes": one.passes(gate)} for one in comparisons],
+                "rankings": [asdict(ranking) for ranking in ranked],
+                "summary": asdict(summary),
+                "notes": instrumented(comparisons),
             }
         )
-    return (markdown if style == "markdown" else text)(found, ranked, summary, gate)
+    return (markdown if style == "markdown" else text)(comparisons, ranked, summary, gate)
 
 
-def _json(document: object) -> str:
+def as_json(document: object) -> str:
+    """Write what ``--format json`` prints."""
     return json.dumps(document, indent=2, allow_nan=False)

@@ -102,6 +102,7 @@ class Comparison:
 
     @property
     def memory_error(self) -> float:
+        """Relative error of the peak memory."""
         return error(self.predicted.memory_bytes, self.measured.memory_bytes)
 
     @property
@@ -169,10 +170,6 @@ class Ranking:
     regret: float
     correlation: float
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the fields by name."""
-        return {**asdict(self), "plans": list(self.plans)}
-
 
 def rankings(found: Iterable[Comparison]) -> list[Ranking]:
     """Rank the plans of every subject and mode that ran under two plans of as many GPUs or more."""
@@ -222,10 +219,6 @@ class Summary:
     worst_step_error: float
     median_memory_error: float
     mean_regret: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the fields by name."""
-        return asdict(self)
 
 
 def summarise(found: Sequence[Comparison], ranked: Sequence[Ranking]) -> Summary:

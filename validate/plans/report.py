@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from planner.rendering.columns import aligned
 from topology.base import counted, format_bytes, format_seconds
 from validate.plans.compare import Comparison, Ranking, Summary
+from validate.reference import Proof
 
 HEADERS: Final = (
     "case", "measured", "predicted", "error", "memory", "proof", "gemm *", "attention *",
@@ -80,10 +82,8 @@ def text(
     found: Sequence[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
 ) -> str:
     """Everything for a terminal."""
-    rows = [list(HEADERS), *[_cells(one, gate) for one in found]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADERS) - 1)]
-    lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
-    return "\n".join([*lines, "", *_said(found, ranked, summary, gate)])
+    rows = [HEADERS, *[_cells(one, gate) for one in found]]
+    return "\n".join([*aligned(rows, len(HEADERS)), "", *_said(found, ranked, summary, gate)])
 
 
 def markdown(
@@ -131,6 +131,27 @@ def instrumented(found: Iterable[Comparison]) -> list[str]:
         else:
             lines.append("* comm holds the time that a rank waits for another one")
     return lines
+
+
+def proofs_text(proofs: Iterable[Proof]) -> str:
+    """Write proofs for a terminal."""
+    return "\n".join(
+        f"{proof.model} {proof.plan}: {proof.ranks} ranks, relative error {proof.error:.1e} "
+        f"({proof.bound:.1e} allowed): {'right' if proof.ok else 'WRONG'}"
+        for proof in proofs
+    )
+
+
+def proofs_markdown(proofs: Iterable[Proof]) -> str:
+    """Write proofs for a document."""
+    rows = [
+        f"| {proof.model} | {proof.plan} | {proof.ranks} | {proof.error:.1e} | "
+        f"{'right' if proof.ok else 'wrong'} |"
+        for proof in proofs
+    ]
+    return "\n".join(
+        ["| model | plan | ranks | error | |", "| --- | --- | --- | --- | --- |", *rows]
+    )
 
 
 def _rankings(ranked: Iterable[Ranking]) -> Iterator[str]:

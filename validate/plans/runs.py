@@ -11,12 +11,11 @@ from typing import Final, cast
 
 from topology.base import InputError, ModelError
 from validate.launch import LaunchResult, Limits, Place, launch
-from validate.plans import files as harness
-from validate.plans.asked import check_cases, check_product
+from validate.plans import host, system
 from validate.plans.cases import Case, digest_of
-from validate.plans.kept import Kept, kept
-from validate.plans.measured import Measured, line, read_measured, remaining
-from validate.plans.preflight import Facts, problems, remarks
+from validate.plans.checks import check_cases, check_product
+from validate.plans.host import Facts, problems, remarks
+from validate.plans.measured import Kept, Measured, kept, line, read_measured, remaining
 
 DEATHS: Final = 6
 """Times that ranks may die before a run is given up."""
@@ -94,7 +93,7 @@ def run(
     cases: Sequence[Case],
     options: Options,
     output: Path,
-    tell: Callable[[str], None] = harness.complain,
+    tell: Callable[[str], None] = system.complain,
 ) -> list[Measured]:
     """Run what has no result on this machine yet; rows are on the disk as soon as they are known.
 
@@ -130,7 +129,7 @@ def run(
         lost = _lost(_case_of(ended, todo, open_cases[0]), ended, past)
         tell(f"{lost.key}: {ended.message}")
         if lost.case in open_cases:
-            harness.append_line(output / "results.jsonl", line(lost))
+            system.append_line(output / "results.jsonl", line(lost))
         todo = remaining(open_cases, [lost])
     return _of(cases, output, past)
 
@@ -140,7 +139,7 @@ def run_as(
     cases: Sequence[Case],
     options: Options,
     output: Path,
-    tell: Callable[[str], None] = harness.complain,
+    tell: Callable[[str], None] = system.complain,
 ) -> list[Measured] | None:
     """Run cases as one of the ranks that somebody else has started, as torchrun and mpirun do.
 
@@ -176,7 +175,7 @@ def _past(
     tell: Callable[[str], None],
 ) -> Past:
     """Look at this host, on which `here` of the ranks are, and at the results that there are."""
-    facts = harness.facts()
+    facts = host.facts()
     if options.checks:
         _look(facts, options, here, tell)
     machine = options.machine(facts)
@@ -200,7 +199,7 @@ def _look(facts: Facts, options: Options, here: int, tell: Callable[[str], None]
 
 def _whole(output: Path) -> str:
     """Read the results without a last line that was cut off."""
-    text = harness.read_text(output / "results.jsonl")
+    text = system.read(output / "results.jsonl")
     return text[: text.rfind("\n") + 1]
 
 
@@ -219,14 +218,14 @@ def _attempt(
     job: Mapping[str, object], options: Options, output: Path, tell: Callable[[str], None]
 ) -> LaunchResult:
     path, seconds = output / "job.json", float(cast(float, job["seconds"]))
-    harness.write_text(path, json.dumps(job, indent=1))
+    system.write(path, json.dumps(job, indent=1))
     argv = [sys.executable, "-m", options.module, "--job", str(path), "--output", str(output)]
     limits = replace(options.limits, total_s=min(options.limits.total_s, seconds + 20))
     return launch(
         options.gpus,
         argv,
         limits=limits,
-        env=harness.children(),
+        env=system.children(),
         log_dir=output / "logs",
         tell=tell,
     )

@@ -16,9 +16,9 @@ from planner.command.arguments import Parser, whole
 from topology.base import InputError, ModelError, is_file, unknown
 from topology.catalogue import find_hardware
 from validate.launch import Limits
-from validate.plans import files as harness
-from validate.plans.asked import check_cases, check_gpus, check_positive, hardware_of
+from validate.plans import system
 from validate.plans.cases import Case, Mode, cross
+from validate.plans.checks import check_cases, check_gpus, check_positive, hardware_of
 from validate.plans.compare import compare, rankings, summarise
 from validate.plans.measured import read_measured, remaining
 from validate.plans.report import markdown, text
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _session(_parser().parse_args(argv))
     except (InputError, ModelError) as error:
-        harness.complain(f"gpu_session: {error}")
+        system.complain(f"gpu_session: {error}")
         return 2 if isinstance(error, InputError) else 1
 
 
@@ -52,14 +52,14 @@ def _session(asked: argparse.Namespace) -> int:
     check_gpus(asked.gpus)
     check_cases(cases, asked.gpus, asked.device)
     if asked.list:
-        harness.say("\n".join(case.key for case in cases))
+        system.say("\n".join(case.key for case in cases))
         return 0
     if asked.output is None:
         raise InputError("the following arguments are required: --output")
     for name in ("minutes", "budget", "gate"):
         check_positive(name, getattr(asked, name))
     log = asked.output / "session.log"
-    products = harness.products() if asked.device == "cuda" else []
+    products = system.products() if asked.device == "cuda" else []
     hardware = find_hardware(hardware_of(products[0] if products else "", asked.hardware)).name
     profile_for(hardware, asked.profile)  # what cannot be read is said before a long session
     options = Options(
@@ -72,12 +72,12 @@ def _session(asked: argparse.Namespace) -> int:
         limits=Limits(start_s=120),
         checks=not asked.unchecked,
     )
-    rows = run(cases, options, asked.output, partial(harness.append_line, log))
+    rows = run(cases, options, asked.output, partial(system.append_line, log))
     found = compare(rows, hardware, asked.profile)
     ranked = rankings(found)
     summary = summarise(found, ranked)
-    harness.write_text(asked.output / "report.md", markdown(found, ranked, summary, asked.gate))
-    harness.say(text(found, ranked, summary, asked.gate))
+    system.write(asked.output / "report.md", markdown(found, ranked, summary, asked.gate))
+    system.say(text(found, ranked, summary, asked.gate))
     return 0
 
 
@@ -136,7 +136,7 @@ def _cases(asked: argparse.Namespace) -> list[Case]:
     known = [
         row
         for name in _files(asked.known)
-        for row in read_measured(harness.read_text(Path(name)), name)
+        for row in read_measured(system.read(Path(name)), name)
         if row.status != "failed"
     ]
     return remaining(cases, known)

@@ -35,8 +35,7 @@ from planner.tensorrt.sizes import enqueue
 from topology.base import IllegalPlanError, ModelError, Seconds
 from validate.launch import Place
 from validate.plans.cases import Case, Subject, look_up
-from validate.plans.small import shrink
-from validate.reference import run_plan
+from validate.reference import run_plan, shrink
 from validate.reference.weights import Array
 from validate.tensorrt.numbers import run_networks
 from validate.tensorrt.probe import probe

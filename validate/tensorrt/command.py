@@ -1,7 +1,6 @@
 """What ``planner validate --backend tensorrt`` is asked for, and what it answers."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Final
 from planner.request.plan import parse_plan
 from topology.base import InputError
 from validate.launch import Place, find_place, is_rank
-from validate.plans import files as harness
-from validate.plans.asked import check_gpus, check_plans, check_positive, check_proof
+from validate.plans import system
 from validate.plans.cases import Case
-from validate.plans.command import DONE, NO, Answer, cases_of, predicted_with, share
+from validate.plans.checks import check_plans, check_proof
+from validate.plans.command import DONE, NO, Answer, as_json, checked_cases, predicted_with, share
 from validate.tensorrt.check import How, Report, check, refuse
 
 MODES: Final = ("graph", "eager")
@@ -31,23 +30,21 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
     InputError
         If a name, plan or number cannot be right.
     """
-    check_gpus(arguments.gpus)
-    check_positive("seconds", arguments.seconds)
-    cases, gate = cases_of(arguments), share(arguments.gate)
+    cases, gate = checked_cases(arguments), share(arguments.gate)
     for case in cases:
         if case.mode not in MODES:
             wanted = " or ".join(MODES)
             raise InputError(f"mode: got {case.mode}, wanted {wanted} for --backend tensorrt")
     check_proof(case.plan for case in cases)
-    hardware, how = _ground(arguments, cases)
+    hardware, how = _setup(arguments, cases)
     for case in cases:
         refuse(case, hardware, how.profile)
     folder = Path(arguments.results)
-    harness.check_folder(folder)
+    system.check_folder(folder)
     found: list[Report] = []
     for case in cases:
         told = replace(how, before=_otherwise(case, found))
-        found.append(check(case, hardware, folder, harness.complain, told))
+        found.append(check(case, hardware, folder, system.complain, told))
     if how.place is not None and how.place.rank:
         return None
     return answer(found, gate, arguments.format, numbers_only=how.numbers_only)
@@ -59,9 +56,9 @@ def _otherwise(case: Case, found: Sequence[Report]) -> Report | None:
     return found[-1] if same else None
 
 
-def _ground(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, How]:
+def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, How]:
     """Look at this machine: its kind, its own profile, and which of its ranks this is."""
-    hardware, profile = predicted_with(arguments, harness.products())
+    hardware, profile = predicted_with(arguments, system.products())
     how = How(
         profile=profile,
         gpus=arguments.gpus or 0,
@@ -83,7 +80,7 @@ def place_among(gpus: int | None, plans: Sequence[str]) -> Place | None:
     """
     if gpus:
         check_plans(plans, gpus)
-    env = harness.environment()
+    env = system.environment()
     if not is_rank(env):
         return None
     place = find_place(env)
@@ -107,7 +104,7 @@ def answer(
     if style == "json":
         rows = [{**one.to_dict(), "within_gate": one.passes(gate)} for one in found]
         document = {"engines": rows, "gate": gate, "built": built}
-        return json.dumps(document, indent=2, allow_nan=False), code
+        return as_json(document), code
     if style == "markdown":
         return "\n\n".join(f"```text\n{one.text()}\n```" for one in found), code
     return "\n\n".join(one.text() for one in found), code

@@ -1,17 +1,25 @@
 """All ranks of a plan's networks, run in numpy in the order of its schedule."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 
+from planner.export.tensorrt import one_token
+from planner.lowering.lower import lower
+from planner.models.architecture import Model
+from planner.request.plan import Plan
+from planner.request.workload import Workload
 from planner.tensorrt.document import arrays_of, document_of
+from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.formats import Floats
-from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn
+from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn, named
+from planner.tensorrt.schedule import schedule
 from planner.tensorrt.sheet import Network
 from validate.reference.weights import Source
-from validate.tensorrt.evaluate import Array, Document, Held, Watch, evaluate, together
+from validate.tensorrt.evaluate import Array, Document, Held, Layer, Watch, evaluate, together
 
 Memory = dict[str, Array]
 Given = Callable[[str, int, tuple[int, ...]], Array | Floats]
@@ -128,3 +136,35 @@ def _call(
                 memory["predictions"][cast(int, place)] = value
             else:
                 memory[str(buffer)] = value
+
+
+def largest_activations(
+    model: Model, workload: Workload, source: harness.Source, given: Given
+) -> dict[str, float]:
+    """Run the unsplit model; return the largest activation by a weight's name and layer."""
+    work = replace(one_token(workload), precision="bf16")
+    program = lower(model, work, Plan())
+    made = networks(program, Recipe(compute="fp32"))
+    weights, found = _weights(made), dict[str, float]()
+
+    def watch(layer: Layer, inputs: Sequence[Array]) -> None:
+        name = weights.get(cast("list[str]", layer["inputs"])[1]) if _is_product(layer) else None
+        if name is not None:
+            found[name] = max(found.get(name, 0.0), float(np.abs(inputs[0]).max(initial=0)))
+
+    numbers = Numbers(weights=source.weights, learned=source.learned, given=given, watch=watch)
+    run_networks(made, schedule(made, program, work, Plan()), numbers)
+    return found
+
+
+def _is_product(layer: Layer) -> bool:
+    return layer["kind"] == "matmul"
+
+
+def _weights(made: Sequence[Network]) -> Mapping[str, str]:
+    """Names of weights by the values that hold them."""
+    layers = [layer for network in made for layer in network.of("weight")]
+    return {
+        one.name: named(str(one.attributes["weight"]), cast(int, one.attributes["layer"]))
+        for one in layers
+    }

@@ -23,7 +23,7 @@ from planner.tensorrt.runner.meeting import Meeting, join
 from planner.tensorrt.runner.processes import start
 from topology.base import InputError
 from validate.launch import Place
-from validate.plans.files import children
+from validate.plans.system import children
 
 Tell = Callable[[str], None]
 MEET_S: Final = 120

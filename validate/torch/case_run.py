@@ -16,11 +16,8 @@ from topology.base import InputError
 from validate.launch import Progress
 from validate.plans.cases import Mode, Subject
 from validate.torch.attention import kernel_for, shape_for
-from validate.torch.clock import Clock, Times, clock_of, repeat, repeats_for
 from validate.torch.fuse import Fuser
-from validate.torch.groups import make_groups
-from validate.torch.inside import look_inside
-from validate.torch.numbers import (
+from validate.torch.proof import (
     Comm,
     Work,
     differences,
@@ -30,7 +27,8 @@ from validate.torch.numbers import (
 )
 from validate.torch.rendezvous import Meeting
 from validate.torch.routine import SKIPPED, Routine, make_routines, play
-from validate.torch.state import CountKey, Machine
+from validate.torch.state import CountKey, Machine, make_groups
+from validate.torch.timing import Clock, Times, clock_of, look_inside, repeat, repeats_for
 from validate.torch.weights import drawn, fitting, inputs_drawn
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}

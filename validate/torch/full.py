@@ -19,7 +19,7 @@ import torch
 from planner.models.architecture import Model
 from validate.plans.cases import Subject
 from validate.torch.case_run import Bench, Ran, dtype_of
-from validate.torch.numbers import BOUNDS, Work, bound_of, setting_for
+from validate.torch.proof import BOUNDS, Work, bound_of, setting_for
 
 Wholes = dict[str, tuple[str, torch.Tensor]]
 """What results are compared with: by subject, or by that and the samples that a replica has; what

@@ -7,10 +7,9 @@ import torch
 import torch.distributed as dist
 
 from costmodels.program.ops import Collective, SendReceive
-from validate.torch.groups import Group
 from validate.torch.liveness import Lived
 from validate.torch.setting import shape_of
-from validate.torch.state import Here, Machine, Pending, Step, zeros
+from validate.torch.state import Group, Here, Machine, Pending, Step, zeros
 from validate.torch.steps import fetcher
 
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

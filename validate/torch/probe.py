@@ -8,7 +8,7 @@ import json
 import torch
 import torch.distributed as dist
 
-from validate.plans import files as harness
+from validate.plans import system
 
 
 def seen() -> dict[str, object]:
@@ -46,4 +46,4 @@ def _nccl() -> str:
 
 
 if __name__ == "__main__":
-    harness.say(json.dumps(seen()))
+    system.say(json.dumps(seen()))

@@ -11,14 +11,14 @@ import torch
 from planner.search.plans import objections
 from topology.base import ModelError
 from validate.launch import is_aftermath
-from validate.plans import files as harness
+from validate.plans import system
 from validate.plans.cases import Case, Subject, digest_of, look_up
 from validate.plans.compare import predict
 from validate.plans.measured import Measured, Status, line
-from validate.plans.small import shrink
+from validate.reference import shrink
 from validate.torch.case_run import COMPILE_S, Bench, Ran, dtype_of, fuser_for, run_case
 from validate.torch.full import Full, Wholes, apart, compared, is_known, sample
-from validate.torch.numbers import BOUNDS, Checked, Work, check, setting_for, unsplit
+from validate.torch.proof import BOUNDS, Checked, Work, check, setting_for, unsplit
 from validate.torch.rendezvous import SETTLE_S, ApartError
 
 PROOF_S: Final = 180
@@ -66,7 +66,7 @@ def run_all(session: Session, cases: Sequence[Case]) -> int:
                 digest=digest_of(case, session.hardware),
                 attempts=session.attempts.get(case.key, 1),
             )
-            harness.append_line(session.output / "results.jsonl", line(named))
+            system.append_line(session.output / "results.jsonl", line(named))
     return ran
 
 
@@ -144,7 +144,7 @@ def _measured(session: Session, subject: Subject, number: int) -> Measured:
     merged = _merged(row, [cast("dict[str, float]", one) for one in words])
     if not session.leads:
         return merged
-    seen = harness.gpu()
+    seen = system.gpu()
     return replace(
         merged, clock_hz=seen.clock_hz, power_w=seen.power_w, temperature_c=seen.temperature_c
     )

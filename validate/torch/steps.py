@@ -21,11 +21,31 @@ from costmodels.program.ops import (
     SendReceive,
     Weight,
 )
-from validate.torch.bind import Compute, bind
+from validate.torch import attention, functions, layout, products
 from validate.torch.layout import BEYOND
 from validate.torch.liveness import Lived, Names, reads_of, writes_of
-from validate.torch.setting import Bound, shape_of
+from validate.torch.setting import Bound, Setting, shape_of
 from validate.torch.state import Here, Machine, Step, zeros
+
+Compute = Matmul | Attention | LinearAttention | Depthwise | Pointwise | Rearrange
+
+
+def bind(op: Compute, setting: Setting) -> Bound:
+    """Make an operation ready to run: all that is known beforehand is worked out here."""
+    match op:
+        case Matmul():
+            return products.bind(op, setting)
+        case Attention():
+            return attention.bind(op, setting)
+        case LinearAttention():
+            return products.bind_linear(op, setting)
+        case Depthwise():
+            return products.bind_depthwise(op, setting)
+        case Pointwise():
+            return functions.bind(op, setting)
+        case Rearrange():
+            return layout.bind(op, setting)
+
 
 Fetch = Callable[[Here], list[torch.Tensor]]
 
@@ -267,5 +287,3 @@ def _collect(op: Rearrange, machine: Machine, here: Here) -> None:
 
 
 _BEYOND = {"store": _store, "load": _load, "append": _append, "collect": _collect}
-
-__all__ = ["Compute", "class_of", "compute", "fetcher", "fused", "joins", "launches"]

@@ -27,12 +27,12 @@ import torch.distributed as dist
 from planner.command.arguments import Parser
 from topology.base import InputError, ModelError
 from validate.launch import Place, begin, find_place
-from validate.plans import files as harness
+from validate.plans import system
 from validate.plans.cases import Case, read_case
 from validate.torch.case_run import BUDGET_S, Bench
 from validate.torch.fuse import Fuser
-from validate.torch.numbers import Comm
 from validate.torch.probe import seen
+from validate.torch.proof import Comm
 from validate.torch.rendezvous import meet
 from validate.torch.session import Session, run_all
 
@@ -42,15 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m validate.torch.worker")
     parser.add_argument("--job", required=True, help="a JSON file of cases")
     parser.add_argument("--output", required=True, help="a folder for results.jsonl")
-    place = find_place(harness.environment())
+    place = find_place(system.environment())
     try:
         asked = parser.parse_args(argv)
-        work(place, harness.read_json(asked.job), Path(asked.output))
+        work(place, system.read_json(asked.job), Path(asked.output))
     except (InputError, OSError, ValueError) as error:
-        harness.complain(f"rank {place.rank}: {error}")
+        system.complain(f"rank {place.rank}: {error}")
         return 2
     except ModelError as error:
-        harness.complain(f"rank {place.rank}: {error}")
+        system.complain(f"rank {place.rank}: {error}")
         return 1
     return 0
 
@@ -116,16 +116,16 @@ def _device(place: Place, kind: str) -> torch.device:
 
 def _describe(output: Path, hardware: str) -> None:
     """Write down what is measured on: machine, driver and versions."""
-    env = harness.environment()
+    env = system.environment()
     known = {name: env[name] for name in sorted(env) if name.startswith(("NCCL_", "TORCH_"))}
     document = {
-        "date": harness.now(),
+        "date": system.now(),
         "hardware": hardware,
-        "gpu": asdict(harness.gpu()),
+        "gpu": asdict(system.gpu()),
         "settings": known,
         **seen(),
     }
-    harness.write_text(output / "manifest.json", json.dumps(document, indent=1) + "\n")
+    system.write(output / "manifest.json", json.dumps(document, indent=1) + "\n")
 
 
 def _lane(device: torch.device) -> object:
@@ -147,4 +147,4 @@ def _todo(job: Mapping[str, object], bench: Bench) -> list[Case]:
 
 if __name__ == "__main__":
     code = main()
-    harness.leave(code)
+    system.leave(code)

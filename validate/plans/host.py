@@ -1,10 +1,11 @@
-"""What is missing before a run can start, a line each, while no GPU has been touched."""
+"""What this host has, and what is missing before a run can start: no GPU is touched."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
 from topology.base import GIB, format_bytes
+from validate.plans import system
 
 SHARED_MEMORY: Final = 1.0 * GIB
 """Bytes of /dev/shm that NCCL and PyTorch need; containers often have 64 MB."""
@@ -30,6 +31,20 @@ class Facts:
     def words(self, name: str) -> list[str]:
         """Return a list that PyTorch said."""
         return [str(one) for one in cast("Sequence[object]", self.seen.get(name, ()))]
+
+
+def facts() -> Facts:
+    """Look at this host; PyTorch is asked in a process of its own."""
+    seen, reason = system.probe_torch()
+    return Facts(
+        seen=seen,
+        error=reason,
+        shared_bytes=system.shared_memory(),
+        libraries=system.nccl_libraries(),
+        visible=system.environment().get("CUDA_VISIBLE_DEVICES", ""),
+        driver=system.gpu().driver,
+        processor=system.processor(),
+    )
 
 
 def problems(facts: Facts, gpus: int, device: str = "cuda") -> list[str]:

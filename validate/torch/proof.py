@@ -16,10 +16,9 @@ from planner.request.workload import Workload
 from validate.reference.run import run_plan
 from validate.reference.weights import Array, Source
 from validate.torch.fuse import Fuser
-from validate.torch.groups import Handles, make_groups
 from validate.torch.routine import SKIPPED, make_routines, play
 from validate.torch.setting import Setting
-from validate.torch.state import CountKey, Machine, silent
+from validate.torch.state import CountKey, Handles, Machine, make_groups, silent
 from validate.torch.weights import from_source, inputs_from_source
 
 BOUNDS: Final = {

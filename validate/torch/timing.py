@@ -1,21 +1,118 @@
-"""Where the time of a step goes: a step of its own, with an event around each operation.
+"""The time of a step on a device, and where it goes.
 
-It is no step as it is timed. Messages are exchanged on the compute stream, one after another, and
-kernels that a CUDA graph would start are started by the host. So its parts say where time goes, and
-not how long a part takes within the step.
+Steps are timed by events on the device's streams, or by the host's clock where the device is the
+host. Where the time goes is seen in a step of its own, with an event around each operation. It is
+no step as it is timed: messages are exchanged on the compute stream, one after another, and kernels
+that a CUDA graph would start are started by the host. So its parts say where time goes, and not how
+long a part takes within the step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean, median
 from typing import Any, Final, cast
 
 import torch
 
 from validate.plans.cases import Subject
-from validate.torch.clock import Clock
 from validate.torch.routine import make_routines, play
 from validate.torch.state import Here, Machine, Step
+
+Mark = Any  # torch.cuda.Event, or seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """How to mark a moment in a stream, and how long it is from one to another.
+
+    mark : on the given stream, or the current one for None. wait : until the device is done.
+    """
+
+    mark: Callable[[object], Mark]
+    between: Callable[[Mark, Mark], float]
+    wait: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of each repeat by the device's clock, and of one on average by the host's."""
+
+    each: tuple[float, ...]
+    wall: float
+
+    @property
+    def median(self) -> float:
+        return median(self.each)
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.each)
+
+
+def clock_of(device: torch.device) -> Clock:
+    """Return the clock of a device."""
+    if device.type != "cuda":
+        return Clock(
+            mark=lambda stream: time.perf_counter(),  # noqa: ARG005  # there is one stream
+            between=lambda start, stop: stop - start,
+            wait=lambda: None,
+        )
+    return Clock(mark=_event, between=_elapsed, wait=torch.cuda.synchronize)
+
+
+def _event(stream: object) -> Mark:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream or torch.cuda.current_stream())
+    return event
+
+
+def _elapsed(start: Mark, stop: Mark) -> float:
+    return float(start.elapsed_time(stop)) / 1e3
+
+
+def repeat(run: Callable[[], None], count: int, clock: Clock) -> Times:
+    """Run back to back, as steps follow each other, and time every one."""
+    clock.wait()
+    with uncollected():
+        begun = time.perf_counter()
+        marks = [clock.mark(None)]
+        for _ in range(count):
+            run()
+            marks.append(clock.mark(None))
+        clock.wait()
+        wall = (time.perf_counter() - begun) / count
+    return Times(each=tuple(_gaps(marks, clock)), wall=wall)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep Python from collecting garbage: with a compiler loaded it takes as long as a step."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _gaps(marks: Sequence[Mark], clock: Clock) -> list[float]:
+    return [clock.between(a, b) for a, b in pairwise(marks)]
+
+
+def repeats_for(seconds: float, budget: float) -> int:
+    """How often to run something that takes `seconds`: three times at least, twice if long.
+
+    >>> repeats_for(0.1, 2.0), repeats_for(1.0, 2.0), repeats_for(9.0, 2.0)
+    (20, 3, 2)
+    """
+    if seconds > budget:
+        return 2
+    return max(3, min(30, round(budget / max(seconds, 1 / 1000))))
+
 
 AHEAD_CYCLES: Final = 8_000_000
 """Clock cycles that the device sleeps, about 5 ms, for the host to get ahead: what events measure

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from topology.base import InputError, write_whole
-from validate.plans.preflight import Facts
 
-_QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name,memory.total"
+_QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +29,10 @@ class Gpu:
     name: str = ""
 
 
-def gpu(number: int = 0) -> Gpu:
-    """Ask the driver about a GPU."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return Gpu()
-    command = [program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits", f"-i={number}"]
+def gpu() -> Gpu:
+    """Ask the driver about the first GPU."""
     try:
-        done = subprocess.run(  # noqa: S603  # a fixed command
-            command, capture_output=True, text=True, timeout=10, check=True
-        )
-        clock, power, temperature, driver, name, _ = done.stdout.strip().split(", ")
+        clock, power, temperature, driver, name = _nvidia_smi(_QUERY, "-i=0")[0].split(", ")
         return Gpu(
             clock_hz=float(clock) * 10**6,
             power_w=float(power),
@@ -48,32 +40,42 @@ def gpu(number: int = 0) -> Gpu:
             driver=driver,
             name=name,
         )
-    except (OSError, subprocess.SubprocessError, ValueError):
+    except (IndexError, ValueError):
         return Gpu()
 
 
-def facts(timeout_s: float = 60) -> Facts:
-    """Look at this host; PyTorch is asked in a process of its own."""
-    seen, reason = _probe(timeout_s)
-    path = os.environ.get("LD_LIBRARY_PATH", "")
-    names = [
+def products() -> list[str]:
+    """Names of the GPUs of this host, as the driver calls them; none without one."""
+    return _nvidia_smi("name")
+
+
+def _nvidia_smi(query: str, *options: str) -> list[str]:
+    """Lines in which the driver answers, without units; none where it does not."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, f"--query-gpu={query}", "--format=csv,noheader,nounits", *options]
+    try:
+        done = subprocess.run(  # noqa: S603  # a fixed command
+            command, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
+def nccl_libraries() -> tuple[str, ...]:
+    """Find NCCL along LD_LIBRARY_PATH."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return tuple(
         str(Path(folder) / name)
         for name in ("libnccl.so.2", "libnccl.so")
-        for folder in path.split(":")
+        for folder in folders
         if folder and (Path(folder) / name).exists()
-    ]
-    return Facts(
-        seen=seen,
-        error=reason,
-        shared_bytes=_shared_memory(),
-        libraries=tuple(names),
-        visible=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-        driver=gpu().driver,
-        processor=_processor(),
     )
 
 
-def _processor() -> str:
+def processor() -> str:
     """Name the host's processor, as Linux does."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -83,22 +85,8 @@ def _processor() -> str:
     return next(named, platform.machine())
 
 
-def products() -> list[str]:
-    """Names of the GPUs of this host, as the driver calls them; none without one."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(  # noqa: S603  # a fixed command
-            command, capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [name.strip() for name in done.stdout.splitlines() if name.strip()]
-
-
-def _probe(timeout_s: float) -> tuple[dict[str, object], str]:
+def probe_torch(timeout_s: float = 60) -> tuple[dict[str, object], str]:
+    """Ask PyTorch what it sees, in a process of its own; and why it says nothing, if so."""
     command = [sys.executable, "-m", "validate.torch.probe"]
     try:
         done = subprocess.run(  # noqa: S603  # a fixed command
@@ -117,7 +105,8 @@ def _probe(timeout_s: float) -> tuple[dict[str, object], str]:
     return cast("dict[str, object]", json.loads(lines[-1])), ""
 
 
-def _shared_memory() -> float:
+def shared_memory() -> float:
+    """Bytes of /dev/shm; zero where there is none."""
     try:
         found = os.statvfs("/dev/shm")  # noqa: S108  # where NCCL has its buffers
     except OSError:
@@ -140,7 +129,7 @@ def read_json(path: str) -> dict[str, object]:
     return cast("dict[str, object]", json.loads(Path(path).read_text(encoding="utf-8")))
 
 
-def read_text(path: Path) -> str:
+def read(path: Path) -> str:
     """Read a file, nothing where there is none.
 
     Raises
@@ -148,12 +137,12 @@ def read_text(path: Path) -> str:
     InputError
         If it is no file, holds no text, or cannot be read.
     """
-    with _said(path):
+    with _named(path):
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 @contextmanager
-def _said(path: Path) -> Iterator[None]:
+def _named(path: Path) -> Iterator[None]:
     """Say of a file what cannot be done with it."""
     try:
         yield
@@ -178,9 +167,9 @@ def check_folder(path: Path) -> None:
         raise InputError(f"{str(path)[:80]}: {str(there)[:80]} cannot be written to")
 
 
-def write_text(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
     """Write a file whole or not at all; raises InputError where that is not possible."""
-    with _said(path):
+    with _named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
 
@@ -193,18 +182,14 @@ def append_line(path: Path, text: str) -> None:
     InputError
         If the file cannot be written.
     """
-    with _said(path):
+    with _named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _append(path, text)
-
-
-def _append(path: Path, text: str) -> None:
-    with path.open("a+b") as file:
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(text.encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+        with path.open("a+b") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(text.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def now() -> str:

@@ -1,0 +1,68 @@
+"""A plan proved at a small size by the numpy reference, with all its ranks in one process."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+
+from planner.models.architecture import Model
+from planner.request.plan import Plan
+from planner.request.workload import Workload
+from validate.reference.run import run_plan
+from validate.reference.small import shrink
+from validate.reference.weights import Array
+
+BOUND: Final = 1 / 2**30
+"""Largest relative error that the order of additions explains in 64 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """How far the split result is from the unsplit one, and how many ranks had one."""
+
+    model: str
+    plan: str
+    ranks: int
+    error: float
+    bound: float = BOUND
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.bound
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields by name."""
+        return {**asdict(self), "ok": self.ok}
+
+
+def prove(model: Model, workload: Workload, plan: Plan, seed: int = 0) -> Proof:
+    """Run a plan and the unsplit model at a small size, and compare every rank's result.
+
+    Raises
+    ------
+    DeadlockError
+        If ranks wait for each other.
+    """
+    small = shrink(model, workload, plan)
+    whole = run_plan(*small, Plan(), seed)[0]
+    outputs = run_plan(*small, plan, seed)
+    return Proof(
+        model=model.name,
+        plan=str(plan),
+        ranks=len(outputs),
+        error=max(_errors(outputs, whole, plan), default=float("inf")),
+    )
+
+
+def _errors(outputs: Sequence[Array], whole: Array, plan: Plan) -> Iterator[float]:
+    """Relative error of every rank that has the result; replicas have their part of the batch."""
+    replicas = plan.degree("dp")
+    each, samples = len(outputs) // replicas, len(whole) // replicas
+    batched = len(whole) > 1 and replicas > 1
+    for rank, output in enumerate(outputs):
+        if np.all(np.isnan(output)):
+            continue
+        first = rank // each * samples
+        want = whole[first : first + samples] if batched else whole
+        yield float(np.linalg.norm(output - want) / np.linalg.norm(want))
