@@ -19,9 +19,9 @@ pytest.importorskip("torch")
 import torch  # needs it, as all below
 
 from validate.bench import system as harness
-from validate.bench.cases import all_cases, case, runs
+from validate.bench.backend import backend_function
+from validate.bench.cases import all_cases, case_of, runs
 from validate.bench.functions import FUNCTIONS
-from validate.bench.lean import lean
 
 ROOT = Path(__file__).parents[2]
 SMALL = {case.key for case in all_cases(2, small=True) if case.family != "memory"}
@@ -113,7 +113,7 @@ def test_a_rank_that_dies_at_a_case_is_a_row_and_the_rest_goes_on(tmp_path, monk
 MEETING = """
 import torch
 from validate.bench import system as harness, worker
-from validate.bench.exchange import CALLS, Buffers
+from validate.bench.collectives import CALLS, Buffers
 
 world = worker._join(harness.task())
 r = world.rank
@@ -188,9 +188,9 @@ def test_without_a_gpu_the_command_says_so(tmp_path):
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "cast"])
 def test_functions_run_as_the_backend_runs_them(name):
     """Each finds its inputs in the types that the backend gives it: sums have 32 bits."""
-    asked = case("function", 1, name=name, rows=8, width=128, way="lean")
+    asked = case_of("function", 1, name=name, rows=8, width=128, way="lean")
 
-    prepared, traffic = lean(asked, torch.device("cpu"))
+    prepared, traffic = backend_function(asked, torch.device("cpu"))
 
     made = prepared.work(0)
     assert traffic > 0

@@ -15,6 +15,9 @@ import torch
 
 Work = Callable[[int], object]
 Run = Callable[[], None]
+Statistics = dict[str, float]
+Results = list[tuple[str, Statistics]]
+"""How a case was run, and what came of it: seconds, bytes and shares by name."""
 
 SPIN: Final = 400_000  # cycles, about 0.2 ms
 PAUSE: Final = 0.01  # s of rest before a burst
@@ -45,7 +48,7 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def statistics(times: Sequence[float]) -> dict[str, float]:
+def statistics(times: Sequence[float]) -> Statistics:
     """Median, least and ninth decile of `times`.
 
     >>> statistics([3.0, 1.0, 2.0])
@@ -61,7 +64,7 @@ def statistics(times: Sequence[float]) -> dict[str, float]:
     }
 
 
-def both(prepared: Prepared, device: torch.device) -> Iterator[tuple[str, dict[str, float]]]:
+def both(prepared: Prepared, device: torch.device) -> Iterator[tuple[str, Statistics]]:
     """Time work as a burst and under load: pairs of mode and statistics of one call."""
     once = estimate(prepared, device)
     calls = calls_of(once, prepared.sets)
@@ -72,7 +75,7 @@ def both(prepared: Prepared, device: torch.device) -> Iterator[tuple[str, dict[s
         yield "sustained", statistics([t / calls for t in load(run, device)])
 
 
-def quick(prepared: Prepared, device: torch.device) -> dict[str, float]:
+def quick(prepared: Prepared, device: torch.device) -> Statistics:
     """Time work as a burst."""
     calls = calls_of(estimate(prepared, device), prepared.sets)
     run = captured(prepared.work, calls, device)

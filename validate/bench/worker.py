@@ -5,14 +5,15 @@ is a row with its error; one that hangs ends the process, and the session starts
 that case.
 """
 
+import platform
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,6 @@ import torch.distributed as dist
 from topology.base import InputError
 from validate.bench import system as harness
 from validate.bench.cases import Case, all_cases, runs
-from validate.bench.environment import describe
 from validate.fit.rows import Row, done, read_rows, whole
 
 STUCK: Final = 45.0  # s: a case that takes longer hangs
@@ -28,7 +28,7 @@ SLOW: Final = {"compiled": 150.0, "stack": 150.0, "forced": 60.0, "memory": 90.0
 HUNG: Final = 17  # exit code
 TIDY: Final = 32 * 2**30  # B that the allocator may keep
 
-Results = list[tuple[str, dict[str, float]]]
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +204,8 @@ def _attempt(case: Case, world: World) -> list[Row]:
             torch.cuda.empty_cache()
 
 
-def _measure(case: Case, world: World) -> Results:
-    from validate.bench.family import measure  # noqa: PLC0415  # compilers are slow to import
+def _measure(case: Case, world: World) -> list[tuple[str, dict[str, float]]]:
+    from validate.bench.measure import measure  # noqa: PLC0415  # compilers are slow to import
 
     return measure(case, world.device, world.rank, world.data)
 
@@ -250,6 +250,54 @@ def _progress(world: World, place: Place, step: int, case: Case) -> None:
         minutes, seconds = divmod(int(max(0.0, world.left)), 60)
         where = f"{place.reached + step + 1}/{place.total}, {minutes}:{seconds:02} left at most"
         harness.say(f"bench: {where}: {case.key}")
+
+
+def describe(device: torch.device, ranks: int, settings: Mapping[str, str]) -> Document:
+    """Describe the machine as a JSON document.
+
+    Parameters
+    ----------
+    settings : what the harness found outside PyTorch: driver, topology, environment, date.
+    """
+    return {
+        "machine": {
+            "gpus": [_gpu(index) for index in range(_count(device))],
+            "ranks": ranks,
+            "cpu": platform.processor() or platform.machine(),
+            "peer_access": _peers(device),
+        },
+        "software": _software(device),
+        **settings,
+    }
+
+
+def _count(device: torch.device) -> int:
+    return torch.cuda.device_count() if device.type == "cuda" else 0
+
+
+def _gpu(index: int) -> Document:
+    found = torch.cuda.get_device_properties(index)
+    return {
+        "name": found.name,
+        "memory_bytes": found.total_memory,
+        "multiprocessors": found.multi_processor_count,
+        "compute_capability": f"{found.major}.{found.minor}",
+        "uuid": str(getattr(found, "uuid", "")),
+    }
+
+
+def _peers(device: torch.device) -> bool:
+    count = _count(device)
+    return count > 1 and torch.cuda.can_device_access_peer(0, 1)
+
+
+def _software(device: torch.device) -> Document:
+    found: Document = {"python": platform.python_version(), "torch": torch.__version__}
+    if device.type == "cuda":
+        found["cuda"] = torch.version.cuda or ""
+        found["cudnn"] = str(torch.backends.cudnn.version())
+        found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return found
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from validate.bench.timing import Prepared
 VECTORS = 6  # of a conditioning row
 
 
-def lean(case: Case, device: torch.device) -> tuple[Prepared, float]:
+def backend_function(case: Case, device: torch.device) -> tuple[Prepared, float]:
     """Prepare a function on `rows` rows of `width`; also the bytes that it moves at least."""
     from validate.torch.functions import bind  # noqa: PLC0415  # large
     from validate.torch.setting import Setting  # noqa: PLC0415
 
-    op = operation(case.text("name"), case.number("rows"), case.number("width"))
+    op = operation_of(case.text("name"), case.number("rows"), case.number("width"))
     setting = Setting(device=device, dtype=torch.bfloat16, index={})
     bound = bind(op, setting)
     sets = sets_of(float(op.traffic))
@@ -34,10 +34,10 @@ def lean(case: Case, device: torch.device) -> tuple[Prepared, float]:
     )
 
 
-def operation(name: str, rows: int, width: int) -> Pointwise:
+def operation_of(name: str, rows: int, width: int) -> Pointwise:
     """Write a function as an operation of a program.
 
-    >>> operation("residual", 10, 4).traffic
+    >>> operation_of("residual", 10, 4).traffic
     240.0
     """
     heads = max(1, width // HEAD)

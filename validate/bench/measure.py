@@ -1,0 +1,104 @@
+"""One case in, results out: which family is measured by whom."""
+
+from contextlib import suppress
+from typing import assert_never
+
+import torch
+import torch.distributed as dist
+
+from validate.bench.backend import backend_function
+from validate.bench.cases import Case, Family, case_of
+from validate.bench.collectives import beside_compute, collective, forced, peer
+from validate.bench.compute import PREPARE, chosen
+from validate.bench.functions import FUNCTIONS, function
+from validate.bench.overheads import host, memory, stack
+from validate.bench.timing import Results, both, on_gpu, quick
+
+ROWS = (64, 4608, 32768)
+
+
+def measure(  # noqa: PLR0911  # one a family
+    case: Case, device: torch.device, rank: int, group: dist.ProcessGroup | None
+) -> Results:
+    """Run one case on this rank: pairs of mode and values.
+
+    Raises
+    ------
+    RuntimeError
+        If the device or a library refuses it.
+    """
+    match case.family:
+        case "matmul" | "attention" | "pointwise":
+            return _kernel(case, device)
+        case "function":
+            return _function(case, device)
+        case "compiled":
+            return _compiled(case, device)
+        case "stack":
+            return stack(case, device)
+        case "anchor":
+            return _kernel(_anchored(case), device)
+        case "host":
+            return host(case, device, group)
+        case "memory":
+            return memory(case, device, group)
+        case "peer":
+            return peer(case, device, rank)
+        case "collective" | "beside" | "forced":
+            return _shared(case, device, group)
+        case _:
+            assert_never(case.family)
+
+
+def _shared(case: Case, device: torch.device, group: dist.ProcessGroup | None) -> Results:
+    if group is None:
+        return []
+    families = {"collective": collective, "beside": beside_compute, "forced": forced}
+    return families[case.family](case, device, group)
+
+
+def _kernel(case: Case, device: torch.device) -> Results:
+    prepared = PREPARE[case.family](case, device)
+    results = list(both(prepared, device))
+    if case.family == "attention" and on_gpu(device):
+        name = "unknown"
+        with suppress(RuntimeError, TypeError):
+            name = chosen(case, device)
+        return [(f"{mode} {name}", values) for mode, values in results]
+    return results
+
+
+def _anchored(case: Case) -> Case:
+    """Return the plain case that every rank measures."""
+    sizes = {name: value for name, value in case.sizes if name != "work"}
+    plain: dict[str, int | str] = {"kernel": "default", "batch": 1, "head_dim": 128}
+    works: dict[str, tuple[Family, dict[str, int | str]]] = {
+        "matmul": ("matmul", {"precision": "bf16"}),
+        "attention": ("attention", {**plain, "kv_heads": 24, "causal": 0}),
+        "pointwise": ("pointwise", {}),
+    }
+    family, more = works[case.text("work")]
+    return case_of(family, 1, **sizes, **more)
+
+
+def _function(case: Case, device: torch.device) -> Results:
+    if case.text("way") == "lean":
+        prepared, traffic = backend_function(case, device)
+    else:
+        rows, width = case.number("rows"), case.number("width")
+        prepared = function(case, device)
+        traffic = FUNCTIONS[case.text("name")].traffic(rows, width)
+    return [(case.text("way"), {**quick(prepared, device), "traffic_bytes": traffic})]
+
+
+def _compiled(case: Case, device: torch.device) -> Results:
+    """Compile a function for several numbers of rows."""
+    name, width = case.text("name"), case.number("width")
+    results: Results = []
+    for rows in ROWS:
+        sized = case_of("function", 2, name=name, rows=rows, width=width, way="compiled")
+        values = quick(function(sized, device), device)
+        values["traffic_bytes"] = FUNCTIONS[name].traffic(rows, width)
+        values["rows"] = float(rows)
+        results.append((f"compiled {rows}", values))
+    return results
