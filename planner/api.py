@@ -15,10 +15,11 @@ from planner.collectives import MOST_GPUS, MOST_NODES
 from planner.engines.deployment import machine_of
 from planner.engines.tables import engine as find_engine
 from planner.engines.tables import engine_name, engines
-from planner.request.plan import Plan, parse_plan
+from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, LARGEST, Request, whole_number
 from planner.search.outcome import PlanEstimate
 from planner.search.search import Recommendation, find, resolve, single_plan
+from planner.strategies import parse_plan
 from topology.base import InputError, shown
 from topology.catalogue import Fabric, find_hardware
 

@@ -8,8 +8,8 @@ import faketensorrt as fake
 import numpy as np
 import testmodels
 
-from planner.lowering.lower import lower
-from planner.request.plan import parse_plan
+from planner.lowering import lower
+from planner.strategies import parse_plan
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.run import Job, Limits

@@ -6,9 +6,9 @@ TensorRT-RTX builds for a GPU that is not there when it is told its compute capa
 import pytest
 import testmodels
 
-from planner.lowering.lower import lower
-from planner.request.plan import parse_plan
+from planner.lowering import lower
 from planner.search.plans import objections
+from planner.strategies import parse_plan
 from planner.tensorrt.document import arrays_of, document_of
 from planner.tensorrt.network import networks
 from planner.tensorrt.runner.build import Log, Options, logger

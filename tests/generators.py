@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from costmodels.estimate import Basis
 from costmodels.price import Priced
 from costmodels.program.ops import Pointwise, Tensor
-from planner.request.plan import AXES, Plan, parse_plan
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.outcome import PlanEstimate
 from planner.search.search import find, price, resolve
+from planner.strategies import axes, parse_plan
 from topology.base import InputError
 
 MODELS = ("cosmos3-nano", "flux.1-dev", "wan2.1-14b", "hunyuanvideo", "sd3.5-large", "qwen-image")
@@ -96,7 +97,7 @@ def schedules(draw, most=8):
 @st.composite
 def any_plans(draw):
     """Plans as the parser returns them: distinct axes, degrees above one."""
-    names = draw(st.lists(st.sampled_from(AXES), unique=True, max_size=4))
+    names = draw(st.lists(st.sampled_from(axes()), unique=True, max_size=4))
     degrees = st.integers(2, 4096)
     return Plan(tuple((name, draw(degrees)) for name in names), vae=draw(st.integers(1, 4096)))
 

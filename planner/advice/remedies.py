@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.price import Known
-from planner.lowering.lower import lower
-from planner.lowering.scene import WEIGHT_BYTES
+from planner.lowering import WEIGHT_BYTES, lower
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.counts import of_count, spread

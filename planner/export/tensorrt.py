@@ -17,7 +17,7 @@ from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
 from planner.export.scales import check_scales, read_scales, unmeasured
 from planner.export.tables import cpp, runner
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload

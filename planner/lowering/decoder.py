@@ -8,49 +8,48 @@ import numpy as np
 from costmodels.program.emit import Emits, collective, matmul, move, pointwise
 from costmodels.program.ops import Loop, Part, Rearrange, SendReceive, Size, Span, Tensor, Weight
 from planner.lowering.blocks import block, state_name
-from planner.lowering.diffusion import Stage
-from planner.lowering.scene import Scene
+from planner.lowering.work import RankWork
 from planner.strategies import pipeline, tensor
 
 
-def inputs(scene: Scene) -> tuple[Tensor, ...]:
+def inputs(work: RankWork) -> tuple[Tensor, ...]:
     """Embedded prompt and embedded next token, ``[batch, tokens, hidden]``; whole on every rank."""
-    stream, hidden = scene.model.streams[0].name, scene.model.main.hidden
-    batch, tokens = scene.share.batch, scene.workload.length(stream)
+    stream, hidden = work.model.streams[0].name, work.model.main.hidden
+    batch, tokens = work.share.batch, work.workload.length(stream)
     prompt = Tensor(f"input.{stream}", (batch, tokens, hidden))
     return prompt, Tensor(f"next.{stream}", (batch, 1, hidden))
 
 
-def prefill(scene: Scene, stage: Stage, index: int) -> Loop:
+def prefill(work: RankWork) -> Loop:
     """Run the prompt through the layers, keep its keys and values, and predict a token."""
-    keeps = bool(np.any(np.asarray(scene.workload.output_tokens) > 0))
-    storing = replace(scene, memory="store") if keeps else scene
-    span = scene.spans[scene.model.streams[0].name]
-    body = tuple(_forward(storing, stage, index, (inputs(scene)[0], span)))
+    keeps = bool(np.any(np.asarray(work.workload.output_tokens) > 0))
+    storing = replace(work, memory="store") if keeps else work
+    span = work.spans[work.model.streams[0].name]
+    body = tuple(_forward(storing, (inputs(work)[0], span)))
     return Loop(name="prefill", count=1, body=body)
 
 
-def decode(scene: Scene, stage: Stage, index: int, length: Size) -> Loop:
+def decode(work: RankWork, length: Size) -> Loop:
     """Generate `output_tokens` tokens, one a step, over a cache of `length` tokens."""
-    span = Span(scene.model.streams[0].name, 1, start=length)
-    appending = replace(scene, memory="append", spans={span.stream: span})
-    body = tuple(_forward(appending, stage, index, (inputs(scene)[1], span)))
-    return Loop(name="decode", count=scene.workload.output_tokens, body=body)
+    span = Span(work.model.streams[0].name, 1, start=length)
+    appending = replace(work, memory="append", spans={span.stream: span})
+    body = tuple(_forward(appending, (inputs(work)[1], span)))
+    return Loop(name="decode", count=work.workload.output_tokens, body=body)
 
 
-def mean_length(scene: Scene) -> Size:
+def mean_length(work: RankWork) -> Size:
     """Tokens in the cache at the middle of the output."""
-    prompt = scene.workload.length(scene.model.streams[0].name)
-    extra = np.maximum(np.asarray(scene.workload.output_tokens) - 1, 0) // 2
+    prompt = work.workload.length(work.model.streams[0].name)
+    extra = np.maximum(np.asarray(work.workload.output_tokens) - 1, 0) // 2
     return prompt + (int(extra) if extra.ndim == 0 else extra)
 
 
-def _forward(scene: Scene, stage: Stage, index: int, given: tuple[Tensor, Span]) -> Emits[None]:
+def _forward(work: RankWork, given: tuple[Tensor, Span]) -> Emits[None]:
     """One forward through all stages of the pipeline, and the next token's scores."""
-    share = scene.share
+    share = work.share
     whole, span = given
     x = Tensor(state_name((span.stream,)), (share.batch, span.rows, whole.shape[2]))
-    turn = tuple(_layers(scene, stage, (whole, span, x), first=index == 0))
+    turn = tuple(_layers(work, (whole, span, x)))
     if share.stages == 1:
         yield from turn
     else:
@@ -59,29 +58,27 @@ def _forward(scene: Scene, stage: Stage, index: int, given: tuple[Tensor, Span])
         )
         yield Loop(name="forward", count=share.stages - 1, body=(*turn, hand_on))
         yield Loop(name="forward", count=1, body=turn, first=share.stages - 1)
-    if index == share.stages - 1:
-        yield from _scores(scene, x, span)
+    if work.is_last:
+        yield from _scores(work, x, span)
 
 
-def _layers(
-    scene: Scene, stage: Stage, given: tuple[Tensor, Span, Tensor], *, first: bool
-) -> Emits[None]:
+def _layers(work: RankWork, given: tuple[Tensor, Span, Tensor]) -> Emits[None]:
     whole, span, x = given
-    if first:
+    if work.stage == 0:
         if span.axes:
             here = replace(whole, name="here", shape=x.shape)
             whole = yield from move(
                 "shard", [whole], here, axis="", degree=span.parts, spans=(span,)
             )
         yield from pointwise("cast", (whole,), x.name)
-    for layer, number in stage:
-        body = tuple(block(scene, layer, {layer.towers[0].streams: x}))
+    for layer, number in work.layers:
+        body = tuple(block(work, layer, {layer.towers[0].streams: x}))
         yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=number)
 
 
-def _scores(scene: Scene, x: Tensor, span: Span) -> Emits[None]:
+def _scores(work: RankWork, x: Tensor, span: Span) -> Emits[None]:
     """Project the last token to the vocabulary, cut over the ranks that share a layer."""
-    batch, hidden, degree = scene.share.batch, scene.model.main.hidden, scene.share.tensor
+    batch, hidden, degree = work.share.batch, work.model.main.hidden, work.share.tensor
     last = Tensor("last", (batch, 1, hidden))
     yield Rearrange(move="last", inputs=(x,), outputs=(last,), spans=(span,))
     for axis, parts in reversed(span.axes):
@@ -91,7 +88,7 @@ def _scores(scene: Scene, x: Tensor, span: Span) -> Emits[None]:
         yield from move("latest", [several], last, axis=axis, degree=parts, spans=(span,))
         span = span.within(axis)
     h = yield from pointwise("norm", (last,), "final")
-    vocabulary = ceil(scene.model.vocabulary / degree) * degree
+    vocabulary = ceil(work.model.vocabulary / degree) * degree
     head = Weight(
         name="head",
         rows=(Part(hidden),),

@@ -1,6 +1,5 @@
-"""A diffusion transformer over all its steps, for one rank."""
+"""A diffusion pipeline for one rank: text encoders, all steps of the transformer, the VAE."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +13,9 @@ from costmodels.program.emit import (
 )
 from costmodels.program.ops import (
     Collective,
+    Convolve,
     Loop,
+    Matmul,
     Part,
     Pointwise,
     Rearrange,
@@ -23,14 +24,17 @@ from costmodels.program.ops import (
     Tensor,
     Weight,
 )
-from planner.lowering.blocks import State, block, repack, state_name
-from planner.lowering.scene import Scene, context_name, context_widths, renamed
-from planner.models.architecture import Block, Model, Stream, Tower
+from planner.lowering.blocks import State, block, live_towers, repack, state_name
+from planner.lowering.work import RankWork, context_name, context_widths
+from planner.models.architecture import Block, Encoder, Model, Stream, Tower
 from planner.strategies import pipeline
 
-Stage = Sequence[tuple[Block, int]]
-"""Blocks of this rank, each with the number of its first layer."""
+SERIAL_SHARE: Final = 0.2
+"""Part of a VAE decode that does not split over GPUs: overlaps of tiles, joining, the first layers.
 
+Published decodes reach 1.6 to 1.75 times on 2 GPUs and at most 3.3 on 8 (TensorRT-LLM's and
+SGLang's reports), which a fifth reproduces: 1.67, 3.33.
+"""
 _TIME_VECTORS: Final = 1 + 6
 """The embedding; shifts, scales and gates of attention and feed-forward."""
 
@@ -42,16 +46,16 @@ def latent_stream(model: Model) -> Stream:
 
 def tower_of(model: Model, stream: str) -> Tower:
     """Return the first tower that a stream passes."""
-    return next(t for b in model.blocks for t in b.towers if stream in t.streams)
+    return next(tower for tower in model.towers if stream in tower.streams)
 
 
-def inputs(scene: Scene) -> tuple[Tensor, ...]:
-    """Whole tensors that every rank is given: latents, texts, conditioning rows."""
-    model, batch = scene.model, scene.share.batch
+def inputs(work: RankWork) -> tuple[Tensor, ...]:
+    """List the whole tensors that every rank is given: latents, texts, conditioning rows."""
+    model, batch = work.model, work.share.batch
     main = latent_stream(model)
-    made = [latents(scene)]
+    made = [latents(work)]
     for stream in model.streams:
-        tokens = scene.workload.length(stream.name)
+        tokens = work.workload.length(stream.name)
         if stream.static:
             made += [
                 Tensor(context_name(model, stream.name, width), (batch, tokens, width))
@@ -60,142 +64,131 @@ def inputs(scene: Scene) -> tuple[Tensor, ...]:
         elif stream.name != main.name:
             hidden = tower_of(model, stream.name).hidden
             made.append(Tensor(f"input.{stream.name}", (batch, tokens, hidden)))
-    towers = [t for b in model.blocks for t in b.towers]
-    widths = sorted({t.modulation.inputs for t in towers if t.modulation})
+    widths = sorted({tower.modulation.inputs for tower in model.towers if tower.modulation})
     return (*made, *[Tensor(f"conditioning{width}", (batch, 1, width)) for width in widths])
 
 
-def latents(scene: Scene) -> Tensor:
+def latents(work: RankWork) -> Tensor:
     """Name the noisy latents as tokens, ``[batch, tokens, features]``."""
-    main = latent_stream(scene.model)
-    shape = (scene.share.batch, scene.workload.length(main.name), scene.model.input_features)
+    main = latent_stream(work.model)
+    shape = (work.share.batch, work.workload.length(main.name), work.model.input_features)
     return Tensor(f"input.{main.name}", shape)
 
 
-def denoise(scene: Scene, stage: Stage, index: int) -> Loop:
-    """All steps: forwards, guidance, and the update of the latents.
-
-    Parameters
-    ----------
-    stage, index : this rank's blocks, and its place in the pipeline.
-    """
-    share = scene.share
+def denoise(work: RankWork) -> Loop:
+    """Run all steps: forwards, guidance, and the update of the latents."""
+    share = work.share
     turns = share.passes + share.stages - 1
-    forward = Loop(name="forward", count=turns, body=tuple(_forward(scene, stage, index)))
-    body = (forward, *_combine(scene))
-    return Loop(name="denoise", count=scene.workload.steps, body=body)
+    forward = Loop(name="forward", count=turns, body=tuple(_forward(work)))
+    body = (forward, *_combine(work))
+    return Loop(name="denoise", count=work.workload.steps, body=body)
 
 
-def text_tower(scene: Scene) -> Loop:
+def text_tower(work: RankWork) -> Loop:
     """Run the towers that do not depend on the step once, and keep their keys and values."""
-    body = tuple(_text_layers(scene))
-    return Loop(name="text_tower", count=scene.share.passes, body=body)
+    body = tuple(_text_layers(work))
+    return Loop(name="text_tower", count=work.share.passes, body=body)
 
 
-def _text_layers(scene: Scene) -> Emits[None]:
+def _text_layers(work: RankWork) -> Emits[None]:
     state: State = {}
-    for stream in scene.model.streams:
-        if scene.cached(stream.name):
-            state = {**state, **(yield from _enter(scene, stream))}
-    for layer in scene.model.blocks:
-        towers = tuple(t for t in layer.towers if all(scene.cached(s) for s in t.streams))
+    for stream in work.model.streams:
+        if work.cached(stream.name):
+            state = {**state, **(yield from _enter(work, stream))}
+    for layer in work.model.blocks:
+        towers = tuple(t for t in layer.towers if all(work.cached(s) for s in t.streams))
         if towers:
             alone = Block(name=layer.name, count=layer.count, towers=towers)
             yield Loop(
                 name=layer.name,
                 count=layer.count,
-                body=tuple(block(replace(scene, memory="store"), alone, state)),
+                body=tuple(block(replace(work, memory="store"), alone, state)),
                 layers=True,
             )
 
 
-def _forward(scene: Scene, stage: Stage, index: int) -> Emits[None]:
-    """One forward through this rank's layers."""
-    share = scene.share
-    if scene.workload.own and scene.model.own.token_modulation:
-        yield from _modulate_tokens(scene)
-    if index == 0:
-        state = yield from _embed(scene)
+def _forward(work: RankWork) -> Emits[None]:
+    """Emit one forward through this rank's layers."""
+    if work.workload.own and work.model.own.token_modulation:
+        yield from _modulate_tokens(work)
+    if work.stage == 0:
+        state = yield from _embed(work)
     else:
-        state = _arrived(scene)
-    for layer, first in stage:
-        state = yield from repack(scene, state, _live(scene, layer))
-        body = tuple(block(scene, layer, state))
+        state = _received(work)
+    for layer, first in work.layers:
+        state = yield from repack(work, state, live_towers(work, layer))
+        body = tuple(block(work, layer, state))
         yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=first)
-    if index == share.stages - 1:
-        yield from _predict(scene, state)
-    if share.stages > 1:
-        yield from _hand_on(scene, state)
+    if work.is_last:
+        yield from _predict(work, state)
+    if work.share.stages > 1:
+        yield from _hand_on(work, state)
 
 
-def _modulate_tokens(scene: Scene) -> Emits[None]:
+def _modulate_tokens(work: RankWork) -> Emits[None]:
     """Project the time embedding of every token: to the hidden width, and to six vectors of it.
 
     In 32 bits, written as 16 bits of twice the width: tensor cores take twice as long for TF32.
     Priced, never run.
     """
-    main = latent_stream(scene.model).name
-    hidden = tower_of(scene.model, main).hidden
-    x = Tensor("times", (scene.share.batch, scene.spans[main].tokens, hidden))
+    main = latent_stream(work.model).name
+    hidden = tower_of(work.model, main).hidden
+    x = Tensor("times", (work.share.batch, work.spans[main].tokens, hidden))
     columns = Part(_TIME_VECTORS * hidden, 2)
     weight = Weight(name="time", rows=(Part(hidden),), columns=(columns,), layered=False)
     yield from matmul(x, weight, "modulations")
 
 
-def _live(scene: Scene, layer: Block) -> list[Tower]:
-    return [t for t in layer.towers if not all(scene.cached(s) for s in t.streams)]
-
-
-def _single(scene: Scene, state: State) -> Emits[list[Tensor]]:
-    """State of every moving stream on its own, as it is handed from stage to stage."""
+def _single(work: RankWork, state: State) -> Emits[list[Tensor]]:
+    """Emit the state of every moving stream on its own, as it is handed from stage to stage."""
     singles: list[Tensor] = []
     for streams, x in state.items():
         names = [state_name((stream,)) for stream in streams]
-        pieces = yield from split_rows(x, [scene.spans[s].rows for s in streams], names)
-        singles += [renamed(p, n) for p, n in zip(pieces, names, strict=True)]
+        pieces = yield from split_rows(x, [work.spans[s].rows for s in streams], names)
+        singles += [replace(piece, name=name) for piece, name in zip(pieces, names, strict=True)]
     return singles
 
 
-def _hand_on(scene: Scene, state: State) -> Emits[None]:
-    singles = yield from _single(scene, state)
+def _hand_on(work: RankWork, state: State) -> Emits[None]:
+    singles = yield from _single(work, state)
     for x in sorted(singles, key=lambda tensor: tensor.name):
         yield SendReceive(
             x=x,
             out=x,
             axis=pipeline.AXIS,
-            degree=scene.share.stages,
+            degree=work.share.stages,
             ends=True,
             stream="compute",
         )
 
 
-def _moving(scene: Scene) -> list[Stream]:
-    return [s for s in scene.model.streams if not s.static and not scene.cached(s.name)]
+def _moving(work: RankWork) -> list[Stream]:
+    return [s for s in work.model.streams if not s.static and not work.cached(s.name)]
 
 
-def _arrived(scene: Scene) -> State:
-    return {(s.name,): _state(scene, s) for s in _moving(scene)}
-
-
-def _state(scene: Scene, stream: Stream) -> Tensor:
-    hidden = tower_of(scene.model, stream.name).hidden
-    shape = (scene.share.batch, scene.spans[stream.name].rows, hidden)
-    return Tensor(state_name((stream.name,)), shape)
-
-
-def _embed(scene: Scene) -> Emits[State]:
-    """Take this rank's rows, and project the latents."""
+def _received(work: RankWork) -> State:
+    """Name the state of every moving stream as the stage before hands it on."""
     state: State = {}
-    for stream in _moving(scene):
-        state = {**state, **(yield from _enter(scene, stream))}
+    for stream in _moving(work):
+        hidden = tower_of(work.model, stream.name).hidden
+        shape = (work.share.batch, work.spans[stream.name].rows, hidden)
+        state = {**state, (stream.name,): Tensor(state_name((stream.name,)), shape)}
     return state
 
 
-def _enter(scene: Scene, stream: Stream) -> Emits[State]:
-    span, main = scene.spans[stream.name], latent_stream(scene.model).name
-    hidden = tower_of(scene.model, stream.name).hidden
-    features = scene.model.input_features if stream.name == main else hidden
-    whole = Tensor(f"input.{stream.name}", (scene.share.batch, span.tokens, features))
+def _embed(work: RankWork) -> Emits[State]:
+    """Take this rank's rows, and project the latents."""
+    state: State = {}
+    for stream in _moving(work):
+        state = {**state, **(yield from _enter(work, stream))}
+    return state
+
+
+def _enter(work: RankWork, stream: Stream) -> Emits[State]:
+    span, main = work.spans[stream.name], latent_stream(work.model).name
+    hidden = tower_of(work.model, stream.name).hidden
+    features = work.model.input_features if stream.name == main else hidden
+    whole = Tensor(f"input.{stream.name}", (work.share.batch, span.tokens, features))
     x = yield from _shard(whole, span)
     name = state_name((stream.name,))
     if stream.name != main:
@@ -215,10 +208,10 @@ def _shard(x: Tensor, span: Span) -> Emits[Tensor]:
     return result
 
 
-def _predict(scene: Scene, state: State) -> Emits[None]:
+def _predict(work: RankWork, state: State) -> Emits[None]:
     """Norm and project the latent rows, and gather those of the other ranks."""
-    model, main = scene.model, latent_stream(scene.model).name
-    singles = yield from _single(scene, state)
+    model, main = work.model, latent_stream(work.model).name
+    singles = yield from _single(work, state)
     x = next(t for t in singles if t.name == state_name((main,)))
     h = yield from pointwise("norm", (x,), "final")
     weight = Weight(
@@ -228,7 +221,7 @@ def _predict(scene: Scene, state: State) -> Emits[None]:
         layered=False,
     )
     out = yield from matmul(h, weight, "predicted")
-    span = scene.spans[main]
+    span = work.spans[main]
     for axis, degree in reversed(span.axes):
         stacked = Tensor(f"{out.name}.{axis}", (1, *out.shape))
         yield from move("stack", [out], stacked, axis=axis, degree=degree, view=True)
@@ -237,16 +230,16 @@ def _predict(scene: Scene, state: State) -> Emits[None]:
         out = Tensor(f"{out.name}.all", (out.shape[0], joined.rows, out.shape[2]))
         yield from move("unpack_rows", [gathered], out, axis=axis, degree=degree, spans=(span,))
         span = joined
-    shape = (scene.share.passes, *out.shape)
+    shape = (work.share.passes, *out.shape)
     yield Rearrange(
         move="collect", inputs=(out,), outputs=(Tensor("predictions", shape),), view=True
     )
 
 
-def _combine(scene: Scene) -> Emits[None]:
+def _combine(work: RankWork) -> Emits[None]:
     """Bring the step's predictions together, and update the latents."""
-    share, main = scene.share, latents(scene)
-    shape = (*main.shape[:2], scene.model.output_features)
+    share, main = work.share, latents(work)
+    shape = (*main.shape[:2], work.model.output_features)
     predictions = Tensor("predictions", (share.passes, *shape))
     if share.stages > 1:
         yield Collective(
@@ -263,3 +256,38 @@ def _combine(scene: Scene) -> Emits[None]:
     noise = Tensor("noise", shape)
     yield Pointwise(function="guidance", inputs=(both,), outputs=(noise,))
     yield Pointwise(function="step", inputs=(main, noise), outputs=(main,))
+
+
+def text_encode(work: RankWork) -> Loop:
+    """Run every encoder over the prompts: as many as forwards a step, so two with guidance."""
+    body = tuple(_encoder(work, encoder) for encoder in work.model.encoders)
+    return Loop(name="text_encode", count=1, body=body)
+
+
+def _encoder(work: RankWork, encoder: Encoder) -> Loop:
+    prompts = work.share.batch * work.share.passes
+    x = Tensor(f"{encoder.name}.x", (prompts, encoder.tokens, encoder.hidden))
+    width = max(1, round(encoder.parameters / encoder.layers / encoder.hidden))
+    weight = Weight(
+        name=f"encoder.{encoder.name}", rows=(Part(encoder.hidden),), columns=(Part(width),)
+    )
+    out = Tensor(f"{encoder.name}.y", (prompts, encoder.tokens, width))
+    product = Matmul(x=x, weight=weight, out=out)
+    return Loop(name=encoder.name, count=encoder.layers, body=(product,), layers=True)
+
+
+def vae_decode(work: RankWork, degree: int) -> Loop:
+    """Decode the latents to pixels, on `degree` GPUs where asked for."""
+    vae = work.model.vae
+    if vae is None:
+        return Loop(name="vae_decode", count=1, body=())
+    share = SERIAL_SHARE + (1 - SERIAL_SHARE) / degree if degree > 1 else 1.0
+    slower = vae.eager if work.workload.slow_decoder else 1.0
+    pixels = work.share.batch * work.workload.pixels * share * slower
+    decode = Convolve(
+        name=vae.name,
+        flop=pixels * vae.flop_per_pixel,
+        traffic=pixels * vae.peak_bytes_per_pixel,
+        planes=work.model.latent is not None and work.model.latent.temporal == 1,
+    )
+    return Loop(name="vae_decode", count=1, body=(decode,))

@@ -1,11 +1,31 @@
-"""Feed-forward layers: dense, gated, or a mixture of experts."""
+"""Feed-forward layers: dense, gated, a mixture of experts, or with a convolution.
 
-from collections.abc import Sequence
+SANA's convolves over the image between its matrices. A token's result then depends on its
+neighbours in the image, so that ranks which cut the tokens need the lines next to theirs. They are
+gathered as they enter, where they have the fewest features, and each rank takes its neighbours'
+lines through the first matrix too [1]_.
 
-from costmodels.program.emit import Emits, matmul, pointwise
-from costmodels.program.ops import Part, Pointwise, Tensor, Weight
-from planner.lowering.scene import Scene
+References
+----------
+.. [1] xDiT, xfuser/model_executor/layers/conv.py, which sends them to the neighbours alone
+"""
+
+from costmodels.program.emit import Emits, collective, matmul, pointwise
+from costmodels.program.ops import (
+    Depthwise,
+    Part,
+    Pointwise,
+    Rearrange,
+    Size,
+    Span,
+    Tensor,
+    Weight,
+)
+from planner.lowering.work import RankWork
 from planner.models.architecture import Ffn, Tower
+
+TAPS = 9
+"""Points of a kernel of 3 x 3."""
 
 
 def ffn_columns(ffn: Ffn | None) -> tuple[Part, ...]:
@@ -24,44 +44,45 @@ def ffn_activation(ffn: Ffn, x: Tensor, name: str) -> Emits[Tensor]:
     return result
 
 
-def feed_forward(scene: Scene, tower: Tower, h: Tensor, name: str) -> Emits[Tensor]:
+def feed_forward(work: RankWork, tower: Tower, h: Tensor, name: str) -> Emits[Tensor]:
     """Emit up, activation and down; a partial sum where the layer is shared by ranks."""
     ffn = tower.ffn
     assert ffn is not None
-    if not ffn.experts:
-        result = yield from _dense(scene, ffn, tower.hidden, h, name)
+    if ffn.convolved:
+        result = yield from _convolved(work, tower, ffn, h, name)
         return result
-    routed = yield from _experts(scene, ffn, tower.hidden, h, name)
+    if not ffn.experts:
+        result = yield from _dense(work, ffn, tower.hidden, h, name)
+        return result
+    routed = yield from _experts(work, ffn, tower.hidden, h, name)
     if not ffn.shared:
         return routed
     both = Ffn(width=ffn.shared, gated=ffn.gated, activation=ffn.activation)
-    shared = yield from _dense(scene, both, tower.hidden, h, f"{name}.shared")
+    shared = yield from _dense(work, both, tower.hidden, h, f"{name}.shared")
     result = yield from pointwise("residual", (routed, shared), f"{name}.sum")
     return result
 
 
-def _dense(scene: Scene, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits[Tensor]:
-    up = ffn_weight(scene, f"{name}.up", (Part(hidden),), ffn_columns(ffn), ffn)
+def _dense(work: RankWork, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits[Tensor]:
+    up = work.weight(f"{name}.up", (Part(hidden),), ffn_columns(ffn))
     inner = yield from matmul(h, up, f"{name}.inner")
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
-    down = ffn_weight(
-        scene, f"{name}.down", (Part(ffn.width),), (Part(hidden),), ffn, rows_cut=True
-    )
+    down = work.weight(f"{name}.down", (Part(ffn.width),), (Part(hidden),), "rows")
     result = yield from matmul(active, down, f"{name}.back")
     return result
 
 
-def _experts(scene: Scene, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits[Tensor]:
+def _experts(work: RankWork, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits[Tensor]:
     router = Weight(name=f"{name}.router", rows=(Part(hidden),), columns=(Part(ffn.experts),))
     scores = yield from matmul(h, router, f"{name}.scores")
     route = Tensor(f"{name}.route", (*h.shape[:2], ffn.active), 4)
     gates = Tensor(f"{name}.gates", route.shape, h.itemsize)
     yield Pointwise(function="route", inputs=(scores,), outputs=(route, gates))
-    up = ffn_weight(scene, f"{name}.up", (Part(hidden),), ffn_columns(ffn), ffn, stacked=True)
+    up = work.weight(f"{name}.up", (Part(hidden),), ffn_columns(ffn), experts=ffn.experts)
     inner = yield from matmul(h, up, f"{name}.inner", route)
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
-    down = ffn_weight(
-        scene, f"{name}.down", (Part(ffn.width),), (Part(hidden),), ffn, rows_cut=True, stacked=True
+    down = work.weight(
+        f"{name}.down", (Part(ffn.width),), (Part(hidden),), "rows", experts=ffn.experts
     )
     back = yield from matmul(active, down, f"{name}.back", route)
     out = Tensor(f"{name}.combined", h.shape, h.itemsize)
@@ -69,23 +90,35 @@ def _experts(scene: Scene, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits
     return out
 
 
-def ffn_weight(  # noqa: PLR0913  # a matrix and its cut
-    scene: Scene,
-    name: str,
-    rows: Sequence[Part],
-    columns: Sequence[Part],
-    ffn: Ffn,
-    *,
-    rows_cut: bool = False,
-    stacked: bool = False,
-) -> Weight:
-    """Name a matrix of a FFN and its cut over the ranks that share the layer."""
-    return Weight(
-        name=name,
-        rows=tuple(rows),
-        columns=tuple(columns),
-        split="rows" if rows_cut else "columns",
-        degree=scene.share.tensor,
-        experts=ffn.experts if stacked else 1,
-        itemsize=scene.weight_itemsize,
+def _convolved(work: RankWork, tower: Tower, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
+    """Emit lines from neighbours, up, convolution, gate and down."""
+    (stream,) = tower.streams
+    span, line = work.spans[stream], work.workload.line
+    halo: Size = line if span.axes else 0
+    if span.axes:
+        h = yield from _surrounded(h, span, halo, name)
+    columns, hidden = ffn_columns(ffn), (Part(tower.hidden),)
+    up = work.weight(f"{name}.up", hidden, columns)
+    inner = yield from matmul(h, up, f"{name}.inner")
+    active = yield from pointwise("silu", (inner,), f"{name}.active")
+    mixed = Tensor(f"{name}.mixed", (h.shape[0], span.rows, up.local_columns), h.itemsize)
+    kernels = work.weight(f"{name}.kernels", (Part(TAPS),), columns)
+    yield Depthwise(x=active, weight=kernels, out=mixed, span=span, line=line, halo=halo)
+    gated = yield from pointwise(
+        "silu_gated", (mixed,), f"{name}.gated", features=up.local_columns // 2
     )
+    down = work.weight(f"{name}.down", (Part(ffn.width),), hidden, "rows")
+    result = yield from matmul(gated, down, f"{name}.back")
+    return result
+
+
+def _surrounded(x: Tensor, span: Span, halo: Size, name: str) -> Emits[Tensor]:
+    """Lay the neighbours' lines around this rank's."""
+    batch, rows, features = x.shape
+    edges = Tensor(f"{name}.edges", (1, batch, 2 * halo, features), x.itemsize)
+    yield Rearrange(move="borders", inputs=(x,), outputs=(edges,), spans=(span,))
+    for axis, degree in reversed(span.axes):
+        edges = yield from collective("all_gather", edges, axis, degree, f"{name}.edges.{axis}")
+    out = Tensor(f"{name}.lines", (batch, rows + 2 * halo, features), x.itemsize)
+    yield Rearrange(move="surround", inputs=(x, edges), outputs=(out,), spans=(span,))
+    return out

@@ -1,13 +1,6 @@
-"""A plan: named axes with degrees, outermost first, as a person writes it."""
+"""A plan: named axes with degrees, outermost first."""
 
-import re
 from dataclasses import dataclass
-from typing import Final
-
-from topology.base import InputError, unknown
-
-AXES: Final = ("dp", "pp", "cfg", "ring", "allgather_kv", "ulysses", "tp", "ep")
-LARGEST: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,57 +58,3 @@ class Plan:
         stride, degree = self.stride(axis), self.degree(axis)
         first = rank - rank // stride % degree * stride
         return tuple(first + step * stride for step in range(degree))
-
-
-def parse_plan(text: str) -> Plan:
-    """Read ``cfg2.ulysses4/vae4``, ``tp8``, ``single`` ...; axes of degree 1 are dropped.
-
-    Raises
-    ------
-    InputError
-        If a part is not a known axis and a degree from 1 to 4096, or an axis is named twice.
-
-    Examples
-    --------
-    >>> parse_plan("cfg2.ulysses4/vae4").axes
-    (('cfg', 2), ('ulysses', 4))
-    >>> parse_plan("ulises4")
-    Traceback (most recent call last):
-    topology.base.errors.InputError: unknown axis 'ulises' in plan 'ulises4': did you mean ulysses?
-    """
-    shown = text[:60]
-    body, slash, vae = text.strip().lower().partition("/")
-    match = re.fullmatch(r"vae([0-9]{1,9})", vae)
-    if slash and not match:
-        raise InputError(
-            f"plan {shown!r}: after the slash expected vae and a degree, got {vae[:40]!r}"
-        )
-    if body == "single":
-        return Plan((), _degree("vae", match[1] if match else "1", shown))
-    axes = [_axis(part, shown) for part in body.split(".")]
-    names = [name for name, _ in axes]
-    for at, name in enumerate(names):
-        if name in names[:at]:
-            raise InputError(f"plan {shown!r}: axis {name} is named twice")
-    kept = tuple((name, degree) for name, degree in axes if degree > 1)
-    return Plan(kept, _degree("vae", match[1] if match else "1", shown))
-
-
-def _axis(part: str, plan: str) -> tuple[str, int]:
-    match = re.fullmatch(r"([a-z_]+)([0-9]{1,9})", part)
-    if match is None:
-        raise InputError(
-            f"plan {plan!r}: expected axes and degrees such as cfg2.ulysses4, got {part[:40]!r}"
-        )
-    if match[1] not in AXES:
-        raise InputError(
-            str(unknown("axis", match[1], AXES)).replace(":", f" in plan {plan!r}:", 1)
-        )
-    return match[1], _degree(match[1], match[2], plan)
-
-
-def _degree(name: str, digits: str, plan: str) -> int:
-    degree = int(digits)
-    if not 1 <= degree <= LARGEST:
-        raise InputError(f"plan {plan!r}: {name} degree {degree}: expected 1 to {LARGEST}")
-    return degree

@@ -15,8 +15,7 @@ from costmodels.program.ops import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
 from planner.engines.deployment import Deployment
-from planner.lowering.lower import decode_step, lower
-from planner.lowering.scene import WEIGHT_BYTES
+from planner.lowering import WEIGHT_BYTES, decode_step, lower
 from planner.models.architecture import Kind, Model
 from planner.models.tokens import lengths, line_of
 from planner.request.plan import Plan

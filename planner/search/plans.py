@@ -6,18 +6,13 @@ The one home of the rule that degrees multiply to the GPUs.
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Final
 
-from planner.lowering.scene import share_of
+from planner.lowering import share_of
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.strategies import SEQUENCE, STRATEGIES
-from planner.strategies.base import Case
+from planner.strategies import Case, strategies
 from topology.base import counted
-
-ORDER: Final = ("dp", "pp", "cfg", "ulysses", "ring", "allgather_kv", "tp")
-"""Axes as they are nested where the links do not tell them apart, outermost first."""
 
 
 def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Iterator[str]:
@@ -31,14 +26,13 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
     if plan.vae > 1 and model.vae is None:
         yield f"vae{plan.vae}: {model.name} has no VAE to decode with"
     yield from unsupported(model)
-    known = {strategy.name: strategy for strategy in STRATEGIES}
     for name, _ in plan.axes:
-        if name not in known:
+        if name not in strategies():
             yield f"axis {name} is not modelled yet"
             return
     case = Case(model=model, workload=workload, share=share_of(workload, plan))
     for name, degree in plan.axes:
-        yield from known[name].objections(case, degree)
+        yield from strategies()[name].objections(case, degree)
 
 
 def unsupported(model: Model) -> Iterator[str]:
@@ -67,7 +61,7 @@ def plans(
             (name, degree) for name, degree in zip(names, degrees, strict=True) if degree > 1
         )
         used = dict(axes)
-        if not ("ring" in used and "allgather_kv" in used):
+        if not any(other in used for name in used for other in strategies()[name].excludes):
             yield Plan(axes)
 
 
@@ -86,7 +80,8 @@ def hopeless(model: Model, workload: Workload, gpus: int) -> dict[tuple[str, int
 
 
 def _names(model: Model) -> list[str]:
-    return [name for name in ORDER if name != "cfg" or model.kind == "diffusion"]
+    """Name the axes that a model can have, outermost first."""
+    return [axis for axis, strategy in strategies().items() if strategy.suits(model)]
 
 
 def unpiped(plan: Plan, passes: int) -> Plan | None:
@@ -129,7 +124,9 @@ def shallower(plan: Plan) -> Iterator[Plan]:
 
 def _ordered(degrees: Mapping[str, int], vae: int) -> Plan:
     """Put axes in their usual order, without those of one rank."""
-    return Plan(tuple((name, degrees[name]) for name in ORDER if degrees.get(name, 1) > 1), vae)
+    return Plan(
+        tuple((name, degrees[name]) for name in strategies() if degrees.get(name, 1) > 1), vae
+    )
 
 
 def _factorisations(
@@ -169,6 +166,3 @@ def _distance(plan: Plan, other: Plan) -> float:
         for name in mine.keys() | theirs.keys()
     )
     return 2 * apart + shared
-
-
-SEQUENCE_NAMES: Final = tuple(strategy.name for strategy in SEQUENCE)

@@ -10,11 +10,11 @@ from planner.engines.deployment import Deployment, deployment_of
 from planner.engines.launch import Launch, launches
 from planner.engines.tables import engines
 from planner.engines.told import asked_of, hosts_of
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.models import read_model
 from planner.models.architecture import Model
 from planner.placement.placement import visible
-from planner.request.plan import Plan, parse_plan
+from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, LARGEST, Request
 from planner.request.workload import Workload
 from planner.search.alike import LONGEST, replaceable, replica, replicated, turned
@@ -22,6 +22,7 @@ from planner.search.counts import of_count, worth_a_look
 from planner.search.evaluate import encoder_bytes, evaluate, room, workload_of
 from planner.search.outcome import Mark, Outcome, PlanEstimate, Rejected, worded
 from planner.search.plans import hopeless, nearest, objections, plans
+from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError, TopologyError, counted, format_bytes, shown
 
 TIE: Final = 0.03

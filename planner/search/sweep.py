@@ -12,7 +12,7 @@ from costmodels import memory
 from costmodels.program.ops import Program, Real, Size
 from costmodels.tables import communicator_bytes
 from planner.engines.deployment import Deployment
-from planner.lowering.scene import share_of
+from planner.lowering import share_of
 from planner.models.architecture import Model
 from planner.models.tokens import lengths, line_of
 from planner.request.plan import Plan

@@ -11,73 +11,77 @@ References
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodels.program.emit import Emits, collective, concat_rows, move, total_rows
 from costmodels.program.ops import Span, Tensor
-from planner.strategies.base import Attend, Case, Meeting, Share
-from planner.strategies.linear import read, summed
+from planner.strategies.attention import (
+    Keys,
+    fused_attention,
+    keys_apart,
+    queries_and_keys,
+    query_spans,
+    read_sums,
+    results_of,
+    sum_of_keys,
+)
+from planner.strategies.base import Attend, AttentionCall, Case, SequenceStrategy, Share
 from planner.strategies.sequence import is_cut, sequence_objections
-from planner.strategies.softmax import ask, attention, query_spans, release
 
 AXIS = "allgather_kv"
 
 
-@dataclass(frozen=True, slots=True)
-class AllGatherKV:
+class AllGatherKV(SequenceStrategy):
     """Cut the sequence; gather keys and values before attention."""
 
-    name: str = AXIS
+    axis = AXIS
+    nesting = 5
 
     def divide(self, share: Share, degree: int) -> Share:
-        return replace(share, sequence=((AXIS, degree), *share.sequence))
+        return replace(share, sequence=((AXIS, degree), *share.sequence), zigzag=True)
 
     def objections(self, case: Case, degree: int) -> Iterator[str]:
         """Object to uneven tokens."""
         yield from sequence_objections(case, degree, AXIS)
 
-    def attend(self, meeting: Meeting, degree: int, inner: Attend) -> Emits[list[Tensor]]:
+    def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit the gather and one attention to all keys."""
         del inner  # what is left after the gather is plain attention of other rows to all keys
-        query, answers = yield from ask(meeting)
-        if meeting.linear:
-            pieces = yield from _linear(meeting, query, answers, degree)
+        query, keys = yield from queries_and_keys(call)
+        if call.linear:
+            pieces = yield from _linear(call, query, keys, degree)
             return pieces
-        answering = [entry for entry in meeting.entries if entry.answers]
-        mine = [a for e, a in zip(answering, answers, strict=True) if is_cut(e, AXIS)]
-        whole = [a for e, a in zip(answering, answers, strict=True) if not is_cut(e, AXIS)]
-        here = tuple(s for e in answering if is_cut(e, AXIS) for s in e.spans)
-        rest = tuple(s for e in answering if not is_cut(e, AXIS) for s in e.spans)
-        gathered, spans = yield from _gather(meeting, mine, here, degree)
-        both = yield from concat_rows([gathered, *whole], f"{meeting.name}.kv")
-        out = yield from attention(
-            meeting, query, both, query_spans(meeting.entries), (*spans, *rest)
-        )
-        pieces = yield from release(meeting, out)
+        cut, whole = keys_apart(call, keys, AXIS)
+        gathered, spans = yield from _gather(call, cut, degree)
+        both = yield from concat_rows([gathered, *whole.tensors], f"{call.name}.kv")
+        key_spans = (*spans, *whole.spans)
+        out = yield from fused_attention(call, query, both, query_spans(call), key_spans)
+        pieces = yield from results_of(call, out)
         return pieces
 
 
+STRATEGY = AllGatherKV()
+
+
 def _linear(
-    meeting: Meeting, query: Tensor, answers: list[Tensor], degree: int
+    call: AttentionCall, query: Tensor, keys: list[Tensor], degree: int
 ) -> Emits[list[Tensor]]:
     """Add up the states of all ranks; all rows are cut, so that none is counted twice."""
-    assert all(is_cut(entry, AXIS) for entry in meeting.entries if entry.answers)
-    both = yield from concat_rows(answers, f"{meeting.name}.kv")
-    state = yield from summed(meeting, both, f"{meeting.name}.state")
-    whole = yield from collective("all_reduce", state, AXIS, degree, f"{meeting.name}.states")
-    pieces = yield from read(meeting, query, whole)
+    assert all(is_cut(entry, AXIS) for entry in call.entries if entry.has_keys)
+    both = yield from concat_rows(keys, f"{call.name}.kv")
+    state = yield from sum_of_keys(call, both, f"{call.name}.state")
+    whole = yield from collective("all_reduce", state, AXIS, degree, f"{call.name}.states")
+    pieces = yield from read_sums(call, query, whole)
     return pieces
 
 
-def _gather(
-    meeting: Meeting, mine: list[Tensor], spans: tuple[Span, ...], degree: int
-) -> Emits[tuple[Tensor, tuple[Span, ...]]]:
-    name = f"{meeting.name}.gather"
-    local = yield from concat_rows(mine, f"{name}.mine")
+def _gather(call: AttentionCall, cut: Keys, degree: int) -> Emits[tuple[Tensor, tuple[Span, ...]]]:
+    name = f"{call.name}.gather"
+    local = yield from concat_rows(cut.tensors, f"{name}.mine")
     stacked = Tensor(f"{name}.stacked", (1, *local.shape), local.itemsize)
     yield from move("stack", [local], stacked, axis=AXIS, degree=degree)
     received = yield from collective("all_gather", stacked, AXIS, degree, f"{name}.received")
-    joined = tuple(span.within(AXIS) for span in spans)
+    joined = tuple(span.within(AXIS) for span in cut.spans)
     out = Tensor(name, (local.shape[0], total_rows(joined), local.shape[2]), local.itemsize)
-    yield from move("unpack_rows", [received], out, axis=AXIS, degree=degree, spans=spans)
+    yield from move("unpack_rows", [received], out, axis=AXIS, degree=degree, spans=cut.spans)
     return out, joined

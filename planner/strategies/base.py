@@ -1,7 +1,7 @@
 """What strategies have in common: the share of one rank, and one attention to be split.
 
 A strategy says which degrees are legal and how it divides the work of one rank. Those that split
-the sequence also say how the ranks meet in attention. None knows a bandwidth or a second.
+the sequence also say what the ranks exchange in attention. None knows a bandwidth or a second.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,20 +19,22 @@ class Share:
     """What one rank does of a request.
 
     batch, passes : samples, and forwards a step. tensor : ranks that share every layer.
-    sequence : axes that cut the tokens, outermost first. stages : ranks in the pipeline.
+    sequence : axes that cut the tokens, outermost first. zigzag : causal tokens are cut in an order
+    that evens the work. stages : ranks in the pipeline.
     """
 
     batch: Size
     passes: int
     tensor: int = 1
     sequence: tuple[tuple[str, int], ...] = ()
+    zigzag: bool = False
     stages: int = 1
     guidance: int = 1
     replicas: int = 1
 
     @property
     def grain(self) -> int:
-        """Ranks that the tokens are cut over."""
+        """Count the ranks that the tokens are cut over."""
         grain = 1
         for _, degree in self.sequence:
             grain *= degree
@@ -43,17 +45,17 @@ class Share:
 class Entry:
     """Rows that take part in an attention: their features are queries, keys, values in order.
 
-    asks, answers : whether queries, and whether keys and values, are among the features.
+    has_queries, has_keys : whether queries, and whether keys and values, are among the features.
     """
 
     spans: tuple[Span, ...]
     tensor: Tensor
-    asks: bool = True
-    answers: bool = True
+    has_queries: bool = True
+    has_keys: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class AttentionCall:
     """One attention as a rank sees it before any exchange: heads here, and the rows here.
 
     linear : without softmax, by sums over keys (see `costmodels.program.ops.LinearAttention`).
@@ -77,13 +79,13 @@ class Meeting:
         return Part(self.key_value_heads, self.size)
 
     def parts(self, entry: Entry) -> tuple[Part, ...]:
-        """Feature parts of an entry: q, k, v, as far as it has them."""
-        query = (self.query,) if entry.asks else ()
-        return (*query, self.key_value, self.key_value) if entry.answers else query
+        """List the feature parts of an entry: q, k, v, as far as it has them."""
+        query = (self.query,) if entry.has_queries else ()
+        return (*query, self.key_value, self.key_value) if entry.has_keys else query
 
 
-Attend = Callable[[Meeting], Emits[list[Tensor]]]
-"""Emit an attention; one result tensor for every entry that asks, in order."""
+Attend = Callable[[AttentionCall], Emits[list[Tensor]]]
+"""Emit an attention; one result tensor for every entry with queries, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +98,20 @@ class Case:
 
 
 class Strategy(Protocol):
-    """A way to split a request."""
+    """A way to split a request.
 
-    @property
-    def name(self) -> str: ...
+    axis : its name in plans. nesting : where the axis stands among others if the links do not
+    tell them apart, the outermost lowest. excludes : axes that no plan has beside it.
+    """
+
+    axis: str
+    nesting: int
+    excludes: tuple[str, ...] = ()
+
+    def suits(self, model: Model) -> bool:
+        """Whether requests for a model can be split so at all."""
+        del model
+        return True
 
     def divide(self, share: Share, degree: int) -> Share:
         """Return the share of one of `degree` ranks."""
@@ -111,8 +123,8 @@ class Strategy(Protocol):
 
 
 class SequenceStrategy(Strategy, Protocol):
-    """A way to split the sequence, and to let the ranks meet in attention."""
+    """A way to split the sequence, and to let the ranks exchange in attention."""
 
-    def attend(self, meeting: Meeting, degree: int, inner: Attend) -> Emits[list[Tensor]]:
+    def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit the exchange around `inner`, which sees this axis no more."""
         ...

@@ -1,20 +1,20 @@
 """Data parallelism: samples of a batch, or whole requests, run on replicas that never meet."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from planner.strategies.base import Case, Share
+from planner.strategies.base import Case, Share, Strategy
 
 AXIS = "dp"
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(Strategy):
     """Share out the batch; with a batch of one each replica serves a request of its own."""
 
-    name: str = AXIS
+    axis = AXIS
+    nesting = 0
 
     def divide(self, share: Share, degree: int) -> Share:
         single = bool(np.all(np.asarray(share.batch) == 1))
@@ -26,3 +26,6 @@ class Data:
         batch = np.asarray(case.workload.batch)
         if np.any((batch > 1) & (batch % degree != 0)):
             yield f"a batch of {case.workload.batch} does not divide by dp{degree}"
+
+
+STRATEGY = Data()

@@ -4,18 +4,23 @@ Each rank does its own forward; once a step the predictions are exchanged and co
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from planner.strategies.base import Case, Share
+from planner.models.architecture import Model
+from planner.strategies.base import Case, Share, Strategy
 
 AXIS = "cfg"
 
 
-@dataclass(frozen=True, slots=True)
-class Guidance:
+class Guidance(Strategy):
     """Share out the forwards of a step."""
 
-    name: str = AXIS
+    axis = AXIS
+    nesting = 2
+
+    def suits(self, model: Model) -> bool:
+        """Whether the model is denoised: others have no guidance."""
+        return model.kind == "diffusion"
 
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, guidance=degree, passes=max(1, share.passes // degree))
@@ -26,3 +31,6 @@ class Guidance:
         if passes % degree:
             forwards = f"{passes} forwards" if passes > 1 else "one forward (no guidance)"
             yield f"a step has {forwards}, which cfg{degree} does not divide"
+
+
+STRATEGY = Guidance()

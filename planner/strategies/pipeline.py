@@ -4,19 +4,19 @@ M forwards of a step pass P stages in M + P - 1 turns, so one alone gains nothin
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.models.architecture import Block
-from planner.strategies.base import Case, Share
+from planner.strategies.base import Case, Share, Strategy
 
 AXIS = "pp"
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Strategy):
     """Cut the layers."""
 
-    name: str = AXIS
+    axis = AXIS
+    nesting = 1
 
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, stages=degree)
@@ -28,6 +28,9 @@ class Pipeline:
             yield f"{layers} layers for {degree} pipeline stages"
         if case.model.reuses and case.workload.text_tower == "once":
             yield "a text tower run once ahead of the steps is not cut into pipeline stages"
+
+
+STRATEGY = Pipeline()
 
 
 def stage(

@@ -10,26 +10,35 @@ References
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from costmodels.program.emit import Emits, concat_rows, pointwise, split_features
+from costmodels.program.emit import Emits, concat_rows, pointwise
 from costmodels.program.ops import Attention, Pointwise, SendReceive, Span, Tensor
-from planner.strategies.base import Attend, Case, Meeting, Share
-from planner.strategies.linear import read, summed
-from planner.strategies.sequence import is_cut, sequence_objections
-from planner.strategies.softmax import ask, query_spans, release
+from planner.strategies.attention import (
+    Keys,
+    keys_and_values,
+    keys_apart,
+    queries_and_keys,
+    query_spans,
+    read_sums,
+    results_of,
+    sum_of_keys,
+)
+from planner.strategies.base import Attend, AttentionCall, Case, SequenceStrategy, Share
+from planner.strategies.sequence import sequence_objections
 
 AXIS = "ring"
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(SequenceStrategy):
     """Cut the sequence; pass keys and values round the ring inside attention."""
 
-    name: str = AXIS
+    axis = AXIS
+    nesting = 4
+    excludes = ("allgather_kv",)
 
     def divide(self, share: Share, degree: int) -> Share:
-        return replace(share, sequence=((AXIS, degree), *share.sequence))
+        return replace(share, sequence=((AXIS, degree), *share.sequence), zigzag=True)
 
     def objections(self, case: Case, degree: int) -> Iterator[str]:
         """Object to uneven tokens, and to AllGather-KV beside Ring."""
@@ -37,102 +46,91 @@ class Ring:
         if "allgather_kv" in dict(case.share.sequence):
             yield "ring and allgather_kv both gather keys and values: choose one"
 
-    def attend(self, meeting: Meeting, degree: int, inner: Attend) -> Emits[list[Tensor]]:
+    def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit `degree` partial attentions, the transfers between them and the merges."""
         del inner  # a ring is the innermost exchange: its partial attentions are its own
-        query, answers = yield from ask(meeting)
-        answering = [entry for entry in meeting.entries if entry.answers]
-        own = [a for e, a in zip(answering, answers, strict=True) if is_cut(e, AXIS)]
-        stay = [a for e, a in zip(answering, answers, strict=True) if not is_cut(e, AXIS)]
-        moving = tuple(s for e in answering if is_cut(e, AXIS) for s in e.spans)
-        staying = tuple(s for e in answering if not is_cut(e, AXIS) for s in e.spans)
-        chunk = yield from concat_rows(own, f"{meeting.name}.chunk0")
-        if meeting.linear:
-            pieces = yield from _linear(meeting, query, chunk, stay, degree)
+        query, keys = yield from queries_and_keys(call)
+        moving, staying = keys_apart(call, keys, AXIS)
+        chunk = yield from concat_rows(moving.tensors, f"{call.name}.chunk0")
+        if call.linear:
+            pieces = yield from _linear(call, query, chunk, staying.tensors, degree)
             return pieces
-        asking = query_spans(meeting.entries)
         result: tuple[Tensor, Tensor] | None = None
         for step in range(degree):
-            following = Tensor(f"{meeting.name}.chunk{step + 1}", chunk.shape, chunk.itemsize)
+            following = Tensor(f"{call.name}.chunk{step + 1}", chunk.shape, chunk.itemsize)
             if step + 1 < degree:
                 yield SendReceive(x=chunk, out=following, axis=AXIS, degree=degree)
-            both = yield from concat_rows(
-                [chunk, *(stay if step == 0 else [])], f"{chunk.name}.all"
-            )
-            spans = (*moving, *(staying if step == 0 else ()))
-            part = yield from _partial(meeting, query, both, (asking, spans), step)
-            result = part if result is None else (yield from _merge(meeting, result, part, step))
+            beside = staying if step == 0 else Keys([], ())
+            both = yield from concat_rows([chunk, *beside.tensors], f"{chunk.name}.all")
+            part = yield from _partial(call, query, both, (*moving.spans, *beside.spans), step)
+            result = part if result is None else (yield from _merge(call, result, part, step))
             chunk = following
         assert result is not None
-        out = Tensor(f"{meeting.name}.out", query.shape, query.itemsize)
+        out = Tensor(f"{call.name}.out", query.shape, query.itemsize)
         yield Pointwise(function="cast", inputs=(result[0],), outputs=(out,))
-        pieces = yield from release(meeting, out)
+        pieces = yield from results_of(call, out)
         return pieces
 
 
+STRATEGY = Ring()
+
+
 def _linear(
-    meeting: Meeting, query: Tensor, chunk: Tensor, stay: Sequence[Tensor], degree: int
+    call: AttentionCall, query: Tensor, chunk: Tensor, stay: Sequence[Tensor], degree: int
 ) -> Emits[list[Tensor]]:
     """Add up the states of all chunks as they come by; the queries look once."""
     state: Tensor | None = None
     for step in range(degree):
-        following = Tensor(f"{meeting.name}.chunk{step + 1}", chunk.shape, chunk.itemsize)
+        following = Tensor(f"{call.name}.chunk{step + 1}", chunk.shape, chunk.itemsize)
         if step + 1 < degree:
             yield SendReceive(x=chunk, out=following, axis=AXIS, degree=degree)
         both = yield from concat_rows([chunk, *(stay if step == 0 else [])], f"{chunk.name}.all")
-        part = yield from summed(meeting, both, f"{meeting.name}.state{step}")
+        part = yield from sum_of_keys(call, both, f"{call.name}.state{step}")
         if state is not None:
-            part = yield from pointwise("residual", (state, part), f"{meeting.name}.sum{step}")
+            part = yield from pointwise("residual", (state, part), f"{call.name}.sum{step}")
         state, chunk = part, following
     assert state is not None
-    pieces = yield from read(meeting, query, state)
+    pieces = yield from read_sums(call, query, state)
     return pieces
 
 
 def _partial(
-    meeting: Meeting,
-    query: Tensor,
-    both: Tensor,
-    spans: tuple[Sequence[Span], Sequence[Span]],
-    step: int,
+    call: AttentionCall, query: Tensor, both: Tensor, key_spans: tuple[Span, ...], step: int
 ) -> Emits[tuple[Tensor, Tensor]]:
-    """Attention to one chunk, with the log-sum-exp that the merge needs."""
-    width = meeting.key_value.units * meeting.key_value.size
-    key, value = yield from split_features(
-        both, (width, width), (f"{both.name}.k", f"{both.name}.v")
-    )
-    out = Tensor(f"{meeting.name}.part{step}", query.shape, query.itemsize)
-    total = Tensor(f"{meeting.name}.lse{step}", (*query.shape[:2], meeting.heads), 4)
+    """Emit attention to one chunk, with the log-sum-exp that the merge needs."""
+    key, value = yield from keys_and_values(call, both)
+    out = Tensor(f"{call.name}.part{step}", query.shape, query.itemsize)
+    total = Tensor(f"{call.name}.lse{step}", (*query.shape[:2], call.heads), 4)
     yield Attention(
         q=query,
         k=key,
         v=value,
         out=out,
-        heads=meeting.heads,
-        key_value_heads=meeting.key_value_heads,
-        size=meeting.size,
-        query_spans=tuple(spans[0]),
-        key_spans=tuple(spans[1]),
-        causal=meeting.causal,
+        heads=call.heads,
+        key_value_heads=call.key_value_heads,
+        size=call.size,
+        query_spans=query_spans(call),
+        key_spans=key_spans,
+        causal=call.causal,
         turn=(AXIS, step),
-        window=meeting.window,
-        pairs=0.5 if meeting.causal else 1.0,
+        window=call.window,
+        pairs=0.5 if call.causal else 1.0,
         log_sum_exp=total,
     )
     return out, total
 
 
 def _merge(
-    meeting: Meeting, so_far: tuple[Tensor, Tensor], part: tuple[Tensor, Tensor], step: int
+    call: AttentionCall, so_far: tuple[Tensor, Tensor], part: tuple[Tensor, Tensor], step: int
 ) -> Emits[tuple[Tensor, Tensor]]:
-    """Online softmax: weigh two parts by their sums; kept in 32 bits."""
-    out = Tensor(f"{meeting.name}.merged{step}", so_far[0].shape, 4)
-    total = Tensor(f"{meeting.name}.total{step}", so_far[1].shape, 4)
+    """Emit an online softmax: weigh two parts by their sums, kept in 32 bits."""
+    out = Tensor(f"{call.name}.merged{step}", so_far[0].shape, 4)
+    total = Tensor(f"{call.name}.total{step}", so_far[1].shape, 4)
     yield Pointwise(
         function="merge",
         inputs=(*so_far, *part),
         outputs=(out, total),
-        heads=(meeting.heads, meeting.heads),
-        size=meeting.size,
+        heads=(call.heads, call.heads),
+        size=call.size,
     )
     return out, total

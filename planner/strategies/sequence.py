@@ -35,10 +35,8 @@ def span_of(model: Model, stream: Stream, tokens: Size, share: Share) -> Span:
     uneven = bool(np.any(np.asarray(tokens) % share.grain))
     if whole or (stream.tokens and uneven) or share.grain == 1:
         return Span(stream.name, tokens)
-    ringed = share.sequence[0][0] != "ulysses"
-    return Span(
-        stream.name, tokens, share.sequence, share.grain, zigzag=ringed and is_causal(model)
-    )
+    zigzag = share.zigzag and is_causal(model)
+    return Span(stream.name, tokens, share.sequence, share.grain, zigzag=zigzag)
 
 
 def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:

@@ -13,23 +13,23 @@ References
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from costmodels.program.emit import Emits, collective
 from costmodels.program.ops import Tensor
 from planner.models.architecture import Heads, Model, Tower
-from planner.strategies.base import Case, Share
+from planner.strategies.base import Case, Share, Strategy
 
 AXIS = "tp"
 VOCABULARY_PADDING = 64
 
 
-@dataclass(frozen=True, slots=True)
-class TensorParallel:
+class TensorParallel(Strategy):
     """Cut every layer's weights."""
 
-    name: str = AXIS
+    axis = AXIS
+    nesting = 6
 
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, tensor=degree)
@@ -41,6 +41,9 @@ class TensorParallel:
             if reason not in seen:
                 seen.add(reason)
                 yield reason
+
+
+STRATEGY = TensorParallel()
 
 
 def padded_widths(model: Model, degree: int) -> dict[int, int]:

@@ -10,21 +10,21 @@ References
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodels.program.emit import Emits, collective, move, split_rows, total_rows
 from costmodels.program.ops import Tensor
-from planner.strategies.base import Attend, Case, Entry, Meeting, Share
+from planner.strategies.base import Attend, AttentionCall, Case, Entry, SequenceStrategy, Share
 from planner.strategies.sequence import is_cut, sequence_objections
 
 AXIS = "ulysses"
 
 
-@dataclass(frozen=True, slots=True)
-class Ulysses:
+class Ulysses(SequenceStrategy):
     """Cut the sequence; exchange for a cut of the heads around attention."""
 
-    name: str = AXIS
+    axis = AXIS
+    nesting = 3
 
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, sequence=(*share.sequence, (AXIS, degree)))
@@ -42,26 +42,29 @@ class Ulysses:
                     f"{_times(tensor)} and Ulysses does not repeat them"
                 )
 
-    def attend(self, meeting: Meeting, degree: int, inner: Attend) -> Emits[list[Tensor]]:
+    def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit the change to heads, `inner`, and the change back."""
-        here = [entry for entry in meeting.entries if is_cut(entry, AXIS)]
-        whole = [entry for entry in meeting.entries if not is_cut(entry, AXIS)]
-        gathered = yield from _to_heads(meeting, here, degree)
-        local = yield from _own_heads(meeting, whole, degree)
+        here = [entry for entry in call.entries if is_cut(entry, AXIS)]
+        whole = [entry for entry in call.entries if not is_cut(entry, AXIS)]
+        gathered = yield from _to_heads(call, here, degree)
+        local = yield from _own_heads(call, whole, degree)
         results = yield from inner(
             replace(
-                meeting,
+                call,
                 entries=(*gathered, *local),
-                heads=meeting.heads // degree,
-                key_value_heads=meeting.key_value_heads // degree,
+                heads=call.heads // degree,
+                key_value_heads=call.key_value_heads // degree,
             )
         )
-        asking = [entry for entry in here if entry.asks]
-        back = yield from _to_rows(meeting, asking, results[:1] if asking else [], degree)
+        asking = [entry for entry in here if entry.has_queries]
+        back = yield from _to_rows(call, asking, results[:1] if asking else [], degree)
         rest = results[1:] if asking else results
-        full = yield from _all_heads(meeting, rest, degree)
+        full = yield from _all_heads(call, rest, degree)
         pieces = {True: iter(back), False: iter(full)}
-        return [next(pieces[is_cut(entry, AXIS)]) for entry in meeting.entries if entry.asks]
+        return [next(pieces[is_cut(entry, AXIS)]) for entry in call.entries if entry.has_queries]
+
+
+STRATEGY = Ulysses()
 
 
 def _head_counts(case: Case) -> Iterator[tuple[int, int]]:
@@ -75,28 +78,28 @@ def _times(tensor: int) -> str:
     return f" x tp{tensor}" if tensor > 1 else ""
 
 
-def _to_heads(meeting: Meeting, here: Sequence[Entry], degree: int) -> Emits[list[Entry]]:
+def _to_heads(call: AttentionCall, here: Sequence[Entry], degree: int) -> Emits[list[Entry]]:
     """Collect all rows of the cut streams, for this rank's heads."""
     if not here:
         return []
     kinds = [
-        [entry for entry in here if (entry.asks, entry.answers) == kind]
+        [entry for entry in here if (entry.has_queries, entry.has_keys) == kind]
         for kind in ((True, True), (True, False), (False, True))
     ]
     assert not (kinds[0] and kinds[1]), "cut rows that only ask beside rows that do both"
     entries = []
     for number, kind in enumerate(kinds):
         if kind:
-            entry = yield from _exchange_heads(meeting, kind, degree, f"{meeting.name}.a2a{number}")
+            entry = yield from _exchange_heads(call, kind, degree, f"{call.name}.a2a{number}")
             entries.append(entry)
     return entries
 
 
 def _exchange_heads(
-    meeting: Meeting, entries: Sequence[Entry], degree: int, name: str
+    call: AttentionCall, entries: Sequence[Entry], degree: int, name: str
 ) -> Emits[Entry]:
     first = entries[0]
-    parts = meeting.parts(first)
+    parts = call.parts(first)
     spans = tuple(span for entry in entries for span in entry.spans)
     batch, width = first.tensor.shape[0], sum(part.local(degree) for part in parts)
     packed = Tensor(
@@ -114,17 +117,17 @@ def _exchange_heads(
     joined = tuple(span.within(AXIS) for span in spans)
     rows = Tensor(f"{name}.rows", (batch, total_rows(joined), width), packed.itemsize)
     yield from move("unpack_rows", [received], rows, axis=AXIS, degree=degree, spans=spans)
-    return Entry(spans=joined, tensor=rows, asks=first.asks, answers=first.answers)
+    return Entry(spans=joined, tensor=rows, has_queries=first.has_queries, has_keys=first.has_keys)
 
 
-def _own_heads(meeting: Meeting, whole: Sequence[Entry], degree: int) -> Emits[list[Entry]]:
+def _own_heads(call: AttentionCall, whole: Sequence[Entry], degree: int) -> Emits[list[Entry]]:
     """Take this rank's heads of rows that every rank has."""
     entries = []
     for number, entry in enumerate(whole):
-        parts = meeting.parts(entry)
+        parts = call.parts(entry)
         width = sum(part.local(degree) for part in parts)
         out = Tensor(
-            f"{meeting.name}.own{number}", (*entry.tensor.shape[:2], width), entry.tensor.itemsize
+            f"{call.name}.own{number}", (*entry.tensor.shape[:2], width), entry.tensor.itemsize
         )
         yield from move(
             "heads", [entry.tensor], out, axis=AXIS, degree=degree, parts=parts, view=True
@@ -134,37 +137,35 @@ def _own_heads(meeting: Meeting, whole: Sequence[Entry], degree: int) -> Emits[l
 
 
 def _to_rows(
-    meeting: Meeting, asking: Sequence[Entry], results: Sequence[Tensor], degree: int
+    call: AttentionCall, asking: Sequence[Entry], results: Sequence[Tensor], degree: int
 ) -> Emits[list[Tensor]]:
     """Give this rank its rows again, with all heads."""
     if not asking:
         return []
     spans = tuple(span for entry in asking for span in entry.spans)
-    (result,), name = results, f"{meeting.name}.back"
-    batch, width = result.shape[0], meeting.query.local(degree)
+    (result,), name = results, f"{call.name}.back"
+    batch, width = result.shape[0], call.query.local(degree)
     packed = Tensor(f"{name}.packed", (degree, batch, total_rows(spans), width), result.itemsize)
     yield from move("pack_rows", [result], packed, axis=AXIS, degree=degree, spans=spans)
     received = yield from collective("all_to_all", packed, AXIS, degree, f"{name}.received")
     out = Tensor(name, (batch, total_rows(spans), width * degree), result.itemsize)
-    yield from move(
-        "unpack_heads", [received], out, axis=AXIS, degree=degree, parts=(meeting.query,)
-    )
+    yield from move("unpack_heads", [received], out, axis=AXIS, degree=degree, parts=(call.query,))
     rows = [entry.tensor.shape[1] for entry in asking]
     pieces = yield from split_rows(out, rows, [f"{name}{n}" for n in range(len(asking))])
     return pieces
 
 
-def _all_heads(meeting: Meeting, results: Sequence[Tensor], degree: int) -> Emits[list[Tensor]]:
+def _all_heads(call: AttentionCall, results: Sequence[Tensor], degree: int) -> Emits[list[Tensor]]:
     """Gather the heads that others computed, of rows that every rank has."""
     full = []
     for number, result in enumerate(results):
-        name = f"{meeting.name}.whole{number}"
+        name = f"{call.name}.whole{number}"
         stacked = Tensor(f"{name}.mine", (1, *result.shape), result.itemsize)
         yield from move("stack", [result], stacked, axis=AXIS, degree=degree, view=True)
         gathered = yield from collective("all_gather", stacked, AXIS, degree, f"{name}.gathered")
-        out = Tensor(name, (*result.shape[:2], meeting.query.units * meeting.size), result.itemsize)
+        out = Tensor(name, (*result.shape[:2], call.query.units * call.size), result.itemsize)
         yield from move(
-            "unpack_heads", [gathered], out, axis=AXIS, degree=degree, parts=(meeting.query,)
+            "unpack_heads", [gathered], out, axis=AXIS, degree=degree, parts=(call.query,)
         )
         full.append(out)
     return full

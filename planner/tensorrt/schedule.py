@@ -70,7 +70,7 @@ def schedule(
 def communicators(network: Network, plan: Plan) -> list[list[int]]:
     """Ranks of the plan that share a communicator, each group in the communicator's order.
 
-    >>> from planner.request.plan import parse_plan
+    >>> from planner.strategies import parse_plan
     >>> one = Network(name="forward", axes=(("tp", 2),), inputs=(), outputs=(), layers=(),
     ...               constants={}, tables={})
     >>> communicators(one, parse_plan("cfg2.tp2"))

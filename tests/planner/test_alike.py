@@ -3,11 +3,12 @@
 import pytest
 from generators import asked, made, priced, recommended
 
-from planner.request.plan import Plan, parse_plan
+from planner.request.plan import Plan
 from planner.search.alike import replica, replicated, turned
 from planner.search.outcome import PlanEstimate, Rejected
 from planner.search.plans import hopeless, objections, plans, shallower, unpiped
 from planner.search.search import MANY, TIE, judge, rank
+from planner.strategies import parse_plan
 
 
 @pytest.mark.parametrize(

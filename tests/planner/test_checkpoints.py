@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from planner.export.checkpoints import checkpoint_of
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.models.catalogue import names, read_model
-from planner.request.plan import Plan, parse_plan
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.search import resolve
+from planner.strategies import parse_plan
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, numbered
 from planner.tensorrt.runner.errors import InputError

@@ -13,8 +13,8 @@ import planner
 from planner.placement.orders import group_masks, group_ranks, nested, orders
 from planner.placement.seating import _Seating, seat
 from planner.placement.traffic import Message, traffic_of
-from planner.request.plan import parse_plan
 from planner.request.subset import best_subset, read_machine
+from planner.strategies import parse_plan
 
 KINDS = {"tp": "all_reduce", "ulysses": "all_to_all", "ring": "send_recv", "cfg": "all_gather"}
 HEAVY = {axis: (Message(kind, 8.0 * 2**20, 40),) for axis, kind in KINDS.items()}
@@ -191,7 +191,7 @@ def test_traffic_counts_what_a_program_sends():
     """Two all-reduces a layer: 32 layers of a decoder, once a token."""
     from generators import asked
 
-    from planner.lowering.lower import lower
+    from planner.lowering import lower
 
     scenario = asked("llama-3.1-8b", gpus=2, output_tokens=4)
     sent = traffic_of(lower(scenario.model, scenario.workload, parse_plan("tp2")))

@@ -13,13 +13,13 @@ from costmodels.program.ops import Loop, Matmul
 from costmodels.tables import headroom
 from costmodels.timeline import cost
 from planner import api
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.models import names, read_model
-from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.evaluate import memory_of, outer_parameters, room
 from planner.search.plans import objections, plans
 from planner.search.search import judge, price, resolve
+from planner.strategies import parse_plan
 from topology.base import InputError
 
 DECODERS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-27b", "gpt-oss-20b")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from costmodels.estimate import Basis
 from planner.advice.explain import advice, difference, too_close
 from planner.rendering import report
-from planner.request.plan import parse_plan
 from planner.search.outcome import APART, UNCERTAINTY, PlanEstimate
 from planner.search.search import Recommendation, judge
+from planner.strategies import parse_plan
 from topology.base import counted, format_seconds
 
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)

@@ -20,10 +20,10 @@ from planner.export import files as harness
 from planner.export.export import BACKENDS, export, files
 from planner.export.tables import checkpoints, cpp
 from planner.export.tensorrt import tensorrt_folder
-from planner.lowering.lower import lower
-from planner.request.plan import parse_plan
+from planner.lowering import lower
 from planner.request.request import Request
 from planner.search.search import price, resolve
+from planner.strategies import parse_plan
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.sizes import enqueue
 from topology.base import IllegalPlanError, InputError, format_bytes

@@ -17,9 +17,9 @@ import pytest
 from planner.export.files import write_folder
 from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
-from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.search import price, resolve
+from planner.strategies import parse_plan
 from validate.reference import shrink
 
 STUB = Path(__file__).parent.parent / "cppstubs" / "NvInfer.h"

@@ -7,10 +7,10 @@ from planner.advice.tensorrt_refusals import footnotes
 from planner.engines.tables import allowed
 from planner.engines.tensorrt import cautions, nearest_that_run, obstacles
 from planner.engines.tensorrt_table import read_version
-from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.plans import objections, plans
 from planner.search.search import find, resolve
+from planner.strategies import parse_plan
 from topology.base import InputError
 from topology.catalogue import find_hardware
 

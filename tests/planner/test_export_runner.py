@@ -18,9 +18,9 @@ from planner.engines.tables import allowed
 from planner.export.files import write_folder
 from planner.export.tables import runner
 from planner.export.tensorrt import tensorrt_folder
-from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.search import price, resolve
+from planner.strategies import parse_plan
 from planner.tensorrt.runner import __main__ as running
 from planner.tensorrt.runner import harness, library
 from planner.tensorrt.runner.build import Options, build

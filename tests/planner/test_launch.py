@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from planner.engines.launch import launches, load_engines
 from planner.engines.tables import engines
 from planner.models import names, read_model
-from planner.request.plan import AXES, Plan, parse_plan
+from planner.request.plan import Plan
+from planner.strategies import axes, parse_plan
 from topology.catalogue import Precision
 
 ENGINES = engines()
@@ -114,7 +115,7 @@ def test_a_parallel_decode_is_asked_for():
 
 @given(
     model=st.sampled_from(MODELS),
-    axes=st.lists(st.sampled_from(AXES), unique=True, max_size=3),
+    axes=st.lists(st.sampled_from(axes()), unique=True, max_size=3),
     degrees=st.lists(st.sampled_from([2, 3, 4, 8]), min_size=3, max_size=3),
     vae=st.sampled_from([1, 1, 2]),
 )
@@ -134,7 +135,7 @@ def test_a_line_says_every_degree_or_there_is_none(model, axes, degrees, vae):
 @pytest.mark.parametrize("engine", ENGINES.engines, ids=lambda engine: engine.title)
 def test_engines_name_their_source_and_known_axes(engine):
     assert engine.source.strip()
-    assert set(engine.axes) <= set(AXES)
+    assert set(engine.axes) <= set(axes())
     assert set(engine.only) <= set(engine.axes)
     assert set(engine.alone) <= set(engine.axes)
     assert set(engine.several.never) <= set(engine.axes)

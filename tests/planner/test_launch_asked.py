@@ -10,9 +10,9 @@ from planner.engines.tables import engines
 from planner.engines.told import Asked, asked_of, hosts_of
 from planner.export.export import files
 from planner.models import known_as, names, read_model
-from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.search import Scenario, launch_of, resolve, single_plan
+from planner.strategies import parse_plan
 from topology.base import InputError
 
 PLANS = {"flux.1-dev": "ulysses4", "wan2.1-14b": "ulysses4", "llama-3.1-8b": "tp4"}

@@ -9,8 +9,9 @@ from generators import made, priced
 
 import planner
 from costmodels.estimate import Basis
-from planner.request.plan import Plan, parse_plan
+from planner.request.plan import Plan
 from planner.search.outcome import UNCERTAINTY, WORDS, Rejected
+from planner.strategies import parse_plan
 
 KEYS = {
     "model": str,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.placement.placement import fabrics
-from planner.request.plan import Plan, parse_plan
-from planner.search.plans import ORDER
+from planner.request.plan import Plan
+from planner.strategies import parse_plan, strategies
 from topology.base import TopologyError
 from topology.catalogue import find_hardware
 
@@ -71,7 +71,7 @@ def test_what_does_not_fit_the_hosts_is_refused(plan, nodes):
 
 @st.composite
 def plans_of_powers(draw):
-    names = draw(st.lists(st.sampled_from(ORDER), unique=True, min_size=1, max_size=3))
+    names = draw(st.lists(st.sampled_from(list(strategies())), unique=True, min_size=1, max_size=3))
     return Plan(tuple((name, 2 ** draw(st.integers(1, 3))) for name in names))
 
 

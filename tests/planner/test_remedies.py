@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.advice.remedies import would_fit
-from planner.request.plan import Plan, parse_plan
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.evaluate import peak_of
 from planner.search.outcome import PlanEstimate
 from planner.search.plans import nearest
 from planner.search.search import find, judge, resolve, search, single_plan
+from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, counted
 
 CASES = [

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.tables import profile_for
-from planner.request.plan import Plan, parse_plan
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.counts import counts_up_to
 from planner.search.evaluate import room
 from planner.search.outcome import PlanEstimate, Rejected
 from planner.search.plans import nearest, objections, plans
 from planner.search.search import TIE, find, judge, rank, search, shortened, single_plan
+from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError, format_bytes
 
 OBJECTIVES = ("latency", "throughput", "memory", "cost")

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.program.ops import Attention, Collective, LinearAttention, Loop, Matmul, SendReceive
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.models import read_model
 from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower
-from planner.request.plan import Plan, parse_plan
+from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.plans import objections, plans
 from planner.search.remarks import remarks
+from planner.strategies import parse_plan
 
 TOKENS, QUERY, GROUPS, SIZE, ITEM = 4096, 32, 8, 128, 2
 

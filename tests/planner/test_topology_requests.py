@@ -10,8 +10,8 @@ from machinetexts import MIXED, crossed_pairs, far_apart, matrix, two_sockets
 import planner
 from costmodels.collectives import collective_time
 from planner.command.cli import main
-from planner.request.plan import parse_plan
 from planner.request.subset import read_machine
+from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 
 PAIR = matrix(2, lambda a, b: "PHB")

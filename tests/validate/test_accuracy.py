@@ -13,7 +13,7 @@ import pytest
 
 from costmodels.collectives.parameters import link_class
 from planner.models import read_model
-from planner.request.plan import parse_plan
+from planner.strategies import parse_plan
 from topology.base import MIB, InputError
 from topology.catalogue import all_devices, all_hardware
 from validate.__main__ import main

@@ -7,9 +7,9 @@ import pytest
 import testmodels
 
 from costmodels.program.ops import Collective, Part, SendReceive, Tensor, Weight
-from planner.lowering.lower import lower
-from planner.request.plan import parse_plan
+from planner.lowering import lower
 from planner.search.plans import objections
+from planner.strategies import parse_plan
 from validate.reference import DeadlockError, execute, run_plan
 from validate.reference.weights import Source
 

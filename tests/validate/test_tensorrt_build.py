@@ -14,10 +14,11 @@ from engines import FAST, TRT, fresh, share, written
 from readback import read_back
 
 from planner.engines.tensorrt import obstacles
-from planner.lowering.lower import lower
-from planner.request.plan import Plan, parse_plan
+from planner.lowering import lower
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.search import resolve
+from planner.strategies import parse_plan
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.assemble import assemble
@@ -175,8 +176,8 @@ def test_a_layer_that_the_library_does_not_add_is_named_with_the_cause():
 FULL = """
 import resource, time
 from engines import TRT, fresh
-from planner.lowering.lower import lower
-from planner.request.plan import parse_plan
+from planner.lowering import lower
+from planner.strategies import parse_plan
 from planner.request.request import Request
 from planner.search.search import resolve
 from planner.tensorrt.document import arrays_of, counts, document_of

@@ -15,9 +15,9 @@ from readback import read_back
 
 from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
-from planner.request.plan import parse_plan
 from planner.request.request import Request
 from planner.search.search import price, resolve
+from planner.strategies import parse_plan
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe
 from planner.tensorrt.runner import harness

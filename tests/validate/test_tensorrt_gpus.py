@@ -9,7 +9,7 @@ import testmodels
 from engineruns import setup
 from gpuruns import LIMIT_S, one_rank
 
-from planner.request.plan import parse_plan
+from planner.strategies import parse_plan
 from validate.reference import run_plan
 
 

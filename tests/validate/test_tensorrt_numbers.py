@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from costmodels.program.ops import Collective, Loop, Matmul, Part, Tensor, Weight
-from planner.lowering.lower import lower
-from planner.request.plan import parse_plan
+from planner.lowering import lower
 from planner.search.plans import objections
+from planner.strategies import parse_plan
 from planner.tensorrt.document import arrays_of, counts, document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.products import product

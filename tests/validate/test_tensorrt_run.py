@@ -13,8 +13,8 @@ import pytest
 import testmodels
 from engineruns import Quiet, Setup, free_port, job, place, setup
 
-from planner.lowering.lower import lower
-from planner.request.plan import parse_plan
+from planner.lowering import lower
+from planner.strategies import parse_plan
 from planner.tensorrt.document import document_of
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner import meeting, watch

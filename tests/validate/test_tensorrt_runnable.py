@@ -6,7 +6,7 @@ import pytest
 from engines import FAST, TRT, share
 
 from planner.engines.tensorrt import obstacles
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.models import read_model
 from planner.request.request import Request
 from planner.search.plans import objections, plans

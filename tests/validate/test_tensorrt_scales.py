@@ -8,8 +8,9 @@ import pytest
 import testmodels
 
 from planner.command.cli import main
-from planner.lowering.lower import lower
-from planner.request.plan import Plan, parse_plan
+from planner.lowering import lower
+from planner.request.plan import Plan
+from planner.strategies import parse_plan
 from planner.tensorrt.network import Recipe, networks
 from planner.tensorrt.runner.harness import Source
 from planner.tensorrt.runner.weights import drawn, learned_drawn, named

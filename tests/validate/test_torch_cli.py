@@ -9,8 +9,8 @@ import pytest
 import testmodels
 
 from planner.models import read_model
-from planner.request.plan import parse_plan
 from planner.search.plans import objections
+from planner.strategies import parse_plan
 from topology.base import InputError
 from validate.cli import add
 from validate.plans import host, report, system

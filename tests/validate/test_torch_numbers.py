@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import testmodels
 
-from planner.request.plan import parse_plan
 from planner.search.plans import objections
+from planner.strategies import parse_plan
 from validate.launch import Limits, begin, find_place, launch
 from validate.plans import system
 

@@ -17,9 +17,9 @@ from costmodels.program.ops import (
     Span,
     Tensor,
 )
-from planner.lowering.lower import lower
-from planner.request.plan import parse_plan
+from planner.lowering import lower
 from planner.search.plans import objections
+from planner.strategies import parse_plan
 from validate.reference import functions as reference
 from validate.reference.weights import Source
 

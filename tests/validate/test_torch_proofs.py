@@ -16,7 +16,7 @@ import testmodels
 torch = pytest.importorskip("torch")
 
 from costmodels.program.ops import Matmul  # noqa: E402
-from planner.request.plan import parse_plan  # noqa: E402
+from planner.strategies import parse_plan  # noqa: E402
 from validate.launch import Place, begin  # noqa: E402
 from validate.launch.system import free_port  # noqa: E402
 from validate.plans.cases import Case, look_up  # noqa: E402
@@ -201,7 +201,7 @@ def test_replicas_draw_their_own_samples_of_one_batch():
 
 
 def _program(work, plan):
-    from planner.lowering.lower import lower
+    from planner.lowering import lower
 
     return lower(testmodels.flux, work, parse_plan(plan))
 

@@ -6,9 +6,9 @@ from functools import cache
 from typing import Any, Final, Literal, cast
 
 from planner.api import request_of
-from planner.request.plan import parse_plan
 from planner.search.outcome import PlanEstimate
 from planner.search.search import price, resolve
+from planner.strategies import parse_plan
 from validate.accuracy.figures import read_table
 
 COLUMNS: Final = (

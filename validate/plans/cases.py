@@ -8,10 +8,11 @@ from typing import Final, Literal, cast, get_args
 from planner.engines.deployment import Deployment, deployment_of
 from planner.models import read_model
 from planner.models.architecture import Model
-from planner.request.plan import Plan, parse_plan
+from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request, TowerHabit
 from planner.request.workload import Workload
 from planner.search.evaluate import workload_of
+from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, unknown
 from topology.catalogue import Precision
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from planner.request.plan import parse_plan
 from planner.request.request import LARGEST
+from planner.strategies import parse_plan
 from topology.base import InputError
 from topology.catalogue import by_product, gpu_names
 from validate.plans.cases import RUNNABLE, Case

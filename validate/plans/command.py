@@ -9,8 +9,8 @@ from typing import Final
 
 from costmodels.tables import profile_for
 from planner.models import read_model
-from planner.request.plan import parse_plan
 from planner.search.plans import objections
+from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 from validate.launch import Place, find_place, is_rank
 from validate.plans import system

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels import memory
 from costmodels.timeline import Cost, cost
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.search.evaluate import running
 from validate.plans.cases import Case, look_up
 from validate.plans.measured import Measured

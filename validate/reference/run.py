@@ -20,7 +20,7 @@ from costmodels.program.ops import (
     SendReceive,
     Tensor,
 )
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload

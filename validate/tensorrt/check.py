@@ -16,7 +16,7 @@ import numpy as np
 from planner.advice.tensorrt_refusals import refuse_barred
 from planner.engines.tables import allowed
 from planner.export.tensorrt import one_token, tensorrt_folder
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.search.plans import objections
 from planner.search.search import Scenario, price

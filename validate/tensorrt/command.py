@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from planner.request.plan import parse_plan
+from planner.strategies import parse_plan
 from topology.base import InputError
 from validate.launch import Place, find_place, is_rank
 from validate.plans import system

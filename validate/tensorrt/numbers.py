@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from planner.export.tensorrt import one_token
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload

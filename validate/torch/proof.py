@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from costmodels.program.ops import Collective, Loop, Program, SendReceive
-from planner.lowering.lower import lower
+from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload

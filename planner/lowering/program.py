@@ -1,0 +1,91 @@
+"""From a model, a request and a plan to the program of one rank."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from costmodels.program.emit import total_rows
+from costmodels.program.ops import Loop, Program, Tensor
+from planner.lowering import decoder, diffusion
+from planner.lowering.blocks import block, state_name
+from planner.lowering.variants import (
+    with_gathered_rings,
+    with_scattered_inputs,
+    with_wide_collectives,
+)
+from planner.lowering.work import Layers, RankWork, work_of
+from planner.models.architecture import Block, Model
+from planner.request.plan import Plan
+from planner.request.workload import Workload
+from planner.strategies import pipeline
+
+
+def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None) -> Program:
+    """Write down what one rank does.
+
+    Parameters
+    ----------
+    plan : legal for this model and request (see `planner.search.plans.objections`).
+    stage : of the pipeline; the heaviest one where it is left out.
+    """
+    work = _with_layers(work_of(model, workload, plan), stage)
+    loops: tuple[Loop, ...]
+    if model.kind == "decoder":
+        loops = (decoder.prefill(work), decoder.decode(work, decoder.mean_length(work)))
+        inputs = decoder.inputs(work)
+        output = Tensor("output", (work.share.batch, 1, model.vocabulary))
+    else:
+        loops = _diffusion(work, plan.vae)
+        inputs = diffusion.inputs(work)
+        output = diffusion.latents(work)
+    program = Program(axes=plan.axes, stages=loops, inputs=inputs, output=output)
+    if workload.scattered_inputs:
+        program = with_scattered_inputs(program)
+    if workload.gathered_rings:
+        program = with_gathered_rings(program)
+    return with_wide_collectives(program) if workload.wide_collectives else program
+
+
+def decode_step(model: Model, workload: Workload, plan: Plan, stage: int) -> Loop:
+    """Write down one step of a decoder over a cache as long as the prompt."""
+    work = _with_layers(work_of(model, workload, plan), stage)
+    return decoder.decode(work, workload.length(model.streams[0].name))
+
+
+def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:
+    ahead = any(work.cached(stream.name) for stream in work.model.streams)
+    return (
+        diffusion.text_encode(work),
+        *([diffusion.text_tower(work)] if ahead else []),
+        diffusion.denoise(work),
+        diffusion.vae_decode(work, vae),
+    )
+
+
+def _with_layers(work: RankWork, stage: int | None) -> RankWork:
+    """Give a rank the layers of its stage of the pipeline."""
+    blocks, degree = work.model.blocks, work.share.stages
+    if degree == 1:
+        return replace(work, layers=[(layer, 0) for layer in blocks])
+    costs = [_cost(work, layer) for layer in blocks]
+    cuts = [pipeline.stage(blocks, costs, degree, index) for index in range(degree)]
+    index = _heaviest(cuts, blocks, costs) if stage is None else stage
+    return replace(work, layers=cuts[index], stage=index)
+
+
+def _heaviest(cuts: Sequence[Layers], blocks: Sequence[Block], costs: Sequence[float]) -> int:
+    cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
+    loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
+    return max(range(len(loads)), key=loads.__getitem__)
+
+
+def _cost(work: RankWork, layer: Block) -> float:
+    """Count the arithmetic of one layer, for balancing stages."""
+    state = {}
+    for tower in layer.towers:
+        rows = total_rows([work.spans[stream] for stream in tower.streams])
+        shape = (work.share.batch, rows, tower.hidden)
+        state[tower.streams] = Tensor(state_name(tower.streams), shape)
+    body = Loop(name=layer.name, count=1, body=tuple(block(work, layer, state)))
+    return float(sum(np.mean(getattr(op, "flop", 0.0)) for op in body.walk()))

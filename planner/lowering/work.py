@@ -1,0 +1,117 @@
+"""One rank's work, before it is written down as operations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal, cast
+
+from costmodels.program.emit import Emits
+from costmodels.program.ops import Part, Span, Tensor, Weight
+from planner.models.architecture import Block, Model
+from planner.request.plan import Plan
+from planner.request.workload import Workload
+from planner.strategies import SequenceStrategy, strategies
+from planner.strategies.attention import attend_here
+from planner.strategies.base import Attend, AttentionCall, Share
+from planner.strategies.sequence import span_of
+
+WEIGHT_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
+"""Bytes a weight; NVFP4 has 4 bits and one 8-bit scale for every 16 of them."""
+Layers = Sequence[tuple[Block, int]]
+"""Blocks with the layers that a rank holds of each, and the number of the first of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWork:
+    """The model, the request, a rank's share of it and what ranks exchange in attention.
+
+    layers, stage : of its stage in the pipeline, and which stage that is.
+    memory : what a layer does with keys and values: ``load`` those of streams that were run ahead,
+    ``store`` its own for later, or ``append`` its own to those stored.
+    """
+
+    model: Model
+    workload: Workload
+    share: Share
+    spans: Mapping[str, Span]
+    attend: Attend
+    layers: Layers = ()
+    stage: int = 0
+    memory: Literal["load", "store", "append"] = "load"
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the rank is in the last stage of the pipeline."""
+        return self.stage == self.share.stages - 1
+
+    def weight(
+        self,
+        name: str,
+        rows: Sequence[Part],
+        columns: Sequence[Part],
+        split: Literal["none", "rows", "columns"] = "columns",
+        experts: int = 1,
+    ) -> Weight:
+        """Name a layer's matrix and its cut over the ranks that share the layer."""
+        return Weight(
+            name=name,
+            rows=tuple(rows),
+            columns=tuple(columns),
+            split=split,
+            degree=self.share.tensor,
+            experts=experts,
+            itemsize=WEIGHT_BYTES[self.workload.precision],
+        )
+
+    def cached(self, stream: str) -> bool:
+        """Whether the keys and values of a stream are computed once, ahead of the steps."""
+        tower = self.workload.text_tower
+        once = tower == "once" or (tower == "usual" and self.share.stages == 1)
+        return self.memory == "load" and once and stream in self.model.reuses
+
+
+def share_of(workload: Workload, plan: Plan) -> Share:
+    """Divide a request along the axes of a plan."""
+    share = Share(batch=workload.batch, passes=workload.passes)
+    for name, degree in plan.axes:
+        share = strategies()[name].divide(share, degree)
+    return share
+
+
+def work_of(model: Model, workload: Workload, plan: Plan) -> RankWork:
+    """Put together what lowering needs; the plan is taken to be legal."""
+    share = share_of(workload, plan)
+    spans = {
+        stream.name: span_of(model, stream, workload.length(stream.name), share)
+        for stream in model.streams
+    }
+    return RankWork(
+        model=model, workload=workload, share=share, spans=spans, attend=_exchanges(share)
+    )
+
+
+def _exchanges(share: Share) -> Attend:
+    """Nest the exchanges, the outermost axis innermost; keys that are all here need none."""
+    exchange: Attend = attend_here
+    for name, degree in share.sequence:
+        strategy = cast(SequenceStrategy, strategies()[name])
+        exchange = partial(strategy.attend, degree=degree, inner=exchange)
+
+    def attend(call: AttentionCall) -> Emits[list[Tensor]]:
+        cut = any(span.axes for entry in call.entries if entry.has_keys for span in entry.spans)
+        result = yield from (exchange if cut else attend_here)(call)
+        return result
+
+    return attend
+
+
+def context_widths(model: Model, stream: str) -> list[int]:
+    """List the widths at which towers read a stream that is the same at every layer, each once."""
+    crosses = [cross for tower in model.towers for cross in tower.cross]
+    return list(dict.fromkeys(cross.width for cross in crosses if cross.context == stream))
+
+
+def context_name(model: Model, stream: str, width: int) -> str:
+    """Name such a stream as an input; the name has the width where it is not the first."""
+    first = context_widths(model, stream)[0]
+    return f"context.{stream}" if width == first else f"context.{stream}.{width}"

@@ -1,0 +1,156 @@
+"""Attention on one rank, by softmax or by sums over keys: where every exchange ends.
+
+The state of linear attention is a sum over keys, so that ranks with different rows need not see
+each other's keys: they can add up their states, which are the same size however long the sequence
+is, as vLLM-Omni does for SANA-Video [1]_. xDiT's ring sends keys and values round and sums as they
+arrive [2]_.
+
+References
+----------
+.. [1] vLLM-Omni, vllm_omni/diffusion/models/sana_video/transformer_sana_video.py
+.. [2] xDiT, xfuser/core/long_ctx_attention/ring/ring_flash_attn.py, for SANA
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.program.emit import Emits, concat_rows, split_features, split_rows
+from costmodels.program.ops import Attention, LinearAttention, Span, Tensor
+from planner.strategies.base import AttentionCall
+from planner.strategies.sequence import is_cut
+
+STATE_BYTES = 4
+"""Bytes of a number of the state, which is kept in 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys with values of some entries, and the spans of their rows."""
+
+    tensors: list[Tensor]
+    spans: tuple[Span, ...]
+
+
+def attend_here(call: AttentionCall) -> Emits[list[Tensor]]:
+    """Emit attention over the rows that are here: where every exchange ends."""
+    query, keys = yield from queries_and_keys(call)
+    both = yield from concat_rows(keys, f"{call.name}.kv")
+    if call.linear:
+        state = yield from sum_of_keys(call, both, f"{call.name}.state")
+        result = yield from read_sums(call, query, state)
+    else:
+        spans = query_spans(call), tuple(s for e in call.entries if e.has_keys for s in e.spans)
+        out = yield from fused_attention(call, query, both, *spans)
+        result = yield from results_of(call, out)
+    return result
+
+
+def queries_and_keys(call: AttentionCall) -> Emits[tuple[Tensor, list[Tensor]]]:
+    """Emit the queries of all rows as one tensor; and keys with values of each entry.
+
+    Returns
+    -------
+    queries ``[batch, rows, heads * size]``, and ``[batch, rows, keys | values]`` an entry with keys
+    """
+    queries: list[Tensor] = []
+    keys: list[Tensor] = []
+    for number, entry in enumerate(call.entries):
+        name = f"{call.name}.{number}"
+        both = 2 * call.key_value.units * call.key_value.size
+        if entry.has_queries and entry.has_keys:
+            widths = (call.query.units * call.query.size, both)
+            query, key = yield from split_features(
+                entry.tensor, widths, (f"{name}.q", f"{name}.kv")
+            )
+            queries.append(query)
+            keys.append(key)
+        elif entry.has_queries:
+            queries.append(entry.tensor)
+        else:
+            keys.append(entry.tensor)
+    query = yield from concat_rows(queries, f"{call.name}.q")
+    return query, keys
+
+
+def query_spans(call: AttentionCall) -> tuple[Span, ...]:
+    """List the spans of the rows with queries, in order."""
+    return tuple(span for entry in call.entries if entry.has_queries for span in entry.spans)
+
+
+def keys_apart(call: AttentionCall, keys: Sequence[Tensor], axis: str) -> tuple[Keys, Keys]:
+    """Tell the keys whose rows are cut along an axis from those that every rank has."""
+    entries = [entry for entry in call.entries if entry.has_keys]
+    kinds = (is_cut, lambda entry, axis: not is_cut(entry, axis))
+    cut, whole = (
+        Keys(
+            tensors=[key for e, key in zip(entries, keys, strict=True) if belongs(e, axis)],
+            spans=tuple(span for e in entries if belongs(e, axis) for span in e.spans),
+        )
+        for belongs in kinds
+    )
+    return cut, whole
+
+
+def results_of(call: AttentionCall, out: Tensor) -> Emits[list[Tensor]]:
+    """Give the entries with queries their part of the result, one tensor an entry."""
+    asking = [entry for entry in call.entries if entry.has_queries]
+    rows = [entry.tensor.shape[1] for entry in asking]
+    names = [f"{call.name}.out{number}" for number in range(len(asking))]
+    result = yield from split_rows(out, rows, names)
+    return result
+
+
+def keys_and_values(call: AttentionCall, both: Tensor) -> Emits[list[Tensor]]:
+    """Emit keys and values apart, which lie side by side in `both`."""
+    width = call.key_value.units * call.key_value.size
+    views = yield from split_features(both, (width, width), (f"{both.name}.k", f"{both.name}.v"))
+    return views
+
+
+def fused_attention(
+    call: AttentionCall,
+    query: Tensor,
+    both: Tensor,
+    asking: tuple[Span, ...],
+    answering: tuple[Span, ...],
+) -> Emits[Tensor]:
+    """Emit one fused attention of `query` over keys and values lying side by side in `both`."""
+    key, value = yield from keys_and_values(call, both)
+    out = Tensor(f"{call.name}.out", query.shape, query.itemsize)
+    split = any(span.axes for span in asking)
+    yield Attention(
+        q=query,
+        k=key,
+        v=value,
+        out=out,
+        heads=call.heads,
+        key_value_heads=call.key_value_heads,
+        size=call.size,
+        query_spans=asking,
+        key_spans=answering,
+        causal=call.causal,
+        window=call.window,
+        pairs=0.5 if call.causal and split else 1.0,
+    )
+    return out
+
+
+def sum_of_keys(call: AttentionCall, both: Tensor, name: str) -> Emits[Tensor]:
+    """Emit the state of keys and values that lie side by side in `both`."""
+    key, value = yield from keys_and_values(call, both)
+    shape = (both.shape[0], call.key_value_heads, call.size, call.size + 1)
+    out = Tensor(name, shape, STATE_BYTES)
+    yield LinearAttention(
+        part="sum", inputs=(key, value), out=out, heads=call.key_value_heads, size=call.size
+    )
+    return out
+
+
+def read_sums(call: AttentionCall, query: Tensor, state: Tensor) -> Emits[list[Tensor]]:
+    """Emit what the queries find in a state; one result for every entry with queries."""
+    out = Tensor(f"{call.name}.out", query.shape, query.itemsize)
+    yield LinearAttention(
+        part="read", inputs=(query, state), out=out, heads=call.heads, size=call.size
+    )
+    result = yield from results_of(call, out)
+    return result
