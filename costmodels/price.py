@@ -6,9 +6,8 @@ from typing import Literal, assert_never
 
 import numpy as np
 
+from costmodels.collectives import CurveCalibration, collective_time, supports
 from costmodels.collectives import basis as collective_basis
-from costmodels.collectives import collective_time, supports
-from costmodels.collectives.calibration import CurveCalibration
 from costmodels.estimate import Basis
 from costmodels.kernels import (
     attention_basis,

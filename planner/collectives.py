@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from costmodels.collectives import basis, choose, collective_time
-from costmodels.collectives.calibration import Calibration
+from costmodels.collectives import Calibration, basis, choose, collective_time
 from costmodels.tables import profile_for
 from topology.base import InputError, counted, format_bytes, format_seconds, parse_bytes
 from topology.catalogue import Fabric, Network, find_hardware

@@ -1,30 +1,55 @@
-"""How long a collective takes: `collective_time`, `choose`, `basis`.
+"""How long a collective takes: `collective_time`, `choose`, `basis`, `supports`.
 
 * operations   the collectives, what their size means, the least they must move
-* curve        one form for all protocols and kernels
-* ring, tree, nvls, nvls_tree, collnet, pat, pairwise, oneshot, twoshot, multishot, symmetric
-               one algorithm each: which bytes move in how many steps
+* curve, parameters   one form for all protocols and kernels; curves with their sources
 * network      what a step and a byte cost between nodes
-* tuning       NCCL's own choice of algorithm and protocol
-* build, plan  the models of a fabric, and which of them prices which size
-* engines, launch   kernels of serving engines, and what the host adds
-* parameters, catalogue   tables of fitted curves, with their sources
+* algorithms   one a file: which bytes move in how many steps, and what that needs
+* tuning, choice   what NCCL believes of each, and what it takes for which size
+* measured     curves and times of one machine
+* engines, settings   kernels of serving engines; how the library is run
+* pricing, calls   a price for every size; the public face
+* tables       the files that ship
 """
 
-from costmodels.collectives.operations import OPS, Collective, Op, least_bytes
-from costmodels.collectives.price import basis, choose, collective_time, supports
-from costmodels.collectives.settings import ALGORITHMS, LAUNCHES, Settings
+from costmodels.collectives.algorithms import Algorithm
+from costmodels.collectives.calls import basis, choose, collective_time, supports
+from costmodels.collectives.measured import Calibration, CurveCalibration, Times
+from costmodels.collectives.operations import (
+    OPS,
+    PROTOCOLS,
+    Op,
+    WireProtocol,
+    least_bytes,
+    read_op,
+)
+from costmodels.collectives.settings import (
+    ALGORITHMS,
+    LAUNCHES,
+    Launch,
+    Settings,
+    read_algorithm,
+    read_launch,
+)
 
 __all__ = [
     "ALGORITHMS",
     "LAUNCHES",
     "OPS",
-    "Collective",
+    "PROTOCOLS",
+    "Algorithm",
+    "Calibration",
+    "CurveCalibration",
+    "Launch",
     "Op",
     "Settings",
+    "Times",
+    "WireProtocol",
     "basis",
     "choose",
     "collective_time",
     "least_bytes",
+    "read_algorithm",
+    "read_launch",
+    "read_op",
     "supports",
 ]

@@ -1,161 +1,193 @@
-"""Which model prices which message: NCCL's choice by size, kept monotone."""
+"""Which algorithm and protocol a message gets: NCCL's choice by size, in order over the links."""
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodels.collectives.build import Choice, build
-from costmodels.collectives.calibration import Calibration
-from costmodels.collectives.operations import PAIRWISE_OPS, PROTOCOLS, Amount, Op, WireProtocol
-from costmodels.collectives.tuning import Candidate, Numbers, candidates
-from topology.base import UncalibratedError
-from topology.catalogue import Fabric
+from costmodels.collectives.algorithms import BY_NAME, Algorithm, Pairwise
+from costmodels.collectives.measured import Calibration, library_of
+from costmodels.collectives.network import hop
+from costmodels.collectives.operations import PAIRWISE_OPS, PROTOCOLS, Op, WireProtocol
+from costmodels.collectives.pricing import Choice, Pricing, always, by_size, fastest
+from costmodels.collectives.tables import transports
+from costmodels.collectives.tuning import Candidate, Numbers, View
+from topology.base import BytesPerSecond, UncalibratedError
+from topology.catalogue import Fabric, pcie_bandwidth
 
 _OCTAVES: Final = 46
 _POINTS: Final = 8  # an octave
+_COMPARED: Final = 2.0 ** (np.arange(4 * 40) / 4)  # B, at which two links are compared
 
 
-class Priced(Protocol):
-    """A price for every size, and what stands behind it."""
-
-    def time(self, message_bytes: Amount) -> Amount: ...
-
-    def at(self, message_bytes: float) -> Choice: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Choices by size: `choices[i]` from `starts[i]` bytes on, the first from 0.
-
-    Where a choice leads to a shorter time than the one before had, smaller messages are capped
-    at it: more bytes never take less time, and who is short of the switch could pad.
-    """
-
-    choices: tuple[Choice, ...]
-    starts: tuple[float, ...]
-    ceilings: tuple[float, ...]  # s, the least that any later choice starts with
-
-    def at(self, message_bytes: float) -> Choice:
-        """Say what is used for a message of `message_bytes`."""
-        return self.choices[bisect_right(self.starts, message_bytes) - 1]
-
-    def time(self, message_bytes: Amount) -> Amount:
-        """Seconds for messages of `message_bytes`."""
-        if isinstance(message_bytes, np.ndarray):
-            seconds = np.empty_like(message_bytes, dtype=float)
-            index = np.searchsorted(np.array(self.starts), message_bytes, side="right") - 1
-            for i in sorted(set(index.ravel().tolist())):  # np.unique would load numpy.ma
-                here = index == i
-                found = self.choices[i].model.time(message_bytes[here])
-                seconds[here] = np.minimum(found, self.ceilings[i])
-            return seconds
-        i = bisect_right(self.starts, message_bytes) - 1
-        return min(self.choices[i].model.time(message_bytes), self.ceilings[i])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fastest:
-    """The best of several priced ways, each up to its own largest message."""
-
-    ways: tuple[Priced, ...]
-    limits: tuple[float, ...]
-
-    def at(self, message_bytes: float) -> Choice:
-        """Say what the fastest way uses for a message of `message_bytes`."""
-        usable = [
-            way for way, limit in zip(self.ways, self.limits, strict=True) if message_bytes <= limit
-        ]
-        return min(usable, key=lambda way: way.time(message_bytes)).at(message_bytes)
-
-    def time(self, message_bytes: Amount) -> Amount:
-        """Seconds for messages of `message_bytes`."""
-        if isinstance(message_bytes, np.ndarray):
-            times = [
-                np.where(message_bytes <= limit, way.time(message_bytes), np.inf)
-                for way, limit in zip(self.ways, self.limits, strict=True)
-            ]
-            best: NDArray[np.float64] = np.min(times, axis=0)
-            return best
-        return min(
-            way.time(message_bytes)
-            for way, limit in zip(self.ways, self.limits, strict=True)
-            if message_bytes <= limit
-        )
-
-
-def one(choice: Choice) -> Plan:
-    """Use one model for every size."""
-    return Plan(choices=(choice,), starts=(0.0,), ceilings=(np.inf,))
-
-
-def plan(steps: Sequence[tuple[float, Choice]]) -> Plan:
-    """Put choices in order of the size they start at, with the ceilings that keep order."""
-    ceilings = [np.inf]
-    for start, choice in reversed(steps[1:]):
-        ceilings.append(min(ceilings[-1], choice.model.time(start)))
-    return Plan(
-        choices=tuple(choice for _, choice in steps),
-        starts=(0.0, *(start for start, _ in steps[1:])),
-        ceilings=tuple(map(float, ceilings[::-1])),
+def build(
+    algorithm: type[Algorithm],
+    protocol: WireProtocol,
+    op: Op,
+    fabric: Fabric,
+    calibration: Calibration = None,
+) -> Choice:
+    """Make `algorithm` in `protocol` for `op` on `fabric`."""
+    fitted = library_of(calibration).get(fabric, algorithm.curve_name(protocol, fabric))
+    model = algorithm(
+        op=op,
+        fabric=fabric,
+        curve=fitted.curve,
+        hop=hop(fabric, transports(), protocol),
+        protocol=protocol,
     )
+    return Choice(model=model, fitted=fitted)
 
 
-def nccl_plan(
+def candidates(
+    op: Op, fabric: Fabric, numbers: Numbers, algorithm: type[Algorithm] | None = None
+) -> list[tuple[type[Algorithm], Candidate]]:
+    """Everything that NCCL would consider for `op` on `fabric`, of one algorithm or of all."""
+    view = View(fabric=fabric, numbers=numbers)
+    return [
+        (considered, candidate)
+        for considered in (BY_NAME.values() if algorithm is None else (algorithm,))
+        if not considered.obstacle(op, fabric)
+        for candidate in considered.candidates(op, view)
+    ]
+
+
+def nccl_pricing(
     op: Op,
     fabric: Fabric,
     numbers: Numbers,
-    algorithm: str = "",
+    algorithm: type[Algorithm] | None = None,
     calibration: Calibration = None,
     *,
     protocols: tuple[WireProtocol, ...] = PROTOCOLS,
-) -> Plan:
-    """Follow NCCL's choice of algorithm and protocol; `algorithm` leaves it the protocol only.
+) -> Pricing:
+    """Follow NCCL's choice, but take no longer than over a slower link of the same GPUs.
 
-    protocols : those it may take; any where none of them can run.
+    NCCL picks a protocol by what it believes of a link, and now and then picks worse on the
+    faster one; curves of two links come from different cards, too. Where both links were measured
+    on cards of their own (B200 has no PCIe, RTX PRO 6000 no NVLink) they are left as measured; and
+    so is an exchange of peers over root complexes that are known to be slower than host memory.
+
+    Parameters
+    ----------
+    algorithm : leaves NCCL the protocol only. protocols : those that it may take; any where none
+        of them can run.
+
+    Examples
+    --------
+    >>> from costmodels.collectives.tables import tuning
+    >>> from topology.catalogue import find_hardware
+    >>> bridge = find_hardware("rtx-a6000").fabric(2)
+    >>> near = nccl_pricing("all_reduce", bridge, tuning().at((2, 29)))
+    >>> far = nccl_pricing("all_reduce", over_pcie(bridge), tuning().at((2, 29)))
+    >>> near.time(65536.0) <= far.time(65536.0)
+    True
     """
-    if op in PAIRWISE_OPS:
-        return _pairwise_plan(op, fabric, numbers, calibration, protocols)
-    named = [c for c in candidates(op, fabric, numbers) if algorithm in ("", c.algorithm)]
-    able = [c for c in named if c.protocol in protocols] or named
-    if not able:
-        return one(build(algorithm, "Simple", op, fabric, calibration))
-    return plan([(size, _build(able[i], op, fabric, calibration)) for size, i in _switches(able)])
+
+    def over(links: Fabric) -> Pricing:
+        return _on_one_link(op, links, numbers, algorithm, calibration, protocols=protocols)
+
+    own = over(fabric)
+    if fabric.nodes > 1:
+        return own
+    times = own.time(_COMPARED)
+    ways = [own]
+    held_back = op == "all_to_all" and fabric.exchange > 0 and fabric.peer_to_peer
+    for slower in _slower(fabric):
+        if held_back and not slower.peer_to_peer:
+            continue  # root complexes may hold peers back more than host memory does
+        if algorithm is not None and algorithm.obstacle(op, slower):
+            continue
+        other = over(slower)
+        if _comparable(own, other) and np.any(other.time(_COMPARED) < times):
+            ways.append(other)
+    return fastest(ways)
 
 
-def _build(candidate: Candidate, op: Op, fabric: Fabric, calibration: Calibration) -> Choice:
+def _on_one_link(
+    op: Op,
+    fabric: Fabric,
+    numbers: Numbers,
+    algorithm: type[Algorithm] | None,
+    calibration: Calibration,
+    *,
+    protocols: tuple[WireProtocol, ...],
+) -> Pricing:
+    """Follow NCCL's choice of algorithm and protocol."""
+    if algorithm is Pairwise or (algorithm is None and op in PAIRWISE_OPS):
+        return _pairwise(op, fabric, numbers, calibration, protocols)
+    considered = candidates(op, fabric, numbers, algorithm)
+    allowed = [pair for pair in considered if pair[1].protocol in protocols] or considered
+    if algorithm is not None and not allowed:
+        built = (build(algorithm, each, op, fabric, calibration) for each in algorithm.protocols)
+        return fastest([always(choice) for choice in built])
+    steps = _switches([candidate for _, candidate in allowed])
+    return by_size([(size, _build(*allowed[i], op, fabric, calibration)) for size, i in steps])
+
+
+def _build(
+    algorithm: type[Algorithm],
+    candidate: Candidate,
+    op: Op,
+    fabric: Fabric,
+    calibration: Calibration,
+) -> Choice:
     try:
-        return build(candidate.algorithm, candidate.protocol, op, fabric, calibration)
+        return build(algorithm, candidate.protocol, op, fabric, calibration)
     except UncalibratedError:
-        return build(candidate.algorithm, "Simple", op, fabric, calibration)
+        return build(algorithm, "Simple", op, fabric, calibration)
 
 
-def _switches(able: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
+def _switches(considered: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
+    """Yield the sizes at which NCCL takes another candidate, and its number."""
     sizes = 2.0 ** (np.arange(_OCTAVES * _POINTS) / _POINTS)
-    best = np.argmin([candidate.price(sizes) for candidate in able], axis=0)
+    best = np.argmin([candidate.price(sizes) for candidate in considered], axis=0)
     yield 0.0, int(best[0])
     for (_, before), (size, now) in pairwise(zip(sizes, best, strict=True)):
         if now != before:
             yield float(size), int(now)
 
 
-def _pairwise_plan(
+def _pairwise(
     op: Op,
     fabric: Fabric,
     numbers: Numbers,
     calibration: Calibration,
     protocols: tuple[WireProtocol, ...],
-) -> Plan:
-    """NCCL sends small parts with flags in the data, up to a fixed size a peer."""
-    link = "pcie" if fabric.link == "pcie" else "nvlink"
-    parts = 1 if op == "send_recv" else fabric.ranks
-    limit = numbers[f"{link}_pairwise_ll"][0] * parts
-    large = build("pairwise", "Simple", op, fabric, calibration)
+) -> Pricing:
+    """Send small parts with flags in the data, as NCCL does up to a fixed size a peer."""
+    large = build(Pairwise, "Simple", op, fabric, calibration)
     if "LL" not in protocols:
-        return one(large)
-    small = build("pairwise", "LL", op, fabric, calibration)
-    return plan([(0.0, small), (cast(float, np.nextafter(limit, np.inf)), large)])
+        return always(large)
+    small = build(Pairwise, "LL", op, fabric, calibration)
+    limit = Pairwise.flagged_bytes(op, fabric, numbers)
+    return by_size([(0.0, small), (cast(float, np.nextafter(limit, np.inf)), large)])
+
+
+def over_pcie(fabric: Fabric) -> Fabric:
+    """Put the GPUs of a node on its PCIe slots instead of NVLink."""
+    slot = BytesPerSecond(pcie_bandwidth(fabric.pcie_generation))
+    return fabric.over_pcie(min(slot, fabric.bandwidth))
+
+
+def _slower(fabric: Fabric) -> Iterator[Fabric]:
+    """Yield what the same GPUs would talk over without their best link, and without the next."""
+    if fabric.link != "pcie":
+        if not fabric.pcie_generation:
+            return
+        fabric = over_pcie(fabric).across_sockets(on=False)
+        yield fabric
+    across = fabric.across_sockets(on=True)
+    if not fabric.crosses_sockets:
+        yield across
+    if fabric.peer_to_peer:
+        yield fabric.with_peers(on=False)
+        if across != fabric:
+            yield across.with_peers(on=False)
+
+
+def _comparable(own: Pricing, other: Pricing) -> bool:
+    """Whether one of the two is carried over from other GPUs, or both rest on the same curves."""
+    first, second = own.at(0.0).fitted, other.at(0.0).fitted
+    return first.carried or second.carried or first == second

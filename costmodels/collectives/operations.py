@@ -5,7 +5,7 @@ buffers. For all-gather and reduce-scatter that is the full array, for all-to-al
 scatter) the whole buffer of one rank (of the root).
 """
 
-from typing import Literal, Protocol, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,6 @@ WireProtocol = Literal["LL", "LL128", "Simple"]
 PROTOCOLS: tuple[WireProtocol, ...] = get_args(WireProtocol)
 
 Amount = TypeVar("Amount", float, NDArray[np.float64])
-
-
-class Collective(Protocol):
-    """Anything that can price a message: bytes in, seconds out, arrays element by element."""
-
-    def time(self, message_bytes: Amount) -> Amount: ...
 
 
 def read_op(name: str) -> Op:

@@ -6,7 +6,6 @@ them as times; but the *choice* follows from them, and measured times jump exact
 choice changes.
 """
 
-import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives.network import usable_bandwidth
-from costmodels.collectives.operations import PROTOCOLS, Op, WireProtocol, ring_steps
+from costmodels.collectives.operations import PROTOCOLS, WireProtocol
 from topology.base import parse
 from topology.catalogue import Fabric
 
@@ -45,9 +44,8 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One (algorithm, protocol) as NCCL sees it."""
+    """An algorithm in one protocol, as NCCL sees it."""
 
-    algorithm: str
     protocol: WireProtocol
     latency: float  # s
     per_byte: float  # s
@@ -86,22 +84,9 @@ def _numbers(tables: Mapping[str, Mapping[str, list[str]]]) -> Numbers:
     }
 
 
-def candidates(op: Op, fabric: Fabric, numbers: Numbers) -> list[Candidate]:
-    """Everything NCCL would consider for `op` on `fabric`."""
-    view = _View(fabric=fabric, numbers=numbers)
-    found = list(_ring(op, view))
-    if op == "all_reduce":
-        found += _tree(view)
-    if fabric.multicast and op in ("all_reduce", "all_gather", "reduce_scatter"):
-        found += _nvls(op, view)
-    if fabric.nodes == fabric.ranks > 1 and op in ("all_gather", "reduce_scatter"):
-        found += _pat(view)
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
-    """What NCCL makes of a fabric."""
+class View:
+    """What NCCL makes of a fabric, and the constants it rates it by."""
 
     fabric: Fabric
     numbers: Numbers
@@ -157,6 +142,12 @@ class _View:
     def channels(self) -> float:
         return max(1.0, self.bus / self.first(f"{self.generation}_channel"))
 
+    def protocols(self) -> Iterator[tuple[int, WireProtocol]]:
+        """Yield the protocols of these links, with their places in tables."""
+        for index, protocol in enumerate(PROTOCOLS):
+            if protocol != "LL128" or self.link != "pcie":
+                yield index, protocol
+
     def first(self, key: str) -> float:
         return self.numbers[key][0]
 
@@ -172,95 +163,3 @@ class _View:
         if self.hosts > 1 and algorithm == "ring":
             inside = max(inside, self.numbers["network_overhead"][protocol])
         return inside, outside
-
-
-def _ring(op: Op, view: _View) -> Iterator[Candidate]:
-    ranks, hosts = view.fabric.ranks, view.hosts
-    steps = ranks if op in ("broadcast", "reduce") else ring_steps(op, ranks)
-    crossings = ring_steps(op, hosts)
-    bus = view.bus
-    ceilings = (
-        min(view.cap("ll"), view.first("ring_ll") * bus),
-        min(view.channels * view.cap("ring_ll128"), view.first("ring_ll128") * bus),
-        bus,
-    )
-    for index, protocol in enumerate(PROTOCOLS):
-        if protocol == "LL128" and view.link == "pcie":
-            continue
-        inside, outside = view.step("ring", index)
-        latency = view.numbers["base_ring"][index]
-        travel = (steps - crossings) * inside + crossings * outside
-        if protocol == "Simple" and hosts > 1 and op == "all_reduce":
-            travel *= view.first("plateau")
-        yield Candidate(
-            algorithm="ring",
-            protocol=protocol,
-            latency=latency + travel,
-            per_byte=steps / ranks / ceilings[index],
-        )
-
-
-def _tree(view: _View) -> Iterator[Candidate]:
-    hosts = view.hosts
-    inside, channels = view.chain
-    bus = min(view.first("tree") * inside, channels * view.cap("tree"))
-    ll128 = view.numbers["tree_ll128"][min(hosts, 2) - 1]
-    ceilings = (
-        min(view.first("tree_ll") * bus, view.cap("ll")),
-        min(ll128 * bus, channels * view.cap("tree_ll128")),
-        bus,
-    )
-    for index, protocol in enumerate(PROTOCOLS):
-        if protocol == "LL128" and view.link == "pcie":
-            continue
-        inside, outside = view.step("tree", index)
-        travel = 2 * ((view.local - 1) * inside + math.floor(math.log2(hosts)) * outside)
-        yield Candidate(
-            algorithm="tree",
-            protocol=protocol,
-            latency=view.numbers["base_tree"][index] + travel,
-            per_byte=2 / ceilings[index],
-            correction=view.numbers[f"correction_{protocol.lower()}"],
-        )
-
-
-def _nvls(op: Op, view: _View) -> Iterator[Candidate]:
-    fabric, ranks = view.fabric, view.fabric.ranks
-    local = ranks // fabric.nodes
-    key = f"{view.generation}_nvls"
-    if key not in view.numbers or local < 3:
-        return
-    total = fabric.bandwidth * view.first("nvls_bus") * local / (local - 1)
-    speeds = view.numbers[f"{key}_channel"]
-    speed = next((s for s in speeds if s * local <= total), speeds[-1])
-    inside = speed * view.first(key) * (local - 1) / local
-    latency = view.first("nvlink_nvls")
-    if op == "all_reduce" and fabric.nodes > 1 and fabric.network is not None:
-        hop = view.first("network_nvls_tree")
-        network = usable_bandwidth(fabric, fabric.network) / local * (2 if fabric.nodes == 2 else 1)
-        channel = min(2 * inside, network, view.cap("nvls_tree"))
-        yield Candidate(
-            algorithm="nvls_tree",
-            protocol="Simple",
-            latency=latency + 2 * math.floor(math.log2(fabric.nodes)) * hop,
-            per_byte=ring_steps(op, ranks) / ranks / (channel * local),
-        )
-    elif fabric.nodes == 1:
-        channel = inside * (2 if op == "all_reduce" else (local - 1) / local)
-        yield Candidate(
-            algorithm="nvls",
-            protocol="Simple",
-            latency=latency,
-            per_byte=ring_steps(op, ranks) / ranks / (channel * local),
-        )
-
-
-def _pat(view: _View) -> Iterator[Candidate]:
-    ranks = view.fabric.ranks
-    travel = math.log2(ranks) * view.numbers["network_tree"][2] / 3.5
-    yield Candidate(
-        algorithm="pat",
-        protocol="Simple",
-        latency=view.first("base_pat") + travel + ranks * view.first("pat_rank"),
-        per_byte=(ranks - 1) / ranks / (view.first("pat") * view.bus),
-    )

@@ -30,10 +30,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, get_args
 
-from costmodels.collectives.calibration import CurveCalibration
-from costmodels.collectives.operations import OPS
+from costmodels.collectives import OPS, CurveCalibration, Times
+from costmodels.collectives.measured import read_times
 from costmodels.collectives.parameters import Fitted, read_fitted
-from costmodels.collectives.times import Times, read_times
 from costmodels.kernels.calibration import KernelCalibration
 from costmodels.kernels.parameters import (
     AttentionParameters,

@@ -262,7 +262,7 @@ def _log(name: str) -> str:
 
 
 def _compared(said: argparse.Namespace, subset: "Subset | None") -> str:
-    from costmodels.collectives.settings import read_launch  # noqa: PLC0415
+    from costmodels.collectives import read_launch  # noqa: PLC0415
     from planner import collectives  # noqa: PLC0415
     from validate.nccl_tests import compare  # noqa: PLC0415
     from validate.nccl_tests import shown as compared  # noqa: PLC0415

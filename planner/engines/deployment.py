@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from costmodels.collectives.settings import read_algorithm
+from costmodels.collectives import read_algorithm
 from costmodels.price import Target
 from costmodels.profiles.profile import Profile
 from costmodels.runtime import Runtime

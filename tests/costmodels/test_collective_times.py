@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.collectives import basis, choose, collective_time
-from costmodels.collectives.calibration import CurveCalibration
-from costmodels.collectives.settings import Settings
-from costmodels.collectives.times import Times
+from costmodels.collectives import CurveCalibration, Settings, Times, basis, choose, collective_time
 from costmodels.estimate import Basis
 from topology.catalogue import find_hardware
 

@@ -11,18 +11,40 @@ from hypothesis import strategies as st
 from costmodels.collectives import (
     ALGORITHMS,
     OPS,
+    Algorithm,
     Settings,
     basis,
     choose,
     collective_time,
     least_bytes,
+    supports,
 )
-from costmodels.collectives.build import build, obstacle
+from costmodels.collectives.algorithms import BY_NAME
+from costmodels.collectives.choice import build
 from costmodels.estimate import Basis
 from topology.base import InputError
 from topology.catalogue import Fabric, Network, NetworkKind
 
-NAMED = [algorithm for algorithm in ALGORITHMS if algorithm not in ("auto", "engine")]
+
+class Relay(Algorithm):
+    """A reduce and a broadcast, each down a chain of all ranks: not one that ships."""
+
+    name = "relay"
+    curves_of = "ring_simple"
+
+    def time(self, message_bytes):
+        steps = 2 * (self.fabric.ranks - 1)
+        crossings = 2 * (self.fabric.nodes - 1)
+        start = self.curve.start(steps - crossings, message_bytes)
+        inside = steps * self.curve.per_byte_on(self.fabric)
+        outside = crossings * self.hop.per_byte
+        streams = message_bytes * inside, message_bytes * outside
+        return self.hop.join(self.curve, start, crossings * self.hop.step, streams)
+
+
+NAMED = [*BY_NAME.values(), Relay]
+"""Every algorithm; the laws hold for one from outside as well."""
+NCCL_TAKES = ("ring", "tree", "nvls", "nvls_tree", "pat", "pairwise")
 PAIRS = ("all_to_all", "gather", "scatter", "send_recv")
 NETWORKS = get_args(NetworkKind)
 
@@ -70,9 +92,10 @@ sizes = st.one_of(st.just(0.0), st.floats(1.0, 1e12))
 def cases(draw, spread=None):
     """An operation, links, and how to run it: only what can be run."""
     op, fabric = draw(ops), draw(fabrics(spread=spread))
-    able = ["auto", "engine", *(name for name in NAMED if not obstacle(name, op, fabric))]
-    algorithm = draw(st.sampled_from(able))
-    older = [] if algorithm == "symmetric" else [(2, 18), (2, 20), (2, 22), (2, 27)]
+    possible = [algorithm for algorithm in NAMED if not algorithm.obstacle(op, fabric)]
+    algorithm = draw(st.sampled_from(["auto", "engine", *possible]))
+    since = (2, 18) if isinstance(algorithm, str) else algorithm.since
+    older = [release for release in [(2, 18), (2, 20), (2, 22), (2, 27)] if release >= since]
     settings = Settings(
         nccl=draw(st.sampled_from([(2, 29), *older])),
         launcher=draw(st.sampled_from(["process", "single"])),
@@ -157,11 +180,11 @@ def test_arrays_are_priced_like_numbers(case, launch, some):
 def test_nccl_is_no_worse_than_the_worst_protocol(op, size, fabric):
     """NCCL's choice is one of those it could make, whichever that is."""
     able = [
-        build(name, protocol, op, fabric).model.time(size)
-        for name in ("ring", "tree", "nvls", "nvls_tree", "pat", "pairwise")
-        if not obstacle(name, op, fabric)
-        for protocol in ("LL", "LL128", "Simple")
-        if protocol != "LL128" or (fabric.link != "pcie" and name in ("ring", "tree"))
+        build(algorithm, protocol, op, fabric).model.time(size)
+        for algorithm in map(BY_NAME.get, NCCL_TAKES)
+        if not algorithm.obstacle(op, fabric)
+        for protocol in algorithm.protocols
+        if protocol != "LL128" or fabric.link != "pcie"
     ]
 
     assert collective_time(op, size, fabric) <= max(able) * (1 + 1e-12)
@@ -194,9 +217,11 @@ def test_a_call_takes_no_less_than_its_replay(case, size):
 def test_every_time_has_a_choice_and_a_basis(case, size):
     op, fabric, how = case
     name, protocol = choose(op, size, fabric, **how)
+    algorithm = how["algorithm"]
+    algorithm = BY_NAME[name] if isinstance(algorithm, str) else algorithm
 
-    assert name in (NAMED if how["algorithm"] in ("auto", "engine") else [how["algorithm"]])
-    assert protocol in ("LL", "LL128", "Simple")
+    assert name == algorithm.name
+    assert protocol in algorithm.protocols
     assert basis(op, size, fabric, **how) > Basis.MEASURED
 
 
@@ -214,6 +239,24 @@ def test_one_more_gpu_is_no_cliff(op, size, ranks, architecture):
         return collective_time(op, size, fabric, algorithm="pairwise" if op in PAIRS else "ring")
 
     assert 0.6 * time(ranks) <= time(ranks + 1) <= 2.5 * time(ranks)
+
+
+def test_names_are_those_of_the_algorithms():
+    assert ("auto", *BY_NAME, "engine") == ALGORITHMS
+    assert all(BY_NAME[name].name == name for name in BY_NAME)
+
+
+def test_an_algorithm_from_outside_is_priced_as_its_formula_says():
+    fabric = Fabric(architecture="ampere", ranks=4, link="nvlink", bandwidth=300e9)
+    curve = build(BY_NAME["ring"], "Simple", "all_reduce", fabric).model.curve
+    seconds = collective_time("all_reduce", 2.0**30, fabric, algorithm=Relay)
+
+    assert seconds == Relay(fabric=fabric, curve=curve).time(2.0**30)
+    assert choose("all_reduce", 2.0**30, fabric, algorithm=Relay) == ("relay", "Simple")
+    assert seconds > collective_time("all_reduce", 2.0**30, fabric, algorithm="ring")
+    assert not supports("all_gather", Relay, fabric)
+    with pytest.raises(InputError, match="all_gather by relay: it serves all_reduce only"):
+        collective_time("all_gather", 2.0**20, fabric, algorithm=Relay)
 
 
 @pytest.mark.parametrize("size", [-1.0, math.nan, math.inf])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collectives import OPS, basis, choose, collective_time
-from costmodels.collectives.order import over_pcie
+from costmodels.collectives.choice import over_pcie
 from costmodels.collectives.tables import library
 from costmodels.estimate import Basis
 from topology.catalogue import Fabric, find_hardware, pcie_bandwidth

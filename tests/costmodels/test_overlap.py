@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.collectives.operations import OPS
+from costmodels.collectives import OPS
 from costmodels.overlap import hidden_share
 from costmodels.program.ops import Span
 from costmodels.program.rows import positions

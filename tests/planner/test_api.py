@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner
-from costmodels.collectives.operations import OPS
+from costmodels.collectives import OPS
 from topology.base import IllegalPlanError
 from topology.catalogue import all_hardware
 

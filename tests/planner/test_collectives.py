@@ -7,8 +7,7 @@ from generators import tried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.collectives import collective_time
-from costmodels.collectives.operations import OPS
+from costmodels.collectives import OPS, collective_time
 from planner.collectives import HEADERS, bus_factor, sizes_of, table
 from topology.base import InputError
 from topology.catalogue import find_hardware

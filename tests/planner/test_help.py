@@ -122,8 +122,7 @@ def test_examples_of_the_page_parse(command):
 
 
 def test_the_names_that_help_gives_are_those_there_are():
-    from costmodels.collectives import LAUNCHES
-    from costmodels.collectives.operations import OPS
+    from costmodels.collectives import LAUNCHES, OPS
     from planner.export.export import BACKENDS
     from planner.request.request import Objective
 

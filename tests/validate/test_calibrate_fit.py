@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.collectives import collective_time
-from costmodels.collectives.operations import read_op
-from costmodels.collectives.ring import Ring
+from costmodels.collectives import collective_time, read_op
+from costmodels.collectives.algorithms.ring import Ring
 from costmodels.collectives.tables import library, tuning
 from costmodels.kernels import attention, attention_time, matmul, matmul_time
 from costmodels.kernels.calibration import (

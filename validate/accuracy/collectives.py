@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast, get_args
 
-from costmodels.collectives import Settings, collective_time
-from costmodels.collectives.calibration import Calibration
-from costmodels.collectives.operations import Op, read_op
+from costmodels.collectives import Calibration, Op, Settings, collective_time, read_op
 from topology.base import KIB, MIB, BytesPerSecond, InputError
 from topology.catalogue import (
     Fabric,

@@ -20,21 +20,13 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collectives import Settings
-from costmodels.collectives.calibration import CurveCalibration
+from costmodels.collectives import LAUNCHES, CurveCalibration, Launch, Op, Settings, Times, read_op
+from costmodels.collectives.algorithms import BY_NAME, Algorithm, Pairwise
+from costmodels.collectives.choice import candidates
 from costmodels.collectives.curve import Curve
-from costmodels.collectives.multishot import Multishot
-from costmodels.collectives.nvls import Nvls
-from costmodels.collectives.oneshot import Oneshot
-from costmodels.collectives.operations import PAIRWISE_OPS, Collective, Op, read_op
-from costmodels.collectives.pairwise import Pairwise
 from costmodels.collectives.parameters import UNITS, Fitted, link_class
-from costmodels.collectives.ring import Ring
-from costmodels.collectives.settings import LAUNCHES, Launch
 from costmodels.collectives.tables import library, tuning
-from costmodels.collectives.times import Times
-from costmodels.collectives.tuning import Numbers, candidates
-from costmodels.collectives.twoshot import Twoshot
+from costmodels.collectives.tuning import Numbers
 from costmodels.profiles.profile import Fit
 from topology.base import MIB, Bytes, Seconds, UncalibratedError, parse
 from topology.catalogue import Fabric
@@ -42,17 +34,12 @@ from validate.accuracy.collectives import CollectiveFigure
 from validate.fit.least_squares import HOLD, LEAST, Problem, Values, Vector, held_out, judge
 from validate.fit.rows import Row
 
-Build = Callable[[Curve, Op, Fabric], Collective]
+Build = Callable[[Curve, Op, Fabric], Algorithm]
 Fits = tuple[tuple[str, Fit], ...]
 """How far to trust each table, by its name in a profile."""
 Point = tuple[float, float]
 """Bytes and seconds."""
 
-_KERNELS: Final[Mapping[str, type[Oneshot | Twoshot | Multishot]]] = {
-    "oneshot": Oneshot,
-    "twoshot": Twoshot,
-    "multishot": Multishot,
-}
 FIRM: Final = 2.0
 BY_RANKS: Final[tuple[str, ...]] = ("step", "rise", "copy_gather", "copy_reduce")
 ONE_WAY: Final = ("broadcast", "reduce", "gather", "scatter")
@@ -160,25 +147,20 @@ def _curve_name(row: Row, links: Links) -> str:
 def curve_of(figure: CollectiveFigure, numbers: Numbers) -> str:
     """Name the curve of the algorithm and protocol that NCCL takes for a measured message."""
     op, fabric = figure.op, figure.fabric
-    if op in PAIRWISE_OPS:
-        link = "pcie" if fabric.link == "pcie" else "nvlink"
-        part = figure.message_bytes / (1 if op == "send_recv" else fabric.ranks)
-        return "pairwise_ll" if part <= numbers[f"{link}_pairwise_ll"][0] else "pairwise_simple"
+    if op in Pairwise.ops:
+        small = figure.message_bytes <= Pairwise.flagged_bytes(op, fabric, numbers)
+        return Pairwise.curve_name("LL" if small else "Simple", fabric)
     size = np.array([figure.message_bytes])
-    best = min(candidates(op, fabric, numbers), key=lambda candidate: candidate.price(size)[0])
-    return "nvls" if best.algorithm == "nvls" else f"ring_{best.protocol.lower()}"
+    algorithm, best = min(
+        candidates(op, fabric, numbers), key=lambda pair: float(pair[1].price(size)[0])
+    )
+    return algorithm.curve_name(best.protocol, fabric)
 
 
 def builder(curve: str) -> Build:
     """Say how a model is made from a curve of that name."""
-    if curve.startswith("ring"):
-        return lambda c, op, fabric: Ring(op=op, fabric=fabric, curve=c)
-    if curve.startswith("pairwise"):
-        return lambda c, op, fabric: Pairwise(op=op, fabric=fabric, curve=c)
-    if curve == "nvls":
-        return lambda c, op, fabric: Nvls(op=op, fabric=fabric, curve=c)
-    kernel = _KERNELS[curve]
-    return lambda c, _, fabric: kernel(fabric=fabric, curve=c)
+    algorithm = BY_NAME[curve.partition("_")[0]]
+    return lambda c, op, fabric: algorithm(op=op, fabric=fabric, curve=c)
 
 
 def _fit_on_machine(

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Final
 
+from costmodels.collectives import Times
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.parameters import UNITS, Fitted
-from costmodels.collectives.times import Times
 from costmodels.kernels.parameters import UNITS as KERNEL_UNITS
 from costmodels.kernels.parameters import Parameters, Provenance
 from costmodels.profiles.profile import FORMAT, Fit, Profile, RuntimeCalibration

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodels.collectives import Settings, choose
-from costmodels.collectives.operations import PROTOCOLS, read_op
+from costmodels.collectives import PROTOCOLS, Settings, choose, read_op
 from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from topology.base import InputError, counted, format_bytes
 from topology.catalogue import Fabric, all_hardware, by_product, find_hardware, gpu_names

@@ -11,9 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.collectives import Settings, collective_time, least_bytes, supports
-from costmodels.collectives.calibration import Calibration
-from costmodels.collectives.operations import Op
+from costmodels.collectives import Calibration, Op, Settings, collective_time, least_bytes, supports
 from topology.base import MIB, BytesPerSecond, format_bytes, format_seconds
 from topology.catalogue import Fabric, Network, NvlinkGeneration, link_rates, pcie_bandwidth
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from costmodels.collectives.operations import Op
+from costmodels.collectives import Op
 from topology.base import InputError
 
 _ITEM_BYTES: Final = {

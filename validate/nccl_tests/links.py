@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from costmodels.collectives.operations import PROTOCOLS, WireProtocol
+from costmodels.collectives import PROTOCOLS, WireProtocol
 from topology.base import BytesPerSecond, counted
 from topology.catalogue import (
     Fabric,

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from costmodels.collectives import supports
-from costmodels.collectives.operations import OPS, Op
+from costmodels.collectives import OPS, Op, supports
 from planner.collectives import bus_factor
 from topology.base import MOST_CHARACTERS, InputError
 from topology.catalogue import Fabric

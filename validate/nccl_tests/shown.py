@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collectives.operations import Op
+from costmodels.collectives import Op
 from planner.rendering.plot import plot
 from topology.base import format_bytes, format_seconds
 from validate.nccl_tests.diagnosis import SMALL

@@ -1,70 +1,42 @@
 """The public face: how long a collective takes, by which algorithm, and how well that is known."""
 
 from functools import lru_cache
-from typing import Final, assert_never, overload
+from typing import Any, Final, TypeVar, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.collectives.build import build, obstacle, symmetric_kernels
-from costmodels.collectives.calibration import Calibration
-from costmodels.collectives.choice import Fastest, Priced, one
+from costmodels.collectives.algorithms import BY_NAME, Algorithm
+from costmodels.collectives.choice import build, nccl_pricing
 from costmodels.collectives.engines import Engine
-from costmodels.collectives.launch import Launched
+from costmodels.collectives.measured import Calibration
 from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op, refuse
-from costmodels.collectives.order import ordered_plan
-from costmodels.collectives.settings import (
-    DEFAULT,
-    Algorithm,
-    Launch,
-    Settings,
-    read_algorithm,
-    read_launch,
-)
+from costmodels.collectives.pricing import AsMeasured, Fastest, Launched, Pricing, always, fastest
+from costmodels.collectives.settings import DEFAULT, Launch, Settings, read_algorithm, read_launch
 from costmodels.collectives.tables import eager, engines, tuning
-from costmodels.collectives.timed import Timed
 from costmodels.estimate import Basis
 from costmodels.kernels.parameters import NEAR
 from topology.base import InputError, Seconds, unknown
 from topology.catalogue import Fabric
 
-_KERNELS: Final = ("oneshot", "twoshot", "multishot")
-_WAYS: Final = 4096  # cached
+_PRICINGS: Final = 4096  # remembered
 _OCTAVE: Final = 2.0  # public tables have one size an octave; their range reaches as far
 
+Sizes = TypeVar("Sizes", float, NDArray[Any])
+Named = str | type[Algorithm]
+"""An algorithm by its name, ``auto``, ``engine``, or an algorithm of one's own."""
 
-@overload
-def collective_time(
-    op: str,
-    message_bytes: float,
-    fabric: Fabric,
-    *,
-    algorithm: str = "auto",
-    launch: str = "graph",
-    settings: Settings = DEFAULT,
-    calibration: Calibration = None,
-) -> float: ...
-@overload
-def collective_time(
-    op: str,
-    message_bytes: NDArray[np.floating] | NDArray[np.integer],
-    fabric: Fabric,
-    *,
-    algorithm: str = "auto",
-    launch: str = "graph",
-    settings: Settings = DEFAULT,
-    calibration: Calibration = None,
-) -> NDArray[np.float64]: ...
+
 def collective_time(  # noqa: PLR0913  # how a library is run
     op: str,
-    message_bytes: float | NDArray[np.floating] | NDArray[np.integer],
+    message_bytes: Sizes,
     fabric: Fabric,
     *,
-    algorithm: str = "auto",
+    algorithm: Named = "auto",
     launch: str = "graph",
     settings: Settings = DEFAULT,
     calibration: Calibration = None,
-) -> float | NDArray[np.float64]:
+) -> Sizes:
     """Seconds that a collective takes on all ranks of a fabric.
 
     Parameters
@@ -75,7 +47,7 @@ def collective_time(  # noqa: PLR0913  # how a library is run
         number, or an array of any shape.
     fabric : the ranks and what they talk over.
     algorithm : ``auto`` is what NCCL takes at that size; ``engine`` the best of NCCL and the
-        kernels of serving engines; or one by name.
+        kernels of serving engines; or one by name, or an `Algorithm` of one's own.
     launch : ``graph`` is replayed, ``stream`` issued by PyTorch call by call.
     settings : NCCL release, launcher, engine.
     calibration : curves of this very machine.
@@ -96,19 +68,21 @@ def collective_time(  # noqa: PLR0913  # how a library is run
     >>> collective_time("all_reduce", 2.0**30, find_hardware("h100-sxm").fabric(1))
     0.0
     """
-    way = _way(
-        read_op(op), fabric, read_algorithm(algorithm), read_launch(launch), settings, calibration
+    pricing = _pricing(
+        read_op(op), fabric, _read(algorithm), read_launch(launch), settings, calibration
     )
     if isinstance(message_bytes, np.ndarray):
         sizes = np.asarray(message_bytes, dtype=np.float64)
         if not np.all((sizes >= 0) & np.isfinite(sizes)):
             raise InputError("message size: got a negative or infinite one, wanted bytes")
-        return np.zeros_like(sizes) if way is None else way.time(sizes.ravel()).reshape(sizes.shape)
+        if pricing is None:
+            return np.zeros_like(sizes)
+        return pricing.time(sizes.ravel()).reshape(sizes.shape)
     size = _checked(message_bytes)
-    return 0.0 if way is None else float(way.time(size))
+    return 0.0 if pricing is None else float(pricing.time(size))
 
 
-def supports(op: str, algorithm: str, fabric: Fabric) -> bool:
+def supports(op: str, algorithm: Named, fabric: Fabric) -> bool:
     """Whether `algorithm` can run `op` on `fabric`.
 
     >>> from topology.catalogue import find_hardware
@@ -116,8 +90,8 @@ def supports(op: str, algorithm: str, fabric: Fabric) -> bool:
     >>> supports("all_reduce", "nvls", node), supports("all_to_all", "nvls", node)
     (True, False)
     """
-    name = read_algorithm(algorithm)
-    return name in ("auto", "engine") or not obstacle(name, read_op(op), fabric)
+    read = _read(algorithm)
+    return isinstance(read, str) or not read.obstacle(read_op(op), fabric)
 
 
 def choose(
@@ -125,7 +99,7 @@ def choose(
     message_bytes: float,
     fabric: Fabric,
     *,
-    algorithm: str = "auto",
+    algorithm: Named = "auto",
     settings: Settings = DEFAULT,
     calibration: Calibration = None,
 ) -> tuple[str, str]:
@@ -136,12 +110,12 @@ def choose(
     >>> choose("all_reduce", 65536.0, node), choose("all_reduce", 2.0**30, node)
     (('ring', 'LL'), ('nvls', 'Simple'))
     """
-    way = _way(read_op(op), fabric, read_algorithm(algorithm), "graph", settings, calibration)
+    pricing = _pricing(read_op(op), fabric, _read(algorithm), "graph", settings, calibration)
     size = _checked(message_bytes)
-    if way is None:
+    if pricing is None:
         return "none", "none"
-    found = way.at(size)
-    return found.algorithm, found.protocol
+    model = pricing.at(size).model
+    return model.name, model.protocol
 
 
 def basis(
@@ -149,7 +123,7 @@ def basis(
     message_bytes: float,
     fabric: Fabric,
     *,
-    algorithm: str = "auto",
+    algorithm: Named = "auto",
     settings: Settings = DEFAULT,
     calibration: Calibration = None,
 ) -> Basis:
@@ -167,27 +141,27 @@ def basis(
     'DATASHEET'
     """
     name = read_op(op)
-    way = _way(name, fabric, read_algorithm(algorithm), "graph", settings, calibration)
+    pricing = _pricing(name, fabric, _read(algorithm), "graph", settings, calibration)
     size = _checked(message_bytes)
-    if way is None:
+    if pricing is None:
         return Basis.MEASURED
-    found = way.at(size).fitted
-    if found.kind == "assumed" or size > found.largest * NEAR:
+    fitted = pricing.at(size).fitted
+    if fitted.kind == "assumed" or size > fitted.largest * NEAR:
         return Basis.ASSUMED
-    reach = found.largest if found.own else found.largest * _OCTAVE
+    reach = fitted.largest if fitted.own else fitted.largest * _OCTAVE
     if size > reach:
         inside = basis(
-            op, found.largest, fabric, algorithm=algorithm, settings=settings,
+            op, fitted.largest, fabric, algorithm=algorithm, settings=settings,
             calibration=calibration,
         )  # fmt: skip
         return max(Basis.EXTRAPOLATED, inside)
-    if found.own:
-        if found.covers(name, fabric):
+    if fitted.own:
+        if fitted.covers(name, fabric):
             return Basis.MEASURED
         shipped = basis(op, size, fabric, algorithm=algorithm, settings=settings)
         return max(Basis.CALIBRATED, shipped)
-    measured = found.kind == "measured" and not found.carried
-    return Basis.CALIBRATED if measured and found.covers(name, fabric) else Basis.DATASHEET
+    measured = fitted.kind == "measured" and not fitted.carried
+    return Basis.CALIBRATED if measured and fitted.covers(name, fabric) else Basis.DATASHEET
 
 
 def _checked(message_bytes: float) -> float:
@@ -197,90 +171,99 @@ def _checked(message_bytes: float) -> float:
     return size
 
 
-@lru_cache(maxsize=_WAYS)
-def _way(
+def _read(algorithm: Named) -> Named:
+    """Look up the algorithm of a name; ``auto`` and ``engine`` stay as they are."""
+    if not isinstance(algorithm, str):
+        return algorithm
+    return BY_NAME.get(read_algorithm(algorithm), algorithm)
+
+
+@lru_cache(maxsize=_PRICINGS)
+def _pricing(
     op: Op,
     fabric: Fabric,
-    algorithm: Algorithm,
+    algorithm: Named,
     launch: Launch,
     settings: Settings,
     calibration: Calibration,
-) -> Priced | None:
+) -> Pricing | None:
     """Everything that does not depend on the size; None on one rank."""
-    chosen = _engines(settings)
+    allowed = _engines(settings)
     if fabric.ranks == 1:
         return None
-    if algorithm not in ("auto", "engine"):
-        reason = obstacle(algorithm, op, fabric)
-        if not reason and algorithm == "symmetric" and settings.nccl < (2, 27):
-            reason = "it needs NCCL 2.27 or newer"
-        if reason:
-            raise refuse(algorithm, op, reason)
     if algorithm == "engine":
-        ways = [_engine_way(engine, op, fabric, launch, settings, calibration) for engine in chosen]
-        return Fastest(ways=tuple(ways), limits=(np.inf,) * len(ways))
-    if algorithm in _KERNELS:
-        able = [engine for engine in chosen if algorithm in engine.kernels] or chosen
-        leanest = min(able, key=lambda engine: engine.extra_on(fabric))
-        return _kernel(algorithm, leanest, op, fabric, launch)
-    return _nccl_way(op, fabric, algorithm, launch, settings, calibration)
+        return fastest(
+            [_of_engine(engine, op, fabric, launch, settings, calibration) for engine in allowed]
+        )
+    if isinstance(algorithm, str):
+        return _of_nccl(op, fabric, None, launch, settings, calibration)
+    reason = algorithm.obstacle(op, fabric)
+    if not reason and settings.nccl < algorithm.since:
+        reason = "it needs NCCL {}.{} or newer".format(*algorithm.since)
+    if reason:
+        raise refuse(algorithm.name, op, reason)
+    if not algorithm.engine:
+        return _of_nccl(op, fabric, algorithm, launch, settings, calibration)
+    having = [engine for engine in allowed if algorithm.name in engine.kernels] or allowed
+    leanest = min(having, key=lambda engine: engine.extra_on(fabric))
+    return _kernel(algorithm, leanest, op, fabric, launch)
 
 
 def _engines(settings: Settings) -> list[Engine]:
-    known = engines()
+    shipped = engines()
     if settings.engine == "best":
-        return list(known.values())
-    if settings.engine not in known:
-        raise unknown("engine", settings.engine, ["best", *known])
-    return [known[settings.engine]]
+        return list(shipped.values())
+    if settings.engine not in shipped:
+        raise unknown("engine", settings.engine, ["best", *shipped])
+    return [shipped[settings.engine]]
 
 
-def _nccl_way(
+def _of_nccl(
     op: Op,
     fabric: Fabric,
-    algorithm: Algorithm,
+    algorithm: type[Algorithm] | None,
     launch: Launch,
     settings: Settings,
     calibration: Calibration,
-) -> Priced:
-    way: Priced
-    if algorithm == "symmetric":
-        kernels = tuple(map(one, symmetric_kernels(op, fabric, calibration)))
-        way = Fastest(ways=kernels, limits=(np.inf,) * len(kernels))
-    elif algorithm == "auto":
-        way = _own_choice(op, fabric, "graph", settings, calibration)
-    else:
-        way = _ordered(op, fabric, settings, algorithm, calibration)
+) -> Pricing:
+    replayed = _of_library(op, fabric, algorithm, "graph", settings, calibration)
     floor = 0.0
     if settings.launcher == "single":
         floor = eager().launching(fabric, _posts(op, fabric))
     match launch:
         case "graph":
-            return Launched(way=way, host=floor) if floor else way
+            return Launched(way=replayed, host=floor) if floor else replayed
         case "stream":
-            called = _own_choice(op, fabric, "stream", settings, calibration)
-            if algorithm == "auto" and isinstance(called, Timed):
+            called = _of_library(op, fabric, algorithm, "stream", settings, calibration)
+            if isinstance(called, AsMeasured):
                 return Launched(way=called, host=floor)
             host, gap = _calls(calibration)
-            return Launched(way=way, host=max(floor, host), gap=gap)
+            return Launched(way=replayed, host=max(floor, host), gap=gap)
         case _:
             assert_never(launch)
 
 
-def _own_choice(
-    op: Op, fabric: Fabric, launch: Launch, settings: Settings, calibration: Calibration
-) -> Priced:
-    """Leave algorithm and protocol to NCCL; as measured, where this machine was."""
-    way = _ordered(op, fabric, settings, "", calibration)
-    times = None if calibration is None else calibration.times_of(op, fabric, launch)
-    return way if times is None else Timed(way=way, times=times)
-
-
-def _ordered(
-    op: Op, fabric: Fabric, settings: Settings, algorithm: str, calibration: Calibration
-) -> Priced:
-    numbers = tuning().at(settings.nccl)
-    return ordered_plan(op, fabric, numbers, algorithm, calibration, protocols=settings.protocols)
+def _of_library(
+    op: Op,
+    fabric: Fabric,
+    algorithm: type[Algorithm] | None,
+    launch: Launch,
+    settings: Settings,
+    calibration: Calibration,
+) -> Pricing:
+    """Leave to NCCL what is not asked for; its own choice as measured, where this machine was."""
+    pricing = nccl_pricing(
+        op,
+        fabric,
+        tuning().at(settings.nccl),
+        algorithm,
+        calibration,
+        protocols=settings.protocols,
+    )
+    if calibration is None or algorithm is not None:
+        return pricing
+    times = calibration.times_of(op, fabric, launch)
+    return pricing if times is None else AsMeasured(way=pricing, times=times)
 
 
 def _posts(op: Op, fabric: Fabric) -> int:
@@ -292,40 +275,44 @@ def _posts(op: Op, fabric: Fabric) -> int:
 
 def _calls(calibration: Calibration) -> tuple[Seconds, Seconds]:
     """Seconds that a call which no graph replays takes of the host, and loses on the GPU."""
-    known = eager()
+    shipped = eager()
     if calibration is None:
-        return known.host, known.gap
+        return shipped.host, shipped.gap
     return (
-        known.host if calibration.host is None else calibration.host,
-        known.gap if calibration.gap is None else calibration.gap,
+        shipped.host if calibration.host is None else calibration.host,
+        shipped.gap if calibration.gap is None else calibration.gap,
     )
 
 
-def _kernel(name: str, engine: Engine, op: Op, fabric: Fabric, launch: Launch) -> Priced:
-    bare = Launched(way=one(build(name, "Simple", op, fabric)), gap=engine.extra_on(fabric))
+def _kernel(
+    algorithm: type[Algorithm], engine: Engine, op: Op, fabric: Fabric, launch: Launch
+) -> Pricing:
+    choice = build(algorithm, "Simple", op, fabric)
+    bare = Launched(way=always(choice), gap=engine.extra_on(fabric))
     return bare if launch == "graph" else _eager(bare, engine.host_on(fabric), fabric)
 
 
-def _engine_way(
+def _of_engine(
     engine: Engine,
     op: Op,
     fabric: Fabric,
     launch: Launch,
     settings: Settings,
     calibration: Calibration,
-) -> Priced:
+) -> Pricing:
     """Take the fastest of an engine's kernels, each up to its limit, and NCCL."""
-    nccl = _own_choice(op, fabric, "graph", settings, calibration)
+    nccl = _of_library(op, fabric, None, "graph", settings, calibration)
     ways = [nccl if launch == "graph" else _eager(nccl, engine.nccl_host, fabric)]
     limits = [np.inf]
     crowded = fabric.link == "pcie" and fabric.ranks > 2  # engines leave these to NCCL
     for name in engine.kernels:
-        if not crowded and not obstacle(name, op, fabric):
-            ways.append(_kernel(name, engine, op, fabric, launch))
+        algorithm = BY_NAME[name]
+        if not crowded and not algorithm.obstacle(op, fabric):
+            ways.append(_kernel(algorithm, engine, op, fabric, launch))
             limits.append(engine.limit_of(name, fabric))
     return Fastest(ways=tuple(ways), limits=tuple(limits))
 
 
-def _eager(way: Priced, host: float, fabric: Fabric) -> Priced:
+def _eager(way: Pricing, host: float, fabric: Fabric) -> Pricing:
     copy = 1 / eager().copy_bandwidth(fabric)
     return Launched(way=way, host=host, gap=eager().gap, copy=copy)

@@ -1,15 +1,12 @@
 """Exchanges between pairs of ranks: all-to-all, gather, scatter, send and receive."""
 
-from dataclasses import dataclass
-
-from costmodels.collectives.curve import Curve
-from costmodels.collectives.network import Hop
-from costmodels.collectives.operations import Amount, Op
+from costmodels.collectives.algorithms.base import Algorithm
+from costmodels.collectives.operations import PAIRWISE_OPS, Amount, Op
+from costmodels.collectives.tuning import Numbers
 from topology.catalogue import Fabric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairwise:
+class Pairwise(Algorithm):
     r"""Every rank sends to every other one at once, its share of its buffer.
 
     .. math::
@@ -26,7 +23,9 @@ class Pairwise:
     --------
     Four GPUs at 1 GB/s exchange 4 MB each: three times 1 MB leave every GPU.
 
+    >>> from costmodels.collectives.curve import Curve
     >>> from topology.base import BytesPerSecond, Seconds
+    >>> from topology.catalogue import Fabric
     >>> curve = Curve(launch=Seconds(1e-6), efficiency=1.0)
     >>> node = Fabric(
     ...     architecture="ampere", ranks=4, link="nvlink", bandwidth=BytesPerSecond(1e9)
@@ -35,10 +34,9 @@ class Pairwise:
     '0.003001 s'
     """
 
-    op: Op
-    fabric: Fabric
-    curve: Curve
-    hop: Hop = Hop()
+    name = "pairwise"
+    ops = PAIRWISE_OPS
+    protocols = ("LL", "Simple")
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for a message of `message_bytes`."""
@@ -64,3 +62,10 @@ class Pairwise:
         if self.op == "all_to_all":
             return self.curve.per_byte_exchanged(self.fabric)
         return self.curve.per_byte_on(self.fabric)
+
+    @classmethod
+    def flagged_bytes(cls, op: Op, fabric: Fabric, numbers: Numbers) -> float:
+        """Bytes of the largest message whose parts NCCL sends with flags in the data."""
+        link = "pcie" if fabric.link == "pcie" else "nvlink"
+        parts = 1 if op == "send_recv" else fabric.ranks
+        return numbers[f"{link}_pairwise_ll"][0] * parts

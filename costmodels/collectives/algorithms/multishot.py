@@ -1,14 +1,10 @@
 """All-reduce in two synchronisations through a switch that adds and replicates."""
 
-from dataclasses import dataclass
-
-from costmodels.collectives.curve import Curve
+from costmodels.collectives.algorithms.base import Algorithm, multicast, one_node
 from costmodels.collectives.operations import Amount
-from topology.catalogue import Fabric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Multishot:
+class Multishot(Algorithm):
     r"""Two-shot through a multicasting switch: it adds while reading and replicates on writing.
 
     .. math:: start = launch, \quad stream = m \beta_{link}
@@ -21,8 +17,9 @@ class Multishot:
     "3x Faster AllReduce with NVSwitch and TensorRT-LLM MultiShot", NVIDIA developer blog, 2024.
     """
 
-    fabric: Fabric
-    curve: Curve
+    name = "multishot"
+    needs = (multicast, one_node)
+    engine = True
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for an all-reduce of `message_bytes`."""

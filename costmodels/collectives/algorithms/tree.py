@@ -1,11 +1,11 @@
 """All-reduce up and down two trees of nodes."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
 
-from costmodels.collectives.curve import Curve
-from costmodels.collectives.network import Hop
-from costmodels.collectives.operations import Amount
-from topology.catalogue import Fabric
+from costmodels.collectives.algorithms.base import Algorithm
+from costmodels.collectives.operations import PROTOCOLS, Amount, Op
+from costmodels.collectives.tuning import Candidate, View
 
 
 def tree_depth(nodes: int) -> int:
@@ -29,8 +29,7 @@ def tree_passes(nodes: int) -> int:
     return min(nodes - 1, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class Tree(Algorithm):
     r"""A chain inside each node, two complementary binary trees between nodes; up, then down.
 
     .. math::
@@ -49,7 +48,9 @@ class Tree:
     --------
     One node of two GPUs is a chain of two: 1 + 2 us + 2 x 4 MB / 1 GB/s.
 
+    >>> from costmodels.collectives.curve import Curve
     >>> from topology.base import BytesPerSecond, Seconds
+    >>> from topology.catalogue import Fabric
     >>> curve = Curve(launch=Seconds(1e-6), step=Seconds(1e-6), efficiency=1.0)
     >>> node = Fabric(
     ...     architecture="ampere", ranks=2, link="nvlink", bandwidth=BytesPerSecond(1e9)
@@ -58,9 +59,9 @@ class Tree:
     '0.008003 s'
     """
 
-    fabric: Fabric
-    curve: Curve
-    hop: Hop = Hop()
+    name = "tree"
+    protocols = PROTOCOLS
+    curves_of = "ring"
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for an all-reduce of `message_bytes`."""
@@ -76,3 +77,25 @@ class Tree:
             2 * tree_depth(nodes) * self.hop.tree_step,
             (message_bytes * inside, message_bytes * outside),
         )
+
+    @classmethod
+    def candidates(cls, op: Op, view: View) -> Iterator[Candidate]:  # noqa: ARG003
+        """Yield what NCCL believes that trees take."""
+        hosts = view.hosts
+        chain, channels = view.chain
+        bus = min(view.first("tree") * chain, channels * view.cap("tree"))
+        ll128 = view.numbers["tree_ll128"][min(hosts, 2) - 1]
+        ceilings = (
+            min(view.first("tree_ll") * bus, view.cap("ll")),
+            min(ll128 * bus, channels * view.cap("tree_ll128")),
+            bus,
+        )
+        for index, protocol in view.protocols():
+            inside, outside = view.step("tree", index)
+            travel = 2 * ((view.local - 1) * inside + math.floor(math.log2(hosts)) * outside)
+            yield Candidate(
+                protocol=protocol,
+                latency=view.numbers["base_tree"][index] + travel,
+                per_byte=2 / ceilings[index],
+                correction=view.numbers[f"correction_{protocol.lower()}"],
+            )

@@ -1,17 +1,19 @@
 """NCCL's kernels on symmetric memory: every rank addresses every other one's buffer."""
 
-from dataclasses import dataclass
-
-from costmodels.collectives.curve import Curve
-from costmodels.collectives.operations import Amount, Op
+from costmodels.collectives.algorithms.base import Algorithm, one_node, peers
+from costmodels.collectives.operations import Amount, WireProtocol
 from topology.catalogue import Fabric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Symmetric:
+def nvlink(fabric: Fabric) -> str:
+    """Need NVLink."""
+    return "it needs NVLink between all GPUs" if fabric.link == "pcie" else ""
+
+
+class Symmetric(Algorithm):
     r"""Registered buffers on one NVLink domain, NCCL 2.27 and newer.
 
-    With flags in the data (`low_latency`) every rank writes all it has to all others at once:
+    With flags in the data (protocol ``LL``) every rank writes all it has to all others at once:
     one synchronisation, n - 1 messages. Otherwise an all-reduce reduces shares and replicates
     them, all-gather and reduce-scatter do one half of that.
 
@@ -27,10 +29,11 @@ class Symmetric:
     NCCL src/sym_kernels.cc (2.28 and newer) has the kernels and NCCL's own estimate of them.
     """
 
-    op: Op
-    fabric: Fabric
-    curve: Curve
-    low_latency: bool
+    name = "symmetric"
+    ops = ("all_reduce", "all_gather", "reduce_scatter")
+    needs = (peers, nvlink, one_node)
+    protocols = ("LL", "Simple")
+    since = (2, 27)
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for a message of `message_bytes`."""
@@ -43,6 +46,11 @@ class Symmetric:
         ranks = self.fabric.ranks
         if self.op != "all_reduce":
             return (ranks - 1) / ranks
-        if self.low_latency:
+        if self.protocol == "LL":
             return ranks - 1
         return 1.0 if self.fabric.multicast else 2 * (ranks - 1) / ranks
+
+    @classmethod
+    def curve_name(cls, protocol: WireProtocol, fabric: Fabric) -> str:  # noqa: ARG003
+        """Name its curve: each protocol has one."""
+        return "symmetric_ll" if protocol == "LL" else "symmetric"

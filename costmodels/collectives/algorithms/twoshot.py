@@ -1,14 +1,10 @@
 """All-reduce in two synchronisations: reduce a share, then gather the shares."""
 
-from dataclasses import dataclass
-
-from costmodels.collectives.curve import Curve
+from costmodels.collectives.algorithms.base import Algorithm, one_node, peers
 from costmodels.collectives.operations import Amount
-from topology.catalogue import Fabric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Twoshot:
+class Twoshot(Algorithm):
     r"""Every rank reduces its share of the message, then reads the others': two passes.
 
     .. math::
@@ -18,8 +14,9 @@ class Twoshot:
     with m the message and n the ranks.
     """
 
-    fabric: Fabric
-    curve: Curve
+    name = "twoshot"
+    needs = (peers, one_node)
+    engine = True
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for an all-reduce of `message_bytes`."""

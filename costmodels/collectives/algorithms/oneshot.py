@@ -1,14 +1,10 @@
 """All-reduce in one synchronisation: everybody reads everything."""
 
-from dataclasses import dataclass
-
-from costmodels.collectives.curve import Curve
+from costmodels.collectives.algorithms.base import Algorithm, one_node, peers
 from costmodels.collectives.operations import Amount
-from topology.catalogue import Fabric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Oneshot:
+class Oneshot(Algorithm):
     r"""Every rank reads the whole message of every other one and adds: one synchronisation.
 
     .. math:: start = launch + (n - 1)\,step, \quad stream = (n - 1)\,m\,\beta_{link}
@@ -19,7 +15,9 @@ class Oneshot:
     --------
     Three GPUs at 1 GB/s read 1 MB from each of two peers:
 
+    >>> from costmodels.collectives.curve import Curve
     >>> from topology.base import BytesPerSecond, Seconds
+    >>> from topology.catalogue import Fabric
     >>> curve = Curve(launch=Seconds(1e-6), efficiency=1.0)
     >>> node = Fabric(
     ...     architecture="ampere", ranks=3, link="nvlink", bandwidth=BytesPerSecond(1e9)
@@ -28,8 +26,9 @@ class Oneshot:
     '0.002001 s'
     """
 
-    fabric: Fabric
-    curve: Curve
+    name = "oneshot"
+    needs = (peers, one_node)
+    engine = True
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for an all-reduce of `message_bytes`."""

@@ -1,15 +1,20 @@
 """All-reduce that the switches of the network finish."""
 
-from dataclasses import dataclass
-
-from costmodels.collectives.curve import Curve
-from costmodels.collectives.network import Hop
-from costmodels.collectives.operations import Amount
+from costmodels.collectives.algorithms.base import Algorithm, several_nodes
+from costmodels.collectives.network import transport_of
+from costmodels.collectives.operations import Amount, WireProtocol
+from costmodels.collectives.tables import transports
 from topology.catalogue import Fabric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collnet:
+def reducing(fabric: Fabric) -> str:
+    """Need switches that reduce."""
+    network = fabric.network
+    reduces = network is not None and transport_of(network, transports()).offload > 0
+    return "" if reduces else "it needs InfiniBand switches that reduce"
+
+
+class Collnet(Algorithm):
     r"""Reduce inside each node, let the InfiniBand switches add the nodes' parts, spread back.
 
     .. math::
@@ -25,9 +30,8 @@ class Collnet:
     NCCL src/transport/coll_net.cc.
     """
 
-    fabric: Fabric
-    curve: Curve
-    hop: Hop
+    name = "collnet"
+    needs = (several_nodes, reducing)
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for an all-reduce of `message_bytes`."""
@@ -36,3 +40,8 @@ class Collnet:
         outside = self.hop.per_byte / self.hop.offload
         streams = message_bytes * inside, message_bytes * outside
         return self.hop.join(self.curve, start, 2 * self.hop.step, streams)
+
+    @classmethod
+    def curve_name(cls, protocol: WireProtocol, fabric: Fabric) -> str:  # noqa: ARG003
+        """Name its curve: that of the switch inside a node, or of a ring."""
+        return "nvls" if fabric.multicast else "ring_simple"

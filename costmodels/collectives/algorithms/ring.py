@@ -1,15 +1,20 @@
 """Collectives around a ring."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from costmodels.collectives.curve import Curve
-from costmodels.collectives.network import Hop
-from costmodels.collectives.operations import Amount, Op, ring_steps, ring_transfers
-from topology.catalogue import Fabric
+from costmodels.collectives.algorithms.base import Algorithm
+from costmodels.collectives.operations import (
+    PROTOCOLS,
+    RING_OPS,
+    Amount,
+    Op,
+    ring_steps,
+    ring_transfers,
+)
+from costmodels.collectives.tuning import Candidate, View
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
+class Ring(Algorithm):
     r"""Each rank sends chunks of 1 / n to the next one, over n - 1 (all-reduce 2 n - 2) steps.
 
     .. math::
@@ -29,7 +34,9 @@ class Ring:
     --------
     Four GPUs at 1 GB/s, 4 MB, 1 us to launch and 1 us a step: all-gather is 1 + 3 us + 3 ms.
 
+    >>> from costmodels.collectives.curve import Curve
     >>> from topology.base import BytesPerSecond, Seconds
+    >>> from topology.catalogue import Fabric
     >>> curve = Curve(launch=Seconds(1e-6), step=Seconds(1e-6), efficiency=1.0)
     >>> node = Fabric(
     ...     architecture="ampere", ranks=4, link="nvlink", bandwidth=BytesPerSecond(1e9)
@@ -38,10 +45,9 @@ class Ring:
     '0.003004 s'
     """
 
-    op: Op
-    fabric: Fabric
-    curve: Curve
-    hop: Hop = Hop()
+    name = "ring"
+    ops = RING_OPS
+    protocols = PROTOCOLS
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for a message of `message_bytes`."""
@@ -65,3 +71,25 @@ class Ring:
         return (
             ring_transfers(self.op, self.fabric.ranks) + passes * self.hop.copy
         ) * self.hop.per_byte
+
+    @classmethod
+    def candidates(cls, op: Op, view: View) -> Iterator[Candidate]:
+        """Yield what NCCL believes that a ring takes."""
+        ranks, hosts, bus = view.fabric.ranks, view.hosts, view.bus
+        steps = ranks if op in ("broadcast", "reduce") else ring_steps(op, ranks)
+        crossings = ring_steps(op, hosts)
+        ceilings = (
+            min(view.cap("ll"), view.first("ring_ll") * bus),
+            min(view.channels * view.cap("ring_ll128"), view.first("ring_ll128") * bus),
+            bus,
+        )
+        for index, protocol in view.protocols():
+            inside, outside = view.step("ring", index)
+            travel = (steps - crossings) * inside + crossings * outside
+            if protocol == "Simple" and hosts > 1 and op == "all_reduce":
+                travel *= view.first("plateau")
+            yield Candidate(
+                protocol=protocol,
+                latency=view.numbers["base_ring"][index] + travel,
+                per_byte=steps / ranks / ceilings[index],
+            )

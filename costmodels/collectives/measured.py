@@ -1,7 +1,8 @@
-"""Collectives as they were measured on one machine, and what lies between the sizes seen."""
+"""What one machine measured: times of whole collectives, and curves before the shipped ones."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, cast
 
@@ -9,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives.operations import Amount, Op, read_op
-from costmodels.collectives.parameters import link_class
+from costmodels.collectives.parameters import Fitted, Library, link_class
 from costmodels.collectives.settings import Launch, read_launch
-from topology.base import BytesPerSecond, CatalogueError, Kind, parse
+from costmodels.collectives.tables import library
+from topology.base import BytesPerSecond, CatalogueError, Kind, Seconds, parse
 from topology.catalogue import Fabric
 
+_MACHINES: Final = 16  # remembered
 _ALIKE: Final = 0.01  # of two bandwidths that are the same link
 _KEYS: Final = frozenset(
     {"kind", "source", "ranks", "bandwidth", "sizes", "seconds", "median_error", "worst_error"}
@@ -77,8 +80,8 @@ class Times:
     def _between(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         (before, last), (less, most) = self.seconds[-2:], self.sizes[-2:]
         beyond = np.maximum(sizes - most, 0.0) * (last - before) / (most - less)
-        found: NDArray[np.float64] = np.interp(sizes, self.sizes, self.seconds) + beyond
-        return found
+        seconds: NDArray[np.float64] = np.interp(sizes, self.sizes, self.seconds) + beyond
+        return seconds
 
     def serves(self, op: Op, fabric: Fabric, launch: Launch) -> bool:
         """Whether it is this collective on as many GPUs over the same links."""
@@ -88,6 +91,44 @@ class Times:
             and (self.architecture, self.link) == (fabric.architecture, link_class(fabric))
             and abs(fabric.bandwidth - self.bandwidth) <= _ALIKE * self.bandwidth
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveCalibration:
+    """Curves and times of one machine; what is absent is taken from the shipped tables.
+
+    identity : a name that no other calibration has; lookups are remembered by it.
+    curves : by generation, link and protocol, such as ``hopper.nvlink.ring_ll``.
+    host, gap : s of a collective call that no graph replays: of the host, and on the GPU; None
+        where they were not measured.
+    times : of whole collectives, for groups like the measured one.
+    """
+
+    identity: str
+    curves: tuple[tuple[str, Fitted], ...] = ()
+    host: Seconds | None = None
+    gap: Seconds | None = None
+    times: tuple[Times, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def times_of(self, op: Op, fabric: Fabric, launch: Launch) -> Times | None:
+        """Find what `op` took on groups like `fabric`; None where that was not measured."""
+        return next((times for times in self.times if times.serves(op, fabric, launch)), None)
+
+
+Calibration = CurveCalibration | None
+
+
+@lru_cache(maxsize=_MACHINES)
+def library_of(calibration: Calibration) -> Library:
+    """Put a machine's curves over the shipped ones."""
+    shipped = library()
+    if calibration is None:
+        return shipped
+    own = {name: replace(fitted, own=True) for name, fitted in calibration.curves}
+    return Library(curves={**shipped.curves, **own}, like=shipped.like)
 
 
 def read_times(place: str, row: Mapping[str, object]) -> Times:

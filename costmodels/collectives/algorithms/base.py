@@ -1,0 +1,88 @@
+"""What an algorithm of a collective declares: its name, what it serves and needs, and its curve."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from costmodels.collectives.curve import Curve
+from costmodels.collectives.network import Hop
+from costmodels.collectives.operations import Amount, Op, WireProtocol
+from costmodels.collectives.tuning import Candidate, View
+from topology.catalogue import Fabric
+
+Need = Callable[[Fabric], str]
+"""Says what a fabric lacks; empty where it lacks nothing."""
+
+
+def multicast(fabric: Fabric) -> str:
+    """Need a switch that adds and replicates."""
+    lacks = "it needs more than two GPUs on a multicasting NVLink switch"
+    return "" if fabric.multicast else lacks
+
+
+def peers(fabric: Fabric) -> str:
+    """Need GPUs that address each other."""
+    return "" if fabric.peer_to_peer else "it needs GPUs that read each other's memory"
+
+
+def one_node(fabric: Fabric) -> str:
+    """Need one node."""
+    return "" if fabric.nodes == 1 else f"it stays inside one node, got {fabric.nodes}"
+
+
+def several_nodes(fabric: Fabric) -> str:
+    """Need a network."""
+    return "" if fabric.nodes > 1 else "it needs several nodes, got 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm(ABC):
+    """One way to run one collective on one fabric. A subclass is an algorithm, and all of it.
+
+    op : what is run. curve : what a step and a byte cost inside a node. hop : between nodes.
+    protocol : one of `protocols`.
+
+    A subclass declares
+    ----------
+    name : what callers call it. ops : the collectives it serves. needs : of a fabric, in the
+    order in which what is lacking is told. protocols : in which it can run. curves_of : whose
+    curves it takes, where it has none of its own. engine : whether serving engines bring it, and
+    not NCCL. since : the first release of NCCL that has it.
+    """
+
+    name: ClassVar[str]
+    ops: ClassVar[tuple[Op, ...]] = ("all_reduce",)
+    needs: ClassVar[tuple[Need, ...]] = ()
+    protocols: ClassVar[tuple[WireProtocol, ...]] = ("Simple",)
+    curves_of: ClassVar[str] = ""
+    engine: ClassVar[bool] = False
+    since: ClassVar[tuple[int, int]] = (2, 18)
+
+    op: Op = "all_reduce"
+    fabric: Fabric
+    curve: Curve
+    hop: Hop = Hop()
+    protocol: WireProtocol = "Simple"
+
+    @abstractmethod
+    def time(self, message_bytes: Amount) -> Amount:
+        """Seconds for a message of `message_bytes`, as nccl-tests counts them."""
+
+    @classmethod
+    def obstacle(cls, op: Op, fabric: Fabric) -> str:
+        """Say why it cannot run `op` on `fabric`; empty if it can."""
+        if op not in cls.ops:
+            return f"it serves {', '.join(cls.ops)} only"
+        return next(filter(None, (need(fabric) for need in cls.needs)), "")
+
+    @classmethod
+    def curve_name(cls, protocol: WireProtocol, fabric: Fabric) -> str:  # noqa: ARG003
+        """Name its curve among those of a link."""
+        name = cls.curves_of or cls.name
+        return name if len(cls.protocols) == 1 else f"{name}_{protocol.lower()}"
+
+    @classmethod
+    def candidates(cls, op: Op, view: View) -> Iterator[Candidate]:  # noqa: ARG003
+        """Yield what NCCL believes that it takes, by protocol; nothing where NCCL never asks."""
+        yield from ()
