@@ -1,4 +1,4 @@
-"""Tables of decision 5 say what the rows in `validate/data` and the models make of them."""
+"""Tables of docs/accuracy.md say what the rows in `validate/data` and the models make of them."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from validate.plans.compare import compare, rankings
 from validate.plans.measured import read_measured
 
 ROOT = Path(__file__).parents[2]
-DECISION = (ROOT / "docs" / "decisions" / "005-calibration.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
 H100, H200 = MACHINES
 
 
@@ -42,9 +42,9 @@ def test_steps_on_h200_are_off_by_what_the_table_says():
             f"{percent(np.median(size))} ({percent(np.quantile(size, 0.9), size.max())})"
             for size in sizes
         ]
-        assert f"| {words}, {len(sizes[0])} | {' | '.join(cells)} |" in DECISION
+        assert f"| {words}, {len(sizes[0])} | {' | '.join(cells)} |" in DOCUMENT
     whole = [percent(np.median([abs(one.step_error) for one in found])) for found in profiles]
-    assert f"| all, {len(profiles[0])} | {' | '.join(whole)} |" in DECISION
+    assert f"| all, {len(profiles[0])} | {' | '.join(whole)} |" in DOCUMENT
 
 
 def test_steps_on_h100_are_off_by_what_the_table_says():
@@ -54,10 +54,10 @@ def test_steps_on_h100_are_off_by_what_the_table_says():
         sizes = [errors(found, mode) for found in profiles]
         cells = [f"{percent(np.median(size))} ({percent(size.max())})" for size in sizes]
         line = f"| steps run on 2 x H100, {MODES[mode]} | {' | '.join(cells)} |"
-        assert line in DECISION
+        assert line in DOCUMENT
     lost = [np.quantile([one.regret for one in rankings(found)], 0.9) for found in profiles]
     cells = " | ".join(percent(one) for one in lost)
-    assert f"| time lost by the planner's choice, ninth decile | {cells} |" in DECISION
+    assert f"| time lost by the planner's choice, ninth decile | {cells} |" in DOCUMENT
 
 
 def test_a_choice_loses_on_average_what_is_said():
@@ -69,7 +69,7 @@ def test_a_choice_loses_on_average_what_is_said():
     assert (
         f"one choice loses {percent(np.mean(h200))} % on average on H200, {percent(np.mean(h100))} "
         f"% on H100, {percent(np.mean([*h100, *h200]))} % over both"
-    ) in DECISION
+    ) in DOCUMENT
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_compiled_rings_took_what_is_said(words, name):
         step, low, high = (f"{1e3 * time:.1f}" for time in (row.step_s, row.low_s, row.high_s))
         cells.append(f"{step} ({low} to {high})")
 
-    assert f"| {words} | {' | '.join(cells)} |" in DECISION
+    assert f"| {words} | {' | '.join(cells)} |" in DOCUMENT
 
 
 def test_the_host_adds_what_is_said():
@@ -97,4 +97,4 @@ def test_the_host_adds_what_is_said():
     assert (
         f"at most {100 * max(more):.3f} % ({len(more)} rows on 2 x H200; median "
         f"{100 * np.median(more):.3f} %)"
-    ) in DECISION
+    ) in DOCUMENT
