@@ -1,6 +1,5 @@
 """A table of collectives as nccl-tests prints one: size, time, algorithm and bus bandwidth."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -8,6 +7,7 @@ from costmodels.collectives import Calibration, basis, choose, collective_time
 from costmodels.tables import profile_for
 from topology.base import InputError, counted, format_bytes, format_seconds, parse_bytes
 from topology.catalogue import Fabric, Network, find_hardware
+from topology.drawing.table import Table, csv, terminal
 
 if TYPE_CHECKING:
     from planner.request.subset import Subset
@@ -73,10 +73,11 @@ class CollectiveTable:
         each = counted(self.gpus // self.nodes, "GPU")
         return f"{whole}: {self.nodes} nodes, {each} each, over {over}"
 
-    def cells(self) -> Iterator[list[str]]:
-        """Yield the cells of each row as text."""
-        for row in self.rows:
-            yield [
+    def table(self, *, bars: bool = False) -> Table:
+        """Make a row of each size, on demand with a bar of the bus bandwidth."""
+        top = max(row.bus_bandwidth_bytes_per_s for row in self.rows) if bars else 0.0
+        rows = [
+            [
                 format_bytes(row.message_bytes),
                 format_seconds(row.time_s),
                 f"{row.algorithm_bandwidth_bytes_per_s / 1e9:.2f}",
@@ -84,7 +85,12 @@ class CollectiveTable:
                 row.algorithm,
                 row.protocol,
                 row.basis,
+                *(["█" * round(BAR * row.bus_bandwidth_bytes_per_s / top)] if top else []),
             ]
+            for row in self.rows
+        ]
+        head = [*HEADERS, "bus bandwidth"] if top else HEADERS
+        return Table(head=head, rows=rows, align=">>>>>>><", least=(10, 10, 11, 11, 11, 9, 11))
 
     def written(self, style: str) -> str:
         """Write the table in a format of the command line."""
@@ -92,33 +98,18 @@ class CollectiveTable:
 
     def csv(self) -> str:
         """Write the rows as CSV: bytes, seconds, bytes a second."""
-        names = list(Row.__dataclass_fields__)
-        lines = [",".join(map(str, asdict(row).values())) for row in self.rows]
-        return "\n".join([",".join(names), *lines])
+        return csv(Row.__dataclass_fields__, (asdict(row).values() for row in self.rows))
 
     def markdown(self) -> str:
         """Write the table for a document."""
-        from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
-
-        return f"**{self.title()}**\n\n{markdown(HEADERS, self.cells())}"
+        return f"**{self.title()}**\n\n{self.table().markdown()}"
 
     def text(self) -> str:
         """Write the table for a terminal, with a bar of the bus bandwidth."""
-        top = max(row.bus_bandwidth_bytes_per_s for row in self.rows)
-        lines = [self.title(), _line([*HEADERS, "bus bandwidth"])]
-        for row, cells in zip(self.rows, self.cells(), strict=True):
-            bar = "█" * round(BAR * row.bus_bandwidth_bytes_per_s / top) if top else ""
-            lines.append(_line([*cells, bar]).rstrip())
-        return "\n".join(lines)
+        return terminal([self.title(), self.table(bars=True)])
 
 
 HEADERS: Final = ["size", "time", "algbw GB/s", "busbw GB/s", "algorithm", "protocol", "basis"]
-
-
-def _line(cells: list[str]) -> str:
-    widths = (10, 10, 11, 11, 11, 9, 11)
-    padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False)]
-    return "  ".join([*padded, *cells[len(widths) :]])
 
 
 def sizes_of(text: str) -> list[float]:

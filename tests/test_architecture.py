@@ -249,7 +249,7 @@ def test_tables_parse_and_say_where_their_numbers_come_from(path):
 
 def test_importing_the_planner_loads_no_heavy_package():
     """Commands start fast because names are looked up when they are used."""
-    heavy = ("numpy", "rich", "networkx", "scipy", "torch", "tensorrt", "argparse")
+    heavy = ("numpy", "networkx", "scipy", "torch", "tensorrt", "argparse")
     code = f"import sys, planner; print([name for name in {heavy} if name in sys.modules])"
 
     done = subprocess.run(

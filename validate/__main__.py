@@ -13,9 +13,8 @@ from importlib.resources import files
 
 from planner.command.arguments import Parser
 from planner.command.files import write
-from planner.rendering.columns import aligned
-from planner.rendering.report import markdown
 from topology.base import InputError, content
+from topology.drawing.table import Table
 from validate.accuracy.runs import MACHINES
 from validate.accuracy.table import (
     BEGIN,
@@ -67,20 +66,20 @@ def _answer(arguments: argparse.Namespace) -> None:
     if arguments.write:
         _put(arguments.write, tables(errors))
     scores = table(errors)
-    rows = [cells(line) for line in scores]
+    shown = Table(head=HEADERS, rows=[cells(line) for line in scores])
     if arguments.format == "json":
         print(json.dumps([asdict(line) for line in scores], indent=2))
     elif arguments.format == "markdown":
-        print(markdown(HEADERS, rows))
+        print(shown.markdown())
     else:
-        print("\n".join(aligned([list(HEADERS), *rows])))
+        print(shown.text())
 
 
 def tables(errors: Groups) -> dict[str, str]:
     """Write the tables of documents, by the line that each begins with."""
-    whole = [cells(line) for line in table(errors)]
-    short = [short_cells(line) for line in short_table(errors)]
-    return {BEGIN: markdown(HEADERS, whole), SHORT_BEGIN: markdown(SHORT_HEADERS, short)}
+    whole = Table(head=HEADERS, rows=[cells(line) for line in table(errors)])
+    short = Table(head=SHORT_HEADERS, rows=[short_cells(line) for line in short_table(errors)])
+    return {BEGIN: whole.markdown(), SHORT_BEGIN: short.markdown()}
 
 
 def _texts() -> Texts:

@@ -328,9 +328,10 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
     if arguments.format == "json":
         return _json(found.to_dict()), code
     if arguments.format == "markdown":
-        from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
+        from topology.drawing.table import Table  # noqa: PLC0415
 
-        return markdown(("what", "state", "found", "what to do"), found.rows()), code
+        head = ("what", "state", "found", "what to do")
+        return Table(head=head, rows=found.rows()).markdown(), code
     return found.text(), code
 
 

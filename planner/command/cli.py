@@ -7,7 +7,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -18,6 +19,7 @@ from topology.base import InputError, ModelError, content
 if TYPE_CHECKING:
     from planner.request.request import Request
     from planner.request.subset import Subset
+    from topology.drawing.table import Line, Table
 
 DONE, NO, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 LARGEST_LOG: Final = 16 * 2**20  # B
@@ -183,7 +185,7 @@ def _simulate(said: argparse.Namespace) -> Answer:
 
     style = {"table": simulated.text, "markdown": simulated.markdown, "html": simulated.html}
     notes = report.remarks_of(scenario, found.estimate)
-    return style[said.format](found, report.headline(scenario).plain, notes), DONE
+    return style[said.format](found, report.headline(scenario), notes), DONE
 
 
 def _capacity(said: argparse.Namespace) -> Answer:
@@ -304,24 +306,23 @@ def _models(said: argparse.Namespace) -> Answer:
     described = models.read_model(said.name).to_dict()
     if said.format == "json" or said.action == "import":
         return _json(described), DONE
-    from planner.command.listing import shown  # noqa: PLC0415
-    from planner.rendering.report import pairs  # noqa: PLC0415
+    from planner.rendering.models import facts  # noqa: PLC0415
 
-    return pairs(shown(described), said.format), DONE
+    return _written(facts(described), said.format), DONE
 
 
 def _model_list(style: str) -> str:
-    from planner.command import listing as roster  # noqa: PLC0415
+    from planner.rendering.models import roster, roster_json, roster_table  # noqa: PLC0415
 
-    found = roster.roster()
+    found = roster()
     if style == "json":
-        return _json(roster.roster_json(found))
-    rows = roster.roster_rows(found)
-    if style == "markdown":
-        from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
+        return _json(roster_json(found))
+    table = roster_table(found)
+    return table.markdown() if style == "markdown" else replace(table, head=()).text()
 
-        return markdown(roster.HEADERS, rows)
-    return "\n".join(f"{a:<25} {b:<10} {c:>12}  {d}".rstrip() for a, b, c, d in rows)
+
+def _written(table: "Table", style: str) -> str:
+    return table.markdown() if style == "markdown" else table.text()
 
 
 def _topology(said: argparse.Namespace) -> Answer:
@@ -359,23 +360,22 @@ def _hardware_list(style: str) -> str:
     known = list(all_hardware().values())
     if style == "json":
         return _json({"hardware": roster(known)})
-    if style == "markdown":
-        return report.hardware_markdown(known)
     if style == "html":
         raise InputError("topology list: got --format html, wanted table, json or markdown")
-    return _rendered(report.hardware_table(known))
+    table = report.hardware_table(known)
+    return table.markdown() if style == "markdown" else _rendered([table])
 
 
 def _json(document: object) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def _rendered(what: object) -> str:
-    from planner.rendering.report import render  # noqa: PLC0415
+def _rendered(parts: "Iterable[str | Line | Table]") -> str:
+    from topology.drawing.table import terminal  # noqa: PLC0415
 
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    width = os.get_terminal_size().columns if terminal else WIDTH
-    return render(what, max(width, 60), colour=terminal)  # type: ignore[arg-type]
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = os.get_terminal_size().columns if on_terminal else WIDTH
+    return terminal(parts, max(width, 60), colour=on_terminal)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from topology.base import format_bytes, format_seconds
+from topology.drawing.table import Table
 
 ABOUT: Final = ("backend", "model", "plan", "gpus", "hardware", "precision")
 """What the folder is of, as its ``plan.json`` has it."""
@@ -54,8 +55,6 @@ class Written:
 
     def markdown(self) -> str:
         """Say for a document what the folder holds."""
-        from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
-
         expected = cast("Mapping[str, float]", self.document["expected"])
         said = (
             f"**{' · '.join(str(self.document[name]) for name in ABOUT[1:3])}** on "
@@ -66,4 +65,5 @@ class Written:
             f"{format_bytes(expected['memory_bytes'])} on the fullest GPU"
         )
         rows = [[f"`{path}`", f"{size:,}"] for path, size in sorted(self.sizes.items())]
-        return "\n".join([self.line(), "", said, "", markdown(["file", "bytes"], rows)])
+        table = Table(head=["file", "bytes"], rows=rows)
+        return f"{self.line()}\n\n{said}\n\n{table.markdown()}"

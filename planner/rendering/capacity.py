@@ -7,10 +7,9 @@ from typing import Final
 
 from planner.fleet.demand_file import PERIODS
 from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
-from planner.rendering.columns import aligned
 from planner.rendering.plot import plot
 from topology.base import counted, format_interval, format_seconds, one_line
-from topology.drawing.page import document, table
+from topology.drawing.table import Line, Table, bullets, heading, items, page, paragraphs, terminal
 
 COST: Final = ("an hour", "per 1000")
 ASSUMED: Final = (
@@ -45,15 +44,16 @@ def asked(demand: Demand) -> str:
     return f"{name if name == model else f'{name}: {model}'}, {rate}, {within}"
 
 
-def rows(answer: Answer, found: Capacity) -> list[list[str]]:
-    """Write a row for each fleet, the best one first."""
+def fleets(answer: Answer, found: Capacity) -> Table:
+    """Make a row of each fleet, the best one first."""
     priced = any(one.cost_per_hour is not None for one in answer.fleets)
     in_time = f"{percentage(answer.demand.share)} in"
     head = [
         "hardware", "plan", "at once", "replicas", "GPUs", "nodes", "service", in_time, "busy",
         "at most", "basis", *(COST if priced else ()),
     ]  # fmt: skip
-    return [head, *(_row(one, found, priced=priced) for one in answer.fleets)]
+    rows = [_row(fleet, found, priced=priced) for fleet in answer.fleets]
+    return Table(head=head, rows=rows, align="<<>", indent=2)
 
 
 def _row(one: Fleet, found: Capacity, *, priced: bool) -> list[str]:
@@ -140,16 +140,16 @@ def _given(found: Capacity) -> str:
 
 def text(found: Capacity) -> str:
     """Everything that ``planner capacity`` prints as a table."""
-    lines = [*headlines(found)]
+    parts: list[str | Line | Table] = [*headlines(found)]
     for answer in found.answers:
-        lines += ["", asked(answer.demand)]
+        parts += ["", asked(answer.demand)]
         if answer.fleets:
-            lines += [f"  {line}" for line in aligned(rows(answer, found), left=2)]
-        lines += [f"  {note}" for note in _notes(answer, found.prices)]
+            parts.append(fleets(answer, found))
+        parts += [f"  {note}" for note in _notes(answer, found.prices)]
         if answer.fleets:
             name = answer.fleets[0].estimate.hardware
-            lines += ["", f"GPUs of {name} by rate; {AXIS}", _drawn(answer)]
-    return "\n".join([*lines, "", f"taken as given: {_given(found)}"])
+            parts += ["", f"GPUs of {name} by rate; {AXIS}", _drawn(answer)]
+    return terminal([*parts, "", f"taken as given: {_given(found)}"])
 
 
 def _drawn(answer: Answer) -> str:
@@ -179,29 +179,25 @@ def _rate(per_second: float, unit: str, digits: int = 3) -> str:
 
 def markdown(found: Capacity) -> str:
     """Write the same for a document."""
-    from planner.rendering import report  # noqa: PLC0415  # rich is slow to import
-
     parts = [f"**{line}**" for line in headlines(found)]
     for answer in found.answers:
         parts += ["", f"## {asked(answer.demand)}", ""]
         if answer.fleets:
-            head, *body = rows(answer, found)
-            parts += [report.markdown(head, body), ""]
-        parts += [f"- {note}" for note in _notes(answer, found.prices)]
+            parts += [fleets(answer, found).markdown(), ""]
+        parts += bullets(_notes(answer, found.prices))
     return "\n".join([*parts, "", f"Taken as given: {_given(found)}."])
 
 
 def html(found: Capacity) -> str:
     """Write a page with a curve for each demand; it needs nothing else."""
-    body = [f"<h1>{escape(line)}</h1>" for line in headlines(found)]
+    body = [heading(line, 1) for line in headlines(found)]
     for answer in found.answers:
-        body.append(f"<h2>{escape(asked(answer.demand))}</h2>")
+        body.append(heading(asked(answer.demand)))
         if answer.fleets:
-            body += [table(rows(answer, found)), f"<p>GPUs by rate; {AXIS}.</p>", _svg(answer)]
-        notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(answer, found.prices))
-        body.append(f"<ul>{notes}</ul>")
-    body.append(f"<p>Taken as given: {escape(_given(found))}.</p>")
-    return document("Capacity", body)
+            axis = paragraphs([f"GPUs by rate; {AXIS}."])
+            body += [fleets(answer, found).html(), *axis, _svg(answer)]
+        body.append(items(_notes(answer, found.prices)))
+    return page("Capacity", [*body, *paragraphs([f"Taken as given: {_given(found)}."])])
 
 
 def _svg(answer: Answer) -> str:

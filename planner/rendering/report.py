@@ -1,11 +1,7 @@
-"""Answers as a person reads them: tables and bars. Only this module of `planner` imports rich."""
+"""Recommendations and estimates as a person reads them: tables and bars."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from costmodels.program.ops import Size
 from planner.advice.refusals import SIGN, marks_of
@@ -19,40 +15,41 @@ from planner.search.evaluate import room
 from planner.search.outcome import Mark, PlanEstimate, worded
 from planner.search.remarks import context_remark, throughput_remark
 from planner.search.search import Recommendation, Scenario
-from topology.base import format_bytes, format_interval, format_seconds
+from topology.base import counted, format_bytes, format_interval, format_seconds
+from topology.drawing.table import Line, Table, bullets
 
 BAR = 36
+Parts: TypeAlias = list[str | Line | Table]
 
 
 def recommendation(
     scenario: Scenario, answer: Recommendation, launches: Sequence[Launch], *, rejected: bool
-) -> RenderableType:
-    """Everything that ``planner recommend`` prints as a table."""
-    parts: list[RenderableType] = [headline(scenario), *_notes(answer.notes)]
+) -> Parts:
+    """Say everything that ``planner recommend`` prints as a table."""
+    parts: Parts = [Line(text=headline(scenario), style="bold"), *_notes(answer.notes), ""]
     if answer.plans:
         lead = answer.lead or answer.plans[0]
-        parts += [Text(), ranking(answer), *_notes(_baseline(scenario, answer)), Text()]
+        parts += [ranking(answer), *_notes(_baseline(scenario, answer)), ""]
         if answer.request.at_most_gpus and len(answer.scaling) > 1:
-            parts += [Text("the best plan of each number of GPUs", style="dim"), _scaling(answer)]
-        parts += [
-            _bullets(answer.advice),
-            *_notes(_footnotes(scenario, answer.plans, answer.marks, answer.lead)),
-        ]
-        parts += [Text(f"  known: {_known(lead)}", style="dim"), Text()]
-        parts += [Text(f"run {lead.plan}:", style="bold"), _launches(launches)]
-        parts += _notes(_runtimes(scenario, launches))
+            title = "the best plan of each number of GPUs"
+            parts += [*_notes([title]), _scaling(answer), ""]
+        below = _footnotes(scenario, answer.plans, answer.marks, answer.lead)
+        parts += [*bullets(answer.advice), *_notes([*below, f"  known: {_known(lead)}"]), ""]
+        parts += _run_by(lead, scenario, launches)
     else:
-        parts += [Text(), _bullets(answer.advice)]
+        parts += bullets(answer.advice)
     if rejected:
-        parts += [Text(), Text("rejected:", style="bold"), _rejected(answer)]
+        rows = [[str(plan.plan), plan.said] for plan in answer.rejected]
+        parts += ["", Line(text="rejected:", style="bold"), Table(rows=rows, align="<", indent=2)]
     elif answer.rejected:
-        some = f"{len(answer.rejected)} plan{'s' if len(answer.rejected) > 1 else ''}"
-        parts += [Text(f"{some} rejected (--rejected shows why)", style="dim")]
-    return Group(*parts)
+        parts += _notes(
+            [f"{counted(len(answer.rejected), 'plan')} rejected (--rejected shows why)"]
+        )
+    return parts
 
 
-def headline(scenario: Scenario) -> Text:
-    """One line that says what was asked, defaults included."""
+def headline(scenario: Scenario) -> str:
+    """Say in a line what was asked, defaults included."""
     request, work = scenario.request, scenario.workload
     said = [scenario.model.name, _machine(scenario)]
     usual = scenario.model.defaults
@@ -68,7 +65,7 @@ def headline(scenario: Scenario) -> Text:
         said.append(f"batch {work.batch}")
     engine = [scenario.deployment.engine] if scenario.deployment.engine else []
     said += [work.precision, scenario.deployment.runtime.name, *engine]
-    return Text(" · ".join(said), style="bold")
+    return " · ".join(said)
 
 
 def _machine(scenario: Scenario) -> str:
@@ -85,22 +82,21 @@ def _stream(name: str, tokens: Size) -> str:
     return f"{tokens:,} tokens in" if name == "tokens" else f"{tokens:,} {name} tokens"
 
 
-def _notes(lines: Iterable[str]) -> list[RenderableType]:
-    """Say what was assumed about a machine, and which plans were left out."""
-    return [Text(line, style="dim") for line in lines]
+def _notes(lines: Iterable[str]) -> list[Line]:
+    return [Line(text=line, style="dim") for line in lines]
 
 
 def ranking(answer: Recommendation) -> Table:
-    """One row a plan, best first, and last the one to run where it is none of them."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("#", justify="right")
-    for name in _columns(answer.request):
-        table.add_column(name, justify="left" if name in ("plan", "bound by") else "right")
-    for number, one in enumerate(_listed(answer), 1):
-        place = str(number) if number <= len(answer.plans) else ".."
-        style = "bold" if one is answer.lead else ""
-        table.add_row(place, *_cells(one, answer), style=style)
-    return table
+    """Make a row of each plan, best first, and last of the one to run where it is none of them."""
+    columns, listed = _columns(answer.request), _listed(answer)
+    places = [str(number + 1) for number in range(len(answer.plans))] + [".."]
+    return Table(
+        head=["#", *columns],
+        rows=[[place, *_cells(plan, answer)] for place, plan in zip(places, listed, strict=False)],
+        align=">" + "".join("<" if name in ("plan", "bound by") else ">" for name in columns),
+        head_in="dim",
+        rows_in={number: "bold" for number, plan in enumerate(listed) if plan is answer.lead},
+    )
 
 
 def _listed(answer: Recommendation) -> tuple[PlanEstimate, ...]:
@@ -142,20 +138,17 @@ def _baseline(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
         )
 
 
-def _scaling(answer: Recommendation) -> RenderableType:
-    """One row a number of GPUs: the plan, its time as a bar, and what a result costs."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("GPUs", "latency", "GPU-s a result"):
-        table.add_column(name, justify="right")
-    table.add_column("plan")
-    table.add_column("")
-    longest = max(one.latency_s for one in answer.scaling)
-    for one in answer.scaling:
-        bar = "█" * max(1, round(BAR * one.latency_s / longest))
-        cost = _three(one.gpus / one.throughput_per_s)
-        cells = [str(one.gpus), format_seconds(one.latency_s), cost, str(one.plan)]
-        table.add_row(*cells, Text(bar, style="cyan"))
-    return Padding(table, (0, 0, 1, 2))
+def _scaling(answer: Recommendation) -> Table:
+    """Make a row of each number of GPUs: its plan, its time as a bar, and what a result costs."""
+    bars = _bars([plan.latency_s for plan in answer.scaling])
+    rows = [
+        [str(plan.gpus), format_seconds(plan.latency_s), _cost(plan), str(plan.plan), bar]
+        for plan, bar in zip(answer.scaling, bars, strict=True)
+    ]
+    head = ("GPUs", "latency", "GPU-s a result", "plan", "")
+    return Table(
+        head=head, rows=rows, align=">>><", indent=2, head_in="dim", columns_in={4: "cyan"}
+    )
 
 
 def _columns(request: Request) -> list[str]:
@@ -172,7 +165,7 @@ def _row(one: PlanEstimate, answer: Recommendation) -> list[str]:
     exposed = one.breakdown_s.get("communication_exposed", 0.0)
     goal = {
         "throughput": [f"{one.throughput_per_s:.3g}"],
-        "cost": [_three(one.gpus / one.throughput_per_s)],
+        "cost": [_cost(one)],
     }.get(request.objective, [])
     return [
         str(one.plan),
@@ -187,7 +180,9 @@ def _row(one: PlanEstimate, answer: Recommendation) -> list[str]:
     ]
 
 
-def _three(value: float) -> str:
+def _cost(plan: PlanEstimate) -> str:
+    """Write the GPU-seconds of a result."""
+    value = plan.gpus / plan.throughput_per_s
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -200,17 +195,20 @@ def _known(one: PlanEstimate) -> str:
     return ", ".join(parts)
 
 
-def _bullets(lines: Iterable[str]) -> RenderableType:
-    return Group(*[Text(f"- {line}") for line in lines])
-
-
-def _launches(launches: Sequence[Launch]) -> RenderableType:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for launch in launches:
-        table.add_row(launch.engine, launch.line or Text(f"no: {launch.reason}", style="dim"))
-    return Padding(table, (0, 0, 0, 2))
+def _run_by(
+    estimate: PlanEstimate, scenario: Scenario, launches: Sequence[Launch]
+) -> Iterator[Line | Table]:
+    """Say how engines run a plan, and which of them in another way than was priced."""
+    yield Line(text=f"run {estimate.plan}:", style="bold")
+    yield Table(
+        rows=[[launch.engine, launch.line or f"no: {launch.reason}"] for launch in launches],
+        align="<",
+        fixed=1,
+        indent=2,
+        rows_in={number: "dim" for number, launch in enumerate(launches) if not launch.line},
+        columns_in={0: "dim"},
+    )
+    yield from _notes(_runtimes(scenario, launches))
 
 
 def _runtimes(scenario: Scenario, launches: Sequence[Launch]) -> Iterator[str]:
@@ -227,37 +225,29 @@ def _runtimes(scenario: Scenario, launches: Sequence[Launch]) -> Iterator[str]:
         yield f"priced as {priced}; {said} (--engine prices one)"
 
 
-def _rejected(answer: Recommendation) -> RenderableType:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for one in answer.rejected:
-        table.add_row(str(one.plan), one.said)
-    return Padding(table, (0, 0, 0, 2))
-
-
-def estimate(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) -> RenderableType:
-    """One plan in full, a bar for every part."""
+def estimate(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) -> Parts:
+    """Say everything about one plan, with a bar for every part."""
     took = format_interval(one.latency_s, one.half_width_s)
-    total = f"{one.plan}: {took}, {one.basis.name.lower()}"
-    rate = f"{one.throughput_per_s:.3g} results a second, bound by {one.bound_by}"
-    return Group(
-        headline(scenario),
-        *_notes(() if scenario.deployment.subset is None else scenario.deployment.subset.notes()),
-        Text(f"{total}; {rate}"),
-        *([Text(visible(one.placement.devices))] if one.placement else []),
+    total = f"{one.plan}: {took}, {one.basis.name.lower()}; "
+    total += f"{one.throughput_per_s:.3g} results a second, bound by {one.bound_by}"
+    subset = scenario.deployment.subset
+    return [
+        Line(text=headline(scenario), style="bold"),
+        *_notes(() if subset is None else subset.notes()),
+        total,
+        *([visible(one.placement.devices)] if one.placement else []),
         *_notes(remarks_of(scenario, one)),
         *_notes(throughput_remark(scenario.model.kind, scenario.request.batch, one.gpus)),
-        Text(),
-        Text("time by stage", style="dim"),
-        _bars({worded(k): v for k, v in one.stages_s.items()}, format_seconds),
-        Text("time by part", style="dim"),
-        _bars({worded(k): v for k, v in one.breakdown_s.items()}, format_seconds),
-        Text(f"communication hidden: {format_seconds(one.communication_hidden_s)}", style="dim"),
-        Text(f"memory: {_memory(one)}", style="dim"),
-        _bars({worded(k): v for k, v in one.memory_parts_bytes.items()}, format_bytes),
-        Text(f"run {one.plan}:", style="bold"),
-        _launches(launches),
-        *_notes(_runtimes(scenario, launches)),
-    )
+        "",
+        *_notes(["time by stage"]),
+        *_parts_of(one.stages_s, format_seconds),
+        *_notes(["time by part"]),
+        *_parts_of(one.breakdown_s, format_seconds),
+        *_notes([f"communication hidden: {format_seconds(one.communication_hidden_s)}"]),
+        *_notes([f"memory: {_memory(one)}"]),
+        *_parts_of(one.memory_parts_bytes, format_bytes),
+        *_run_by(one, scenario, launches),
+    ]
 
 
 def _memory(one: PlanEstimate) -> str:
@@ -268,72 +258,35 @@ def _memory(one: PlanEstimate) -> str:
     )
 
 
-def _bars(parts: Mapping[str, float], show: "object") -> RenderableType:
-    top = max(parts.values(), default=0.0)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
-    for name, value in parts.items():
-        if value:
-            bar = "█" * max(1, round(BAR * value / top)) if top else ""
-            table.add_row(name, show(value), Text(bar, style="cyan"))  # type: ignore[operator]
-    return Padding(table, (0, 0, 1, 2))
+def _parts_of(parts: Mapping[str, float], written: Callable[[float], str]) -> Parts:
+    """Make a row of each part that is not nothing, with a bar."""
+    shown = {worded(name): value for name, value in parts.items() if value}
+    bars = _bars(list(shown.values()))
+    rows = [
+        [name, written(value), bar] for (name, value), bar in zip(shown.items(), bars, strict=True)
+    ]
+    table = Table(rows=rows, align="<><", indent=2, columns_in={2: "cyan"})
+    return [table, ""] if rows else [""]
 
 
-def markdown(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a Markdown table.
-
-    >>> print(markdown(["a", "b"], [["1", "2"]]))
-    | a | b |
-    | --- | --- |
-    | 1 | 2 |
-    """
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def pairs(described: Mapping[str, object], style: str) -> str:
-    """Write names and values, one pair a line."""
-    rows = [[key, _plain(value)] for key, value in described.items()]
-    if style == "markdown":
-        return markdown(["", ""], rows)
-    width = max(len(key) for key, _ in rows)
-    return "\n".join(f"{key:<{width}}  {value}" for key, value in rows)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_plain(inner) for inner in value)
-    return str(value)
+def _bars(values: Sequence[float]) -> list[str]:
+    """Draw values as bars, the longest for the largest."""
+    top = max(values, default=0.0)
+    return ["█" * max(1, round(BAR * value / top)) if top else "" for value in values]
 
 
 def recommendation_markdown(
     scenario: Scenario, answer: Recommendation, launches: Sequence[Launch]
 ) -> str:
-    """Everything that ``planner recommend`` says, for a document."""
-    return "\n".join(_recommendation_lines(scenario, answer, launches))
-
-
-def _recommendation_lines(
-    scenario: Scenario, answer: Recommendation, launches: Sequence[Launch]
-) -> Iterator[str]:
-    yield f"**{headline(scenario).plain}**"
-    yield ""
+    """Write everything that ``planner recommend`` says, for a document."""
+    parts = [f"**{headline(scenario)}**", ""]
     if answer.plans:
-        rows = [_cells(one, answer) for one in _listed(answer)]
-        yield markdown(_columns(answer.request), rows)
-        yield ""
-        for line in _baseline(scenario, answer):
-            yield f"- {line}"
+        rows = [_cells(plan, answer) for plan in _listed(answer)]
+        parts += [Table(head=_columns(answer.request), rows=rows).markdown(), ""]
+        parts += bullets(_baseline(scenario, answer))
     below = _footnotes(scenario, answer.plans, answer.marks, answer.lead)
-    for line in (*answer.notes, *answer.advice, *below):
-        yield f"- {line}"
-    yield from (f"- {line}" for line in _runs(launches))
+    lines = (*answer.notes, *answer.advice, *below, *_runs(launches))
+    return "\n".join([*parts, *bullets(lines)])
 
 
 def remarks_of(scenario: Scenario, one: PlanEstimate) -> list[str]:
@@ -343,7 +296,7 @@ def remarks_of(scenario: Scenario, one: PlanEstimate) -> list[str]:
 
 
 def estimate_markdown(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) -> str:
-    """One plan in full, for a document."""
+    """Write everything about one plan, for a document."""
     rows = [["latency", format_interval(one.latency_s, one.half_width_s)]]
     rows += [[f"stage {worded(k)}", format_seconds(v)] for k, v in one.stages_s.items()]
     rows += [[worded(k), format_seconds(v)] for k, v in one.breakdown_s.items()]
@@ -352,28 +305,16 @@ def estimate_markdown(scenario: Scenario, one: PlanEstimate, launches: Sequence[
     rows += [["bound by", one.bound_by], ["basis", one.basis.name.lower()]]
     if one.placement:
         rows.append(["GPUs", visible(one.placement.devices)])
-    table = markdown([str(one.plan), ""], rows)
+    table = Table(head=[str(one.plan), ""], rows=rows).markdown()
     below = (
         *remarks_of(scenario, one),
         *throughput_remark(scenario.model.kind, scenario.request.batch, one.gpus),
         *_runs(launches),
     )
-    return "\n".join(
-        [f"**{headline(scenario).plain}**", "", table, "", *(f"- {line}" for line in below)]
-    )
+    return "\n".join([f"**{headline(scenario)}**", "", table, "", *bullets(below)])
 
 
 def _runs(launches: Sequence[Launch]) -> Iterator[str]:
     """Say how engines run a plan, for a document."""
     for one in launches:
         yield f"{one.engine}: " + (f"`{one.line}`" if one.line else f"no, {one.reason}")
-
-
-def render(what: RenderableType, width: int, *, colour: bool) -> str:
-    """Turn something to show into text of at most `width` columns."""
-    console = Console(
-        width=width, force_terminal=colour, color_system="standard" if colour else None
-    )
-    with console.capture() as captured:
-        console.print(what)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())

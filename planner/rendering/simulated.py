@@ -2,15 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Final
 
-from planner.rendering.columns import aligned
 from planner.rendering.gantt import COLOURS, key, legend, middle, rows, svg
 from planner.search.outcome import worded
 from planner.simulation.simulation import RankTime, Simulation
 from topology.base import counted, format_seconds
-from topology.drawing.page import document, table
+from topology.drawing.table import Table, bullets, heading, page, paragraphs, terminal
 
 MOST_RANKS: Final = 16
 """Ranks in a table; of more, the fastest and the slowest."""
@@ -43,23 +41,24 @@ def headlines(found: Simulation) -> Iterator[str]:
         yield f"one of {replicas} replicas, which do not meet"
 
 
-def stage_rows(found: Simulation) -> list[list[str]]:
+def stage_table(found: Simulation) -> Table:
     """Put stages as they ran beside the closed form."""
     closed = found.estimate.stages_s
     made = [
         [worded(name), format_seconds(seconds), format_seconds(closed.get(name, 0.0))]
         for name, seconds in found.stages_s.items()
     ]
-    return [["stage", "simulated", "closed form"], *made]
+    return Table(head=("stage", "simulated", "closed form"), rows=made, indent=2)
 
 
-def rank_rows(found: Simulation) -> list[list[str]]:
+def rank_table(found: Simulation) -> Table:
     """Say what every rank does in a turn; of many ranks, the fastest and the slowest."""
     ranks = found.ranks
     if len(ranks) > MOST_RANKS:
         ordered = sorted(ranks, key=lambda one: one.pace)
         ranks = [*ordered[: MOST_RANKS // 2], *ordered[-MOST_RANKS // 2 :]]
-    return [list(HEAD), *(_rank_row(one, LEAST * found.turn_s) for one in ranks)]
+    rows = [_rank_row(rank, LEAST * found.turn_s) for rank in ranks]
+    return Table(head=HEAD, rows=rows, indent=2)
 
 
 def _rank_row(one: RankTime, least: float) -> list[str]:
@@ -82,39 +81,34 @@ def timeline(found: Simulation) -> Iterator[str]:
 
 def text(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Everything that ``planner simulate`` prints as a table."""
-    lines = [headline, *headlines(found), ""]
-    lines += [*_table(stage_rows(found)), "", f"a turn of {worded(found.stage)}, by rank"]
-    lines += [*_table(rank_rows(found)), "", *timeline(found)]
-    return "\n".join([*lines, *notes])
-
-
-def _table(made: Sequence[Sequence[str]]) -> Iterator[str]:
-    return (f"  {line}" for line in aligned(made))
+    ranks = f"a turn of {worded(found.stage)}, by rank"
+    tables: list[str | Table] = [stage_table(found), "", ranks, rank_table(found), ""]
+    return terminal([headline, *headlines(found), "", *tables, *timeline(found), *notes])
 
 
 def markdown(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Write the same for a document."""
-    from planner.rendering import report  # noqa: PLC0415  # rich is slow to import
-
-    parts = [f"**{headline}**", "", *(f"- {line}" for line in (*headlines(found), *notes)), ""]
-    for head, *body in (stage_rows(found), rank_rows(found)):
-        parts += [report.markdown(head, body), ""]
+    parts = [f"**{headline}**", "", *bullets([*headlines(found), *notes]), ""]
+    for table in (stage_table(found), rank_table(found)):
+        parts += [table.markdown(), ""]
     return "\n".join([*parts, "```text", *timeline(found), "```"])
 
 
 def html(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Write a page with a drawing of one layer, which needs nothing else."""
     window = middle(found)
-    body = [f"<h1>{escape(headline)}</h1>"]
-    body += [f"<p>{escape(line)}</p>" for line in (*headlines(found), *notes)]
-    body += [
-        f"<h2>{escape(window.words)}, {escape(format_seconds(window.seconds))}</h2>",
+    body = [
+        heading(headline, 1),
+        *paragraphs([*headlines(found), *notes]),
+        heading(f"{window.words}, {format_seconds(window.seconds)}"),
         svg(found, window),
         f"<p>{key(list(COLOURS))}</p>",
-        f"<h2>Stages</h2>{table(stage_rows(found))}",
-        f"<h2>A turn of {escape(worded(found.stage))}, by rank</h2>{table(rank_rows(found))}",
+        heading("Stages"),
+        stage_table(found).html(),
+        heading(f"A turn of {worded(found.stage)}, by rank"),
+        rank_table(found).html(),
     ]
-    return document(str(found.estimate.plan), body)
+    return page(str(found.estimate.plan), body)
 
 
 def trace(found: Simulation) -> str:

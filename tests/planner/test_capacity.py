@@ -350,7 +350,8 @@ def shown(found):
 
 def cells(found):
     """The first fleet's row, by the names of its columns."""
-    head, first, *_ = capacity_shown.rows(found.answers[0], found)
+    table = capacity_shown.fleets(found.answers[0], found)
+    head, first = table.head, table.rows[0]
     return dict(zip(head, first, strict=True))
 
 

@@ -122,7 +122,7 @@ def test_a_table_as_text_and_as_markdown_has_the_same_cells():
 
     assert lines[0] == "all_reduce on 8 x h100-sxm"
     assert len(lines) == len(document) == len(found.rows) + 2
-    for row, line, shown in zip(found.cells(), lines[2:], document[2:], strict=True):
+    for row, line, shown in zip(found.table().rows, lines[2:], document[2:], strict=True):
         assert len(row) == len(HEADERS)
         assert all(cell in line for cell in row)
         assert shown == f"| {' | '.join(row)} |"

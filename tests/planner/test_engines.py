@@ -19,6 +19,7 @@ from planner.rendering import report
 from planner.request.request import EXECUTOR
 from planner.search.search import resolve
 from topology.base import CatalogueError, InputError
+from topology.drawing.table import terminal
 
 ENTRY = """
 kind = "assumed"
@@ -214,7 +215,7 @@ def test_the_header_names_the_engine():
     scenario = resolve(request_of("flux", 1, {"engine": "xdit"}))
     one = planner.estimate("flux", engine="xdit")
 
-    text = report.render(report.estimate(scenario, one, []), 200, colour=False)
+    text = terminal(report.estimate(scenario, one, []), 200)
     assert "torch-eager · xdit" in text
 
 

@@ -16,6 +16,7 @@ from planner.search.outcome import APART, UNCERTAINTY, PlanEstimate
 from planner.search.search import Recommendation, judge
 from planner.strategies import parse_plan
 from topology.base import counted, format_seconds
+from topology.drawing.table import terminal
 
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
 
@@ -36,7 +37,7 @@ def test_one_line_says_what_throughput_is_of(model, gpus, batch, line):
     assert len(about) == 1
     assert line in about[0]
     shown = report.estimate(scenario, found.plans[0], [])
-    assert about[0] in report.render(shown, 400, colour=False)
+    assert about[0] in terminal(shown, 400)
     assert about[0] in report.estimate_markdown(scenario, found.plans[0], [])
 
 

@@ -14,6 +14,7 @@ from planner.models import names
 from planner.rendering import report
 from planner.search.outcome import WORDS, worded
 from planner.search.search import launch_of, shortened
+from topology.drawing.table import terminal
 
 CASES = [
     ("cosmos3-nano", {}),
@@ -29,7 +30,7 @@ def shown(model, more, width=118, rejected=False):
     answer = shortened(recommended(model, **more), 5)
     lines = launches(engines(), scenario.model, answer.plans[0].plan) if answer.plans else []
     what = report.recommendation(scenario, answer, lines, rejected=rejected)
-    return report.render(what, width, colour=False), answer, lines, scenario
+    return terminal(what, width), answer, lines, scenario
 
 
 @cases
@@ -67,7 +68,7 @@ def test_nothing_is_wider_than_the_terminal(model, more, width):
 @cases
 def test_the_headline_says_what_was_asked_and_what_was_taken_as_usual(model, more):
     scenario = asked(model, **more)
-    line = report.headline(scenario).plain
+    line = report.headline(scenario)
 
     assert f"{scenario.request.gpus} x {scenario.request.hardware}" in line
     for name, tokens in scenario.workload.tokens:
@@ -86,7 +87,7 @@ def test_rejected_plans_have_reasons_when_asked_for():
 
 def test_an_estimate_has_a_bar_for_every_part():
     scenario, one = asked("cosmos3-nano"), priced("cosmos3-nano", "cfg2.ulysses4")
-    text = report.render(report.estimate(scenario, one, []), 118, colour=False)
+    text = terminal(report.estimate(scenario, one, []), 118)
 
     for name, seconds in one.breakdown_s.items():
         assert (WORDS[name] in text) == (seconds > 0)
@@ -100,7 +101,7 @@ def test_an_estimate_has_a_bar_for_every_part():
 )
 def test_a_document_names_parts_as_the_table_does(model, plan):
     scenario, one = asked(model), priced(model, plan)
-    table = report.render(report.estimate(scenario, one, []), 200, colour=False)
+    table = terminal(report.estimate(scenario, one, []), 200)
     document = report.estimate_markdown(scenario, one, [])
 
     assert "_" not in re.sub(r"allgather_kv", "", document)
@@ -114,7 +115,7 @@ def test_a_document_names_parts_as_the_table_does(model, plan):
 
 def test_bars_are_as_long_as_their_parts():
     scenario, one = asked("cosmos3-nano"), priced("cosmos3-nano", "cfg2.ulysses4")
-    text = report.render(report.estimate(scenario, one, []), 200, colour=False)
+    text = terminal(report.estimate(scenario, one, []), 200)
     bars = {
         name: line.count("█")
         for name in one.stages_s
@@ -176,7 +177,7 @@ def test_an_estimate_says_of_its_plan_what_a_ranking_says(plan, more, said, styl
 def test_colours_are_for_terminals():
     plain, *_ = shown("cosmos3-nano", {})
     scenario = asked("cosmos3-nano")
-    coloured = report.render(report.headline(scenario), 80, colour=True)
+    coloured = terminal(report.estimate(scenario, priced("cosmos3-nano"), []), 80, colour=True)
 
     assert "\x1b[" not in plain
     assert "\x1b[" in coloured
@@ -217,7 +218,7 @@ def test_what_is_left_out_of_many_gpus_is_printed(style):
     ],
 )
 def test_the_headline_names_hosts_and_tokens(model, more, said):
-    assert said in report.headline(asked(model, **more)).plain
+    assert said in report.headline(asked(model, **more))
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
 """What is shown of a machine is complete, self-contained and safe to put in a page."""
 
-import io
 from xml.etree import ElementTree as ET
 
 import pytest
 import testpastes as pastes
-from rich.console import Console
 
 from topology.base import InputError
 from topology.catalogue import find_hardware
 from topology.drawing.picture import svg
 from topology.drawing.report import html, markdown, report, summary
+from topology.drawing.table import terminal as in_terminal
 from topology.machine.build import machine_of
 from topology.readers.detect import detect, machine_from, snapshot
 from topology.readers.read import read_topology
@@ -28,9 +27,7 @@ every_machine = pytest.mark.parametrize("machine", MACHINES.values(), ids=list(M
 
 
 def terminal(machine):
-    console = Console(file=io.StringIO(), width=200, color_system=None)
-    console.print(report(machine))
-    return console.file.getvalue()
+    return in_terminal(report(machine), 200)
 
 
 @every_machine

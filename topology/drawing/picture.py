@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from topology.drawing.matrices import Rows
-from topology.drawing.page import document, table
 from topology.machine.graph import Edge, Machine
 
 _WIDTH: Final = 96
@@ -57,21 +55,6 @@ def svg(machine: Machine) -> str:
         f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11">'
         f"<title>{escape(machine.name)}</title>{''.join(parts)}</svg>"
     )
-
-
-def page(machine: Machine, line: str, drawing: str, tables: Iterable[tuple[str, Rows]]) -> str:
-    """Put a drawing, tables and notes on one page that needs nothing else."""
-    body = [f"<h1>{escape(machine.name)}</h1><p>{escape(line)}</p>", drawing]
-    for title, rows in tables:
-        body.append(f"<h2>{escape(title)}</h2>{table(rows)}")
-    for title, notes, mark in (
-        ("Warnings", machine.warnings, ' class="w"'),
-        ("Assumed", machine.assumptions, ""),
-    ):
-        if notes:
-            items = "".join(f"<li{mark}>{escape(note)}</li>" for note in notes)
-            body.append(f"<h2>{title}</h2><ul>{items}</ul>")
-    return document(machine.name, body)
 
 
 def _boxes(machine: Machine, kinds: Mapping[str, str]) -> dict[str, _Box]:

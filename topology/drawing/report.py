@@ -2,62 +2,80 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-from rich.tree import Tree
-
 from topology.base import counted, format_bytes
 from topology.catalogue import Hardware, link_rates
 from topology.catalogue.listing import HEADERS, roster_rows
 from topology.drawing.matrices import SHOWN, Rows, link_rows, nccl_rows, nic_rows
-from topology.drawing.picture import page, svg
+from topology.drawing.picture import svg
+from topology.drawing.table import (
+    Line,
+    Style,
+    Table,
+    bullets,
+    heading,
+    items,
+    page,
+    paragraphs,
+)
 from topology.machine.flows import bisection_bandwidth
 from topology.machine.graph import Edge, Gpu, Machine, Nic
 
+CUT = f"the first {SHOWN}"
+"""What stands below a table that has not room for all devices."""
 
-def report(machine: Machine) -> RenderableType:
+
+def report(machine: Machine) -> list[str | Line | Table]:
     """Show all there is to say about a machine, for a terminal."""
-    parts: list[RenderableType] = [tree(machine)]
-    for title, rows in tables(machine):
-        parts += [Text(f"\n{title}", style="bold"), _table(rows)]
-    for title, notes, style in (
+    parts: list[str | Line | Table] = [
+        Line(text=f"{machine.name}: {summary(machine)}", style="bold"),
+        *tree(machine),
+    ]
+    for title, table in tables(machine):
+        parts += ["", Line(text=title, style="bold"), table]
+        if len(table.rows) == SHOWN:
+            parts.append(CUT)
+    notes: tuple[tuple[str, Sequence[str], Style], ...] = (
         ("Assumed", machine.assumptions, "yellow"),
         ("Warnings", machine.warnings, "red"),
-    ):
-        if notes:
-            parts.append(Text(f"\n{title}", style="bold"))
-            parts += [Text(f"- {note}", style=style) for note in notes]
-    return Group(*parts)
+    )
+    for title, lines, style in notes:
+        if lines:
+            parts += ["", Line(text=title, style="bold")]
+            parts += [Line(text=line, style=style) for line in bullets(lines)]
+    return parts
 
 
 def html(machine: Machine) -> str:
     """Write a page with the drawing, the tables and the warnings; it needs nothing else."""
-    return page(machine, summary(machine), svg(machine), tables(machine))
+    body = [heading(machine.name, 1), *paragraphs([summary(machine)]), svg(machine)]
+    for title, table in tables(machine):
+        body += [heading(title), table.html()]
+    for title, lines, mark in (
+        ("Warnings", machine.warnings, "w"),
+        ("Assumed", machine.assumptions, ""),
+    ):
+        if lines:
+            body += [heading(title), items(lines, mark)]
+    return page(machine.name, body)
 
 
 def markdown(machine: Machine) -> str:
     """Write the same as Markdown."""
     lines = [f"# {machine.name}", "", summary(machine), ""]
-    for title, (head, *rows) in tables(machine):
-        lines += [f"## {title}", "", _bar(head), _bar(["---"] * len(head)), *map(_bar, rows), ""]
+    for title, table in tables(machine):
+        lines += [f"## {title}", "", table.markdown(), ""]
     for title, notes in (("Assumed", machine.assumptions), ("Warnings", machine.warnings)):
         if notes:
-            lines += [f"## {title}", "", *(f"- {note}" for note in notes), ""]
+            lines += [f"## {title}", "", *bullets(notes), ""]
     return "\n".join(lines)
 
 
-def hardware_table(known: Sequence[Hardware]) -> RenderableType:
-    """List hardware for a terminal."""
-    return _table([list(HEADERS), *roster_rows(known)], shown=len(known) + 1)
+def hardware_table(known: Sequence[Hardware]) -> Table:
+    """List hardware."""
+    return _table([list(HEADERS), *roster_rows(known)])
 
 
-def hardware_markdown(known: Sequence[Hardware]) -> str:
-    """List hardware as Markdown."""
-    return "\n".join(map(_bar, [HEADERS, ["---"] * len(HEADERS), *roster_rows(known)]))
-
-
-def tables(machine: Machine) -> list[tuple[str, Rows]]:
+def tables(machine: Machine) -> list[tuple[str, Table]]:
     """Give the tables of a report with their titles."""
     found = []
     if len(machine.gpus) > 1:
@@ -69,7 +87,7 @@ def tables(machine: Machine) -> list[tuple[str, Rows]]:
         found.append(("GPU to NIC: NCCL path (+ GPUDirect)", nic_rows(machine)))
     if machine.nccl_graphs:
         found.append(("Graphs NCCL chose, GB/s a channel", _search_rows(machine)))
-    return found
+    return [(title, _table(rows)) for title, rows in found]
 
 
 def summary(machine: Machine) -> str:
@@ -89,44 +107,57 @@ def _gigabytes(bandwidth: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def tree(machine: Machine) -> Tree:
+def tree(machine: Machine) -> list[str]:
     """Draw processors, switches and devices as they hang on each other."""
-    top = Tree(Text(f"{machine.name}: {summary(machine)}", style="bold"))
     below: dict[str, list[Edge]] = {}
     for edge in machine.edges:
         if edge.kind in ("pcie", "host"):
             below.setdefault(edge.b, []).append(edge)
     devices: dict[str, Gpu | Nic] = {gpu.name: gpu for gpu in machine.gpus}
     devices |= {nic.name: nic for nic in machine.nics}
+    branches: list[tuple[str, list[str]]] = []
     for node in machine.nodes:
         if node.kind == "cpu":
             place = f" NUMA {node.numa}" if node.numa is not None else ""
-            branch = top.add(Text(f"{node.name}{place} {node.chip}".rstrip()))
-            _grow(branch, below, devices, node.name)
+            title = f"{node.name}{place} {node.chip}".rstrip()
+            branches.append((title, _grown(below, devices, node.name)))
         elif node.kind == "nvswitch":
-            top.add(Text(f"{node.name}: {_joined(machine, node.name)}"))
+            branches.append((f"{node.name}: {_joined(machine, node.name)}", []))
     cluster = machine.cluster
     if cluster is not None and machine.hosts > 1:
-        top.add(
-            Text(
-                f"{cluster.kind}: {cluster.nics} NICs a node of "
-                f"{cluster.nic_bandwidth.value / 10**9:.4g} GB/s on {cluster.rails} rails, "
-                f"oversubscription {cluster.oversubscription:g}"
-            )
+        title = (
+            f"{cluster.kind}: {cluster.nics} NICs a node of "
+            f"{cluster.nic_bandwidth.value / 10**9:.4g} GB/s on {cluster.rails} rails, "
+            f"oversubscription {cluster.oversubscription:g}"
         )
-    return top
+        branches.append((title, []))
+    return _joined_up(branches)
 
 
-def _grow(
-    branch: Tree,
+def _joined_up(branches: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Draw lines from a place to each of its branches, and past them to the next one."""
+    lines = []
+    for number, (title, inside) in enumerate(branches, 1):
+        last = number == len(branches)
+        lines.append(f"{'└' if last else '├'}── {title}")
+        lines += [f"{' ' if last else '│'}   {line}" for line in inside]
+    return lines
+
+
+def _grown(
     below: Mapping[str, Sequence[Edge]],
     devices: Mapping[str, Gpu | Nic],
     name: str,
     depth: int = 0,
-) -> None:
-    for edge in below.get(name, ()) if depth < 64 else ():
-        child = branch.add(Text(f"{_device(devices.get(edge.a), edge.a)}{_link(edge)}"))
-        _grow(child, below, devices, edge.a, depth + 1)
+) -> list[str]:
+    edges = below.get(name, ()) if depth < 64 else ()
+    return _joined_up([
+        (
+            f"{_device(devices.get(edge.a), edge.a)}{_link(edge)}",
+            _grown(below, devices, edge.a, depth + 1),
+        )
+        for edge in edges
+    ])  # fmt: skip
 
 
 def _device(device: Gpu | Nic | None, name: str) -> str:
@@ -171,15 +202,6 @@ def _search_rows(machine: Machine) -> Rows:
     ]
 
 
-def _table(rows: Rows, shown: int = SHOWN) -> Table:
+def _table(rows: Rows) -> Table:
     head, *body = rows
-    table = Table(*head, box=None, header_style="bold", pad_edge=False)
-    for row in body:
-        table.add_row(*map(Text, row))
-    if len(body) == shown:
-        table.caption = f"the first {shown}"
-    return table
-
-
-def _bar(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return Table(head=head, rows=body, align="<", head_in="bold")

@@ -15,9 +15,9 @@ from costmodels.kernels.parameters import (
     PointwiseParameters,
 )
 from costmodels.profiles.profile import Fit, Profile
-from planner.rendering.columns import aligned
 from topology.base import GIB, MIB, InputError, counted, format_seconds
 from topology.catalogue import find_hardware
+from topology.drawing.table import Table
 from validate.fit.rows import Row
 
 Style = Literal["table", "markdown"]
@@ -424,8 +424,5 @@ def lines(
     words: bool = False,
 ) -> str:
     """Write a table; columns after the first lean right, unless they hold words."""
-    if style == "markdown":
-        from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
-
-        return markdown(headers, rows)
-    return "\n".join(aligned([headers, *rows], left=len(headers) if words else 1))
+    table = Table(head=headers, rows=rows, align="<" if words else "<>")
+    return table.markdown() if style == "markdown" else table.text()

@@ -1,6 +1,6 @@
 """One table of nccl-tests beside the model, as text, Markdown and CSV."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -9,6 +9,7 @@ import numpy as np
 from costmodels.collectives import Op
 from planner.rendering.plot import plot
 from topology.base import format_bytes, format_seconds
+from topology.drawing.table import Table, bullets, csv, terminal
 from validate.nccl_tests.diagnosis import SMALL
 
 HEADERS: Final = (
@@ -75,10 +76,10 @@ class Comparison:
             "diagnosis": list(self.diagnosis),
         }
 
-    def cells(self) -> Iterator[list[str]]:
-        """Yield the cells of each row as text."""
-        for row in self.rows:
-            yield [
+    def table(self) -> Table:
+        """Make a row of each size."""
+        rows = [
+            [
                 format_bytes(row.message_bytes),
                 format_seconds(row.measured_s),
                 format_seconds(row.predicted_s),
@@ -88,6 +89,9 @@ class Comparison:
                 row.algorithm,
                 row.protocol,
             ]
+            for row in self.rows
+        ]
+        return Table(head=HEADERS, rows=rows, align=">", least=(10, 10, 10, 8, 10, 14, 11, 8))
 
     def summary(self) -> list[str]:
         """Say how far the two are apart, and why."""
@@ -121,11 +125,6 @@ def as_text(comparisons: Sequence[Comparison]) -> str:
 
 
 def _text(comparison: Comparison) -> str:
-    widths = (10, 10, 10, 8, 10, 14, 11, 8)
-    table = [
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
-        for cells in [list(HEADERS), *comparison.cells()]
-    ]
     rows = comparison.rows
     curves = {
         "predicted": [
@@ -136,26 +135,26 @@ def _text(comparison: Comparison) -> str:
     ends = format_bytes(rows[0].message_bytes), format_bytes(rows[-1].message_bytes)
     drawn = ["", "bus bandwidth, GB/s", plot(curves, ends)] if len(rows) > 2 else []
     head = [*comparison.opening(), comparison.headline()]
-    return "\n".join([*head, *table, *drawn, "", *(f"- {line}" for line in comparison.summary())])
+    return terminal([*head, comparison.table(), *drawn, "", *bullets(comparison.summary())])
 
 
 def as_markdown(comparisons: Sequence[Comparison]) -> str:
     """Write comparisons for a document."""
-    from planner.rendering.report import markdown  # noqa: PLC0415  # rich is slow to import
-
     parts = []
     for comparison in comparisons:
         parts += comparison.opening()
-        parts += [f"**{comparison.headline()}**", markdown(HEADERS, comparison.cells())]
-        parts.append("\n".join(f"- {line}" for line in comparison.summary()))
+        parts += [f"**{comparison.headline()}**", comparison.table().markdown()]
+        parts.append("\n".join(bullets(comparison.summary())))
     return "\n\n".join(parts)
 
 
 def as_csv(comparisons: Sequence[Comparison]) -> str:
     """Write the rows of comparisons as CSV: seconds and bytes a second."""
-    names = list(ComparedRow.__dataclass_fields__)
-    lines = [",".join(["op", "hardware", "gpus", "nodes", *names])]
-    for comparison in comparisons:
-        place = [comparison.op, comparison.hardware, str(comparison.gpus), str(comparison.nodes)]
-        lines += [",".join([*place, *map(str, asdict(row).values())]) for row in comparison.rows]
-    return "\n".join(lines)
+    return csv(
+        ["op", "hardware", "gpus", "nodes", *ComparedRow.__dataclass_fields__],
+        (
+            [compared.op, compared.hardware, compared.gpus, compared.nodes, *asdict(row).values()]
+            for compared in comparisons
+            for row in compared.rows
+        ),
+    )

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from planner.rendering.columns import aligned
 from topology.base import counted, format_bytes, format_seconds
+from topology.drawing.table import Table, bullets, terminal
 from validate.plans.compare import Comparison, Ranking, Summary
 from validate.reference import Proof
 
@@ -82,18 +82,17 @@ def text(
     found: Sequence[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
 ) -> str:
     """Everything for a terminal."""
-    rows = [HEADERS, *[_cells(one, gate) for one in found]]
-    return "\n".join([*aligned(rows, len(HEADERS)), "", *_said(found, ranked, summary, gate)])
+    table = Table(head=HEADERS, rows=[_cells(one, gate) for one in found], align="<")
+    return terminal([table, "", *_said(found, ranked, summary, gate)])
 
 
 def markdown(
     found: Sequence[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
 ) -> str:
     """Everything for a document."""
-    rows = [list(HEADERS), ["---"] * len(HEADERS), *[_cells(one, gate) for one in found]]
-    table = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-    said = [f"- {line}" for line in _said(found, ranked, summary, gate)]
-    return "\n".join([*table, "", *said])
+    rows = [[cell.replace("|", "/") for cell in _cells(one, gate)] for one in found]
+    table = Table(head=HEADERS, rows=rows).markdown()
+    return "\n".join([table, "", *bullets(_said(found, ranked, summary, gate))])
 
 
 def _said(
@@ -145,13 +144,16 @@ def proofs_text(proofs: Iterable[Proof]) -> str:
 def proofs_markdown(proofs: Iterable[Proof]) -> str:
     """Write proofs for a document."""
     rows = [
-        f"| {proof.model} | {proof.plan} | {proof.ranks} | {proof.error:.1e} | "
-        f"{'right' if proof.ok else 'wrong'} |"
+        [
+            proof.model,
+            proof.plan,
+            str(proof.ranks),
+            f"{proof.error:.1e}",
+            "right" if proof.ok else "wrong",
+        ]
         for proof in proofs
     ]
-    return "\n".join(
-        ["| model | plan | ranks | error | |", "| --- | --- | --- | --- | --- |", *rows]
-    )
+    return Table(head=("model", "plan", "ranks", "error", ""), rows=rows).markdown()
 
 
 def _rankings(ranked: Iterable[Ranking]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from typing import Final
 
 from planner.models.catalogue import names, read_model
 from planner.search.plans import unsupported
+from topology.drawing.table import Table
 
 _GIGA: Final = 10**9
 _MEGA: Final = 10**6
@@ -44,9 +45,9 @@ def roster_json(found: Sequence[dict[str, object]]) -> dict[str, object]:
     }
 
 
-def roster_rows(found: Sequence[dict[str, object]]) -> list[list[str]]:
-    """Write the cells of the list, under `HEADERS`."""
-    return [
+def roster_table(found: Sequence[dict[str, object]]) -> Table:
+    """Make a row of each model of the list."""
+    rows = [
         [
             str(one["name"]),
             str(one["kind"]),
@@ -55,6 +56,12 @@ def roster_rows(found: Sequence[dict[str, object]]) -> list[list[str]]:
         ]
         for one in found
     ]
+    return Table(head=HEADERS, rows=rows, align="<<><", least=(24, 9, 12))
+
+
+def facts(described: Mapping[str, object]) -> Table:
+    """Make a row of each fact about a model."""
+    return Table(rows=list(shown(described).items()), align="<")
 
 
 def shown(described: Mapping[str, object]) -> dict[str, str]:
