@@ -10,10 +10,8 @@ import testmodels
 
 from planner.lowering import lower
 from planner.strategies import parse_plan
-from planner.tensorrt.document import document_of
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import Recipe, document_of, networks, schedule_of
 from planner.tensorrt.runner.run import Job, Limits
-from planner.tensorrt.schedule import schedule
 from validate.reference.weights import Source
 
 
@@ -52,7 +50,7 @@ def setup(model, text, **changes):
     work = testmodels.workload(model, batch=2, **changes)
     program = lower(model, work, plan)
     made = networks(program, Recipe(compute="fp32"))
-    order = json.loads(json.dumps(schedule(made, program, work, plan)))
+    order = json.loads(json.dumps(schedule_of(made, program, work, plan)))
     documents = [json.loads(json.dumps(document_of(network))) for network in made]
     return Setup(order, documents, list(made), fake.World(), free_port())
 

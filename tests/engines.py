@@ -9,8 +9,7 @@ import testmodels
 from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan
-from planner.tensorrt.document import arrays_of, document_of
-from planner.tensorrt.network import networks
+from planner.tensorrt import arrays_of, document_of, networks
 from planner.tensorrt.runner.build import Log, Options, logger
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.kinds import Share

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Final, cast
 
-from planner.tensorrt.sheet import Network
+from planner.tensorrt import Network
 
 SIZES: Final = {"bf16": 2, "fp16": 2, "fp32": 4, "int32": 4}
 Document = Mapping[str, object]

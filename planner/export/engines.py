@@ -10,7 +10,7 @@ from planner.engines.tables import engines
 from planner.engines.told import Asked, asked_of, hosts_of
 from planner.search.outcome import PlanEstimate
 from planner.search.search import Scenario
-from planner.tensorrt.document import SCHEMA
+from planner.tensorrt import SCHEMA
 from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
 
 TITLES: Final[Mapping[str, str]] = {

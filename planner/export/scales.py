@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Final, cast
 
+from planner.tensorrt import Network
 from planner.tensorrt.runner.weights import named
-from planner.tensorrt.sheet import Network
 from topology.base import InputError, content
 
 SCHEMA: Final = "1"

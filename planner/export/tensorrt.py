@@ -23,13 +23,22 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.outcome import PlanEstimate
 from planner.search.search import Scenario
-from planner.tensorrt.document import SCHEMA, counts, document_of
-from planner.tensorrt.network import Recipe, networks
-from planner.tensorrt.products import REACH
+from planner.tensorrt import (
+    REACH,
+    SCHEMA,
+    Dtype,
+    Network,
+    Recipe,
+    again_bytes,
+    buffer_bytes,
+    counts,
+    document_of,
+    engine_size,
+    enqueue,
+    networks,
+    schedule_of,
+)
 from planner.tensorrt.runner.digest import digest_of
-from planner.tensorrt.schedule import buffer_bytes, schedule
-from planner.tensorrt.sheet import Dtype, Network
-from planner.tensorrt.sizes import again_bytes, engine_size, enqueue
 from topology.base import IllegalPlanError, Seconds, format_bytes
 
 COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
@@ -82,7 +91,7 @@ def tensorrt_folder(
             f"plan {plan}: no attention can read keys on several devices; wanted allgather_kv "
             "beside none of tp, ulysses, ring and pp, and rows that divide"
         )
-    order = schedule(written, program, workload, plan)
+    order = schedule_of(written, program, workload, plan)
     document = plan_document(scenario, found, written, order)
     return {**_files(written), **_around(document, written)}
 

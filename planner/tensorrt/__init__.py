@@ -1,0 +1,20 @@
+"""TensorRT: the networks of a plan's engines, and the order in which they run."""
+
+from planner.tensorrt.network import (
+    SCHEMA,
+    Array,
+    Dtype,
+    Network,
+    arrays_of,
+    counts,
+    document_of,
+)
+from planner.tensorrt.products import REACH
+from planner.tensorrt.schedule import schedule_of
+from planner.tensorrt.sizes import again_bytes, buffer_bytes, engine_size, enqueue
+from planner.tensorrt.writing import Recipe, networks
+
+__all__ = [
+    "REACH", "SCHEMA", "Array", "Dtype", "Network", "Recipe", "again_bytes", "arrays_of",
+    "buffer_bytes", "counts", "document_of", "engine_size", "enqueue", "networks", "schedule_of",
+]  # fmt: skip

@@ -1,23 +1,42 @@
-"""Attention as TensorRT's fused layer: heads in front, queries scaled, masks by position.
+"""Attention as layers: TensorRT's fused one, on one device or several, and sums over keys.
 
-A mask is written only where one is needed, and is computed inside the engine from the positions of
-rows and keys, which are inputs where ranks hold different rows.
+The fused layer has heads in front and scaled queries. A mask is written only where one is needed,
+and is computed inside the engine from the positions of rows and keys, which are inputs where ranks
+hold different rows.
+
+TensorRT's attention can be told its number of ranks; each gives its own keys and values and asks
+with its own queries. That stands for AllGather-KV where every row of keys is cut, nothing is
+masked, and no other axis meets in the same engine.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from costmodels.program.ops import Attention
+from costmodels.program.ops import (
+    Attention,
+    Collective,
+    LinearAttention,
+    Loop,
+    Op,
+    Program,
+    Rearrange,
+    Tensor,
+)
 from costmodels.program.rows import Numbers, attention_positions
-from planner.tensorrt.sheet import Draft, Value
-from planner.tensorrt.write import elementwise, scaled, shuffle, unary
+from planner.tensorrt.draft import Draft
+from planner.tensorrt.network import Value
 
 NOWHERE: Final = 2**30
 """Position of a key that nobody sees."""
 EVERYWHERE: Final = NOWHERE - 1
 """Position of a query that sees every key there is."""
+TINY: Final = 10.0**-12
+"""Keeps a quotient finite where no key looks like the query."""
+AXIS: Final = "allgather_kv"
+Item = Op | Loop
 Places = Sequence[tuple[Numbers, Numbers]]
 """Positions of queries and of keys, of every rank; -1 for padding."""
 
@@ -31,7 +50,7 @@ def attend(draft: Draft, op: Attention, inputs: Sequence[Value], ranks: int = 1)
     """
     q, k, v = inputs
     name = op.out.name
-    small = scaled(draft, q, float(1 / np.sqrt(op.size)), f"{name}.scaled")
+    small = draft.scaled(q, float(1 / np.sqrt(op.size)), f"{name}.scaled")
     query = _heads(draft, small, op.heads, op.size)
     key, value = (_heads(draft, x, op.key_value_heads, op.size) for x in (k, v))
     places = [attention_positions(op, index) for index in draft.indices]
@@ -46,13 +65,13 @@ def attend(draft: Draft, op: Attention, inputs: Sequence[Value], ranks: int = 1)
         causal=plain,
         ranks=ranks,
     )
-    return shuffle(draft, out, q.shape, name, first=(0, 2, 1, 3))
+    return draft.shuffle(out, q.shape, name, first=(0, 2, 1, 3))
 
 
 def _heads(draft: Draft, x: Value, count: int, size: int) -> Value:
     """Turn ``[b, r, heads * size]`` into ``[b, heads, r, size]``."""
     shape = (*x.shape[:2], count, size)
-    return shuffle(draft, x, shape, f"{x.name}.heads", second=(0, 2, 1, 3))
+    return draft.shuffle(x, shape, f"{x.name}.heads", second=(0, 2, 1, 3))
 
 
 def _is_plain_causal(op: Attention, places: Places) -> bool:
@@ -79,15 +98,15 @@ def _mask(draft: Draft, op: Attention, places: Places) -> list[Value]:
     if later or padded:
         tops = [_queries(queries, causal=op.causal) for queries, _ in places]
         query = draft.table(tops, f"{name}.queries")
-        hidden = elementwise(draft, "GREATER", key, query, f"{name}.hidden")
-        seen.append(unary(draft, "NOT", hidden, f"{name}.seen"))
+        hidden = draft.elementwise("GREATER", key, query, f"{name}.hidden")
+        seen.append(draft.unary("NOT", hidden, f"{name}.seen"))
     if early:
         lows = [_queries(queries, causal=True) - np.int32(op.window) for queries, _ in places]
         low = draft.table(lows, f"{name}.lows")
-        seen.append(elementwise(draft, "GREATER", key, low, f"{name}.near"))
+        seen.append(draft.elementwise("GREATER", key, low, f"{name}.near"))
     if len(seen) == 1:
         return seen
-    return [elementwise(draft, "AND", seen[0], seen[1], f"{name}.visible")]
+    return [draft.elementwise("AND", seen[0], seen[1], f"{name}.visible")]
 
 
 def _valid(positions: Numbers) -> Numbers:
@@ -106,3 +125,110 @@ def _queries(
     """Last key that each query may see; a row of padding sees what the first row does."""
     tops = np.maximum(queries, 0) if causal else np.full(len(queries), EVERYWHERE)
     return tops.astype(np.int32)[None, None, :, None]
+
+
+def linear_attention(draft: Draft, op: LinearAttention, inputs: Sequence[Value]) -> Value:
+    """Write sums over keys, or what queries find in them."""
+    return _linear_sum(draft, op, inputs) if op.part == "sum" else _linear_read(draft, op, inputs)
+
+
+def _linear_sum(draft: Draft, op: LinearAttention, inputs: Sequence[Value]) -> Value:
+    """``[b, h, size, rows]`` times ``[b, h, rows, size + 1]``."""
+    key, value = inputs
+    name = op.out.name
+    turned = _linear_heads(draft, _kept(draft, key), op, (0, 2, 3, 1))
+    wider = _linear_heads(draft, draft.wide(value), op, (0, 2, 1, 3))
+    ones = draft.constant(np.ones((*wider.shape[:3], 1), np.float32), "ones")
+    return draft.matmul(turned, draft.concat((wider, ones), 3, f"{name}.values"), name)
+
+
+def _linear_read(draft: Draft, op: LinearAttention, inputs: Sequence[Value]) -> Value:
+    query, state = inputs
+    name = op.out.name
+    found = draft.matmul(
+        _linear_heads(draft, _kept(draft, query), op, (0, 2, 1, 3)), state, f"{name}.found"
+    )
+    total = draft.take(found, op.size, 1, 3, f"{name}.total")
+    tiny = draft.scalar(TINY, total, "tiny")
+    safe = draft.elementwise("SUM", total, tiny, f"{name}.safe")
+    values = draft.take(found, 0, op.size, 3, f"{name}.sums")
+    mean = draft.elementwise("DIV", values, safe, f"{name}.mean")
+    rows = draft.shuffle(mean, query.shape, f"{name}.rows", first=(0, 2, 1, 3))
+    return draft.cast(rows, query.dtype, name)
+
+
+def _kept(draft: Draft, x: Value) -> Value:
+    """Keep what is above zero, in 32 bits."""
+    return draft.wide(draft.activation("RELU", x, f"{x.name}.kept"))
+
+
+def _linear_heads(draft: Draft, x: Value, op: LinearAttention, turn: Sequence[int]) -> Value:
+    shape = (*x.shape[:2], op.heads, op.size)
+    return draft.shuffle(x, shape, f"{x.name}.heads", second=turn)
+
+
+def with_multi_device_attention(program: Program) -> tuple[Program, frozenset[str]]:
+    """Leave out the gathers that attention over several devices makes needless.
+
+    Returns
+    -------
+    the program, and the names of the results of attentions that run on several devices
+    """
+    others = [name for name, _ in program.axes if name in ("tp", "ulysses", "ring", "pp")]
+    if others or AXIS not in dict(program.axes):
+        return program, frozenset()
+    names: set[str] = set()
+    stages = tuple(_changed(loop, names) for loop in program.stages)
+    return replace(program, stages=stages), frozenset(names)
+
+
+def _changed(loop: Loop, names: set[str]) -> Loop:
+    body = [_changed(item, names) if isinstance(item, Loop) else item for item in loop.body]
+    made = {
+        tensor.name: item for item in body if not isinstance(item, Loop) for tensor in item.writes
+    }
+    for attention in [item for item in body if isinstance(item, Attention)]:
+        chain = _gathered(attention, made)
+        if chain:
+            names.add(attention.out.name)
+            body = _without(body, attention, chain)
+    return replace(loop, body=tuple(body))
+
+
+def _gathered(op: Attention, made: dict[str, Op]) -> list[Rearrange | Collective]:
+    """Return the cut, the unpacking, the gather and the stacking behind keys, if that is all."""
+    chain: list[Rearrange | Collective] = []
+    name = op.k.name
+    for move in ("split_features", "unpack_rows", "", "stack"):
+        item = made.get(name)
+        if not isinstance(item, Rearrange | Collective):
+            return []
+        if isinstance(item, Rearrange) and item.move != move:
+            return []
+        if isinstance(item, Collective) and (move or item.axis != AXIS):
+            return []
+        chain.append(item)
+        name = item.reads[0].name
+    unpack = chain[1]
+    assert isinstance(unpack, Rearrange)
+    padded = any(int(span.padded) != int(span.tokens) for span in unpack.spans)
+    return [] if padded or op.causal or op.window else chain
+
+
+def _without(
+    body: list[Item], attention: Attention, chain: list[Rearrange | Collective]
+) -> list[Item]:
+    split, unpack, gather, stack = chain
+    assert isinstance(split, Rearrange)
+    assert isinstance(unpack, Rearrange)
+    local, spans = stack.reads[0], unpack.spans
+    parts = tuple(_local(part, local) for part in split.outputs)
+    cut = replace(split, inputs=(local,), outputs=parts)
+    new = replace(attention, k=parts[0], v=parts[1], key_spans=spans)
+    left = (id(unpack), id(gather), id(stack))
+    swaps: dict[int, Item] = {id(split): cut, id(attention): new}
+    return [swaps.get(id(item), item) for item in body if id(item) not in left]
+
+
+def _local(part: Tensor, local: Tensor) -> Tensor:
+    return replace(part, shape=(local.shape[0], local.shape[1], part.shape[2]))

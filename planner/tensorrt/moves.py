@@ -6,11 +6,17 @@ from typing import Final
 import numpy as np
 
 from costmodels.program.ops import Rearrange
-from costmodels.program.rows import Numbers, joined_rows, latest_rank, positions_of, row_sources
-from planner.tensorrt.linear import borders, surround
+from costmodels.program.rows import (
+    Numbers,
+    chunk_of,
+    joined_rows,
+    latest_rank,
+    positions_of,
+    row_sources,
+)
+from planner.tensorrt.draft import Draft
+from planner.tensorrt.network import Value
 from planner.tensorrt.runner.shares import own_features
-from planner.tensorrt.sheet import Draft, Value
-from planner.tensorrt.write import concat, gather, shuffle, take
 
 Values = Sequence[Value]
 
@@ -26,9 +32,9 @@ def pick(draft: Draft, x: Value, wanted: Sequence[Numbers], axis: int, hint: str
     if all(np.array_equal(first, other) for other in wanted[1:]):
         start = int(first[0]) if len(first) else 0
         if start >= 0 and np.array_equal(first, np.arange(start, start + len(first))):
-            return take(draft, x, start, len(first), axis, hint)
+            return draft.take(x, start, len(first), axis, hint)
     places = [np.maximum(one, 0).astype(np.int32) for one in wanted]
-    return gather(draft, x, draft.table(places, f"{hint}.places"), axis, hint)
+    return draft.gather(x, draft.table(places, f"{hint}.places"), axis, hint)
 
 
 def _split_features(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
@@ -43,17 +49,17 @@ def _cut(draft: Draft, op: Rearrange, x: Value, axis: int) -> list[Value]:
     made, start = [], 0
     for out in op.outputs:
         count = int(out.shape[axis])
-        made.append(take(draft, x, start, count, axis, out.name))
+        made.append(draft.take(x, start, count, axis, out.name))
         start += count
     return made
 
 
 def _concat_features(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return [concat(draft, inputs, -1, op.outputs[0].name)]
+    return [draft.concat(inputs, -1, op.outputs[0].name)]
 
 
 def _concat_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return [concat(draft, inputs, 1, op.outputs[0].name)]
+    return [draft.concat(inputs, 1, op.outputs[0].name)]
 
 
 def _shard(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
@@ -70,17 +76,17 @@ def _heads(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
 def _pack_heads(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     """Lay rows end to end, and put the heads of each rank in front: ``[degree, b, r, f]``."""
     name = op.outputs[0].name
-    rows = concat(draft, inputs, 1, f"{name}.rows")
+    rows = draft.concat(inputs, 1, f"{name}.rows")
     batch, count = rows.shape[:2]
     pieces, start = [], 0
     for number, part in enumerate(op.parts):
         width = part.units * part.size
-        piece = take(draft, rows, start, width, 2, f"{name}.part{number}")
+        piece = draft.take(rows, start, width, 2, f"{name}.part{number}")
         shape = (batch, count, op.degree, width // op.degree)
-        pieces.append(shuffle(draft, piece, shape, f"{name}.heads{number}"))
+        pieces.append(draft.shuffle(piece, shape, f"{name}.heads{number}"))
         start += width
-    joined = concat(draft, pieces, 3, f"{name}.joined")
-    return [shuffle(draft, joined, joined.shape, name, second=(2, 0, 1, 3))]
+    joined = draft.concat(pieces, 3, f"{name}.joined")
+    return [draft.shuffle(joined, joined.shape, name, second=(2, 0, 1, 3))]
 
 
 def _unpack_heads(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
@@ -89,19 +95,19 @@ def _unpack_heads(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     pieces, start = [], 0
     for number, part in enumerate(op.parts):
         width = part.local(op.degree)
-        piece = take(draft, x, start, width, -1, f"{name}.part{number}")
+        piece = draft.take(x, start, width, -1, f"{name}.part{number}")
         shape = (*x.shape[1:-1], op.degree * width)
         turned = (1, 2, 0, 3)
-        pieces.append(shuffle(draft, piece, shape, f"{name}.heads{number}", first=turned))
+        pieces.append(draft.shuffle(piece, shape, f"{name}.heads{number}", first=turned))
         start += width
-    return [concat(draft, pieces, -1, name)]
+    return [draft.concat(pieces, -1, name)]
 
 
 def _unpack_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     """Lay the rows of all ranks end to end, and put them in the order of their streams."""
     (x,), name = inputs, op.outputs[0].name
     degree, batch, rows, width = x.shape
-    flat = shuffle(draft, x, (batch, degree * rows, width), f"{name}.flat", first=(1, 0, 2, 3))
+    flat = draft.shuffle(x, (batch, degree * rows, width), f"{name}.flat", first=(1, 0, 2, 3))
     wanted = [row_sources(op.spans, op.axis, op.degree, index) for index in draft.indices]
     return [pick(draft, flat, wanted, 1, name)]
 
@@ -114,15 +120,15 @@ def _pack_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     flat = pick(draft, x, wanted, 1, f"{name}.flat")
     batch, rows, width = flat.shape
     shape = (batch, op.degree, rows // op.degree, width)
-    return [shuffle(draft, flat, shape, name, second=(1, 0, 2, 3))]
+    return [draft.shuffle(flat, shape, name, second=(1, 0, 2, 3))]
 
 
 def _stack(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return [shuffle(draft, inputs[0], (1, *inputs[0].shape), op.outputs[0].name)]
+    return [draft.shuffle(inputs[0], (1, *inputs[0].shape), op.outputs[0].name)]
 
 
 def _unstack(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return [shuffle(draft, inputs[0], inputs[0].shape[1:], op.outputs[0].name)]
+    return [draft.shuffle(inputs[0], inputs[0].shape[1:], op.outputs[0].name)]
 
 
 def _last(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
@@ -136,7 +142,7 @@ def _latest(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     (span,) = op.spans
     wanted = [np.array([latest_rank(span, op.axis, op.degree, index)]) for index in draft.indices]
     row = pick(draft, x, wanted, 0, f"{name}.row")
-    return [shuffle(draft, row, x.shape[1:], name)]
+    return [draft.shuffle(row, x.shape[1:], name)]
 
 
 def _hop(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
@@ -144,7 +150,50 @@ def _hop(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     (x,), name = inputs, op.outputs[0].name
     wanted = [np.array([(index[op.axis] - op.turn) % op.degree]) for index in draft.indices]
     chunk = pick(draft, x, wanted, 0, f"{name}.chunk")
-    return [shuffle(draft, chunk, x.shape[1:], name)]
+    return [draft.shuffle(chunk, x.shape[1:], name)]
+
+
+def _borders(draft: Draft, op: Rearrange, inputs: Sequence[Value]) -> list[Value]:
+    """Lay the rows at both ends side by side."""
+    (x,), (out,) = inputs, op.outputs
+    halo = int(out.shape[2]) // 2
+    ends = [
+        draft.take(x, start, halo, 1, f"{out.name}.end{start}") for start in (0, x.shape[1] - halo)
+    ]
+    both = draft.concat(ends, 1, f"{out.name}.ends")
+    return [draft.shuffle(both, (1, *both.shape), out.name)]
+
+
+def _surround(draft: Draft, op: Rearrange, inputs: Sequence[Value]) -> list[Value]:
+    """Lay the neighbours' rows around those here; zeros where there is no neighbour."""
+    x, edges = inputs
+    name, (ranks, batch, both, features) = op.outputs[0].name, edges.shape
+    halo = both // 2
+    flat = draft.shuffle(
+        edges, (batch, ranks * both, features), f"{name}.edges", first=(1, 0, 2, 3)
+    )
+    none = np.zeros((batch, halo, features), np.float32)
+    zeros = draft.cast(draft.constant(none, "none"), x.dtype, f"{name}.none")
+    every = draft.concat((flat, zeros), 1, f"{name}.every")
+    places = [chunk_of(op.spans[0], index) for index in draft.indices]
+    sides = [
+        [_neighbour(place + step, ranks, halo, first=step > 0) for place in places]
+        for step in (-1, 1)
+    ]
+    before, after = (
+        draft.gather(every, draft.table(wanted, f"{name}.from"), 1, f"{name}.side{number}")
+        for number, wanted in enumerate(sides)
+    )
+    return [draft.concat((before, x, after), 1, name)]
+
+
+def _neighbour(
+    rank: int, ranks: int, halo: int, *, first: bool
+) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+    """Where the first or last rows of a rank stand among all edges; behind them for none."""
+    start = rank * 2 * halo + (0 if first else halo)
+    start = start if 0 <= rank < ranks else ranks * 2 * halo
+    return np.arange(start, start + halo, dtype=np.int32)
 
 
 _MOVES: Final[dict[str, Callable[[Draft, Rearrange, Values], list[Value]]]] = {
@@ -164,6 +213,6 @@ _MOVES: Final[dict[str, Callable[[Draft, Rearrange, Values], list[Value]]]] = {
     "last": _last,
     "latest": _latest,
     "hop": _hop,
-    "borders": borders,
-    "surround": surround,
+    "borders": _borders,
+    "surround": _surround,
 }

@@ -1,20 +1,24 @@
-"""Matrix products as layers: weights as constants, in fewer bits where the plan says so.
+"""Products with weights as layers: matrices and convolutions, and what a checkpoint adds to them.
 
 Quantised products are written as TensorRT wants them: values that are quantised and dequantised
 again in front of a product, which the builder fuses. FP8 and INT8 have one scale a tensor, NVFP4
 one for every 16 neighbours along the inner axis and one for all.
+
+A program counts matrices alone. What a checkpoint has beside them, biases and norms, is little work
+and changes no message: it is added behind a layer when a network is assembled, if its numbers are
+given, and left out if they are not.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from costmodels.program.ops import Matmul, Weight
-from planner.tensorrt.learned import bias, listed
+from costmodels.program.ops import Depthwise, Matmul, Part, Pointwise, Weight
+from planner.tensorrt.draft import Draft
+from planner.tensorrt.network import Dtype, Value
 from planner.tensorrt.runner.weights import named
-from planner.tensorrt.sheet import Draft, Dtype, Value
-from planner.tensorrt.write import elementwise, gather, matmul, scalar, shuffle
 
 REACH: Final = 16.0
 """Largest activation that products of few bits hold without clipping, where none was measured."""
@@ -23,6 +27,12 @@ BLOCK: Final = 16
 LARGEST: Final = {"fp8": 448.0, "int8": 127.0, "nvfp4": 448.0 * 6.0}
 """Largest number of a format; of NVFP4 with the largest scale of a block."""
 _TYPES: Final[dict[str, Dtype]] = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}
+
+SIDE: Final = 3
+"""Points a side of a convolution's kernel."""
+Learned = Mapping[str, object]
+"""``kind`` of numbers, the ``name`` they are known by and their ``layer``; the ``parts`` that
+``degree`` ranks cut, or that one rank of them adds (``once``); and the ``shape`` they are given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +54,6 @@ def product(draft: Draft, op: Matmul, inputs: list[Value], layer: int) -> Value:
     return _multiply(draft, inputs[0], share, op.out.name)
 
 
-def named_weight(draft: Draft, weight: Weight, layer: int) -> Value:
-    """Name a weight as it is, ``[experts, rows, columns]``."""
-    share = _Share(weight=weight, layer=layer if weight.layered else 0, encoding="plain")
-    return _weight(draft, share, "values", draft.compute)
-
-
 def _encoding(draft: Draft, op: Matmul) -> str:
     """How a weight is held: matrices that the planner counts with fewer bytes, in fewer bits."""
     narrow = op.weight.itemsize < 2 and draft.precision in _TYPES
@@ -61,10 +65,10 @@ def _multiply(draft: Draft, x: Value, share: _Share, hint: str) -> Value:
     learned = bias(share.weight, share.layer, len(x.shape))
     if share.encoding == "plain":
         values = _weight(draft, share, "values", draft.compute)
-        return matmul(draft, x, values, hint, learned=learned)
+        return draft.matmul(x, values, hint, learned=learned)
     if share.encoding == "nvfp4":
         left, right = _blocked(draft, x, _reach(draft, share)), _narrow(draft, share)
-        return matmul(draft, left, right, hint, transpose=True, learned=learned)
+        return draft.matmul(left, right, hint, transpose=True, learned=learned)
     scale = _reach(draft, share)
     dtype = _TYPES[share.encoding]
     packed = draft.add("quantize", (x, scale), x.shape, dtype, f"{x.name}.packed")
@@ -74,7 +78,7 @@ def _multiply(draft: Draft, x: Value, share: _Share, hint: str) -> Value:
     opened = draft.add(
         "dequantize", (values, scales), values.shape, draft.compute, f"{values.name}.opened"
     )
-    return matmul(draft, back, opened, hint, learned=learned)
+    return draft.matmul(back, opened, hint, learned=learned)
 
 
 def _reach(draft: Draft, share: _Share) -> Value:
@@ -174,17 +178,100 @@ def _experts(draft: Draft, op: Matmul, inputs: list[Value], share: _Share) -> Va
     rows = 1
     for size in x.shape[:-1]:
         rows *= size
-    flat = shuffle(draft, x, (1, rows, x.shape[-1]), f"{x.name}.flat")
+    flat = draft.shuffle(x, (1, rows, x.shape[-1]), f"{x.name}.flat")
     every = _multiply(draft, flat, share, f"{op.out.name}.every")
     experts, width = every.shape[0], every.shape[2]
-    stacked = shuffle(draft, every, (experts * rows, width), f"{op.out.name}.stacked")
+    stacked = draft.shuffle(every, (experts * rows, width), f"{op.out.name}.stacked")
     if experts == 1:
         chosen = draft.constant(np.zeros((1, 1, 1), np.int32), "first")
     else:
-        chosen = elementwise(
-            draft, "PROD", route, scalar(draft, rows, route, "rows"), f"{route.name}.block"
+        chosen = draft.elementwise(
+            "PROD", route, draft.scalar(rows, route, "rows"), f"{route.name}.block"
         )
     lead = x.shape[:3] if len(x.shape) == 4 else (*x.shape[:2], 1)
     numbers = draft.constant(np.arange(rows, dtype=np.int32).reshape(lead), "numbers")
-    places = elementwise(draft, "SUM", chosen, numbers, f"{op.out.name}.places")
-    return gather(draft, stacked, places, 0, op.out.name)
+    places = draft.elementwise("SUM", chosen, numbers, f"{op.out.name}.places")
+    return draft.gather(stacked, places, 0, op.out.name)
+
+
+def depthwise(draft: Draft, op: Depthwise, x: Value, layer: int) -> Value:
+    """Write a convolution; lines from neighbours stand in for padding.
+
+    Where there is no neighbour their lines are zeros, and still are behind a product and a SiLU.
+    """
+    line, name = int(op.line), op.out.name
+    batch, rows, features = x.shape
+    image = draft.shuffle(
+        x, (batch, rows // line, line, features), f"{name}.in", second=(0, 3, 1, 2)
+    )
+    share = _Share(weight=op.weight, layer=layer if op.weight.layered else 0, encoding="plain")
+    kernels = _weight(draft, share, "values", draft.compute)
+    taps = draft.shuffle(
+        kernels,
+        (features, 1, SIDE, SIDE),
+        f"{name}.kernels",
+        first=(2, 0, 1),
+    )
+    lines = int(op.out.shape[1]) // line
+    padding = [0 if op.halo else 1, 1]
+    out = draft.add(
+        "convolution",
+        (image, taps),
+        (batch, features, lines, line),
+        x.dtype,
+        f"{name}.picture",
+        padding=padding,
+        groups=features,
+    )
+    return draft.shuffle(out, (batch, lines * line, features), name, first=(0, 2, 3, 1))
+
+
+def bias(weight: Weight, layer: int, dimensions: int) -> list[Learned]:
+    """Bias behind a product; where ranks add their products up, the first of them alone adds it."""
+    if weight.experts > 1:
+        return []
+    cut = weight.degree if weight.split == "columns" else 1
+    return [
+        {
+            "kind": "bias",
+            "name": weight.name,
+            "layer": layer if weight.layered else -1,
+            "parts": listed(weight.columns),
+            "degree": cut,
+            "once": weight.split == "rows" and weight.degree > 1,
+            "shape": [1] * (dimensions - 1) + [weight.local_columns],
+        }
+    ]
+
+
+def of_norm(draft: Draft, op: Pointwise, x: Value) -> list[Learned]:
+    """Factors and offsets behind the norm of whole rows."""
+    width = x.shape[-1]
+    shape = [1] * (len(x.shape) - 1) + [width]
+    return [_norm(draft, op, kind, [[width, 1]], 1, shape) for kind in ("gain", "bias")]
+
+
+def of_heads(draft: Draft, op: Pointwise) -> list[Learned]:
+    """Factors behind the norms of the heads of queries and keys, which ranks along tp share."""
+    degree = 1 + max(index.get("tp", 0) for index in draft.indices)
+    parts = [[count * degree, op.size] for count in op.heads if count]
+    return [_norm(draft, op, "gain", parts, degree, [1, 1, sum(op.heads), op.size])]
+
+
+def _norm(
+    draft: Draft, op: Pointwise, kind: str, parts: list[list[int]], degree: int, shape: list[int]
+) -> Learned:
+    return {
+        "kind": kind,
+        "name": op.outputs[0].name,
+        "layer": draft.scope.get("layer", -1),
+        "parts": parts,
+        "degree": degree,
+        "once": False,
+        "shape": shape,
+    }
+
+
+def listed(parts: tuple[Part, ...]) -> list[list[int]]:
+    """Write parts of a weight as units and sizes."""
+    return [[part.units, part.size] for part in parts]

@@ -7,7 +7,6 @@ says where each differs.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import cast
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from costmodels.program.ops import Program
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.tensorrt.sheet import Network, Value
+from planner.tensorrt.network import Network, Value
 from topology.base import InputError
 
 Bind = dict[str, list[object]]
@@ -43,7 +42,7 @@ class _Buffers:
         }
 
 
-def schedule(
+def schedule_of(
     networks: Sequence[Network], program: Program, workload: Workload, plan: Plan
 ) -> dict[str, object]:
     """Return calls, buffers, communicators and ranks as a document."""
@@ -175,14 +174,3 @@ def _decoder(networks: Mapping[str, Network], buffers: _Buffers) -> list[Call]:
             bind[name] = [name, 0]
         calls.append({"engine": network.name, "bind": dict(bind)})
     return calls
-
-
-def buffer_bytes(networks: Sequence[Network], document: Mapping[str, object]) -> int:
-    """Bytes of all buffers on one rank, tables included."""
-    sizes = {"bf16": 2, "fp16": 2, "fp32": 4, "int32": 4}
-    total = 0
-    for one in cast("Mapping[str, Mapping[str, object]]", document["buffers"]).values():
-        total += sizes[str(one["dtype"])] * prod(cast("list[int]", one["shape"]))
-    for network in networks:
-        total += sum(array[0].nbytes for array in network.tables.values())
-    return total

@@ -6,7 +6,7 @@ from math import prod
 from typing import Final, cast
 
 from planner.engines.tensorrt_table import Allowed
-from planner.tensorrt.sheet import Network
+from planner.tensorrt.network import Network
 from topology.base import Bytes, Seconds
 
 ITEMSIZE: Final = {
@@ -46,6 +46,16 @@ def again_bytes(networks: Iterable[Network]) -> Bytes:
                 again += sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in layer.outputs)
             known.add(which)
     return Bytes(again)
+
+
+def buffer_bytes(networks: Sequence[Network], document: Mapping[str, object]) -> int:
+    """Count the bytes of all buffers on one rank, tables included."""
+    total = 0
+    for buffer in cast("Mapping[str, Mapping[str, object]]", document["buffers"]).values():
+        total += int(ITEMSIZE[str(buffer["dtype"])]) * prod(cast("list[int]", buffer["shape"]))
+    for network in networks:
+        total += sum(array[0].nbytes for array in network.tables.values())
+    return total
 
 
 def engine_size(network: Network, allowed: Allowed) -> EngineSize:

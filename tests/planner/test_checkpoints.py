@@ -17,11 +17,10 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.search import resolve
 from planner.strategies import parse_plan
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import Recipe, networks, schedule_of
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, numbered
 from planner.tensorrt.runner.errors import InputError
 from planner.tensorrt.runner.weights import drawn, sizes
-from planner.tensorrt.schedule import schedule
 from validate.reference import run_plan, shrink
 from validate.tensorrt import numbers
 from validate.tensorrt.numbers import run_networks
@@ -211,7 +210,7 @@ def test_a_model_out_of_a_checkpoint_is_the_model(model, text):
     given = made_up(made, known)
     weights = from_checkpoint(contents("a", safetensors(given)), known["weights"])
 
-    order = schedule(made, program, workload, plan)
+    order = schedule_of(made, program, workload, plan)
     outs = run_networks(made, order, replace(numbers.made_up(), weights=weights))
 
     whole = run_plan(tiny, workload, Plan())[0]

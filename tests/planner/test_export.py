@@ -24,8 +24,7 @@ from planner.lowering import lower
 from planner.request.request import Request
 from planner.search.search import price, resolve
 from planner.strategies import parse_plan
-from planner.tensorrt.network import Recipe, networks
-from planner.tensorrt.sizes import enqueue
+from planner.tensorrt import Recipe, enqueue, networks
 from topology.base import IllegalPlanError, InputError, format_bytes
 from validate.reference import shrink
 

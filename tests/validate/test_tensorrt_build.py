@@ -19,14 +19,12 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.search import resolve
 from planner.strategies import parse_plan
-from planner.tensorrt.document import arrays_of, counts, document_of
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import Network, Recipe, arrays_of, counts, document_of, networks
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import Log, Options, build, logger
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.weights import drawn, filler
-from planner.tensorrt.sheet import Network
 from topology.catalogue import find_hardware
 from validate.tensorrt.evaluate import Held, evaluate, together
 
@@ -180,8 +178,8 @@ from planner.lowering import lower
 from planner.strategies import parse_plan
 from planner.request.request import Request
 from planner.search.search import resolve
-from planner.tensorrt.document import arrays_of, counts, document_of
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import arrays_of, counts, document_of
+from planner.tensorrt import Recipe, networks
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.kinds import Share
 

@@ -18,8 +18,7 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
 from planner.search.search import price, resolve
 from planner.strategies import parse_plan
-from planner.tensorrt.document import document_of
-from planner.tensorrt.network import Recipe
+from planner.tensorrt import Recipe, document_of
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import build

@@ -14,13 +14,12 @@ from costmodels.program.ops import Collective, Loop, Matmul, Part, Tensor, Weigh
 from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan
-from planner.tensorrt.document import arrays_of, counts, document_of
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import Network, Recipe, arrays_of, counts, document_of, networks, schedule_of
+from planner.tensorrt.draft import Draft
+from planner.tensorrt.network import Value
 from planner.tensorrt.products import product
 from planner.tensorrt.runner import formats
 from planner.tensorrt.runner.weights import drawn
-from planner.tensorrt.schedule import schedule
-from planner.tensorrt.sheet import Draft, Network, Value
 from topology.base import IllegalPlanError
 from validate.reference import run_plan
 from validate.reference.weights import Source
@@ -56,7 +55,7 @@ def error(model, work, text, recipe):
     plan = parse_plan(text)
     program = lower(model, work, plan)
     made = networks(program, recipe)
-    order = schedule(made, program, work, plan)
+    order = schedule_of(made, program, work, plan)
     plain = replace(work, wide_collectives=False, scattered_inputs=False)
     whole = run_plan(model, plain, parse_plan("single"))[0]
     worst = 0.0
@@ -177,7 +176,7 @@ def test_guidance_branches_have_communicators_of_their_own():
     program = lower(testmodels.flux, work, plan)
     made = networks(program, Recipe())
 
-    found = schedule(made, program, work, plan)["communicators"]
+    found = schedule_of(made, program, work, plan)["communicators"]
 
     assert found == {"forward": [[0, 1], [2, 3]], "combine": [[0, 2], [1, 3]]}
     assert made[0].axes == (("ulysses", 2),)

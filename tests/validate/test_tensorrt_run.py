@@ -15,8 +15,7 @@ from engineruns import Quiet, Setup, free_port, job, place, setup
 
 from planner.lowering import lower
 from planner.strategies import parse_plan
-from planner.tensorrt.document import document_of
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import Recipe, document_of, networks, schedule_of
 from planner.tensorrt.runner import meeting, watch
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.formats import bits
@@ -26,7 +25,6 @@ from planner.tensorrt.runner.outside import entries, is_outside, read, writer
 from planner.tensorrt.runner.run import Job, Limits, Parts, run
 from planner.tensorrt.runner.watch import Guard
 from planner.tensorrt.runner.weights import drawn
-from planner.tensorrt.schedule import schedule
 from validate.reference import run_plan
 from validate.reference.weights import Source
 

@@ -11,8 +11,7 @@ from planner.models import read_model
 from planner.request.request import Request
 from planner.search.plans import objections, plans
 from planner.search.search import resolve
-from planner.tensorrt.document import document_of
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import Recipe, document_of, networks
 from planner.tensorrt.runner.build import build
 from validate.reference import shrink
 

@@ -11,10 +11,9 @@ from planner.command.cli import main
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.strategies import parse_plan
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import Recipe, networks, schedule_of
 from planner.tensorrt.runner.harness import Source
 from planner.tensorrt.runner.weights import drawn, learned_drawn, named
-from planner.tensorrt.schedule import schedule
 from validate.__main__ import main as validate_main
 from validate.tensorrt.numbers import largest_activations, made_up, run_networks
 
@@ -40,7 +39,7 @@ def outs(model, text, recipe, found, **changes):
     work = testmodels.workload(model, steps=1, **changes)
     program = lower(model, work, plan)
     made = networks(program, recipe)
-    return run_networks(made, schedule(made, program, work, plan), found)
+    return run_networks(made, schedule_of(made, program, work, plan), found)
 
 
 @pytest.mark.parametrize("text", ["single", "tp2"])

@@ -20,8 +20,16 @@ from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.search.plans import objections
 from planner.search.search import Scenario, price
-from planner.tensorrt.document import arrays_of, counts, document_of
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import (
+    Network,
+    Recipe,
+    arrays_of,
+    counts,
+    document_of,
+    enqueue,
+    networks,
+    schedule_of,
+)
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.errors import RunError
@@ -29,9 +37,6 @@ from planner.tensorrt.runner.kinds import Share
 from planner.tensorrt.runner.library import is_rtx, load, version
 from planner.tensorrt.runner.outside import writer
 from planner.tensorrt.runner.weights import drawn
-from planner.tensorrt.schedule import schedule
-from planner.tensorrt.sheet import Network
-from planner.tensorrt.sizes import enqueue
 from topology.base import IllegalPlanError, ModelError, Seconds
 from validate.launch import Place
 from validate.plans.cases import Case, Subject, look_up
@@ -195,7 +200,7 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
 def _written(small: Subject, recipe: Recipe) -> tuple[tuple[Network, ...], dict[str, object]]:
     program = lower(small.model, small.workload, small.plan)
     made = networks(program, recipe)
-    return made, schedule(made, program, small.workload, small.plan)
+    return made, schedule_of(made, program, small.workload, small.plan)
 
 
 def _proved(small: Subject) -> Report:
@@ -261,7 +266,7 @@ def predicted(subject: Subject, profile: str) -> float:
         return step
     program = lower(subject.model, subject.workload, subject.plan)
     made = networks(program, Recipe(precision=subject.case.precision))
-    order = schedule(made, program, subject.workload, subject.plan)
+    order = schedule_of(made, program, subject.workload, subject.plan)
     return step + enqueue(order, Seconds(step), allowed()).exposed
 
 

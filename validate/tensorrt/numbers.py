@@ -11,13 +11,10 @@ from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.tensorrt.document import arrays_of, document_of
-from planner.tensorrt.network import Recipe, networks
+from planner.tensorrt import Network, Recipe, arrays_of, document_of, networks, schedule_of
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.formats import Floats
 from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn, named
-from planner.tensorrt.schedule import schedule
-from planner.tensorrt.sheet import Network
 from validate.reference.weights import Source
 from validate.tensorrt.evaluate import Array, Document, Held, Layer, Watch, evaluate, together
 
@@ -153,7 +150,7 @@ def largest_activations(
             found[name] = max(found.get(name, 0.0), float(np.abs(inputs[0]).max(initial=0)))
 
     numbers = Numbers(weights=source.weights, learned=source.learned, given=given, watch=watch)
-    run_networks(made, schedule(made, program, work, Plan()), numbers)
+    run_networks(made, schedule_of(made, program, work, Plan()), numbers)
     return found
 
 

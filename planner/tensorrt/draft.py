@@ -1,0 +1,207 @@
+"""A network while it is written: single layers, each with the shape that it makes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import cast
+
+import numpy as np
+
+from costmodels.program.ops import Tensor
+from costmodels.program.rows import Index
+from planner.tensorrt.network import Array, Dtype, Layer, Value, dtype_of
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A network while it is written: layers are added, names stay unique, arrays are kept once.
+
+    compute : type of what the program holds in 16 bits. precision : that of its matrix products.
+    indices : of every rank along the axes. reaches : largest activations of products, if measured.
+    """
+
+    compute: Dtype
+    indices: tuple[Index, ...]
+    precision: str = "bf16"
+    layers: list[Layer] = field(default_factory=list)
+    taken: dict[str, int] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    tables: dict[str, Array] = field(default_factory=dict)
+    known: dict[object, Value] = field(default_factory=dict)
+    scope: dict[str, int] = field(default_factory=dict)
+    reaches: Mapping[str, float] = field(default_factory=dict)
+
+    def name(self, hint: str) -> str:
+        """Make a name that no value has yet; it ends with the layer that is being written."""
+        full = f"{hint}@{self.scope['layer']}" if "layer" in self.scope else hint
+        count = self.taken[full] = self.taken.get(full, 0) + 1
+        return full if count == 1 else f"{full}~{count}"
+
+    def dtype(self, tensor: Tensor) -> Dtype:
+        """Choose the type of a program's tensor: what it holds in 32 bits stays wide."""
+        return "fp32" if tensor.itemsize >= 4 else self.compute
+
+    def add(
+        self,
+        kind: str,
+        inputs: Sequence[Value],
+        shape: Sequence[int],
+        dtype: Dtype,
+        hint: str,
+        **attributes: object,
+    ) -> Value:
+        """Add a layer with one output."""
+        out = Value(self.name(hint), tuple(int(size) for size in shape), dtype)
+        self.put(kind, inputs, (out,), attributes)
+        return out
+
+    def put(
+        self,
+        kind: str,
+        inputs: Sequence[Value],
+        outputs: tuple[Value, ...],
+        attributes: Mapping[str, object],
+    ) -> None:
+        """Add a layer whose outputs are named already."""
+        self.layers.append(
+            Layer(
+                kind=kind,
+                name=outputs[0].name,
+                inputs=tuple(value.name for value in inputs),
+                outputs=outputs,
+                attributes=attributes,
+            )
+        )
+
+    def constant(self, array: Array, hint: str) -> Value:
+        """Make a constant that every rank has; equal ones are one."""
+        key = ("constant", array.shape, array.dtype.str, array.tobytes())
+        if key not in self.known:
+            value = self.add("constant", (), array.shape, dtype_of(array), hint)
+            self.constants[value.name] = array
+            self.known[key] = value
+        return self.known[key]
+
+    def table(self, arrays: Sequence[Array], hint: str) -> Value:
+        """Make a constant, or an input where the ranks' `arrays` are not all equal."""
+        if all(np.array_equal(arrays[0], other) for other in arrays[1:]):
+            return self.constant(arrays[0], hint)
+        stacked = cast(Array, np.stack(arrays))
+        key = ("table", stacked.shape, stacked.dtype.str, stacked.tobytes())
+        if key not in self.known:
+            value = Value(self.name(f"rank.{hint}"), arrays[0].shape, dtype_of(arrays[0]))
+            self.tables[value.name] = stacked
+            self.known[key] = value
+        return self.known[key]
+
+    def cast(self, x: Value, dtype: Dtype, hint: str) -> Value:
+        """Convert; nothing where the type is right."""
+        return x if x.dtype == dtype else self.add("cast", (x,), x.shape, dtype, hint)
+
+    def wide(self, x: Value) -> Value:
+        """Convert to 32 bits, in which sums and functions are computed."""
+        return self.cast(x, "fp32", f"{x.name}.wide")
+
+    def elementwise(self, operation: str, left: Value, right: Value, hint: str) -> Value:
+        """Combine two values of one type, broadcast; comparisons give truth values."""
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        dtype: Dtype = "bool" if operation in ("GREATER", "LESS", "EQUAL") else left.dtype
+        return self.add("elementwise", (left, right), shape, dtype, hint, operation=operation)
+
+    def scalar(self, number: float, like: Value, hint: str) -> Value:
+        """Make a number of the rank and type of `like`."""
+        shape = (1,) * len(like.shape)
+        if like.dtype == "int32":
+            return self.constant(np.full(shape, number, np.int32), hint)
+        return self.cast(self.constant(np.full(shape, number, np.float32), hint), like.dtype, hint)
+
+    def scaled(self, x: Value, factor: float, hint: str) -> Value:
+        """Multiply by a number."""
+        return self.elementwise("PROD", x, self.scalar(factor, x, f"{hint}.factor"), hint)
+
+    def unary(self, operation: str, x: Value, hint: str) -> Value:
+        """Apply a function of one argument."""
+        return self.add("unary", (x,), x.shape, x.dtype, hint, operation=operation)
+
+    def activation(self, operation: str, x: Value, hint: str) -> Value:
+        """Apply an activation."""
+        return self.add("activation", (x,), x.shape, x.dtype, hint, operation=operation)
+
+    def reduce(self, operation: str, x: Value, axis: int, hint: str) -> Value:
+        """Reduce one axis to length one."""
+        shape = tuple(
+            1 if place == axis % len(x.shape) else size for place, size in enumerate(x.shape)
+        )
+        return self.add(
+            "reduce", (x,), shape, x.dtype, hint, operation=operation, axis=axis % len(x.shape)
+        )
+
+    def shuffle(
+        self,
+        x: Value,
+        shape: Sequence[int],
+        hint: str,
+        first: Sequence[int] = (),
+        second: Sequence[int] = (),
+    ) -> Value:
+        """Transpose by `first`, reshape to `shape`, transpose by `second`, if that changes it."""
+        assert prod(shape) == prod(x.shape), f"{hint}: {x.shape} to {tuple(shape)}"
+        made = tuple(shape[axis] for axis in second) if second else tuple(shape)
+        if not first and not second and made == x.shape:
+            return x
+        return self.add(
+            "shuffle",
+            (x,),
+            made,
+            x.dtype,
+            hint,
+            first=list(first),
+            to=[int(size) for size in shape],
+            second=list(second),
+        )
+
+    def take(self, x: Value, start: int, count: int, axis: int, hint: str) -> Value:
+        """Cut `count` neighbours out of an axis; nothing where that is all of it."""
+        axis %= len(x.shape)
+        if start == 0 and count == x.shape[axis]:
+            return x
+        starts = [start if place == axis else 0 for place in range(len(x.shape))]
+        sizes = [count if place == axis else size for place, size in enumerate(x.shape)]
+        return self.add("slice", (x,), sizes, x.dtype, hint, start=starts)
+
+    def concat(self, parts: Sequence[Value], axis: int, hint: str) -> Value:
+        """Lay values end to end; one is left as it is."""
+        if len(parts) == 1:
+            return parts[0]
+        axis %= len(parts[0].shape)
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        return self.add("concat", parts, shape, parts[0].dtype, hint, axis=axis)
+
+    def gather(self, x: Value, places: Value, axis: int, hint: str) -> Value:
+        """Pick by index along an axis; the indices' shape stands in its place."""
+        axis %= len(x.shape)
+        shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
+        return self.add("gather", (x, places), shape, x.dtype, hint, axis=axis)
+
+    def matmul(
+        self,
+        left: Value,
+        right: Value,
+        hint: str,
+        *,
+        transpose: bool = False,
+        learned: Sequence[Mapping[str, object]] = (),
+    ) -> Value:
+        """Multiply the last two axes; `transpose` the right one's. `learned` may follow."""
+        columns = right.shape[-2] if transpose else right.shape[-1]
+        lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        return self.add(
+            "matmul",
+            (left, right),
+            (*lead, left.shape[-2], columns),
+            left.dtype,
+            hint,
+            transpose=transpose,
+            **({"learned": list(learned)} if learned else {}),
+        )

@@ -1,0 +1,282 @@
+"""From the program of a rank to the networks of its engines, one for every part that runs alone.
+
+============  ===========================================================================
+forward       one forward of a denoising step, from the latents to the prediction
+combine       what follows the forwards of a step: exchange, guidance, step of the sampler
+text_tower    towers that do not depend on the step, run once; gives keys and values
+prefill       a decoder's prompt
+decode        one token over a cache as long as the prompt
+============  ===========================================================================
+
+Branches of guidance and replicas never meet inside a forward: the ranks along those axes have
+communicators of their own, so that such plans need no groups within an engine.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product as combinations
+from typing import Final
+
+from costmodels.program.ops import (
+    Attention,
+    Collective,
+    Convolve,
+    Depthwise,
+    LinearAttention,
+    Loop,
+    Matmul,
+    Op,
+    Pointwise,
+    Program,
+    Rearrange,
+    SendReceive,
+    Tensor,
+)
+from costmodels.program.rows import Index
+from planner.engines.tensorrt import INNER, messages
+from planner.request.plan import Plan
+from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
+from planner.tensorrt.draft import Draft
+from planner.tensorrt.elementwise import pointwise
+from planner.tensorrt.moves import rearrange
+from planner.tensorrt.network import Dtype, Layer, Network, Value
+from planner.tensorrt.products import depthwise, product
+from topology.base import IllegalPlanError
+
+REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
+ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a program is written down.
+
+    compute : type of what the program holds in 16 bits; fp32 for comparing numbers.
+    precision : of the matrix products. layers : of every block, all where zero.
+    multi_device : attention over keys that stay where they are, in place of AllGather-KV.
+    reaches : largest activation of each product, by the weight's name and layer, if measured.
+    """
+
+    compute: Dtype = "bf16"
+    precision: str = "bf16"
+    layers: int = 0
+    multi_device: bool = False
+    reaches: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """Operations that become one network, the axes whose ranks meet there, and what it gives."""
+
+    name: str
+    items: Sequence[Op | Loop]
+    axes: tuple[tuple[str, int], ...]
+    outputs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writing:
+    """A section while it is written: values by the program's names, inputs and outputs so far."""
+
+    draft: Draft
+    recipe: Recipe
+    given: frozenset[str]
+    spread: frozenset[str]
+    values: dict[str, Value] = field(default_factory=dict)
+    inputs: dict[str, Value] = field(default_factory=dict)
+    outputs: dict[str, Value] = field(default_factory=dict)
+
+
+def networks(program: Program, recipe: Recipe) -> tuple[Network, ...]:
+    """Write down every network of a program, in the order in which they first run.
+
+    Raises
+    ------
+    IllegalPlanError
+        If ranks pass messages that no TensorRT layer passes.
+    """
+    for reason in messages(Plan(program.axes)):
+        raise IllegalPlanError(reason)
+    spread: frozenset[str] = frozenset()
+    if recipe.multi_device:
+        program, spread = with_multi_device_attention(program)
+    inner = tuple(axis for axis in program.axes if axis[0] in INNER)
+    return tuple(
+        _network(program, section, recipe, spread) for section in _sections(program, inner)
+    )
+
+
+def _sections(program: Program, inner: tuple[tuple[str, int], ...]) -> Iterator[_Section]:
+    for stage in program.stages:
+        if stage.name == "text_tower":
+            yield _Section(name=stage.name, items=stage.body, axes=inner)
+        elif stage.name == "denoise":
+            forward, *rest = stage.body
+            assert isinstance(forward, Loop)
+            yield _Section(name="forward", items=forward.body, axes=inner)
+            along = tuple(axis for axis in program.axes if axis[0] == "cfg")
+            made = (f"next.{program.output.name}", program.output.name)
+            yield _Section(name="combine", items=rest, axes=along, outputs=(made,))
+        elif stage.name == "prefill" or (stage.name == "decode" and stage.count):
+            made = (program.output.name, program.output.name)
+            yield _Section(name=stage.name, items=stage.body, axes=inner, outputs=(made,))
+
+
+def indices(axes: Sequence[tuple[str, int]]) -> tuple[Index, ...]:
+    """Place along the axes of every rank of a communicator.
+
+    >>> indices((("ulysses", 2), ("tp", 2)))[1]
+    {'ulysses': 0, 'tp': 1}
+    """
+    names = [name for name, _ in axes]
+    every = combinations(*(range(degree) for _, degree in axes))
+    return tuple(dict(zip(names, numbers, strict=True)) for numbers in every)
+
+
+def _network(
+    program: Program, section: _Section, recipe: Recipe, spread: frozenset[str]
+) -> Network:
+    draft = Draft(
+        recipe.compute,
+        indices(section.axes),
+        precision=recipe.precision,
+        reaches=recipe.reaches,
+    )
+    given = frozenset(tensor.name for tensor in program.inputs) | {"predictions"}
+    writing = _Writing(draft=draft, recipe=recipe, given=given, spread=spread)
+    _walk(writing, section.items)
+    for outside, name in section.outputs:
+        writing.outputs[outside] = writing.values[name]
+    used = _used(draft.layers, [value.name for value in writing.outputs.values()])
+    layers = tuple(layer for layer in draft.layers if layer.name in used)
+    return Network(
+        name=section.name,
+        axes=section.axes,
+        inputs=tuple(value for name, value in writing.inputs.items() if name in used),
+        outputs=tuple(writing.outputs.items()),
+        layers=layers,
+        constants={name: array for name, array in draft.constants.items() if name in used},
+        tables={name: array for name, array in draft.tables.items() if name in used},
+        unused=tuple(layer for layer in draft.layers if layer.name not in used),
+    )
+
+
+def _used(layers: Sequence[Layer], wanted: Sequence[str]) -> set[str]:
+    """Names of layers, inputs and tables that what is wanted depends on.
+
+    A layer that nobody needs (what the last text tower hands on) is not written: the builder would
+    drop it, and fails where it is a collective.
+    """
+    used = set(wanted)
+    for layer in reversed(layers):
+        if any(out.name in used for out in layer.outputs):
+            used |= {layer.name, *layer.inputs}
+    return used
+
+
+def _walk(writing: _Writing, items: Sequence[Op | Loop]) -> None:
+    """Write operations, every turn of a loop on its own."""
+    for item in items:
+        if not isinstance(item, Loop):
+            _write(writing, item)
+            continue
+        limit = writing.recipe.layers if item.layers else 0
+        count = min(int(item.count), limit) if limit else int(item.count)
+        for turn in range(item.first, item.first + count):
+            if item.layers:
+                writing.draft.scope["layer"] = turn
+            _walk(writing, item.body)
+        writing.draft.scope.clear()
+
+
+def _write(writing: _Writing, op: Op) -> None:
+    """Write one operation, and check that it makes the shapes that it says."""
+    match op:
+        case Convolve():
+            return
+        case SendReceive():
+            raise IllegalPlanError(
+                f"{op.axis} needs point-to-point messages between ranks, which TensorRT has not"
+            )
+        case Rearrange(move="store" | "load" | "append" | "collect"):
+            made = _keep(writing, op)
+        case _:
+            made = _compute(writing, op, [_read(writing, tensor) for tensor in op.reads])
+    for tensor, value in zip(op.writes, made, strict=True):
+        shape = tuple(int(size) for size in tensor.shape)
+        assert value.shape == shape, f"{tensor.name}: wrote {value.shape}, said {shape}"
+        writing.values[tensor.name] = value
+
+
+def _compute(  # noqa: PLR0911  # one case an operation
+    writing: _Writing, op: Op, inputs: list[Value]
+) -> list[Value]:
+    draft = writing.draft
+    match op:
+        case Matmul():
+            return [product(draft, op, inputs, draft.scope.get("layer", 0))]
+        case Attention():
+            degree = len(draft.indices) if op.out.name in writing.spread else 1
+            return [attend(draft, op, inputs, degree)]
+        case LinearAttention():
+            return [linear_attention(draft, op, inputs)]
+        case Depthwise():
+            return [depthwise(draft, op, inputs[0], draft.scope.get("layer", 0))]
+        case Pointwise():
+            return pointwise(draft, op, inputs)
+        case Rearrange():
+            return rearrange(draft, op, inputs)
+        case Collective():
+            return [_meet(draft, op, inputs[0])]
+    raise AssertionError(f"no layer for {type(op).__name__}")
+
+
+def _meet(draft: Draft, op: Collective, x: Value) -> Value:
+    """Write a collective among the ranks along its axis."""
+    return draft.add(
+        "collective",
+        (x,),
+        tuple(int(size) for size in op.out.shape),
+        x.dtype,
+        op.out.name,
+        operation=op.kind,
+        reduce="SUM" if op.kind in REDUCING else "NONE",
+        root=op.root if op.kind in ROOTED else -1,
+        axis=op.axis,
+        ranks=op.degree,
+    )
+
+
+def _read(writing: _Writing, tensor: Tensor) -> Value:
+    """Return a value made earlier, or an input of the program."""
+    if tensor.name not in writing.values:
+        assert tensor.name in writing.given, f"{tensor.name} is read before it is made"
+        writing.values[tensor.name] = _input(writing, tensor, tensor.name)
+    return writing.values[tensor.name]
+
+
+def _input(writing: _Writing, tensor: Tensor, name: str) -> Value:
+    shape = tuple(int(size) for size in tensor.shape)
+    value = Value(name, shape, writing.draft.dtype(tensor))
+    writing.inputs[name] = value
+    writing.draft.taken[name] = 1
+    return value
+
+
+def _keep(writing: _Writing, op: Rearrange) -> list[Value]:
+    """Turn what is kept between networks into their inputs and outputs."""
+    kept = op.inputs[0]
+    if op.move == "collect":
+        value = _read(writing, kept)
+        writing.outputs["prediction"] = value
+        return [Value("predictions", tuple(int(n) for n in op.outputs[0].shape), value.dtype)]
+    if op.move == "store":
+        value = _read(writing, kept)
+        writing.outputs[writing.draft.name(op.outputs[0].name)] = value
+        return [value]
+    before = _input(writing, kept, writing.draft.name(kept.name))
+    if op.move == "load":
+        return [before]
+    new = _read(writing, op.inputs[1])
+    writing.outputs[f"new.{before.name}"] = new
+    return rearrange(writing.draft, op, [before, new])
