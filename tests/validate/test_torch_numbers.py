@@ -67,7 +67,7 @@ def main(names):
     place = find_place(os.environ)
     progress = begin(place)
     device = torch.device("cpu")
-    meeting = meet(place, progress, device)
+    rendezvous = meet(place, progress, device)
     comm = Comm(rank=place.rank, world=place.world, handles={}, tell=progress.op)
     wholes, found = {}, {}
     for label, work, dtype, compiled in works(names):
@@ -82,7 +82,7 @@ def main(names):
         found[label] = [checked.error, checked.bound, [*checked.miscounted, *failures]]
     system.say(json.dumps(found))
     progress.end()
-    meeting.leave()
+    rendezvous.leave()
 
 
 @pytest.fixture(scope="module")

@@ -20,13 +20,16 @@ from planner.strategies import parse_plan  # noqa: E402
 from validate.launch import Place, begin  # noqa: E402
 from validate.launch.system import free_port  # noqa: E402
 from validate.plans.cases import Case, look_up  # noqa: E402
-from validate.torch import full, session  # noqa: E402
-from validate.torch import rendezvous as meeting  # noqa: E402
+from validate.torch import (  # noqa: E402
+    full,
+    rendezvous,
+    session,
+)
 from validate.torch.case_run import Bench  # noqa: E402
 from validate.torch.full import apart, compared, distance, grown, is_known  # noqa: E402
 from validate.torch.fuse import Fuser  # noqa: E402
 from validate.torch.proof import Comm, Work, setting_for  # noqa: E402
-from validate.torch.rendezvous import ApartError, Meeting, gather  # noqa: E402
+from validate.torch.rendezvous import ApartError, Rendezvous, gather  # noqa: E402
 from validate.torch.session import Session  # noqa: E402
 from validate.torch.timing import Inside  # noqa: E402
 from validate.torch.weights import inputs_drawn  # noqa: E402
@@ -72,7 +75,7 @@ def alone(tmp_path):
         progress = begin(place)
         bench = Bench(
             comm=Comm(rank=0, world=1, handles={}),
-            meeting=Meeting(place=place, store=torch.distributed.HashStore()),
+            rendezvous=Rendezvous(place=place, store=torch.distributed.HashStore()),
             progress=progress,
             device=torch.device("cpu"),
             fuser=fuser or Fuser(backend="eager"),
@@ -223,9 +226,9 @@ def test_waiting_for_a_rank_is_taken_off_message_by_message():
 
 
 def test_a_rank_that_does_not_arrive_is_named(monkeypatch):
-    monkeypatch.setattr(meeting, "RENDEZVOUS_S", 1)
+    monkeypatch.setattr(rendezvous, "RENDEZVOUS_S", 1)
     place = Place(rank=0, world=4, local=0, port=free_port())
-    store = meeting.open_store(place)
+    store = rendezvous.open_store(place)
     for rank in (1, 2):
         store.set(f"here/{rank}", "")
 
@@ -233,7 +236,7 @@ def test_a_rank_that_does_not_arrive_is_named(monkeypatch):
     with pytest.raises(ApartError, match=r"^rank 3 of 4 did not arrive within 1 s$"):
         gather(place, store)
     assert time.monotonic() - begun < 60  # the usual limit
-    assert meeting.absent(place, [1, 3]) == "ranks 1, 3 of 4 did not arrive within 1 s"
+    assert rendezvous.absent(place, [1, 3]) == "ranks 1, 3 of 4 did not arrive within 1 s"
 
 
 def started(words, env, folder, starter=()):

@@ -24,11 +24,10 @@ from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.search.evaluate import running
 from topology.base import ModelError
 from validate.reference import functions
 from validate.reference.weights import Array, Source
-
-SKIPPED = ("text_encode", "vae_decode")
 
 
 class DeadlockError(ModelError):
@@ -159,9 +158,8 @@ def _run(program: Program, place: Place, workload: Workload, source: Source) -> 
     memory = Memory()
     passes = workload.passes // dict(program.axes).get("cfg", 1)
     setting = _Setting(program=program, source=source, passes=passes, batch=_batch(workload))
-    for stage in program.stages:
-        if stage.name not in SKIPPED:
-            yield from _loop(stage, place, memory, setting)
+    for stage in running(program):
+        yield from _loop(stage, place, memory, setting)
     shape = tuple(int(size) for size in program.output.shape)
     return memory.values.get(program.output.name, np.full(shape, np.nan))
 

@@ -2,19 +2,21 @@
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import torch
 
 from costmodels import memory
 from costmodels.program.ops import Attention, Loop, Program
+from planner.search.evaluate import running
 from topology.base import InputError
 from validate.launch import Progress
 from validate.plans.cases import Mode, Subject
+from validate.plans.measured import Measured
 from validate.torch.attention import kernel_for, shape_for
 from validate.torch.fuse import Fuser
 from validate.torch.proof import (
@@ -24,11 +26,12 @@ from validate.torch.proof import (
     expected_counts,
     program_of,
     setting_for,
+    state_for,
 )
-from validate.torch.rendezvous import Meeting
-from validate.torch.routine import SKIPPED, Routine, make_routines, play
-from validate.torch.state import CountKey, Machine, make_groups
-from validate.torch.timing import Clock, Times, clock_of, look_inside, repeat, repeats_for
+from validate.torch.rendezvous import Rendezvous
+from validate.torch.routine import Routine, make_routines, play
+from validate.torch.state import CountKey, RankState
+from validate.torch.timing import Clock, clock_of, look_inside, repeat, repeats_for
 from validate.torch.weights import drawn, fitting, inputs_drawn
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
@@ -43,7 +46,7 @@ class Bench:
     """What stays the same from case to case on one rank."""
 
     comm: Comm
-    meeting: Meeting
+    rendezvous: Rendezvous
     progress: Progress
     device: torch.device
     fuser: Fuser
@@ -55,23 +58,13 @@ class Bench:
 class Ran:
     """What one rank found.
 
-    output : of a step as it was timed. plain : of the same step with kernels called one by one,
-    where that was asked for.
+    row : times, memory and counts; nothing is judged yet. miscounted : collectives that the program
+    has otherwise. output : of a step as it was timed. plain : of the same step with kernels called
+    one by one, where that was asked for.
     """
 
-    times: Times
-    classes: Mapping[str, float]
-    waiting_s: float
-    classes_by: str
-    memory_bytes: float
-    reserved_bytes: float
-    process_bytes: float
-    compile_s: float
-    capture_s: float
-    counts: Counter[CountKey]
+    row: Measured
     miscounted: tuple[str, ...]
-    distinct: int
-    kernels: str
     output: torch.Tensor | None
     plain: torch.Tensor | None
 
@@ -88,79 +81,67 @@ def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False
     clock, progress, stage = clock_of(bench.device), bench.progress, subject.case.stage
     progress.phase(f"weights of {name}", STEP_S)
     _collect(bench.device)
-    machine = machine_of(subject, bench)
+    state = state_of(subject, bench)
     progress.phase(f"warm-up of {name}", COMPILE_S)
-    _ahead_of(stage, machine)
-    plain = _plain(stage, machine) if plainly else None
+    _ahead_of(stage, state)
+    plain = _plain(stage, state) if plainly else None
     bench.fuser.begin()
-    step = step_of(make_routines(machine)[stage], machine)
-    counts = _counted(step, machine, clock)
+    step = step_of(make_routines(state)[stage], state)
+    counts = _counted(step, state, clock)
     _reset_peak(bench.device)
     begun = perf_counter()
     if subject.case.mode == "graph" and bench.device.type == "cuda":
         progress.phase(f"capture of {name}", STEP_S)
         step = _captured(step)
     capture_s, once = perf_counter() - begun, repeat(step, 1, clock)
-    output = _result(machine)
-    slowest = max(_floats(bench.meeting.say(f"{name}: one step", once.median)))
+    output = _result(state)
+    slowest = max(cast("list[float]", bench.rendezvous.say(f"{name}: one step", once.median)))
     count = repeats_for(slowest, bench.budget_s)
     progress.phase(f"timing of {name}", 60 + 3 * count * slowest)
     times, held = repeat(step, count, clock), _memory(bench.device)
     del step
     progress.phase(f"classes of {name}", 60 + 20 * slowest)
     looked = look_inside(
-        subject,
-        machine,
-        clock,
-        slowest,
-        lambda so: any(bench.meeting.say(f"{name}: behind", so)),
+        subject, state, clock, slowest, lambda so: any(bench.rendezvous.say(f"{name}: behind", so))
     )
-    classes, waiting = looked.merged(bench.meeting.say(f"{name}: classes", looked.words()))
-    return Ran(
-        times=times,
-        classes=classes,
-        waiting_s=waiting,
+    classes, waiting = looked.merged(bench.rendezvous.say(f"{name}: classes", looked.words()))
+    row = Measured(
+        case=subject.case,
+        status="done",
+        step_s=times.median,
+        mean_s=times.mean,
+        wall_s=times.wall,
+        low_s=min(times.each),
+        high_s=max(times.each),
+        repeats=len(times.each),
+        classes_s=classes,
         classes_by=looked.how,
+        waiting_s=waiting,
         memory_bytes=held[0],
         reserved_bytes=held[1],
         process_bytes=held[2],
         compile_s=sum(bench.fuser.spent),
         capture_s=capture_s,
-        counts=counts,
-        miscounted=tuple(differences(counts, _stage_counts(machine.program, stage))),
-        distinct=machine.weights.distinct,
-        kernels=_kernels(machine, stage),
-        output=output,
-        plain=plain,
+        counts={" ".join(map(str, key)): count for key, count in sorted(counts.items())},
+        distinct_layers=state.weights.distinct,
+        kernels=_kernels(state, stage),
     )
+    miscounted = tuple(differences(counts, _stage_counts(state.program, stage)))
+    return Ran(row=row, miscounted=miscounted, output=output, plain=plain)
 
 
-def _floats(words: list[object]) -> list[float]:
-    return [float(word) for word in words]  # type: ignore[arg-type]  # what `say` was given
-
-
-def machine_of(subject: Subject, bench: Bench) -> Machine:
+def state_of(subject: Subject, bench: Bench) -> RankState:
     """Put a rank together, with weights drawn on its device."""
     work = Work(model=subject.model, workload=subject.workload, plan=subject.plan)
     dtype = bench.dtype or dtype_of(subject.case.precision)
     setting = setting_for(work, bench.comm.rank, bench.device, dtype)
+    stages = running(program_of(work, bench.comm.rank))
+    weights = drawn(setting, _distinct(stages, bench.device))
+    given = inputs_drawn(setting, int(np.asarray(subject.workload.batch)))
     fuser = fuser_for(subject.case.mode, bench.fuser)
-    program = program_of(work, bench.comm.rank)
-    stages = tuple(stage for stage in program.stages if stage.name not in SKIPPED)
-    machine = Machine(
-        setting=setting,
-        program=program,
-        groups=make_groups(work.plan, bench.comm.rank, bench.comm.world, bench.comm.handles),
-        weights=drawn(setting, _distinct(stages, bench.device)),
-        given=inputs_drawn(setting, int(np.asarray(subject.workload.batch))),
-        passes=subject.workload.passes // subject.plan.degree("cfg"),
-        fuser=fuser,
-        lane=bench.comm.lane,
-        tell=bench.comm.tell,
-        room=int(np.asarray(subject.workload.output_tokens)),
-    )
-    machine.weights.prepare(stages)
-    return machine
+    state = state_for(work, bench.comm, setting, weights, given, fuser=fuser)
+    weights.prepare(stages)
+    return state
 
 
 def fuser_for(mode: Mode, fuser: Fuser) -> Fuser | None:
@@ -181,16 +162,16 @@ def dtype_of(precision: str) -> torch.dtype:
     return DTYPES[precision]
 
 
-def _distinct(stages: tuple[Loop, ...], device: torch.device) -> int:
+def _distinct(stages: list[Loop], device: torch.device) -> int:
     """Layers that can have weights of their own in what memory is free."""
     if device.type != "cuda":
         return 0
     free = torch.cuda.mem_get_info()[0]
     moving = max(float(np.max(memory.activations(stage))) for stage in stages)
     layers = max(_layers(stage) for stage in stages)
-    total = memory.weights(list(stages))
+    total = memory.weights(stages)
     each = dict.fromkeys(range(layers), total / layers)
-    return fitting(each, 0.93 * free - 1.3 * moving - float(np.max(memory.caches(list(stages)))))
+    return fitting(each, 0.93 * free - 1.3 * moving - float(np.max(memory.caches(stages))))
 
 
 def _layers(loop: Loop) -> int:
@@ -199,9 +180,9 @@ def _layers(loop: Loop) -> int:
     return max([own, *inner])
 
 
-def _ahead_of(stage: str, machine: Machine) -> None:
+def _ahead_of(stage: str, state: RankState) -> None:
     """Run what comes before the stage that is timed: a text tower, or the prefill of a decode."""
-    plain = replace(machine, fuser=None)
+    plain = replace(state, fuser=None)
     routines = make_routines(plain)
     for other in ("text_tower", "prefill"):
         if other in routines and other != stage:
@@ -209,9 +190,9 @@ def _ahead_of(stage: str, machine: Machine) -> None:
             play(routines[other], plain)
 
 
-def _plain(stage: str, machine: Machine) -> torch.Tensor | None:
+def _plain(stage: str, state: RankState) -> torch.Tensor | None:
     """Take one step with kernels called one by one; what it gave. Nothing of it is counted."""
-    plain = replace(machine, fuser=None, counts=Counter())
+    plain = replace(state, fuser=None, counts=Counter())
     lengths = dict(plain.lengths)
     step_of(make_routines(plain)[stage], plain)()
     found = _result(plain)
@@ -220,24 +201,24 @@ def _plain(stage: str, machine: Machine) -> torch.Tensor | None:
     return found
 
 
-def step_of(routine: Routine, machine: Machine) -> Callable[[], None]:
+def step_of(routine: Routine, state: RankState) -> Callable[[], None]:
     """Make a step that can be taken again: it starts from the same latents and the same cache."""
-    lengths = dict(machine.lengths)
+    lengths = dict(state.lengths)
 
     def step() -> None:
-        machine.begin()
-        machine.lengths.update(lengths)
-        play(routine, machine)
+        state.begin()
+        state.lengths.update(lengths)
+        play(routine, state)
 
     return step
 
 
-def _counted(step: Callable[[], None], machine: Machine, clock: Clock) -> Counter[CountKey]:
+def _counted(step: Callable[[], None], state: RankState, clock: Clock) -> Counter[CountKey]:
     """Take the first step, which compiles, and count what it issues."""
-    before = Counter(machine.counts)
+    before = Counter(state.counts)
     step()
     clock.wait()
-    return machine.counts - before
+    return state.counts - before
 
 
 def _stage_counts(program: Program, stage: str) -> Counter[CountKey]:
@@ -245,11 +226,11 @@ def _stage_counts(program: Program, stage: str) -> Counter[CountKey]:
     return expected_counts(replace(program, stages=stages))
 
 
-def _kernels(machine: Machine, stage: str) -> str:
+def _kernels(state: RankState, stage: str) -> str:
     """Name the attention kernels of a stage."""
-    loops = [one for one in machine.program.stages if one.name == stage]
+    loops = [one for one in state.program.stages if one.name == stage]
     found = {
-        kernel_for(shape_for(op, machine.setting))
+        kernel_for(shape_for(op, state.setting))
         for loop in loops
         for op in loop.walk()
         if isinstance(op, Attention)
@@ -257,14 +238,14 @@ def _kernels(machine: Machine, stage: str) -> str:
     return " ".join(sorted(found))
 
 
-def _result(machine: Machine) -> torch.Tensor | None:
+def _result(state: RankState) -> torch.Tensor | None:
     """Bring what a step gave to the host: the change of the latents, or the scores."""
-    output = machine.program.output
-    made = machine.values.get(output.name)
+    output = state.program.output
+    made = state.values.get(output.name)
     if made is None:
         return None
-    if output.name in {tensor.name for tensor in machine.program.inputs}:
-        made = made.float() - machine.given(output, 0).float()
+    if output.name in {tensor.name for tensor in state.program.inputs}:
+        made = made.float() - state.given(output, 0).float()
     return made.float().cpu()
 
 

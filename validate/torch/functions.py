@@ -1,8 +1,6 @@
 """Row-wise functions on PyTorch: what the reference says in numpy, in few kernels."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 import numpy as np
 import torch
@@ -11,16 +9,61 @@ import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 from costmodels.program.ops import Pointwise
 from costmodels.program.rows import rotary_angles
 from validate.reference.functions import EPSILON, GUIDANCE, STEP
-from validate.torch.setting import Bound, Setting, Values, shape_of
+from validate.torch.setting import Bound, Kernel, Setting, Values, shape_of
 
 Tensors = list[torch.Tensor]
 
 
 def bind(op: Pointwise, setting: Setting) -> Bound:
     """Make a row-wise function ready to run."""
-    if op.function == "rotary":
-        return _rotary(op, setting)
-    return Bound(partial(_FUNCTIONS[op.function], op, setting))
+    return _rotary(op, setting) if op.function == "rotary" else Bound(_kernel(op, setting))
+
+
+def _kernel(  # noqa: C901, PLR0911, PLR0912  # one case a function
+    op: Pointwise, setting: Setting
+) -> Kernel:
+    match op.function:
+        case "norm":
+            return lambda inputs: [rms_norm(inputs[0], setting)]
+        case "modulated_norm":
+            return partial(_modulated_norm, op, setting)
+        case "head_norm":
+            shape = (-1, op.size)
+            return lambda inputs: [
+                rms_norm(torch.unflatten(inputs[0], -1, shape), setting).flatten(-2)
+            ]
+        case "residual":
+            return lambda inputs: [inputs[0] + inputs[1]]
+        case "gated_residual":
+            place = 3 * op.place + 2
+            return lambda inputs: [
+                torch.addcmul(inputs[0], _vector(inputs[0], inputs[2], place), inputs[1])
+            ]
+        case "gelu":
+            return lambda inputs: [F.gelu(inputs[0], approximate="tanh")]
+        case "silu":
+            return lambda inputs: [F.silu(inputs[0])]
+        case "relu2":
+            return lambda inputs: [F.relu(inputs[0]).square()]
+        case "silu_gated":
+            return _silu_gated
+        case "merge":
+            return partial(_merge, op, setting)
+        case "route":
+            return partial(_route, op, setting)
+        case "combine":
+            return lambda inputs: [(inputs[0] * inputs[1][..., None]).sum(dim=2)]
+        case "guidance":
+            return _guidance
+        case "step":
+            return _step
+        case "cast":
+            dtype = setting.dtype_of(op.outputs[0])
+            return lambda inputs: [inputs[0].to(dtype)]
+        case "scale":
+            return lambda inputs: [inputs[0] / op.place]
+        case "rotary":
+            raise AssertionError("rotary has tables")
 
 
 def rms_norm(x: torch.Tensor, setting: Setting) -> torch.Tensor:
@@ -42,11 +85,6 @@ def _vector(x: torch.Tensor, row: torch.Tensor, place: int) -> torch.Tensor:
     return row[..., first : first + width]
 
 
-def _norm(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del op
-    return [rms_norm(inputs[0], setting)]
-
-
 def _modulated_norm(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
     x, row = inputs
     shift, scale = (_vector(x, row, 3 * op.place + i) for i in range(2))
@@ -56,67 +94,21 @@ def _modulated_norm(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
     return [(wide * _inverse_root(wide) * (1 + scale) + shift).to(x.dtype)]
 
 
-def _head_norm(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    return [rms_norm(torch.unflatten(inputs[0], -1, (-1, op.size)), setting).flatten(-2)]
-
-
-def _residual(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del op, setting
-    return [inputs[0] + inputs[1]]
-
-
-def _gated_residual(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del setting
-    x, y, row = inputs
-    return [torch.addcmul(x, _vector(x, row, 3 * op.place + 2), y)]
-
-
-def _gelu(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del op, setting
-    return [F.gelu(inputs[0], approximate="tanh")]
-
-
-def _silu(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del op, setting
-    return [F.silu(inputs[0])]
-
-
-def _relu2(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del op, setting
-    return [F.relu(inputs[0]).square()]
-
-
-def _silu_gated(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del op, setting
+def _silu_gated(inputs: Values) -> Tensors:
     gate, up = inputs[0].chunk(2, dim=-1)
     return [F.silu(gate) * up]
 
 
 def _merge(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    heads = (op.heads[0], op.size)
+    """Weigh two attention parts by their log-sum-exps ``[batch, rows, heads]``."""
     left, left_sum, right, right_sum = inputs
-    parts = [
-        (torch.unflatten(part, -1, heads), total)
-        for part, total in ((left, left_sum), (right, right_sum))
-    ]
-    merged, total = merge(parts[0], parts[1], setting)
+    share = torch.nan_to_num(torch.sigmoid(right_sum - left_sum))  # 0 where neither has keys
+    before, after = (
+        torch.unflatten(part, -1, (op.heads[0], op.size)).to(setting.wide) for part in (left, right)
+    )
+    merged = torch.lerp(before, after, share[..., None])
+    total = torch.logaddexp(left_sum, right_sum)
     return [merged.flatten(-2).to(setting.dtype_of(op.outputs[0])), total]
-
-
-def merge(
-    left: tuple[torch.Tensor, torch.Tensor],
-    right: tuple[torch.Tensor, torch.Tensor],
-    setting: Setting,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weigh two attention parts by their sums.
-
-    Parameters
-    ----------
-    left, right : results ``[batch, rows, heads, size]`` and log-sum-exps ``[batch, rows, heads]``
-    """
-    share = torch.nan_to_num(torch.sigmoid(right[1] - left[1]))  # 0 where neither has keys
-    before, after = (part.to(setting.wide) for part in (left[0], right[0]))
-    return torch.lerp(before, after, share[..., None]), torch.logaddexp(left[1], right[1])
 
 
 def _route(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
@@ -125,53 +117,17 @@ def _route(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
     return [chosen.indices.to(torch.int32), gates.to(inputs[0].dtype)]
 
 
-def _combine(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del op, setting
-    return [(inputs[0] * inputs[1][..., None]).sum(dim=2)]
-
-
-def _guidance(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del op, setting
+def _guidance(inputs: Values) -> Tensors:
     if len(inputs[0]) == 1:
         return [inputs[0][0]]
     return [torch.lerp(inputs[0][1], inputs[0][0], GUIDANCE)]
 
 
-def _step(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del op, setting
+def _step(inputs: Values) -> Tensors:
     x, noise = inputs
     width = min(x.shape[-1], noise.shape[-1])
     moved = torch.add(x[..., :width], noise[..., :width], alpha=STEP)
     return [moved if width == x.shape[-1] else torch.cat([moved, x[..., width:]], dim=-1)]
-
-
-def _cast(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    return [inputs[0].to(setting.dtype_of(op.outputs[0]))]
-
-
-def _scale(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    del setting
-    return [inputs[0] / op.place]
-
-
-_FUNCTIONS: Final[dict[str, Callable[[Pointwise, Setting, Values], Tensors]]] = {
-    "norm": _norm,
-    "modulated_norm": _modulated_norm,
-    "head_norm": _head_norm,
-    "residual": _residual,
-    "gated_residual": _gated_residual,
-    "gelu": _gelu,
-    "silu": _silu,
-    "relu2": _relu2,
-    "silu_gated": _silu_gated,
-    "merge": _merge,
-    "route": _route,
-    "combine": _combine,
-    "guidance": _guidance,
-    "step": _step,
-    "cast": _cast,
-    "scale": _scale,
-}
 
 
 def _rotary(op: Pointwise, setting: Setting) -> Bound:

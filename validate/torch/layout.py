@@ -1,6 +1,5 @@
 """Moves of data on PyTorch: a view where there is one, else a single pass over the bytes."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -11,7 +10,7 @@ from costmodels.program.ops import Part, Rearrange
 from costmodels.program.rows import joined_rows, latest_rank, positions, row_sources
 from validate.reference.weights import own_features
 from validate.torch import moves
-from validate.torch.setting import Bound, Setting, Values, shape_of
+from validate.torch.setting import Bound, Kernel, Setting, Values, shape_of
 
 Tensors = list[torch.Tensor]
 
@@ -21,44 +20,54 @@ BEYOND: Final = ("store", "load", "append", "collect")
 
 def bind(op: Rearrange, setting: Setting) -> Bound:
     """Make a move ready to run."""
+    if op.move == "unpack_heads":
+        return _unpack_heads(op, setting)
+    return Bound(_kernel(op, setting))
+
+
+def _kernel(op: Rearrange, setting: Setting) -> Kernel:  # noqa: C901, PLR0911, PLR0912  # one case a move
+    dim = -1 if op.move.endswith("features") else 1
     match op.move:
-        case "shard" | "last" | "latest" | "hop" | "pack_rows" | "unpack_rows":
-            return Bound(_rows(op, setting))
+        case "split_features" | "split_rows":
+            sizes = [shape_of(out)[dim] for out in op.outputs]
+            return lambda inputs: list(torch.split(inputs[0], sizes, dim))
+        case "concat_features" | "concat_rows":
+            return lambda inputs: [torch.cat(list(inputs), dim)]
+        case "stack":
+            return lambda inputs: [inputs[0].contiguous()[None]]
+        case "unstack":
+            return lambda inputs: [inputs[0][0]]
+        case "borders":
+            halo = shape_of(op.outputs[0])[2] // 2
+            return lambda inputs: [torch.cat([inputs[0][:, :halo], inputs[0][:, -halo:]], 1)[None]]
+        case "surround":
+            return _surround(op, setting)
+        case "shard":
+            rows = moves.from_rows(positions(op.spans[0], setting.index))
+            return lambda inputs: [moves.join(inputs, rows, 1)]
         case "heads":
             own = moves.from_rows(own_features(op.parts, op.degree, setting.index[op.axis]))
-            return Bound(lambda inputs: [moves.join(inputs, own, -1)])
+            return lambda inputs: [moves.join(inputs, own, -1)]
         case "pack_heads":
-            return Bound(partial(_pack_heads, op, setting))
-        case "unpack_heads":
-            return _unpack_heads(op, setting)
-        case "surround":
-            return Bound(_surround(op, setting))
+            return partial(_pack_heads, op, setting)
+        case "pack_rows":
+            return _pack_rows(op, setting)
+        case "unpack_rows":
+            return _unpack_rows(op, setting)
+        case "hop":
+            chunk = (setting.index[op.axis] - op.turn) % op.degree
+            return lambda inputs: [inputs[0][chunk]]
+        case "last":
+            row = int(np.argmax(positions(op.spans[0], setting.index)))
+            return lambda inputs: [inputs[0][:, row : row + 1]]
+        case "latest":
+            rank = latest_rank(op.spans[0], op.axis, op.degree, setting.index)
+            return lambda inputs: [inputs[0][rank]]
         case _:
-            return Bound(_pieces(op))
+            raise AssertionError(f"{op.move} is the runner's")
 
 
-def _pieces(op: Rearrange) -> Callable[[Values], Tensors]:
-    """Cut, or lay side by side, features or rows; or put one more dimension before them."""
-    if op.move == "stack":
-        return lambda inputs: [inputs[0].contiguous()[None]]
-    if op.move == "borders":
-        return _borders(shape_of(op.outputs[0])[2] // 2)
-    if op.move == "unstack":
-        return lambda inputs: [inputs[0][0]]
-    dim = -1 if op.move.endswith("features") else 1
-    if op.move.startswith("concat"):
-        return lambda inputs: [torch.cat(list(inputs), dim)]
-    assert op.move in ("split_features", "split_rows"), f"{op.move} is the runner's"
-    sizes = [shape_of(out)[dim] for out in op.outputs]
-    return lambda inputs: list(torch.split(inputs[0], sizes, dim))
-
-
-def _borders(halo: int) -> Callable[[Values], Tensors]:
-    """Take the rows at both ends."""
-    return lambda inputs: [torch.cat([inputs[0][:, :halo], inputs[0][:, -halo:]], 1)[None]]
-
-
-def _surround(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
+def _surround(op: Rearrange, setting: Setting) -> Kernel:
     """Lay the neighbours' rows around those here; zeros where there is no neighbour."""
     place = 0
     for axis, degree in op.spans[0].axes:
@@ -74,31 +83,6 @@ def _surround(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
         return [torch.cat([before, x, after], 1)]
 
     return run
-
-
-def _rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
-    match op.move:
-        case "pack_rows":
-            return _pack_rows(op, setting)
-        case "unpack_rows":
-            return _unpack_rows(op, setting)
-        case "shard":
-            runs = moves.from_rows(positions(op.spans[0], setting.index))
-            return lambda inputs: [moves.join(inputs, runs, 1)]
-        case _:
-            return _pick(op, setting)
-
-
-def _pick(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
-    """Take the row that stands last, here or among those of every rank; or a rank's chunk."""
-    if op.move == "hop":
-        place = (setting.index[op.axis] - op.turn) % op.degree
-        return lambda inputs: [inputs[0][place]]
-    if op.move == "last":
-        place = int(np.argmax(positions(op.spans[0], setting.index)))
-        return lambda inputs: [inputs[0][:, place : place + 1]]
-    first = latest_rank(op.spans[0], op.axis, op.degree, setting.index)
-    return lambda inputs: [inputs[0][first]]
 
 
 def _own(part: Part, degree: int) -> bool:
@@ -155,7 +139,7 @@ def _unpack_heads(op: Rearrange, setting: Setting) -> Bound:
     return Bound(lambda inputs: [straight(inputs)[0].index_select(-1, inputs[1])], (table,))
 
 
-def _unpack_rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
+def _unpack_rows(op: Rearrange, setting: Setting) -> Kernel:
     """From ``[degree, b, r, f]`` to ``[b, rows, f]``: free for one sample with rows in order."""
     sources = row_sources(op.spans, op.axis, op.degree, setting.index)
     rows, each = len(sources), shape_of(op.inputs[0])[2]
@@ -171,7 +155,7 @@ def _unpack_rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]
     return run
 
 
-def _pack_rows(op: Rearrange, setting: Setting) -> Callable[[Values], Tensors]:
+def _pack_rows(op: Rearrange, setting: Setting) -> Kernel:
     """From ``[b, rows, f]`` to ``[degree, b, r, f]``, the way back of `_unpack_rows`."""
     targets = joined_rows(op.spans, op.axis, op.degree, setting.index)
     every = moves.from_rows(targets.reshape(-1))

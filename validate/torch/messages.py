@@ -9,15 +9,15 @@ import torch.distributed as dist
 from costmodels.program.ops import Collective, SendReceive
 from validate.torch.liveness import Lived
 from validate.torch.setting import shape_of
-from validate.torch.state import Group, Here, Machine, Pending, Step, zeros
-from validate.torch.steps import fetcher
+from validate.torch.state import Group, Here, Pending, RankState, Step, kind_of, zeros
+from validate.torch.steps import fetcher, freeing
 
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """Renamed in PyTorch 2.13."""
 
 
-def message(lived: Lived, machine: Machine, number: int, *, following: bool) -> Step:
+def message(lived: Lived, state: RankState, number: int, *, following: bool) -> Step:
     """Make a step of a collective or a send.
 
     Parameters
@@ -28,18 +28,18 @@ def message(lived: Lived, machine: Machine, number: int, *, following: bool) -> 
     op = lived.item
     assert isinstance(op, Collective | SendReceive)
     if isinstance(op, Collective):
-        step = _collective(op, machine, dies=op.x.name in lived.frees)
-    elif op.stream == "comm" and not machine.serial:
-        step = _beside(op, machine, number, following=following)
+        step = _collective(op, state, dies=op.x.name in lived.frees)
+    elif op.stream == "comm" and not state.serial:
+        step = _beside(op, state, number, following=following)
     else:
-        step = _handed_on(op, machine)
-    return _told(_freed(step, lived, machine), op, machine)
+        step = _handed_on(op, state)
+    return _told(freeing(step, lived.frees, state), op, state)
 
 
-def _told(step: Step, op: Collective | SendReceive, machine: Machine) -> Step:
-    kind = op.kind if isinstance(op, Collective) else "send_recv"
-    text, tell = f"{kind} {op.axis} {op.out.name}".encode(), machine.tell
-    inner = machine.around(step, "communication", op.stream)
+def _told(step: Step, op: Collective | SendReceive, state: RankState) -> Step:
+    """Tell of a message before it starts."""
+    text, tell = f"{kind_of(op)} {op.axis} {op.out.name}".encode(), state.tell
+    inner = state.around(step, "communication", op.stream)
 
     def told(here: Here) -> None:
         tell(text)
@@ -48,35 +48,23 @@ def _told(step: Step, op: Collective | SendReceive, machine: Machine) -> Step:
     return told
 
 
-def _freed(step: Step, lived: Lived, machine: Machine) -> Step:
-    gone = tuple(lived.frees)
-
-    def both(here: Here) -> None:
-        step(here)
-        for name in gone:
-            machine.values.pop(name, None)
-
-    return both
-
-
-def _count(op: Collective | SendReceive, machine: Machine, *buffers: torch.Tensor) -> None:
+def _count(op: Collective | SendReceive, state: RankState, *buffers: torch.Tensor) -> None:
     """Count what was issued; sizes are of the program's type, whatever type a proof runs in."""
-    kind = op.kind if isinstance(op, Collective) else "send_recv"
     elements = max(x.numel() for x in buffers)
-    machine.counts[kind, op.axis, int(elements * op.x.itemsize)] += 1
+    state.counts[kind_of(op), op.axis, int(elements * op.x.itemsize)] += 1
 
 
-def _collective(op: Collective, machine: Machine, *, dies: bool) -> Step:
-    fetch, group = fetcher((op.x,), machine), machine.groups[op.axis]
+def _collective(op: Collective, state: RankState, *, dies: bool) -> Step:
+    fetch, group = fetcher((op.x,), state), state.groups[op.axis]
     shape, name = shape_of(op.out), op.out.name
 
     def step(here: Here) -> None:
-        if op.kind == "broadcast" and op.x.name not in machine.values:
-            machine.values[op.x.name] = zeros(op.x, machine)
+        if op.kind == "broadcast" and op.x.name not in state.values:
+            state.values[op.x.name] = zeros(op.x, state)
         x = fetch(here)[0]
         made = _exchange(op, x.contiguous(), shape, group, in_place=dies and _alone(x))
-        machine.values[name] = made
-        _count(op, machine, x, made)
+        state.values[name] = made
+        _count(op, state, x, made)
 
     return step
 
@@ -111,16 +99,16 @@ def _exchange(
     return made
 
 
-def _handed_on(op: SendReceive, machine: Machine) -> Step:
+def _handed_on(op: SendReceive, state: RankState) -> Step:
     """Send to the next stage of a pipeline; nothing reaches the first."""
-    fetch, group = fetcher((op.x,), machine), machine.groups[op.axis]
+    fetch, group = fetcher((op.x,), state), state.groups[op.axis]
 
     def step(here: Here) -> None:
         x = fetch(here)[0].contiguous()
         out = x if op.ends and group.place == 0 else torch.empty_like(x)
         _pass_on(op, x, out, group)
-        machine.values[op.out.name] = out
-        _count(op, machine, x)
+        state.values[op.out.name] = out
+        _count(op, state, x)
 
     return step
 
@@ -149,45 +137,45 @@ def _pass_on(
     )
 
 
-def _beside(op: SendReceive, machine: Machine, number: int, *, following: bool) -> Step:
+def _beside(op: SendReceive, state: RankState, number: int, *, following: bool) -> Step:
     """Send while compute goes on; whoever reads what arrives waits for it.
 
     What arrives lies in a buffer of its own that every layer uses again. It is free by then: the
     first send of a layer waits for the compute before it, and later ones follow on their stream.
     """
-    fetch, group = fetcher((op.x,), machine), machine.groups[op.axis]
+    fetch, group = fetcher((op.x,), state), state.groups[op.axis]
 
     def step(here: Here) -> None:
         x = fetch(here)[0].contiguous()
-        if machine.lane is None:
+        if state.lane is None:
             if following:
-                machine.pending.pop(op.x.name).wait()
+                state.pending.pop(op.x.name).wait()
             out = torch.empty_like(x)
             work = _pass_on(op, x, out, group, later=True)
             assert work is not None
             wait = work.wait
         else:
             key = (number, tuple(x.shape), x.dtype)
-            out = machine.buffers.get(key, x)
+            out = state.buffers.get(key, x)
             if out is x:
-                out = machine.buffers[key] = torch.empty_like(x)
-            wait = _on_lane(op, machine, (x, out), group, following=following)
-        machine.pending[op.out.name] = Pending(wait, x)
-        machine.values[op.out.name] = out
-        _count(op, machine, x)
+                out = state.buffers[key] = torch.empty_like(x)
+            wait = _on_lane(op, state, (x, out), group, following=following)
+        state.pending[op.out.name] = Pending(wait, x)
+        state.values[op.out.name] = out
+        _count(op, state, x)
 
     return step
 
 
 def _on_lane(
     op: SendReceive,
-    machine: Machine,
+    state: RankState,
     buffers: tuple[torch.Tensor, torch.Tensor],
     group: Group,
     *,
     following: bool,
 ) -> "partial[None]":
-    lane, current = machine.lane, torch.cuda.current_stream()
+    lane, current = state.lane, torch.cuda.current_stream()
     if not following:
         lane.wait_event(current.record_event())
     with torch.cuda.stream(lane):
@@ -196,13 +184,13 @@ def _on_lane(
     return partial(current.wait_event, done)
 
 
-def waiting(names: tuple[str, ...], machine: Machine) -> Step:
+def waiting(names: tuple[str, ...], state: RankState) -> Step:
     """Make a step that waits for messages under way."""
 
     def step(here: Here) -> None:
         del here
         for name in names:
-            arrived = machine.pending.pop(name, None)
+            arrived = state.pending.pop(name, None)
             if arrived is not None:
                 arrived.wait()
 

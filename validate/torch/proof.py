@@ -13,13 +13,14 @@ from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.search.evaluate import running
 from validate.reference.run import run_plan
 from validate.reference.weights import Array, Source
 from validate.torch.fuse import Fuser
-from validate.torch.routine import SKIPPED, make_routines, play
+from validate.torch.routine import make_routines, play
 from validate.torch.setting import Setting
-from validate.torch.state import CountKey, Handles, Machine, make_groups, silent
-from validate.torch.weights import from_source, inputs_from_source
+from validate.torch.state import CountKey, Handles, RankState, kind_of, make_groups, silent
+from validate.torch.weights import Given, Weights, from_source, inputs_from_source
 
 BOUNDS: Final = {
     torch.float64: 1 / 2**30,
@@ -108,13 +109,15 @@ def check(
     """
     if whole is None:
         whole = unsplit(work, seed)
-    machine = reference_machine(work, comm, setting, seed, fuser)
-    got = result(machine)
-    expected = expected_counts(machine.program)
+    source, batch = Source(seed), int(np.asarray(work.workload.batch))
+    weights, given = from_source(source, setting), inputs_from_source(source, setting, batch)
+    state = state_for(work, comm, setting, weights, given, fuser=fuser, checked=True)
+    got = result(state)
+    expected = expected_counts(state.program)
     return Checked(
-        error=0.0 if got is None else _error(got, machine, _own(whole, work, setting)),
+        error=0.0 if got is None else _error(got, state, _own(whole, work, setting)),
         bound=bound_of(work.model, setting),
-        miscounted=tuple(differences(machine.counts, expected)),
+        miscounted=tuple(differences(state.counts, expected)),
     )
 
 
@@ -133,34 +136,39 @@ def unsplit(work: Work, seed: int = 0) -> Array:
     return run_plan(work.model, work.workload, Plan(), seed)[0]
 
 
-def reference_machine(
-    work: Work, comm: Comm, setting: Setting, seed: int, fuser: Fuser | None
-) -> Machine:
-    """Put a rank together that works on the reference's numbers."""
-    batch = int(np.asarray(work.workload.batch))
-    source = Source(seed)
-    return Machine(
+def state_for(  # noqa: PLR0913  # all that a rank is made of
+    work: Work,
+    comm: Comm,
+    setting: Setting,
+    weights: Weights,
+    given: Given,
+    *,
+    fuser: Fuser | None,
+    checked: bool = False,
+) -> RankState:
+    """Put a rank together, with the weights and inputs that it is to work on."""
+    return RankState(
         setting=setting,
         program=program_of(work, comm.rank),
         groups=make_groups(work.plan, comm.rank, comm.world, comm.handles),
-        weights=from_source(source, setting),
-        given=inputs_from_source(source, setting, batch),
+        weights=weights,
+        given=given,
         passes=work.workload.passes // work.plan.degree("cfg"),
         fuser=fuser,
         lane=comm.lane,
         tell=comm.tell,
-        checked=True,
+        checked=checked,
         room=int(np.asarray(work.workload.output_tokens)),
     )
 
 
 @torch.no_grad()
-def result(machine: Machine) -> torch.Tensor | None:
+def result(state: RankState) -> torch.Tensor | None:
     """Run a program once; None where a pipeline stage does not have the result."""
-    machine.begin()
-    for routine in make_routines(machine).values():
-        play(routine, machine)
-    return machine.values.get(machine.program.output.name)
+    state.begin()
+    for routine in make_routines(state).values():
+        play(routine, state)
+    return state.values.get(state.program.output.name)
 
 
 def _own(whole: Array, work: Work, setting: Setting) -> Array:
@@ -173,12 +181,12 @@ def _own(whole: Array, work: Work, setting: Setting) -> Array:
     return whole[first : first + each]
 
 
-def _error(got: torch.Tensor, machine: Machine, want: Array) -> float:
+def _error(got: torch.Tensor, state: RankState, want: Array) -> float:
     """Relative error of what was computed: of the latents, only what the steps changed counts."""
     values = got.to("cpu", torch.float64).numpy()
-    output = machine.program.output
-    if output in machine.program.inputs:
-        start = machine.given(output, 0).to("cpu", torch.float64).numpy()
+    output = state.program.output
+    if output in state.program.inputs:
+        start = state.given(output, 0).to("cpu", torch.float64).numpy()
         values, want = values - start, want - start
     if not np.all(np.isfinite(values)):
         return float("inf")
@@ -188,9 +196,8 @@ def _error(got: torch.Tensor, machine: Machine, want: Array) -> float:
 def expected_counts(program: Program) -> Counter[CountKey]:
     """Count collectives by kind, axis and bytes, as often as a program's loops say."""
     counts: Counter[CountKey] = Counter()
-    for stage in program.stages:
-        if stage.name not in SKIPPED:
-            _add(stage, 1, counts)
+    for stage in running(program):
+        _add(stage, 1, counts)
     return counts
 
 
@@ -200,8 +207,7 @@ def _add(loop: Loop, turns: int, counts: Counter[CountKey]) -> None:
         if isinstance(item, Loop):
             _add(item, turns, counts)
         elif isinstance(item, Collective | SendReceive):
-            kind = item.kind if isinstance(item, Collective) else "send_recv"
-            counts[kind, item.axis, int(item.message_bytes)] += turns
+            counts[kind_of(item), item.axis, int(item.message_bytes)] += turns
     counts += Counter()  # drops what is never run
 
 

@@ -28,7 +28,7 @@ class ApartError(ModelError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class Rendezvous:
     """Where ranks exchange a few words. One after another: `number` counts."""
 
     place: Place
@@ -62,7 +62,7 @@ class Meeting:
                 self.store.wait(keys, timedelta(seconds=SETTLE_S))
 
 
-def meet(place: Place, progress: Progress, device: torch.device) -> Meeting:
+def meet(place: Place, progress: Progress, device: torch.device) -> Rendezvous:
     """Find the other ranks, and make NCCL (or gloo) ready.
 
     Raises
@@ -82,7 +82,7 @@ def meet(place: Place, progress: Progress, device: torch.device) -> Meeting:
         timeout=timedelta(seconds=PATIENCE_S),
         device_id=device if device.type == "cuda" else None,
     )
-    return Meeting(place=place, store=PrefixStore("words", store))
+    return Rendezvous(place=place, store=PrefixStore("words", store))
 
 
 def gather(place: Place, store: Store) -> None:

@@ -7,12 +7,11 @@ from typing import Final
 import numpy as np
 
 from costmodels.program.ops import Collective, Convolve, Loop, Matmul, Op, SendReceive
+from planner.search.evaluate import running
 from validate.torch.liveness import Lived, Names, arriving, lived, reads_of
 from validate.torch.messages import message, waiting
-from validate.torch.state import Here, Machine, Step
+from validate.torch.state import Here, RankState, Step
 from validate.torch.steps import compute, fused, joins, launches
-
-SKIPPED = ("text_encode", "vae_decode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +25,13 @@ class Routine:
     body: "tuple[Step | Routine, ...]"
 
 
-def make_routines(machine: Machine) -> dict[str, Routine]:
-    """Make the stages of a machine's program ready, without those that are only priced."""
-    stages = [stage for stage in machine.program.stages if stage.name not in SKIPPED]
-    whole = lived(stages, frozenset({machine.program.output.name}))
-    live = _after(whole, frozenset({machine.program.output.name}))
+def make_routines(state: RankState) -> dict[str, Routine]:
+    """Make the stages of a rank's program ready, without those that are only priced."""
+    stages = running(state.program)
+    whole = lived(stages, frozenset({state.program.output.name}))
+    live = _after(whole, frozenset({state.program.output.name}))
     return {
-        stage.name: _routine(stage, machine, after, compiles=False)
+        stage.name: _routine(stage, state, after, compiles=False)
         for stage, after in zip(stages, live, strict=True)
     }
 
@@ -49,19 +48,19 @@ def _after(items: Sequence[Lived], last: Names) -> list[Names]:
     return found[::-1]
 
 
-def _routine(loop: Loop, machine: Machine, after: Names, *, compiles: bool) -> Routine:
+def _routine(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> Routine:
     compiles = compiles or loop.layers
-    ahead = (machine.ahead,) if loop.layers and machine.ahead is not None else ()
+    ahead = (state.ahead,) if loop.layers and state.ahead is not None else ()
     return Routine(
         name=loop.name,
         count=int(np.asarray(loop.count)),
         first=loop.first,
         layers=loop.layers,
-        body=(*ahead, *_body(loop, machine, after, compiles=compiles)),
+        body=(*ahead, *_body(loop, state, after, compiles=compiles)),
     )
 
 
-def _body(loop: Loop, machine: Machine, after: Names, *, compiles: bool) -> "list[Step | Routine]":
+def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "list[Step | Routine]":
     """Make the items of a body ready; row-wise neighbours are taken together when compiled."""
     end = after | arriving(loop.body)
     items = lived(loop.body, end)
@@ -71,50 +70,50 @@ def _body(loop: Loop, machine: Machine, after: Names, *, compiles: bool) -> "lis
     for one, live in zip(items, _after(items, end), strict=True):
         op = one.item
         if isinstance(op, Loop):
-            steps += [*_flush(run, machine), *_waits(sent, machine)]
-            steps.append(_routine(op, machine, live, compiles=compiles))
+            steps += [*_flush(run, state), *_waits(sent, state)]
+            steps.append(_routine(op, state, live, compiles=compiles))
             continue
         late = [name for name in sent if name in reads_of(op)]
-        if isinstance(op, SendReceive) and op.stream == "comm" and not machine.serial:
-            steps += _flush(run, machine)
+        if isinstance(op, SendReceive) and op.stream == "comm" and not state.serial:
+            steps += _flush(run, state)
             number, following = len(sent), bool(late)
-            steps.append(message(one, machine, number, following=following))
+            steps.append(message(one, state, number, following=following))
             sent.append(op.out.name)
             continue
         if late:
-            steps += [*_flush(run, machine), waiting(tuple(late), machine)]
-        if compiles and joins(op, machine):
+            steps += [*_flush(run, state), waiting(tuple(late), state)]
+        if compiles and joins(op, state):
             run.append(one)
             continue
-        steps += _flush(run, machine)
-        steps += _step(one, machine)
-    return [*steps, *_flush(run, machine), *_waits(sent, machine)]
+        steps += _flush(run, state)
+        steps += _step(one, state)
+    return [*steps, *_flush(run, state), *_waits(sent, state)]
 
 
-def _step(one: Lived, machine: Machine) -> list[Step]:
+def _step(one: Lived, state: RankState) -> list[Step]:
     if isinstance(one.item, Collective | SendReceive):
-        return [message(one, machine, 0, following=False)]
-    return [] if isinstance(one.item, Convolve) else [compute(one, machine)]
+        return [message(one, state, 0, following=False)]
+    return [] if isinstance(one.item, Convolve) else [compute(one, state)]
 
 
-def _waits(sent: Sequence[str], machine: Machine) -> list[Step]:
-    return [waiting(tuple(sent), machine)] if sent else []
+def _waits(sent: Sequence[str], state: RankState) -> list[Step]:
+    return [waiting(tuple(sent), state)] if sent else []
 
 
-def _flush(run: list[Lived], machine: Machine) -> list[Step]:
+def _flush(run: list[Lived], state: RankState) -> list[Step]:
     """Make steps of the neighbours gathered so far; views at either end need no compiler."""
     taken, run[:] = list(run), []
     kernels = [place for place, one in enumerate(taken) if launches(_op(one))]
     if not kernels:
-        return [compute(one, machine) for one in taken]
+        return [compute(one, state) for one in taken]
     first, last = kernels[0], kernels[-1] + 1
     before, middle, behind = taken[:first], taken[first:last], taken[last:]
-    made = [compute(one, machine) for one in before]
+    made = [compute(one, state) for one in before]
     if _worth(middle):
-        made.append(fused(middle, machine))
+        made.append(fused(middle, state))
     else:
-        made += [compute(one, machine) for one in middle]
-    return [*made, *[compute(one, machine) for one in behind]]
+        made += [compute(one, state) for one in middle]
+    return [*made, *[compute(one, state) for one in behind]]
 
 
 def _op(one: Lived) -> Op:
@@ -137,24 +136,24 @@ def _worth(run: Sequence[Lived]) -> bool:
     return len(ops) > 1 or getattr(one, "function", getattr(one, "move", "")) not in SINGLE_KERNELS
 
 
-def play(routine: Routine, machine: Machine, here: Here = Here()) -> None:  # noqa: B008
+def play(routine: Routine, state: RankState, here: Here = Here()) -> None:  # noqa: B008
     """Take all turns of a routine."""
     for turn in range(routine.first, routine.first + routine.count):
         inner = here
         if routine.layers:
             inner = Here(turn, here.forward, here.turn)
         elif routine.name in ("forward", "text_tower"):
-            inner = _forward(turn, machine, here)
+            inner = _forward(turn, state, here)
         for item in routine.body:
             if isinstance(item, Routine):
-                play(item, machine, inner)
+                play(item, state, inner)
             else:
                 item(inner)
 
 
-def _forward(turn: int, machine: Machine, here: Here) -> Here:
+def _forward(turn: int, state: RankState, here: Here) -> Here:
     """Which forward of the step a turn is; outside its turns a pipeline stage idles on any."""
-    index = machine.setting.index
+    index = state.setting.index
     own = turn - index.get("pp", 0)
-    clipped = min(max(own, 0), machine.passes - 1)
-    return Here(here.layer, index.get("cfg", 0) * machine.passes + clipped, own)
+    clipped = min(max(own, 0), state.passes - 1)
+    return Here(here.layer, index.get("cfg", 0) * state.passes + clipped, own)

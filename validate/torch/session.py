@@ -18,13 +18,13 @@ from validate.plans.measured import Measured, Status, line
 from validate.reference import shrink
 from validate.torch.case_run import COMPILE_S, Bench, Ran, dtype_of, fuser_for, run_case
 from validate.torch.full import Full, Wholes, apart, compared, is_known, sample
-from validate.torch.proof import BOUNDS, Checked, Work, check, setting_for, unsplit
+from validate.torch.proof import Checked, Work, check, setting_for, unsplit
 from validate.torch.rendezvous import SETTLE_S, ApartError
 
 PROOF_S: Final = 180
 _BAD: Final = ("failed", "out of memory")
-Proof = tuple[float, float, float, tuple[str, ...]]
-"""Errors in 32 bits and in the case's precision, the bound of that, and what was miscounted."""
+Checks = tuple[Checked, Checked]
+"""Of a plan at a small size: in 32 bits, and in the case's precision as the case is launched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Session:
     until: float
     machine: str = ""
     attempts: Mapping[str, int] = field(default_factory=dict)
-    proofs: dict[str, Proof] = field(default_factory=dict)
+    proofs: dict[str, Checks] = field(default_factory=dict)
     wholes: Wholes = field(default_factory=dict)
 
     @property
@@ -54,7 +54,7 @@ def run_all(session: Session, cases: Sequence[Case]) -> int:
     ran = 0
     for number, case in enumerate(cases):
         left = session.until - time.monotonic()
-        said = session.bench.meeting.say(f"{number}: time left", left)
+        said = session.bench.rendezvous.say(f"{number}: time left", left)
         if cast(float, said[0]) <= _needed(session, case):
             continue
         row = _one(session, case, number)
@@ -112,7 +112,7 @@ def _agreed(session: Session, row: Measured, number: int) -> Measured:
     ApartError
         If it failed here, and other ranks, which wait for this one, cannot be told.
     """
-    bad, say = row.status in _BAD, session.bench.meeting.say
+    bad, say = row.status in _BAD, session.bench.rendezvous.say
     if not bad:
         words = say(f"{number}: outcome", [row.status, row.note])
     else:
@@ -133,14 +133,14 @@ def _measured(session: Session, subject: Subject, number: int) -> Measured:
     bench, case = session.bench, subject.case
     name = f"case {number + 1} ({case.key})"
     proof = _proof(session, subject, name)
-    known = bench.meeting.say(f"{number}: known", is_known(session.wholes, subject, bench))
+    known = bench.rendezvous.say(f"{number}: known", is_known(session.wholes, subject, bench))
     plainly = case.mode != "eager" and not any(known)
     ran = run_case(subject, bench, name, plainly=plainly)
     full = compared(session.wholes, subject, bench, ran)
-    same = apart(bench.meeting.say(f"{number}: sample", sample(subject, bench, ran.output)))
-    row = _row(subject, ran, proof, replace(full, replicas=same))
+    same = apart(bench.rendezvous.say(f"{number}: sample", sample(subject, bench, ran.output)))
+    row = _row(ran, proof, replace(full, replicas=same))
     row = replace(row, note="; ".join(part for part in (row.note, _remark(session, case)) if part))
-    words = bench.meeting.say(f"{number}: results", _numbers(row))
+    words = bench.rendezvous.say(f"{number}: results", _numbers(row))
     merged = _merged(row, [cast("dict[str, float]", one) for one in words])
     if not session.leads:
         return merged
@@ -150,7 +150,7 @@ def _measured(session: Session, subject: Subject, number: int) -> Measured:
     )
 
 
-def _proof(session: Session, subject: Subject, name: str) -> Proof:
+def _proof(session: Session, subject: Subject, name: str) -> Checks:
     """Run the plan at a small size on the reference's numbers, by the kernels that are timed.
 
     In 32 bits by kernels one by one, which proves the split; in the case's precision as the case
@@ -166,15 +166,14 @@ def _proof(session: Session, subject: Subject, name: str) -> Proof:
         model, workload = shrink(subject.model, subject.workload, subject.plan)
         work = Work(model=model, workload=workload, plan=subject.plan)
         whole = unsplit(work)
-        found: list[Checked] = []
-        for dtype in (torch.float32, bench.dtype or dtype_of(case.precision)):
+
+        def checked(dtype: torch.dtype) -> Checked:
             setting = setting_for(work, bench.comm.rank, bench.device, dtype)
             used = None if dtype == torch.float32 else fuser
-            found.append(check(work, bench.comm, setting, fuser=used, whole=whole))
-        exact, rough = found
-        missed = () if exact.error <= exact.bound else (f"error {exact.error:.2g} in 32 bits",)
-        miscounted = (*missed, *exact.miscounted, *rough.miscounted)
-        session.proofs[key] = (exact.error, rough.error, rough.bound, miscounted)
+            return check(work, bench.comm, setting, fuser=used, whole=whole)
+
+        own = bench.dtype or dtype_of(case.precision)
+        session.proofs[key] = (checked(torch.float32), checked(own))
     return session.proofs[key]
 
 
@@ -189,39 +188,25 @@ def _remark(session: Session, case: Case) -> str:
     return "; ".join(said)
 
 
-def _row(subject: Subject, ran: Ran, proof: Proof, full: Full) -> Measured:
-    exact, rough, bound, miscounted = proof
-    wrong = [*miscounted, *ran.miscounted]
-    wrong += [f"error {rough:.2g} where {bound:g} is allowed"] if not rough <= bound else []
+def _row(ran: Ran, proof: Checks, full: Full) -> Measured:
+    """Judge what a rank found: by the proofs at a small size, by its counts, and at full size."""
+    exact, rough = proof
+    wrong = [] if exact.error <= exact.bound else [f"error {exact.error:.2g} in 32 bits"]
+    wrong += [*exact.miscounted, *rough.miscounted, *ran.miscounted]
+    if not rough.error <= rough.bound:
+        wrong.append(f"error {rough.error:.2g} where {rough.bound:g} is allowed")
     wrong += full.complaints
-    return Measured(
-        case=subject.case,
+    return replace(
+        ran.row,
         status="wrong" if wrong else "done",
         note="; ".join(wrong)[:300],
-        step_s=ran.times.median,
-        mean_s=ran.times.mean,
-        wall_s=ran.times.wall,
-        low_s=min(ran.times.each),
-        high_s=max(ran.times.each),
-        repeats=len(ran.times.each),
-        classes_s=ran.classes,
-        classes_by=ran.classes_by,
-        waiting_s=ran.waiting_s,
-        memory_bytes=ran.memory_bytes,
-        reserved_bytes=ran.reserved_bytes,
-        process_bytes=ran.process_bytes,
-        compile_s=ran.compile_s,
-        capture_s=ran.capture_s,
-        error=rough,
-        bound=bound,
-        exact_error=exact,
+        error=rough.error,
+        bound=rough.bound,
+        exact_error=exact.error,
         full_error=full.error,
         full_bound=full.bound,
         row_error=full.row,
         full_against=full.against,
-        counts={" ".join(map(str, key)): count for key, count in sorted(ran.counts.items())},
-        distinct_layers=ran.distinct,
-        kernels=ran.kernels,
     )
 
 
@@ -245,6 +230,3 @@ def _merged(row: Measured, words: Sequence[dict[str, float]]) -> Measured:
         classes_s={kind: top[f"class {kind}"] for kind in row.classes_s},
         **{name: top[name] for name in _LARGEST},  # type: ignore[arg-type]  # all are numbers
     )
-
-
-__all__ = ["BOUNDS", "Session", "run_all"]

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from costmodels.price import Class
 from costmodels.program import ops
-from costmodels.program.ops import Program
+from costmodels.program.ops import Collective, Program, SendReceive
 from planner.request.plan import Plan
 from validate.torch.fuse import Fuser
 from validate.torch.setting import Setting
@@ -75,6 +75,11 @@ CountKey = tuple[str, str, int]
 """A collective as it is counted: kind, axis, and bytes of the larger of a rank's two buffers."""
 
 
+def kind_of(op: Collective | SendReceive) -> str:
+    """Name the kind of a message as it is counted."""
+    return op.kind if isinstance(op, Collective) else "send_recv"
+
+
 class Pending(NamedTuple):
     """A message under way: how to wait for it, and what must not be let go until then."""
 
@@ -93,7 +98,7 @@ def _bare(step: Step, kind: Class, stream: str) -> Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class RankState:
     """A rank and all it needs to run its program.
 
     Attributes
@@ -150,7 +155,7 @@ class Machine:
         if output.name in {tensor.name for tensor in self.program.inputs}:
             self.values[output.name] = self.given(output, 0)
 
-    def instrumented(self, around: Around, ahead: Step | None) -> "Machine":
+    def instrumented(self, around: Around, ahead: Step | None) -> "RankState":
         """Return the same rank with something put around its steps, one message at a time.
 
         Products are steps of their own then: what is compiled together has no class.
@@ -159,7 +164,7 @@ class Machine:
         return replace(self, around=around, ahead=ahead, serial=True, fuser=fuser)
 
 
-def zeros(tensor: ops.Tensor, machine: Machine) -> torch.Tensor:
+def zeros(tensor: ops.Tensor, state: RankState) -> torch.Tensor:
     """Make what an idle pipeline stage works on."""
     shape = tuple(int(size) for size in tensor.shape)
-    return torch.zeros(shape, dtype=machine.setting.dtype_of(tensor), device=machine.setting.device)
+    return torch.zeros(shape, dtype=state.setting.dtype_of(tensor), device=state.setting.device)

@@ -25,7 +25,7 @@ from validate.torch import attention, functions, layout, products
 from validate.torch.layout import BEYOND
 from validate.torch.liveness import Lived, Names, reads_of, writes_of
 from validate.torch.setting import Bound, Setting, shape_of
-from validate.torch.state import Here, Machine, Step, zeros
+from validate.torch.state import Here, RankState, Step, zeros
 
 Compute = Matmul | Attention | LinearAttention | Depthwise | Pointwise | Rearrange
 
@@ -72,11 +72,11 @@ def fusible(op: Op) -> bool:
     return isinstance(op, Pointwise) or (isinstance(op, Rearrange) and op.move not in BEYOND)
 
 
-def joins(op: Op, machine: Machine) -> bool:
+def joins(op: Op, state: RankState) -> bool:
     """Whether an operation is compiled together with its neighbours."""
-    fuser = machine.fuser
+    fuser = state.fuser
     if isinstance(op, Matmul):
-        plain = op.route is None and not machine.setting.is_quantised(op.weight)
+        plain = op.route is None and not state.setting.is_quantised(op.weight)
         return plain and fuser is not None and fuser.products
     return fuser is not None and fusible(op)
 
@@ -86,45 +86,45 @@ def launches(op: Op) -> bool:
     return not (isinstance(op, Rearrange) and op.view)
 
 
-def fetcher(tensors: Sequence[ops.Tensor], machine: Machine) -> Fetch:
+def fetcher(tensors: Sequence[ops.Tensor], state: RankState) -> Fetch:
     """Make a function that looks up tensors by name, or inputs by name and forward."""
-    values, names = machine.values, [tensor.name for tensor in tensors]
-    piped = "pp" in machine.groups
-    if not piped and not machine.inputs.intersection(names):
+    values, names = state.values, [tensor.name for tensor in tensors]
+    piped = "pp" in state.groups
+    if not piped and not state.inputs.intersection(names):
         return lambda _: [values[name] for name in names]
-    return lambda here: [_value(tensor, machine, here) for tensor in tensors]
+    return lambda here: [_value(tensor, state, here) for tensor in tensors]
 
 
-def _value(tensor: ops.Tensor, machine: Machine, here: Here) -> torch.Tensor:
-    if tensor.name in machine.inputs:
-        return machine.given(tensor, here.forward)
-    value = machine.values.get(tensor.name)
-    if machine.idle(here) and (value is None or tuple(value.shape) != shape_of(tensor)):
-        return zeros(tensor, machine)
+def _value(tensor: ops.Tensor, state: RankState, here: Here) -> torch.Tensor:
+    if tensor.name in state.inputs:
+        return state.given(tensor, here.forward)
+    value = state.values.get(tensor.name)
+    if state.idle(here) and (value is None or tuple(value.shape) != shape_of(tensor)):
+        return zeros(tensor, state)
     assert value is not None, f"{tensor.name} is read before it is made"
     return value
 
 
-def compute(lived: Lived, machine: Machine) -> Step:
+def compute(lived: Lived, state: RankState) -> Step:
     """Make a step of one operation."""
     op = lived.item
     assert isinstance(op, Compute)
     if isinstance(op, Rearrange) and op.move in BEYOND:
-        beyond: Step = partial(_BEYOND[op.move], op, machine)
-        return machine.around(_freeing(beyond, lived.frees, machine), "layout", op.stream)
-    bound = bind(op, machine.setting)
+        beyond: Step = partial(_BEYOND[op.move], op, state)
+        return state.around(freeing(beyond, lived.frees, state), "layout", op.stream)
+    bound = bind(op, state.setting)
     outs = [tensor.name for tensor in op.writes]
-    step = _product(op, bound, outs, machine) if isinstance(op, Matmul | Depthwise) else _single(
-        fetcher(op.reads, machine), bound, outs, machine
+    step = _product(op, bound, outs, state) if isinstance(op, Matmul | Depthwise) else _single(
+        fetcher(op.reads, state), bound, outs, state
     )  # fmt: skip
-    if machine.checked:
-        step = _checking(step, op, machine)
-    return machine.around(_freeing(step, lived.frees, machine), class_of(op), op.stream)
+    if state.checked:
+        step = _checking(step, op, state)
+    return state.around(freeing(step, lived.frees, state), class_of(op), op.stream)
 
 
-def _product(op: Matmul | Depthwise, bound: Bound, outs: list[str], machine: Machine) -> Step:
-    fetch, values, run = fetcher(op.reads, machine), machine.values, bound.run
-    weight, of, (out,) = op.weight, machine.weights.of, outs
+def _product(op: Matmul | Depthwise, bound: Bound, outs: list[str], state: RankState) -> Step:
+    fetch, values, run = fetcher(op.reads, state), state.values, bound.run
+    weight, of, (out,) = op.weight, state.weights.of, outs
 
     def step(here: Here) -> None:
         x, *route = fetch(here)
@@ -133,8 +133,8 @@ def _product(op: Matmul | Depthwise, bound: Bound, outs: list[str], machine: Mac
     return step
 
 
-def _single(fetch: Fetch, bound: Bound, outs: list[str], machine: Machine) -> Step:
-    values, run, tables = machine.values, bound.run, list(bound.tables)
+def _single(fetch: Fetch, bound: Bound, outs: list[str], state: RankState) -> Step:
+    values, run, tables = state.values, bound.run, list(bound.tables)
 
     def step(here: Here) -> None:
         for name, made in zip(outs, run([*fetch(here), *tables]), strict=True):
@@ -143,8 +143,9 @@ def _single(fetch: Fetch, bound: Bound, outs: list[str], machine: Machine) -> St
     return step
 
 
-def _freeing(step: Step, frees: Names, machine: Machine) -> Step:
-    gone, values = tuple(frees), machine.values
+def freeing(step: Step, frees: Names, state: RankState) -> Step:
+    """Let go of what nobody reads after a step."""
+    gone, values = tuple(frees), state.values
     if not gone:
         return step
 
@@ -156,24 +157,24 @@ def _freeing(step: Step, frees: Names, machine: Machine) -> Step:
     return both
 
 
-def _checking(step: Step, op: Op, machine: Machine) -> Step:
+def _checking(step: Step, op: Op, state: RankState) -> Step:
     """Say what is done, and check that what is made has the shape that the program says."""
     text = f"{class_of(op)} {', '.join(writes_of(op))}".encode()
 
     def both(here: Here) -> None:
-        machine.tell(text)
+        state.tell(text)
         step(here)
         for tensor in op.writes:
-            made, said = machine.values[tensor.name], shape_of(tensor)
+            made, said = state.values[tensor.name], shape_of(tensor)
             assert tuple(made.shape) == said, f"{tensor.name}: made {made.shape}, said {said}"
 
     return both
 
 
-def fused(run: Sequence[Lived], machine: Machine) -> Step:
+def fused(run: Sequence[Lived], state: RankState) -> Step:
     """Make one step of neighbouring operations, compiled when it is first taken."""
     work = [one.item for one in run if isinstance(one.item, Pointwise | Rearrange | Matmul)]
-    setting = replace(machine.setting, traced=True)
+    setting = replace(state.setting, traced=True)
     parts = [(op, bind(op, setting)) for op in work]
     written: set[str] = set()
     arriving: dict[str, ops.Tensor] = {}
@@ -194,12 +195,12 @@ def fused(run: Sequence[Lived], machine: Machine) -> Step:
             here |= zip(writes_of(op), bound.run([*given, *mine]), strict=True)
         return tuple(here[name] for name in outs)
 
-    key = (tuple(work), tuple(outs), tuple(machine.setting.index.items()))
-    fetch = fetcher(tuple(arriving.values()), machine)
-    fetch = _fetching(fetch, [one for own in owned for one in own], machine)
-    step = _compiled(whole, key, fetch, outs, machine)
+    key = (tuple(work), tuple(outs), tuple(state.setting.index.items()))
+    fetch = fetcher(tuple(arriving.values()), state)
+    fetch = _fetching(fetch, [one for own in owned for one in own], state)
+    step = _compiled(whole, key, fetch, outs, state)
     kind: Class = "pointwise" if any(isinstance(op, Pointwise) for op in work) else "layout"
-    return machine.around(_freeing(step, frees, machine), kind, "compute")
+    return state.around(freeing(step, frees, state), kind, "compute")
 
 
 def _own(op: Op, bound: Bound) -> list[Weight | torch.Tensor]:
@@ -207,9 +208,9 @@ def _own(op: Op, bound: Bound) -> list[Weight | torch.Tensor]:
     return [op.weight] if isinstance(op, Matmul) else list(bound.tables)
 
 
-def _fetching(fetch: Fetch, owned: list[Weight | torch.Tensor], machine: Machine) -> Fetch:
+def _fetching(fetch: Fetch, owned: list[Weight | torch.Tensor], state: RankState) -> Fetch:
     """Look up inputs, and then the weights of the layer and the tables."""
-    of = machine.weights.of
+    of = state.weights.of
     if not any(isinstance(one, Weight) for one in owned):
         tables = [one for one in owned if isinstance(one, torch.Tensor)]
         return lambda here: [*fetch(here), *tables]
@@ -224,9 +225,9 @@ def _compiled(
     key: tuple[object, ...],
     fetch: Fetch,
     outs: list[str],
-    machine: Machine,
+    state: RankState,
 ) -> Step:
-    values, fuser = machine.values, machine.fuser
+    values, fuser = state.values, state.fuser
     assert fuser is not None
     ready: list[Callable[..., Sequence[torch.Tensor]]] = []
 
@@ -240,49 +241,49 @@ def _compiled(
     return step
 
 
-def _store(op: Rearrange, machine: Machine, here: Here) -> None:
-    (x,) = fetcher(op.inputs, machine)(here)
+def _store(op: Rearrange, state: RankState, here: Here) -> None:
+    (x,) = fetcher(op.inputs, state)(here)
     key = (op.outputs[0].name, here.layer, here.forward)
     rows = x.shape[1]
-    kept = machine.kept.get(key)
+    kept = state.kept.get(key)
     if kept is None:
-        kept = x.new_empty((x.shape[0], rows + machine.room, x.shape[2]))
-        machine.kept[key] = kept
+        kept = x.new_empty((x.shape[0], rows + state.room, x.shape[2]))
+        state.kept[key] = kept
     kept[:, :rows].copy_(x)
-    machine.lengths[key] = rows
+    state.lengths[key] = rows
 
 
-def _load(op: Rearrange, machine: Machine, here: Here) -> None:
+def _load(op: Rearrange, state: RankState, here: Here) -> None:
     key = (op.inputs[0].name, here.layer, here.forward)
-    machine.values[op.outputs[0].name] = machine.kept[key][:, : machine.lengths[key]]
+    state.values[op.outputs[0].name] = state.kept[key][:, : state.lengths[key]]
 
 
-def _append(op: Rearrange, machine: Machine, here: Here) -> None:
+def _append(op: Rearrange, state: RankState, here: Here) -> None:
     """Write new rows behind those kept; what is read is all of them."""
     key = (op.inputs[0].name, here.layer, here.forward)
     out = op.outputs[0]
-    if machine.idle(here):
-        machine.values[out.name] = zeros(out, machine)
+    if state.idle(here):
+        state.values[out.name] = zeros(out, state)
         return
-    (x,) = fetcher(op.inputs[1:], machine)(here)
-    start, kept = machine.lengths[key], machine.kept[key]
+    (x,) = fetcher(op.inputs[1:], state)(here)
+    start, kept = state.lengths[key], state.kept[key]
     kept[:, start : start + x.shape[1]].copy_(x)
-    machine.lengths[key] = start + x.shape[1]
-    machine.values[out.name] = kept[:, : start + x.shape[1]]
+    state.lengths[key] = start + x.shape[1]
+    state.values[out.name] = kept[:, : start + x.shape[1]]
 
 
-def _collect(op: Rearrange, machine: Machine, here: Here) -> None:
+def _collect(op: Rearrange, state: RankState, here: Here) -> None:
     """Put a forward's prediction beside the others of its step."""
     out = op.outputs[0]
-    if shape_of(out)[0] == 1 and not machine.idle(here):
-        (x,) = fetcher(op.inputs, machine)(here)
-        machine.values[out.name] = x[None]
+    if shape_of(out)[0] == 1 and not state.idle(here):
+        (x,) = fetcher(op.inputs, state)(here)
+        state.values[out.name] = x[None]
         return
-    kept = machine.values.get(out.name)
+    kept = state.values.get(out.name)
     if kept is None:
-        kept = machine.values[out.name] = zeros(out, machine)
-    if not machine.idle(here):
-        (x,) = fetcher(op.inputs, machine)(here)
+        kept = state.values[out.name] = zeros(out, state)
+    if not state.idle(here):
+        (x,) = fetcher(op.inputs, state)(here)
         kept[here.turn].copy_(x)
 
 

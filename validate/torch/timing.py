@@ -20,7 +20,7 @@ import torch
 
 from validate.plans.cases import Subject
 from validate.torch.routine import make_routines, play
-from validate.torch.state import Here, Machine, Step
+from validate.torch.state import Here, RankState, Step
 
 Mark = Any  # torch.cuda.Event, or seconds
 
@@ -170,7 +170,7 @@ class Inside:
 
 def look_inside(
     subject: Subject,
-    machine: Machine,
+    state: RankState,
     clock: Clock,
     seconds: float,
     on_any: Callable[[bool], bool],
@@ -186,16 +186,16 @@ def look_inside(
         next step together.
     """
     turns = 1 if seconds > 1 else 3
-    if machine.setting.device.type != "cuda":
-        return _taken(subject, machine, clock, turns, HOST)
+    if state.setting.device.type != "cuda":
+        return _taken(subject, state, clock, turns, HOST)
     if subject.case.mode == "eager":
-        found = _taken(subject, machine, clock, turns, RUNNING)
+        found = _taken(subject, state, clock, turns, RUNNING)
         if not on_any(found.gaps > BEHIND * seconds):
             return found
-    return _taken(subject, machine, clock, turns, RESTED)
+    return _taken(subject, state, clock, turns, RESTED)
 
 
-def _taken(subject: Subject, machine: Machine, clock: Clock, turns: int, how: str) -> Inside:
+def _taken(subject: Subject, state: RankState, clock: Clock, turns: int, how: str) -> Inside:
     log: list[tuple[str, Any, Any]] = []
 
     def around(step: Step, kind: str, stream: str) -> Step:
@@ -208,7 +208,7 @@ def _taken(subject: Subject, machine: Machine, clock: Clock, turns: int, how: st
 
         return timed
 
-    inside = machine.instrumented(around, _rest if how == RESTED else None)
+    inside = state.instrumented(around, _rest if how == RESTED else None)
     routine, lengths = make_routines(inside)[subject.case.stage], dict(inside.lengths)
 
     def step() -> None:

@@ -4,7 +4,7 @@ Weights lie as PyTorch has them, ``[experts,] columns, rows``.
 """
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 
@@ -44,7 +44,7 @@ class Weights:
             self.made[key] = self.make(weight, number)
         return self.made[key]
 
-    def prepare(self, loops: tuple[Loop, ...]) -> None:
+    def prepare(self, loops: Iterable[Loop]) -> None:
         """Make everything that loops multiply by."""
         for loop in loops:
             self._prepare(loop, range(1))

@@ -60,7 +60,7 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
     until = time.monotonic() + float(cast(float, job.get("seconds", 10**6)))
     progress = begin(place)
     device = _device(place, str(job.get("device", "cuda")))
-    meeting = meet(place, progress, device)
+    rendezvous = meet(place, progress, device)
     progress.phase("reading the job")
     bench = Bench(
         comm=Comm(
@@ -70,7 +70,7 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
             lane=_lane(device),
             tell=progress.op,
         ),
-        meeting=meeting,
+        rendezvous=rendezvous,
         progress=progress,
         device=device,
         fuser=Fuser(backend=str(job.get("backend", "inductor"))),
@@ -91,7 +91,7 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
     progress.end()
     if device.type == "cpu":
         dist.destroy_process_group()
-    meeting.leave()
+    rendezvous.leave()
     return ran
 
 
@@ -141,7 +141,7 @@ def _todo(job: Mapping[str, object], bench: Bench) -> list[Case]:
     """Cases to run, as rank 0 has them."""
     cases = [read_case(one) for one in cast("list[dict[str, object]]", job["cases"])]
     keys = [case.key for case in cases]
-    first = cast("list[str]", bench.meeting.say("cases to run", keys)[0])
+    first = cast("list[str]", bench.rendezvous.say("cases to run", keys)[0])
     return [case for case in cases if case.key in set(first)]
 
 
