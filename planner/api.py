@@ -5,6 +5,7 @@ Every result has ``to_dict()``, equal to what the command prints with ``--format
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -54,6 +55,8 @@ def request_of(
     topology = asked.get("topology")
     if (isinstance(topology, str) and topology) or asked.get("detect") is True:
         asked = {"hardware": "", **asked}  # the machine knows its GPUs
+    if isinstance(asked.get("hardware"), Path):
+        asked = {**asked, "hardware": str(asked["hardware"])}
     fields = {
         name: whole_number(name, value) if name in _COUNTS and value is not None else value
         for name, value in {**asked, "gpus": 1 if gpus is None else gpus}.items()
@@ -165,7 +168,7 @@ def collective(  # noqa: PLR0913  # the contract's signature
     op: str,
     message_bytes: Number,
     gpus: int,
-    hardware: str | None = None,
+    hardware: str | Path | None = None,
     nodes: int = 1,
     *,
     algorithm: str = "auto",
@@ -180,8 +183,8 @@ def collective(  # noqa: PLR0913  # the contract's signature
     op : ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``,
         ``reduce``, ``gather``, ``scatter`` or ``send_recv``.
     message_bytes : what nccl-tests prints as size: the larger buffer of one rank.
-    hardware : a catalogue name, ``h100-sxm`` where left out; with a `topology` the kind of GPU
-        that it does not name.
+    hardware : a catalogue name or a file of hardware, ``h100-sxm`` where left out; with a
+        `topology` the kind of GPU that it does not name.
     topology : path or text of the machine; the best joined of its GPUs are taken.
     algorithm : ``auto`` is NCCL's choice, ``engine`` the best of NCCL and serving engines'
         kernels; or one by name.
@@ -213,14 +216,14 @@ def collective(  # noqa: PLR0913  # the contract's signature
     )
 
 
-def _links(gpus: int, nodes: int, hardware: str | None, topology: str) -> tuple[Fabric, str]:
+def _links(gpus: int, nodes: int, hardware: str | Path | None, topology: str) -> tuple[Fabric, str]:
     if not topology:
         found = find_hardware(hardware or "h100-sxm")
         return found.fabric(gpus, nodes), found.name
     from planner.request.subset import read_machine  # noqa: PLC0415  # only machines need it
 
     whole = read_machine(
-        topology, detect=False, hardware=hardware or "", pcie_generation=None, nodes=nodes
+        topology, detect=False, hardware=str(hardware or ""), pcie_generation=None, nodes=nodes
     )
     part = whole.on(gpus, nodes)
     return part.fabric(), part.machine.hardware or ""
@@ -230,7 +233,7 @@ def matmul(
     m: Number,
     n: Number,
     k: Number,
-    hardware: str = "h100-sxm",
+    hardware: str | Path = "h100-sxm",
     precision: str = "bf16",
     *,
     profile: str = "",
@@ -271,7 +274,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
     queries: Number,
     keys: Number,
     head_dim: Number,
-    hardware: str = "h100-sxm",
+    hardware: str | Path = "h100-sxm",
     *,
     batch: Number = 1,
     kv_heads: Number | None = None,
@@ -337,11 +340,11 @@ def _counted(name: str, value: object, most: int) -> int:
 
 def _check_names(**names: object) -> None:
     for what, text in names.items():
-        if not isinstance(text, str):
+        if not (isinstance(text, str) or (what == "hardware" and isinstance(text, Path))):
             raise InputError(f"{what}: got {shown(text)}, wanted a name")
 
 
-def _check_precision(hardware: str, precision: str) -> None:
+def _check_precision(hardware: str | Path, precision: str) -> None:
     device = find_hardware(hardware).device
     if device.peak(precision) is None:
         can = ", ".join(name for name, _ in device.peaks)

@@ -278,8 +278,8 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware",
         action=Named,
-        help="a name of `planner topology list` (default: h100-sxm); with --topology the kind of "
-        "GPU where the text names none",
+        help="a name of `planner topology list`, or a TOML file of your own (default: h100-sxm); "
+        "with --topology the kind of GPU where the text names none",
     )
     parser.add_argument(
         "--topology",

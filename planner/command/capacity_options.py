@@ -53,7 +53,7 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
         default="h100-sxm",
         action=Named,
         metavar="NAMES",
-        help="kinds of GPU to compare, joined by commas (default: h100-sxm)",
+        help="kinds of GPU to compare, names or files, joined by commas (default: h100-sxm)",
     )
     parser.add_argument(
         "--price",

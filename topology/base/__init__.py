@@ -23,7 +23,7 @@ from topology.base.files import (
     text_of,
     write_whole,
 )
-from topology.base.sources import Kind, Sourced, read_sourced
+from topology.base.sources import Kind, Sourced, check_keys, read_choice, read_sourced
 from topology.base.units import (
     FASTEST_LINK,
     GIB,
@@ -63,6 +63,7 @@ __all__ = [
     "Sourced",
     "TopologyError",
     "UncalibratedError",
+    "check_keys",
     "content",
     "counted",
     "decoded",
@@ -77,6 +78,7 @@ __all__ = [
     "parse",
     "parse_bytes",
     "parse_rate",
+    "read_choice",
     "read_sourced",
     "shown",
     "text_of",

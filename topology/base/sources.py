@@ -9,11 +9,11 @@ A table names a default `kind` and `source`; an entry that differs says so itsel
     l2 = { value = "50 MiB", source = "NVIDIA H100 architecture whitepaper" }
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from topology.base.errors import CatalogueError, InputError
+from topology.base.errors import CatalogueError, InputError, shown, unknown
 from topology.base.units import parse
 
 Kind = Literal["datasheet", "measured", "derived", "assumed"]
@@ -58,3 +58,42 @@ def read_sourced(where: str, entry: object, unit: str, defaults: Mapping[str, ob
         )
     except InputError as error:
         raise CatalogueError(f"{where}: {error}") from None
+
+
+def check_keys(
+    where: str, row: object, wanted: Collection[str], optional: Collection[str] = ()
+) -> Mapping[str, object]:
+    """Give a row of a table back that has all keys which are wanted, and none that is unknown.
+
+    >>> check_keys("t4", {"memry": 1}, ["memory"])
+    Traceback (most recent call last):
+    topology.base.errors.CatalogueError: t4: unknown key 'memry': did you mean memory?
+
+    Raises
+    ------
+    CatalogueError
+        If it has not.
+    """
+    if not isinstance(row, Mapping):
+        raise CatalogueError(f"{where}: got {shown(row)}, wanted a table")
+    for key in row:
+        if key not in wanted and key not in optional:
+            raise CatalogueError(f"{where}: {unknown('key', key, [*wanted, *optional])}")
+    for key in wanted:
+        if key not in row:
+            raise CatalogueError(f"{where}: got no {key}, wanted {', '.join(wanted)}")
+    return row
+
+
+def read_choice(where: str, value: object, choices: Collection[str]) -> str:
+    """Give a word of a table back that is one of a few.
+
+    Raises
+    ------
+    CatalogueError
+        If it is none of them.
+    """
+    if not isinstance(value, str) or value not in choices:
+        text = value if isinstance(value, str) else shown(value)
+        raise CatalogueError(f"{where}: {unknown('word', text, choices)}")
+    return value

@@ -28,6 +28,7 @@ from topology.catalogue.tables import (
     find_hardware,
     gpu_names,
     link_rates,
+    names_file,
     rented_machines,
 )
 
@@ -65,6 +66,7 @@ __all__ = [
     "load_names",
     "load_rates",
     "named_instance",
+    "names_file",
     "nvlink_generation",
     "pcie_bandwidth",
     "rented_machines",

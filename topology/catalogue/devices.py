@@ -3,12 +3,12 @@
 How much of a peak is reached is a matter of profiles, not of this catalogue.
 """
 
+import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
-from topology.base import CatalogueError, Sourced, read_sourced
+from topology.base import CatalogueError, Sourced, check_keys, read_choice, read_sourced, shown
 
 Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "int8"]
@@ -56,28 +56,35 @@ class Device:
 
 def load_devices(text: str) -> dict[str, Device]:
     """Read a device catalogue from TOML `text`; the caller does the file I/O."""
-    return {name: _device(name, row) for name, row in tomllib.loads(text).items()}
+    return {name: read_device(name, row) for name, row in tomllib.loads(text).items()}
 
 
-def _device(name: str, row: Mapping[str, object]) -> Device:
-    peaks = row.get("peaks", {})
-    wanted = {"architecture", "compute_capability", "form", "kind", "source", "peaks", *_UNITS}
-    if row.keys() != wanted or not isinstance(peaks, Mapping):
-        raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
-    if row["architecture"] not in get_args(Architecture):
-        raise CatalogueError(f"{name}: unknown architecture {row['architecture']!r}")
-    major, _, minor = str(row["compute_capability"]).partition(".")
-    numbers = {
-        key: read_sourced(f"{name}.{key}", row[key], unit, row) for key, unit in _UNITS.items()
-    }
+def read_device(name: str, row: object) -> Device:
+    """Read the table of one device.
+
+    Raises
+    ------
+    CatalogueError
+        If a key is missing or unknown, or a value cannot be or has no source.
+    """
+    keys = ("kind", "source", "architecture", "compute_capability", "form", "peaks", *_UNITS)
+    row = check_keys(name, row, keys)
+    capability = re.fullmatch(r"([0-9]{1,2})\.([0-9])", str(row["compute_capability"]))
+    if capability is None:
+        text = shown(row["compute_capability"])
+        raise CatalogueError(f"{name}.compute_capability: got {text}, wanted text such as '9.0'")
+    peaks = check_keys(f"{name}.peaks", row["peaks"], (), get_args(Precision))
+    if not peaks.keys() & {"bf16", "fp16"}:
+        raise CatalogueError(f"{name}.peaks: got {', '.join(peaks) or 'none'}, wanted bf16 or fp16")
+    architecture = read_choice(f"{name}.architecture", row["architecture"], get_args(Architecture))
     return Device(
         name=name,
-        architecture=cast(Architecture, row["architecture"]),
-        compute_capability=(int(major), int(minor)),
+        architecture=cast(Architecture, architecture),
+        compute_capability=(int(capability[1]), int(capability[2])),
         form=str(row["form"]),
         peaks=tuple(
             (cast(Precision, key), read_sourced(f"{name}.peaks.{key}", entry, "FLOP/s", row))
             for key, entry in peaks.items()
         ),
-        **numbers,
+        **{key: read_sourced(f"{name}.{key}", row[key], unit, row) for key, unit in _UNITS.items()},
     )

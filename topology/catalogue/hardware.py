@@ -11,18 +11,21 @@ from topology.base import (
     InputError,
     Sourced,
     TopologyError,
+    check_keys,
     counted,
+    read_choice,
     read_sourced,
+    shown,
 )
 from topology.catalogue.devices import Device
 from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind, pcie_bandwidth
 
-_KEYS: Final = {
+_KEYS: Final = (
     "kind", "source", "device", "gpus", "domain", "link", "link_bandwidth", "multicast",
     "peer_to_peer", "sockets", "pcie_generation", "nics", "nic_bandwidth", "network",
-}  # fmt: skip
-
-_OPTIONAL: Final = {"exchange", "exchange_across", "no_peers"}
+)  # fmt: skip
+_OPTIONAL: Final = ("exchange", "exchange_across", "no_peers")
+_MOST: Final = 1024  # GPUs or NICs of a node, GPUs of an NVLink domain
 NO_PEERS: Final = "taken as off on such cards"
 NEWEST_PCIE: Final = 6
 CROWD: Final = 4  # GPUs of a group from which a host's PCIe tree holds an exchange back
@@ -153,52 +156,63 @@ def check_pcie_generation(value: object, what: str = "pcie_generation") -> None:
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     if value is not None and not (whole and 1 <= cast(int, value) <= NEWEST_PCIE):
-        shown = f"{value!r:.40}" if not whole or abs(cast(int, value)) < 10**9 else "a huge number"
-        raise InputError(f"{what}: got {shown}, wanted a whole number from 1 to {NEWEST_PCIE}")
+        text = f"{value!r:.40}" if not whole or abs(cast(int, value)) < 10**9 else "a huge number"
+        raise InputError(f"{what}: got {text}, wanted a whole number from 1 to {NEWEST_PCIE}")
 
 
 def load_hardware(text: str, devices: Mapping[str, Device]) -> dict[str, Hardware]:
     """Read the node catalogue from TOML `text`; its `device` names are looked up in `devices`."""
-    return {name: _hardware(name, row, devices) for name, row in tomllib.loads(text).items()}
+    return {name: read_hardware(name, row, devices) for name, row in tomllib.loads(text).items()}
 
 
-def _hardware(name: str, row: Mapping[str, object], devices: Mapping[str, Device]) -> Hardware:
-    if row.keys() - _OPTIONAL != _KEYS:
-        raise CatalogueError(f"{name}: expected {sorted(_KEYS)}, got {sorted(row)}")
-    if row["device"] not in devices:
-        raise CatalogueError(f"{name}: no device {row['device']!r}")
-    if row["link"] not in get_args(LinkKind):
-        raise CatalogueError(f"{name}: unknown link {row['link']!r}")
-    if row["network"] not in get_args(NetworkKind):
-        raise CatalogueError(f"{name}: unknown network {row['network']!r}")
+def read_hardware(name: str, row: object, devices: Mapping[str, Device]) -> Hardware:
+    """Read the table of one node.
+
+    Raises
+    ------
+    CatalogueError
+        If a key is missing or unknown, or a value cannot be or has no source.
+    """
+    row = check_keys(name, row, _KEYS, _OPTIONAL)
+
+    def count(key: str, most: int) -> int:
+        value = row[key]
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise CatalogueError(
+                f"{name}.{key}: got {shown(value)}, wanted a whole number from 1 to {most}"
+            )
+        return value
+
+    def flag(key: str) -> bool:
+        value = row[key]
+        if not isinstance(value, bool):
+            raise CatalogueError(f"{name}.{key}: got {shown(value)}, wanted true or false")
+        return value
+
+    def rate(key: str) -> Sourced:
+        return read_sourced(f"{name}.{key}", row[key], "B/s", row)
+
+    device = read_choice(f"{name}.device", row["device"], devices)
+    link = read_choice(f"{name}.link", row["link"], get_args(LinkKind))
+    network = read_choice(f"{name}.network", row["network"], get_args(NetworkKind))
     return Hardware(
         name=name,
-        device=devices[str(row["device"])],
-        gpus=_count(row["gpus"]),
-        domain=_count(row["domain"]),
-        link=cast(LinkKind, row["link"]),
-        link_bandwidth=read_sourced(f"{name}.link_bandwidth", row["link_bandwidth"], "B/s", row),
-        multicast=bool(row["multicast"]),
-        peer_to_peer=bool(row["peer_to_peer"]),
-        sockets=_count(row["sockets"]),
-        pcie_generation=_count(row["pcie_generation"]),
-        nics=_count(row["nics"]),
-        nic_bandwidth=read_sourced(f"{name}.nic_bandwidth", row["nic_bandwidth"], "B/s", row),
-        network=cast(NetworkKind, row["network"]),
+        device=devices[device],
+        gpus=count("gpus", _MOST),
+        domain=count("domain", _MOST),
+        link=cast(LinkKind, link),
+        link_bandwidth=rate("link_bandwidth"),
+        multicast=flag("multicast"),
+        peer_to_peer=flag("peer_to_peer"),
+        sockets=count("sockets", _MOST),
+        pcie_generation=count("pcie_generation", NEWEST_PCIE),
+        nics=count("nics", _MOST),
+        nic_bandwidth=rate("nic_bandwidth"),
+        network=cast(NetworkKind, network),
         no_peers="" if row["peer_to_peer"] else str(row.get("no_peers", NO_PEERS)),
-        exchange=_optional(name, row, "exchange"),
-        exchange_across=_optional(name, row, "exchange_across"),
+        exchange=rate("exchange") if "exchange" in row else None,
+        exchange_across=rate("exchange_across") if "exchange_across" in row else None,
     )
-
-
-def _optional(name: str, row: Mapping[str, object], key: str) -> Sourced | None:
-    return read_sourced(f"{name}.{key}", row[key], "B/s", row) if key in row else None
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CatalogueError(f"expected a positive whole number, got {value!r}")
-    return value
 
 
 def evenly(ranks: int, size: int) -> int:

@@ -1,14 +1,20 @@
-"""The hardware that ships with the project. Nothing else here touches a packaged file."""
+"""The tables that ship with the project, and the hardware that is in a file of one's own."""
 
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
+from pathlib import Path
+from typing import Final
 
-from topology.base import unknown
+from topology.base import InputError, content, decoded, is_file, unknown
 from topology.catalogue.devices import Device, load_devices
 from topology.catalogue.hardware import Hardware, load_hardware
+from topology.catalogue.hardware_file import load_hardware_file
 from topology.catalogue.instances import Instance, load_instances
 from topology.catalogue.names import GpuName, load_names
 from topology.catalogue.rates import Rates, load_rates
+
+_LARGEST: Final = 2**20  # B, a file of hardware
+_MARKS: Final = frozenset("/\\")  # of a path
 
 
 @cache
@@ -23,18 +29,36 @@ def all_hardware() -> dict[str, Hardware]:
     return load_hardware(_read("hardware.toml"), all_devices())
 
 
-def find_hardware(name: str) -> Hardware:
-    """Look up a catalogue name, or say which names are near.
+def find_hardware(name: str | Path) -> Hardware:
+    """Look up a catalogue name, or read the file of hardware that is named instead.
+
+    Hardware of a file is called by its path, by which it is found again.
 
     Raises
     ------
     InputError
-        If there is no hardware of that name.
+        If there is no hardware of that name (the message says which are near), or the file
+        cannot be read or holds none.
     """
-    known = all_hardware()
-    if name.lower() not in known:
-        raise unknown("hardware", name, known)
-    return known[name.lower()]
+    text, known = str(name), all_hardware()
+    if text.lower() in known:
+        return known[text.lower()]
+    if isinstance(name, str) and not names_file(text):
+        raise unknown("hardware", text, known)
+    try:
+        return _from_file(text, content(text, _LARGEST))
+    except InputError as error:
+        raise InputError(f"hardware {text[:100]}: {error}") from None
+
+
+def names_file(name: str) -> bool:
+    """Tell the path of a file of hardware from a name of the catalogue."""
+    return name.endswith(".toml") or (not _MARKS.isdisjoint(name) and is_file(name))
+
+
+@lru_cache(maxsize=64)
+def _from_file(name: str, data: bytes) -> Hardware:
+    return load_hardware_file(decoded(data, "text"), name, all_devices())
 
 
 @cache

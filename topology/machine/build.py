@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from topology.base import Bytes, Sourced, TopologyError
-from topology.catalogue import Hardware, link_rates, nvlink_generation, pcie_bandwidth
+from topology.catalogue import Hardware, all_hardware, link_rates, nvlink_generation, pcie_bandwidth
 from topology.machine.graph import Cluster, Edge, Gpu, Machine, Nic, Node
 from topology.machine.routes import graph_pairs
 
@@ -88,7 +88,7 @@ def machine_of(hardware: Hardware, nodes: int = 1) -> Machine:
     switches, nvlinks = usual_nvlinks(hardware, builder)
     bare = Machine(
         name=hardware.name,
-        source="catalogue",
+        source="catalogue" if hardware.name in all_hardware() else "a file of hardware",
         gpus=gpus,
         nics=nics,
         nodes=(*inner, *switches),
@@ -202,7 +202,8 @@ def usual_nvlinks(hardware: Hardware, builder: Builder) -> tuple[list[Node], lis
     if hardware.link == "nvswitch":
         links = [builder.nvlink(f"GPU{i}", "NVSwitch", count, rate) for i in range(hardware.gpus)]
         return [Node(name="NVSwitch", kind="nvswitch")], links
-    mesh = link_rates().mesh if hardware.domain == 8 else _meshes(hardware, count)
+    whole = hardware.domain == hardware.gpus == 8
+    mesh = link_rates().mesh if whole else _meshes(hardware, count)
     return [], [builder.nvlink(f"GPU{a}", f"GPU{b}", links, rate) for a, b, links in mesh]
 
 
@@ -210,7 +211,7 @@ def _meshes(hardware: Hardware, count: int) -> tuple[tuple[int, int, int], ...]:
     """Join the GPUs of each bridge, every two of them with the same number of links."""
     size = hardware.domain
     return tuple(
-        (a, b, count // (size - 1))
+        (a, b, max(1, count // (size - 1)))
         for first in range(0, hardware.gpus, size)
         for a in range(first, first + size)
         for b in range(a + 1, first + size)

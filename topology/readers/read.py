@@ -12,6 +12,7 @@ from topology.catalogue import (
     all_hardware,
     check_pcie_generation,
     find_hardware,
+    names_file,
 )
 from topology.machine.build import machine_of, repeated
 from topology.machine.graph import Machine
@@ -26,13 +27,14 @@ from topology.readers.smi import Listing, read_listing, read_smi
 from topology.readers.xml import parse_xml
 
 _ROOT: Final = re.compile(r"<(system|graphs|nvidia_smi_log)[\s>/]")
+_HARDWARE: Final = re.compile(r"^[ \t]*\[hardware\]", re.MULTILINE)
 _CLUSTER: Final = re.compile(r"^[ \t]*(?:hosts|hardware|topology)[ \t]*=", re.MULTILINE)
 
 
 def read_topology(
     source: str | Path,
     *,
-    hardware: Hardware | str | None = None,
+    hardware: Hardware | str | Path | None = None,
     pcie_generation: int | None = None,
 ) -> Machine:
     r"""Read a machine from a text, or from the file of that name.
@@ -45,7 +47,7 @@ def read_topology(
 
     Parameters
     ----------
-    hardware : kind of the GPUs, or its catalogue name, where the text does not name it.
+    hardware : kind of the GPUs, its catalogue name or its file, where the text does not name it.
     pcie_generation : of the server, where the text does not say.
 
     Raises
@@ -75,7 +77,7 @@ def read_topology(
 def _kind(hardware: object) -> Hardware | None:
     if hardware is None or isinstance(hardware, Hardware):
         return hardware
-    if not isinstance(hardware, str):
+    if not isinstance(hardware, str | Path):
         raise InputError(f"hardware: got {shown(hardware)}, wanted a name")
     return find_hardware(hardware)
 
@@ -94,6 +96,8 @@ def read_text(text: str, choices: Choices) -> Machine:
         return finished(_xml(text, choices), choices)
     if start.startswith(("{", "[")) and not find_tables(plain_lines(text)):
         return finished(assemble(read_own(start, choices.catalogue), choices), choices)
+    if _HARDWARE.search(text):
+        raise TopologyError(f"{choices.name}: got hardware, wanted a machine: give it as hardware")
     if _CLUSTER.search(text):
         return _cluster(text, choices)
     return finished(_pasted(plain_lines(text), choices), choices)
@@ -183,7 +187,8 @@ def named(
 
     Parameters
     ----------
-    name : a catalogue name, a path or a text. here : look at the machine this runs on instead.
+    name : a catalogue name, a file of hardware or of a machine, or a text. here : look at the
+        machine this runs on instead.
     kind : catalogue name of its GPUs, where a file does not say. nodes : hosts, copies of one.
 
     Raises
@@ -191,26 +196,33 @@ def named(
     InputError
         If there is no such name or file, or it describes no machine.
     """
-    found = find_hardware(kind) if kind else None
+    hardware = find_hardware(kind) if kind else None
     if here:
         if name is not None:
             raise InputError(f"topology detect: got the name {name[:60]!r}, wanted none")
-        return _times(detect(hardware=found, pcie_generation=pcie_generation), nodes)
+        return _times(detect(hardware=hardware, pcie_generation=pcie_generation), nodes)
     if name is None:
         raise InputError("topology: wanted a catalogue name or a file")
-    if name.lower() in all_hardware():
+    if name.lower() in all_hardware() or _holds_hardware(name):
         if not 1 <= nodes <= LARGEST:
             raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {LARGEST}")
         if pcie_generation is not None:
             raise InputError(
                 f"pcie_generation: got {pcie_generation}, wanted none beside catalogue hardware"
             )
-        if found is not None and found.name != name.lower():
-            raise InputError(f"hardware: got {found.name} beside {name}, wanted one of the two")
-        return machine_of(find_hardware(name), nodes)
+        own = find_hardware(name)
+        if hardware not in (None, own):
+            raise InputError(f"hardware: got {kind} beside {name}, wanted one of the two")
+        return machine_of(own, nodes)
     if not is_text(name) and _MARKS.isdisjoint(name) and not is_file(name):
         raise unknown("hardware or file", name, all_hardware())
-    return _times(read_topology(name, hardware=found, pcie_generation=pcie_generation), nodes)
+    return _times(read_topology(name, hardware=hardware, pcie_generation=pcie_generation), nodes)
+
+
+def _holds_hardware(name: str) -> bool:
+    """Tell whether a file describes a GPU and its node, not a machine or a cluster."""
+    there = not is_text(name) and names_file(name) and is_file(name)
+    return there and bool(_HARDWARE.search(text_of(name)))
 
 
 def _times(machine: Machine, nodes: int) -> Machine:
