@@ -12,7 +12,7 @@ from planner.strategies import parse_plan
 from planner.tensorrt import arrays_of, document_of, networks
 from planner.tensorrt.runner.build import Log, Options, logger
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import is_rtx, load
 from planner.tensorrt.runner.weights import drawn
 

@@ -14,9 +14,9 @@ import numpy as np
 import testmodels
 from engineruns import Quiet, job, setup
 
+from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.device import open_cuda, open_nccl
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.meeting import join
 from planner.tensorrt.runner.run import Parts, run
 
 FLOAT, SUM = 7, 0
@@ -90,11 +90,13 @@ def one_rank(rank, port, model, text, answers):
     world.named = lambda capsule: Wire(capsule, gpu)
     try:
         ranks = len(made.order["ranks"])
-        meeting = join(rank, ranks, ("127.0.0.1", port), made.limits.meet_s, "plan")
+        connections = join(rank, ranks, ("127.0.0.1", port), made.limits.meet_s, "plan")
         library, nccl = fake.library(world, gpu), open_nccl()
-        parts = Parts(library=library, device=gpu, nccl=nccl, meeting=meeting, watch=Quiet([]))
+        parts = Parts(
+            library=library, device=gpu, nccl=nccl, connections=connections, watch=Quiet([])
+        )
         found = run(job(made, rank), parts)
-        meeting.close()
+        connections.close()
         answers.put((rank, found.output, found.bound, len(found.seconds)))
     except (RunError, AssertionError) as error:
         answers.put((rank, repr(error), 0, 0))

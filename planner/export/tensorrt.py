@@ -38,7 +38,7 @@ from planner.tensorrt import (
     networks,
     schedule_of,
 )
-from planner.tensorrt.runner.digest import digest_of
+from planner.tensorrt.runner.harness import digest_of
 from topology.base import IllegalPlanError, Seconds, format_bytes
 
 COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}

@@ -16,7 +16,7 @@ from costmodels.program.rows import (
 )
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Value
-from planner.tensorrt.runner.shares import own_features
+from planner.tensorrt.runner.weights import own_features
 
 Values = Sequence[Value]
 

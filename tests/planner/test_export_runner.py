@@ -25,7 +25,7 @@ from planner.tensorrt.runner import __main__ as running
 from planner.tensorrt.runner import harness, library
 from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
-from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.place import meets_at, rank_of
 from planner.tensorrt.runner.processes import start
 from validate.reference import shrink
@@ -400,9 +400,9 @@ def test_a_library_that_lets_no_thread_run_is_ended_by_the_system():
     """As a handshake with a missing rank may be, in a call that keeps Python's lock."""
     text = (
         "import signal, ctypes; from functools import partial\n"
-        "from planner.tensorrt.runner import watch\n"
-        "watch.SPARE_S = 0.3\n"
-        "guard = watch.Guard(print, partial(signal.setitimer, signal.ITIMER_REAL)).start()\n"
+        "from planner.tensorrt.runner import processes\n"
+        "processes.SPARE_S = 0.3\n"
+        "guard = processes.Guard(print, partial(signal.setitimer, signal.ITIMER_REAL)).start()\n"
         "guard.phase('binding', 0.2)\n"
         "ctypes.PyDLL(None).sleep(600)\n"
     )

@@ -23,7 +23,7 @@ from planner.tensorrt import Network, Recipe, arrays_of, counts, document_of, ne
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import Log, Options, build, logger
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.weights import drawn, filler
 from topology.catalogue import find_hardware
 from validate.tensorrt.evaluate import Held, evaluate, together
@@ -181,7 +181,7 @@ from planner.search.search import resolve
 from planner.tensorrt import arrays_of, counts, document_of
 from planner.tensorrt import Recipe, networks
 from planner.tensorrt.runner.assemble import assemble
-from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.layers import Share
 
 began = time.process_time()
 scenario = resolve(Request(model="flux.1-dev", gpus=8))

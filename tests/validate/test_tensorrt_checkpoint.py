@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 
 from costmodels.program.ops import Part
-from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, unused
+from planner.tensorrt.runner.checkpoint import (
+    contents,
+    from_checkpoint,
+    learned_from,
+    reaches_from,
+    unused,
+    with_scales,
+)
 from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.formats import bits, encoded, floats
-from planner.tensorrt.runner.scales import reaches_from, with_scales
 from planner.tensorrt.runner.weights import filler
 from validate.reference.weights import own_features
 

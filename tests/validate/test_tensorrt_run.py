@@ -16,14 +16,14 @@ from engineruns import Quiet, Setup, free_port, job, place, setup
 from planner.lowering import lower
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, document_of, networks, schedule_of
-from planner.tensorrt.runner import meeting, watch
+from planner.tensorrt.runner import connections, processes
+from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.formats import bits
 from planner.tensorrt.runner.library import require
-from planner.tensorrt.runner.meeting import join
 from planner.tensorrt.runner.outside import entries, is_outside, read, writer
+from planner.tensorrt.runner.processes import Guard
 from planner.tensorrt.runner.run import Job, Limits, Parts, run
-from planner.tensorrt.runner.watch import Guard
 from planner.tensorrt.runner.weights import drawn
 from validate.reference import run_plan
 from validate.reference.weights import Source
@@ -42,7 +42,7 @@ def start(setup, ranks, *, device=None, graph=False, spoil=None, outside=None):
                 library=fake.library(setup.world, mine),
                 device=mine,
                 nccl=setup.world,
-                meeting=joined,
+                connections=joined,
                 watch=Quiet([]),
             )
             try:
@@ -243,12 +243,12 @@ def test_a_step_that_does_not_end_is_late():
 def test_a_rank_that_never_comes_is_named(monkeypatch):
     """The time of rank 0 is over as soon as the two others are there."""
     made = replace(setup(testmodels.flux, "ulysses4"), limits=Limits(meet_s=1000))
-    welcome, come = meeting._welcome, []  # noqa: SLF001  # where a rank is let in
+    welcome, come = connections._welcome, []  # noqa: SLF001  # where a rank is let in
     clock = types.SimpleNamespace(
         monotonic=lambda: time.monotonic() + 2000 * (len(come) == 2), sleep=time.sleep
     )
-    monkeypatch.setattr(meeting, "time", clock)
-    monkeypatch.setattr(meeting, "_welcome", lambda *one: come.append(welcome(*one)))
+    monkeypatch.setattr(connections, "time", clock)
+    monkeypatch.setattr(connections, "_welcome", lambda *one: come.append(welcome(*one)))
 
     found = start(made, (0, 1, 3))
 
@@ -288,7 +288,7 @@ def test_a_watch_ends_a_phase_that_is_late():
 
 def test_a_watch_that_ended_says_nothing(monkeypatch):
     said, now, before = [], [0.0], threading.enumerate()
-    monkeypatch.setattr(watch, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(processes, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     guard = Guard(said.append).start()
     guard.phase("a step", 0.1)
     guard.end()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from planner.tensorrt.runner.place import STARTERS
 from topology.base import InputError
 
 PROGRESS: Final = "VALIDATE_PROGRESS"
@@ -11,15 +12,6 @@ PROGRESS: Final = "VALIDATE_PROGRESS"
 PHASE_LIMIT: Final = "VALIDATE_PHASE_LIMIT"
 """Seconds that a phase may take which states no limit of its own."""
 
-_STARTERS: Final = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    ("TRT_MY_RANK", "TRT_WORLD_SIZE", "TRT_LOCAL_RANK"),
-)
-"""Rank, world size and rank on this host, as torchrun, Open MPI, MPICH, Slurm and TensorRT's
-samples name them."""
 _HERE: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
@@ -58,7 +50,7 @@ def find_place(env: Mapping[str, str]) -> Place:
     >>> place.rank, place.world, place.local
     (3, 4, 3)
     """
-    for names in _STARTERS:
+    for names in STARTERS:
         if names[0] in env and names[1] in env:
             rank, world = _number(env, names[0]), _number(env, names[1])
             local = _number(env, names[2]) if names[2] in env else rank
@@ -88,7 +80,7 @@ def is_rank(env: Mapping[str, str]) -> bool:
     >>> is_rank({"RANK": "0", "WORLD_SIZE": "2"}), is_rank({"SLURM_PROCID": "0"})
     (True, False)
     """
-    return any(rank in env and world in env for rank, world, _ in _STARTERS[:3])
+    return any(rank in env and world in env for rank, world, _ in STARTERS[:3])
 
 
 def _number(env: Mapping[str, str], name: str) -> int:

@@ -33,7 +33,7 @@ from planner.tensorrt import (
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import is_rtx, load, version
 from planner.tensorrt.runner.outside import writer
 from planner.tensorrt.runner.weights import drawn

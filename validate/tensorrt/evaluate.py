@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.tensorrt.runner.assemble import index_of
 from planner.tensorrt.runner.formats import bits, encoded, floats, fp4_codes, fp4_values
-from planner.tensorrt.runner.kinds import scale_of
+from planner.tensorrt.runner.layers import scale_of
 from planner.tensorrt.runner.weights import Learned, Reaches, Weights
 from validate.reference.functions import gelu
 

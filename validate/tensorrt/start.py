@@ -18,8 +18,8 @@ from typing import Final, cast
 from planner.export.files import write_folder
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Options
+from planner.tensorrt.runner.connections import Connections, join
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.meeting import Meeting, join
 from planner.tensorrt.runner.processes import start
 from topology.base import InputError
 from validate.launch import Place
@@ -127,7 +127,7 @@ def _as_rank(
     place = cast(Place, work.place)
     digest = str(json.loads(files["plan.json"])["digest"])
     come = join(place.rank, place.world, meets_at(place, 1), MEET_S, digest)
-    meeting, made = replace(come, limit_s=TOTAL_S), []
+    connections, made = replace(come, limit_s=TOTAL_S), []
     try:
         failed = ""
         if place.local == 0:
@@ -136,15 +136,15 @@ def _as_rank(
                 made = _build(folder, work, _mute)
             except (RunError, InputError) as error:
                 failed = str(error)
-        _agree(meeting, "built", failed)
-        return _told(meeting, _one(path, work, judge)), made
+        _agree(connections, "built", failed)
+        return _told(connections, _one(path, work, judge)), made
     finally:
-        meeting.close()
+        connections.close()
 
 
-def _agree(meeting: Meeting, what: str, failed: str) -> None:
+def _agree(connections: Connections, what: str, failed: str) -> None:
     """Hear whether every rank has done something; raise what those said that have not."""
-    heard = [str(one) for one in meeting.say(what, failed)]
+    heard = [str(one) for one in connections.say(what, failed)]
     said = [f"rank {rank}: {one}" for rank, one in enumerate(heard) if one]
     if said:
         raise RunError("; ".join(said))
@@ -170,11 +170,11 @@ def _one(path: Path, work: Work, judge: Judge) -> tuple[str, float, list[float]]
     return "", ran.error, list(ran.seconds)
 
 
-def _told(meeting: Meeting, mine: tuple[str, float, list[float]]) -> list[Ran]:
+def _told(connections: Connections, mine: tuple[str, float, list[float]]) -> list[Ran]:
     """Hear how it went on every rank."""
     failed, error, seconds = mine
-    _agree(meeting, "ran", failed)
-    heard = cast("list[tuple[float, list[float]]]", meeting.say("measured", [error, seconds]))
+    _agree(connections, "ran", failed)
+    heard = cast("list[tuple[float, list[float]]]", connections.say("measured", [error, seconds]))
     return [Ran(error=error, seconds=tuple(seconds)) for error, seconds in heard]
 
 

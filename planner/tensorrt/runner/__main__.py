@@ -12,14 +12,13 @@ from typing import Final, NoReturn, cast
 
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Log, Options, logger
+from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.device import nccl_version, open_cuda, open_nccl
 from planner.tensorrt.runner.errors import InputError, MissingError, RunError
 from planner.tensorrt.runner.library import load, require, version
-from planner.tensorrt.runner.meeting import join
 from planner.tensorrt.runner.place import meets_at, place, rank_of
-from planner.tensorrt.runner.processes import WRONG, start
+from planner.tensorrt.runner.processes import WRONG, Guard, start
 from planner.tensorrt.runner.run import Job, Limits, Parts, run
-from planner.tensorrt.runner.watch import Guard
 
 LATE: Final = 3
 STOPPED: Final = 130
@@ -206,7 +205,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
     guard.phase("rendezvous", limits.meet_s + 10)
     library, needs = load(), cast("dict[str, str]", folder.plan["needs"])
     require("TensorRT", version(library), needs["tensorrt"])
-    meeting = join(rank, world, where, limits.meet_s, str(folder.plan["digest"]))
+    connections = join(rank, world, where, limits.meet_s, str(folder.plan["digest"]))
     documents = folder.documents
     job = Job(
         plan=folder.plan,
@@ -228,7 +227,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         library=library,
         device=open_cuda(mine["device"] if arguments.device is None else arguments.device),
         nccl=open_nccl(),
-        meeting=meeting,
+        connections=connections,
         watch=guard,
         logger=logger(library, Log()),
     )
@@ -241,7 +240,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         ordered = sorted(out.seconds)
         print(f"{len(ordered)} steps, median {ordered[len(ordered) // 2]:.4f} s", flush=True)
     guard.end()
-    meeting.close()
+    connections.close()
     sys.stdout.flush()
     os._exit(0)  # libraries that hold communicators may hang when they are unloaded
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import cast
 
-from planner.tensorrt.runner.attend import attention
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.kinds import ADD, Given, Layer, Share, Site, outputs, with_learned
+from planner.tensorrt.runner.layers import ADD, Assembly, Given, Layer, Share, outputs, with_learned
 from planner.tensorrt.runner.library import Foreign, type_of
 
 Cause = Callable[[], str]
@@ -20,7 +19,7 @@ def assemble(
     *,
     fused: bool = True,
     cause: Cause = lambda: "no reason given",
-) -> Site:
+) -> Assembly:
     """Add all layers of a document to an empty, strongly typed network.
 
     Returns
@@ -33,7 +32,7 @@ def assemble(
         Naming the layer that the library refused, or that makes another shape than said.
     """
     document = share.document
-    site = Site(
+    assembly = Assembly(
         library=library,
         network=network,
         share=share,
@@ -44,12 +43,12 @@ def assemble(
     for value in [*_list(document, "inputs"), *_list(document, "tables")]:
         name, shape = str(value["name"]), tuple(cast("list[int]", value["shape"]))
         dtype = type_of(library, str(value["dtype"]))
-        site.tensors[name] = network.add_input(name, dtype, shape)
+        assembly.tensors[name] = network.add_input(name, dtype, shape)
     for layer in _list(document, "layers"):
-        _add(site, layer, cause)
+        _add(assembly, layer, cause)
     for out in _list(document, "outputs"):
-        _mark(site, str(out["name"]), str(out["value"]))
-    return site
+        _mark(assembly, str(out["name"]), str(out["value"]))
+    return assembly
 
 
 def index_of(document: Mapping[str, object], rank: int) -> dict[str, int]:
@@ -68,35 +67,35 @@ def _list(document: Mapping[str, object], key: str) -> list[Layer]:
     return cast("list[Layer]", document[key])
 
 
-def _add(site: Site, layer: Layer, cause: Cause) -> None:
+def _add(assembly: Assembly, layer: Layer, cause: Cause) -> None:
     kind, name = str(layer["kind"]), str(layer["name"])
-    added = attention(site, layer) if kind == "attention" else ADD[kind](site, layer)
-    added = with_learned(site, layer, added) if "learned" in layer else added
+    added = ADD[kind](assembly, layer)
+    added = with_learned(assembly, layer, added) if "learned" in layer else added
     if added is None:
         raise RunError(f"{name}: TensorRT adds no {kind} layer: {cause()}")
     if kind != "attention" and not isinstance(added, Given):
         added.name = name
     for place, (out, shape, dtype) in enumerate(outputs(layer)):
         tensor = added.get_output(place)
-        _check(site, tensor, (out, shape, dtype), cause)
-        site.tensors[out] = tensor
+        _check(assembly, tensor, (out, shape, dtype), cause)
+        assembly.tensors[out] = tensor
 
 
 def _check(
-    site: Site, tensor: Foreign, said: tuple[str, tuple[int, ...], str], cause: Cause
+    assembly: Assembly, tensor: Foreign, said: tuple[str, tuple[int, ...], str], cause: Cause
 ) -> None:
     name, shape, dtype = said
     made = tuple(tensor.shape) if tensor is not None else None
     if made != shape:
         raise RunError(f"{name}: TensorRT makes {made}, wanted {list(shape)}: {cause()}")
-    if tensor.dtype != type_of(site.library, dtype):
+    if tensor.dtype != type_of(assembly.library, dtype):
         raise RunError(f"{name}: TensorRT makes {tensor.dtype}, wanted {dtype}")
 
 
-def _mark(site: Site, outside: str, inside: str) -> None:
+def _mark(assembly: Assembly, outside: str, inside: str) -> None:
     """Mark an output under the name by which it is known outside."""
-    copied = site.network.add_identity(site.tensors[inside])
+    copied = assembly.network.add_identity(assembly.tensors[inside])
     copied.name = f"output {outside}"
     tensor = copied.get_output(0)
     tensor.name = outside
-    site.network.mark_output(tensor)
+    assembly.network.mark_output(tensor)

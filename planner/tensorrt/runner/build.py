@@ -6,7 +6,7 @@ from types import ModuleType
 
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.errors import InputError, RunError
-from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import Foreign, is_rtx
 
 Tell = Callable[[str], None]
@@ -99,7 +99,7 @@ def build(
     network = builder.create_network(flags)
     name = str(share.document["name"])
     tell(f"{name}: assembling rank {share.rank}")
-    site = assemble(library, network, share, fused=options.fused, cause=log.cause)
+    assembly = assemble(library, network, share, fused=options.fused, cause=log.cause)
     config = builder.create_builder_config()
     _configure(library, config, options)
     config.progress_monitor = _monitor(library, name, tell)
@@ -107,7 +107,7 @@ def build(
     plan = _serialised(library, builder, network, config, write)
     if plan is None:
         raise RunError(f"{name} of rank {share.rank}: TensorRT built nothing: {log.cause()}")
-    del site
+    del assembly
     return Built(plan, bytes(cache.serialize()) if cache is not None else b"")
 
 

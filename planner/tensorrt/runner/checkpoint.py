@@ -2,12 +2,17 @@
 
 Which tensors make up a weight is told by a map from the planner's names to those of the file.
 Files hold ``[columns, rows]``; several tensors lie side by side along the columns.
+
+Checkpoints of 8-bit weights carry scales. ``weight_scale`` is one number a tensor, a row or a
+block; ``weight_scale_inv`` one a block, and multiplies too. ``input_scale`` is the largest
+activation over the largest number of the format.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 from typing import Final, cast
 
@@ -15,8 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.tensorrt.runner.errors import InputError
-from planner.tensorrt.runner.formats import Floats, floats
-from planner.tensorrt.runner.weights import Chosen, Layer, Learned, Weights, cut, kept, sizes, taken
+from planner.tensorrt.runner.formats import FP8_TOP, Floats, floats
+from planner.tensorrt.runner.weights import (
+    Chosen,
+    Layer,
+    Learned,
+    Reaches,
+    Weights,
+    cut,
+    kept,
+    sizes,
+    taken,
+)
 
 TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8_E4M3": "fp8"}
 STORED: Final = {"bf16": np.uint16, "fp16": np.float16, "fp32": np.float32, "fp8": np.uint8}
@@ -24,6 +39,8 @@ WEIGHT_SCALES: Final = ("weight_scale", "weight_scale_inv")
 INPUT_SCALE: Final = "input_scale"
 LARGEST_HEADER: Final = 2**27
 """Bytes of a file's table of contents."""
+SCALE_BLOCK: Final = 128
+"""Rows and columns of a weight that share a scale."""
 TOGETHER: Final = 256
 """Columns that are read at once."""
 SHOWN: Final = 6
@@ -275,3 +292,66 @@ def _any(key: str) -> str:
     """Write an expression for a key with any numbers."""
     whole = re.escape(LAYER.sub("{expert}", key.partition("#")[0].rstrip("?")))
     return whole.replace(re.escape("{expert}"), "[0-9]+")
+
+
+def with_scales(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
+    """Put the scale of each 8-bit weight beside it.
+
+    Raises
+    ------
+    InputError
+        If a scale is of another shape than its weight can have.
+    """
+    made = dict(tensors)
+    for key, one in tensors.items():
+        for name in WEIGHT_SCALES if one.dtype == "fp8" and key.endswith(".weight") else ():
+            where = f"{key.removesuffix('weight')}{name}"
+            if where in tensors:
+                made[key] = _scaled(one, where, tensors[where])
+    return made
+
+
+def _scaled(one: Stored, where: str, scale: Stored) -> Stored:
+    numbers, (rows, columns) = scale.numbers(), (one.shape[0], prod(one.shape[1:]))
+    blocks = (-(-rows // SCALE_BLOCK), -(-columns // SCALE_BLOCK))
+    if scale.shape == blocks:
+        block = (SCALE_BLOCK, SCALE_BLOCK)
+    elif numbers.size == 1:
+        block, blocks = (rows, columns), (1, 1)
+    elif numbers.size == rows:
+        block, blocks = (1, columns), (rows, 1)
+    else:
+        raise InputError(
+            f"{where}: {list(scale.shape)}, wanted [1], [{rows}, 1] or {list(blocks)} for "
+            f"{list(one.shape)}"
+        )
+    if not np.all(np.isfinite(numbers)):
+        raise InputError(f"{where}: a scale is no number")
+    return replace(one, scale=numbers.reshape(blocks), block=block)
+
+
+def reaches_from(tensors: Mapping[str, Stored], names: Names) -> Reaches:
+    """Look up the largest activation of a product; None where the checkpoint has none."""
+
+    def reach(layer: Layer) -> float | None:
+        found = [
+            float(tensors[where].numbers().max(initial=0))
+            for key in names.get(str(layer["weight"]), ())
+            for where in _inputs(tensors, key, cast(int, layer["layer"]))
+        ]
+        largest = max(found, default=0.0) * FP8_TOP
+        return largest if 0 < largest < np.inf else None
+
+    return reach
+
+
+def _inputs(tensors: Mapping[str, Stored], key: str, layer: int) -> Iterator[str]:
+    """Scales of what a weight multiplies, of every expert."""
+    for expert in count():
+        plain = numbered(key.partition("#")[0].rstrip("?"), layer, expert)
+        where = f"{plain.removesuffix('weight')}{INPUT_SCALE}"
+        if where not in tensors:
+            return
+        yield where
+        if "{expert}" not in key:
+            return

@@ -24,16 +24,16 @@ from planner.tensorrt.runner.checkpoint import (
     few,
     from_checkpoint,
     learned_from,
+    reaches_from,
     unused,
+    with_scales,
 )
-from planner.tensorrt.runner.digest import digest_of
 from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.formats import Bits, Floats, storage
-from planner.tensorrt.runner.kinds import Share
+from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import load
 from planner.tensorrt.runner.outside import PAGE, Outside, beside, entries, read, writer
 from planner.tensorrt.runner.place import place
-from planner.tensorrt.runner.scales import reaches_from, with_scales
 from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn, filler
 
 SCHEMA: Final = "1"
@@ -132,6 +132,17 @@ def open_folder(path: str | Path) -> Folder:
     if digest_of(plan, documents) != plan.get("digest"):
         raise InputError(f"{folder}: plan.json or networks were changed since they were exported")
     return Folder(path=folder, plan=plan, documents=documents)
+
+
+def digest_of(plan: Document, networks: Sequence[Document]) -> str:
+    """Digest a plan's document and those of its networks: what its ranks agree on.
+
+    >>> digest_of({"plan": "tp2"}, []) == digest_of({"plan": "tp2", "digest": "x"}, [])
+    True
+    """
+    kept = {key: value for key, value in plan.items() if key != "digest"}
+    text = json.dumps([kept, list(networks)], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

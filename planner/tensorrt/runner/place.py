@@ -5,15 +5,22 @@ from typing import Final, cast
 
 from planner.tensorrt.runner.errors import InputError
 
-RANKS: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "TRT_MY_RANK")
-WORLDS: Final = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "TRT_WORLD_SIZE")
+STARTERS: Final = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("TRT_MY_RANK", "TRT_WORLD_SIZE", "TRT_LOCAL_RANK"),
+)
+"""Rank, world size and rank on this host, as torchrun, Open MPI, MPICH, Slurm and TensorRT's
+samples name them."""
 PORTS: Final = 2**16
 LONGEST: Final = 9
 """Digits of a number."""
 
 
 def rank_of(environment: Mapping[str, str], world: int) -> int | None:
-    """Rank that torchrun, mpirun or srun gave; None where none did.
+    """Read the rank that torchrun, mpirun or srun gave; None where none did.
 
     Raises
     ------
@@ -25,7 +32,7 @@ def rank_of(environment: Mapping[str, str], world: int) -> int | None:
     >>> rank_of({"RANK": "3", "WORLD_SIZE": "4"}, 4), rank_of({}, 4)
     (3, None)
     """
-    for rank, size in zip(RANKS, WORLDS, strict=True):
+    for rank, size, _ in STARTERS:
         if rank not in environment or size not in environment:
             continue
         started = _number(environment, size)
@@ -39,7 +46,7 @@ def rank_of(environment: Mapping[str, str], world: int) -> int | None:
 
 
 def meets_at(environment: Mapping[str, str]) -> tuple[str, int]:
-    """Host and port of rank 0.
+    """Read the host and port of rank 0.
 
     Raises
     ------
@@ -63,7 +70,7 @@ def meets_at(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def place(plan: Mapping[str, object], name: str, rank: int) -> int:
-    """Rank within its communicator of a network."""
+    """Find a rank's number within its communicator of a network."""
     every = cast("Mapping[str, list[list[int]]]", plan["communicators"]).get(name, [])
     return next((group.index(rank) for group in every if rank in group), 0)
 

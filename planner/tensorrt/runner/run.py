@@ -14,13 +14,13 @@ from typing import Final, cast
 
 import numpy as np
 
+from planner.tensorrt.runner.connections import Connections
 from planner.tensorrt.runner.device import Communicator, Communicators, Device, capsule
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.library import Foreign
-from planner.tensorrt.runner.meeting import Meeting
 from planner.tensorrt.runner.outside import Outside
-from planner.tensorrt.runner.watch import Watch
+from planner.tensorrt.runner.processes import Watch
 
 POLL_S: Final = 0.001
 PIECE: Final = 2**26
@@ -77,7 +77,7 @@ class Parts:
     library: ModuleType
     device: Device
     nccl: Communicators
-    meeting: Meeting
+    connections: Connections
     watch: Watch
     logger: Foreign = None
 
@@ -118,10 +118,10 @@ def run(job: Job, parts: Parts) -> Outcome:
         parts.watch.phase("binding communicators", job.limits.bind_s)
         bound = _bind(loaded)
         _allocate(loaded)
-        parts.meeting.say("start", job.rank)
+        parts.connections.say("start", job.rank)
         seconds = _play(loaded, graph)
         output = _result(loaded)
-        parts.meeting.say("done", job.rank)
+        parts.connections.say("done", job.rank)
     except BaseException:
         for communicator in loaded.communicators.values():
             communicator.abort()  # a rank that waits for this one comes back with an error
@@ -168,7 +168,7 @@ def _communicators(job: Job, parts: Parts) -> dict[tuple[int, ...], Communicator
     made: dict[tuple[int, ...], Communicator] = {}
     for number, members in enumerate(wanted):
         first = members[0] == job.rank
-        words = parts.meeting.say(
+        words = parts.connections.say(
             f"communicator {number}", parts.nccl.unique().hex() if first else ""
         )
         unique = bytes.fromhex(str(words[members[0]]))
@@ -184,7 +184,7 @@ def _bind(loaded: _Loaded) -> int:
         members = _members(job, name)
         if not members:
             continue
-        loaded.parts.meeting.say(f"bind {name}", job.rank)
+        loaded.parts.connections.say(f"bind {name}", job.rank)
         held = capsule(loaded.communicators[members])
         if not loaded.contexts[name].set_communicator(held):
             raise RunError(
@@ -192,7 +192,7 @@ def _bind(loaded: _Loaded) -> int:
                 "its collectives would be skipped and its numbers wrong"
             )
         bound += 1
-    words = cast("list[int]", loaded.parts.meeting.say("bound", bound))
+    words = cast("list[int]", loaded.parts.connections.say("bound", bound))
     if len(set(words)) > 1:
         raise RunError(f"ranks bound different numbers of communicators: {words}")
     return bound

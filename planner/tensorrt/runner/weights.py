@@ -1,7 +1,7 @@
-"""Where the numbers of weights come from: drawn by name, a filler for timing, or a checkpoint."""
+"""Weights: which part of each a rank holds, and numbers drawn by name or for timing alone."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final, cast
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.tensorrt.runner.formats import Floats
-from planner.tensorrt.runner.shares import own_features
 
 BLOCK: Final = 2**20
 """Numbers of a filler, before they repeat."""
@@ -19,6 +18,8 @@ Weights = Callable[[Layer, int], Floats]
 """From such a layer and the rank along ``tp`` to its share, ``[experts, rows, columns]``."""
 Learned = Callable[[Layer, int], Floats | None]
 """From an entry of a layer's ``learned`` and the rank along ``tp`` to its numbers, if any."""
+Parts = Sequence[Sequence[int]]
+"""Units and the size of each, of parts that are cut separately."""
 Reaches = Callable[[Layer], float | None]
 """From a layer of kind ``reach`` to the largest activation that its product is given, if known."""
 
@@ -127,3 +128,23 @@ def _block() -> Floats:
 
 def _digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def own_features(parts: Parts, degree: int, rank: int) -> NDArray[np.int64]:
+    """List features of one of `degree` ranks; a unit is repeated where there are fewer than ranks.
+
+    Where units do not divide, the last ranks end with padding, which stands at -1.
+
+    >>> own_features([(4, 1), (1, 2)], 2, 1)
+    array([2, 3, 4, 5])
+    >>> own_features([(5, 1)], 2, 1)
+    array([ 3,  4, -1])
+    """
+    chosen, start = [], 0
+    for units, size in parts:
+        each = -(-units // degree) * size
+        first = rank * each if units >= degree else rank * units // degree * size
+        mine = np.arange(first, first + each)
+        chosen.append(np.where(mine < units * size, start + mine, -1))
+        start += units * size
+    return np.concatenate(chosen)

@@ -18,7 +18,7 @@ LONGEST: Final = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class Connections:
     """A rank's end: connections to all others on rank 0, else one to rank 0."""
 
     rank: int
@@ -66,7 +66,7 @@ def _word(said: Sequence[object], rank: int, what: str) -> object:
     return said[1]
 
 
-def join(rank: int, world: int, address: tuple[str, int], limit_s: float, plan: str) -> Meeting:
+def join(rank: int, world: int, address: tuple[str, int], limit_s: float, plan: str) -> Connections:
     """Bring all ranks together.
 
     Parameters
@@ -79,19 +79,19 @@ def join(rank: int, world: int, address: tuple[str, int], limit_s: float, plan: 
     LateError
         If a rank does not come in time; rank 0 names those that are missing.
     """
-    meeting = Meeting(rank=rank, world=world, limit_s=limit_s)
+    connections = Connections(rank=rank, world=world, limit_s=limit_s)
     until = time.monotonic() + limit_s
     try:
         if rank:
-            meeting.lines[0] = _reach(address, until)
-            _send(meeting.lines[0], ["hello", [rank, plan]])
+            connections.lines[0] = _reach(address, until)
+            _send(connections.lines[0], ["hello", [rank, plan]])
         elif world > 1:
-            _await(meeting, address, until, plan)
-        meeting.say("joined", rank)
+            _await(connections, address, until, plan)
+        connections.say("joined", rank)
     except RunError:
-        meeting.close()
+        connections.close()
         raise
-    return meeting
+    return connections
 
 
 def _reach(address: tuple[str, int], until: float) -> socket.socket:
@@ -105,24 +105,26 @@ def _reach(address: tuple[str, int], until: float) -> socket.socket:
             time.sleep(RETRY_S)
 
 
-def _await(meeting: Meeting, address: tuple[str, int], until: float, plan: str) -> None:
+def _await(connections: Connections, address: tuple[str, int], until: float, plan: str) -> None:
     try:
         server = socket.create_server(address)
     except OSError as error:
         raise RunError(f"rank 0 cannot listen at {address[0]}:{address[1]}: {error}") from None
     with server:
-        while len(meeting.lines) < meeting.world - 1:
+        while len(connections.lines) < connections.world - 1:
             server.settimeout(max(0.01, until - time.monotonic()))
             try:
                 line, _ = server.accept()
             except TimeoutError:
-                missing = sorted(set(range(1, meeting.world)) - set(meeting.lines))
+                missing = sorted(set(range(1, connections.world)) - set(connections.lines))
                 names = ", ".join(map(str, missing))
-                raise LateError(f"ranks {names} did not come in {meeting.limit_s:g} s") from None
-            _welcome(meeting, line, until, plan)
+                raise LateError(
+                    f"ranks {names} did not come in {connections.limit_s:g} s"
+                ) from None
+            _welcome(connections, line, until, plan)
 
 
-def _welcome(meeting: Meeting, line: socket.socket, until: float, plan: str) -> None:
+def _welcome(connections: Connections, line: socket.socket, until: float, plan: str) -> None:
     said = _word(_receive(line, until, "a rank", "hello"), -1, "hello")
     if not isinstance(said, list) or len(said) != 2:
         raise RunError(f"a stranger came: {str(said)[:40]!r}")
@@ -130,10 +132,10 @@ def _welcome(meeting: Meeting, line: socket.socket, until: float, plan: str) -> 
     if theirs != plan:
         line.close()
         raise RunError(f"rank {rank} runs another plan: {theirs}, wanted {plan}")
-    if rank in meeting.lines or not 0 < rank < meeting.world:
+    if rank in connections.lines or not 0 < rank < connections.world:
         line.close()
-        raise RunError(f"rank {rank} came twice, or is none of {meeting.world}")
-    meeting.lines[rank] = line
+        raise RunError(f"rank {rank} came twice, or is none of {connections.world}")
+    connections.lines[rank] = line
 
 
 def _send(line: socket.socket, word: object) -> None:

@@ -1,0 +1,405 @@
+"""How each kind of layer of a document is added to a TensorRT network."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import ModuleType
+from typing import Final, cast
+
+import numpy as np
+
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.formats import Bits, bits, encoded, storage
+from planner.tensorrt.runner.library import Foreign, type_of
+from planner.tensorrt.runner.outside import is_outside
+from planner.tensorrt.runner.weights import Learned, Reaches, Weights
+
+Layer = Mapping[str, object]
+OPERATIONS: Final = {
+    "AND": "AND", "DIV": "DIV", "EQUAL": "EQUAL", "GREATER": "GREATER", "LESS": "LESS",
+    "PROD": "PROD", "SUB": "SUB", "SUM": "SUM",
+}  # fmt: skip
+LOW: Final = 30000
+"""A score so low that its share is nothing, and that FP16 still holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What the network of one rank of a communicator is made of.
+
+    arrays : constants by name. weights : where their numbers come from; None for zeros that take
+    no memory, to see what a network is. learned : biases and norms; none where left out.
+    hold : keeps the numbers of a weight until the engine is built, where memory is scarce on disk.
+    outside : takes the numbers of weights that shall be inputs; all are in the engine if left out.
+    """
+
+    document: Mapping[str, object]
+    arrays: Mapping[str, Bits]
+    weights: Weights | None
+    rank: int = 0
+    learned: Learned | None = None
+    reaches: Reaches | None = None
+    hold: Callable[[Bits], Bits] = np.ascontiguousarray
+    outside: Callable[[str, Bits], object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """A network while it is assembled: its tensors by name, and numbers that must outlive it.
+
+    index : of this rank along each axis.
+    fused : whether the library's attention layer is used, or products and a softmax.
+    """
+
+    library: ModuleType
+    network: Foreign
+    share: Share
+    index: Mapping[str, int]
+    fused: bool = True
+    tensors: dict[str, Foreign] = field(default_factory=dict)
+    kept: list[Bits] = field(default_factory=list)
+    made: dict[tuple[str, int], dict[str, Bits]] = field(default_factory=dict)
+
+    def inputs(self, layer: Layer) -> list[Foreign]:
+        """Tensors that a layer reads."""
+        return [self.tensors[name] for name in cast("list[str]", layer["inputs"])]
+
+    def constant(self, stored: Bits, dtype: str, shape: tuple[int, ...]) -> Foreign:
+        """Add numbers; the network refers to them, so they are kept."""
+        array = np.ascontiguousarray(stored).reshape(np.shape(stored))
+        self.kept.append(array)
+        count = int(np.prod(shape, dtype=np.int64))
+        weights = self.library.Weights(type_of(self.library, dtype), array.ctypes.data, count)
+        return self.network.add_constant(shape, weights)
+
+    def given(self, name: str, dtype: str, shape: tuple[int, ...]) -> "Given":
+        """Add an input where a layer would stand."""
+        return Given(self.network.add_input(name, type_of(self.library, dtype), shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An input, as a layer that makes it."""
+
+    tensor: Foreign
+
+    def get_output(self, place: int) -> Foreign:
+        """Return the input."""
+        assert place == 0
+        return self.tensor
+
+
+def outputs(layer: Layer) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and type of each output that a layer says it makes."""
+    found = []
+    for out in cast("list[Mapping[str, object]]", layer["outputs"]):
+        shape = tuple(cast("list[int]", out["shape"]))
+        found.append((str(out["name"]), shape, str(out["dtype"])))
+    return found
+
+
+def _constant(assembly: Assembly, layer: Layer) -> Foreign:
+    ((name, shape, dtype),) = outputs(layer)
+    return assembly.constant(assembly.share.arrays[name], dtype, shape)
+
+
+def _weight(assembly: Assembly, layer: Layer) -> Foreign:
+    ((name, shape, dtype),) = outputs(layer)
+    if assembly.share.weights is None:
+        return assembly.constant(_blank(dtype, shape), dtype, shape)
+    put = assembly.share.outside if is_outside(layer) else None
+    key = (str(layer["weight"]), cast(int, layer["layer"]))
+    if key not in assembly.made:
+        share = assembly.share.weights(layer, assembly.index.get("tp", 0))
+        parts = encoded(share, str(layer["encoding"]), dtype)
+        if put is not None:
+            put(name, parts.pop("values"))
+        assembly.made[key] = {part: assembly.share.hold(array) for part, array in parts.items()}
+    made = assembly.made[key] if layer["encoding"] != "plain" else assembly.made.pop(key)
+    if put is not None:
+        return assembly.given(name, dtype, shape)
+    return assembly.constant(made[str(layer["part"])], dtype, shape)
+
+
+def _reach(assembly: Assembly, layer: Layer) -> Foreign:
+    ((_, shape, dtype),) = outputs(layer)
+    return assembly.constant(
+        np.asarray(scale_of(layer, assembly.share.reaches), np.float32), dtype, shape
+    )
+
+
+def scale_of(layer: Layer, reaches: Reaches | None) -> float:
+    """Scale of activations: the largest of them is the largest number of the format."""
+    known = None if reaches is None or layer["measured"] else reaches(layer)
+    return cast(float, known or layer["largest"]) / cast(float, layer["top"])
+
+
+@cache
+def _blank(dtype: str, shape: tuple[int, ...]) -> Bits:
+    """Zeros, the same for every weight of a shape; pages that nobody writes take no memory."""
+    halved = (*shape[:-1], shape[-1] // 2) if dtype == "fp4" else shape
+    return np.zeros(halved, np.uint8 if dtype in ("fp8", "fp4") else storage(dtype))
+
+
+def _matmul(assembly: Assembly, layer: Layer) -> Foreign:
+    left, right = assembly.inputs(layer)
+    plain, turned = (
+        assembly.library.MatrixOperation.NONE,
+        assembly.library.MatrixOperation.TRANSPOSE,
+    )
+    how = turned if layer["transpose"] else plain
+    return assembly.network.add_matrix_multiply(left, plain, right, how)
+
+
+def _convolution(assembly: Assembly, layer: Layer) -> Foreign:
+    """Convolve with kernels that are a tensor of the network, one for every feature."""
+    x, kernel = assembly.inputs(layer)
+    features, _, *side = kernel.shape
+    added = assembly.network.add_convolution_nd(
+        x, features, tuple(side), assembly.library.Weights()
+    )
+    if added is not None:
+        added.set_input(1, kernel)
+        added.num_groups = layer["groups"]
+        added.padding_nd = tuple(cast("list[int]", layer["padding"]))
+    return added
+
+
+def _elementwise(assembly: Assembly, layer: Layer) -> Foreign:
+    operation = getattr(assembly.library.ElementWiseOperation, OPERATIONS[str(layer["operation"])])
+    return assembly.network.add_elementwise(*assembly.inputs(layer), operation)
+
+
+def _unary(assembly: Assembly, layer: Layer) -> Foreign:
+    operation = getattr(assembly.library.UnaryOperation, str(layer["operation"]))
+    return assembly.network.add_unary(*assembly.inputs(layer), operation)
+
+
+def _activation(assembly: Assembly, layer: Layer) -> Foreign:
+    kind = getattr(assembly.library.ActivationType, str(layer["operation"]))
+    return assembly.network.add_activation(*assembly.inputs(layer), kind)
+
+
+def _reduce(assembly: Assembly, layer: Layer) -> Foreign:
+    operation = getattr(assembly.library.ReduceOperation, str(layer["operation"]))
+    keep = True
+    return assembly.network.add_reduce(*assembly.inputs(layer), operation, _axis(layer), keep)
+
+
+def _cast(assembly: Assembly, layer: Layer) -> Foreign:
+    ((_, _, dtype),) = outputs(layer)
+    return assembly.network.add_cast(*assembly.inputs(layer), type_of(assembly.library, dtype))
+
+
+def _shuffle(assembly: Assembly, layer: Layer) -> Foreign:
+    added = assembly.network.add_shuffle(*assembly.inputs(layer))
+    if layer["first"]:
+        added.first_transpose = tuple(cast("list[int]", layer["first"]))
+    added.reshape_dims = tuple(cast("list[int]", layer["to"]))
+    if layer["second"]:
+        added.second_transpose = tuple(cast("list[int]", layer["second"]))
+    return added
+
+
+def _slice(assembly: Assembly, layer: Layer) -> Foreign:
+    ((_, shape, _),) = outputs(layer)
+    start = tuple(cast("list[int]", layer["start"]))
+    return assembly.network.add_slice(*assembly.inputs(layer), start, shape, (1,) * len(shape))
+
+
+def _concat(assembly: Assembly, layer: Layer) -> Foreign:
+    added = assembly.network.add_concatenation(assembly.inputs(layer))
+    added.axis = layer["axis"]
+    return added
+
+
+def _gather(assembly: Assembly, layer: Layer) -> Foreign:
+    return assembly.network.add_gather(*assembly.inputs(layer), layer["axis"])
+
+
+def _softmax(assembly: Assembly, layer: Layer) -> Foreign:
+    added = assembly.network.add_softmax(*assembly.inputs(layer))
+    added.axes = _axis(layer)
+    return added
+
+
+def _topk(assembly: Assembly, layer: Layer) -> Foreign:
+    most = assembly.library.TopKOperation.MAX
+    return assembly.network.add_topk(*assembly.inputs(layer), most, layer["count"], _axis(layer))
+
+
+def _quantize(assembly: Assembly, layer: Layer) -> Foreign:
+    ((_, _, dtype),) = outputs(layer)
+    return assembly.network.add_quantize(*assembly.inputs(layer), type_of(assembly.library, dtype))
+
+
+def _dequantize(assembly: Assembly, layer: Layer) -> Foreign:
+    ((_, _, dtype),) = outputs(layer)
+    added = assembly.network.add_dequantize(
+        *assembly.inputs(layer), type_of(assembly.library, dtype)
+    )
+    if "axis" in layer:
+        added.axis = layer["axis"]
+    return added
+
+
+def _dynamic_quantize(assembly: Assembly, layer: Layer) -> Foreign:
+    x, scale = assembly.inputs(layer)
+    (_, _, dtype), (_, _, scales) = outputs(layer)
+    kinds = (type_of(assembly.library, dtype), type_of(assembly.library, scales))
+    added = assembly.network.add_dynamic_quantize(x, layer["axis"], layer["block"], *kinds)
+    added.set_input(1, scale)
+    return added
+
+
+def _collective(assembly: Assembly, layer: Layer) -> Foreign:
+    """Add a collective; its ranks are set before its output is asked for, as its shape needs."""
+    names = assembly.library.CollectiveOperation, assembly.library.ReduceOperation
+    operation = getattr(names[0], str(layer["operation"]).upper())
+    reduce = getattr(names[1], str(layer["reduce"]))
+    members = group(assembly, str(layer["axis"]))
+    added = assembly.network.add_dist_collective(
+        *assembly.inputs(layer), operation, reduce, layer["root"], members
+    )
+    if added is not None:
+        added.num_ranks = layer["ranks"]
+        said = {key: layer[key] for key in ("operation", "reduce", "root", "axis", "ranks")}
+        added.metadata = json.dumps({**said, "groups": members})
+    return added
+
+
+def group(assembly: Assembly, axis: str) -> list[int]:
+    """Ranks that meet along an axis; none named where all ranks of the communicator do."""
+    axes = cast("list[object]", assembly.share.document["axes"])
+    every = cast("Mapping[str, list[list[int]]]", assembly.share.document["groups"])[axis]
+    return [] if len(axes) == 1 else next(one for one in every if assembly.share.rank in one)
+
+
+def with_learned(assembly: Assembly, layer: Layer, added: Foreign) -> Foreign:
+    """Multiply by and add what a checkpoint has learned behind a layer, if it has anything."""
+    for one in cast("list[Layer]", layer.get("learned", [])):
+        numbers = assembly.share.learned and assembly.share.learned(
+            one, assembly.index.get("tp", 0)
+        )
+        if added is None or numbers is None:
+            continue
+        ((name, _, dtype),) = outputs(layer)
+        operations = assembly.library.ElementWiseOperation
+        how = operations.PROD if one["kind"] == "gain" else operations.SUM
+        added.name = f"{name}.without.{one['kind']}"
+        shape = tuple(cast("list[int]", one["shape"]))
+        constant = assembly.constant(bits(numbers.reshape(shape), dtype), dtype, shape)
+        constant.name = f"{name}.{one['kind']}"
+        before = added.get_output(0), constant.get_output(0)
+        added = assembly.network.add_elementwise(*before, how)
+    return added
+
+
+def _axis(layer: Layer) -> int:
+    return 1 << cast(int, layer["axis"])
+
+
+def _attention(assembly: Assembly, layer: Layer) -> Foreign:
+    """Add an attention, and return the layer whose output is its result.
+
+    Raises
+    ------
+    RunError
+        If it is to run on several devices, and the library has no attention that can.
+    """
+    if assembly.fused and hasattr(assembly.network, "add_attention"):
+        return _fused(assembly, layer)
+    if layer["ranks"] != 1:
+        raise RunError(f"{layer['name']}: this TensorRT has no attention on several devices")
+    return _decomposed(assembly, layer)
+
+
+def _fused(assembly: Assembly, layer: Layer) -> Foreign:
+    query, key, value, *mask = assembly.inputs(layer)
+    softmax = assembly.library.AttentionNormalizationOp.SOFTMAX
+    if hasattr(assembly.network, "add_attention_v2"):
+        kinds = assembly.library.CausalMaskKind
+        kind = kinds.UPPER_LEFT if layer["causal"] else kinds.NONE
+        added = assembly.network.add_attention_v2(query, key, value, softmax, kind)
+    else:
+        added = assembly.network.add_attention(query, key, value, softmax, bool(layer["causal"]))
+    if added is None:
+        return None
+    added.decomposable = True
+    if mask:
+        added.mask = mask[0]
+    if layer["ranks"] != 1:
+        if not hasattr(added, "num_ranks"):
+            raise RunError(f"{layer['name']}: this TensorRT has no attention on several devices")
+        added.num_ranks = layer["ranks"]
+    return added
+
+
+def _decomposed(assembly: Assembly, layer: Layer) -> Foreign:
+    """Multiply, hide, take the softmax, multiply; the heads of a group lie on an axis."""
+    query, key, value, *mask = assembly.inputs(layer)
+    batch, heads, rows, size = tuple(query.shape)
+    groups, keys = key.shape[1], key.shape[2]
+    asked = _shaped(assembly, query, (batch, groups, heads // groups, rows, size))
+    given = [_shaped(assembly, one, (batch, groups, 1, keys, size)) for one in (key, value)]
+    scores = _product(assembly, asked, given[0], turned=True)
+    if mask or layer["causal"]:
+        seen = mask[0] if mask else _triangle(assembly, rows)
+        scores = _hidden(assembly, scores, _shaped(assembly, seen, (1, *tuple(seen.shape))))
+    soft = assembly.network.add_softmax(scores)
+    soft.axes = 1 << 4
+    out = _product(assembly, soft.get_output(0), given[1], turned=False)
+    ((_, shape, _),) = outputs(layer)
+    last = assembly.network.add_shuffle(out)
+    last.reshape_dims = shape
+    return last
+
+
+def _shaped(assembly: Assembly, x: Foreign, shape: tuple[int, ...]) -> Foreign:
+    added = assembly.network.add_shuffle(x)
+    added.reshape_dims = shape
+    return added.get_output(0)
+
+
+def _product(assembly: Assembly, left: Foreign, right: Foreign, *, turned: bool) -> Foreign:
+    ways = assembly.library.MatrixOperation
+    how = ways.TRANSPOSE if turned else ways.NONE
+    return assembly.network.add_matrix_multiply(left, ways.NONE, right, how).get_output(0)
+
+
+def _hidden(assembly: Assembly, scores: Foreign, seen: Foreign) -> Foreign:
+    low = assembly.constant(np.full((1,) * 5, -LOW, np.float32), "fp32", (1,) * 5)
+    far = assembly.network.add_cast(low.get_output(0), scores.dtype).get_output(0)
+    return assembly.network.add_select(seen, scores, far).get_output(0)
+
+
+def _triangle(assembly: Assembly, rows: int) -> Foreign:
+    seen = np.tril(np.ones((rows, rows), np.bool_))[None, None]
+    return assembly.constant(seen, "bool", cast("tuple[int, ...]", seen.shape)).get_output(0)
+
+
+ADD: Final[dict[str, Callable[[Assembly, Layer], Foreign]]] = {
+    "attention": _attention,
+    "constant": _constant,
+    "weight": _weight,
+    "reach": _reach,
+    "matmul": _matmul,
+    "convolution": _convolution,
+    "elementwise": _elementwise,
+    "unary": _unary,
+    "activation": _activation,
+    "reduce": _reduce,
+    "cast": _cast,
+    "shuffle": _shuffle,
+    "slice": _slice,
+    "concat": _concat,
+    "gather": _gather,
+    "softmax": _softmax,
+    "topk": _topk,
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+    "dynamic_quantize": _dynamic_quantize,
+    "collective": _collective,
+}
+"""One function a kind of layer."""
