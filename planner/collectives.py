@@ -92,10 +92,6 @@ class CollectiveTable:
         head = [*HEADERS, "bus bandwidth"] if top else HEADERS
         return Table(head=head, rows=rows, align=">>>>>>><", least=(10, 10, 11, 11, 11, 9, 11))
 
-    def written(self, style: str) -> str:
-        """Write the table in a format of the command line."""
-        return {"markdown": self.markdown, "csv": self.csv, "table": self.text}[style]()
-
     def csv(self) -> str:
         """Write the rows as CSV: bytes, seconds, bytes a second."""
         return csv(Row.__dataclass_fields__, (asdict(row).values() for row in self.rows))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.command.cli import _parser, main
+from planner.command.cli import main, parser_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def test_commands_of_the_readme_run(command):
 def test_commands_for_gpus_are_understood_and_say_what_they_lack(command):
     words = shlex.split(command)[1:]
 
-    assert _parser(words[0]).parse_args(words).command == words[0]
+    assert parser_of(words[0]).parse_args(words).command == words[0]
     if shutil.which("nvidia-smi") is None:
         err = io.StringIO()
         with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):

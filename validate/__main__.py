@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 
-from planner.command.arguments import Parser
 from planner.command.files import write
+from planner.command.options import Parser
 from topology.base import InputError, content
 from topology.drawing.table import Table
 from validate.accuracy.runs import MACHINES

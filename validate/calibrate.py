@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from planner.command.files import place
-from topology.base import InputError
+from topology.base import InputError, place
 from validate.fit.profile import Measured, fit_profile, source_of
 from validate.fit.report import Calibrated, failures_of
 from validate.fit.rows import read_rows, whole

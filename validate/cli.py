@@ -8,34 +8,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from planner.command.arguments import (
+from planner.command.files import piped, render, write
+from planner.command.options import (
+    DONE,
     FORMATS,
+    NO,
+    Answer,
+    Command,
     Named,
     add_action,
     add_checked_profile,
     add_output,
     whole,
 )
-from topology.base import InputError, counted
+from topology.base import InputError, content, counted
 
 if TYPE_CHECKING:  # a profile is shown without what runs plans
     from validate.fit.report import Entry
 
-Answer = tuple[str, int]
-"""Text to print, and the exit code."""
-DONE, NO = 0, 1
+LARGEST_LOG: Final = 16 * 2**20  # B
 BACKENDS: Final = ("reference", "torch", "tensorrt")
 SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
-
-
-def add(command: str, parser: argparse.ArgumentParser) -> None:
-    """Add what one of the commands is told, and what runs it."""
-    {
-        "validate": _add_validate,
-        "calibrate": _add_calibrate,
-        "profile": _add_profile,
-        "doctor": _add_doctor,
-    }[command](parser)
 
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +87,6 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
         )
     _add_engines(parser)
     add_output(parser)
-    parser.set_defaults(run=_validate)
 
 
 def _add_engines(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +125,6 @@ def _add_prediction(parser: argparse.ArgumentParser) -> None:
 
 
 def _validate(arguments: argparse.Namespace) -> Answer:
-    from planner.command.files import write  # noqa: PLC0415
     from validate.launch import is_rank  # noqa: PLC0415
     from validate.plans import system  # noqa: PLC0415
 
@@ -175,7 +166,6 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="copy the profile to where --detect and validate find it by themselves",
     )
-    parser.set_defaults(run=calibrate_machine)
 
 
 def calibrate_machine(arguments: argparse.Namespace) -> Answer:
@@ -237,7 +227,6 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("profiles", nargs="*", default=[], help="files, or names that ship")
     add_checked_profile(parser)
     add_output(parser)
-    parser.set_defaults(run=_profile)
 
 
 def _profile(arguments: argparse.Namespace) -> Answer:
@@ -315,7 +304,6 @@ def _entry(name: str) -> "Entry":
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     add_checked_profile(parser)
     add_output(parser)
-    parser.set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> Answer:
@@ -337,3 +325,114 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
 
 def _json(document: object) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
+
+
+def compare(options: argparse.Namespace) -> Answer:
+    """Put a log of nccl-tests beside what is predicted: ``planner collectives --compare``.
+
+    Raises
+    ------
+    InputError
+        If the log cannot be read, or does not fit what is said of it.
+    """
+    from costmodels.collectives import read_launch  # noqa: PLC0415
+    from planner.collectives import ranges_of  # noqa: PLC0415
+    from planner.command.collectives import machine_of  # noqa: PLC0415
+    from validate.nccl_tests.compare import Setting, compare_all  # noqa: PLC0415
+    from validate.nccl_tests.shown import as_csv, as_markdown, as_text  # noqa: PLC0415
+
+    subset = machine_of(options)
+    if options.launch is not None and read_launch(options.launch) != "graph":
+        raise InputError(
+            f"launch: got {options.launch}, as PyTorch calls, wanted graph beside a log"
+        )
+    within = {} if options.bytes is None else {"sizes": ranges_of(options.bytes)}
+    setting = Setting(
+        hardware=options.hardware or "",
+        gpus=options.gpus,
+        nodes=options.nodes,
+        subset=subset,
+        op=options.op or "",
+        name=Path(options.compare).name,
+        algorithm=options.algorithm,
+        profile=options.profile,
+        here=options.detect,
+        **within,
+    )
+    tables = compare_all(_log(options.compare), setting)
+    text = render(
+        options.format,
+        lambda: {"tables": [table.to_dict() for table in tables]},
+        table=lambda: as_text(tables),
+        markdown=lambda: as_markdown(tables),
+        csv=lambda: as_csv(tables),
+    )
+    return text, DONE
+
+
+def _log(name: str) -> str:
+    """Read a log, of a size that logs have, or what is piped in as ``-``."""
+    try:
+        data = piped(LARGEST_LOG) if name == "-" else content(name, LARGEST_LOG)
+        return data.decode("utf-8", errors="replace")
+    except InputError as error:
+        raise InputError(f"--compare {name[:60]}: {error}") from None
+
+
+COMMANDS: Final = {
+    "validate": Command(
+        help="run a plan, prove its numbers, and time it beside what was predicted",
+        text="Run plans of a model. The reference needs no GPU: it runs all ranks in numpy and\n"
+        "proves that their parts add up to the whole. torch runs them on GPUs and times them;\n"
+        "tensorrt checks, builds and runs engines as far as this machine can.",
+        examples=(
+            (
+                "planner validate --model flux.1-dev --plan ulysses2,tp2",
+                "proof that the ranks of both plans compute what one GPU does",
+            ),
+            (
+                "planner validate --model flux.1-dev --plan ulysses2 --backend torch",
+                "measured and predicted times of a step, and pass or miss",
+            ),
+        ),
+        exit_1="a proof failed or a gate was missed",
+        add=_add_validate,
+        run=_validate,
+    ),
+    "calibrate": Command(
+        help="measure this machine, and write a profile of it",
+        text="Time products, attention, row-wise kernels and collectives on this machine's GPUs,\n"
+        "fit the models' parameters to them, and write a profile that --profile takes.",
+        examples=(
+            ("planner calibrate --output mine.toml", "10 minutes, then how good each fit is"),
+            ("planner calibrate --quick --gpus 2 --output mine.toml", "3 minutes on 2 GPUs"),
+        ),
+        add=_add_calibrate,
+        run=calibrate_machine,
+    ),
+    "profile": Command(
+        help="what a calibration profile holds",
+        text="list: profiles that ship: of which hardware, used by itself or by name, parts.\n"
+        "show: what a profile was measured on, how far to trust it, its parameters.\n"
+        "diff: what two of one hardware differ in, and what that does to a few operations.\n"
+        "install: copy one to where --detect and validate find it by themselves.",
+        examples=(
+            ("planner profile show h100-sxm", "machine, errors of fits, parameters"),
+            ("planner profile diff h100-sxm mine.toml", "examples, then what changed"),
+        ),
+        add=_add_profile,
+        run=_profile,
+    ),
+    "doctor": Command(
+        help="whether this machine can run multi-device TensorRT engines",
+        text="Look for the driver, GPUs, TensorRT, NCCL, Python packages and shared memory, and\n"
+        "say what to install or set.",
+        examples=(
+            ("planner doctor", "a line each: ok, watch or MISSING, and what to do"),
+            ("planner doctor --format json", "the same as data"),
+        ),
+        exit_1="something is missing",
+        add=_add_doctor,
+        run=_doctor,
+    ),
+}

@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 from typing import Final
 
-from planner.command.arguments import Parser, whole
-from planner.command.files import place, write
+from planner.command.files import write
+from planner.command.options import Parser, whole
 from planner.export.checkpoints import checkpoint_of
 from planner.export.scales import SCHEMA
 from planner.models import read_model
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.harness import given_from, weights_from
-from topology.base import InputError
+from topology.base import InputError, place
 from validate.plans.cases import Case, Stage, look_up
 from validate.tensorrt.numbers import largest_activations
 

@@ -1,11 +1,16 @@
 """Where answers go, the screen or a file written whole or not at all; and what is piped in."""
 
 import io
+import json
 import os
 import sys
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
-from topology.base import MOST_CHARACTERS, InputError, decoded, write_whole
+from topology.base import MOST_CHARACTERS, InputError, decoded, place, write_whole
+from topology.drawing.table import Line, Table, terminal
+
+WIDTH = 118
+"""Columns of what is not printed on a terminal."""
 
 
 def standard_input() -> str:
@@ -53,27 +58,6 @@ def _abandon() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def place(output: str, what: str = "a file", option: str = "--output") -> Path:
-    """Give the place that an option names, links followed, whether or not something is there.
-
-    Raises
-    ------
-    InputError
-        If there can be nothing of that name: none, too long, a circle of links, a null character.
-    """
-    try:
-        path = Path(output).resolve()
-        path.exists()
-        named = bool(path.name) and output.strip() != ""
-    except OSError as error:
-        raise InputError(f"{option} {output}: {error.strerror}") from None
-    except (RuntimeError, ValueError):
-        named = False
-    if not named:
-        raise InputError(f"{option} {output[:60]!r}: wanted the path of {what}")
-    return path
-
-
 def write(text: str, output: str | None, option: str = "--output") -> None:
     """Print, or write a file whole or not at all; `option` is what names it."""
     if output is None:
@@ -89,3 +73,17 @@ def write(text: str, output: str | None, option: str = "--output") -> None:
         write_whole(target, text + "\n")
     except OSError as error:
         raise InputError(f"{option} {output}: {error.strerror}") from None
+
+
+def render(style: str, document: Callable[[], object], **styles: Callable[[], str]) -> str:
+    """Write an answer in the style that is asked for: as JSON, or as one of its other styles."""
+    if style == "json":
+        return json.dumps(document(), indent=2, allow_nan=False)
+    return styles[style]()
+
+
+def on_screen(parts: Iterable[str | Line | Table]) -> str:
+    """Write parts as wide as the terminal is, in colours if it is one."""
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = os.get_terminal_size().columns if on_terminal else WIDTH
+    return terminal(parts, max(width, 60), colour=on_terminal)

@@ -5,8 +5,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from planner.command.files import place
-from topology.base import InputError
+from topology.base import InputError, place
 
 
 def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False) -> Path:

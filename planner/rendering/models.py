@@ -45,7 +45,7 @@ def roster_json(found: Sequence[dict[str, object]]) -> dict[str, object]:
     }
 
 
-def roster_table(found: Sequence[dict[str, object]]) -> Table:
+def roster_table(found: Sequence[dict[str, object]], *, headed: bool = True) -> Table:
     """Make a row of each model of the list."""
     rows = [
         [
@@ -56,7 +56,7 @@ def roster_table(found: Sequence[dict[str, object]]) -> Table:
         ]
         for one in found
     ]
-    return Table(head=HEADERS, rows=rows, align="<<><", least=(24, 9, 12))
+    return Table(head=HEADERS if headed else (), rows=rows, align="<<><", least=(24, 9, 12))
 
 
 def facts(described: Mapping[str, object]) -> Table:

@@ -351,7 +351,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file(tmp_path, monkeypatch):
     def full(*_args, **_more):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("os.fsync", full)
 
     assert_refused(*run("models", "list", "--output", str(path)), "No space left on device")
     assert path.read_bytes() == b"old"

@@ -10,9 +10,10 @@ from typing import get_args
 import pytest
 from commands import ROOT, run
 
-from planner.command.cli import _parser
-from planner.command.manual import PAGES, WHOLE
+from planner.command.cli import ABOVE, HERE, WHOLE, command_of
+from planner.command.cli import parser_of as whole_parser
 
+PAGES = {name: command_of(name) for name in (*HERE, *ABOVE)}
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## planner (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
@@ -20,7 +21,7 @@ SECTIONS = dict(re.findall(r"^## planner (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULT
 def parser_of(command):
     (commands,) = [
         action
-        for action in _parser(command)._actions  # noqa: SLF001  # argparse lists them nowhere else
+        for action in whole_parser(command)._actions  # noqa: SLF001  # argparse lists them nowhere else
         if isinstance(action.choices, dict)
     ]
     return commands.choices[command]
@@ -35,7 +36,7 @@ def parsed(line):
     """What a line's own command reads, without what is piped into it."""
     words = shlex.split(line.rpartition("| ")[2])
     assert words[0] == "planner"
-    return _parser(words[1]).parse_args(words[1:])
+    return whole_parser(words[1]).parse_args(words[1:])
 
 
 @pytest.mark.parametrize("command", PAGES)

@@ -20,6 +20,7 @@ from topology.base.files import (
     environment,
     is_file,
     is_text,
+    place,
     text_of,
     write_whole,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "parse",
     "parse_bytes",
     "parse_rate",
+    "place",
     "read_choice",
     "read_sourced",
     "shown",

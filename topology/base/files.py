@@ -97,6 +97,27 @@ def decoded(data: bytes, name: str) -> str:
         raise TopologyError(f"{name}: line {at} is not text: got binary data") from None
 
 
+def place(output: str, what: str = "a file", option: str = "--output") -> Path:
+    """Give the place that an option names, links followed, whether or not something is there.
+
+    Raises
+    ------
+    InputError
+        If there can be nothing of that name: none, too long, a circle of links, a null character.
+    """
+    try:
+        path = Path(output).resolve()
+        path.exists()
+        named = bool(path.name) and output.strip() != ""
+    except OSError as error:
+        raise InputError(f"{option} {output}: {error.strerror}") from None
+    except (RuntimeError, ValueError):
+        named = False
+    if not named:
+        raise InputError(f"{option} {output[:60]!r}: wanted the path of {what}")
+    return path
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all, safe on the disk; one that is replaced keeps its rights.
 

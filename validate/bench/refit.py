@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.profiles.profile import Profile
-from planner.command.arguments import Parser
+from planner.command.options import Parser
 from topology.base import InputError
 from topology.catalogue import find_hardware
 from validate.bench import system as harness

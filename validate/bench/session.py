@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from planner.command.arguments import Parser
+from planner.command.options import Parser
 from topology.base import InputError, one_line
 from validate.bench import system as harness
 from validate.fit.rows import Row, read_rows

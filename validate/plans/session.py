@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from costmodels.tables import profile_for
-from planner.command.arguments import Parser, whole
+from planner.command.options import Parser, whole
 from topology.base import InputError, ModelError, is_file, unknown
 from topology.catalogue import find_hardware
 from validate.launch import Limits

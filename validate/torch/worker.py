@@ -24,7 +24,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 
-from planner.command.arguments import Parser
+from planner.command.options import Parser
 from topology.base import InputError, ModelError
 from validate.launch import Place, begin, find_place
 from validate.plans import system

@@ -1,10 +1,21 @@
-"""The options of ``planner capacity``, and what they ask for."""
+"""``planner capacity``: how many GPUs a demand needs."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from planner.command.arguments import FORMATS, Named, add_output, add_profile, add_sizes
+from planner.command.files import render
+from planner.command.options import (
+    DONE,
+    FORMATS,
+    NO,
+    Answer,
+    Command,
+    Named,
+    add_output,
+    add_profile,
+    add_sizes,
+)
 from topology.base import InputError, content, decoded
 
 if TYPE_CHECKING:
@@ -18,8 +29,7 @@ _OF_REQUEST: Final = (
 )  # fmt: skip
 
 
-def add_capacity(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``planner capacity``."""
+def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--demand",
         default="",
@@ -75,39 +85,39 @@ def add_capacity(parser: argparse.ArgumentParser) -> None:
     add_output(parser, (*FORMATS, "html"))
 
 
-def answer(said: argparse.Namespace) -> "Capacity":
+def _planned(options: argparse.Namespace) -> "Capacity":
     """Read what is asked for, and plan it."""
     from planner.fleet import demand_file as files  # noqa: PLC0415
     from planner.fleet.fleet import capacity  # noqa: PLC0415  # slow to load
 
-    if said.demand:
-        _check_alone(said)
-        text = _content(said.demand, "demand", files.DEMANDS)
-        demands = files.read_demands(text, Path(said.demand).name, said.profile)
+    if options.demand:
+        _check_alone(options)
+        text = _content(options.demand, "demand", files.DEMANDS)
+        demands = files.read_demands(text, Path(options.demand).name, options.profile)
     else:
         for name in ("model", "rate", "slo"):
-            if not getattr(said, name):
+            if not getattr(options, name):
                 raise InputError(f"{name}: got none, wanted --model, --rate and --slo, or --demand")
-        asked = {name: getattr(said, name) for name in _OF_REQUEST}
+        asked = {name: getattr(options, name) for name in _OF_REQUEST}
         sizes = {name: value for name, value in asked.items() if value is not None}
-        sizes |= {"batch": said.batch, "precision": said.precision, "engine": said.engine}
-        sizes |= {"profile": said.profile, "percentile": said.percentile}
-        demands = [files.demand_of(said.model, said.model, said.rate, said.slo, sizes)]
+        sizes |= {"batch": options.batch, "precision": options.precision, "engine": options.engine}
+        sizes |= {"profile": options.profile, "percentile": options.percentile}
+        demands = [files.demand_of(options.model, options.model, options.rate, options.slo, sizes)]
     prices = None
-    if said.price:
-        text = _content(said.price, "price", files.PRICES)
-        prices = files.read_prices(text, Path(said.price).name)
-    names = [name.strip() for name in said.hardware.split(",") if name.strip()]
+    if options.price:
+        text = _content(options.price, "price", files.PRICES)
+        prices = files.read_prices(text, Path(options.price).name)
+    names = [name.strip() for name in options.hardware.split(",") if name.strip()]
     if not names:
-        raise InputError(f"hardware: got {said.hardware[:60]!r}, wanted names joined by commas")
+        raise InputError(f"hardware: got {options.hardware[:60]!r}, wanted names joined by commas")
     return capacity(demands, list(dict.fromkeys(names)), prices)
 
 
-def _check_alone(said: argparse.Namespace) -> None:
+def _check_alone(options: argparse.Namespace) -> None:
     """Refuse what a file says of each of its demands."""
     usual = {"batch": 1, "precision": "bf16", "engine": "", "percentile": PERCENTILE}
     for name in ("model", "rate", "slo", *_OF_REQUEST, *usual):
-        value = getattr(said, name)
+        value = getattr(options, name)
         if value != usual.get(name):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"demand: got {option} {value} beside a file, which says it of each")
@@ -121,3 +131,37 @@ def _content(source: str, what: str, wanted: str) -> str:
         why = str(error).removeprefix(f"{source}: ")
         more = "" if "wanted" in why else f"; wanted {wanted}, in TOML"
         raise InputError(f"--{what} {source[:60]}: {why}{more}") from None
+
+
+def _run(options: argparse.Namespace) -> Answer:
+    from planner.rendering import capacity as shown  # noqa: PLC0415
+
+    capacity = _planned(options)
+    text = render(
+        options.format,
+        capacity.to_dict,
+        table=lambda: shown.text(capacity),
+        markdown=lambda: shown.markdown(capacity),
+        html=lambda: shown.html(capacity),
+    )
+    return text, DONE if capacity.met else NO
+
+
+COMMAND: Final = Command(
+    help="how many GPUs a demand needs",
+    text="Find the plan and the number of replicas with which a share of requests are done in\n"
+    "time, for each kind of hardware: the least money, or the fewest GPUs.",
+    examples=(
+        (
+            "planner capacity --model flux --rate 30/min --slo 10s --hardware h100-sxm,l40s",
+            "fleets of both kinds, the best one first, and GPUs by rate",
+        ),
+        (
+            "planner capacity --demand examples/demand.toml --format html --output report.html",
+            "several demands, as a page",
+        ),
+    ),
+    exit_1="a demand that no hardware meets",
+    add=_add,
+    run=_run,
+)

@@ -1,17 +1,24 @@
-"""The options of each command, with what ``--help`` says of them."""
+"""What commands share: how one is described and added, and the options that several take."""
 
 import argparse
 import re
-from collections.abc import Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from planner.command.manual import PAGES, WHOLE, Page
-from topology.base import InputError, unknown
+from planner.command.files import standard_input
+from topology.base import InputError
 
-TOP: Final = 8
+if TYPE_CHECKING:
+    from planner.request.request import Request
+
+DONE, NO = 0, 1
 FORMATS: Final = ("table", "json", "markdown")
 _DIGITS: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _USUAL: Final = "(default: the model's usual one)"
+
+Answer = tuple[str, int]
+"""Text to print, and the exit code."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,44 +44,31 @@ class Named(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def add_command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str
-) -> argparse.ArgumentParser:
-    """Add a command with its page of help, and no option yet."""
-    return dressed(commands.add_parser(name, help=PAGES[name].help), PAGES[name])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command: what ``--help`` says of it, its options, and what runs it.
 
-
-def dressed(parser: argparse.ArgumentParser, page: Page = WHOLE) -> argparse.ArgumentParser:
-    """Give a parser the words of a page."""
-    parser.description, parser.epilog = page.text, page.epilog
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    return parser
-
-
-def check_command(words: Sequence[str]) -> None:
-    """Refuse a command that there is not, with the nearest ones.
-
-    >>> check_command(["recomend"])
-    Traceback (most recent call last):
-    topology.base.errors.InputError: unknown command 'recomend': did you mean recommend?
+    help : a line in the list of commands. text : what it does. examples : lines to type, each
+    with what comes back. exit_1 : what exit code 1 means, empty where it does not occur.
+    add : adds the options. run : answers what was asked for.
     """
-    if words and not words[0].startswith("-") and words[0] not in PAGES:
-        raise unknown("command", words[0], PAGES)
 
+    help: str
+    text: str
+    examples: tuple[tuple[str, str], ...]
+    exit_1: str = ""
+    add: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], Answer]
 
-def check_nameless(said: argparse.Namespace) -> None:
-    """Refuse a name where an action takes none, such as ``list``."""
-    if said.name is not None:
-        raise InputError(f"{said.command} {said.action}: got {said.name[:60]!r}, wanted no name")
-
-
-def check_alone(said: argparse.Namespace, *names: str) -> None:
-    """Refuse options that an action has no use for."""
-    for name in names:
-        value = getattr(said, name)
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{said.command} {said.action}: got {option} {value}, wanted none")
+    def describe(self, parser: argparse.ArgumentParser) -> None:
+        """Give a parser the words: examples and exit codes stand below the options."""
+        examples = [f"  {line}\n      {answer}" for line, answer in self.examples]
+        exit_1 = f"\n  1   {self.exit_1}" if self.exit_1 else ""
+        codes = f"exit codes:\n  0   done{exit_1}\n  2   bad input, said in one line"
+        codes += "\n  130 stopped by Ctrl-C"
+        parser.description = self.text
+        parser.epilog = "\n".join(["examples:", *examples, "", codes])
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
 def whole(text: str) -> int:
@@ -94,6 +88,34 @@ def hosts(text: str) -> int:
     return count
 
 
+def check_nameless(options: argparse.Namespace) -> None:
+    """Refuse a name where an action takes none, such as ``list``."""
+    if options.name is not None:
+        raise InputError(
+            f"{options.command} {options.action}: got {options.name[:60]!r}, wanted no name"
+        )
+
+
+def piped(source: str) -> str:
+    """Read what is piped in where a source is ``-``; it can be read once."""
+    return standard_input() if source == "-" else source
+
+
+def request_of(options: argparse.Namespace) -> "Request":
+    """Build the request that options ask for."""
+    from planner import api  # noqa: PLC0415  # slow to load
+    from planner.request.request import Request  # noqa: PLC0415
+
+    options.topology = piped(options.topology)
+    fields = {
+        name: value
+        for name, value in vars(options).items()
+        if name in Request.__dataclass_fields__ and (name, value) != ("hardware", None)
+    }
+    model, gpus = fields.pop("model"), fields.pop("gpus")
+    return api.request_of(model, gpus, fields, getattr(options, "plan", None))
+
+
 def add_action(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add what a command is to do; one without is told the names."""
     parser.add_argument("action", choices=names, metavar="|".join(names), help="see above")
@@ -108,69 +130,6 @@ def add_output(
     )
     if file:
         parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
-
-
-def add_recommend(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``planner recommend``."""
-    add_request(parser)
-    parser.add_argument(
-        "--objective",
-        default="latency",
-        help="what the best plan has least or most of: latency, the least seconds a result; "
-        "throughput, the most results a second; memory, the fewest bytes on a GPU; cost, the "
-        "fewest GPU-seconds a result (default: latency)",
-    )
-    parser.add_argument(
-        "--at-most-gpus",
-        action="store_true",
-        dest="at_most_gpus",
-        help="--gpus is what there is, not what must be used: a plan of fewer GPUs comes first "
-        "where more of them gain less than 3 %%",
-    )
-    parser.add_argument(
-        "--top", type=whole, help=f"plans to print (default: {TOP}, and all of them in JSON)"
-    )
-    parser.add_argument("--rejected", action="store_true", help="print why plans were rejected")
-    add_output(parser)
-
-
-def add_estimate(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``planner estimate``."""
-    add_request(parser)
-    add_plan(parser)
-    add_output(parser)
-
-
-def add_export(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``planner export``."""
-    add_request(parser)
-    add_plan(parser)
-    parser.add_argument(
-        "--backend",
-        default="tensorrt",
-        help="tensorrt, networks with a builder and runners; or launch line and settings of "
-        "xdit, diffusers, sglang, vllm-omni or trtmc (default: tensorrt)",
-    )
-    parser.add_argument(
-        "--tensorrt-version",
-        default="",
-        action=Named,
-        help="of the TensorRT that will build it, such as 11.2.1.2 (default: the newest known)",
-    )
-    parser.add_argument(
-        "--multi-device-attention",
-        action="store_true",
-        help="attention reads keys where they lie: bf16 or fp16 on data-centre Blackwell",
-    )
-    parser.add_argument(
-        "--scales",
-        default="",
-        metavar="FILE",
-        help="largest activations, of python -m validate scales (default: the checkpoint's, or 16)",
-    )
-    parser.add_argument("--force", action="store_true", help="replace the folder, if there is one")
-    add_output(parser, file=False)
-    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -289,7 +248,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
         help="the machine: nvidia-smi topo -m, XML, a cluster ...; - reads what is piped in",
     )
     parser.add_argument("--detect", action="store_true", help="the machine this runs on")
-    _add_generation(parser)
+    add_generation(parser)
     parser.add_argument(
         "--nodes",
         type=hosts,
@@ -311,7 +270,8 @@ def _generation(text: str) -> int:
     return number
 
 
-def _add_generation(parser: argparse.ArgumentParser) -> None:
+def add_generation(parser: argparse.ArgumentParser) -> None:
+    """Add the generation of PCIe of a machine whose text does not say."""
     parser.add_argument(
         "--pcie-generation",
         type=_generation,
@@ -340,61 +300,3 @@ def add_checked_profile(parser: argparse.ArgumentParser) -> None:
         action=Named,
         help="a calibration, which is read and checked; nothing is priced",
     )
-
-
-def add_collectives(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``planner collectives``."""
-    add_machine(parser)
-    parser.add_argument(
-        "--gpus", type=whole, help="in all (default: 8, all of a machine's, or those of a log)"
-    )
-    parser.add_argument(
-        "--op",
-        action=Named,
-        help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "
-        "scatter or send_recv (default: all_reduce, or that of a log)",
-    )
-    parser.add_argument(
-        "--bytes",
-        action=Named,
-        help="a size, a range that doubles, low:high, or several with commas (default: 1KiB:1GiB, "
-        "or all of a log)",
-    )
-    parser.add_argument(
-        "--algorithm",
-        default="auto",
-        help="auto, NCCL's choice, or one by name, such as ring or nvls (default: auto)",
-    )
-    parser.add_argument(
-        "--launch",
-        action=Named,
-        help="who starts a call: graph, a CUDA graph that is replayed; stream, the host each time, "
-        "which small messages wait for (default: graph)",
-    )
-    add_profile(parser)
-    parser.add_argument(
-        "--compare",
-        action=Named,
-        metavar="LOG",
-        help="put an output of nccl-tests beside what is predicted; - reads what is piped in",
-    )
-    add_output(parser, (*FORMATS, "csv"))
-
-
-def add_models(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``planner models``."""
-    add_action(parser, "list", "show", "import")
-    parser.add_argument("name", nargs="?", help="a catalogue name, a config.json or a folder")
-    add_checked_profile(parser)
-    add_output(parser)
-
-
-def add_topology(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``planner topology``."""
-    add_action(parser, "list", "show", "import", "detect")
-    parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
-    parser.add_argument("--hardware", action=Named, help="kind of GPU, where the file does not say")
-    parser.add_argument("--nodes", type=whole, metavar="N", help="hosts, all alike (default: 1)")
-    _add_generation(parser)
-    add_checked_profile(parser)
-    add_output(parser, (*FORMATS, "html"))

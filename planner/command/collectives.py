@@ -1,0 +1,129 @@
+"""``planner collectives``: what collectives cost, or cost as a log of nccl-tests has it."""
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from planner.command.files import render
+from planner.command.options import (
+    DONE,
+    FORMATS,
+    Answer,
+    Command,
+    Named,
+    add_machine,
+    add_output,
+    add_profile,
+    piped,
+    whole,
+)
+from topology.base import InputError
+
+if TYPE_CHECKING:
+    from planner.request.subset import Subset
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    add_machine(parser)
+    parser.add_argument(
+        "--gpus", type=whole, help="in all (default: 8, all of a machine's, or those of a log)"
+    )
+    parser.add_argument(
+        "--op",
+        action=Named,
+        help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "
+        "scatter or send_recv (default: all_reduce, or that of a log)",
+    )
+    parser.add_argument(
+        "--bytes",
+        action=Named,
+        help="a size, a range that doubles, low:high, or several with commas (default: 1KiB:1GiB, "
+        "or all of a log)",
+    )
+    parser.add_argument(
+        "--algorithm",
+        default="auto",
+        help="auto, NCCL's choice, or one by name, such as ring or nvls (default: auto)",
+    )
+    parser.add_argument(
+        "--launch",
+        action=Named,
+        help="who starts a call: graph, a CUDA graph that is replayed; stream, the host each time, "
+        "which small messages wait for (default: graph)",
+    )
+    add_profile(parser)
+    parser.add_argument(
+        "--compare",
+        action=Named,
+        metavar="LOG",
+        help="put an output of nccl-tests beside what is predicted; - reads what is piped in",
+    )
+    add_output(parser, (*FORMATS, "csv"))
+
+
+def machine_of(options: argparse.Namespace) -> "Subset | None":
+    """Read the machine that is asked for; None for catalogue hardware.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or something is said of a machine that there is not.
+    """
+    from planner.request.request import told_of_nothing  # noqa: PLC0415
+    from planner.request.subset import read_machine  # noqa: PLC0415
+
+    if options.topology == options.compare == "-":
+        raise InputError("--topology and --compare: got - for both, wanted one file at least")
+    options.topology = piped(options.topology)
+    if options.topology or options.detect:
+        return read_machine(
+            options.topology,
+            detect=options.detect,
+            hardware=options.hardware or "",
+            pcie_generation=options.pcie_generation,
+            nodes=options.nodes,
+        )
+    if options.pcie_generation is not None:
+        raise told_of_nothing("pcie_generation", options.pcie_generation)
+    return None
+
+
+def _run(options: argparse.Namespace) -> Answer:
+    from planner import collectives  # noqa: PLC0415
+
+    subset = machine_of(options)
+    usual_gpus = 8 if subset is None else subset.gpus
+    table = collectives.table(
+        options.op or "all_reduce",
+        options.bytes or collectives.USUAL,
+        gpus=usual_gpus if options.gpus is None else options.gpus,
+        hardware=options.hardware or "h100-sxm",
+        nodes=options.nodes,
+        algorithm=options.algorithm,
+        launch=options.launch or "graph",
+        subset=subset,
+        profile=options.profile,
+        here=options.detect,
+    )
+    text = render(
+        options.format, table.to_dict, table=table.text, markdown=table.markdown, csv=table.csv
+    )
+    return text, DONE
+
+
+COMMAND: Final = Command(
+    help="what collectives cost",
+    text="Price a collective over a range of sizes, as a table of nccl-tests; or put the\n"
+    "output of nccl-tests beside what is predicted, and say why the two part.",
+    examples=(
+        (
+            "planner collectives --op all_to_all --gpus 8 --bytes 1MiB:1GiB",
+            "time, bandwidths, algorithm and protocol of each size",
+        ),
+        (
+            "planner collectives --compare all_reduce.log --hardware h100-sxm",
+            "measured and predicted times, a plot, and reasons",
+        ),
+    ),
+    add=_add,
+    run=_run,
+)

@@ -1,0 +1,56 @@
+"""``planner estimate``: one plan in full."""
+
+import argparse
+from typing import Final
+
+from planner.command.files import on_screen, render
+from planner.command.options import (
+    DONE,
+    Answer,
+    Command,
+    add_output,
+    add_plan,
+    add_request,
+    request_of,
+)
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    add_request(parser)
+    add_plan(parser)
+    add_output(parser)
+
+
+def _run(options: argparse.Namespace) -> Answer:
+    from planner.rendering import report  # noqa: PLC0415
+    from planner.search.search import launch_of, resolve, single_plan  # noqa: PLC0415
+
+    scenario = resolve(request_of(options))
+    estimate = single_plan(scenario, options.plan)
+    text = render(
+        options.format,
+        estimate.to_dict,
+        markdown=lambda: report.estimate_markdown(
+            scenario, estimate, launch_of(scenario, estimate)
+        ),
+        table=lambda: on_screen(report.estimate(scenario, estimate, launch_of(scenario, estimate))),
+    )
+    return text, DONE
+
+
+COMMAND: Final = Command(
+    help="one plan in full",
+    text="Price one plan: time by stage and by part, memory by part, and how to run it.",
+    examples=(
+        (
+            "planner estimate --model cosmos3 --gpus 8 --plan cfg2.ulysses4",
+            "its latency, and what it is made of",
+        ),
+        (
+            "planner estimate --model llama-3.1-8b --output-tokens 128 --format json",
+            "the same as data, on one GPU, where no plan needs to be named",
+        ),
+    ),
+    add=_add,
+    run=_run,
+)

@@ -1,0 +1,79 @@
+"""``planner recommend``: rank every way to split a model."""
+
+import argparse
+from typing import Final
+
+from planner.command.files import on_screen, render
+from planner.command.options import (
+    DONE,
+    NO,
+    Answer,
+    Command,
+    add_output,
+    add_request,
+    request_of,
+    whole,
+)
+
+TOP: Final = 8
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    add_request(parser)
+    parser.add_argument(
+        "--objective",
+        default="latency",
+        help="what the best plan has least or most of: latency, the least seconds a result; "
+        "throughput, the most results a second; memory, the fewest bytes on a GPU; cost, the "
+        "fewest GPU-seconds a result (default: latency)",
+    )
+    parser.add_argument(
+        "--at-most-gpus",
+        action="store_true",
+        dest="at_most_gpus",
+        help="--gpus is what there is, not what must be used: a plan of fewer GPUs comes first "
+        "where more of them gain less than 3 %%",
+    )
+    parser.add_argument(
+        "--top", type=whole, help=f"plans to print (default: {TOP}, and all of them in JSON)"
+    )
+    parser.add_argument("--rejected", action="store_true", help="print why plans were rejected")
+    add_output(parser)
+
+
+def _run(options: argparse.Namespace) -> Answer:
+    from planner.rendering import report  # noqa: PLC0415
+    from planner.search.search import find, resolve, shortened  # noqa: PLC0415
+
+    scenario = resolve(request_of(options))
+    answer = find(scenario)
+    code = DONE if answer.plans else NO
+    if options.top is not None:
+        answer = shortened(answer, options.top)
+    shown = shortened(answer, options.top or TOP)
+    text = render(
+        options.format,
+        answer.to_dict,
+        markdown=lambda: report.recommendation_markdown(scenario, shown, shown.launch),
+        table=lambda: on_screen(
+            report.recommendation(scenario, shown, shown.launch, rejected=options.rejected)
+        ),
+    )
+    return text, code
+
+
+COMMAND: Final = Command(
+    help="rank every way to split a model",
+    text="Try every plan that splits a model over the GPUs, and rank those that can run and\n"
+    "fit. Sizes that are left out are the model's usual ones.",
+    examples=(
+        ("planner recommend --model cosmos3 --gpus 8", "plans on 8 H100, fastest first"),
+        (
+            "planner recommend --model flux --gpus 8 --hardware l40s --at-most-gpus",
+            "fewer GPUs come first where more gain less than 3 % of the time",
+        ),
+    ),
+    exit_1="no plan can run",
+    add=_add,
+    run=_run,
+)

@@ -1,0 +1,96 @@
+"""``planner topology``: machines, of the catalogue and from files."""
+
+import argparse
+from typing import Final
+
+from planner.command.files import on_screen, render
+from planner.command.options import (
+    DONE,
+    FORMATS,
+    Answer,
+    Command,
+    Named,
+    add_action,
+    add_checked_profile,
+    add_generation,
+    add_output,
+    check_nameless,
+    piped,
+    whole,
+)
+from topology.base import InputError
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    add_action(parser, "list", "show", "import", "detect")
+    parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
+    parser.add_argument("--hardware", action=Named, help="kind of GPU, where the file does not say")
+    parser.add_argument("--nodes", type=whole, metavar="N", help="hosts, all alike (default: 1)")
+    add_generation(parser)
+    add_checked_profile(parser)
+    add_output(parser, (*FORMATS, "html"))
+
+
+def _run(options: argparse.Namespace) -> Answer:
+    from costmodels.tables import check_profile  # noqa: PLC0415
+    from topology.drawing import report  # noqa: PLC0415
+    from topology.readers.read import named  # noqa: PLC0415
+
+    check_profile(options.profile)
+    if options.action in ("list", "detect"):
+        check_nameless(options)
+    if options.action == "list":
+        return _list(options), DONE
+    machine = named(
+        None if options.name is None else piped(options.name),
+        here=options.action == "detect",
+        kind=options.hardware,
+        nodes=1 if options.nodes is None else options.nodes,
+        pcie_generation=options.pcie_generation,
+    )
+    text = render(
+        "json" if options.action == "import" else options.format,
+        machine.to_dict,
+        table=lambda: on_screen(report.report(machine)),
+        markdown=lambda: report.markdown(machine),
+        html=lambda: report.html(machine),
+    )
+    return text, DONE
+
+
+def _list(options: argparse.Namespace) -> str:
+    from topology.catalogue import all_hardware  # noqa: PLC0415
+    from topology.catalogue.listing import roster  # noqa: PLC0415
+    from topology.drawing.report import hardware_table  # noqa: PLC0415
+
+    for name in ("hardware", "nodes", "pcie_generation"):
+        value = getattr(options, name)
+        if value is not None:
+            raise InputError(f"topology list: got --{name.replace('_', '-')} {value}, wanted none")
+    if options.format == "html":
+        raise InputError("topology list: got --format html, wanted table, json or markdown")
+    hardware = list(all_hardware().values())
+    table = hardware_table(hardware)
+    return render(
+        options.format,
+        lambda: {"hardware": roster(hardware)},
+        table=lambda: on_screen([table]),
+        markdown=table.markdown,
+    )
+
+
+COMMAND: Final = Command(
+    help="machines: catalogue names and files",
+    text="list: the hardware that has a name (what --hardware takes).\n"
+    "show: a machine by that name or from a file: its links, what NCCL makes of them, what\n"
+    "was assumed, and what is worrying. Files are nvidia-smi topo -m, nvidia-smi -q -x, XML\n"
+    "of NCCL, a cluster in TOML, or JSON of this program; - reads what is piped in.\n"
+    "import: the same as JSON, a file that --topology takes.\n"
+    "detect: the machine this runs on.",
+    examples=(
+        ("planner topology list", "name, GPUs, memory, links and precisions of each"),
+        ("nvidia-smi topo -m | planner topology show - --hardware h100-sxm", "this machine"),
+    ),
+    add=_add,
+    run=_run,
+)
