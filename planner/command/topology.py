@@ -60,7 +60,6 @@ def _run(options: argparse.Namespace) -> Answer:
 
 def _list(options: argparse.Namespace) -> str:
     from topology.catalogue import all_hardware  # noqa: PLC0415
-    from topology.catalogue.listing import roster  # noqa: PLC0415
     from topology.drawing.report import hardware_table  # noqa: PLC0415
 
     for name in ("hardware", "nodes", "pcie_generation"):
@@ -73,7 +72,7 @@ def _list(options: argparse.Namespace) -> str:
     table = hardware_table(hardware)
     return render(
         options.format,
-        lambda: {"hardware": roster(hardware)},
+        lambda: {"hardware": [kind.to_dict() for kind in hardware]},
         table=lambda: on_screen([table]),
         markdown=table.markdown,
     )

@@ -60,6 +60,31 @@ class Hardware:
     exchange: Sourced | None = None
     exchange_across: Sourced | None = None
 
+    def to_dict(self) -> dict[str, object]:
+        """Describe the hardware as plain data.
+
+        >>> from topology.catalogue.tables import find_hardware
+        >>> entry = find_hardware("h100-sxm").to_dict()
+        >>> entry["gpus"], entry["link"], entry["precisions"]
+        (8, 'nvswitch', ['bf16', 'fp16', 'fp8', 'int8'])
+        """
+        return {
+            "name": self.name,
+            "gpus": self.gpus,
+            "domain": self.domain,
+            "device": self.device.name,
+            "architecture": self.device.architecture,
+            "memory_bytes": round(self.device.memory.value),
+            "memory_bandwidth_bytes_per_s": self.device.memory_bandwidth.value,
+            "link": self.link,
+            "link_bandwidth_bytes_per_s": self.link_bandwidth.value,
+            "peer_to_peer": self.peer_to_peer,
+            "nics": self.nics,
+            "nic_bandwidth_bytes_per_s": self.nic_bandwidth.value,
+            "network": self.network,
+            "precisions": [name for name, _ in self.device.peaks],
+        }
+
     def island(self, ranks: int, nodes: int = 0) -> int:
         """GPUs of a job of `ranks` that reach each other without a network.
 

@@ -1,11 +1,13 @@
-"""Which catalogue entry a GPU is, from how the driver or the PCI bus names it."""
+"""Which GPU or rented machine is meant, from how drivers, the PCI bus and people name it."""
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast, get_args
 
-from topology.base import CatalogueError
+from topology.base import CatalogueError, Sourced, read_choice, read_sourced
+from topology.catalogue.fabric import NetworkKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +87,62 @@ def _same_board(words: str, pattern: str) -> bool:
     """Keep laptop parts and sister models ("RTX 3090 Ti") from passing for the board itself."""
     others = {"ti", "super", "laptop", "mobile", "d", "max"}
     return not others & (set(words.split()) - set(pattern.split())) or "rtx pro" in pattern
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A type of machine by its name. total : bytes per second and direction of all NICs."""
+
+    name: str
+    network: NetworkKind
+    nics: int
+    total: Sourced
+
+
+def load_instances(text: str) -> tuple[Instance, ...]:
+    """Read types of machines from TOML `text`, one table for those with one kind of network.
+
+    Raises
+    ------
+    CatalogueError
+        If a network is unknown, or a number has no source.
+    """
+    return tuple(
+        _instance(name, entry, table)
+        for table in tomllib.loads(text).values()
+        for name, entry in table.items()
+        if name not in ("kind", "source", "network")
+    )
+
+
+def _instance(name: str, entry: Mapping[str, object], table: Mapping[str, object]) -> Instance:
+    network = read_choice(f"{name}.network", table.get("network"), get_args(NetworkKind))
+    return Instance(
+        name=name,
+        network=cast(NetworkKind, network),
+        nics=int(str(entry["nics"])),
+        total=read_sourced(f"{name}.total", entry["total"], "B/s", table),
+    )
+
+
+def named_instance(known: tuple[Instance, ...], text: str) -> Instance | None:
+    """Find the type of machine that a text names; None where it names none.
+
+    >>> table = load_instances('''
+    ... [aws]
+    ... kind = "datasheet"
+    ... source = "an example"
+    ... network = "efa"
+    ... "p4d.24xlarge" = { nics = 4, total = "50 GB/s" }
+    ... ''')
+    >>> named_instance(table, "NET/OFI Running on p4d.24xlarge platform").nics
+    4
+    >>> named_instance(table, "p4de.24xlarge") is None
+    True
+    """
+    lowered = text.lower()
+    near = [instance for instance in known if instance.name in lowered]
+    if not near:
+        return None
+    words = set(re.findall(r"[a-z0-9]+(?:[.-][a-z0-9]+)+", lowered))
+    return next((instance for instance in near if instance.name in words), None)

@@ -9,8 +9,7 @@ from topology.base import InputError, content, decoded, is_file, unknown
 from topology.catalogue.devices import Device, load_devices
 from topology.catalogue.hardware import Hardware, load_hardware
 from topology.catalogue.hardware_file import load_hardware_file
-from topology.catalogue.instances import Instance, load_instances
-from topology.catalogue.names import GpuName, load_names
+from topology.catalogue.names import GpuName, Instance, load_instances, load_names
 from topology.catalogue.rates import Rates, load_rates
 
 _LARGEST: Final = 2**20  # B, a file of hardware

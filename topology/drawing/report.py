@@ -1,11 +1,10 @@
 """A machine on the terminal, as Markdown and as a page: tree, bandwidth, NCCL's view, warnings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from topology.base import counted, format_bytes
 from topology.catalogue import Hardware, link_rates
-from topology.catalogue.listing import HEADERS, roster_rows
-from topology.drawing.matrices import SHOWN, Rows, link_rows, nccl_rows, nic_rows
 from topology.drawing.picture import svg
 from topology.drawing.table import (
     Line,
@@ -19,9 +18,16 @@ from topology.drawing.table import (
 )
 from topology.machine.flows import bisection_bandwidth
 from topology.machine.graph import Edge, Gpu, Machine, Nic
+from topology.machine.paths import gpudirect, nccl_bandwidth, nccl_peers, path_types
 
-CUT = f"the first {SHOWN}"
+Rows: TypeAlias = list[list[str]]  # the first row is the head
+SHOWN: Final = 16  # devices a side
+CUT: Final = f"the first {SHOWN}"
 """What stands below a table that has not room for all devices."""
+_HARDWARE: Final = [
+    "name", "GPUs", "device", "memory", "its GB/s", "links, GB/s", "NICs, GB/s", "precisions",
+]  # fmt: skip
+_SPOKEN: Final = {"nvswitch": "NVSwitch", "nvlink": "NVLink", "pcie": "PCIe"}
 
 
 def report(machine: Machine) -> list[str | Line | Table]:
@@ -70,9 +76,25 @@ def markdown(machine: Machine) -> str:
     return "\n".join(lines)
 
 
-def hardware_table(known: Sequence[Hardware]) -> Table:
+def hardware_table(hardware: Iterable[Hardware]) -> Table:
     """List hardware."""
-    return _table([list(HEADERS), *roster_rows(known)])
+    return _table([_HARDWARE, *map(_hardware_row, hardware)])
+
+
+def _hardware_row(hardware: Hardware) -> list[str]:
+    device = hardware.device
+    few = f" of {hardware.domain}" if hardware.domain != hardware.gpus else ""
+    staged = "" if hardware.peer_to_peer or hardware.link != "pcie" else " (host)"
+    return [
+        hardware.name,
+        str(hardware.gpus),
+        device.architecture,
+        format_bytes(device.memory.value),
+        _giga(device.memory_bandwidth.value),
+        f"{_SPOKEN[hardware.link]}{few}{staged}, {_giga(hardware.link_bandwidth.value)}",
+        f"{hardware.nics} x {_giga(hardware.nic_bandwidth.value)} {hardware.network}",
+        " ".join(name for name, _ in device.peaks),
+    ]
 
 
 def tables(machine: Machine) -> list[tuple[str, Table]]:
@@ -81,12 +103,12 @@ def tables(machine: Machine) -> list[tuple[str, Table]]:
     if len(machine.gpus) > 1:
         found += [
             ("Links: count, GB/s each way (? filled in)", link_rows(machine)),
-            ("NCCL: path, GB/s it expects (* staged)", nccl_rows(machine, link_rates().nccl)),
+            ("NCCL: path, GB/s it expects (* staged)", nccl_rows(machine)),
         ]
     if machine.gpus and any(not nic.virtual for nic in machine.nics):
         found.append(("GPU to NIC: NCCL path (+ GPUDirect)", nic_rows(machine)))
     if machine.nccl_graphs:
-        found.append(("Graphs NCCL chose, GB/s a channel", _search_rows(machine)))
+        found.append(("Graphs NCCL chose, GB/s a channel", _graph_rows(machine)))
     return [(title, _table(rows)) for title, rows in found]
 
 
@@ -105,6 +127,10 @@ def summary(machine: Machine) -> str:
 def _gigabytes(bandwidth: float) -> str:
     value = bandwidth / 10**9
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _giga(bandwidth: float) -> str:
+    return f"{bandwidth / 10**9:.4g}"
 
 
 def tree(machine: Machine) -> list[str]:
@@ -127,7 +153,7 @@ def tree(machine: Machine) -> list[str]:
     if cluster is not None and machine.hosts > 1:
         title = (
             f"{cluster.kind}: {cluster.nics} NICs a node of "
-            f"{cluster.nic_bandwidth.value / 10**9:.4g} GB/s on {cluster.rails} rails, "
+            f"{_giga(cluster.nic_bandwidth.value)} GB/s on {cluster.rails} rails, "
             f"oversubscription {cluster.oversubscription:g}"
         )
         branches.append((title, []))
@@ -165,7 +191,7 @@ def _device(device: Gpu | Nic | None, name: str) -> str:
         memory = f" {format_bytes(device.memory)}" if device.memory else ""
         return f"{name} {device.hardware or device.product or device.architecture}{memory}"
     if isinstance(device, Nic):
-        speed = f" {device.bandwidth.value / 10**9:.4g} GB/s" if device.bandwidth else ""
+        speed = f" {_giga(device.bandwidth.value)} GB/s" if device.bandwidth else ""
         return f"{name} {device.device}{speed}".rstrip()
     return name
 
@@ -173,7 +199,7 @@ def _device(device: Gpu | Nic | None, name: str) -> str:
 def _link(edge: Edge) -> str:
     if edge.kind != "pcie":
         return ""
-    return f" [PCIe {edge.generation} x{edge.count}, {edge.bandwidth.value / 10**9:.4g} GB/s]"
+    return f" [PCIe {edge.generation} x{edge.count}, {_giga(edge.bandwidth.value)} GB/s]"
 
 
 def _joined(machine: Machine, name: str) -> str:
@@ -184,20 +210,20 @@ def _joined(machine: Machine, name: str) -> str:
     return f"{len(edges)} GPUs, {links} links each, {speed:.4g} GB/s each way"
 
 
-def _search_rows(machine: Machine) -> Rows:
+def _graph_rows(machine: Machine) -> Rows:
     head = ["graph", "channels", "inside", "between", "path inside", "path between"]
     return [
         head,
         *(
             [
-                search.name,
-                str(search.channels),
-                f"{search.intra / 10**9:g}",
-                f"{search.inter / 10**9:g}",
-                search.type_intra,
-                search.type_inter,
+                graph.name,
+                str(graph.channels),
+                f"{graph.intra / 10**9:g}",
+                f"{graph.inter / 10**9:g}",
+                graph.type_intra,
+                graph.type_inter,
             ]
-            for search in machine.nccl_graphs
+            for graph in machine.nccl_graphs
         ),
     ]
 
@@ -205,3 +231,63 @@ def _search_rows(machine: Machine) -> Rows:
 def _table(rows: Rows) -> Table:
     head, *body = rows
     return Table(head=head, rows=body, align="<", head_in="bold")
+
+
+def link_rows(machine: Machine) -> Rows:
+    """Give kind, count and GB/s each way for every two GPUs; ``?`` marks what was filled in.
+
+    >>> from topology.catalogue import find_hardware
+    >>> from topology.machine.build import machine_of
+    >>> link_rows(machine_of(find_hardware("h100-nvl")))[1][:3]
+    ['GPU0', 'X', 'NV12? 300']
+    """
+    pairs = machine.pairs_by_ends
+
+    def cell(a: Gpu, b: Gpu) -> str:
+        pair = pairs.get((a.name, b.name))
+        if pair is None:
+            return "?"
+        return f"{pair.label}{'' if pair.read else '?'} {_giga(pair.bandwidth)}"
+
+    return _square(machine, cell)
+
+
+def nccl_rows(machine: Machine) -> Rows:
+    """Give NCCL's path type and GB/s for every two GPUs; ``*`` marks copies it would stage."""
+    types = path_types(machine)
+    speeds = nccl_bandwidth(machine, link_rates().nccl) if machine.edges else {}
+    peers = nccl_peers(machine)
+
+    def cell(a: Gpu, b: Gpu) -> str:
+        ends = a.name, b.name
+        if ends not in types:
+            return "?"
+        staged = "" if peers[ends].allowed else "*"
+        speed = f" {_giga(speeds[ends])}" if ends in speeds else ""
+        return f"{types[ends].name}{staged}{speed}"
+
+    return _square(machine, cell)
+
+
+def nic_rows(machine: Machine) -> Rows:
+    """Give NCCL's path type from each GPU to each real NIC; ``+`` marks GPUDirect."""
+    types = path_types(machine)
+    direct = gpudirect(machine)
+    nics = [nic for nic in machine.nics if not nic.virtual][:SHOWN]
+    rows = [["", *(nic.device or nic.name for nic in nics)]]
+    for gpu in machine.gpus[:SHOWN]:
+        cells = []
+        for nic in nics:
+            ends = gpu.name, nic.name
+            kind = types[ends].name if ends in types else "?"
+            cells.append(f"{kind}{'+' if direct[ends].allowed else ''}")
+        rows.append([gpu.name, *cells])
+    return rows
+
+
+def _square(machine: Machine, cell: Callable[[Gpu, Gpu], str]) -> Rows:
+    gpus = machine.gpus[:SHOWN]
+    return [
+        ["", *(gpu.name for gpu in gpus)],
+        *([a.name, *("X" if a is b else cell(a, b) for b in gpus)] for a in gpus),
+    ]
