@@ -10,7 +10,7 @@ import testmodels
 
 from planner.lowering import lower
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, document_of, networks, schedule_of
+from planner.tensorrt import Recipe, document_of, networks_of, schedule_of
 from planner.tensorrt.runner.run import Job, Limits
 from validate.reference.weights import Source
 
@@ -49,7 +49,7 @@ def setup(model, text, **changes):
     plan = parse_plan(text)
     work = testmodels.workload(model, batch=2, **changes)
     program = lower(model, work, plan)
-    made = networks(program, Recipe(compute="fp32"))
+    made = networks_of(program, Recipe(compute="fp32"))
     order = json.loads(json.dumps(schedule_of(made, program, work, plan)))
     documents = [json.loads(json.dumps(document_of(network))) for network in made]
     return Setup(order, documents, list(made), fake.World(), free_port())

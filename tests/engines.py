@@ -9,7 +9,7 @@ import testmodels
 from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan
-from planner.tensorrt import arrays_of, document_of, networks
+from planner.tensorrt import arrays_of, document_of, networks_of
 from planner.tensorrt.runner.build import Log, Options, logger
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.layers import Share
@@ -32,7 +32,7 @@ def written(model, text, recipe, **changes):
     work = testmodels.workload(model, batch=2, **{**alone, **changes})
     if any(objections(model, work, plan, plan.gpus)):
         pytest.skip("illegal for this model")
-    return networks(lower(model, work, plan), recipe)
+    return networks_of(lower(model, work, plan), recipe)
 
 
 def share(network, rank=0, weights=None):

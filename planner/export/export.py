@@ -1,17 +1,79 @@
 """``planner export``: a plan of a model as a folder, for one backend."""
 
 import json
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
 
 from planner.export.engines import TITLES, engine_folder
 from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
-from planner.export.written import Written
 from planner.request.request import Request
 from planner.search.search import resolve, single_plan
-from topology.base import InputError, unknown
+from topology.base import InputError, format_bytes, format_seconds, unknown
+from topology.drawing.table import Table
 
 BACKENDS: Final = ("tensorrt", *TITLES)
+ABOUT: Final = ("backend", "model", "plan", "gpus", "hardware", "precision")
+"""What the folder is of, as its ``plan.json`` has it."""
+EXPECTED: Final = ("runtime", "latency_s", "step_s", "memory_bytes")
+"""What is expected of it, and of which runtime."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedFolder:
+    """A folder on disk.
+
+    sizes : bytes of each file by its path within the folder. document : its ``plan.json``.
+    """
+
+    folder: Path
+    sizes: Mapping[str, int]
+    document: Mapping[str, object]
+
+    @property
+    def waits(self) -> float:
+        """Seconds that a step waits for the host without a CUDA graph."""
+        enqueue = cast("Mapping[str, float]", self.document.get("enqueue", {}))
+        return enqueue.get("exposed_s_a_step", 0.0)
+
+    def line(self) -> str:
+        """Say in one line what the folder holds."""
+        size = format_bytes(sum(self.sizes.values()))
+        line = f"{self.folder}: {len(self.sizes)} files, {size}; see README.md"
+        if not self.waits:
+            return line
+        return (
+            f"{line}; without a CUDA graph a step waits {format_seconds(self.waits)} for the host"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the folder as data."""
+        expected = cast("Mapping[str, object]", self.document["expected"])
+        return {
+            "folder": str(self.folder),
+            **{name: self.document[name] for name in ABOUT},
+            **{name: expected[name] for name in EXPECTED},
+            "without_graph_s_a_step": self.waits,
+            "total_bytes": sum(self.sizes.values()),
+            "files": [{"path": path, "bytes": size} for path, size in sorted(self.sizes.items())],
+        }
+
+    def markdown(self) -> str:
+        """Say for a document what the folder holds."""
+        expected = cast("Mapping[str, float]", self.document["expected"])
+        summary = (
+            f"**{' · '.join(str(self.document[name]) for name in ABOUT[1:3])}** on "
+            f"{self.document['gpus']} x {self.document['hardware']}, "
+            f"{self.document['precision']}, {expected['runtime']}; expected: "
+            f"{format_seconds(expected['latency_s'])} a request, "
+            f"{format_seconds(expected['step_s'])} a step, "
+            f"{format_bytes(expected['memory_bytes'])} on the fullest GPU"
+        )
+        rows = [[f"`{path}`", f"{size:,}"] for path, size in sorted(self.sizes.items())]
+        table = Table(head=["file", "bytes"], rows=rows)
+        return f"{self.line()}\n\n{summary}\n\n{table.markdown()}"
 
 
 def files(
@@ -39,23 +101,25 @@ def files(
     """
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
-    if multi_device and backend != "tensorrt":
-        raise InputError(f"--multi-device-attention: got --backend {backend}, wanted tensorrt")
-    if version and backend != "tensorrt":
-        raise InputError(f"--tensorrt-version: got --backend {backend}, wanted tensorrt")
+    options = {
+        "--multi-device-attention": multi_device,
+        "--tensorrt-version": version,
+        "--scales": scales,
+    }
+    for option, value in options.items():
+        if value and backend != "tensorrt":
+            raise InputError(f"{option}: got --backend {backend}, wanted tensorrt")
     if backend == "tensorrt" and request.runtime != backend:
         raise InputError(f"runtime: got {request.runtime}, wanted tensorrt, as --backend has it")
     if backend in TITLES and request.engine not in ("", backend):
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
-    if scales and backend != "tensorrt":
-        raise InputError(f"--scales: got --backend {backend}, wanted tensorrt")
     scenario = resolve(request)
-    found = single_plan(scenario, plan)
+    estimate = single_plan(scenario, plan)
     if backend == "tensorrt":
         return tensorrt_folder(
-            scenario, found, version=version, multi_device=multi_device, scales=scales
+            scenario, estimate, version=version, multi_device=multi_device, scales=scales
         )
-    return engine_folder(scenario, found, backend)
+    return engine_folder(scenario, estimate, backend)
 
 
 def export(  # noqa: PLR0913  # as the command has options
@@ -68,7 +132,7 @@ def export(  # noqa: PLR0913  # as the command has options
     version: str = "",
     multi_device: bool = False,
     scales: str = "",
-) -> Written:
+) -> ExportedFolder:
     """Write the folder.
 
     Returns
@@ -80,9 +144,11 @@ def export(  # noqa: PLR0913  # as the command has options
     InputError
         As in `files`; and if the folder exists (`force` replaces it whole) or cannot be written.
     """
-    found = files(request, plan, backend, version=version, multi_device=multi_device, scales=scales)
-    return Written(
-        folder=write_folder(found, output, force=force),
-        sizes={path: len(contents) for path, contents in found.items()},
-        document=json.loads(found["plan.json"]),
+    contents = files(
+        request, plan, backend, version=version, multi_device=multi_device, scales=scales
+    )
+    return ExportedFolder(
+        folder=write_folder(contents, output, force=force),
+        sizes={path: len(content) for path, content in contents.items()},
+        document=json.loads(contents["plan.json"]),
     )

@@ -35,7 +35,7 @@ from planner.tensorrt import (
     document_of,
     engine_size,
     enqueue,
-    networks,
+    networks_of,
     schedule_of,
 )
 from planner.tensorrt.runner.harness import digest_of
@@ -47,7 +47,7 @@ COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 
 def tensorrt_folder(
     scenario: Scenario,
-    found: PlanEstimate,
+    estimate: PlanEstimate,
     *,
     version: str = "",
     multi_device: bool = False,
@@ -58,7 +58,7 @@ def tensorrt_folder(
 
     Parameters
     ----------
-    found : the plan, priced; the folder says what to expect.
+    estimate : of the plan; the folder says what to expect.
     version : of TensorRT, the newest known where left out.
     multi_device : attention over keys that stay on their ranks, in place of AllGather-KV.
     compute : type of activations; what the precision asks for where left out.
@@ -71,10 +71,10 @@ def tensorrt_folder(
     IllegalPlanError
         If TensorRT cannot run the plan, saying why.
     """
-    plan, precision = found.plan, scenario.workload.precision
+    plan, precision = estimate.plan, scenario.workload.precision
     refuse_barred(scenario, plan, version)
     if multi_device:
-        _refuse_spread(scenario, plan, compute or COMPUTE.get(precision, "bf16"), version)
+        _refuse_multi_device(scenario, plan, compute or COMPUTE.get(precision, "bf16"), version)
     workload = one_token(scenario.workload)
     recipe = Recipe(
         compute=compute or COMPUTE.get(precision, "bf16"),
@@ -83,25 +83,25 @@ def tensorrt_folder(
         reaches=read_scales(scales, scenario.model.name) if scales else {},
     )
     program = lower(scenario.model, workload, plan)
-    written = networks(program, recipe)
+    networks = networks_of(program, recipe)
     if scales:
-        check_scales(scales, written, precision)
-    if multi_device and not spread(written):
+        check_scales(scales, networks, precision)
+    if multi_device and not is_multi_device(networks):
         raise IllegalPlanError(
             f"plan {plan}: no attention can read keys on several devices; wanted allgather_kv "
             "beside none of tp, ulysses, ring and pp, and rows that divide"
         )
-    order = schedule_of(written, program, workload, plan)
-    document = plan_document(scenario, found, written, order)
-    return {**_files(written), **_around(document, written)}
+    order = schedule_of(networks, program, workload, plan)
+    document = plan_document(scenario, estimate, networks, order)
+    return {**_files(networks), **_around(document, networks)}
 
 
-def spread(written: Sequence[Network]) -> bool:
+def is_multi_device(networks: Sequence[Network]) -> bool:
     """Whether an attention of the networks reads keys that lie on other ranks."""
-    return any("attention allgather_kv" in counts(one) for one in written)
+    return any("attention allgather_kv" in counts(network) for network in networks)
 
 
-def _refuse_spread(scenario: Scenario, plan: Plan, compute: Dtype, version: str) -> None:
+def _refuse_multi_device(scenario: Scenario, plan: Plan, compute: Dtype, version: str) -> None:
     """Refuse attention over several devices where the GPU, the type or TensorRT has none."""
     known, hardware = allowed(), scenario.deployment.hardware
     runs = read_version(version) if version else known.newest
@@ -126,13 +126,13 @@ def one_token(workload: Workload) -> Workload:
 
 def plan_document(
     scenario: Scenario,
-    found: PlanEstimate,
-    written: Sequence[Network],
+    estimate: PlanEstimate,
+    networks: Sequence[Network],
     order: Mapping[str, object],
 ) -> dict[str, object]:
     """Return ``plan.json``: who runs what, in which order, and what to expect of it."""
-    model, plan = scenario.model, found.plan
-    devices = _devices(scenario, found)
+    model, plan = scenario.model, estimate.plan
+    devices = _devices(scenario, estimate)
     ranks = cast("list[dict[str, object]]", order["ranks"])
     for rank, (host, device) in zip(ranks, devices, strict=True):
         rank |= {"host": host, "device": device}
@@ -143,32 +143,32 @@ def plan_document(
         "family": model.family,
         "plan": str(plan),
         "gpus": plan.gpus,
-        "hardware": found.hardware,
-        "precision": found.precision,
+        "hardware": estimate.hardware,
+        "precision": estimate.precision,
         "request": asdict(scenario.request),
         "devices": [device for _, device in devices],
-        "engines": [_engine(network, order) for network in written],
+        "engines": [_engine(network, order) for network in networks],
         **order,
-        "multi_device_attention": spread(written),
-        "buffer_bytes": buffer_bytes(written, order),
-        "needs": needs(written),
+        "multi_device_attention": is_multi_device(networks),
+        "buffer_bytes": buffer_bytes(networks, order),
+        "needs": needs(networks),
         "excluded": list(allowed().excluded),
-        "enqueue": _enqueue(found, order),
+        "enqueue": _enqueue(estimate, order),
         "checkpoint": checkpoint_of(model),
-        "expected": found.to_dict(),
+        "expected": estimate.to_dict(),
         "cautions": [
             *cautions(model, plan),
             *_turns(model),
-            *_twice(found, written),
-            *_assumed(written),
+            *_twice(estimate, networks),
+            *_assumed(networks),
         ],
     }
-    digest = digest_of(document, [document_of(network) for network in written])
+    digest = digest_of(document, [document_of(network) for network in networks])
     return {**document, "digest": digest}
 
 
 def _turns(model: Model) -> Iterator[str]:
-    """Say that a model whose transformers take turns over the steps is written down once."""
+    """Say that a model whose transformers take turns over the steps is networks down once."""
     if model.transformers > 1:
         yield (
             f"{model.transformers} transformers of one make take turns over the steps, and every "
@@ -176,19 +176,20 @@ def _turns(model: Model) -> Iterator[str]:
         )
 
 
-def _twice(found: PlanEstimate, written: Sequence[Network]) -> Iterator[str]:
+def _twice(estimate: PlanEstimate, networks: Sequence[Network]) -> Iterator[str]:
     """Say how much more a GPU holds where engines have weights in common."""
-    again = again_bytes(written)
+    again = again_bytes(networks)
     if again:
         yield (
             f"prefill and decode are engines with their own weights: {format_bytes(again)} more on "
-            f"a GPU than is expected of the plan, {format_bytes(found.memory_bytes + again)} in all"
+            "a GPU than is expected of the plan, "
+            f"{format_bytes(estimate.memory_bytes + again)} in all"
         )
 
 
-def _assumed(written: Sequence[Network]) -> Iterator[str]:
+def _assumed(networks: Sequence[Network]) -> Iterator[str]:
     """Say how many products round activations by a scale that nobody has measured."""
-    count = len(unmeasured(written)[0])
+    count = len(unmeasured(networks)[0])
     if count:
         yield (
             f"{count} products in fewer bits take activations to be {REACH:g} at most, where the "
@@ -196,39 +197,41 @@ def _assumed(written: Sequence[Network]) -> Iterator[str]:
         )
 
 
-def _enqueue(found: PlanEstimate, order: Mapping[str, object]) -> dict[str, object]:
+def _enqueue(estimate: PlanEstimate, order: Mapping[str, object]) -> dict[str, object]:
     """Say what starting engines one by one costs a step, which the prediction leaves out."""
-    said = enqueue(order, Seconds(found.step_s), allowed())
+    calls = enqueue(order, Seconds(estimate.step_s), allowed())
     return {
-        "calls_a_step": said.calls,
-        "host_s_a_step": said.host,
-        "exposed_s_a_step": said.exposed,
+        "calls_a_step": calls.calls,
+        "host_s_a_step": calls.host,
+        "exposed_s_a_step": calls.exposed,
         "expected_assumes": "a CUDA graph that is replayed: no launch is in its breakdown",
     }
 
 
-def needs(written: Sequence[Network]) -> dict[str, str]:
+def needs(networks: Sequence[Network]) -> dict[str, str]:
     """Return the oldest TensorRT and NCCL that have the networks' collectives."""
     known = allowed()
     used = {
         str(layer.attributes["operation"])
-        for network in written
+        for network in networks
         for layer in network.of("collective")
     }
     since = [known.since[name] for name in used]
-    tensorrt = max([*since, known.attention_since] if spread(written) else since or [known.first])
+    tensorrt = max(
+        [*since, known.attention_since] if is_multi_device(networks) else since or [known.first]
+    )
     nccl = known.nccl_all_to_all if "all_to_all" in used else known.nccl
     shown = {"tensorrt": tensorrt, "nccl": nccl} if used else {"tensorrt": tensorrt}
     return {name: dotted(version) for name, version in shown.items()}
 
 
-def _devices(scenario: Scenario, found: PlanEstimate) -> list[tuple[int, int]]:
+def _devices(scenario: Scenario, estimate: PlanEstimate) -> list[tuple[int, int]]:
     """Host and GPU of every rank: where the plan was seated, else in order."""
-    if found.placement is not None:
-        each = found.plan.gpus // found.placement.hosts
-        return [(rank // each, device) for rank, device in enumerate(found.placement.devices)]
-    each = min(found.plan.gpus, scenario.deployment.hardware.gpus)
-    return [(rank // each, rank % each) for rank in range(found.plan.gpus)]
+    if estimate.placement is not None:
+        each = estimate.plan.gpus // estimate.placement.hosts
+        return [(rank // each, device) for rank, device in enumerate(estimate.placement.devices)]
+    each = min(estimate.plan.gpus, scenario.deployment.hardware.gpus)
+    return [(rank // each, rank % each) for rank in range(estimate.plan.gpus)]
 
 
 def _engine(network: Network, order: Mapping[str, object]) -> dict[str, object]:
@@ -257,9 +260,9 @@ def engine_files(network: Network) -> list[str]:
     return [f"{network.name}.rank{rank}.engine" for rank in range(network.ranks)]
 
 
-def _files(written: Sequence[Network]) -> dict[str, bytes]:
+def _files(networks: Sequence[Network]) -> dict[str, bytes]:
     found = {}
-    for network in written:
+    for network in networks:
         found[f"networks/{network.name}.json"] = _json(document_of(network))
         constants = io.BytesIO()
         np.savez(constants, allow_pickle=False, **network.constants)
@@ -270,13 +273,13 @@ def _files(written: Sequence[Network]) -> dict[str, bytes]:
     return found
 
 
-def _around(document: Mapping[str, object], written: Sequence[Network]) -> dict[str, bytes]:
+def _around(document: Mapping[str, object], networks: Sequence[Network]) -> dict[str, bytes]:
     return {
         "plan.json": _json(document),
         "README.md": readme(document).encode(),
         **{f"runner/{name}": source for name, source in runner().items()},
         **{f"cpp/{name}": source for name, source in cpp().items()},
-        "cpp/schedule.txt": cpp_schedule(document, written).encode(),
+        "cpp/schedule.txt": cpp_schedule(document, networks).encode(),
     }
 
 

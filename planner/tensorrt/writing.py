@@ -87,7 +87,7 @@ class _Writing:
     outputs: dict[str, Value] = field(default_factory=dict)
 
 
-def networks(program: Program, recipe: Recipe) -> tuple[Network, ...]:
+def networks_of(program: Program, recipe: Recipe) -> tuple[Network, ...]:
     """Write down every network of a program, in the order in which they first run.
 
     Raises

@@ -17,7 +17,7 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.search import resolve
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, networks, schedule_of
+from planner.tensorrt import Recipe, networks_of, schedule_of
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, numbered
 from planner.tensorrt.runner.errors import InputError
 from planner.tensorrt.runner.weights import drawn, sizes
@@ -60,7 +60,7 @@ def wanted(model, plan="single"):
     """Every weight of the networks with its layer, and every place of a bias or norm."""
     scenario = resolve(Request(model=model))
     program = lower(scenario.model, scenario.workload, parse_plan(plan))
-    for network in networks(program, Recipe()):
+    for network in networks_of(program, Recipe()):
         for layer in (*network.layers, *network.unused):
             if layer.kind == "weight":
                 yield "weight", layer.attributes
@@ -205,7 +205,7 @@ def test_a_model_out_of_a_checkpoint_is_the_model(model, text):
     """What the unsplit model gives on weights drawn by name, networks give on tensors of them."""
     tiny, workload, plan = small(model, text)
     program = lower(tiny, workload, plan)
-    made = networks(program, Recipe(compute="fp32"))
+    made = networks_of(program, Recipe(compute="fp32"))
     known = checkpoint_of(tiny)
     given = made_up(made, known)
     weights = from_checkpoint(contents("a", safetensors(given)), known["weights"])
@@ -220,7 +220,7 @@ def test_a_model_out_of_a_checkpoint_is_the_model(model, text):
 
 def test_a_tensor_that_is_no_pair_is_refused():
     tiny, workload, plan = small("mochi-1", "single")
-    made = networks(lower(tiny, workload, plan), Recipe())
+    made = networks_of(lower(tiny, workload, plan), Recipe())
     known = checkpoint_of(tiny)
     given = made_up(made, known)
     key = "transformer_blocks.0.ff.net.0.proj.weight"

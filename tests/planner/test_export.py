@@ -24,7 +24,7 @@ from planner.lowering import lower
 from planner.request.request import Request
 from planner.search.search import price, resolve
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, enqueue, networks
+from planner.tensorrt import Recipe, enqueue, networks_of
 from topology.base import IllegalPlanError, InputError, format_bytes
 from validate.reference import shrink
 

@@ -19,7 +19,7 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.search import resolve
 from planner.strategies import parse_plan
-from planner.tensorrt import Network, Recipe, arrays_of, counts, document_of, networks
+from planner.tensorrt import Network, Recipe, arrays_of, counts, document_of, networks_of
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import Log, Options, build, logger
 from planner.tensorrt.runner.errors import RunError
@@ -115,7 +115,7 @@ def test_weights_of_fewer_bits_stay_so_in_the_engine(precision, share_of_bf16):
     for name in ("bf16", precision):
         work = replace(scenario.workload, precision=name)
         program = lower(scenario.model, work, parse_plan("single"))
-        network = networks(program, Recipe(layers=1, precision=name))[0]
+        network = networks_of(program, Recipe(layers=1, precision=name))[0]
         sizes[name] = len(build(TRT, share(network, weights=filler()), FAST).plan)
         held = held or sum(prod(one.outputs[0].shape) for one in network.of("weight"))
 
@@ -179,14 +179,14 @@ from planner.strategies import parse_plan
 from planner.request.request import Request
 from planner.search.search import resolve
 from planner.tensorrt import arrays_of, counts, document_of
-from planner.tensorrt import Recipe, networks
+from planner.tensorrt import Recipe, networks_of
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.layers import Share
 
 began = time.process_time()
 scenario = resolve(Request(model="flux.1-dev", gpus=8))
 program = lower(scenario.model, scenario.workload, parse_plan("ulysses8"))
-network = networks(program, Recipe())[0]
+network = networks_of(program, Recipe())[0]
 _, empty = fresh()
 share = Share(document=document_of(network), arrays=arrays_of(network), weights=None)
 kept = assemble(TRT, empty, share)

@@ -14,7 +14,15 @@ from costmodels.program.ops import Collective, Loop, Matmul, Part, Tensor, Weigh
 from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan
-from planner.tensorrt import Network, Recipe, arrays_of, counts, document_of, networks, schedule_of
+from planner.tensorrt import (
+    Network,
+    Recipe,
+    arrays_of,
+    counts,
+    document_of,
+    networks_of,
+    schedule_of,
+)
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Value
 from planner.tensorrt.products import product
@@ -54,7 +62,7 @@ def legal(model, work, plan):
 def error(model, work, text, recipe):
     plan = parse_plan(text)
     program = lower(model, work, plan)
-    made = networks(program, recipe)
+    made = networks_of(program, recipe)
     order = schedule_of(made, program, work, plan)
     plain = replace(work, wide_collectives=False, scattered_inputs=False)
     whole = run_plan(model, plain, parse_plan("single"))[0]
@@ -86,7 +94,7 @@ def test_variants_of_collectives_change_no_result(text):
 @pytest.mark.parametrize("model", [testmodels.flux, testmodels.wan], ids=lambda one: one.name)
 def test_attention_on_several_devices_stands_for_the_gather(model):
     recipe = Recipe(compute="fp32", multi_device=True)
-    made = networks(lower(model, request(model), parse_plan("allgather_kv4")), recipe)
+    made = networks_of(lower(model, request(model), parse_plan("allgather_kv4")), recipe)
 
     assert error(model, request(model), "allgather_kv4", recipe) < 1e-6
     found = counts(made[0])
@@ -129,7 +137,7 @@ def test_collectives_are_the_program_s_in_count_and_bytes(model, text):
     if "denoise" in stages:
         stages["forward"] = stages["denoise"][0].body
 
-    for network in networks(program, Recipe()):
+    for network in networks_of(program, Recipe()):
         if network.name == "combine":
             continue
         whole = replace(network, layers=(*network.layers, *network.unused))
@@ -152,7 +160,7 @@ def moved(network):
 def test_only_what_nobody_reads_is_left_out():
     for text, dropped in (("tp2", 2), ("ulysses2", 0)):
         program = lower(testmodels.cosmos3, request(testmodels.cosmos3), parse_plan(text))
-        tower, forward, _ = networks(program, Recipe())
+        tower, forward, _ = networks_of(program, Recipe())
         left = [layer for layer in tower.unused if layer.kind == "collective"]
         assert len(left) == dropped  # of the last layer, whose keys and values alone are kept
         assert not [layer for layer in forward.unused if layer.kind == "collective"]
@@ -165,7 +173,7 @@ def test_only_what_nobody_reads_is_left_out():
 )  # fmt: skip
 def test_context_parallel_ranks_share_one_engine(text, shared):
     """Weights cut over ranks, or collectives that name ranks, make an engine a rank's own."""
-    made = networks(lower(testmodels.flux, request(testmodels.flux), parse_plan(text)), Recipe())
+    made = networks_of(lower(testmodels.flux, request(testmodels.flux), parse_plan(text)), Recipe())
 
     assert made[0].shared == shared
 
@@ -174,7 +182,7 @@ def test_guidance_branches_have_communicators_of_their_own():
     plan = parse_plan("cfg2.ulysses2")
     work = request(testmodels.flux)
     program = lower(testmodels.flux, work, plan)
-    made = networks(program, Recipe())
+    made = networks_of(program, Recipe())
 
     found = schedule_of(made, program, work, plan)["communicators"]
 
@@ -187,12 +195,12 @@ def test_plans_that_need_messages_between_two_ranks_are_refused(text):
     program = lower(testmodels.wan, request(testmodels.wan), parse_plan(text))
 
     with pytest.raises(IllegalPlanError, match="needs point-to-point messages"):
-        networks(program, Recipe())
+        networks_of(program, Recipe())
 
 
 def test_fewer_layers_make_a_smaller_network_of_the_same_kind():
     program = lower(testmodels.flux, request(testmodels.flux), parse_plan("ulysses2"))
-    one, all_layers = (networks(program, Recipe(layers=count))[0] for count in (1, 0))
+    one, all_layers = (networks_of(program, Recipe(layers=count))[0] for count in (1, 0))
 
     assert len(one.of("attention")) == 2  # a layer of each block
     assert len(all_layers.of("attention")) == 4

@@ -15,7 +15,7 @@ from engineruns import Quiet, Setup, free_port, job, place, setup
 
 from planner.lowering import lower
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, document_of, networks, schedule_of
+from planner.tensorrt import Recipe, document_of, networks_of, schedule_of
 from planner.tensorrt.runner import connections, processes
 from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.errors import InputError, LateError, RunError

@@ -11,7 +11,7 @@ from planner.models import read_model
 from planner.request.request import Request
 from planner.search.plans import objections, plans
 from planner.search.search import resolve
-from planner.tensorrt import Recipe, document_of, networks
+from planner.tensorrt import Recipe, document_of, networks_of
 from planner.tensorrt.runner.build import build
 from validate.reference import shrink
 
@@ -41,7 +41,8 @@ def build_all(found, precision="bf16"):
     done = set()
     for model, work, plan in found:
         small, shrunk = shrink(model, work, plan)
-        for network in networks(lower(small, shrunk, plan), Recipe(layers=1, precision=precision)):
+        recipe = Recipe(layers=1, precision=precision)
+        for network in networks_of(lower(small, shrunk, plan), recipe):
             what = json.dumps(document_of(network), sort_keys=True)
             if what not in done:
                 assert build(TRT, share(network), FAST).plan, f"{plan}: {network.name}"

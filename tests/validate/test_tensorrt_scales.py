@@ -11,7 +11,7 @@ from planner.command.cli import main
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, networks, schedule_of
+from planner.tensorrt import Recipe, networks_of, schedule_of
 from planner.tensorrt.runner.harness import Source
 from planner.tensorrt.runner.weights import drawn, learned_drawn, named
 from validate.__main__ import main as validate_main
@@ -38,7 +38,7 @@ def outs(model, text, recipe, found, **changes):
     plan = parse_plan(text)
     work = testmodels.workload(model, steps=1, **changes)
     program = lower(model, work, plan)
-    made = networks(program, recipe)
+    made = networks_of(program, recipe)
     return run_networks(made, schedule_of(made, program, work, plan), found)
 
 
@@ -76,7 +76,7 @@ def test_every_product_is_measured_with_norms_and_biases():
     program = lower(model, replace(work, precision="fp8"), Plan())
     reaches = [
         named(one.attributes["weight"], one.attributes["layer"])
-        for network in networks(program, Recipe(precision="fp8"))
+        for network in networks_of(program, Recipe(precision="fp8"))
         for one in network.of("reach")
     ]
 

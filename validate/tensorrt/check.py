@@ -27,7 +27,7 @@ from planner.tensorrt import (
     counts,
     document_of,
     enqueue,
-    networks,
+    networks_of,
     schedule_of,
 )
 from planner.tensorrt.runner import harness
@@ -199,7 +199,7 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
 
 def _written(small: Subject, recipe: Recipe) -> tuple[tuple[Network, ...], dict[str, object]]:
     program = lower(small.model, small.workload, small.plan)
-    made = networks(program, recipe)
+    made = networks_of(program, recipe)
     return made, schedule_of(made, program, small.workload, small.plan)
 
 
@@ -265,7 +265,7 @@ def predicted(subject: Subject, profile: str) -> float:
     if subject.case.mode == "graph":
         return step
     program = lower(subject.model, subject.workload, subject.plan)
-    made = networks(program, Recipe(precision=subject.case.precision))
+    made = networks_of(program, Recipe(precision=subject.case.precision))
     order = schedule_of(made, program, subject.workload, subject.plan)
     return step + enqueue(order, Seconds(step), allowed()).exposed
 

@@ -11,7 +11,7 @@ from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.tensorrt import Network, Recipe, arrays_of, document_of, networks, schedule_of
+from planner.tensorrt import Network, Recipe, arrays_of, document_of, networks_of, schedule_of
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.formats import Floats
 from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn, named
@@ -141,7 +141,7 @@ def largest_activations(
     """Run the unsplit model; return the largest activation by a weight's name and layer."""
     work = replace(one_token(workload), precision="bf16")
     program = lower(model, work, Plan())
-    made = networks(program, Recipe(compute="fp32"))
+    made = networks_of(program, Recipe(compute="fp32"))
     weights, found = _weights(made), dict[str, float]()
 
     def watch(layer: Layer, inputs: Sequence[Array]) -> None:
