@@ -27,31 +27,31 @@ def scales(argv: list[str]) -> None:
     InputError
         If a name, size or file cannot be right.
     """
-    said = _parser().parse_args(argv)
-    place(said.output)
-    model = read_model(said.model)
-    sizes = {name.replace("-", "_"): getattr(said, name.replace("-", "_")) for name in SIZES}
+    options = _parser().parse_args(argv)
+    place(options.output)
+    model = read_model(options.model)
+    sizes = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in SIZES}
     stage: Stage = "denoise" if model.kind == "diffusion" else "prefill"
-    subject = look_up(Case(model=said.model, batch=said.batch, stage=stage, **sizes))
+    subject = look_up(Case(model=options.model, batch=options.batch, stage=stage, **sizes))
     try:
-        known = {"model": model.name, "checkpoint": checkpoint_of(model)}
-        found = largest_activations(
+        identity = {"model": model.name, "checkpoint": checkpoint_of(model)}
+        largest = largest_activations(
             subject.model,
             subject.workload,
-            weights_from(said.weights, known),
-            given_from(Path(said.inputs)),
+            weights_from(options.weights, identity),
+            given_from(Path(options.inputs)),
         )
     except RunError as error:
         raise InputError(str(error)) from None
     document = {
         "schema": SCHEMA,
         "model": model.name,
-        "weights": said.weights,
-        "inputs": said.inputs,
+        "weights": options.weights,
+        "inputs": options.inputs,
         "sizes": {name: size for name, size in sizes.items() if size},
-        "largest": found,
+        "largest": largest,
     }
-    write(json.dumps(document, indent=1, allow_nan=False), said.output)
+    write(json.dumps(document, indent=1, allow_nan=False), options.output)
 
 
 def _parser() -> argparse.ArgumentParser:

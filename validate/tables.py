@@ -52,16 +52,16 @@ def install(path: str) -> Path:
     profile, folder = read_profile(path), profile_folder()
     if path in shipped_profiles():
         raise InputError(f"{path}: ships already, wanted a file")
-    for other in own_files():
-        if _same(other, profile):
-            raise InputError(f"{path}: is there already, as {other}")
+    for installed in own_files():
+        if _same(installed, profile):
+            raise InputError(f"{path}: is there already, as {installed}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
     numbers = ("" if number == 1 else f"-{number}" for number in count(1))
     free = (folder / f"{profile.name}{number}.toml" for number in numbers)
-    target = next(one for one in free if not one.exists())
+    target = next(name for name in free if not name.exists())
     write_new(target, profile_text(path))
     return target
 

@@ -137,8 +137,8 @@ def groups(figures: Iterable[PlanFigure]) -> dict[str, list[float]]:
 def _error(figure: PlanFigure, single: Mapping[tuple[str, str], PlanFigure]) -> float:
     if figure.part != "speedup":
         return figure.predicted / figure.seconds - 1
-    one = single[_series(figure)]
-    return one.predicted / figure.predicted / (one.seconds / figure.seconds) - 1
+    alone = single[_series(figure)]
+    return alone.predicted / figure.predicted / (alone.seconds / figure.seconds) - 1
 
 
 def _series(figure: PlanFigure) -> tuple[str, str]:

@@ -62,8 +62,8 @@ def groups(texts: Texts) -> Groups:
         **kernels.groups(kernels.read_figures(texts.kernels, all_devices())),
     }
     for words, text in named.items():
-        found = plans.groups(plans.read_figures(text))
-        errors |= {f"{words}, {name}": group for name, group in found.items()}
+        by_family = plans.groups(plans.read_figures(text))
+        errors |= {f"{words}, {name}": group for name, group in by_family.items()}
     for text, machine in zip(texts.runs, runs.MACHINES, strict=True):
         errors |= runs.groups(text, machine)
     return errors

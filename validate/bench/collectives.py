@@ -138,9 +138,9 @@ def _replayed(
 
 def shared_estimate(prepared: Prepared, device: torch.device, group: ProcessGroup) -> float:
     """Seconds of one call, roughly, and the same number on all ranks."""
-    found = torch.tensor([estimate(prepared, device)], device=device, dtype=torch.float64)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
-    return float(found.item())
+    seconds = torch.tensor([estimate(prepared, device)], device=device, dtype=torch.float64)
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)
+    return float(seconds.item())
 
 
 def meeting(group: ProcessGroup, device: torch.device) -> Run:
@@ -166,20 +166,20 @@ def peer(case: Case, device: torch.device, rank: int) -> Results:
     """Time copies to a neighbour's memory, one way or both at once; rank 0 does it alone."""
     if rank or not on_gpu(device) or torch.cuda.device_count() < 2:
         return []
-    other = torch.device("cuda", (device.index + 1) % torch.cuda.device_count())
+    neighbour = torch.device("cuda", (device.index + 1) % torch.cuda.device_count())
     elements = max(1, case.number("bytes") // 2)
-    here, there = numbers(elements, device=device), numbers(elements, device=other)
-    back, forth = torch.empty_like(here), torch.empty_like(there)
-    side, far = torch.cuda.Stream(device), torch.cuda.Stream(other)
+    local, remote = numbers(elements, device=device), numbers(elements, device=neighbour)
+    back, forth = torch.empty_like(local), torch.empty_like(remote)
+    side, far = torch.cuda.Stream(device), torch.cuda.Stream(neighbour)
 
     def run() -> None:
         main = torch.cuda.current_stream(device)
         if case.text("way") == "both":
             side.wait_stream(main)
             with torch.cuda.stream(side):  # runs on the other GPU's own stream
-                back.copy_(there, non_blocking=True)
+                back.copy_(remote, non_blocking=True)
         with torch.cuda.stream(far):  # which must not wait for this one
-            forth.copy_(here, non_blocking=True)
+            forth.copy_(local, non_blocking=True)
         main.wait_stream(side)
 
     for _ in range(3):
@@ -202,7 +202,7 @@ def beside_compute(case: Case, device: torch.device, group: dist.ProcessGroup) -
     ]
     runs = [_repeated(p, count) for p, count in zip((compute, message), counts, strict=True)]
     side = torch.cuda.Stream(device)
-    found = {}
+    seconds = {}
     for name, run in (
         ("compute", runs[0]),
         ("communication", runs[1]),
@@ -210,11 +210,11 @@ def beside_compute(case: Case, device: torch.device, group: dist.ProcessGroup) -
     ):
         replay = captured(lambda _, run=run: run(), 1, device)  # type: ignore[misc]
         times = burst(replay, BESIDE_REPEATS, device, pause=0.0, before=meeting(group, device))
-        found[name] = statistics(times)["seconds"]
-    saved = found["compute"] + found["communication"] - found["both"]
-    share = max(0.0, saved) / min(found["compute"], found["communication"])
-    found |= {"share": share, "messages": float(counts[1]), "seconds": found["both"]}
-    return [("streams", found)]
+        seconds[name] = statistics(times)["seconds"]
+    saved = seconds["compute"] + seconds["communication"] - seconds["both"]
+    share = max(0.0, saved) / min(seconds["compute"], seconds["communication"])
+    seconds |= {"share": share, "messages": float(counts[1]), "seconds": seconds["both"]}
+    return [("streams", seconds)]
 
 
 def _compute(work: str, device: torch.device) -> Prepared:
@@ -232,12 +232,12 @@ def _repeated(prepared: Prepared, count: int) -> Run:
     return run
 
 
-def _forked(main: Run, other: Run, side: torch.cuda.Stream, device: torch.device) -> Run:
+def _forked(main: Run, beside: Run, side: torch.cuda.Stream, device: torch.device) -> Run:
     def run() -> None:
         current = torch.cuda.current_stream(device)
         side.wait_stream(current)
         with torch.cuda.stream(side):
-            other()
+            beside()
         main()
         current.wait_stream(side)
 

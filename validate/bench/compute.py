@@ -141,11 +141,11 @@ def chosen(case: Case, device: torch.device) -> str:
         ).transpose(1, 2)
         for name, count in rows
     )
-    found = torch._fused_sdp_choice(  # noqa: SLF001  # there is no public one
+    backend = torch._fused_sdp_choice(  # noqa: SLF001  # there is no public one
         q, k, v, is_causal=bool(case.number("causal")), enable_gqa=case.number("kv_heads") < heads
     )
     names = {0: "math", 1: "fa2", 2: "efficient", 3: "cudnn"}
-    return names.get(int(found), f"backend {found}")
+    return names.get(int(backend), f"backend {backend}")
 
 
 def pointwise(case: Case, device: torch.device) -> Prepared:

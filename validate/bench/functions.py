@@ -24,23 +24,23 @@ ROOT: Final = 1e-3  # keeps a norm of nothing finite
 class Function:
     """A function of tensors whose widths are `inputs` and `outputs`, in units of the row's width.
 
-    rows_of : for each input, whether it has all rows (else it is one row of conditioning).
+    has_rows : for each input, whether it has all rows (else it is one row of conditioning).
     """
 
     call: Callable[..., object]
     inputs: tuple[float, ...]
     outputs: float
-    whole: tuple[bool, ...]
+    has_rows: tuple[bool, ...]
 
     def traffic(self, rows: int, width: int) -> float:
         """Bytes read and written once, 2 bytes an element.
 
-        >>> Function(call=max, inputs=(1, 1), outputs=1, whole=(True, False)).traffic(10, 4)
+        >>> Function(call=max, inputs=(1, 1), outputs=1, has_rows=(True, False)).traffic(10, 4)
         168.0
         """
         read = sum(
-            share * (rows if whole else 1)
-            for share, whole in zip(self.inputs, self.whole, strict=True)
+            share * (rows if full else 1)
+            for share, full in zip(self.inputs, self.has_rows, strict=True)
         )
         return 2.0 * width * (read + self.outputs * rows)
 
@@ -114,42 +114,40 @@ def cast(x: Tensor) -> Tensor:
 
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
-    "norm": Function(call=norm, inputs=(1,), outputs=1, whole=(True,)),
+    "norm": Function(call=norm, inputs=(1,), outputs=1, has_rows=(True,)),
     "modulated_norm": Function(
-        call=modulated_norm, inputs=(1, 1, 1), outputs=1, whole=(True, False, False)
+        call=modulated_norm, inputs=(1, 1, 1), outputs=1, has_rows=(True, False, False)
     ),
     "gated_residual": Function(
-        call=gated_residual, inputs=(1, 1, 1), outputs=1, whole=(True, True, False)
+        call=gated_residual, inputs=(1, 1, 1), outputs=1, has_rows=(True, True, False)
     ),
-    "residual": Function(call=residual, inputs=(1, 1), outputs=1, whole=(True, True)),
-    "rotary": Function(call=rotary, inputs=(3, 1, 1), outputs=3, whole=(True, False, False)),
-    "gelu": Function(call=gelu, inputs=(4,), outputs=4, whole=(True,)),
-    "silu_gated": Function(call=silu_gated, inputs=(8,), outputs=4, whole=(True,)),
+    "residual": Function(call=residual, inputs=(1, 1), outputs=1, has_rows=(True, True)),
+    "rotary": Function(call=rotary, inputs=(3, 1, 1), outputs=3, has_rows=(True, False, False)),
+    "gelu": Function(call=gelu, inputs=(4,), outputs=4, has_rows=(True,)),
+    "silu_gated": Function(call=silu_gated, inputs=(8,), outputs=4, has_rows=(True,)),
     "merge": Function(
         call=merge,
         inputs=(1, 1 / HEAD, 1, 1 / HEAD),
         outputs=1 + 1 / HEAD,
-        whole=(True, True, True, True),
+        has_rows=(True, True, True, True),
     ),
-    "guidance": Function(call=guidance, inputs=(2,), outputs=1, whole=(True,)),
-    "step": Function(call=step, inputs=(1, 1), outputs=1, whole=(True, True)),
-    "cast": Function(call=cast, inputs=(1,), outputs=1, whole=(True,)),
+    "guidance": Function(call=guidance, inputs=(2,), outputs=1, has_rows=(True,)),
+    "step": Function(call=step, inputs=(1, 1), outputs=1, has_rows=(True, True)),
+    "cast": Function(call=cast, inputs=(1,), outputs=1, has_rows=(True,)),
 }
 
 
 def function(case: Case, device: torch.device) -> Prepared:
     """Prepare a function on `rows` rows of `width`, eager or compiled."""
     name, rows, width = case.text("name"), case.number("rows"), case.number("width")
-    known = FUNCTIONS[name]
-    call = (
-        torch.compile(known.call, dynamic=False) if case.text("way") == "compiled" else known.call
-    )
-    sets = sets_of(known.traffic(rows, width))
+    spec = FUNCTIONS[name]
+    call = torch.compile(spec.call, dynamic=False) if case.text("way") == "compiled" else spec.call
+    sets = sets_of(spec.traffic(rows, width))
 
     def tensors() -> list[Tensor]:
         return [
-            numbers(rows if whole else 1, round(share * width), device=device)
-            for share, whole in zip(known.inputs, known.whole, strict=True)
+            numbers(rows if full else 1, round(share * width), device=device)
+            for share, full in zip(spec.inputs, spec.has_rows, strict=True)
         ]
 
     inputs = [tensors() for _ in range(sets)]

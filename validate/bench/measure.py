@@ -77,8 +77,8 @@ def _anchored(case: Case) -> Case:
         "attention": ("attention", {**plain, "kv_heads": 24, "causal": 0}),
         "pointwise": ("pointwise", {}),
     }
-    family, more = works[case.text("work")]
-    return case_of(family, 1, **sizes, **more)
+    family, choices = works[case.text("work")]
+    return case_of(family, 1, **sizes, **choices)
 
 
 def _function(case: Case, device: torch.device) -> Results:

@@ -160,8 +160,8 @@ def _refit(task: Refit) -> None:
 
 
 def _judge(rows: Sequence[Row], place: Place, profile: Profile, where: str) -> None:
-    for title, known in (("profile", profile), ("shipped tables", None)):
-        lines = list(miss_rows(misses(rows, place, known)))
+    for title, priced_by in (("profile", profile), ("shipped tables", None)):
+        lines = list(miss_rows(misses(rows, place, priced_by)))
         harness.say(f"\n{title}{where}, in percent\n" + report.lines(HEADERS, lines))
 
 

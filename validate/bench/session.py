@@ -41,16 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _session(asked: argparse.Namespace) -> harness.Session:
-    check_positive("minutes", asked.minutes)
-    check_gpus(asked.ranks)
+def _session(options: argparse.Namespace) -> harness.Session:
+    check_positive("minutes", options.minutes)
+    check_gpus(options.ranks)
     return harness.Session(
-        ranks=asked.ranks,
-        folder=asked.output.resolve(),
-        minutes=asked.minutes,
-        device=asked.device,
-        tiers=QUICK_TIERS if asked.quick else 3,
-        small=asked.small,
+        ranks=options.ranks,
+        folder=options.output.resolve(),
+        minutes=options.minutes,
+        device=options.device,
+        tiers=QUICK_TIERS if options.quick else 3,
+        small=options.small,
     )
 
 

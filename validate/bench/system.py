@@ -57,7 +57,7 @@ class Task:
 
 def task() -> Task:
     """Read what this worker is to do."""
-    asked = json.loads(os.environ["BENCH_TASK"])
+    document = json.loads(os.environ["BENCH_TASK"])
     rank = int(os.environ.get("RANK", "0"))
     return Task(
         rank=rank,
@@ -65,13 +65,13 @@ def task() -> Task:
         local=int(os.environ.get("LOCAL_RANK", str(rank))),
         address=os.environ.get("MASTER_ADDR", "127.0.0.1"),
         port=int(os.environ.get("MASTER_PORT", "29511")),
-        device=asked["device"],
-        folder=Path(asked["folder"]),
-        until=float(asked["until"]),
-        parent=int(asked["parent"]),
-        tiers=int(asked["tiers"]),
-        small=bool(asked["small"]),
-        settings=asked["settings"],
+        device=document["device"],
+        folder=Path(document["folder"]),
+        until=float(document["until"]),
+        parent=int(document["parent"]),
+        tiers=int(document["tiers"]),
+        small=bool(document["small"]),
+        settings=document["settings"],
     )
 
 
@@ -142,7 +142,7 @@ def keep_manifest(folder: Path, document: Mapping[str, Any]) -> None:
         before = read_document(path)
         for part in ("machine", "software"):
             if before.get(part) != document[part]:
-                then, now = (json.dumps(one.get(part))[:120] for one in (before, document))
+                then, now = (json.dumps(d.get(part))[:120] for d in (before, document))
                 raise InputError(f"{path}: rows were measured on {then}, this is {now}")
         return
     write_whole(path, json.dumps(document, indent=2) + "\n")
@@ -191,12 +191,12 @@ def read_document(path: Path) -> dict[str, Any]:
         If it cannot be read, or is no JSON object.
     """
     try:
-        found = json.loads(read(path))
+        document = json.loads(read(path))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise InputError(f"{path}: wanted a JSON object")
-    return found
+    return document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +284,7 @@ def _mark_of(folder: Path, rank: int) -> Path:
 
 
 def _start(session: Session, rank: int, port: int, until: float) -> subprocess.Popen[bytes]:
-    asked = {
+    document = {
         "device": session.device,
         "folder": str(session.folder),
         "until": until,
@@ -301,7 +301,7 @@ def _start(session: Session, rank: int, port: int, until: float) -> subprocess.P
         "WORLD_SIZE": str(session.ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "BENCH_TASK": json.dumps(asked),
+        "BENCH_TASK": json.dumps(document),
     }
     command = [sys.executable, *WORKER]
     log = (session.folder / f"rank{rank}.log").open("ab") if rank else None
@@ -351,12 +351,12 @@ def surroundings() -> dict[str, str]:
 def ask(*command: str) -> str:
     """Return what a program prints; nothing where it is missing, slow or fails."""
     try:
-        found = subprocess.run(  # noqa: S603  # fixed commands
+        done = subprocess.run(  # noqa: S603  # fixed commands
             command, capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return found.stdout.strip() if found.returncode == 0 else ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 @contextmanager

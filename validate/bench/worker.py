@@ -49,21 +49,21 @@ class World:
     control: dist.ProcessGroup | None
     data: dist.ProcessGroup | None
 
-    def agree(self, mine: str) -> str:
+    def agree(self, text: str) -> str:
         """Return what rank 0 says."""
         if self.control is None:
-            return mine
-        said: list[str] = [mine]
-        dist.broadcast_object_list(said, src=0, group=self.control, device=torch.device("cpu"))
-        return said[0]
+            return text
+        texts: list[str] = [text]
+        dist.broadcast_object_list(texts, src=0, group=self.control, device=torch.device("cpu"))
+        return texts[0]
 
-    def all_hear(self, mine: str) -> list[str]:
+    def all_hear(self, text: str) -> list[str]:
         """Return what every rank says, in order."""
         if self.control is None:
-            return [mine]
-        said: list[str] = [""] * self.ranks
-        dist.all_gather_object(said, mine, group=self.control)
-        return said
+            return [text]
+        texts: list[str] = [""] * self.ranks
+        dist.all_gather_object(texts, text, group=self.control)
+        return texts
 
     @property
     def left(self) -> float:
@@ -276,13 +276,13 @@ def _count(device: torch.device) -> int:
 
 
 def _gpu(index: int) -> Document:
-    found = torch.cuda.get_device_properties(index)
+    properties = torch.cuda.get_device_properties(index)
     return {
-        "name": found.name,
-        "memory_bytes": found.total_memory,
-        "multiprocessors": found.multi_processor_count,
-        "compute_capability": f"{found.major}.{found.minor}",
-        "uuid": str(getattr(found, "uuid", "")),
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "multiprocessors": properties.multi_processor_count,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "uuid": str(getattr(properties, "uuid", "")),
     }
 
 
@@ -292,12 +292,12 @@ def _peers(device: torch.device) -> bool:
 
 
 def _software(device: torch.device) -> Document:
-    found: Document = {"python": platform.python_version(), "torch": torch.__version__}
+    versions: Document = {"python": platform.python_version(), "torch": torch.__version__}
     if device.type == "cuda":
-        found["cuda"] = torch.version.cuda or ""
-        found["cudnn"] = str(torch.backends.cudnn.version())
-        found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    return found
+        versions["cuda"] = torch.version.cuda or ""
+        versions["cudnn"] = str(torch.backends.cudnn.version())
+        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return versions
 
 
 if __name__ == "__main__":

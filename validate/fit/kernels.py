@@ -136,8 +136,8 @@ def fit_matmul(
     figures = [figure for figure in figures if _cold(figure)]
     first = {name: float(getattr(start, name)) for name in free}
 
-    def problem(some: Sequence[KernelFigure]) -> Problem:
-        return Problem(first=first, ratio=_product_ratio(some, start), shares=SHARES)
+    def problem(subset: Sequence[KernelFigure]) -> Problem:
+        return Problem(first=first, ratio=_product_ratio(subset, start), shares=SHARES)
 
     judged = judge(figures, problem)
     record = _powered(start, judged.values, figures[0].device)
@@ -147,13 +147,13 @@ def fit_matmul(
 def _product_ratio(figures: Sequence[KernelFigure], start: MatmulParameters) -> Ratio:
     device, precision = figures[0].device, figures[0].precision
     sizes = [_column(figures, name) for name in ("m", "n", "k", "batch")]
-    measured, busy = _column(figures, "seconds"), _column(figures, "sustained") > 0
+    measured, loaded = _column(figures, "seconds"), _column(figures, "sustained") > 0
 
     def ratio(values: Values) -> Vector:
         prepared = matmul.machine_of(_powered(start, values, device), device, precision)
         long = matmul.product_time(prepared, *sizes, sustained=True)
         short = matmul.product_time(prepared, *sizes)
-        return np.asarray(np.where(busy, long, short) / measured)
+        return np.asarray(np.where(loaded, long, short) / measured)
 
     return ratio
 
@@ -184,8 +184,8 @@ def fit_pointwise(
     def build(values: Values) -> PointwiseParameters:
         return replace(start, **values)  # type: ignore[arg-type]  # names are fields
 
-    def problem(some: Sequence[KernelFigure]) -> Problem:
-        moved, measured = _column(some, "bytes"), _column(some, "seconds")
+    def problem(subset: Sequence[KernelFigure]) -> Problem:
+        moved, measured = _column(subset, "bytes"), _column(subset, "seconds")
         return Problem(
             first=first,
             ratio=lambda values: stream_time(build(values), moved, device) / measured,
@@ -251,15 +251,15 @@ def fit_attention(
             engine and replace(engine, **around),  # type: ignore[arg-type]  # names are fields
         )
 
-    def problem(some: Sequence[KernelFigure]) -> Problem:
-        shapes = _shapes(some)
+    def problem(subset: Sequence[KernelFigure]) -> Problem:
+        shapes = _shapes(subset)
 
         def ratio(values: Values) -> Vector:
             parameters, around = build(values)
             prepared = attention.machine_of(parameters, device, precision, around, calibration)
-            result = np.empty(len(some))
-            for shape, busy, places, measured in shapes:
-                result[places] = attention.call_time(prepared, shape, sustained=busy) / measured
+            result = np.empty(len(subset))
+            for shape, loaded, places, measured in shapes:
+                result[places] = attention.call_time(prepared, shape, sustained=loaded) / measured
             return result
 
         return Problem(first=first, ratio=ratio, shares=SHARES)
@@ -283,8 +283,8 @@ def _knots(start: AttentionParameters, figures: Sequence[KernelFigure]) -> list[
 
 def _rescaled(cycles: Sequence[float], values: Values) -> tuple[float, ...]:
     """Put fitted cycles in; head sizes that were not seen keep their ratio to the nearest."""
-    seen = {int(k.partition("@")[2]): value for k, value in values.items() if "@" in k}
-    scale = {i: value / cycles[i] for i, value in seen.items()}
+    fitted = {int(k.partition("@")[2]): value for k, value in values.items() if "@" in k}
+    scale = {i: value / cycles[i] for i, value in fitted.items()}
     nearest = [min((abs(i - j), j) for j in scale)[1] for i in range(len(cycles))]
     return tuple(c * scale[j] for c, j in zip(cycles, nearest, strict=True))
 
@@ -299,11 +299,11 @@ def _shapes(
         groups.setdefault(key, []).append(place)
     names = ("heads", "kv_heads", "queries", "keys", "head_dim", "batch")
     shapes = []
-    for (causal, window, busy), places in groups.items():
-        some = [figures[place] for place in places]
-        sizes = {name: _column(some, name) for name in names}
+    for (causal, window, loaded), places in groups.items():
+        group = [figures[place] for place in places]
+        sizes = {name: _column(group, name) for name in names}
         shape = attention.Shape(**sizes, causal=causal, window=window)
-        shapes.append((shape, busy, places, _column(some, "seconds")))
+        shapes.append((shape, loaded, places, _column(group, "seconds")))
     return shapes
 
 
@@ -330,7 +330,7 @@ def _with_provenance(
 ) -> Parameters:
     """Say what a record was fitted to, and how well."""
     columns: Mapping[str, Vector] = {name: _column(figures, name) for name in sizes}
-    seen = replace(
+    provenance = replace(
         record.provenance,
         hardware=(figures[0].device.name,),
         rows=len(figures),
@@ -338,13 +338,13 @@ def _with_provenance(
         p90_error=judged.p90_error,
         ranges=tuple((name, float(c.min()), float(c.max())) for name, c in columns.items()),
     )
-    return replace(record, provenance=seen)
+    return replace(record, provenance=provenance)
 
 
 def _measured_on(record: Parameters, device: Device, source: str) -> Parameters:
     """Say that a record stands for the machine that was measured."""
     capability = "{}.{}".format(*device.compute_capability)
-    seen = replace(
+    provenance = replace(
         record.provenance, kind="measured", source=source, compute_capabilities=(capability,)
     )
-    return replace(record, provenance=seen)
+    return replace(record, provenance=provenance)

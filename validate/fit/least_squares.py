@@ -154,12 +154,12 @@ def judge(rows: Sequence[Row], problem_of: Callable[[Sequence[Row]], Problem]) -
     ----------
     problem_of : makes the problem of some of the rows; its rows stand in the same order.
     """
-    seen = [row for row in rows if not kept_back(row.source)]
-    unseen = [row for row in rows if kept_back(row.source)]
+    shaping = [row for row in rows if not kept_back(row.source)]
+    judging = [row for row in rows if kept_back(row.source)]
     missed: Vector = np.array([])
-    if len(seen) >= 2 * LEAST and unseen:
-        trial = minimise(problem_of(seen))
-        missed = np.abs(problem_of(unseen).ratio(trial.values) - 1.0)
+    if len(shaping) >= 2 * LEAST and judging:
+        trial = minimise(problem_of(shaping))
+        missed = np.abs(problem_of(judging).ratio(trial.values) - 1.0)
     minimum = minimise(problem_of(rows))
     errors = np.abs(minimum.misses)
     fit = Fit(

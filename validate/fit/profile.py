@@ -69,8 +69,8 @@ def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
         fits=(*kernel_fits, *curve_fits),
     )
     if not draft.fits:
-        good = sum(not row.error for row in measured.rows)
-        raise InputError(f"{measured.source}: got {good} good rows, too few to fit anything")
+        count = sum(not row.error for row in measured.rows)
+        raise InputError(f"{measured.source}: got {count} good rows, too few to fit anything")
     return load_profile(to_toml(draft), draft.name)
 
 

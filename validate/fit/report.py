@@ -9,19 +9,14 @@ from typing import Final, Literal
 
 from costmodels.collectives import collective_time
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
-from costmodels.kernels.parameters import (
-    AttentionParameters,
-    MatmulParameters,
-    PointwiseParameters,
-)
 from costmodels.profiles.profile import Fit, Profile
 from topology.base import GIB, MIB, InputError, counted, format_seconds
 from topology.catalogue import find_hardware
 from topology.drawing.table import Table
 from validate.fit.rows import Row
+from validate.fit.text import kernel_records
 
 Style = Literal["table", "markdown"]
-Record = MatmulParameters | PointwiseParameters | AttentionParameters
 FIT_HEADERS: Final = (
     "table", "rows", "median", "worst", "held out", "its median", "ninth decile", "its worst"
 )  # fmt: skip
@@ -92,29 +87,18 @@ def values(profile: Profile) -> list[Value]:
     numbers = [*_kernel_values(profile, fits), *_curve_values(profile, fits)]
     for name, runtime in profile.runtimes:
         for key in ("host_kernel", "host_collective", "memory"):
-            known = getattr(runtime, key)
-            if known is not None:
+            number = getattr(runtime, key)
+            if number is not None:
                 where = f"runtimes.{name}.{key}"
-                numbers.append(Value(name=where, value=known.value, error=math.nan))
+                numbers.append(Value(name=where, value=number.value, error=math.nan))
     for part in ("overlap", "overlap_start"):
-        for kind, known in getattr(profile, part):
-            numbers.append(Value(name=f"{part}.{kind}", value=known.value, error=math.nan))
+        for kind, number in getattr(profile, part):
+            numbers.append(Value(name=f"{part}.{kind}", value=number.value, error=math.nan))
     return numbers
 
 
-def _records(profile: Profile) -> Iterator[tuple[str, Record]]:
-    """Yield the kernels' records, by their name in the file."""
-    kernels = profile.kernels
-    if kernels.matmul is not None:
-        yield "matmul", kernels.matmul
-    if kernels.pointwise is not None:
-        yield "pointwise", kernels.pointwise
-    for name, record in kernels.attention:
-        yield f"attention.{name}", record
-
-
 def _kernel_values(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[Value]:
-    for table, record in _records(profile):
+    for table, record in kernel_records(profile.kernels):
         for name, error in fits[table].standard_errors if table in fits else ():
             field, _, place = name.partition("@")
             value = getattr(record, field)
@@ -134,7 +118,7 @@ def medians(profile: Profile) -> dict[str, float]:
     """Median error of each table, by its name in the file."""
     errors = {f"curves.{place}": fitted.median_error for place, fitted in profile.curves.curves}
     errors |= {f"times.{times.place}": times.median_error for times in profile.curves.times}
-    return errors | {name: r.provenance.median_error for name, r in _records(profile)}
+    return errors | {name: r.provenance.median_error for name, r in kernel_records(profile.kernels)}
 
 
 def parts(profile: Profile) -> dict[str, int]:
@@ -142,7 +126,7 @@ def parts(profile: Profile) -> dict[str, int]:
     counts = Counter(_part(value.name) for value in values(profile))
     for times in profile.curves.times:
         counts["times"] += len(times.sizes)
-    launch = sum(known is not None for known in (profile.curves.host, profile.curves.gap))
+    launch = sum(seconds is not None for seconds in (profile.curves.host, profile.curves.gap))
     if launch:
         counts["launch"] = launch
     if profile.communicator is not None:
@@ -228,12 +212,12 @@ def changes(first: Profile, second: Profile) -> list[Change]:
         raise InputError(
             f"profiles of {first.hardware} and {second.hardware}: wanted the same hardware"
         )
-    ours = {value.name: value for value in values(first)}
-    theirs = {value.name: value for value in values(second)}
+    first_values = {value.name: value for value in values(first)}
+    second_values = {value.name: value for value in values(second)}
     missing = Value(name="", value=math.nan, error=math.nan)
     return [
-        _change(name, ours.get(name, missing), theirs.get(name, missing))
-        for name in dict.fromkeys([*ours, *theirs])
+        _change(name, first_values.get(name, missing), second_values.get(name, missing))
+        for name in dict.fromkeys([*first_values, *second_values])
     ]
 
 
@@ -388,14 +372,14 @@ def diff(
     """
     names = [name or p.name for name, p in zip(called, (first, second), strict=True)]
     lacking = part_rows(first, second)
-    every = change_rows(first, second)
-    changed = [row for row in every if row[1] != row[2]]
+    differences = change_rows(first, second)
+    unlike = [row for row in differences if row[1] != row[2]]
     sections = [
         _titled(" and ".join(names), style),
         lines(EXAMPLE_HEADERS, example_rows(first, second), style),
         *([lines(("in one of them", "first", "second"), lacking, style)] if lacking else []),
-        *([lines(DIFF_HEADERS, changed, style)] if changed else []),
-        f"alike in both: {counted(len(every) - len(changed), 'parameter')}",
+        *([lines(DIFF_HEADERS, unlike, style)] if unlike else []),
+        f"alike in both: {counted(len(differences) - len(unlike), 'parameter')}",
     ]
     return "\n\n".join(sections)
 

@@ -84,25 +84,25 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[Row]:
 
 def _row(content: str, where: str) -> Row:
     try:
-        found = json.loads(content)
-        values = {str(key): float(value) for key, value in found["values"].items()}
+        document = json.loads(content)
+        values = {str(key): float(value) for key, value in document["values"].items()}
         row = Row(
-            sizes=_sizes(found["sizes"]),
+            sizes=_sizes(document["sizes"]),
             values=values,
-            rank=int(found["rank"]),
-            **{key: str(found[key]) for key in _TEXTS},
+            rank=int(document["rank"]),
+            **{key: str(document[key]) for key in _TEXTS},
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{where}: got {content[:40]!r}, wanted one measurement") from None
-    bad = [key for key, value in values.items() if not 0 <= value < float("inf")]
-    if bad:
-        raise InputError(f"{where}: got {bad[0]} = {values[bad[0]]}, wanted zero or more")
+    wrong = [key for key, value in values.items() if not 0 <= value < float("inf")]
+    if wrong:
+        raise InputError(f"{where}: got {wrong[0]} = {values[wrong[0]]}, wanted zero or more")
     return row
 
 
-def _sizes(found: dict[str, object]) -> dict[str, int | str]:
-    sizes = {key: size for key, size in found.items() if isinstance(size, int | str)}
-    if len(sizes) < len(found):
+def _sizes(document: dict[str, object]) -> dict[str, int | str]:
+    sizes = {key: size for key, size in document.items() if isinstance(size, int | str)}
+    if len(sizes) < len(document):
         raise TypeError
     return sizes
 
@@ -127,10 +127,10 @@ def to_csv(rows: Sequence[Row]) -> str:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
     for row in sorted(rows, key=lambda row: row.key):
-        more = {name: value for name, value in row.values.items() if name not in STATISTICS}
+        extra = {name: value for name, value in row.values.items() if name not in STATISTICS}
         usual = [_number(row.values[n]) if n in row.values else "" for n in STATISTICS]
-        other = " ".join(f"{name}={_number(value)}" for name, value in more.items())
-        table.writerow([row.key, row.mode, row.rank, *usual, other, row.error])
+        extras = " ".join(f"{name}={_number(value)}" for name, value in extra.items())
+        table.writerow([row.key, row.mode, row.rank, *usual, extras, row.error])
     return text.getvalue()
 
 
@@ -161,13 +161,13 @@ def _table_rows(table: Iterable[Mapping[str, str]], name: str) -> Iterator[Row]:
     for number, cells in enumerate(table, 2):
         try:
             usual = {key: float(cells[key]) for key in STATISTICS if cells[key]}
-            more = {key: float(value) for key, value in _pairs(cells["more"])}
+            extra = {key: float(value) for key, value in _pairs(cells["more"])}
             yield Row(
                 key=cells["case"],
                 family=cells["case"].split()[0],
                 sizes={key: _size(value) for key, value in _pairs(cells["case"])},
                 mode=cells["mode"],
-                values=usual | more,
+                values=usual | extra,
                 rank=int(cells["rank"]),
                 error=cells["error"],
             )

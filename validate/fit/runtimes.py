@@ -40,9 +40,9 @@ def fit_runtimes(
 ) -> tuple[tuple[str, RuntimeCalibration], ...]:
     """Describe each runtime of PyTorch that the rows say something about."""
     runtimes = []
-    for name, (stack, way) in WAYS.items():
+    for name, (stack, mode) in WAYS.items():
         host = _host_of_kernel(rows, stack)
-        functions = tuple(_functions(rows, way, device, calibration))
+        functions = tuple(_functions(rows, mode, device, calibration))
         if host is not None or functions:
             runtime = RuntimeCalibration(
                 host_kernel=_sourced(host, source),
@@ -57,9 +57,9 @@ def fit_runtimes(
 def communicator(rows: Sequence[Row], source: str) -> Sourced | None:
     """Bytes that one more communicator takes: the second, or the first where there is no other."""
     for stage in ("second", "communicator"):
-        more = _memory(rows, stage, "more_bytes")
-        if more:
-            return _sourced(more, source)
+        size = _memory(rows, stage, "more_bytes")
+        if size:
+            return _sourced(size, source)
     return None
 
 
@@ -92,11 +92,11 @@ def _host_of_kernel(rows: Sequence[Row], way: str) -> float | None:
 
 
 def _functions(
-    rows: Sequence[Row], way: str, device: Device, calibration: KernelCalibration
+    rows: Sequence[Row], mode: str, device: Device, calibration: KernelCalibration
 ) -> Iterator[tuple[str, Fusion]]:
     samples: dict[str, list[Sample]] = {}
     for row in rows:
-        if row.error or not row.mode.startswith(way) or row.family not in ("function", "compiled"):
+        if row.error or not row.mode.startswith(mode) or row.family not in ("function", "compiled"):
             continue
         sample = Sample(traffic=row.values["traffic_bytes"], seconds=row.seconds)
         samples.setdefault(str(row.sizes["name"]), []).append(sample)
@@ -145,14 +145,14 @@ class Hiding:
 
 def fit_hiding(rows: Sequence[Row], source: str) -> Hiding:
     """Fit what compute hides of each kind of collective, see `costmodels.overlap`."""
-    seen: dict[str, list[tuple[float, float]]] = {}
+    cases_by_op: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if row.family == "beside" and not row.error:
-            each = row.values["communication"] / row.values["messages"]
+            seconds = row.values["communication"] / row.values["messages"]
             share = min(1.0, row.values["share"])
-            seen.setdefault(str(row.sizes["op"]), []).append((each, share))
+            cases_by_op.setdefault(str(row.sizes["op"]), []).append((seconds, share))
     shares, starts = [], []
-    for op, cases in sorted(seen.items()):
+    for op, cases in sorted(cases_by_op.items()):
         share, start = _hiding(cases)
         low, high = min(share for _, share in cases), max(share for _, share in cases)
         note = f"{low:.2f} to {high:.2f} in {len(cases)} cases"
@@ -162,12 +162,12 @@ def fit_hiding(rows: Sequence[Row], source: str) -> Hiding:
     return Hiding(shares=tuple(shares), starts=tuple(starts))
 
 
-def _hiding(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _hiding(cases: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Fit ``seen share = share (1 - start / seconds)``; one share where sizes say no more."""
-    each, shares = np.array(seen).T
-    if np.ptp(each) < np.mean(each):
+    seconds, shares = np.array(cases).T
+    if np.ptp(seconds) < np.mean(seconds):
         return float(np.median(shares)), 0.0
-    design = np.stack([np.ones_like(each), -1.0 / each], axis=1)
+    design = np.stack([np.ones_like(seconds), -1.0 / seconds], axis=1)
     share, lost = np.linalg.lstsq(design, shares)[0]
     share = min(max(float(share), 0.01), 1.0)
     return share, max(float(lost), 0.0) / share

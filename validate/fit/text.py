@@ -9,12 +9,20 @@ from typing import Final
 from costmodels.collectives import Times
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.parameters import UNITS, Fitted
+from costmodels.kernels.calibration import KernelCalibration
 from costmodels.kernels.parameters import UNITS as KERNEL_UNITS
-from costmodels.kernels.parameters import Parameters, Provenance
+from costmodels.kernels.parameters import (
+    AttentionParameters,
+    MatmulParameters,
+    Parameters,
+    PointwiseParameters,
+    Provenance,
+)
 from costmodels.profiles.profile import FORMAT, Fit, Profile, RuntimeCalibration
-from topology.base import Sourced, parse
+from topology.base import MIB, Sourced, parse
 
-MIB = 2**20
+Record = MatmulParameters | PointwiseParameters | AttentionParameters
+
 MICROSECONDS = 10**6
 GIGA = 10**9
 _WRITTEN: Final = {
@@ -29,19 +37,36 @@ _WRITTEN: Final = {
 def to_toml(profile: Profile) -> str:
     """Write a profile; numbers keep four digits, more would pretend."""
     fits = dict(profile.fits)
-    parts = [
+    sections = [
         _head(profile),
-        _texts("machine", profile.machine),
-        _texts("software", profile.software),
-        *_kernels(profile, fits),
-        *_curves(profile, fits),
-        *_times(profile, fits),
-        *_launch(profile),
-        *(_runtime(name, runtime) for name, runtime in profile.runtimes),
-        *_overlap(profile),
-        *_memory(profile),
+        *_section("machine", _texts(profile.machine)),
+        *_section("software", _texts(profile.software)),
     ]
-    return "\n".join(part for part in parts if part)
+    for name, record in kernel_records(profile.kernels):
+        sections += [record_to_toml(name, record), *_fit(name, fits.get(name))]
+    for place, fitted in profile.curves.curves:
+        name = f"curves.{place}"
+        sections += [curve_to_toml(name, fitted), *_fit(name, fits.get(name))]
+    for times in profile.curves.times:
+        name = f"times.{times.place}"
+        sections += [*_section(name, _times(times)), *_fit(name, fits.get(name))]
+    sections += _section(
+        "launch", _seconds({"host": profile.curves.host, "gap": profile.curves.gap})
+    )
+    for name, runtime in profile.runtimes:
+        sections += _runtime(name, runtime)
+    sections += _section("overlap", [f"{k} = {_entry(share)}" for k, share in profile.overlap])
+    starts = {kind: start.value for kind, start in profile.overlap_start}
+    sections += _section("overlap_start", _seconds(starts))
+    if profile.communicator is not None:
+        size = _mebibytes(profile.communicator.value)
+        sections += _section("memory", [f'communicator = "{size}"'])
+    return "\n".join(sections)
+
+
+def _section(name: str, lines: Sequence[str]) -> list[str]:
+    """Write a table; nothing where it would be empty."""
+    return ["\n".join([f"[{name}]", *lines, ""])] if lines else []
 
 
 def _head(profile: Profile) -> str:
@@ -59,55 +84,22 @@ def _head(profile: Profile) -> str:
     )
 
 
-def _texts(name: str, pairs: tuple[tuple[str, str], ...]) -> str:
-    if not pairs:
-        return ""
-    return "\n".join([f"[{name}]", *(f"{key} = {_quoted(text)}" for key, text in pairs), ""])
+def _texts(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{key} = {_quoted(text)}" for key, text in pairs]
 
 
-def _kernels(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[str]:
-    known = profile.kernels
-    if known.matmul is not None:
-        yield record_to_toml("matmul", known.matmul)
-        yield _fit("matmul", fits.get("matmul"))
-    if known.pointwise is not None:
-        yield record_to_toml("pointwise", known.pointwise)
-        yield _fit("pointwise", fits.get("pointwise"))
-    for name, found in known.attention:
-        yield record_to_toml(f"attention.{name}", found)
-        yield _fit(f"attention.{name}", fits.get(f"attention.{name}"))
+def _seconds(values: Mapping[str, float | None]) -> list[str]:
+    return [f'{k} = "{_microseconds(value)}"' for k, value in values.items() if value is not None]
 
 
-def _curves(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[str]:
-    for place, fitted in profile.curves.curves:
-        name = f"curves.{place}"
-        yield curve_to_toml(name, fitted)
-        yield _fit(name, fits.get(name))
-
-
-def _times(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[str]:
-    for times in profile.curves.times:
-        name = f"times.{times.place}"
-        yield _seen(name, times)
-        yield _fit(name, fits.get(name))
-
-
-def _seen(name: str, times: Times) -> str:
-    sizes = [f"{size:.0f} B" for size in times.sizes]
-    return "\n".join(
-        [
-            f"[{name}]",
-            f"kind = {_quoted(times.kind)}",
-            f"source = {_quoted(times.source)}",
-            f"ranks = {times.ranks}",
-            f'bandwidth = "{times.bandwidth / GIGA:.6g} GB/s"',
-            f"sizes = {_quoted(sizes)}",
-            f"seconds = {_quoted([_microseconds(time) for time in times.seconds])}",
-            f'median_error = "{times.median_error:.3f}"',
-            f'worst_error = "{times.worst_error:.3f}"',
-            "",
-        ]
-    )
+def kernel_records(kernels: KernelCalibration) -> Iterator[tuple[str, Record]]:
+    """Yield the records of kernels, by their name in the file."""
+    if kernels.matmul is not None:
+        yield "matmul", kernels.matmul
+    if kernels.pointwise is not None:
+        yield "pointwise", kernels.pointwise
+    for name, record in kernels.attention:
+        yield f"attention.{name}", record
 
 
 def record_to_toml(name: str, record: Parameters) -> str:
@@ -123,18 +115,21 @@ def record_to_toml(name: str, record: Parameters) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _provenance_lines(seen: Provenance) -> list[str]:
+def _provenance_lines(provenance: Provenance) -> list[str]:
     lines = [
-        f'kind = "{seen.kind}"',
-        f'source = "{seen.source}"',
-        f"hardware = [{_names(seen.hardware)}]",
-        f"compute_capabilities = [{_names(seen.compute_capabilities)}]",
+        f'kind = "{provenance.kind}"',
+        f'source = "{provenance.source}"',
+        f"hardware = [{_names(provenance.hardware)}]",
+        f"compute_capabilities = [{_names(provenance.compute_capabilities)}]",
     ]
-    if seen.rows:
-        errors = f'median_error = "{seen.median_error:.3f}"', f'p90_error = "{seen.p90_error:.3f}"'
-        lines += [f"rows = {seen.rows}", *errors]
-    if seen.ranges:
-        pairs = ", ".join(f'{key} = "{a:.0f}..{b:.0f}"' for key, a, b in seen.ranges)
+    if provenance.rows:
+        lines += [
+            f"rows = {provenance.rows}",
+            f'median_error = "{provenance.median_error:.3f}"',
+            f'p90_error = "{provenance.p90_error:.3f}"',
+        ]
+    if provenance.ranges:
+        pairs = ", ".join(f'{key} = "{a:.0f}..{b:.0f}"' for key, a, b in provenance.ranges)
         lines.append(f"ranges = {{ {pairs} }}")
     return lines
 
@@ -179,70 +174,52 @@ def _quantity(value: float, unit: str) -> str:
     return f"{value:.4g}"
 
 
-def _fit(name: str, fit: Fit | None) -> str:
+def _times(times: Times) -> list[str]:
+    sizes = [f"{size:.0f} B" for size in times.sizes]
+    return [
+        f"kind = {_quoted(times.kind)}",
+        f"source = {_quoted(times.source)}",
+        f"ranks = {times.ranks}",
+        f'bandwidth = "{times.bandwidth / GIGA:.6g} GB/s"',
+        f"sizes = {_quoted(sizes)}",
+        f"seconds = {_quoted([_microseconds(time) for time in times.seconds])}",
+        f'median_error = "{times.median_error:.3f}"',
+        f'worst_error = "{times.worst_error:.3f}"',
+    ]
+
+
+def _fit(name: str, fit: Fit | None) -> list[str]:
     if fit is None:
-        return ""
-    lines = [f"[{name}.fit]", f"rows = {fit.rows}"]
-    lines += _error("worst_error", fit.worst_error)
+        return []
+    lines = [f"rows = {fit.rows}", *_error("worst_error", fit.worst_error)]
     if fit.held_out_rows:
         lines += [f"held_out_rows = {fit.held_out_rows}", f"split = {_quoted(fit.split)}"]
         lines += _error("held_out_median_error", fit.held_out_median_error)
         lines += _error("held_out_p90_error", fit.held_out_p90_error)
         lines += _error("held_out_worst_error", fit.held_out_worst_error)
-    if fit.standard_errors:
-        lines += ["", f"[{name}.fit.standard_errors]"]
-        lines += [f'{json.dumps(key)} = "{error:.2g}"' for key, error in fit.standard_errors]
-    return "\n".join([*lines, ""])
+    errors = [f'{json.dumps(key)} = "{error:.2g}"' for key, error in fit.standard_errors]
+    return _section(f"{name}.fit", lines) + _section(f"{name}.fit.standard_errors", errors)
 
 
 def _error(name: str, value: float) -> list[str]:
     return [] if math.isnan(value) else [f'{name} = "{value:.4f}"']
 
 
-def _launch(profile: Profile) -> Iterator[str]:
-    known = profile.curves
-    pairs = [("host", known.host), ("gap", known.gap)]
-    lines = [f'{key} = "{_microseconds(value)}"' for key, value in pairs if value is not None]
-    if lines:
-        yield "\n".join(["[launch]", *lines, ""])
-
-
-def _runtime(name: str, runtime: RuntimeCalibration) -> str:
-    lines = [f"[runtimes.{name}]"]
-    for key, found in (
-        ("host_kernel", runtime.host_kernel),
-        ("host_collective", runtime.host_collective),
-    ):
-        lines += [f'{key} = "{_microseconds(found.value)}"'] if found else []
-    lines += [f'memory = "{_mebibytes(runtime.memory.value)}"'] if runtime.memory else []
-    if runtime.functions:
-        lines += ["", f"[runtimes.{name}.functions]"]
-        lines += [
-            f"{key} = {{ traffic = {fusion.traffic}, kernels = {fusion.kernels} }}"
-            for key, fusion in runtime.functions
-        ]
-    return "\n".join([*lines, ""])
-
-
-def _overlap(profile: Profile) -> Iterator[str]:
-    if profile.overlap:
-        lines = [f"{kind} = {_entry(share)}" for kind, share in profile.overlap]
-        yield "\n".join(["[overlap]", *lines, ""])
-    if profile.overlap_start:
-        lines = [
-            f'{kind} = "{_microseconds(start.value)}"' for kind, start in profile.overlap_start
-        ]
-        yield "\n".join(["[overlap_start]", *lines, ""])
+def _runtime(name: str, runtime: RuntimeCalibration) -> list[str]:
+    numbers = {"host_kernel": runtime.host_kernel, "host_collective": runtime.host_collective}
+    lines = _seconds({key: number and number.value for key, number in numbers.items()})
+    if runtime.memory is not None:
+        lines.append(f'memory = "{_mebibytes(runtime.memory.value)}"')
+    functions = [
+        f"{key} = {{ traffic = {fusion.traffic}, kernels = {fusion.kernels} }}"
+        for key, fusion in runtime.functions
+    ]
+    return _section(f"runtimes.{name}", lines) + _section(f"runtimes.{name}.functions", functions)
 
 
 def _entry(share: Sourced) -> str:
     note = f", note = {_quoted(share.note)}" if share.note else ""
     return f'{{ value = "{share.value:.3g}"{note} }}'
-
-
-def _memory(profile: Profile) -> Iterator[str]:
-    if profile.communicator is not None:
-        yield f'[memory]\ncommunicator = "{_mebibytes(profile.communicator.value)}"\n'
 
 
 def _microseconds(seconds: float) -> str:

@@ -209,9 +209,9 @@ def _apart(log: Log, fabric: Fabric) -> Iterator[str]:
 
 
 def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
-    predicted, bad = run.times(), disturbed(run.seconds)
+    predicted, marks = run.times(), disturbed(run.seconds)
     factor = bus_factor(run.op, run.fabric.ranks)
-    columns = zip(run.sizes, run.seconds, in_place, predicted, bad, strict=True)
+    columns = zip(run.sizes, run.seconds, in_place, predicted, marks, strict=True)
     for size, measured, inside, time, marked in columns:
         algorithm, protocol = choose(
             run.op, float(size), run.fabric, algorithm=run.algorithm, settings=run.settings

@@ -94,8 +94,8 @@ def disturbed(seconds: Array) -> NDArray[np.bool_]:
 def diagnose(run: Run) -> Iterator[str]:
     """Say where and why measured and modelled times part; nothing where they do not."""
     yield from disturbances(run)
-    bad = disturbed(run.seconds)
-    clean = run.kept(~bad)
+    marked = disturbed(run.seconds)
+    clean = run.kept(~marked)
     if clean.sizes.size:
         yield from _floor(clean)
         yield from _large(clean)
@@ -103,14 +103,14 @@ def diagnose(run: Run) -> Iterator[str]:
 
 def disturbances(run: Run) -> Iterator[str]:
     """Say which rows something else disturbed."""
-    bad = disturbed(run.seconds)
-    if bad.any():
-        yield _disturbance(bad)
+    marked = disturbed(run.seconds)
+    if marked.any():
+        yield _disturbance(marked)
 
 
-def _disturbance(bad: NDArray[np.bool_]) -> str:
-    count = int(bad.sum())
-    first = bool(bad[:count].all())
+def _disturbance(marked: NDArray[np.bool_]) -> str:
+    count = int(marked.sum())
+    first = bool(marked[:count].all())
     which = f"{'the first ' if first else ''}{count} row{'s' if count > 1 else ''}"
     return (
         f"{which} took over {DISTURBED:g} times as long as larger messages "
@@ -261,8 +261,8 @@ def _bridges(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
 
 
 def _networks(fabric: Fabric, network: Network) -> Iterator[tuple[str, Fabric]]:
-    for what, other in _other_networks(network):
-        yield what, fabric.over_network(other)
+    for words, kind in _other_networks(network):
+        yield words, fabric.over_network(kind)
 
 
 def _other_networks(network: Network) -> Iterator[tuple[str, Network]]:

@@ -226,9 +226,9 @@ def read_network(text: str) -> LinksText:
     nics = (int(count[1]) if count[1].isdecimal() else 1) if count else 0
     named = next((rate for pattern, rate in _NAMED if re.search(pattern, words)), 0)
     if total and not (count and total.start() > count.start()):
-        whole = float(total[1]) * 10.0 ** (12 if total[2] == "t" else 9)
-        whole /= 1 if _is_bytes(text, total) else 8
-        return LinksText(kind=kind, nics=nics, total=whole, rates=_rates(named))
+        total_rate = float(total[1]) * 10.0 ** (12 if total[2] == "t" else 9)
+        total_rate /= 1 if _is_bytes(text, total) else 8
+        return LinksText(kind=kind, nics=nics, total=total_rate, rates=_rates(named))
     each = _EACH.search(words)
     return LinksText(kind=kind, nics=nics, rates=_rates(int(each[1]) if each else named))
 
@@ -335,12 +335,12 @@ def fabric_of_log(
         return inside, (*notes, usual)
     taken = [
         part
-        for part, said in (
+        for part, stated in (
             ("kind", links.kind or links.sockets),
             ("number", links.nics or links.total),
             ("rate", links.rates or links.total),
         )
-        if not said
+        if not stated
     ]
     usual_parts = f" ({' and '.join(taken)} as usual there)" if taken else ""
     line = f"network of the log: {_over(network)}{usual_parts}"
