@@ -338,8 +338,13 @@ def compare(options: argparse.Namespace) -> Answer:
     from costmodels.collectives import read_launch  # noqa: PLC0415
     from planner.collectives import ranges_of  # noqa: PLC0415
     from planner.command.collectives import machine_of  # noqa: PLC0415
-    from validate.nccl_tests.compare import Setting, compare_all  # noqa: PLC0415
-    from validate.nccl_tests.shown import as_csv, as_markdown, as_text  # noqa: PLC0415
+    from validate.nccl_tests import (  # noqa: PLC0415
+        Setting,
+        as_csv,
+        as_markdown,
+        as_text,
+        compare_all,
+    )
 
     subset = machine_of(options)
     if options.launch is not None and read_launch(options.launch) != "graph":

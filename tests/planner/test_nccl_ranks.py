@@ -3,8 +3,7 @@
 import pytest
 
 from topology.base import InputError
-from validate.nccl_tests.compare import Setting, compare_all
-from validate.nccl_tests.log import read_log
+from validate.nccl_tests import Setting, compare_all, read_log
 
 
 def row(ratio, size=2**30, columns="float sum -1"):

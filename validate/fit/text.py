@@ -13,15 +13,15 @@ from costmodels.kernels.calibration import KernelCalibration
 from costmodels.kernels.parameters import UNITS as KERNEL_UNITS
 from costmodels.kernels.parameters import (
     AttentionParameters,
+    EngineParameters,
     MatmulParameters,
-    Parameters,
     PointwiseParameters,
     Provenance,
 )
 from costmodels.profiles.profile import FORMAT, Fit, Profile, RuntimeCalibration
 from topology.base import MIB, Sourced, parse
 
-Record = MatmulParameters | PointwiseParameters | AttentionParameters
+Record = MatmulParameters | PointwiseParameters | AttentionParameters | EngineParameters
 
 MICROSECONDS = 10**6
 GIGA = 10**9
@@ -102,7 +102,7 @@ def kernel_records(kernels: KernelCalibration) -> Iterator[tuple[str, Record]]:
         yield f"attention.{name}", record
 
 
-def record_to_toml(name: str, record: Parameters) -> str:
+def record_to_toml(name: str, record: Record) -> str:
     """Write a record as a table that `costmodels.kernels.parameters.load` reads.
 
     Numbers keep four digits, more would pretend; values that are the default are left out.
@@ -207,7 +207,7 @@ def _error(name: str, value: float) -> list[str]:
 
 def _runtime(name: str, runtime: RuntimeCalibration) -> list[str]:
     numbers = {"host_kernel": runtime.host_kernel, "host_collective": runtime.host_collective}
-    lines = _seconds({key: number and number.value for key, number in numbers.items()})
+    lines = _seconds({key: number.value for key, number in numbers.items() if number})
     if runtime.memory is not None:
         lines.append(f'memory = "{_mebibytes(runtime.memory.value)}"')
     functions = [

@@ -3,3 +3,18 @@
 `lines` and `log` read a log, `links` the links that it ran on; `compare` prices its tables there,
 `diagnosis` says why the two part, and `shown` writes both.
 """
+
+from validate.nccl_tests.compare import Setting, compare_all
+from validate.nccl_tests.log import Log, read_log
+from validate.nccl_tests.shown import Comparison, as_csv, as_markdown, as_text
+
+__all__ = [
+    "Comparison",
+    "Log",
+    "Setting",
+    "as_csv",
+    "as_markdown",
+    "as_text",
+    "compare_all",
+    "read_log",
+]

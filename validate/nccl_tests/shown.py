@@ -114,11 +114,6 @@ class Comparison:
         return f"{title}{self.op} on {self.gpus} x {self.hardware}{nodes}"
 
 
-def written(comparisons: Sequence[Comparison], style: str) -> str:
-    """Write comparisons in a format of the command line: markdown, csv or table."""
-    return {"markdown": as_markdown, "csv": as_csv, "table": as_text}[style](comparisons)
-
-
 def as_text(comparisons: Sequence[Comparison]) -> str:
     """Write comparisons for a terminal: table, plot and reasons."""
     return "\n\n".join(_text(comparison) for comparison in comparisons)
