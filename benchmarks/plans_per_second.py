@@ -5,13 +5,14 @@ Run ``python benchmarks/plans_per_second.py``; prints one line a model.
 
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 
+from planner.engines.scenario import resolve
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.plans import plans
-from planner.search.search import resolve
 from planner.search.sweep import sizes, sweep
 
 PLANS = 100_000
@@ -27,7 +28,7 @@ def measure(name: str, gpus: int = 8) -> tuple[float, int]:
     frames, steps = scenario.model.defaults.frames, scenario.model.defaults.steps
     work = sizes(scenario.model, scenario.workload, height, width, frames, steps)
     start = time.perf_counter()
-    found = sweep(scenario.model, work, every, scenario.deployment)
+    found = sweep(replace(scenario, workload=work), every)
     seconds = time.perf_counter() - start
     return seconds * PLANS / found.latency_s.size, int(np.isfinite(found.latency_s).sum())
 

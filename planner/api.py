@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from costmodels.tables import runtimes
 from planner.collectives import MOST_GPUS, MOST_NODES
-from planner.engines.deployment import machine_of
-from planner.engines.tables import engine as find_engine
-from planner.engines.tables import engine_name, engines
+from planner.engines.scenario import machine_of, resolve
+from planner.engines.tables import engine_name, engines, find_engine
+from planner.recommendation import Recommendation, estimate_plan, recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, LARGEST, Request, whole_number
-from planner.search.outcome import PlanEstimate
-from planner.search.search import Recommendation, find, resolve, single_plan
+from planner.search.estimate import PlanEstimate
 from planner.strategies import parse_plan
 from topology.base import InputError, shown
 from topology.catalogue import Fabric, find_hardware
@@ -125,7 +124,7 @@ def estimate(
         If a name or a number cannot be right, or the plan cannot run (`IllegalPlanError`).
     """
     scenario = resolve(request_of(model, gpus, asked, plan))
-    return single_plan(scenario, plan)
+    return estimate_plan(scenario, plan)
 
 
 def simulate(
@@ -161,7 +160,7 @@ def recommend(model: str, gpus: int | None = None, **asked: object) -> Recommend
     InputError
         If a name or a number cannot be right.
     """
-    return find(resolve(request_of(model, gpus, asked)))
+    return recommend_plans(resolve(request_of(model, gpus, asked)))
 
 
 def collective(  # noqa: PLR0913  # the contract's signature

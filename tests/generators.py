@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from costmodels.estimate import Basis
 from costmodels.price import Priced
 from costmodels.program.ops import Pointwise, Tensor
+from planner.engines.scenario import resolve
+from planner.recommendation import recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import Request
-from planner.search.outcome import PlanEstimate
-from planner.search.search import find, price, resolve
+from planner.search.estimate import PlanEstimate
+from planner.search.search import price
 from planner.strategies import axes, parse_plan
 from topology.base import InputError
 
@@ -27,7 +29,7 @@ def asked(model, gpus=8, **more):
 @cache
 def recommended(model, gpus=8, **more):
     """Every plan of a request, ranked."""
-    return find(asked(model, gpus, **more))
+    return recommend_plans(asked(model, gpus, **more))
 
 
 @cache

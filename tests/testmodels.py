@@ -1,5 +1,7 @@
 """Small models of every family, for running programs on numbers."""
 
+from dataclasses import replace
+
 from planner.models.architecture import (
     Block,
     Cross,
@@ -10,7 +12,7 @@ from planner.models.architecture import (
     Stream,
     Tower,
 )
-from planner.request.workload import Workload
+from planner.request.workload import Habits, Workload
 
 HEADS = Heads(query=4, key_value=4, size=4)
 GROUPED = Heads(query=8, key_value=4, size=4)
@@ -272,6 +274,9 @@ uneven = _model(
 DIFFUSION = (flux, asymmetric, wan, cosmos3, refined, experts, sound, sana, uneven)
 
 
+HABITS = set(Habits.__dataclass_fields__)
+
+
 def workload(model, **changes):
     """A request of a few tokens: uneven where the model pads."""
     uneven = any(stream.pads for stream in model.streams)
@@ -284,4 +289,12 @@ def workload(model, **changes):
     if model.name in ("wan", "sana"):
         lengths["text"] = 5
     tokens = tuple((stream.name, lengths[stream.name]) for stream in model.streams)
-    return Workload(**{"tokens": tokens, "steps": 2, "passes": 2, "line": LINE, **changes})
+    own = {name: changes.pop(name) for name in HABITS & changes.keys()}
+    habits = Habits(**{"text_tower": "once", **own})
+    sizes = {"tokens": tokens, "steps": 2, "passes": 2, "line": LINE, **changes}
+    return Workload(habits=habits, **sizes)
+
+
+def with_habits(work, **habits):
+    """The same request, run by somebody with other habits."""
+    return replace(work, habits=replace(work.habits, **habits))

@@ -9,10 +9,11 @@ from typing import Final
 import numpy as np
 
 from costmodels.price import Known
+from planner.engines.scenario import Scenario, workload_of
 from planner.lowering import WEIGHT_BYTES, lower
-from planner.request.plan import Plan
+from planner.request.plan import Plan, nearest
 from planner.request.request import Request
-from planner.search.counts import of_count, spread
+from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import (
     decode_bytes,
     encoder_bytes,
@@ -21,11 +22,9 @@ from planner.search.evaluate import (
     outer_parameters,
     peak_of,
     room,
-    workload_of,
 )
-from planner.search.outcome import PlanEstimate
-from planner.search.plans import nearest, objections, plans
-from planner.search.search import Scenario, judge, price, rank
+from planner.search.plans import objections, plans
+from planner.search.search import estimates, hosts_in_words, judge, price, rank
 from topology.base import TopologyError, counted, format_bytes
 from topology.catalogue import Precision
 
@@ -67,7 +66,7 @@ def would_fit(scenario: Scenario, short: Sequence[PlanEstimate], plan: Plan | No
         return f"would {'fit' if short else 'run'}: {', '.join(ways)}"
     if not short:
         return "nothing that was tried can run"
-    return f"nothing tried fits {format_bytes(_room(scenario))} a GPU"
+    return f"nothing tried fits {format_bytes(room(scenario))} a GPU"
 
 
 def _ordered(
@@ -78,10 +77,6 @@ def _ordered(
         return rank(short, replace(request, at_most_gpus=False))
     near = nearest(plan, [one.plan for one in short], count=len(short))
     return sorted(short, key=lambda one: near.index(one.plan))
-
-
-def _room(scenario: Scenario) -> float:
-    return room(scenario.deployment, scenario.model.kind)
 
 
 def _ways(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
@@ -97,7 +92,7 @@ def _ways(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iter
 def _asking(scenario: Scenario, **changes: object) -> Scenario:
     """Ask for something else of the same model on the same machine."""
     request = replace(scenario.request, **changes)  # type: ignore[arg-type]  # names are ours
-    workload = workload_of(scenario.model, request, scenario.deployment)
+    workload = workload_of(scenario.model, request, scenario.deployment.habits)
     return replace(scenario, request=request, workload=workload)
 
 
@@ -132,7 +127,7 @@ def _first(
         likely = (
             one.plan
             for one in short
-            if one.memory_bytes - _saved(scenario, other, one) <= _room(other)
+            if one.memory_bytes - _saved(scenario, other, one) <= room(other)
         )
         fitting = (plan for plan in islice(likely, 4 * TRIED) if _fits(other, plan))
         found = list(islice(fitting, tried))
@@ -152,18 +147,8 @@ def _saved(scenario: Scenario, other: Scenario, one: PlanEstimate) -> float:
     return blocks * smaller + encoders
 
 
-def _held(scenario: Scenario, plan: Plan) -> float:
-    return peak_of(
-        scenario.model,
-        scenario.workload,
-        plan,
-        scenario.deployment,
-        offload=scenario.request.offload,
-    )
-
-
 def _fits(scenario: Scenario, plan: Plan) -> bool:
-    return _legal(scenario, plan) and _held(scenario, plan) <= _room(scenario)
+    return _legal(scenario, plan) and peak_of(scenario, plan) <= room(scenario)
 
 
 def _legal(scenario: Scenario, plan: Plan) -> bool:
@@ -216,7 +201,7 @@ def _share(scenario: Scenario, base: Scenario, one: PlanEstimate) -> float:
     """Share of what grows with the request for which a split has room."""
     parts = one.memory_parts_bytes
     fixed = sum(parts[name] for name in FIXED)
-    spare = _room(base) - fixed + _saved(scenario, base, one)
+    spare = room(base) - fixed + _saved(scenario, base, one)
     return spare / max(one.memory_bytes - fixed, 1.0)
 
 
@@ -224,9 +209,9 @@ def _largest(scenario: Scenario, plan: Plan, name: str, values: range) -> int | 
     """Return the largest of `values` for which a split is legal and fits, if any is."""
 
     def held(value: int) -> float:
-        return _held(_asking(scenario, **{name: value}), plan)
+        return peak_of(_asking(scenario, **{name: value}), plan)
 
-    place = bisect_right(values, _room(scenario), key=held)
+    place = bisect_right(values, room(scenario), key=held)
     below = (values[index] for index in range(place - 1, -1, -1))
     near = islice(below, LEGAL)
     least = LEAST * values.stop if name != "batch" else 1
@@ -241,36 +226,33 @@ def _more(scenario: Scenario, *, legal: bool) -> Iterator[str]:
     ----------
     legal : whether the GPUs that were asked for have plans that are legal; else fewer may do too.
     """
-    asked, deployment = scenario.request.gpus, scenario.deployment
+    asked = scenario.request.gpus
     powers = [2**power for power in range(MOST_GPUS.bit_length())]
     more = [gpus for gpus in powers if gpus > asked]
     fewer = [] if legal else [gpus for gpus in reversed(powers) if gpus < asked]
     for gpus in (*fewer, *more):
-        found = _best(scenario, gpus)
-        if found is not None:
-            yield f"{found.plan} on {counted(gpus, 'GPU')}{spread(asked, deployment, gpus)}"
+        best = _best(scenario, gpus)
+        if best is not None:
+            where = hosts_in_words(scenario.deployment, gpus)
+            yield f"{best.plan} on {counted(gpus, 'GPU')}{where}"
             return
 
 
 def _best(scenario: Scenario, gpus: int) -> PlanEstimate | None:
     """Find the best plan of so many GPUs, with as few pipeline stages as it takes to fit."""
-    deployment = of_count(scenario.request.gpus, scenario.deployment, gpus)
-    wider = replace(scenario, deployment=deployment)
     try:
-        if deployment.subset is None:
-            deployment.hardware.island(gpus, deployment.nodes)
-        else:
-            deployment.on(gpus, scenario.request.precision)
+        other = scenario.on(gpus)
+        if other.deployment.subset is None:
+            other.deployment.hardware.island(gpus, other.deployment.nodes)
     except TopologyError:
         return None
-    known: Known = {}
-    every = sorted(_worth(wider, gpus), key=lambda plan: plan.degree("pp"))
+    prices: Known = {}
+    every = sorted(_worth(other, gpus), key=lambda plan: plan.degree("pp"))
     for depth in dict.fromkeys(plan.degree("pp") for plan in every):
-        hopeful = (plan for plan in every if plan.degree("pp") == depth and _hopeful(wider, plan))
-        outcomes = [judge(wider, plan, gpus, known) for plan in hopeful]
-        found = [one for one in outcomes if isinstance(one, PlanEstimate)]
-        if found:
-            return rank(found, replace(scenario.request, at_most_gpus=False))[0]
+        hopeful = (plan for plan in every if plan.degree("pp") == depth and _hopeful(other, plan))
+        fitting = estimates(judge(other, plan, prices) for plan in hopeful)
+        if fitting:
+            return rank(fitting, replace(scenario.request, at_most_gpus=False))[0]
     return None
 
 
@@ -280,23 +262,19 @@ def _hopeful(scenario: Scenario, plan: Plan) -> bool:
         return False
     if plan.degree("pp") == 1:
         return True
-    one = lower(scenario.model, scenario.workload, plan)
-    deployment, offload = scenario.deployment, scenario.request.offload
-    held = memory_of(scenario.model, scenario.workload, one, deployment, offload=offload)
-    return held[1] <= _room(scenario)
+    program = lower(scenario.model, scenario.workload, plan)
+    return memory_of(scenario, program)[1] <= room(scenario)
 
 
 def _worth(scenario: Scenario, gpus: int) -> Iterator[Plan]:
     """Yield plans whose weights and decode may fit; replicas need as much as one alone."""
     model, request = scenario.model, scenario.request
-    whole = fixed_parts(
-        model, lower(model, scenario.workload, Plan()), scenario.deployment, offload=request.offload
-    )
+    whole = fixed_parts(scenario, lower(model, scenario.workload, Plan()))
     outer = outer_parameters(model, ()) * WEIGHT_BYTES["bf16"]
     blocks = whole["transformer_weights"] - outer
     for plan in plans(model, gpus):
         replicas, cut = plan.degree("dp"), plan.degree("tp") * plan.degree("pp")
         decode = float(np.max(decode_bytes(model, scenario.workload, replicas)))
         least = sum(whole.values()) - outer - blocks + blocks / cut + decode
-        if least <= _room(scenario) and (replicas == 1 or request.batch > 1):
+        if least <= room(scenario) and (replicas == 1 or request.batch > 1):
             yield plan

@@ -1,6 +1,7 @@
 """``planner estimate``: one plan in full."""
 
 import argparse
+from functools import partial
 from typing import Final
 
 from planner.command.files import on_screen, render
@@ -22,18 +23,19 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> Answer:
+    from planner.engines.launch import launch_lines  # noqa: PLC0415
+    from planner.engines.scenario import resolve  # noqa: PLC0415
+    from planner.recommendation import estimate_plan  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
-    from planner.search.search import launch_of, resolve, single_plan  # noqa: PLC0415
 
     scenario = resolve(request_of(options))
-    estimate = single_plan(scenario, options.plan)
+    estimate = estimate_plan(scenario, options.plan)
+    lines = partial(launch_lines, scenario, estimate.plan, estimate.placement)
     text = render(
         options.format,
         estimate.to_dict,
-        markdown=lambda: report.estimate_markdown(
-            scenario, estimate, launch_of(scenario, estimate)
-        ),
-        table=lambda: on_screen(report.estimate(scenario, estimate, launch_of(scenario, estimate))),
+        markdown=lambda: report.estimate_markdown(scenario, estimate, lines()),
+        table=lambda: on_screen(report.estimate(scenario, estimate, lines())),
     )
     return text, DONE
 

@@ -42,11 +42,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> Answer:
+    from planner.engines.scenario import resolve  # noqa: PLC0415
+    from planner.recommendation import recommend_plans, shortened  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
-    from planner.search.search import find, resolve, shortened  # noqa: PLC0415
 
     scenario = resolve(request_of(options))
-    answer = find(scenario)
+    answer = recommend_plans(scenario)
     code = DONE if answer.plans else NO
     if options.top is not None:
         answer = shortened(answer, options.top)

@@ -81,8 +81,9 @@ def _slow(text: str) -> tuple[int, float]:
 
 
 def _run(options: argparse.Namespace) -> Answer:
+    from planner.advice.refusals import notes_on  # noqa: PLC0415
+    from planner.engines.scenario import resolve  # noqa: PLC0415
     from planner.rendering import report, simulated  # noqa: PLC0415
-    from planner.search.search import resolve  # noqa: PLC0415
     from planner.simulation.simulation import simulate  # noqa: PLC0415
 
     scenario = resolve(request_of(options))
@@ -92,7 +93,7 @@ def _run(options: argparse.Namespace) -> Answer:
     if options.trace:
         write(simulated.trace(simulation), options.trace, "--trace")
     headline = report.headline(scenario)
-    notes = report.remarks_of(scenario, simulation.estimate)
+    notes = notes_on(scenario, simulation.estimate)
     text = render(
         options.format,
         simulation.to_dict,

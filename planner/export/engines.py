@@ -6,10 +6,11 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from planner.engines.launch import Launch, launches
+from planner.engines.scenario import Scenario
+from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
-from planner.engines.told import Asked, asked_of, hosts_of
-from planner.search.outcome import PlanEstimate
-from planner.search.search import Scenario
+from planner.models.catalogue import repository_of
+from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
 from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
 
@@ -70,11 +71,10 @@ def engine_folder(scenario: Scenario, found: PlanEstimate, backend: str) -> dict
     return files
 
 
-def _asked(scenario: Scenario, found: PlanEstimate) -> Asked:
+def _asked(scenario: Scenario, found: PlanEstimate) -> Settings:
     """Collect all that was priced: usual sizes too, so that the folder runs those."""
     request, usual = scenario.request, scenario.model.defaults
-    hosts = hosts_of(found.plan.gpus, scenario.deployment, found.placement)
-    asked = asked_of(request, scenario.model, scenario.workload, hosts)
+    asked = settings_of(scenario, found.plan.gpus)
     found_sizes = {
         name: int(getattr(request, name) or getattr(usual, name) or 0)
         for name in ("height", "width", "frames", "steps")
@@ -91,7 +91,7 @@ def _devices(found: PlanEstimate, hosts: int) -> list[int]:
 
 
 def _scripts(
-    launch: Launch, backend: str, asked: Asked, document: Mapping[str, object]
+    launch: Launch, backend: str, asked: Settings, document: Mapping[str, object]
 ) -> dict[str, bytes]:
     order = ",".join(map(str, document["devices"]))  # type: ignore[call-overload]  # a list
     head = ["#!/bin/sh", "set -eu", *_needs(launch), f"export CUDA_VISIBLE_DEVICES={order}"]
@@ -111,7 +111,7 @@ def _needs(launch: Launch) -> list[str]:
     return [f': "${{{name[1:]}:?{what}}}"' for name, what in told.items() if name in launch.command]
 
 
-def _diffusers(launch: Launch, asked: Asked, document: Mapping[str, object]) -> str:
+def _diffusers(launch: Launch, asked: Settings, document: Mapping[str, object]) -> str:
     """Write the script that the launch line starts."""
     told = [f"{name}={size}" for name, size in launch.request.items()]
     return "\n".join(
@@ -152,9 +152,9 @@ def _docstring(text: str) -> str:
     return f'"""{escaped}"""'
 
 
-def _weights(asked: Asked, document: Mapping[str, object]) -> str:
+def _weights(asked: Settings, document: Mapping[str, object]) -> str:
     name = str(document["model"])
-    return asked.folder or engines().repositories.get(name, name)
+    return asked.folder or repository_of(name)
 
 
 def _readme(document: Mapping[str, object], title: str, files: Mapping[str, bytes]) -> str:

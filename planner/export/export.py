@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
+from planner.engines.scenario import resolve
 from planner.export.engines import TITLES, engine_folder
 from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
+from planner.recommendation import estimate_plan
 from planner.request.request import Request
-from planner.search.search import resolve, single_plan
 from topology.base import InputError, format_bytes, format_seconds, unknown
 from topology.drawing.table import Table
 
@@ -114,7 +115,7 @@ def files(
     if backend in TITLES and request.engine not in ("", backend):
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
     scenario = resolve(request)
-    estimate = single_plan(scenario, plan)
+    estimate = estimate_plan(scenario, plan)
     if backend == "tensorrt":
         return tensorrt_folder(
             scenario, estimate, version=version, multi_device=multi_device, scales=scales

@@ -8,9 +8,10 @@ from typing import Final, cast
 
 import numpy as np
 
-from planner.advice.tensorrt_refusals import refuse_barred
+from planner.advice.refusals import check_tensorrt
+from planner.engines.refusal import cautions
+from planner.engines.scenario import Scenario
 from planner.engines.tables import allowed
-from planner.engines.tensorrt import cautions
 from planner.engines.tensorrt_table import dotted, read_version
 from planner.export.checkpoints import checkpoint_of
 from planner.export.cpp_schedule import cpp_schedule
@@ -21,8 +22,7 @@ from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.search.outcome import PlanEstimate
-from planner.search.search import Scenario
+from planner.search.estimate import PlanEstimate
 from planner.tensorrt import (
     REACH,
     SCHEMA,
@@ -72,7 +72,7 @@ def tensorrt_folder(
         If TensorRT cannot run the plan, saying why.
     """
     plan, precision = estimate.plan, scenario.workload.precision
-    refuse_barred(scenario, plan, version)
+    check_tensorrt(scenario, plan, version)
     if multi_device:
         _refuse_multi_device(scenario, plan, compute or COMPUTE.get(precision, "bf16"), version)
     workload = one_token(scenario.workload)

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planner.advice.refusals import marks_of
+from planner.engines.refusal import refusal
+from planner.engines.scenario import resolve
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
 from planner.request.request import Request
-from planner.search.outcome import PlanEstimate, Rejected
-from planner.search.search import resolve, search
+from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.search import judge_all
 from topology.base import ModelError, PrecisionError, counted, format_seconds
 from topology.catalogue import find_hardware
 
@@ -251,7 +252,7 @@ def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, i
             return
         decoder = scenario.model.kind == "decoder"
         for batch in BATCHES if decoder and asked.batch == 1 else (asked.batch,):
-            found = _fastest(replace(asked, batch=batch), gpus)
+            found = _fastest(replace(asked, batch=batch))
             fits = fits or isinstance(found, PlanEstimate)
             yield found, batch if decoder else 1
 
@@ -272,13 +273,13 @@ def _counts(node: int) -> list[int]:
     return found
 
 
-def _fastest(request: Request, gpus: int) -> PlanEstimate | str:
+def _fastest(request: Request) -> PlanEstimate | str:
     """Find the plan without replicas that is done first and can be run, or say why none can."""
     scenario = resolve(request)
     found: list[PlanEstimate] = []
     reason = ""
     try:
-        for one in search(scenario, gpus):
+        for one in judge_all(scenario):
             if isinstance(one, Rejected):
                 reason = f"{one.plan}: {one.reason}"
             elif one.plan.degree("dp") == 1:
@@ -286,10 +287,10 @@ def _fastest(request: Request, gpus: int) -> PlanEstimate | str:
     except ModelError as error:
         return str(error)
     for one in sorted(found, key=lambda one: one.latency_s):
-        barred = marks_of(scenario, [one])
+        barred = refusal(scenario, one.plan)
         if not barred:
             return one
-        reason = f"{one.plan}: {barred[0].reason}"
+        reason = f"{one.plan}: {barred}"
     return reason
 
 

@@ -109,7 +109,7 @@ def _text_layers(work: RankWork) -> Emits[None]:
 
 def _forward(work: RankWork) -> Emits[None]:
     """Emit one forward through this rank's layers."""
-    if work.workload.own and work.model.own.token_modulation:
+    if work.workload.habits.repository and work.model.own.token_modulation:
         yield from _modulate_tokens(work)
     if work.stage == 0:
         state = yield from _embed(work)
@@ -282,7 +282,7 @@ def vae_decode(work: RankWork, degree: int) -> Loop:
     if vae is None:
         return Loop(name="vae_decode", count=1, body=())
     share = SERIAL_SHARE + (1 - SERIAL_SHARE) / degree if degree > 1 else 1.0
-    slower = vae.eager if work.workload.slow_decoder else 1.0
+    slower = vae.eager if work.workload.habits.slow_decoder else 1.0
     pixels = work.share.batch * work.workload.pixels * share * slower
     decode = Convolve(
         name=vae.name,

@@ -1,6 +1,6 @@
 """From a model, a request and a plan to the program of one rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,17 @@ from planner.models.architecture import Block, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import pipeline
+
+
+def unsupported(model: Model) -> Iterator[str]:
+    """Yield what in a model no operation of ours stands for."""
+    towers = [tower for block in model.blocks for tower in block.towers]
+    if any(tower.mixer not in ("attention", "relu_linear") for tower in towers):
+        yield "gated delta-rule and state-space layers are not modelled yet"
+    if any(tower.latent is not None for tower in towers):
+        yield "multi-head latent attention is not modelled yet"
+    if model.kind == "encoder":
+        yield "a text encoder is not planned on its own"
 
 
 def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None) -> Program:
@@ -40,11 +51,12 @@ def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None
         inputs = diffusion.inputs(work)
         output = diffusion.latents(work)
     program = Program(axes=plan.axes, stages=loops, inputs=inputs, output=output)
-    if workload.scattered_inputs:
+    habits = workload.habits
+    if habits.scattered_inputs:
         program = with_scattered_inputs(program)
-    if workload.gathered_rings:
+    if habits.gathered_rings:
         program = with_gathered_rings(program)
-    return with_wide_collectives(program) if workload.wide_collectives else program
+    return with_wide_collectives(program) if habits.wide_collectives else program
 
 
 def decode_step(model: Model, workload: Workload, plan: Plan, stage: int) -> Loop:

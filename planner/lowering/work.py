@@ -65,7 +65,7 @@ class RankWork:
 
     def cached(self, stream: str) -> bool:
         """Whether the keys and values of a stream are computed once, ahead of the steps."""
-        tower = self.workload.text_tower
+        tower = self.workload.habits.text_tower
         once = tower == "once" or (tower == "usual" and self.share.stages == 1)
         return self.memory == "load" and once and stream in self.model.reuses
 

@@ -32,7 +32,7 @@ ALIASES: Final = {
     "wan2.1-t2v-1.3b": "wan2.1-1.3b",
 }
 _DATA: Final = Path(__file__).parent / "data"
-_TABLES: Final = ("vaes", "encoders")
+_TABLES: Final = ("vaes", "encoders", "repositories")
 _LARGEST: Final = 10 * 2**20  # bytes
 _PROMPTS: Final = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
 _WITH_A_SECOND: Final = {"wan2.1-14b": "wan2.2-a14b"}  # what two transformers make of an entry
@@ -93,9 +93,17 @@ def known_as(text: str) -> str:
 @cache
 def repositories() -> dict[str, str]:
     """Read catalogue names by the repositories of their weights, in lower case."""
-    text = (_DATA.parents[1] / "engines" / "data" / "engines.toml").read_text(encoding="utf-8")
-    table = cast("dict[str, str]", tomllib.loads(text)["repositories"])
-    return {repository.lower(): name for name, repository in table.items()}
+    return {repository.lower(): name for name, repository in _repositories().items()}
+
+
+def repository_of(name: str) -> str:
+    """Return the repository of a model's weights; the name itself where none is known."""
+    return _repositories().get(name, name)
+
+
+@cache
+def _repositories() -> dict[str, str]:
+    return cast("dict[str, str]", tomllib.loads(_packaged("repositories")))
 
 
 def catalogued(name: str) -> Model:

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from costmodels.price import Class
-from planner.search.outcome import worded
+from planner.search.estimate import worded
 from planner.simulation.simulation import Event, Simulation
 from topology.base import format_seconds
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from planner.lowering import unsupported
 from planner.models.catalogue import names, read_model
-from planner.search.plans import unsupported
 from topology.drawing.table import Table
 
 _GIGA: Final = 10**9

@@ -4,17 +4,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from costmodels.program.ops import Size
-from planner.advice.refusals import SIGN, marks_of
-from planner.advice.refusals import footnotes as marked
+from planner.advice.advice import throughput_note
+from planner.advice.refusals import SIGN, footnotes, notes_on
 from planner.engines.launch import Launch
-from planner.engines.tables import engine as find_engine
-from planner.engines.told import hosts_of
+from planner.engines.scenario import Scenario
 from planner.placement.placement import visible
-from planner.request.request import EXECUTOR, Request
+from planner.recommendation import Recommendation
+from planner.request.request import Request
+from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import room
-from planner.search.outcome import Mark, PlanEstimate, worded
-from planner.search.remarks import context_remark, throughput_remark
-from planner.search.search import Recommendation, Scenario
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.drawing.table import Line, Table, bullets
 
@@ -33,13 +31,13 @@ def recommendation(
         if answer.request.at_most_gpus and len(answer.scaling) > 1:
             title = "the best plan of each number of GPUs"
             parts += [*_notes([title]), _scaling(answer), ""]
-        below = _footnotes(scenario, answer.plans, answer.marks, answer.lead)
+        below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
         parts += [*bullets(answer.advice), *_notes([*below, f"  known: {_known(lead)}"]), ""]
         parts += _run_by(lead, scenario, launches)
     else:
         parts += bullets(answer.advice)
     if rejected:
-        rows = [[str(plan.plan), plan.said] for plan in answer.rejected]
+        rows = [[str(plan.plan), plan.explanation] for plan in answer.rejected]
         parts += ["", Line(text="rejected:", style="bold"), Table(rows=rows, align="<", indent=2)]
     elif answer.rejected:
         parts += _notes(
@@ -72,7 +70,7 @@ def _machine(scenario: Scenario) -> str:
     """Say how many GPUs of what kind, and which network joins their hosts."""
     deployment, gpus = scenario.deployment, scenario.request.gpus
     said = f"{gpus} x {deployment.hardware.name}"
-    hosts = hosts_of(gpus, deployment)
+    hosts = deployment.hosts
     if hosts < 2 or deployment.subset is not None:
         return said
     return f"{said} on {hosts} hosts over {deployment.hardware.network}"
@@ -108,30 +106,14 @@ def _listed(answer: Recommendation) -> tuple[PlanEstimate, ...]:
 def _cells(one: PlanEstimate, answer: Recommendation) -> list[str]:
     """Write a row, with a sign at a plan that cannot be run."""
     name, *rest = _row(one, answer)
-    barred = any(mark.plan == one.plan for mark in answer.marks)
+    barred = any(mark.plan == one.plan for mark in answer.refusals)
     return [f"{name} {SIGN}" if barred else name, *rest]
-
-
-def _footnotes(
-    scenario: Scenario,
-    plans: Sequence[PlanEstimate],
-    marks: Sequence[Mark],
-    lead: PlanEstimate | None = None,
-) -> list[str]:
-    """Say which of the plans shown cannot be run, and what to watch with the others."""
-    if scenario.deployment.engine not in ("", EXECUTOR):
-        return marked(find_engine(scenario.deployment.engine).title, plans, marks, lead)
-    if scenario.deployment.runtime.name != "tensorrt":
-        return []
-    from planner.advice.tensorrt_refusals import footnotes  # noqa: PLC0415  # of one runtime
-
-    return footnotes(scenario, plans, marks)
 
 
 def _baseline(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
     """Say what the speed-up is over, where it is a GPU that could not hold the model."""
     one = answer.baseline
-    if one is not None and one.memory_bytes > room(scenario.deployment, scenario.model.kind):
+    if one is not None and one.memory_bytes > room(scenario):
         yield (
             f"speed-up and efficiency are over one GPU, {format_seconds(one.latency_s)}, "
             f"had it the {format_bytes(one.memory_bytes)} that the model needs"
@@ -236,8 +218,8 @@ def estimate(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) 
         *_notes(() if subset is None else subset.notes()),
         total,
         *([visible(one.placement.devices)] if one.placement else []),
-        *_notes(remarks_of(scenario, one)),
-        *_notes(throughput_remark(scenario.model.kind, scenario.request.batch, one.gpus)),
+        *_notes(notes_on(scenario, one)),
+        *_notes(throughput_note(scenario.model.kind, scenario.request.batch, one.gpus)),
         "",
         *_notes(["time by stage"]),
         *_parts_of(one.stages_s, format_seconds),
@@ -284,15 +266,9 @@ def recommendation_markdown(
         rows = [_cells(plan, answer) for plan in _listed(answer)]
         parts += [Table(head=_columns(answer.request), rows=rows).markdown(), ""]
         parts += bullets(_baseline(scenario, answer))
-    below = _footnotes(scenario, answer.plans, answer.marks, answer.lead)
+    below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
     lines = (*answer.notes, *answer.advice, *below, *_runs(launches))
     return "\n".join([*parts, *bullets(lines)])
-
-
-def remarks_of(scenario: Scenario, one: PlanEstimate) -> list[str]:
-    """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
-    beyond = context_remark(scenario.model, scenario.workload)
-    return [*one.remarks, *beyond, *_footnotes(scenario, [one], marks_of(scenario, [one]))]
 
 
 def estimate_markdown(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) -> str:
@@ -307,8 +283,8 @@ def estimate_markdown(scenario: Scenario, one: PlanEstimate, launches: Sequence[
         rows.append(["GPUs", visible(one.placement.devices)])
     table = Table(head=[str(one.plan), ""], rows=rows).markdown()
     below = (
-        *remarks_of(scenario, one),
-        *throughput_remark(scenario.model.kind, scenario.request.batch, one.gpus),
+        *notes_on(scenario, one),
+        *throughput_note(scenario.model.kind, scenario.request.batch, one.gpus),
         *_runs(launches),
     )
     return "\n".join([f"**{headline(scenario)}**", "", table, "", *bullets(below)])

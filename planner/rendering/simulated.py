@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from planner.rendering.gantt import COLOURS, key, legend, middle, rows, svg
-from planner.search.outcome import worded
+from planner.search.estimate import worded
 from planner.simulation.simulation import RankTime, Simulation
 from topology.base import counted, format_seconds
 from topology.drawing.table import Table, bullets, heading, page, paragraphs, terminal

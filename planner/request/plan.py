@@ -1,5 +1,6 @@
 """A plan: named axes with degrees, outermost first."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -58,3 +59,19 @@ class Plan:
         stride, degree = self.stride(axis), self.degree(axis)
         first = rank - rank // stride % degree * stride
         return tuple(first + step * stride for step in range(degree))
+
+
+def nearest(plan: Plan, legal: Iterable[Plan], count: int = 3) -> list[Plan]:
+    """Return the legal plans most like one that is not: same axes first, then close degrees."""
+    return sorted(legal, key=lambda other: (_distance(plan, other), str(other)))[:count]
+
+
+def _distance(plan: Plan, other: Plan) -> float:
+    degrees, others = dict(plan.axes), dict(other.axes)
+    apart = len(degrees.keys() ^ others.keys())
+    shared = sum(
+        abs(degrees.get(name, 1) - others.get(name, 1))
+        / max(degrees.get(name, 1), others.get(name, 1))
+        for name in degrees.keys() | others.keys()
+    )
+    return 2 * apart + shared

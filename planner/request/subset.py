@@ -95,7 +95,9 @@ class Subset:
             If one has no tensor cores for the precision.
         """
         kinds = {_kind(gpu): gpu for gpu in self.chosen}
-        slowest = min(map(find_hardware, kinds), key=lambda one: _peak(one, precision))
+        slowest = min(
+            map(find_hardware, kinds), key=lambda kind: kind.device.needed_peak(precision)
+        )
         memory = min(_memory(gpu) for gpu in self.chosen)
         narrow = min(find_hardware(name).device.memory_bandwidth.value for name in kinds)
         device = replace(
@@ -222,16 +224,6 @@ def _kind(gpu: Gpu) -> str:
             f"such as rtx-4090"
         )
     return gpu.hardware
-
-
-def _peak(hardware: Hardware, precision: str) -> float:
-    found = hardware.device.peak(precision)
-    if found is None:
-        can = ", ".join(name for name, _ in hardware.device.peaks)
-        raise InputError(
-            f"{hardware.name} has no tensor cores for {precision}: expected one of {can}"
-        )
-    return found.value
 
 
 def _speed(hardware: Hardware) -> float:

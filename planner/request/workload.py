@@ -1,13 +1,59 @@
-"""What is asked of a model, in tokens: the request after sizes became sequence lengths."""
+"""What is asked of a model, in tokens, and what whoever runs it does in its own way."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from costmodels.program.ops import Size
+from costmodels.runtime import Fusion
+from topology.base import Sourced
 from topology.catalogue import Precision
 
 TextTower = Literal["usual", "once", "every_step"]
 """Usual is once, and with every step in a pipeline, whose stages it is cut into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What whoever runs a model does in its own way, where another would do otherwise.
+
+    text_tower : when a tower that does not depend on the step is run.
+    repository : the model's own repository runs it, in eager PyTorch.
+    slow_decoder : pictures are decoded as such repositories do.
+    gathered_rings : rings gather all keys and values before the first partial attention.
+    kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
+    wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
+    cut by a reduce-scatter, not by a slice.
+    installed_attention : attention is the kernel that the model's repository installs.
+    attention : the kernel that is called, by architecture of the GPU; eager : what row-wise
+    functions move and launch in eager PyTorch. Both by family of models, ``any`` for the rest.
+    host_kernel : host time to issue a kernel in eager PyTorch; None for the runtime's.
+    """
+
+    text_tower: TextTower = "usual"
+    repository: bool = False
+    slow_decoder: bool = False
+    gathered_rings: bool = False
+    kv_repeat: bool = True
+    wide_collectives: bool = False
+    scattered_inputs: bool = False
+    installed_attention: bool = False
+    attention: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    eager: Mapping[str, Mapping[str, Fusion]] = field(default_factory=dict, hash=False)
+    host_kernel: Sourced | None = None
+
+    def kernel(self, family: str, architecture: str) -> str:
+        """Name the attention kernel for a family of models; empty for the usual one."""
+        kernels = {**self.attention.get("any", {}), **self.attention.get(family, {})}
+        return kernels.get(architecture, "")
+
+    def functions(self, family: str) -> Mapping[str, Fusion]:
+        """Say what row-wise functions do in eager PyTorch for a family of models."""
+        return {**self.eager.get("any", {}), **self.eager.get(family, {})}
+
+
+USUAL: Final = Habits()
+"""What most do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +63,7 @@ class Workload:
     tokens : length of every stream. steps : denoising steps. passes : forwards a step.
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
     line : tokens side by side across the picture, for models that convolve over them.
-    text_tower : when a tower that does not depend on the step is run.
-    kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
-    wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
-    cut by a reduce-scatter, not by a slice.
-    own : the model's own repository runs it, in eager PyTorch. slow_decoder : pictures are decoded
-    as that does. gathered_rings : rings gather all keys and values first.
+    habits : of whoever runs it.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -34,13 +75,7 @@ class Workload:
     frames: Size = 1
     line: Size = 0
     precision: Precision = "bf16"
-    text_tower: TextTower = "once"
-    kv_repeat: bool = True
-    own: bool = False
-    slow_decoder: bool = False
-    wide_collectives: bool = False
-    scattered_inputs: bool = False
-    gathered_rings: bool = False
+    habits: Habits = USUAL
 
     def length(self, stream: str) -> Size:
         """Tokens of a stream."""

@@ -1,18 +1,30 @@
-"""Which plans there are for a number of GPUs, and what stands against each.
+"""Which plans there are for a number of GPUs, what stands against each, and which are known.
 
 The one home of the rule that degrees multiply to the GPUs.
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from typing import Final
 
-from planner.lowering import share_of
+from planner.engines.scenario import Deployment
+from planner.lowering import share_of, unsupported
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.strategies import Case, strategies
-from topology.base import counted
+from planner.search.estimate import Outcome, PlanEstimate, Rejected
+from planner.strategies import Case, allgather_kv, strategies, tensor
+from topology.base import TopologyError, counted
+
+LONGEST: Final = 32
+"""Ranks of a ring, where GPUs are many; AllGather-KV moves the same keys in one message."""
+
+_DECODERS: Final = (
+    ", as LMDeploy does; vLLM, SGLang on GPUs and TensorRT-LLM refuse widths that do not divide"
+)
+_OTHERS: Final = "; vLLM-Omni and SGLang refuse widths that do not divide"
 
 
 def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Iterator[str]:
@@ -35,15 +47,19 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
         yield from strategies()[name].objections(case, degree)
 
 
-def unsupported(model: Model) -> Iterator[str]:
-    """Yield what in a model no operation of ours stands for."""
+def notes(model: Model, plan: Plan) -> Iterator[str]:
+    """Yield what is done to make a plan legal, and who else does so, a sentence each."""
+    degree = plan.degree(tensor.AXIS)
+    for width, padded in tensor.padded_widths(model, degree).items():
+        who = _DECODERS if model.kind == "decoder" else _OTHERS
+        yield f"the FFN width {width} is padded with zeros to {padded} for tp{degree}{who}"
     towers = [tower for block in model.blocks for tower in block.towers]
-    if any(tower.mixer not in ("attention", "relu_linear") for tower in towers):
-        yield "gated delta-rule and state-space layers are not modelled yet"
-    if any(tower.latent is not None for tower in towers):
-        yield "multi-head latent attention is not modelled yet"
-    if model.kind == "encoder":
-        yield "a text encoder is not planned on its own"
+    linear = any(tower.mixer == "relu_linear" for tower in towers)
+    if linear and plan.degree(allgather_kv.AXIS) > 1:
+        yield (
+            "allgather_kv of linear attention adds up sums over keys and values by an all-reduce, "
+            "as vLLM-Omni does for SANA-Video; xDiT has ring and ulysses"
+        )
 
 
 def plans(
@@ -153,16 +169,68 @@ def _divisors(number: int) -> tuple[int, ...]:
     return tuple(degree for degree in range(1, number + 1) if number % degree == 0)
 
 
-def nearest(plan: Plan, legal: Iterable[Plan], count: int = 3) -> list[Plan]:
-    """Return the legal plans most like one that is not: same axes first, then close degrees."""
-    return sorted(legal, key=lambda other: (_distance(plan, other), str(other)))[:count]
+def replicated(replicas: int, outcome: Outcome) -> Outcome:
+    """Turn what became of one replica into what becomes of several.
+
+    With a batch of one each replica serves a request of its own: nothing changes but throughput.
+    """
+    plan = Plan((("dp", replicas), *outcome.plan.axes), outcome.plan.vae)
+    if isinstance(outcome, PlanEstimate):
+        rate = outcome.throughput_per_s * replicas
+        return replace(outcome, plan=plan, gpus=plan.gpus, throughput_per_s=rate)
+    short = None if outcome.short is None else replicated(replicas, outcome.short)
+    assert not isinstance(short, Rejected)
+    return replace(outcome, plan=plan, short=short)
 
 
-def _distance(plan: Plan, other: Plan) -> float:
-    mine, theirs = dict(plan.axes), dict(other.axes)
-    apart = len(mine.keys() ^ theirs.keys())
-    shared = sum(
-        abs(mine.get(name, 1) - theirs.get(name, 1)) / max(mine.get(name, 1), theirs.get(name, 1))
-        for name in mine.keys() | theirs.keys()
-    )
-    return 2 * apart + shared
+def replica(deployment: Deployment, plan: Plan) -> Plan | None:
+    """Return the plan of one replica, where its links are the same alone as beside others."""
+    alone = Plan(tuple(axis for axis in plan.axes if axis[0] != "dp"))
+    if deployment.subset is not None or deployment.nodes or plan.vae > 1 or alone == plan:
+        return None
+    return alone if _same_links(deployment, plan, alone) else None
+
+
+def _same_links(deployment: Deployment, plan: Plan, alone: Plan) -> bool:
+    """Whether a replica spreads over hosts alone as it does beside others."""
+    try:
+        near, wide = deployment.hardware.island(alone.gpus), deployment.hardware.island(plan.gpus)
+    except TopologyError:
+        return False
+    return near == min(wide, alone.gpus)
+
+
+def turned(deployment: Deployment, plan: Plan) -> Plan | None:
+    """Nest the two ways to cut a sequence the other way round, where a plan spans hosts.
+
+    On one host the seats of a machine's GPUs do as much.
+    """
+    names = [name for name, _ in plan.axes]
+    inner = next((names.index(name) for name in ("ring", "allgather_kv") if name in names), None)
+    if "ulysses" not in names or inner is None or not _spans(deployment, plan.gpus):
+        return None
+    axes, outer = list(plan.axes), names.index("ulysses")
+    axes[outer], axes[inner] = axes[inner], axes[outer]
+    return Plan(tuple(axes), plan.vae)
+
+
+def _spans(deployment: Deployment, gpus: int) -> bool:
+    try:
+        if deployment.subset is not None:
+            return deployment.on(gpus).hosts > 1
+        return deployment.hardware.island(gpus, deployment.nodes) < gpus
+    except TopologyError:
+        return False
+
+
+def replaceable(plan: Plan, passes: int, seen: Mapping[Plan, Outcome]) -> bool:
+    """Whether a pipeline can give way to replicas: a plan with fewer stages is known to fit.
+
+    Parameters
+    ----------
+    passes : forwards a step. seen : what became of the plans with fewer stages.
+    """
+    if plan.degree("pp") == 1:
+        return False
+    fewer = [unpiped(plan, passes), *shallower(plan)]
+    return any(isinstance(seen.get(other), PlanEstimate) for other in fewer if other is not None)

@@ -1,6 +1,6 @@
 """Many requests at once: one plan lowered with arrays for sizes, priced in one go."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import cast
@@ -8,23 +8,14 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import memory
-from costmodels.program.ops import Program, Real, Size
-from costmodels.tables import communicator_bytes
-from planner.engines.deployment import Deployment
+from costmodels.program.ops import Real, Size
+from planner.engines.scenario import Scenario
 from planner.lowering import share_of
 from planner.models.architecture import Model
 from planner.models.tokens import lengths, line_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.search.evaluate import (
-    caches_of,
-    costs_of,
-    decode_bytes,
-    every_place,
-    fixed_bytes,
-    running,
-)
+from planner.search.evaluate import costs_of, every_place, parts_of
 from planner.search.plans import objections
 from planner.strategies.sequence import uneven
 
@@ -43,10 +34,9 @@ class Sweep:
     memory_bytes: Column
 
 
-def sweep(model: Model, base: Workload, plans: Sequence[Plan], deployment: Deployment) -> Sweep:
-    """Price `plans` for the requests of `base`, whose sizes are arrays of one shape."""
-    count = int(np.size(next(iter(dict(base.tokens).values()))))
-    rows = [_row(model, base, plan, deployment, count) for plan in plans]
+def sweep(scenario: Scenario, plans: Sequence[Plan]) -> Sweep:
+    """Price `plans` for the requests of a scenario's workload, whose sizes have one shape."""
+    rows = [_row(scenario, plan) for plan in plans]
     return Sweep(
         plans=tuple(plans),
         latency_s=np.array([latency for latency, _ in rows]),
@@ -71,20 +61,19 @@ def sizes(
     )
 
 
-def _row(
-    model: Model, base: Workload, plan: Plan, deployment: Deployment, count: int
-) -> tuple[Column, Column]:
+def _row(scenario: Scenario, plan: Plan) -> tuple[Column, Column]:
+    model, base = scenario.model, scenario.workload
+    count = int(np.size(next(iter(dict(base.tokens).values()))))
     nothing = np.full(count, np.nan)
     grain = share_of(base, plan).grain
     fine = np.broadcast_to(~uneven(model, base, grain), count)
     if not fine.any():
         return nothing, nothing
-    work = _chosen(base, fine)
     first = _chosen(base, np.arange(count) == int(np.argmax(fine)))
     if any(objections(model, first, plan, plan.gpus)):
         return nothing, nothing
     latency, held = nothing.copy(), nothing.copy()
-    latency[fine], held[fine] = _priced(model, work, plan, deployment)
+    latency[fine], held[fine] = _priced(replace(scenario, workload=_chosen(base, fine)), plan)
     return latency, held
 
 
@@ -105,23 +94,17 @@ def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
     )
 
 
-def _priced(
-    model: Model, work: Workload, plan: Plan, deployment: Deployment
-) -> tuple[Column, Column]:
-    places = every_place(model, work, plan)
-    costs = costs_of(places, work, deployment.target(model, plan, work.precision))
-    latency = sum((one.time for one in costs.values()), start=np.zeros(()))
-    decode = decode_bytes(model, work, plan.degree("dp"))
-    held = [_held(model, work, program, deployment, decode) for program in places]
+def _priced(scenario: Scenario, plan: Plan) -> tuple[Column, Column]:
+    places, work = every_place(scenario, plan), scenario.workload
+    costs = costs_of(places, work, scenario.deployment.target(scenario.model, plan, work.precision))
+    latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
+    held = [_peak(parts_of(scenario, program)) for program in places]
     return np.asarray(latency, float), np.asarray(reduce(np.maximum, held), float)
 
 
-def _held(
-    model: Model, work: Workload, program: Program, deployment: Deployment, decode: Real
-) -> Real:
-    """Peak bytes of one place of a pipeline."""
-    stages = running(program)
-    widest = reduce(np.maximum, map(memory.activations, stages), decode)
-    buffers = memory.messages(stages) * communicator_bytes(deployment.profile)
-    fixed = fixed_bytes(model, program, deployment, offload=False)
-    return fixed + buffers + widest + caches_of(model, work, stages)
+def _peak(parts: Mapping[str, Real]) -> Real:
+    """Peak bytes of one place of a pipeline: activations or the decode, beside all else."""
+    fixed = parts["transformer_weights"] + parts["other_weights"] + parts["runtime"]
+    widest = np.maximum(parts["activations"], parts["vae_decode"])
+    peak: Real = fixed + parts["buffers"] + widest + parts["kv"]
+    return peak

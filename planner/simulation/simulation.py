@@ -11,10 +11,12 @@ from costmodels.events import Run, run
 from costmodels.price import Class, Known, Target
 from costmodels.program.ops import Collective, Loop, SendReceive
 from costmodels.tables import rank_spread
+from planner.engines.scenario import Scenario
+from planner.recommendation import estimate_plan
 from planner.request.plan import Plan
+from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import every_place
-from planner.search.outcome import PlanEstimate
-from planner.search.search import Scenario, seated, single_plan
+from planner.search.search import seated
 from planner.simulation.tasks import Label, Work, paces_of, work_of
 from topology.base import InputError, counted
 
@@ -140,11 +142,11 @@ def simulate(
     InputError
         If the plan cannot run (`IllegalPlanError`), has no such rank, or is too large to simulate.
     """
-    estimate = single_plan(scenario, plan)
+    estimate = estimate_plan(scenario, plan)
     one = _replica(estimate.plan)
     deployment = seated(scenario, estimate.plan)
     target = deployment.target(scenario.model, estimate.plan, scenario.workload.precision)
-    programs = every_place(scenario.model, scenario.workload, estimate.plan)
+    programs = every_place(scenario, estimate.plan)
     stages = list(zip(*(program.stages for program in programs), strict=True))
     slow = _checked(slow or {}, one)
     _check_size(stages, one)

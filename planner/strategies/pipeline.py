@@ -26,7 +26,7 @@ class Pipeline(Strategy):
         layers = sum(block.count for block in case.model.blocks)
         if layers < degree:
             yield f"{layers} layers for {degree} pipeline stages"
-        if case.model.reuses and case.workload.text_tower == "once":
+        if case.model.reuses and case.workload.habits.text_tower == "once":
             yield "a text tower run once ahead of the steps is not cut into pipeline stages"
 
 

@@ -63,7 +63,9 @@ def _model_objections(case: Case, degree: int) -> Iterator[str]:
     model = case.model
     for block in model.blocks:
         for tower in block.towers:
-            yield from _tower_objections(tower, model, degree, repeat=case.workload.kv_repeat)
+            yield from _tower_objections(
+                tower, model, degree, repeat=case.workload.habits.kv_repeat
+            )
     for heads in model.vetoes:
         if heads % degree:
             yield f"another tower's {heads} heads do not divide by tp{degree}"

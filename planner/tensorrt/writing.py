@@ -33,7 +33,7 @@ from costmodels.program.ops import (
     Tensor,
 )
 from costmodels.program.rows import Index
-from planner.engines.tensorrt import INNER, messages
+from planner.engines.refusal import INNER, messages
 from planner.request.plan import Plan
 from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
 from planner.tensorrt.draft import Draft

@@ -4,9 +4,17 @@ import pytest
 from generators import asked, made, priced, recommended
 
 from planner.request.plan import Plan
-from planner.search.alike import replica, replicated, turned
-from planner.search.outcome import PlanEstimate, Rejected
-from planner.search.plans import hopeless, objections, plans, shallower, unpiped
+from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.plans import (
+    hopeless,
+    objections,
+    plans,
+    replica,
+    replicated,
+    shallower,
+    turned,
+    unpiped,
+)
 from planner.search.search import MANY, TIE, judge, rank
 from planner.strategies import parse_plan
 
@@ -69,10 +77,10 @@ def test_what_no_plan_can_have_is_in_no_legal_plan(model):
 def every_outcome(scenario, gpus):
     """Judge every plan there is, in both nestings, each on its own."""
     for plan in plans(scenario.model, gpus):
-        yield judge(scenario, plan, gpus)
+        yield judge(scenario, plan)
         other = turned(scenario.deployment, plan)
         if other is not None:
-            yield judge(scenario, other, gpus)
+            yield judge(scenario, other)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +165,7 @@ def test_replicas_are_as_they_would_be_judged(model, gpus):
     scenario = asked(model, gpus)
     for one in recommended(model, gpus).plans:
         if one.plan.degree("dp") > 1:
-            found = judge(scenario, one.plan, gpus)
+            found = judge(scenario, one.plan)
             assert found.latency_s == pytest.approx(one.latency_s)
             assert found.memory_bytes == pytest.approx(one.memory_bytes)
             assert found.throughput_per_s == pytest.approx(one.throughput_per_s)

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner
-from planner.advice.refusals import marks_of
 from planner.command import cli
+from planner.engines.refusal import refusals
+from planner.engines.scenario import resolve
 from planner.fleet import fleet as fleets
 from planner.fleet.demand_file import read_demands, read_prices, read_rate, read_share, read_time
 from planner.fleet.fleet import Demand, Prices, capacity, curve
 from planner.fleet.queueing import most_rate, servers_needed, wait
 from planner.rendering import capacity as capacity_shown
 from planner.request.request import Request
-from planner.search.search import resolve
 from topology.base import InputError
 
 
@@ -161,7 +161,7 @@ def test_what_is_to_be_set_up_can_be_run(asked):
     (one,) = capacity([demand], ["h100-sxm"]).answers[0].fleets
 
     scenario = resolve(replace(request, gpus=one.estimate.gpus))
-    assert marks_of(scenario, [one.estimate]) == ()
+    assert refusals(scenario, [one.estimate.plan]) == ()
     assert one.estimate.plan.degree("ring") == 1 or asked
 
 

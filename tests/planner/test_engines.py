@@ -11,13 +11,12 @@ from costmodels.tables import profile_for, runtime
 from planner.advice.refusals import footnotes
 from planner.api import request_of
 from planner.command.cli import main
-from planner.engines.deployment import deployment_of
+from planner.engines.scenario import deployment_of, resolve
 from planner.models import read_model
 from planner.models.architecture import Own
 from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR
-from planner.search.search import resolve
 from topology.base import CatalogueError, InputError
 from topology.drawing.table import terminal
 
@@ -79,7 +78,7 @@ def test_engines_that_keep_keys_of_the_text_are_faster():
 def test_what_was_asked_goes_before_the_habit():
     asked = {"engine": "diffusers", "text_tower": "once"}
 
-    assert deployment(**asked).text_tower == "once"
+    assert deployment(**asked).habits.text_tower == "once"
 
 
 def test_a_pipeline_runs_the_text_with_every_step():
@@ -101,8 +100,8 @@ def test_only_its_own_repository_has_its_bytes():
 
     assert own > 1.1 * diffusers
     assert diffusers > 1.5 * executor
-    assert deployment("wan2.1-14b", runtime="torch-eager").own
-    assert not deployment("wan2.1-14b").own
+    assert deployment("wan2.1-14b", runtime="torch-eager").habits.repository
+    assert not deployment("wan2.1-14b").habits.repository
 
 
 def test_modulations_of_every_token_are_not_split():
@@ -221,7 +220,7 @@ def test_the_header_names_the_engine():
 
 def test_plans_that_the_named_engine_cannot_run_are_marked_with_what_it_can(capsys):
     found = planner.recommend("cosmos3", gpus=8, engine="vllm-omni")
-    marks = {str(mark.plan): mark for mark in found.marks}
+    marks = {str(mark.plan): mark for mark in found.refusals}
 
     assert marks["cfg2.allgather_kv4"].reason == "has no allgather_kv axis"
     assert marks["cfg2.allgather_kv4"].nearest
@@ -277,9 +276,9 @@ def test_the_plan_to_run_is_the_first_where_no_engine_is_named_or_it_runs_none()
 
 def test_an_engine_that_does_not_run_a_model_marks_every_plan():
     found = planner.recommend("cosmos3", gpus=2, engine="diffusers")
-    below = footnotes("diffusers", found.plans, found.marks)
+    below = footnotes(resolve(found.request), found.plans, found.refusals)
 
-    assert {mark.plan for mark in found.marks} >= {one.plan for one in found.plans}
+    assert {mark.plan for mark in found.refusals} >= {one.plan for one in found.plans}
     assert below == ["! not with diffusers: any of these: does not run the cosmos3 family"]
 
 
@@ -287,7 +286,7 @@ def test_pipelines_are_no_obstacle_to_an_engine_that_has_them():
     found = planner.recommend("llama-3.1-70b", gpus=8, engine="vllm")
 
     assert any("pp" in str(one.plan) for one in found.plans)
-    assert not found.marks
+    assert not found.refusals
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from costmodels.program.ops import Loop, Matmul
 from costmodels.tables import headroom
 from costmodels.timeline import cost
 from planner import api
+from planner.engines.scenario import resolve
 from planner.lowering import lower
 from planner.models import names, read_model
 from planner.request.request import Request
 from planner.search.evaluate import memory_of, outer_parameters, room
 from planner.search.plans import objections, plans
-from planner.search.search import judge, price, resolve
+from planner.search.search import judge, price
 from planner.strategies import parse_plan
 from topology.base import InputError
 
@@ -220,9 +221,7 @@ def test_memory_is_that_of_the_fullest_pipeline_stage(model, degree):
     peaks = []
     for place in range(degree):
         program = lower(scenario.model, scenario.workload, plan, place)
-        found = memory_of(
-            scenario.model, scenario.workload, program, scenario.deployment, offload=False
-        )
+        found = memory_of(scenario, program)
         peaks.append(found[1])
 
     assert priced(model, str(plan)).memory_bytes == pytest.approx(max(peaks))
@@ -233,9 +232,7 @@ def test_pipeline_stages_together_hold_every_block_once():
     held = 0.0
     for place in range(4):
         program = lower(scenario.model, scenario.workload, parse_plan("pp4"), place)
-        held += memory_of(
-            scenario.model, scenario.workload, program, scenario.deployment, offload=False
-        )[0]["transformer_weights"]
+        held += memory_of(scenario, program)[0]["transformer_weights"]
 
     outer = scenario.model.outer_parameters * 2
     assert held - 4 * outer == pytest.approx(whole, rel=0.01)
@@ -345,18 +342,18 @@ def test_models_that_run_on_one_large_gpu_fit_eight(model):
 @pytest.mark.parametrize("name", ["l20", "l40", "l40s"])
 def test_cards_of_48_gb_that_correct_errors_have_45_gib(name):
     """nvidia-smi shows 46068 MiB where ECC is on."""
-    deployment = asked("flux.1-dev", 1, hardware=name).deployment
+    scenario = asked("flux.1-dev", 1, hardware=name)
 
-    assert deployment.hardware.device.memory.value == 46068 * 2**20
-    assert room(deployment, "diffusion") < 44 * 2**30
+    assert scenario.deployment.hardware.device.memory.value == 46068 * 2**20
+    assert room(scenario) < 44 * 2**30
 
 
-@pytest.mark.parametrize("kind", ["diffusion", "decoder"])
-def test_some_memory_is_left_free(kind):
-    deployment = asked("flux.1-dev").deployment
+@pytest.mark.parametrize(("kind", "model"), [("diffusion", "flux.1-dev"), ("decoder", "qwen3-8b")])
+def test_some_memory_is_left_free(kind, model):
+    scenario = asked(model)
 
-    assert room(deployment, kind) == pytest.approx(
-        (1 - headroom(kind)) * deployment.hardware.device.memory.value
+    assert room(scenario) == pytest.approx(
+        (1 - headroom(kind)) * scenario.deployment.hardware.device.memory.value
     )
     assert 0 < headroom(kind) < 0.2
 
@@ -364,7 +361,7 @@ def test_some_memory_is_left_free(kind):
 def test_language_models_leave_a_tenth():
     """As vLLM does by default: of 80 GiB, 72."""
     scenario = asked("llama-3.1-70b", 2, hardware="a100-sxm-80gb")
-    reason = judge(replace(scenario, workload=long_prompts(scenario)), parse_plan("tp2"), 2).reason
+    reason = judge(replace(scenario, workload=long_prompts(scenario)), parse_plan("tp2")).reason
 
     assert " of 72 GiB a GPU" in reason
 

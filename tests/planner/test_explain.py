@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.estimate import Basis
-from planner.advice.explain import advice, difference, too_close
+from planner.advice.advice import advice, difference, too_close
 from planner.rendering import report
-from planner.search.outcome import APART, UNCERTAINTY, PlanEstimate
-from planner.search.search import Recommendation, judge
+from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate
+from planner.search.search import Ranking, judge
 from planner.strategies import parse_plan
 from topology.base import counted, format_seconds
 from topology.drawing.table import terminal
@@ -73,10 +73,11 @@ def plan(text, gemm, communication, attention=0.0, **more):
 
 def said(*plans, scaling=(), **more):
     scenario = asked("flux.1-dev", plans[0].gpus, **more)
-    answer = Recommendation(
-        request=scenario.request, plans=plans, rejected=(), scaling=scaling, baseline=None
+    by_gpus = {one.gpus: (one,) for one in scaling}
+    ranking = Ranking(
+        request=scenario.request, plans=plans, by_gpus=by_gpus, rejected=(), baseline=None
     )
-    return list(advice(scenario, answer))
+    return list(advice(scenario, ranking, ranking, plans[0], ()))
 
 
 def test_the_first_plan_wins_by_the_part_that_differs_most():
@@ -283,7 +284,7 @@ def test_a_parallel_decode_is_offered_where_it_shows():
     """Cosmos 3 decodes for a fifth of the time; engines can split that."""
     answer = recommended("cosmos3-nano")
     line = next(one for one in answer.advice if "VAE decode" in one)
-    wide = judge(asked("cosmos3-nano"), replace(answer.plans[0].plan, vae=8), 8)
+    wide = judge(asked("cosmos3-nano"), replace(answer.plans[0].plan, vae=8))
 
     assert f"({wide.plan})" in line
     assert wide.latency_s < answer.plans[0].latency_s
@@ -327,7 +328,7 @@ def test_fewer_gpus_are_as_many_on_a_host_as_was_asked(nodes, hosts):
     lines = recommended("flux.1-dev", 13, nodes=nodes).advice
     line = next(line for line in lines if line.startswith("use 8 GPUs"))
     where, name, seconds = re.match(r"use 8 GPUs( on .*?): (\S+) takes (.*), and 13", line).groups()
-    alone = judge(asked("flux.1-dev", 8, nodes=hosts if nodes else 0), parse_plan(name), 8)
+    alone = judge(asked("flux.1-dev", 8, nodes=hosts if nodes else 0), parse_plan(name))
 
     assert where == f" on {counted(hosts, 'host')}"
     assert seconds == format_seconds(alone.latency_s)

@@ -14,6 +14,7 @@ import pytest
 from commands import FLUX as CONFIG
 from commands import assert_refused, run
 
+from planner.engines.scenario import resolve
 from planner.engines.tables import allowed
 from planner.export import export as exporting
 from planner.export import files as harness
@@ -22,7 +23,7 @@ from planner.export.tables import checkpoints, cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.lowering import lower
 from planner.request.request import Request
-from planner.search.search import price, resolve
+from planner.search.search import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, enqueue, networks_of
 from topology.base import IllegalPlanError, InputError, format_bytes

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from planner.engines.scenario import resolve
 from planner.export.files import write_folder
 from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
-from planner.search.search import price, resolve
+from planner.search.search import price
 from planner.strategies import parse_plan
 from validate.reference import shrink
 

@@ -3,22 +3,22 @@
 import pytest
 import testmodels
 
-from planner.advice.tensorrt_refusals import footnotes
+from planner.advice.refusals import footnotes
+from planner.engines.refusal import cautions, obstacles
+from planner.engines.scenario import resolve
 from planner.engines.tables import allowed
-from planner.engines.tensorrt import cautions, nearest_that_run, obstacles
 from planner.engines.tensorrt_table import read_version
+from planner.recommendation import recommend_plans
+from planner.request.plan import nearest
 from planner.request.request import Request
 from planner.search.plans import objections, plans
-from planner.search.search import find, resolve
 from planner.strategies import parse_plan
 from topology.base import InputError
 from topology.catalogue import find_hardware
 
 
 def said(text, name="h100-sxm", version="", **more):
-    return "; ".join(
-        obstacles(testmodels.flux, parse_plan(text), find_hardware(name), version, **more)
-    )
+    return "; ".join(obstacles(parse_plan(text), find_hardware(name), version, **more))
 
 
 @pytest.mark.parametrize("text", ["single", "tp8", "ulysses8", "allgather_kv4", "cfg2.ulysses4",
@@ -84,9 +84,9 @@ def test_the_nearest_plans_that_run_are_offered():
     scenario = resolve(Request(model="flux.1-dev", gpus=8))
     model, work, node = scenario.model, scenario.workload, scenario.deployment.hardware
     legal = [one for one in plans(model, 8) if not any(objections(model, work, one, 8))]
-    able = [one for one in legal if not any(obstacles(model, one, node))]
+    able = [one for one in legal if not any(obstacles(one, node))]
 
-    near = nearest_that_run(parse_plan("ulysses4.ring2"), able)
+    near = nearest(parse_plan("ulysses4.ring2"), able)
 
     assert len(near) == 3
     assert "ring" not in "".join(map(str, near))
@@ -97,55 +97,53 @@ def test_the_nearest_plans_that_run_are_offered():
 def test_a_recommendation_marks_what_does_not_run(model, gpus):
     """A mark for each plan that has something against it, with plans that have nothing."""
     scenario = resolve(Request(model=model, gpus=gpus))
-    answer = find(scenario)
+    answer = recommend_plans(scenario)
     barred = {
-        one.plan
-        for one in answer.plans
-        if any(obstacles(scenario.model, one.plan, scenario.deployment.hardware))
+        one.plan for one in answer.plans if any(obstacles(one.plan, scenario.deployment.hardware))
     }
 
-    assert {mark.plan for mark in answer.marks} == barred
-    uneven = {mark.plan for mark in answer.marks if "which TensorRT's builder" in mark.reason}
+    assert {mark.plan for mark in answer.refusals} == barred
+    uneven = {mark.plan for mark in answer.refusals if "which TensorRT's builder" in mark.reason}
     assert all("ring" in str(plan) or "pp" in str(plan) for plan in barred - uneven)
     assert all(len(set(dict(plan.axes).values())) > 1 for plan in uneven)
-    for mark in answer.marks:
+    for mark in answer.refusals:
         assert mark.reason
         assert mark.nearest
         assert not barred.intersection(mark.nearest)
         assert {near.gpus for near in mark.nearest} == {mark.plan.gpus}
     rows = answer.to_dict()["marks"]
-    assert [row["plan"] for row in rows] == [str(mark.plan) for mark in answer.marks]
+    assert [row["plan"] for row in rows] == [str(mark.plan) for mark in answer.refusals]
 
 
 def test_footnotes_say_a_reason_once_and_only_of_what_is_shown():
     scenario = resolve(Request(model="flux.1-dev", gpus=4))
-    answer = find(scenario)
+    answer = recommend_plans(scenario)
 
-    lines = footnotes(scenario, answer.plans, answer.marks)
+    lines = footnotes(scenario, answer.plans, answer.refusals)
 
-    reasons = {mark.reason for mark in answer.marks}
+    reasons = {mark.reason for mark in answer.refusals}
     assert sum(line.startswith("! not with TensorRT: ") for line in lines) == len(reasons)
-    assert all(str(mark.plan) in " ".join(lines) for mark in answer.marks)
+    assert all(str(mark.plan) in " ".join(lines) for mark in answer.refusals)
     assert len(lines) == len(set(lines))
     running = [one for one in answer.plans if str(one.plan) == "tp4"]
-    assert footnotes(scenario, running, answer.marks) == []
+    assert footnotes(scenario, running, answer.refusals) == []
 
 
 def test_where_the_first_plan_does_not_run_the_first_that_does_is_named():
     scenario = resolve(Request(model="flux.1-dev", gpus=4))
-    answer = find(scenario)
+    answer = recommend_plans(scenario)
     ring = [one for one in answer.plans if str(one.plan) == "ring4"]
     others = [one for one in answer.plans if str(one.plan) == "ulysses4"]
 
-    lines = footnotes(scenario, [*ring, *others], answer.marks)
+    lines = footnotes(scenario, [*ring, *others], answer.refusals)
 
     assert any("the first that TensorRT can run is ulysses4, " in line for line in lines)
 
 
 def test_another_runtime_marks_nothing():
-    answer = find(resolve(Request(model="flux.1-dev", gpus=4, runtime="torch-compile")))
+    answer = recommend_plans(resolve(Request(model="flux.1-dev", gpus=4, runtime="torch-compile")))
 
-    assert answer.marks == ()
+    assert answer.refusals == ()
     assert "marks" not in answer.to_dict()
 
 

@@ -14,12 +14,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from planner.engines.scenario import resolve
 from planner.engines.tables import allowed
 from planner.export.files import write_folder
 from planner.export.tables import runner
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
-from planner.search.search import price, resolve
+from planner.search.search import price
 from planner.strategies import parse_plan
 from planner.tensorrt.runner import __main__ as running
 from planner.tensorrt.runner import harness, library

@@ -9,11 +9,22 @@ from generators import asked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.engines.launch import launches, load_engines
+from planner.engines import launch as launching
+from planner.engines import scenario as scenarios
+from planner.engines import tables
+from planner.engines.engine import load_engines
+from planner.engines.launch import launches
+from planner.engines.refusal import refusal
+from planner.engines.scenario import resolve
 from planner.engines.tables import engines
 from planner.models import names, read_model
+from planner.models.catalogue import repositories
+from planner.recommendation import recommend_plans
 from planner.request.plan import Plan
+from planner.request.request import Request
+from planner.search.search import price
 from planner.strategies import axes, parse_plan
+from topology.base import CatalogueError
 from topology.catalogue import Precision
 
 ENGINES = engines()
@@ -101,7 +112,7 @@ def test_what_an_engine_cannot_run_has_a_reason(model, plan, engine, reason):
 
 def test_a_model_goes_by_its_repository():
     """An alias that an engine has besides is no name that others can look up."""
-    every = [repo for engine in ENGINES.engines for repo in engine.models.values()]
+    every = [repo for engine in ENGINES.engines for repo in engine.limits.models.values()]
 
     assert every
     assert not [repo for repo in every if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo)]
@@ -127,46 +138,48 @@ def test_a_line_says_every_degree_or_there_is_none(model, axes, degrees, vae):
         assert "{" not in one.line
         engine = next(engine for engine in ENGINES.engines if engine.title == one.engine)
         if one.line:
-            flags = [engine.axes[name].format(n=degree) for name, degree in plan.axes]
+            flags = [engine.line.axes[name].format(n=degree) for name, degree in plan.axes]
             assert all(flag in one.line for flag in flags)
-            assert plan.vae == 1 or engine.vae.format(n=vae) in one.line
+            assert plan.vae == 1 or engine.line.vae.format(n=vae) in one.line
 
 
 @pytest.mark.parametrize("engine", ENGINES.engines, ids=lambda engine: engine.title)
 def test_engines_name_their_source_and_known_axes(engine):
     assert engine.source.strip()
-    assert set(engine.axes) <= set(axes())
-    assert set(engine.only) <= set(engine.axes)
-    assert set(engine.alone) <= set(engine.axes)
-    assert set(engine.several.never) <= set(engine.axes)
+    line, limits, several = engine.line, engine.limits, engine.several_hosts
+    assert set(line.axes) <= set(axes())
+    assert set(limits.degrees) <= set(line.axes)
+    assert set(limits.alone) <= set(line.axes)
+    assert set(several.never) <= set(line.axes)
     assert engine.runtime in RUNTIMES
-    assert set(engine.runtimes) <= set(RUNTIMES) - {engine.runtime}
-    assert set(engine.precision) | set(engine.untold) <= {*get_args(Precision), *SIZES}
-    assert {*engine.sizes, *engine.request, *engine.video} <= set(SIZES)
-    assert bool(engine.several.command) != bool(engine.several.reason)
+    assert set(line.runtimes) <= set(RUNTIMES) - {engine.runtime}
+    assert set(line.precision) | set(line.untold) <= {*get_args(Precision), *SIZES}
+    assert {*line.sizes, *line.request, *line.video} <= set(SIZES)
+    assert bool(several.command) != bool(several.reason)
 
 
 @pytest.mark.parametrize("engine", ENGINES.engines, ids=lambda engine: engine.title)
 def test_all_that_an_engine_is_told_has_a_source(engine):
-    told = ("models", "runtime", "several", "sizes", "request", "precision", "offload", "after")
-    given = {name for name in told if getattr(engine, name)}
+    told = ("sizes", "request", "precision", "offload", "after")
+    given = {name for name in told if getattr(engine.line, name)}
 
-    assert given <= set(engine.sources)
-    assert engine.folder or "folder" in engine.sources
+    assert given | {"runtime", "several_hosts"} <= set(engine.sources)
+    assert not engine.limits.models or "models" in engine.sources
+    assert engine.limits.folder or "folder" in engine.sources
     assert all(text.strip() for text in engine.sources.values())
 
 
 def test_engines_run_families_that_exist():
     known = {read_model(name).family for name in names()}
-    named = {family for engine in ENGINES.engines for family in engine.families}
+    named = {family for engine in ENGINES.engines for family in engine.limits.families}
 
     assert named <= known
 
 
 def test_repositories_are_of_models_in_the_catalogue():
-    assert set(ENGINES.repositories) <= set(names())
+    assert set(repositories().values()) <= set(names())
     for engine in ENGINES.engines:
-        assert set(engine.models) <= set(names())
+        assert set(engine.limits.models) <= set(names())
 
 
 def test_a_model_of_no_repository_is_run_by_its_own_name():
@@ -177,19 +190,66 @@ def test_a_model_of_no_repository_is_run_by_its_own_name():
     assert found["xDiT"].reason == "does not know my-flux by name"
 
 
-def test_a_table_of_engines_is_read_as_written():
-    found = load_engines("""
-[mine]
+MINE = """
 title = "Mine"
 kind = "diffusion"
 source = "a test"
+runtime = "torch-eager"
+[line]
 command = "run {repo} on {gpus}"
-runtime = "mine"
-[mine.axes]
+[line.axes]
 tp = "-t {n}"
-[repositories]
-"flux.1-dev" = "flux"
-""")
+[limits.degrees]
+tp = [2, 4]
+[habits]
+code = "diffusers"
+[habits.attention.any]
+hopper = "fa3"
+"""
+
+
+def test_a_table_of_engines_is_read_as_written():
+    found = load_engines({"mine": MINE.replace('code = "diffusers"', "")})
 
     (one,) = launches(found, asked("flux.1-dev").model, parse_plan("tp4"))
-    assert one.to_dict() == {"engine": "Mine", "line": "run flux on 4 -t 4", "runtime": "mine"}
+    line = "run black-forest-labs/FLUX.1-dev on 4 -t 4"
+    assert one.to_dict() == {"engine": "Mine", "line": line, "runtime": "torch-eager"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[line]", "[lines]", "mine: expected .*, got lines too"),
+        ("command =", "commando =", "mine.line: expected .*, got commando too"),
+        ('title = "Mine"', "", "mine: .*title"),
+    ],
+)
+def test_a_file_that_is_none_of_an_engine_is_refused(old, new, said):
+    with pytest.raises(CatalogueError, match=said):
+        load_engines({"mine": MINE.replace(old, new).replace('code = "diffusers"', "")})
+
+
+def test_an_engine_is_added_by_one_file(tmp_path, monkeypatch):
+    """Its launch line, what it refuses, and a price by its habits."""
+    for path in tables.ENGINES.iterdir():
+        (tmp_path / path.name).write_text(path.read_text("utf-8"))
+    (tmp_path / "mine.toml").write_text(MINE)
+    both = tables.engines(tmp_path)
+    monkeypatch.setattr(tables, "engines", lambda: both)
+    monkeypatch.setattr(scenarios, "engines", lambda: both)
+    monkeypatch.setattr(launching, "engines", lambda: both)
+    request = Request(model="flux.1-dev", gpus=4, engine="mine", runtime="torch-eager")
+    scenario = resolve(request)
+
+    answer = recommend_plans(scenario)
+    line = next(one.line for one in answer.launch if one.engine == "Mine")
+    assert line == "run black-forest-labs/FLUX.1-dev on 4 -t 4"
+    assert str(answer.lead.plan) == "tp4"
+    reasons = {str(one.plan): one.reason for one in answer.refusals}
+    assert reasons["ulysses4"] == "has no ulysses axis"
+    assert refusal(scenario, parse_plan("tp8")) == "tp of 8: expected one of 2, 4"
+    other = resolve(replace(request, engine="diffusers"))
+    assert scenario.deployment.attention_of(scenario.model) == "fa3"
+    ours, theirs = (price(one, parse_plan("tp4")) for one in (scenario, other))
+    assert ours.breakdown_s["attention"] < theirs.breakdown_s["attention"]
+    assert ours.latency_s == theirs.latency_s  # bound by the host, whose code is that of diffusers

@@ -1,17 +1,20 @@
 """What was asked reaches every engine: in its line, in its notes, or as the reason against it."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
-from planner.engines.launch import launches
+from planner.engines.launch import launch_lines, launches
+from planner.engines.scenario import Scenario, resolve
+from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
-from planner.engines.told import Asked, asked_of, hosts_of
 from planner.export.export import files
 from planner.models import known_as, names, read_model
+from planner.models.catalogue import repositories
+from planner.recommendation import estimate_plan
 from planner.request.request import Request
-from planner.search.search import Scenario, launch_of, resolve, single_plan
 from planner.strategies import parse_plan
 from topology.base import InputError
 
@@ -49,14 +52,15 @@ def said(model, plan="", hosts=0, **more):
     """Launches by engine, without pricing a plan."""
     asked = scenario(model, **more)
     plan = parse_plan(plan or PLANS.get(model, "tp4"))
-    told = asked_of(asked.request, asked.model, asked.workload, hosts or 1)
+    told = replace(settings_of(asked, asked.request.gpus), hosts=hosts or 1)
     return {one.engine: one for one in launches(engines(), asked.model, plan, told)}
 
 
 def launched(plan, **more):
     """Launches by engine of a plan that was priced."""
     asked = resolve(Request(**more))
-    return {one.engine: one for one in launch_of(asked, single_plan(asked, plan))}
+    found = estimate_plan(asked, plan)
+    return {one.engine: one for one in launch_lines(asked, found.plan, found.placement)}
 
 
 # Sizes.
@@ -142,7 +146,7 @@ PRECISION = {
 def test_a_precision_is_told_or_noted(engine, precision):
     model = "flux.1-dev" if engine in DIFFUSION else "llama-3.1-8b"
     asked = scenario(model, hardware="b200", precision=precision)
-    told = Asked(precision=asked.request.precision)
+    told = Settings(precision=asked.request.precision)
     found = launches(engines(), asked.model, parse_plan(PLANS[model]), told)
     line = next(one.line for one in found if one.engine == engine)
     flag = PRECISION[engine].get(precision)
@@ -269,7 +273,7 @@ def test_copies_of_a_language_model_are_spread_whole():
 def test_hosts_are_as_few_as_hold_the_gpus_evenly(hardware, gpus, nodes, hosts):
     asked = resolve(Request(model="flux.1-dev", gpus=gpus, hardware=hardware, nodes=nodes))
 
-    assert hosts_of(gpus, asked.deployment) == hosts
+    assert asked.deployment.hosts == hosts
 
 
 def test_a_folder_for_two_hosts_asks_who_is_first():
@@ -352,7 +356,7 @@ def test_text_has_no_path():
 
 @pytest.mark.parametrize("change", [str, str.upper, str.lower])
 def test_models_go_by_the_repositories_that_lines_print(change):
-    for name, repository in engines().repositories.items():
+    for repository, name in repositories().items():
         assert known_as(change(repository)) == name
 
 

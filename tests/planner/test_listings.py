@@ -9,9 +9,9 @@ import pytest
 import testpastes as pastes
 from commands import ROOT, assert_refused, run
 
+from planner.lowering import unsupported
 from planner.models import names, read_model
 from planner.rendering.models import shown
-from planner.search.plans import unsupported
 from topology.base import MOST_CHARACTERS
 from topology.catalogue import all_hardware, find_hardware
 

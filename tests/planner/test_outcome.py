@@ -10,7 +10,7 @@ from generators import made, priced
 import planner
 from costmodels.estimate import Basis
 from planner.request.plan import Plan
-from planner.search.outcome import UNCERTAINTY, WORDS, Rejected
+from planner.search.estimate import UNCERTAINTY, WORDS, Rejected
 from planner.strategies import parse_plan
 
 KEYS = {

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.advice.remedies import would_fit
-from planner.request.plan import Plan
+from planner.engines.scenario import resolve
+from planner.recommendation import estimate_plan, recommend_plans
+from planner.request.plan import Plan, nearest
 from planner.request.request import Request
+from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import peak_of
-from planner.search.outcome import PlanEstimate
-from planner.search.plans import nearest
-from planner.search.search import find, judge, resolve, search, single_plan
+from planner.search.search import judge, judge_all
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, counted
 
@@ -79,7 +80,7 @@ def test_what_is_said_to_fit_does(model, gpus, more):
     assert 1 <= len(ways) <= 4
     for plan, changes in ways:
         scenario = resolve(Request(**{"model": model, **more, **changes}))
-        found = judge(scenario, parse_plan(plan), scenario.request.gpus)
+        found = judge(scenario, parse_plan(plan))
         assert isinstance(found, PlanEstimate), (plan, changes, found.reason)
 
 
@@ -91,7 +92,7 @@ def test_a_plan_that_is_short_says_whether_it_fits_without_its_encoders(model, h
     away = asked(model, 2, hardware=hardware, offload=True)
 
     for one in rejected:
-        fits = one.short is not None and isinstance(judge(away, one.plan, 2), PlanEstimate)
+        fits = one.short is not None and isinstance(judge(away, one.plan), PlanEstimate)
         assert ("would fit with --offload" in one.to_dict()["reason"]) == (fits and not offload)
         assert not re.search(r"\d bytes", one.reason)
 
@@ -99,7 +100,7 @@ def test_a_plan_that_is_short_says_whether_it_fits_without_its_encoders(model, h
 def test_an_estimate_beside_plans_that_fit_says_that_it_would_with_offload():
     plan = "; would fit with --offload; nearest that can on 2 GPUs: pp2"
     with pytest.raises(IllegalPlanError, match="2.05 GiB short, at vae decode" + plan):
-        single_plan(asked("qwen-image", 2, hardware="l40s"), "tp2")
+        estimate_plan(asked("qwen-image", 2, hardware="l40s"), "tp2")
 
 
 @cases
@@ -118,7 +119,7 @@ def test_recommendations_and_refusals_say_the_same_kind_of_thing(model, gpus, mo
     assert answer.plans == ()
     assert answer.advice[0].startswith(f"no plan of {counted(gpus, 'GPU')} can run; would fit: ")
     with pytest.raises(IllegalPlanError, match=r"short.*; would fit: ") as error:
-        single_plan(asked(model, gpus, **more), f"tp{gpus}" if gpus > 1 else "single")
+        estimate_plan(asked(model, gpus, **more), f"tp{gpus}" if gpus > 1 else "single")
     assert "\n" not in str(error.value)
 
 
@@ -160,9 +161,9 @@ def test_the_largest_request_that_fits_is_named(model, more, name):
     step = {"frames": 4, "input_tokens": 128, "batch": 1}[name]
 
     named = resolve(Request(**{"model": model, **more, name: most}))
-    assert isinstance(judge(named, Plan(), 1), PlanEstimate)
+    assert isinstance(judge(named, Plan()), PlanEstimate)
     wider = resolve(Request(**{"model": model, **more, name: most + step}))
-    assert "short" in judge(wider, Plan(), 1).reason
+    assert "short" in judge(wider, Plan()).reason
 
 
 def test_smaller_requests_are_the_same_in_latent_frames():
@@ -198,7 +199,7 @@ def test_the_nearest_split_that_would_fit_is_named(plan):
     line = would_fit(scenario, short, parse_plan(plan))
     named = re.search(r"(\S+) with --offload", line)[1]
     away = replace(scenario, request=replace(scenario.request, offload=True))
-    able = [one.plan for one in search(away, 8) if isinstance(one, PlanEstimate)]
+    able = [one.plan for one in judge_all(away) if isinstance(one, PlanEstimate)]
 
     assert parse_plan(named) == nearest(parse_plan(plan), able)[0]
 
@@ -207,7 +208,9 @@ def test_more_gpus_may_be_split_along_any_axis():
     """Qwen-Image's modulation is not cut by tensor parallelism: a pipeline takes fewer GPUs."""
     line = recommended("qwen-image", 1, hardware="l40s").advice[0]
     plan, gpus = re.search(r"(\S+) on (\d+) GPUs", line).groups()
-    best = find(resolve(Request(model="qwen-image", gpus=int(gpus), hardware="l40s"))).plans[0]
+    best = recommend_plans(
+        resolve(Request(model="qwen-image", gpus=int(gpus), hardware="l40s"))
+    ).plans[0]
 
     assert parse_plan(plan) == best.plan
 
@@ -222,7 +225,9 @@ def test_no_fewer_gpus_would_do(model, gpus, hardware):
     assert needed > gpus
     count = gpus * 2
     while count < needed:
-        assert not find(resolve(Request(model=model, gpus=count, hardware=hardware))).plans
+        assert not recommend_plans(
+            resolve(Request(model=model, gpus=count, hardware=hardware))
+        ).plans
         count *= 2
 
 
@@ -234,7 +239,7 @@ def test_fewer_gpus_are_named_where_no_split_is_legal():
     )
     fewer = asked("flux.1-dev", 32, hardware="gb200", batch=2)
 
-    assert isinstance(judge(fewer, parse_plan(said[1]), 32), PlanEstimate)
+    assert isinstance(judge(fewer, parse_plan(said[1])), PlanEstimate)
 
 
 def test_when_nothing_fits_that_is_said():
@@ -248,8 +253,8 @@ def test_when_nothing_fits_that_is_said():
 def test_what_is_priced_is_what_is_counted():
     scenario = asked("wan2.1-14b", 2)
     for plan in map(parse_plan, ("tp2", "ulysses2", "pp2", "cfg2")):
-        found = judge(scenario, plan, 2)
-        held = peak_of(scenario.model, scenario.workload, plan, scenario.deployment)
+        found = judge(scenario, plan)
+        held = peak_of(scenario, plan)
         assert held == pytest.approx(found.memory_bytes)
 
 

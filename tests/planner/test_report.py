@@ -8,12 +8,13 @@ import pytest
 from commands import FLUX, run
 from generators import asked, priced, recommended
 
-from planner.engines.launch import launches
+from planner.engines.launch import launch_lines, launches
 from planner.engines.tables import engines
 from planner.models import names
+from planner.models.catalogue import repositories
+from planner.recommendation import shortened
 from planner.rendering import report
-from planner.search.outcome import WORDS, worded
-from planner.search.search import launch_of, shortened
+from planner.search.estimate import WORDS, worded
 from topology.drawing.table import terminal
 
 CASES = [
@@ -48,7 +49,7 @@ def test_every_plan_and_every_sentence_is_printed(model, more):
 @cases
 def test_plans_that_the_runtime_cannot_run_have_a_sign(model, more):
     text, answer, *_ = shown(model, more, width=400)
-    marked = {str(mark.plan) for mark in answer.marks}
+    marked = {str(mark.plan) for mark in answer.refusals}
 
     signed = re.findall(r"^\d+ +(\S+) ! ", text, re.MULTILINE)
     assert set(signed) == marked & {str(one.plan) for one in answer.plans}
@@ -143,7 +144,7 @@ def test_markdown_tables_are_tables(model, more):
 
 def test_an_estimate_in_markdown_has_every_part():
     scenario, one = asked("flux.1-dev"), priced("flux.1-dev", "ulysses8")
-    lines = launch_of(scenario, one)
+    lines = launch_lines(scenario, one.plan, one.placement)
     text = report.estimate_markdown(scenario, one, lines)
 
     assert all(f"| memory {worded(name)} |" in text for name in one.memory_parts_bytes)
@@ -185,7 +186,7 @@ def test_colours_are_for_terminals():
 
 def unlinked():
     """Models of the catalogue whose weights no engine has a repository for."""
-    return [name for name in names() if name not in engines().repositories]
+    return [name for name in names() if name not in repositories().values()]
 
 
 @pytest.mark.parametrize("name", [*unlinked(), "FLUX"])

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.tables import profile_for
-from planner.request.plan import Plan
+from planner.recommendation import estimate_plan, recommend_plans, shortened
+from planner.request.plan import Plan, nearest
 from planner.request.request import Request
-from planner.search.counts import counts_up_to
+from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import room
-from planner.search.outcome import PlanEstimate, Rejected
-from planner.search.plans import nearest, objections, plans
-from planner.search.search import TIE, find, judge, rank, search, shortened, single_plan
+from planner.search.plans import objections, plans
+from planner.search.search import TIE, counts_up_to, judge, judge_all, rank
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError, format_bytes
 
@@ -124,7 +124,7 @@ def test_a_recommendation_has_every_plan_once(model):
     shown = [one.plan for one in answer.plans] + [one.plan for one in answer.rejected]
     assert len(shown) == len(every)
     assert set(shown) == every
-    usable = room(asked(model).deployment, asked(model).model.kind)
+    usable = room(asked(model))
     assert all(one.memory_bytes <= usable for one in answer.plans)
     assert all(one.reason for one in answer.rejected)
 
@@ -172,15 +172,15 @@ def test_the_best_plan_of_sana_that_its_engine_has_is_the_measured_one():
 
 def test_what_does_not_fit_is_told_how_much_is_short():
     scenario = asked("cosmos3-super", 2)
-    outcomes = [one for one in search(scenario, 2) if isinstance(one, Rejected)]
+    outcomes = [one for one in judge_all(scenario) if isinstance(one, Rejected)]
 
     assert outcomes
     for one in outcomes:
         needed = judge(
-            replace(scenario, deployment=roomy(scenario.deployment)), one.plan, 2
+            replace(scenario, deployment=roomy(scenario.deployment)), one.plan
         ).memory_bytes
         assert one.short.memory_bytes == needed
-        short = format_bytes(needed - room(scenario.deployment, "diffusion"))
+        short = format_bytes(needed - room(scenario))
         assert f" a GPU, {short} short, at " in one.reason
 
 
@@ -195,14 +195,14 @@ def roomy(deployment):
 
 def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
     with pytest.raises(IllegalPlanError) as error:
-        single_plan(asked("wan2.1-1.3b"), "ulysses8")
+        estimate_plan(asked("wan2.1-1.3b"), "ulysses8")
 
     said = str(error.value)
     assert "12 heads do not divide by ulysses8" in said
     near = said.partition("nearest that can on 8 GPUs: ")[2].split(", ")
     assert len(near) == 3
     for text in near:
-        outcome = judge(asked("wan2.1-1.3b"), parse_plan(text), 8)
+        outcome = judge(asked("wan2.1-1.3b"), parse_plan(text))
         assert isinstance(outcome, PlanEstimate)
 
 
@@ -220,18 +220,18 @@ def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
 )
 def test_reasons_say_what_got_and_wanted(model, gpus, plan, said):
     with pytest.raises(IllegalPlanError, match=re.escape(said)) as error:
-        single_plan(asked(model, gpus), plan)
+        estimate_plan(asked(model, gpus), plan)
 
     assert "\n" not in str(error.value)
     assert isinstance(error.value, InputError)
 
 
 def test_a_plan_may_be_left_out_on_one_gpu_only():
-    assert single_plan(asked("flux.1-dev", 1), None).plan == Plan()
+    assert estimate_plan(asked("flux.1-dev", 1), None).plan == Plan()
     with pytest.raises(InputError, match="a plan is needed for 2 GPUs, such as tp2"):
-        single_plan(asked("flux.1-dev", 2), None)
+        estimate_plan(asked("flux.1-dev", 2), None)
     with pytest.raises(InputError, match="expected axes and degrees"):
-        single_plan(asked("flux.1-dev", 1), "")
+        estimate_plan(asked("flux.1-dev", 1), "")
 
 
 @given(data=st.data())
@@ -284,5 +284,5 @@ def test_the_profile_of_a_machine_that_was_looked_at_is_named(name, said):
         deployment=replace(scenario.deployment, profile=profile_for("h100-sxm", name)),
     )
 
-    assert any(note.startswith(f"priced with {said}") for note in find(seen).notes)
-    assert find(scenario).notes == ()
+    assert any(note.startswith(f"priced with {said}") for note in recommend_plans(seen).notes)
+    assert recommend_plans(scenario).notes == ()

@@ -13,9 +13,8 @@ from planner.lowering import lower
 from planner.models import read_model
 from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower
 from planner.request.plan import Plan
-from planner.request.workload import Workload
-from planner.search.plans import objections, plans
-from planner.search.remarks import remarks
+from planner.request.workload import Habits, Workload
+from planner.search.plans import notes, objections, plans
 from planner.strategies import parse_plan
 
 TOKENS, QUERY, GROUPS, SIZE, ITEM = 4096, 32, 8, 128, 2
@@ -234,7 +233,7 @@ def test_keys_and_values_that_are_not_repeated_bound_the_degree():
         )
 
         assert _legal(f"tp{degree}", model)
-        assert not _legal(f"tp{degree}", model, kv_repeat=False)
+        assert not _legal(f"tp{degree}", model, habits=Habits(kv_repeat=False))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +293,7 @@ def test_a_ffn_that_does_not_divide_is_padded(heads, groups, width, degree, loca
 
     assert _legal(f"tp{degree}", model)
     assert [op.weight.local_columns for op in ups] == [2 * local]
-    said = list(remarks(model, parse_plan(f"tp{degree}")))
+    said = list(notes(model, parse_plan(f"tp{degree}")))
     assert said == [] if width % degree == 0 else f"{width} is padded with zeros to" in said[0]
 
 

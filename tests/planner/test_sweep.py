@@ -20,7 +20,7 @@ def swept(name, every, height=SIDE, steps=20, **more):
     scenario = asked(name, every[0].gpus, **more)
     frames = scenario.model.defaults.frames
     work = sizes(scenario.model, scenario.workload, height, 512, frames, steps)
-    return scenario, work, sweep(scenario.model, work, every, scenario.deployment)
+    return scenario, work, sweep(replace(scenario, workload=work), every)
 
 
 def alone(scenario, work, plan, place):
@@ -38,7 +38,7 @@ def alone(scenario, work, plan, place):
     )
     if any(objections(scenario.model, single, plan, plan.gpus)):
         return np.nan, np.nan
-    found = evaluate(scenario.model, single, plan, scenario.deployment)
+    found = evaluate(replace(scenario, workload=single), plan)
     return found.latency_s, found.memory_bytes
 
 

@@ -70,7 +70,7 @@ def test_variants_of_collectives_change_no_result(text):
     plan = parse_plan(text)
     for model in (testmodels.flux, testmodels.cosmos3):
         work = testmodels.workload(model, batch=2)
-        variant = replace(work, wide_collectives=True, scattered_inputs=True)
+        variant = testmodels.with_habits(work, wide_collectives=True, scattered_inputs=True)
         whole = run_plan(model, work, parse_plan("single"))[0]
 
         assert _error(run_plan(model, variant, plan), whole, plan) < 1e-9
@@ -85,7 +85,7 @@ def test_a_ring_that_gathers_first_changes_no_result(model, text):
     work = testmodels.workload(model, batch=2)
     if any(objections(model, work, plan, plan.gpus)):
         pytest.skip("illegal for this model")
-    variant = replace(work, gathered_rings=True)
+    variant = testmodels.with_habits(work, gathered_rings=True)
     whole = run_plan(model, work, parse_plan("single"))[0]
     ops = [op for stage in lower(model, variant, plan).stages for op in stage.walk()]
 
@@ -96,7 +96,7 @@ def test_a_ring_that_gathers_first_changes_no_result(model, text):
 
 def test_a_causal_ring_may_gather_first():
     work = testmodels.workload(testmodels.llama, batch=2, passes=1)
-    variant, plan = replace(work, gathered_rings=True), parse_plan("ring3")
+    variant, plan = testmodels.with_habits(work, gathered_rings=True), parse_plan("ring3")
     whole = run_plan(testmodels.llama, work, parse_plan("single"))[0]
 
     assert _error(run_plan(testmodels.llama, variant, plan), whole, plan) < 1e-9

@@ -13,10 +13,11 @@ import testmodels
 from engines import FAST, TRT, fresh, share, written
 from readback import read_back
 
+from planner.engines.scenario import resolve
 from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
-from planner.search.search import price, resolve
+from planner.search.search import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, document_of
 from planner.tensorrt.runner import harness

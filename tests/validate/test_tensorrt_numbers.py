@@ -64,7 +64,7 @@ def error(model, work, text, recipe):
     program = lower(model, work, plan)
     made = networks_of(program, recipe)
     order = schedule_of(made, program, work, plan)
-    plain = replace(work, wide_collectives=False, scattered_inputs=False)
+    plain = testmodels.with_habits(work, wide_collectives=False, scattered_inputs=False)
     whole = run_plan(model, plain, parse_plan("single"))[0]
     worst = 0.0
     for one, out in zip(order["ranks"], run_networks(made, order), strict=True):

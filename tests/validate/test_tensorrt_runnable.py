@@ -5,12 +5,12 @@ import json
 import pytest
 from engines import FAST, TRT, share
 
-from planner.engines.tensorrt import obstacles
+from planner.engines.refusal import obstacles
+from planner.engines.scenario import resolve
 from planner.lowering import lower
 from planner.models import read_model
 from planner.request.request import Request
 from planner.search.plans import objections, plans
-from planner.search.search import resolve
 from planner.tensorrt import Recipe, document_of, networks_of
 from planner.tensorrt.runner.build import build
 from validate.reference import shrink
@@ -29,9 +29,7 @@ def runnable(request):
     model, work = scenario.model, scenario.workload
     for plan in plans(model, request.gpus):
         illegal = any(objections(model, work, plan, request.gpus))
-        barred = any(
-            obstacles(model, plan, scenario.deployment.hardware, precision=request.precision)
-        )
+        barred = any(obstacles(plan, scenario.deployment.hardware, precision=request.precision))
         if not illegal and not barred:
             yield model, work, plan
 

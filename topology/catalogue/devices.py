@@ -8,7 +8,15 @@ import tomllib
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
-from topology.base import CatalogueError, Sourced, check_keys, read_choice, read_sourced, shown
+from topology.base import (
+    CatalogueError,
+    PrecisionError,
+    Sourced,
+    check_keys,
+    read_choice,
+    read_sourced,
+    shown,
+)
 
 Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "int8"]
@@ -52,6 +60,22 @@ class Device:
     def peak(self, precision: str) -> Sourced | None:
         """Dense FLOP/s at `precision`, or None where the device has no tensor cores for it."""
         return dict(self.peaks).get(cast(Precision, precision))
+
+    def needed_peak(self, precision: str) -> float:
+        """Dense FLOP/s at `precision`.
+
+        Raises
+        ------
+        PrecisionError
+            If the device has no tensor cores for it.
+        """
+        peak = self.peak(precision)
+        if peak is None:
+            has = ", ".join(name for name, _ in self.peaks)
+            raise PrecisionError(
+                f"{self.name} has no tensor cores for {precision}: expected one of {has}"
+            )
+        return peak.value
 
 
 def load_devices(text: str) -> dict[str, Device]:

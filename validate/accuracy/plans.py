@@ -6,8 +6,9 @@ from functools import cache
 from typing import Any, Final, Literal, cast
 
 from planner.api import request_of
-from planner.search.outcome import PlanEstimate
-from planner.search.search import price, resolve
+from planner.engines.scenario import resolve
+from planner.search.estimate import PlanEstimate
+from planner.search.search import price
 from planner.strategies import parse_plan
 from validate.accuracy.figures import read_table
 

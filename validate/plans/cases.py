@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, cast, get_args
 
-from planner.engines.deployment import Deployment, deployment_of
+from planner.engines.scenario import Deployment, deployment_of, workload_of
 from planner.models import read_model
 from planner.models.architecture import Model
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request, TowerHabit
 from planner.request.workload import Workload
-from planner.search.evaluate import workload_of
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, unknown
 from topology.catalogue import Precision
@@ -141,7 +140,7 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
     if (model.kind == "diffusion") != (case.stage == "denoise"):
         wanted = "denoise" if model.kind == "diffusion" else "prefill or decode"
         raise InputError(f"stage of {case.model}: got {case.stage}, wanted {wanted}")
-    workload = workload_of(model, request, deployment)
+    workload = workload_of(model, request, deployment.habits)
     steps = replace(workload, steps=1) if model.kind == "diffusion" else workload
     return Subject(case=case, model=model, workload=steps, plan=plan, deployment=deployment)
 

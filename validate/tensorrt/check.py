@@ -13,13 +13,14 @@ from typing import Final, cast
 
 import numpy as np
 
-from planner.advice.tensorrt_refusals import refuse_barred
+from planner.advice.refusals import check_tensorrt
+from planner.engines.scenario import Scenario
 from planner.engines.tables import allowed
 from planner.export.tensorrt import one_token, tensorrt_folder
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.search.plans import objections
-from planner.search.search import Scenario, price
+from planner.search.search import price
 from planner.tensorrt import (
     Network,
     Recipe,
@@ -193,7 +194,7 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
     reasons = list(objections(subject.model, subject.workload, plan, plan.gpus))
     if reasons:
         raise IllegalPlanError(f"plan {plan}: {'; '.join(reasons)}")
-    refuse_barred(_question(subject, profile), plan)
+    check_tensorrt(_question(subject, profile), plan)
     return subject
 
 

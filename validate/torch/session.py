@@ -159,7 +159,7 @@ def _proof(session: Session, subject: Subject, name: str) -> Checks:
     case, bench = subject.case, session.bench
     fuser = fuser_for(case.mode, bench.fuser)
     kernels = "one by one" if fuser is None else f"compiled, products {fuser.products}"
-    key = f"{case.subject} | {case.plan} | {subject.workload.text_tower} | {kernels}"
+    key = f"{case.subject} | {case.plan} | {subject.workload.habits.text_tower} | {kernels}"
     if key not in session.proofs:
         bench.progress.phase(f"proof of {name}", PROOF_S if fuser is None else PROOF_S + COMPILE_S)
         bench.fuser.begin()

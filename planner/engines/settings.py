@@ -1,24 +1,21 @@
-"""What engines are told beside the plan: what a request says of sizes, precision and hosts."""
+"""Settings that an engine's launch line gets beside the plan: sizes, precision, hosts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
-from planner.engines.deployment import Deployment
+from planner.engines.scenario import Scenario
 from planner.models import known_as
-from planner.models.architecture import Model
-from planner.placement.placement import Placement
 from planner.request.request import Request
 from planner.request.workload import Workload
-from topology.catalogue import evenly
 
 UNNAMED: Final = "MODEL"
 """Stands for the path of a model that was given as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Settings:
     """What engines are told beside the plan.
 
     folder : path of the model, empty where it comes from its repository. sizes : those asked for,
@@ -38,18 +35,19 @@ class Asked:
     rank: str = "0"
 
 
-def asked_of(request: Request, model: Model, workload: Workload, hosts: int) -> Asked:
+def settings_of(scenario: Scenario, gpus: int) -> Settings:
     """Collect what a request asks for; sizes left out are left to the engine."""
+    request, model, workload = scenario.request, scenario.model, scenario.workload
     language = model.kind == "decoder"
     video = int(workload.frames) > 1 or model.defaults.frames > 1
-    return Asked(
+    return Settings(
         folder="" if known_as(request.model) else folder_of(request.model, pipeline=not language),
         sizes=_lengths(request, workload) if language else _sizes(request, video=video),
         video=video,
         precision=request.precision,
         runtime=request.runtime,
         offload=request.offload,
-        hosts=hosts,
+        hosts=scenario.deployment.on(gpus).hosts,
     )
 
 
@@ -66,27 +64,16 @@ def folder_of(text: str, *, pipeline: bool) -> str:
     return str(path.parent if pipeline and path.name == "transformer" else path)
 
 
-def hosts_of(gpus: int, deployment: Deployment, placed: Placement | None = None) -> int:
-    """Count the hosts of a job: those asked for, or as few as hold it evenly.
-
-    placed : where it sits, on a machine that the request brings.
-    """
-    if placed is not None:
-        return placed.hosts
-    return deployment.nodes or evenly(gpus, deployment.hardware.gpus)
-
-
 def _sizes(request: Request, *, video: bool) -> dict[str, int]:
     names = ("height", "width", *(["frames"] if video else []), "steps")
-    asked = {name: getattr(request, name) for name in names}
-    found = {name: int(size) for name, size in asked.items() if size}
-    return found | _batch(request)
+    sizes = {name: getattr(request, name) for name in names}
+    return {name: int(size) for name, size in sizes.items() if size} | _batch(request)
 
 
 def _lengths(request: Request, workload: Workload) -> dict[str, int]:
-    asked = request.input_tokens is not None or request.output_tokens is not None
+    given = request.input_tokens is not None or request.output_tokens is not None
     prompt = max((int(tokens) for _, tokens in workload.tokens), default=0)
-    length = {"length": prompt + int(workload.output_tokens)} if asked else {}
+    length = {"length": prompt + int(workload.output_tokens)} if given else {}
     return _batch(request) | length
 
 

@@ -1,19 +1,23 @@
 """Why the first plan wins, what would change the order, and when fewer GPUs do."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import hypot, log2
+from math import gcd, hypot, log2
 from typing import Final
 
-from planner.advice.refusals import refusal, runnable
+import numpy as np
+
 from planner.advice.remedies import would_fit
+from planner.engines.launch import Launch, launch_lines
+from planner.engines.refusal import refusal
+from planner.engines.scenario import Scenario
+from planner.lowering import unsupported
+from planner.models.architecture import Kind, Model
 from planner.placement.placement import visible
-from planner.request.request import Objective
-from planner.search.counts import spread
-from planner.search.outcome import APART, PlanEstimate, worded
-from planner.search.plans import unsupported
-from planner.search.remarks import context_remark, throughput_remark
-from planner.search.search import TIE, Recommendation, Scenario, launch_of, price
+from planner.request.request import EXECUTOR, Objective
+from planner.request.workload import Workload
+from planner.search.estimate import APART, PlanEstimate, worded
+from planner.search.search import TIE, Ranking, hosts_in_words, price
 from topology.base import counted, format_bytes, format_seconds
 
 REPLICAS: Final = 1.3
@@ -35,43 +39,54 @@ LITTLE: Final = 1.25
 """A doubling of the GPUs that gains less than this is not worth its price to everybody."""
 
 
-def advice(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
-    """Yield sentences about a recommendation, the most useful first."""
-    if not answer.plans:
-        yield from _nothing(scenario, answer)
+def advice(
+    scenario: Scenario,
+    ranking: Ranking,
+    runnable: Ranking,
+    lead: PlanEstimate | None,
+    lines: Sequence[Launch],
+) -> Iterator[str]:
+    """Yield sentences about a ranking, the most useful first.
+
+    Parameters
+    ----------
+    runnable : of the plans that the engine of the request can run. lead : the plan to run.
+    lines : how engines run it.
+    """
+    if lead is None:
+        yield from _nothing(scenario, ranking)
         return
-    first = answer.lead or answer.plans[0]
-    yield from _seats(scenario, first)
-    same = [one for one in answer.plans if one.gpus == first.gpus]
-    able = runnable(scenario, {first.gpus: same})[first.gpus]
-    rivals = [one for one in able if one is not first]
-    if rivals and answer.request.objective == "latency":
-        yield _why(first, rivals[0])
-        yield from _sensitivity(first, rivals)
+    objective = scenario.request.objective
+    peers = [plan for plan in runnable.plans if plan.gpus == lead.gpus]
+    yield from _seats(scenario, lead)
+    rivals = [plan for plan in peers if plan is not lead]
+    if rivals and objective == "latency":
+        yield _why(lead, rivals[0])
+        yield from _sensitivity(lead, rivals)
     elif rivals:
-        yield _better(first, rivals[0], answer.request.objective)
-    yield from (f"{first.plan}: {remark}" for remark in first.remarks)
-    yield from _runnable(scenario, answer)
-    yield from _fewer(scenario, first, answer)
-    yield from _replicas(first, able, answer.request.objective)
-    yield from context_remark(scenario.model, scenario.workload)
-    yield from throughput_remark(scenario.model.kind, answer.request.batch, first.gpus)
-    yield from _decode(scenario, first)
+        yield _better(lead, rivals[0], objective)
+    yield from (f"{lead.plan}: {note}" for note in lead.notes)
+    yield from _engines(scenario, ranking, lines)
+    yield from _fewer(scenario, lead, runnable)
+    yield from _replicas(lead, peers, objective)
+    yield from context_note(scenario.model, scenario.workload)
+    yield from throughput_note(scenario.model.kind, scenario.request.batch, lead.gpus)
+    yield from _decode(scenario, lead)
 
 
-def _nothing(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
+def _nothing(scenario: Scenario, ranking: Ranking) -> Iterator[str]:
     lacking = list(unsupported(scenario.model))
     if lacking:
         yield from lacking
         return
     gpus = scenario.request.gpus
-    yield f"no plan of {counted(gpus, 'GPU')} can run; {would_fit(scenario, _short(answer))}"
+    yield f"no plan of {counted(gpus, 'GPU')} can run; {would_fit(scenario, _short(ranking))}"
 
 
-def _short(answer: Recommendation) -> list[PlanEstimate]:
+def _short(ranking: Ranking) -> list[PlanEstimate]:
     """List the legal plans of all GPUs that do not fit."""
-    gpus = answer.request.gpus
-    return [one.short for one in answer.rejected if one.short and one.short.gpus == gpus]
+    gpus = ranking.request.gpus
+    return [row.short for row in ranking.rejected if row.short and row.short.gpus == gpus]
 
 
 def difference(first: PlanEstimate, second: PlanEstimate) -> tuple[float, float]:
@@ -119,15 +134,15 @@ def _better(first: PlanEstimate, second: PlanEstimate, objective: Objective) -> 
         gain = _gain(first.throughput_per_s / second.throughput_per_s, "as many", "more")
         return f"{first.plan} serves {gain} requests a second {_than(gain)} {second.plan}"
     if objective == "memory":
-        held = [format_bytes(one.memory_bytes) for one in (first, second)]
+        held = [format_bytes(plan.memory_bytes) for plan in (first, second)]
         return f"{first.plan} needs {held[0]} a GPU, {second.plan} {held[1]}"
-    spent = [f"{_work(one):.3g}" for one in (first, second)]
+    spent = [f"{_work(plan):.3g}" for plan in (first, second)]
     return f"{first.plan} takes {spent[0]} GPU-seconds a result, {second.plan} {spent[1]}"
 
 
-def _work(one: PlanEstimate) -> float:
+def _work(plan: PlanEstimate) -> float:
     """GPU-seconds of one result."""
-    return one.gpus / one.throughput_per_s
+    return plan.gpus / plan.throughput_per_s
 
 
 def _gain(factor: float, equal: str, more: str) -> str:
@@ -145,19 +160,20 @@ def _than(gain: str) -> str:
     return "as" if "times" in gain else "than"
 
 
-def _runnable(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
+def _engines(scenario: Scenario, ranking: Ranking, lines: Sequence[Launch]) -> Iterator[str]:
     """Where no engine runs the first plan, name the best that one does."""
-    if not answer.launch or any(not one.reason for one in answer.launch):
+    if not lines or any(not line.reason for line in lines):
         return
-    for one in answer.plans[1:LOOKED_AT]:
-        able = [launch.engine for launch in launch_of(scenario, one) if not launch.reason]
-        if able:
+    for plan in ranking.plans[1:LOOKED_AT]:
+        others = launch_lines(scenario, plan.plan, plan.placement)
+        engines = [line.engine for line in others if not line.reason]
+        if engines:
             yield (
-                f"none of the engines below runs {answer.plans[0].plan}; {able[0]} runs "
-                f"{one.plan}, {format_seconds(one.latency_s)}"
+                f"none of the engines below runs {ranking.plans[0].plan}; {engines[0]} runs "
+                f"{plan.plan}, {format_seconds(plan.latency_s)}"
             )
             return
-    yield f"none of the engines below runs these plans; {would_fit(scenario, _short(answer))}"
+    yield f"none of the engines below runs these plans; {would_fit(scenario, _short(ranking))}"
 
 
 def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[str]:
@@ -203,13 +219,13 @@ def _seats(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
     yield f"{which}: {visible(where.devices)}{f' ({groups})' if groups else ''}{how}"
 
 
-def _replicas(first: PlanEstimate, able: list[PlanEstimate], objective: Objective) -> Iterator[str]:
+def _replicas(lead: PlanEstimate, peers: list[PlanEstimate], objective: Objective) -> Iterator[str]:
     """When copies of the model serve more requests a second than the plan."""
-    copies = [one for one in able if one.plan.degree("dp") > 1]
+    copies = [plan for plan in peers if plan.plan.degree("dp") > 1]
     if not copies or objective != "latency":
         return
-    most = max(copies, key=lambda one: one.throughput_per_s)
-    gain = most.throughput_per_s / first.throughput_per_s
+    most = max(copies, key=lambda plan: plan.throughput_per_s)
+    gain = most.throughput_per_s / lead.throughput_per_s
     if gain >= REPLICAS:
         yield (
             f"for throughput use {most.plan.degree('dp')} replicas: {most.plan} serves "
@@ -218,22 +234,20 @@ def _replicas(first: PlanEstimate, able: list[PlanEstimate], objective: Objectiv
         )
 
 
-def _fewer(scenario: Scenario, first: PlanEstimate, answer: Recommendation) -> Iterator[str]:
+def _fewer(scenario: Scenario, lead: PlanEstimate, runnable: Ranking) -> Iterator[str]:
     """When fewer GPUs are as fast, or much cheaper."""
-    smaller = [one for one in answer.scaling if one.gpus < first.gpus]
-    if not smaller or answer.request.objective in ("memory", "cost"):
+    smaller = [best for best in runnable.scaling if best.gpus < lead.gpus]
+    if not smaller or scenario.request.objective in ("memory", "cost"):
         return
-    half = max(smaller, key=lambda found: found.gpus)
-    where = {
-        one.gpus: spread(scenario.request.gpus, scenario.deployment, one.gpus) for one in smaller
-    }
-    if answer.request.objective == "throughput":
-        gain = _gain(first.throughput_per_s / half.throughput_per_s, "as many", "more")
+    half = max(smaller, key=lambda best: best.gpus)
+    where = {best.gpus: hosts_in_words(scenario.deployment, best.gpus) for best in smaller}
+    if scenario.request.objective == "throughput":
+        gain = _gain(lead.throughput_per_s / half.throughput_per_s, "as many", "more")
         rest = f"{_than(gain)} {half.gpus}{where[half.gpus]}"
-        yield f"{first.gpus} GPUs serve {gain} requests a second {rest}"
+        yield f"{lead.gpus} GPUs serve {gain} requests a second {rest}"
         return
-    enough = [one for one in smaller if one.latency_s <= first.latency_s * (1 + TIE)]
-    yield _as_fast(first, enough, where) if enough else _doubling(first, half, where[half.gpus])
+    enough = [best for best in smaller if best.latency_s <= lead.latency_s * (1 + TIE)]
+    yield _as_fast(lead, enough, where) if enough else _doubling(lead, half, where[half.gpus])
 
 
 def _as_fast(first: PlanEstimate, enough: list[PlanEstimate], where: Mapping[int, str]) -> str:
@@ -278,8 +292,45 @@ def _decode(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
     if vae is None or not vae.parallel or first.gpus == 1 or first.plan.vae > 1 or share < TIE:
         return
     wide = price(scenario, replace(first.plan, vae=first.gpus))
-    if wide.latency_s < first.latency_s and not refusal(scenario, wide):
+    named = scenario.deployment.engine not in ("", EXECUTOR)
+    if wide.latency_s < first.latency_s and not (named and refusal(scenario, wide.plan)):
         yield (
             f"the VAE decode on one GPU is {100 * share:.0f} % of the time; split over all "
             f"({wide.plan}) the whole takes {format_seconds(wide.latency_s)}"
+        )
+
+
+def throughput_note(kind: Kind, batch: int, gpus: int) -> Iterator[str]:
+    """Yield what results a second are of, where a batch of another size would change them.
+
+    >>> next(throughput_note("diffusion", 4, 8)).partition(";")[0]
+    'throughput is at batch 4, which dp splits: dp4 at most'
+    """
+    most = gcd(batch, gpus)
+    split = f", which dp splits: dp{most} at most" if most > 1 else ""
+    if kind == "decoder":
+        yield f"throughput is at batch {batch}{split}; a larger --batch may serve more a second"
+    elif batch > 1 and batch % gpus:
+        yield (
+            f"throughput is at batch {batch}{split}; at batch 1 each replica serves a request of "
+            "its own, which may be more a second"
+        )
+
+
+def context_note(model: Model, workload: Workload) -> Iterator[str]:
+    """Yield how far a request goes beyond the positions that a model was trained on, if it does.
+
+    >>> from planner.models import read_model
+    >>> work = Workload(tokens=(("tokens", 40000),), output_tokens=1000)
+    >>> next(context_note(read_model("qwen3-8b"), work))
+    'the context of qwen3-8b is 40,960 tokens, 41,000 are asked for: engines refuse, or stretch it'
+    """
+    if model.kind != "decoder" or not model.context:
+        return
+    length = int(np.max(workload.length(model.streams[0].name)))
+    asked = length + int(np.max(workload.output_tokens))
+    if asked > model.context:
+        yield (
+            f"the context of {model.name} is {model.context:,} tokens, {asked:,} are asked for: "
+            "engines refuse, or stretch it"
         )

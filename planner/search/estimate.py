@@ -35,7 +35,7 @@ by less (68 pairs on 2 x H100, validate/data/2026-11-28-h100-sxm-x2/plans.jsonl)
 class PlanEstimate:
     """One plan in full; SI units. The parts of `breakdown_s` add up to the latency.
 
-    engine : whose habits are priced, empty for none. remarks : where engines part ways over the
+    engine : whose habits are priced, empty for none. notes : where engines part ways over the
     plan.
     """
 
@@ -57,7 +57,7 @@ class PlanEstimate:
     known: Mapping[str, Basis]
     engine: str = ""
     placement: Placement | None = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def basis(self) -> Basis:
@@ -128,7 +128,7 @@ class PlanEstimate:
             "basis": self.basis_word,
             "basis_by_part": {name: basis.name.lower() for name, basis in self.known.items()},
             "bound_by": self.bound_by,
-            **({"remarks": list(self.remarks)} if self.remarks else {}),
+            **({"remarks": list(self.notes)} if self.notes else {}),
             **({"placement": self.placement.to_dict()} if self.placement else {}),
         }
 
@@ -167,27 +167,13 @@ class Rejected:
     remedy: str = ""
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """The reason, and what would help."""
         return "; ".join(filter(None, (self.reason, self.remedy)))
 
     def to_dict(self) -> dict[str, str]:
         """Return what ``--format json`` prints for a rejected plan."""
-        return {"plan": str(self.plan), "reason": self.said}
+        return {"plan": str(self.plan), "reason": self.explanation}
 
 
 Outcome = PlanEstimate | Rejected
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A legal plan that a runtime cannot run, why, and the most similar that it can."""
-
-    plan: Plan
-    reason: str
-    nearest: tuple[Plan, ...] = ()
-
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints for a marked plan."""
-        near = [str(plan) for plan in self.nearest]
-        return {"plan": str(self.plan), "reason": self.reason, "nearest": near}

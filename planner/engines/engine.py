@@ -1,0 +1,180 @@
+"""An engine as its file describes it: what it can run, how it is started, what are its habits."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from typing import TypeVar, cast, get_args, get_origin, get_type_hints
+
+from planner.request.workload import Habits
+from topology.base import CatalogueError, Sourced, read_sourced
+
+Table = Mapping[str, object]
+Words = Mapping[str, str]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchLine:
+    """How an engine is started. `{n}` stands for a degree or a size.
+
+    In commands `{repo}` is the model's repository or folder, `{gpus}` all GPUs, `{hosts}` the
+    hosts, `{local}` the GPUs of each, `{host}` the first of them, `{rank}` the number of this one,
+    `{replicas}` data-parallel copies a host.
+
+    command, commands : for any family of models, and for some on one host. axes : flag by axis;
+    an axis that is not listed cannot be expressed. vae : flag of a parallel decode.
+    python, call : flags are calls of a script, the first of them the axes'.
+    after : what is left to do. runtimes : flag by runtime that is not the engine's usual one.
+    sizes : flag by size; ``length`` is prompt and answer together. request : by size, its name in
+    each request. video : both, where a video asks otherwise. precision : flag by precision.
+    offload : flag. resident : flags that keep all weights on the GPU, where the default does not.
+    untold : why something has no flag.
+    """
+
+    command: str
+    commands: Words = field(default_factory=dict)
+    axes: Words = field(default_factory=dict)
+    vae: str = ""
+    python: bool = False
+    call: str = ""
+    after: str = ""
+    runtimes: Words = field(default_factory=dict)
+    sizes: Words = field(default_factory=dict)
+    request: Words = field(default_factory=dict)
+    video: Words = field(default_factory=dict)
+    precision: Words = field(default_factory=dict)
+    offload: str = ""
+    resident: str = ""
+    untold: Words = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an engine can run, beside the axes that it has flags for.
+
+    families : the only ones; empty for any. models : the only ones, by its names for them; empty
+    for any. folder : a model may be a folder. degrees : the only ones that an axis may have.
+    alone : axes that exclude each other. without : axes that it does not have for a family; none
+    where it does not run that at all. lacks : why it does not have an axis.
+    """
+
+    families: tuple[str, ...] = ()
+    models: Words = field(default_factory=dict)
+    folder: bool = True
+    degrees: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    alone: tuple[str, ...] = ()
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lacks: Words = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeveralHosts:
+    """How an engine is started on several hosts; `reason` says why it cannot be.
+
+    replicas : the command where every host holds whole data-parallel copies.
+    never : axes that it cannot have there.
+    """
+
+    command: str = ""
+    note: str = ""
+    replicas: str = ""
+    replicas_note: str = ""
+    never: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One engine.
+
+    name : of its file. kind : of the models that it runs. place : in lists of engines.
+    runtime : the one that it behaves as: ``tensorrt`` stands for fused kernels replayed as CUDA
+    graphs, ``torch-compile`` for fused ones issued by the host, ``torch-eager`` for neither.
+    source : of its axes. sources : of all else, by field.
+    """
+
+    name: str
+    title: str
+    kind: str
+    place: int = 1000
+    runtime: str
+    source: str
+    line: LaunchLine
+    limits: Limits = Limits()
+    several_hosts: SeveralHosts = SeveralHosts()
+    habits: Habits = Habits()
+    sources: Words = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """All engines, in the order of lists."""
+
+    engines: tuple[Engine, ...]
+
+    def named(self, name: str) -> Engine | None:
+        """Look up an engine by name or title, in any case; None where there is none."""
+        folded = name.casefold()
+        matches = (e for e in self.engines if folded in (e.name, e.title.casefold()))
+        return next(matches, None)
+
+    def of_kind(self, kind: str) -> list[Engine]:
+        """List the engines of models of a kind."""
+        return [engine for engine in self.engines if engine.kind == kind]
+
+
+def load_engines(texts: Words) -> Engines:
+    """Read engines from TOML texts by name; the caller does the file I/O.
+
+    Raises
+    ------
+    CatalogueError
+        If a key is none of the fields of its table, or one that is needed is missing.
+    """
+    tables = {name: tomllib.loads(text) for name, text in texts.items()}
+    engines = [
+        _fields(Engine, name, {**table, "name": name, "habits": _habits(table, tables)})
+        for name, table in tables.items()
+    ]
+    return Engines(tuple(sorted(engines, key=lambda engine: (engine.place, engine.name))))
+
+
+def _habits(table: Table, tables: Mapping[str, Table]) -> Table:
+    """Return an engine's habits; `code` names the engine whose eager code it runs but its own."""
+    own = dict(cast(Table, table.get("habits", {})))
+    code = own.pop("code", "")
+    if not code:
+        return own
+    shared = cast(Table, tables[str(code)]["habits"])
+    eager, mine = (cast("Mapping[str, Table]", habits.get("eager", {})) for habits in (shared, own))
+    families = {**eager, **mine}
+    own["eager"] = {name: {**eager.get(name, {}), **mine.get(name, {})} for name in families}
+    return {**own, **{name: shared[name] for name in ("host_kernel",) if name in shared}}
+
+
+def _fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
+    """Read a dataclass from a table, by the names and types of its fields."""
+    types = get_type_hints(kind)
+    unknown = sorted(table.keys() - types.keys())
+    if unknown:
+        raise CatalogueError(f"{where}: expected {sorted(types)}, got {', '.join(unknown)} too")
+    values = {name: _value(types[name], f"{where}.{name}", table[name]) for name in table}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise CatalogueError(f"{where}: {str(error).partition(') ')[2]}") from None
+
+
+def _value(kind: object, where: str, value: object) -> object:
+    """Read a value of a type from TOML; times are texts with a unit and a source."""
+    if Sourced in get_args(kind):
+        return read_sourced(where, value, "s", {})
+    if is_dataclass(kind):
+        return _fields(cast("Callable[..., object]", kind), where, cast(Table, value))
+    if get_origin(kind) is tuple:
+        return tuple(cast("list[object]", value))
+    if get_origin(kind) is Mapping:
+        each = get_args(kind)[1]
+        rows = cast(Table, value).items()
+        return {name: _value(each, f"{where}.{name}", entry) for name, entry in rows}
+    return value

@@ -1,0 +1,291 @@
+"""A request with everything it names looked up: model, sizes in tokens, hardware, runtime."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from costmodels.collectives import read_algorithm
+from costmodels.price import Target
+from costmodels.profiles.profile import Profile
+from costmodels.runtime import Runtime
+from costmodels.tables import profile_for, runtime
+from planner.engines.engine import Engine
+from planner.engines.tables import engines, find_engine
+from planner.models import read_model
+from planner.models.architecture import Kind, Model
+from planner.models.tokens import lengths, line_of
+from planner.placement.placement import Placement, fabrics
+from planner.request.plan import Plan
+from planner.request.request import EXECUTOR, Request
+from planner.request.workload import USUAL, Habits, Workload
+from topology.base import InputError
+from topology.catalogue import Hardware, Precision, evenly, find_hardware
+
+if TYPE_CHECKING:  # reading machines takes a while to import, and few requests bring one
+    from planner.request.subset import Subset
+
+INPUT_TOKENS: Final = 2048
+OUTPUT_TOKENS: Final = 128
+FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "decoder": ("height", "width", "frames", "steps", "text_tokens", "text_tower", "offload"),
+    "diffusion": ("input_tokens", "output_tokens"),
+}
+"""What a kind of model does not have."""
+
+REPOSITORY: Final = Habits(repository=True, slow_decoder=True, installed_attention=True)
+"""A model's own repository: eager PyTorch, where no engine is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Hardware, runtime and engine of a request, without a plan, and what was measured there.
+
+    gpus : as many as were asked for. engine : that runs the model, by its name in the table; empty
+    for none, or the model's own repository. habits : of the engine, as the request has them.
+    nodes : hosts; 0 for as few as hold the GPUs. subset : GPUs of the machine that the request
+    brings. placed : where a plan sits on them.
+    """
+
+    gpus: int
+    precision: Precision
+    hardware: Hardware
+    runtime: Runtime
+    engine: str = ""
+    habits: Habits = USUAL
+    nodes: int = 0
+    algorithm: str = "auto"
+    attention: str = ""
+    profile: Profile | None = None
+    subset: "Subset | None" = None
+    placed: Placement | None = None
+
+    def on(self, gpus: int) -> "Deployment":
+        """Take another number of GPUs: the best of a machine, or as many on each host.
+
+        Raises
+        ------
+        TopologyError
+            If the machine has fewer, or its hosts would hold unequal shares.
+
+        Examples
+        --------
+        >>> two = deployment_of(Request(model="flux.1-dev", gpus=16, nodes=2))
+        >>> [two.on(gpus).nodes for gpus in (8, 16, 32)]  # 0: as many as it takes
+        [0, 2, 4]
+        """
+        if gpus == self.gpus:
+            return self
+        if self.subset is not None:
+            subset = self.subset.on(gpus)
+            hardware = subset.ruling(self.precision)
+            return replace(self, gpus=gpus, subset=subset, hardware=hardware, nodes=0)
+        each = self.gpus // (self.nodes or 1)
+        spread = self.nodes > 1 and gpus > each
+        return replace(self, gpus=gpus, nodes=gpus // each if spread else 0)
+
+    @property
+    def hosts(self) -> int:
+        """Hosts of the GPUs: those asked for, or as few as hold them evenly."""
+        if self.subset is not None:
+            return self.subset.hosts
+        return self.nodes or evenly(self.gpus, self.hardware.gpus)
+
+    def attention_of(self, model: Model) -> str:
+        """Attention kernel: what was asked for, or what an engine or the own repository calls."""
+        architecture = self.hardware.device.architecture
+        installed = model.attention if architecture == "hopper" else ""
+        return (
+            self.attention
+            or (installed if self.habits.installed_attention else "")
+            or self.habits.kernel(model.family, architecture)
+            or "auto"
+        )
+
+    def runtime_of(self, model: Model) -> Runtime:
+        """Return the runtime, with the ways of whoever runs the model in eager PyTorch."""
+        if self.runtime.name != "torch-eager":
+            return self.runtime
+        if self.habits.repository:
+            return self.runtime.moving(dict(model.own.traffic))
+        eager = self.runtime.doing(self.habits.functions(model.family))
+        return replace(eager, host_kernel=self.habits.host_kernel or eager.host_kernel)
+
+    def target(self, model: Model, plan: Plan, precision: Precision) -> Target:
+        """Return what the operations of a plan are priced on."""
+        return Target(
+            device=self.hardware.device,
+            fabrics=self.placed.fabrics
+            if self.placed is not None
+            else fabrics(plan, self.hardware, self.nodes),
+            runtime=self.runtime_of(model),
+            precision=precision,
+            ranks=plan.gpus // plan.degree("dp"),
+            algorithm=self.algorithm,
+            attention=self.attention_of(model),
+            profile=self.profile,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A request with everything it names looked up."""
+
+    request: Request
+    model: Model
+    workload: Workload
+    deployment: Deployment
+
+    def on(self, gpus: int) -> "Scenario":
+        """Ask the same about another number of GPUs."""
+        return replace(self, deployment=self.deployment.on(gpus))
+
+
+def resolve(request: Request) -> Scenario:
+    """Look up the model and the hardware of a request, and turn its sizes into tokens.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, or a size or an engine does not suit the model.
+    """
+    model, deployment = read_model(request.model), deployment_of(request)
+    _check_engine(model, deployment.engine)
+    workload = workload_of(model, request, deployment.habits)
+    return Scenario(request=request, model=model, workload=workload, deployment=deployment)
+
+
+def _check_engine(model: Model, engine: str) -> None:
+    """Refuse an engine of models of another kind."""
+    names = [able.name for able in engines().of_kind(model.kind)] if engine else []
+    if engine not in ("", EXECUTOR, *names):
+        raise InputError(
+            f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
+            f"wanted one of {', '.join([*names, EXECUTOR])}"
+        )
+
+
+def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workload:
+    """Turn sizes into sequence lengths, with the model's usual ones where none were asked for.
+
+    Raises
+    ------
+    InputError
+        If a size is one that the kind of model does not have, or that the model cannot take.
+    """
+    _check_kind(model, request)
+    usual = model.defaults
+    if model.kind == "decoder":
+        prompt = request.input_tokens or INPUT_TOKENS
+        output = OUTPUT_TOKENS if request.output_tokens is None else request.output_tokens
+        return Workload(
+            tokens=tuple((stream.name, prompt) for stream in model.streams),
+            batch=request.batch,
+            output_tokens=output,
+            precision=request.precision,
+            habits=habits,
+        )
+    height, width = request.height or usual.height, request.width or usual.width
+    frames = request.frames or usual.frames
+    tokens = lengths(model, height, width, frames, request.text_tokens)
+    return Workload(
+        tokens=tuple(tokens.items()),
+        batch=request.batch,
+        steps=request.steps or usual.steps,
+        passes=usual.passes,
+        pixels=height * width * frames,
+        frames=frames,
+        line=line_of(model.latent, width) if model.latent else 0,
+        precision=request.precision,
+        habits=habits,
+    )
+
+
+def _check_kind(model: Model, request: Request) -> None:
+    """Refuse what pictures have for language models, and numbers of tokens for others."""
+    language = model.kind == "decoder"
+    for name in FOREIGN.get(model.kind, ()):
+        value = getattr(request, name)
+        if value is not None and value is not False:
+            what = "a language model" if language else "no language model"
+            raise InputError(f"{name}: got {value}, wanted none: {model.name} is {what}")
+
+
+def deployment_of(request: Request) -> Deployment:
+    """Look up what a request is run on and with.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, the device has no tensor cores for the precision, or the profile
+        is none of this hardware.
+    """
+    read_algorithm(request.algorithm)
+    machine = machine_of(request)
+    subset = None if machine is None else machine.on(request.gpus, request.nodes)
+    hardware = (
+        find_hardware(request.hardware) if subset is None else subset.ruling(request.precision)
+    )
+    profile = _profile(request, hardware, subset)
+    hardware.device.needed_peak(request.precision)
+    if subset is None:
+        hardware.island(request.gpus, request.nodes)
+    named, lean = runtime(request.runtime), request.engine == EXECUTOR
+    engine = None if request.engine in ("", EXECUTOR) else find_engine(request.engine)
+    return Deployment(
+        gpus=request.gpus,
+        precision=request.precision,
+        hardware=hardware,
+        runtime=named if profile is None else profile.runtime(named, lean=lean),
+        engine=request.engine,
+        habits=_habits(request, engine, eager=named.name == "torch-eager"),
+        nodes=request.nodes,
+        algorithm=request.algorithm,
+        attention=request.attention,
+        profile=profile,
+        subset=subset,
+    )
+
+
+def _habits(request: Request, engine: Engine | None, *, eager: bool) -> Habits:
+    """Give the habits of whoever runs a request, and those that it asks for itself."""
+    habits = USUAL if engine is None else engine.habits
+    if eager and not request.engine:
+        habits = REPOSITORY
+    return replace(
+        habits,
+        text_tower=request.text_tower or habits.text_tower,
+        slow_decoder=eager and habits.slow_decoder,
+        kv_repeat=request.kv_repeat,
+        wide_collectives=request.wide_collectives,
+        scattered_inputs=request.scattered_inputs,
+    )
+
+
+def _profile(request: Request, hardware: Hardware, subset: "Subset | None") -> Profile | None:
+    """Take the profile that was asked for, or that of the very machine this runs on."""
+    if not request.detect or subset is None:
+        return profile_for(hardware.name, request.profile)
+    from planner.request.subset import profile_on  # noqa: PLC0415  # as below
+
+    return profile_on(subset.machine, hardware.name, request.profile)
+
+
+def machine_of(request: Request) -> "Subset | None":
+    """Read the machine that a request brings, with all its GPUs; None where it brings none.
+
+    Raises
+    ------
+    InputError
+        If the machine cannot be read, or contradicts the request.
+    """
+    if not request.brings_machine:
+        return None
+    from planner.request.subset import read_machine  # noqa: PLC0415  # takes a while to import
+
+    return read_machine(
+        request.topology,
+        detect=request.detect,
+        hardware=request.hardware,
+        pcie_generation=request.pcie_generation,
+        nodes=request.nodes,
+    )

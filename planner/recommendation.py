@@ -1,0 +1,152 @@
+"""From a request to an answer: ranking, refusals, the plan to run, launch lines, advice."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from costmodels.tables import profile_for
+from planner.advice.advice import advice
+from planner.advice.remedies import would_fit
+from planner.engines.launch import Launch, launch_lines
+from planner.engines.refusal import Refusal, refusal, refusals
+from planner.engines.scenario import Scenario
+from planner.request.plan import Plan, nearest
+from planner.request.request import EXECUTOR, LARGEST, Request
+from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.plans import LONGEST
+from planner.search.search import MANY, Ranking, estimates, judge, outcomes_on, search
+from planner.strategies import parse_plan
+from topology.base import IllegalPlanError, InputError, counted, shown
+
+NO_RINGS: Final = f"above {MANY} GPUs rings of more than {LONGEST} are left out"
+NO_PIPELINES: Final = (
+    f"above {MANY} GPUs pipelines deeper than it takes to fit are left out: replicas in their "
+    "place are as fast"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Plans, best first; rejected plans with reasons; the best plan at every number of GPUs.
+
+    lead : the plan to run, which all words are about: the first, or the first that a named engine
+    can run. Such an engine's `scaling` has plans that it can run.
+    baseline : one GPU, priced whether or not it fits. launch : how engines run the lead.
+    notes : what was assumed about a machine that the request brings; kinds of plans left out.
+    refusals : of plans that the engine or the runtime cannot run.
+    """
+
+    request: Request
+    plans: tuple[PlanEstimate, ...]
+    rejected: tuple[Rejected, ...]
+    scaling: tuple[PlanEstimate, ...]
+    baseline: PlanEstimate | None
+    advice: tuple[str, ...] = ()
+    launch: tuple[Launch, ...] = ()
+    notes: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    lead: PlanEstimate | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        refused = [refusal.to_dict() for refusal in self.refusals]
+        return {
+            "request": asdict(self.request),
+            "plans": [plan.to_dict() for plan in self.plans],
+            "recommended": None if self.lead is None else str(self.lead.plan),
+            "rejected": [plan.to_dict() for plan in self.rejected],
+            "scaling": [
+                {"gpus": best.gpus, "plan": str(best.plan), "latency_s": best.latency_s}
+                for best in self.scaling
+            ],
+            "advice": list(self.advice),
+            "launch": [launch.to_dict() for launch in self.launch],
+            **({"notes": list(self.notes)} if self.notes else {}),
+            **({"marks": refused} if refused else {}),
+        }
+
+
+def recommend_plans(scenario: Scenario) -> Recommendation:
+    """Search all plans of a request, and say which to run, how, and why."""
+    ranking = search(scenario)
+    runnable = _runnable(scenario, ranking)
+    lead = next(iter(runnable.plans or ranking.plans), None)
+    lines = () if lead is None else launch_lines(scenario, lead.plan, lead.placement)
+    return Recommendation(
+        request=scenario.request,
+        plans=ranking.plans,
+        rejected=ranking.rejected,
+        scaling=runnable.scaling,
+        baseline=ranking.baseline,
+        advice=tuple(advice(scenario, ranking, runnable, lead, lines)),
+        launch=lines,
+        notes=tuple(_notes(scenario)),
+        refusals=refusals(scenario, [estimate.plan for estimate in ranking.plans]),
+        lead=lead,
+    )
+
+
+def _runnable(scenario: Scenario, ranking: Ranking) -> Ranking:
+    """Rank the plans that the engine of a request can run.
+
+    All stay where the request names no engine, or the engine can run none of them.
+    """
+    if scenario.deployment.engine in ("", EXECUTOR):
+        return ranking
+    runnable = ranking.only(lambda plan: not refusal(scenario, plan))
+    return runnable if any(runnable.by_gpus.values()) else ranking
+
+
+def _notes(scenario: Scenario) -> Iterator[str]:
+    """Yield what was assumed about a machine, and which plans were left out."""
+    request, deployment = scenario.request, scenario.deployment
+    profile = deployment.profile
+    if deployment.subset is not None:
+        yield from deployment.subset.notes()
+    if profile is not None and request.detect and not request.profile:
+        own = profile != profile_for(deployment.hardware.name)
+        whose = "this machine's own profile" if own else "the shipped profile"
+        yield f"priced with {whose} of {profile.date}"
+    if request.gpus > MANY:
+        yield NO_RINGS
+        if request.objective != "memory":
+            yield NO_PIPELINES
+
+
+def shortened(answer: Recommendation, count: int) -> Recommendation:
+    """Return the same answer with its first `count` plans."""
+    if not 1 <= count <= LARGEST["top"]:
+        raise InputError(f"top: got {count}, wanted a whole number from 1 to {LARGEST['top']}")
+    return replace(answer, plans=answer.plans[:count])
+
+
+def estimate_plan(scenario: Scenario, text: str | None) -> PlanEstimate:
+    """Estimate the one plan that was asked for.
+
+    Raises
+    ------
+    IllegalPlanError
+        If it cannot run or does not fit: the reason, and the nearest plans that can.
+    """
+    gpus = scenario.request.gpus
+    if text is None and gpus > 1:
+        raise InputError(f"a plan is needed for {gpus} GPUs, such as tp{gpus}")
+    if not isinstance(text, str | Plan | None):
+        raise InputError(f"plan: got {shown(text)}, wanted axes and degrees such as cfg2.ulysses4")
+    plan = parse_plan("single" if text is None else str(text))
+    outcome = judge(scenario, plan)
+    if isinstance(outcome, PlanEstimate):
+        return outcome
+    raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")
+
+
+def _instead(scenario: Scenario, rejected: Rejected) -> str:
+    """Say what to do in place of a plan: its remedy, the nearest that run, or what would fit."""
+    outcomes = list(outcomes_on(scenario, {}, {}))
+    plans = [estimate.plan for estimate in estimates(outcomes)]
+    if plans:
+        near = ", ".join(map(str, nearest(rejected.plan, plans)))
+        nearby = f"nearest that can on {counted(scenario.request.gpus, 'GPU')}: {near}"
+        return "; ".join(filter(None, (rejected.remedy, nearby)))
+    short = [row.short for row in outcomes if isinstance(row, Rejected) and row.short is not None]
+    return would_fit(scenario, short, rejected.plan)
