@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final, cast, get_args
 
-from topology.base import Bytes, BytesPerSecond, InputError, Sourced
+from topology.base import BytesPerSecond, InputError, Sourced
 from topology.catalogue import (
     Architecture,
     Hardware,
@@ -16,11 +16,11 @@ from topology.catalogue import (
     link_rates,
     nvlink_generation,
 )
-from topology.machine.build import Builder, cluster_of, nvlink_count
+from topology.machine.build import Builder, cluster_of, gpu_of, nvlink_count
 from topology.machine.concerns import concerns
 from topology.machine.graph import Edge, Gpu, Machine, Nic, Node, Pair, PairBasis
-from topology.machine.routes import adjacency, best_paths, path_kind
-from topology.readers.layout import Ports, lay_out
+from topology.machine.routes import adjacency, best_paths, components, path_kind
+from topology.readers.layout import lay_out
 from topology.readers.reading import RANKS, GpuText, Label, Reading
 
 MOST_LINKS: Final = 18  # NVLinks of one GPU, up to Blackwell
@@ -47,15 +47,16 @@ def domains(reading: Reading, *, switched: bool | None = None) -> tuple[Domain, 
 
     switched : what the kind of GPU says, if it is known.
     """
-    gpus = [gpu.name for gpu in reading.gpus]
-    counts = {pair: label.count for pair, label in reading.labels.items() if label.kind == "NVLINK"}
-    near: dict[str, dict[str, int]] = {name: {} for name in gpus}
-    for (a, b), count in counts.items():
-        if a in near and b in near:
-            near[a][b] = near[b][a] = count
-    return tuple(
-        _domain(near, island, switched=switched) for island in _islands(near) if len(island) > 1
-    )
+    near: dict[str, dict[str, int]] = {gpu.name: {} for gpu in reading.gpus}
+    joined = [
+        ends
+        for ends, label in reading.labels.items()
+        if label.kind == "NVLINK" and near.keys() >= {*ends}
+    ]
+    for a, b in joined:
+        near[a][b] = near[b][a] = reading.labels[a, b].count
+    islands = components(list(near), joined)
+    return tuple(_domain(near, island, switched=switched) for island in islands if len(island) > 1)
 
 
 def _domain(
@@ -68,27 +69,11 @@ def _domain(
     return Domain(gpus=tuple(island), links=links if behind else {})
 
 
-def _islands(near: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
-    left = dict.fromkeys(near)
-    islands = []
-    while left:
-        start = next(iter(left))
-        island, queue = {start}, [start]
-        while queue:
-            new = [name for name in near[queue.pop()] if name not in island]
-            island.update(new)
-            queue.extend(new)
-        islands.append([name for name in near if name in island])
-        for name in island:
-            del left[name]
-    return islands
-
-
-def completed(reading: Reading, found: Sequence[Domain]) -> dict[tuple[str, str], Label]:
+def completed(reading: Reading, islands: Sequence[Domain]) -> dict[tuple[str, str], Label]:
     """Label the pairs of a switched domain whose cells the text has lost."""
     return {
         (a, b): Label("NVLINK", min(domain.links[a], domain.links[b]))
-        for domain in found
+        for domain in islands
         if domain.switched
         for index, a in enumerate(domain.gpus)
         for b in domain.gpus[index + 1 :]
@@ -96,7 +81,7 @@ def completed(reading: Reading, found: Sequence[Domain]) -> dict[tuple[str, str]
     }
 
 
-def guess_generation(found: Sequence[Domain], reading: Reading) -> NvlinkGeneration | None:
+def guess_generation(islands: Sequence[Domain], reading: Reading) -> NvlinkGeneration | None:
     """Guess the NVLink generation of an unnamed GPU from its counts; None without NVLink.
 
     >>> from topology.readers.reading import GpuText
@@ -109,22 +94,17 @@ def guess_generation(found: Sequence[Domain], reading: Reading) -> NvlinkGenerat
     if not counts:
         return None
     most = max(counts)
-    if any(domain.switched for domain in found):
+    if any(domain.switched for domain in islands):
         generations: tuple[NvlinkGeneration, ...] = ("volta", "ampere", "hopper")
         return generations[(most > 6) + (most > 12)]
     if most > 12:
         return "hopper"
-    size = max(len(domain.gpus) for domain in found)
+    size = max(len(domain.gpus) for domain in islands)
     if size == 2 and most in (3, 4):
         return "ga102"
     if size == 2 and most == 2:
         return "turing"
     return "ampere" if most in (4, 8, 12) else "volta"
-
-
-def architecture_for(generation: NvlinkGeneration | None) -> Architecture:
-    """Name the architecture that an unnamed GPU is priced as."""
-    return "ampere" if generation is None or generation == "ga102" else generation
 
 
 _GENERATIONS: Final = {
@@ -133,10 +113,6 @@ _GENERATIONS: Final = {
 _CONSUMER: Final = "the driver refuses it on consumer cards"
 _ALIKE: Final = 1e-3  # a bandwidth that was not edited
 _NEAR: Final = 0.08  # a link of 25 GB/s shows as 25 to 26.6
-_SPOKEN: Final = {
-    "volta": "volta", "turing": "turing", "ampere": "ampere", "ada": "ada",
-    "ada lovelace": "ada", "hopper": "hopper", "blackwell": "blackwell",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,31 +147,37 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         notes = (*reading.assumptions, note)
         reading = replace(reading, labels={**reading.labels, **usual}, assumptions=notes)
     known = next((kind for kind in kinds.values() if kind is not None), None)
-    found = domains(reading, switched=_switched(known))
-    filled = {**usual, **completed(reading, found)}
+    switched = None if known is None or known.link == "pcie" else known.link == "nvswitch"
+    islands = domains(reading, switched=switched)
+    filled = {**usual, **completed(reading, islands)}
     reading = replace(reading, labels={**reading.labels, **filled})
-    generation = _by_rate(reading) or guess_generation(found, reading)
+    generation = _by_rate(reading) or guess_generation(islands, reading)
     gpus = tuple(_gpu(gpu, kinds[gpu.name], generation) for gpu in reading.gpus)
     builder = Builder(generation=_pcie_generation(gpus, kinds, choices))
-    nodes, edges = lay_out(reading, builder, _ports(reading))
-    switches, nvlinks = nvlink_parts(builder, found, reading, _rate_of(reading, kinds, generation))
+    nodes, edges = lay_out(reading, builder)
+    switches, nvlinks = nvlink_parts(builder, islands, reading, _rate(reading, known, generation))
+    nic_bandwidth = known.nic_bandwidth if known else None
     machine = Machine(
         name=choices.name,
         source=reading.source,
         gpus=gpus,
-        nics=_nics(reading, known),
+        nics=tuple(
+            Nic(
+                name=nic.name,
+                device=nic.device,
+                numa=nic.numa,
+                bandwidth=nic.bandwidth or nic_bandwidth,
+            )
+            for nic in reading.nics
+        ),
         nodes=(*nodes, *switches),
         edges=(*edges, *nvlinks),
         peers=reading.peers,
         cluster=cluster_of(known) if known else None,
         assumptions=(*reading.assumptions, *_guesses(reading, kinds, generation, builder, choices)),
-        warnings=(*reading.warnings, *_degraded(reading, found)),
+        warnings=(*reading.warnings, *_degraded(reading, islands)),
     )
     return _with_pairs(machine, reading, frozenset(filled))
-
-
-def _switched(kind: Hardware | None) -> bool | None:
-    return None if kind is None or kind.link == "pcie" else kind.link == "nvswitch"
 
 
 def _usual_nvlinks(
@@ -213,36 +195,32 @@ def _usual_nvlinks(
     return {(a, b): label for i, a in enumerate(gpus) for b in gpus[i + 1 :]}
 
 
-def _gpu(gpu: GpuText, kind: Hardware | None, generation: NvlinkGeneration | None) -> Gpu:
-    spoken = _SPOKEN.get(gpu.architecture.strip().lower())
-    if kind is not None:
-        architecture: Architecture = kind.device.architecture
-        major, minor = kind.device.compute_capability
-        capability = major * 10 + minor
-    else:
-        architecture = cast(Architecture, spoken or architecture_for(generation))
-        capability = 86 if generation == "ga102" else capability_of(architecture)
-    memory = gpu.memory or (Bytes(kind.device.memory.value) if kind else None)
-    return Gpu(
-        name=gpu.name,
-        numa=gpu.numa,
-        hardware=kind.name if kind else None,
-        product=gpu.product,
-        architecture=architecture,
-        capability=capability,
-        memory=memory,
-        peer_to_peer=kind.peer_to_peer if kind else "GeForce" not in gpu.product,
-        no_peers=_no_peers(gpu, kind),
-        mig=gpu.mig,
-        slice=gpu.slices[0] if len(set(gpu.slices)) == 1 else "",
-        bus=gpu.bus,
+def _gpu(text: GpuText, kind: Hardware | None, generation: NvlinkGeneration | None) -> Gpu:
+    gpu = gpu_of(kind, text.name) if kind else _unknown_gpu(text, generation)
+    return replace(
+        gpu,
+        numa=text.numa,
+        product=text.product,
+        memory=text.memory or gpu.memory,
+        mig=text.mig,
+        slice=text.slices[0] if len(set(text.slices)) == 1 else "",
+        bus=text.bus,
     )
 
 
-def _no_peers(gpu: GpuText, kind: Hardware | None) -> str:
-    if kind is not None:
-        return kind.no_peers
-    return _CONSUMER if "GeForce" in gpu.product else ""
+def _unknown_gpu(text: GpuText, generation: NvlinkGeneration | None) -> Gpu:
+    """Describe a GPU that the catalogue does not know, as far as its text and NVLinks say."""
+    named = text.architecture.strip().lower().removesuffix(" lovelace")
+    guess = "ampere" if generation in (None, "ga102") else generation
+    architecture = cast(Architecture, named if named in get_args(Architecture) else guess)
+    consumer = "GeForce" in text.product
+    return Gpu(
+        name=text.name,
+        architecture=architecture,
+        capability=86 if generation == "ga102" else capability_of(architecture),
+        peer_to_peer=not consumer,
+        no_peers=_CONSUMER if consumer else "",
+    )
 
 
 def _pcie_generation(
@@ -250,34 +228,14 @@ def _pcie_generation(
 ) -> int:
     if choices.pcie_generation:
         return choices.pcie_generation
-    said = [kind.pcie_generation for kind in kinds.values() if kind is not None]
-    guessed = [_GENERATIONS[gpu.architecture] for gpu in gpus]
-    return min(said or guessed or [4])
+    usual = [kind.pcie_generation for kind in kinds.values() if kind is not None]
+    return min(usual or [_GENERATIONS[gpu.architecture] for gpu in gpus] or [4])
 
 
-def _ports(reading: Reading) -> Ports:
-    return Ports(
-        lanes={gpu.name: gpu.lanes for gpu in reading.gpus},
-        generations={gpu.name: gpu.generation for gpu in reading.gpus},
-    )
-
-
-def _nics(reading: Reading, kind: Hardware | None) -> tuple[Nic, ...]:
-    bandwidth = kind.nic_bandwidth if kind else None
-    return tuple(
-        Nic(name=nic.name, device=nic.device, numa=nic.numa, bandwidth=nic.bandwidth or bandwidth)
-        for nic in reading.nics
-    )
-
-
-def _rate_of(
-    reading: Reading, kinds: Mapping[str, Hardware | None], generation: NvlinkGeneration | None
-) -> Sourced:
+def _rate(reading: Reading, kind: Hardware | None, generation: NvlinkGeneration | None) -> Sourced:
     """Rate of one NVLink: of the kind, as the text shows it, or as guessed from the counts."""
-    kind = next((kind for kind in kinds.values() if kind is not None), None)
     if kind is not None:
-        major, minor = kind.device.compute_capability
-        return link_rates().nvlink_rate(nvlink_generation(major * 10 + minor))
+        return link_rates().nvlink_rate(nvlink_generation(kind.device.capability))
     if reading.link_rate is not None:
         return _nominal(reading.link_rate)
     rate = link_rates().nvlink_rate(generation or "ampere")
@@ -289,8 +247,8 @@ def _by_rate(reading: Reading) -> NvlinkGeneration | None:
     if reading.link_rate is None:
         return None
     rate = _nominal(reading.link_rate).value
-    found = [name for name, known in link_rates().nvlink if known.value == rate]
-    return cast(NvlinkGeneration, found[0]) if len(found) == 1 else None
+    matches = [name for name, known in link_rates().nvlink if known.value == rate]
+    return cast(NvlinkGeneration, matches[0]) if len(matches) == 1 else None
 
 
 def _nominal(shown: Sourced) -> Sourced:
@@ -303,12 +261,12 @@ def _nominal(shown: Sourced) -> Sourced:
 
 
 def nvlink_parts(
-    builder: Builder, found: Sequence[Domain], reading: Reading, rate: Sourced
+    builder: Builder, islands: Sequence[Domain], reading: Reading, rate: Sourced
 ) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
     """Build NVSwitches and NVLinks; the switches of one domain are one part."""
     nodes: list[Node] = []
     edges: list[Edge] = []
-    for domain in found:
+    for domain in islands:
         if domain.switched:
             switch = f"NVSwitch{len(nodes) or ''}"
             nodes.append(Node(name=switch, kind="nvswitch"))
@@ -398,9 +356,9 @@ def _layout_told(reading: Reading) -> bool:
     return bool(reading.under) or any(label.kind in RANKS for label in reading.labels.values())
 
 
-def _degraded(reading: Reading, found: Sequence[Domain]) -> Iterator[str]:
+def _degraded(reading: Reading, islands: Sequence[Domain]) -> Iterator[str]:
     """Say which links are narrower than they could be."""
-    for domain in found:
+    for domain in islands:
         best = max(domain.links.values(), default=0)
         for name, count in domain.links.items():
             if count < best:

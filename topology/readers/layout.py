@@ -4,21 +4,13 @@
 processor. ``SYS``: two. Labels of a real machine are nested, and any others are taken as if.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from topology.machine.build import Builder
 from topology.machine.graph import Edge, Node
 from topology.machine.routes import components
-from topology.readers.reading import RANKS, GpuText, NicText, Reading
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """PCIe width and generation of each device's own port; absent: sixteen, the platform's."""
-
-    lanes: dict[str, int]
-    generations: dict[str, int]
+from topology.readers.reading import RANKS, GpuText, Label, NicText, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +18,15 @@ class _Tree:
     """Grows nodes and edges; thrown away once they are read off."""
 
     builder: Builder
-    ports: Ports
+    gpus: Mapping[str, GpuText]
     nodes: list[Node]
     edges: list[Edge]
 
     def port(self, device: str, parent: str) -> None:
-        self.edges.append(
-            self.builder.pcie(
-                device,
-                parent,
-                lanes=self.ports.lanes.get(device, 16),
-                generation=self.ports.generations.get(device, 0),
-            )
-        )
+        """Hang a device below a part: a GPU by its own width and generation."""
+        gpu = self.gpus.get(device)
+        lanes, generation = (gpu.lanes, gpu.generation) if gpu else (16, 0)
+        self.edges.append(self.builder.pcie(device, parent, lanes=lanes, generation=generation))
 
     def switch(self, parent: str) -> str:
         name = f"switch{sum(node.kind == 'pcie_switch' for node in self.nodes)}"
@@ -47,12 +35,10 @@ class _Tree:
         return name
 
 
-def lay_out(
-    reading: Reading, builder: Builder, ports: Ports
-) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
+def lay_out(reading: Reading, builder: Builder) -> tuple[tuple[Node, ...], tuple[Edge, ...]]:
     """Build the parts above the devices that make every label of `reading` come true."""
     devices = [device.name for device in reading.devices]
-    tree = _Tree(builder, ports, [], [])
+    tree = _Tree(builder, {gpu.name: gpu for gpu in reading.gpus}, [], [])
     numa = {device.name: device.numa for device in reading.devices}
     cpus = []
     roots = 0
@@ -100,8 +86,9 @@ def processors(reading: Reading) -> list[list[str]]:
         dict(enumerate(near)),
         {number: set() for number in range(len(near))},
     )
-    for a, b in _apart(reading):
-        merged.part(a, b)
+    for label, ends in _labels(reading):
+        if label.kind == "SYS":
+            merged.part(*ends)
     for together in _places(reading):
         merged.join(together)
     gpus = [gpu.name for gpu in reading.gpus]
@@ -133,28 +120,25 @@ class _Merge:
         """Put each device with the first of the others that it is not apart from."""
         leaders: list[int] = []
         for name in names:
-            mine = self.number[name]
-            into = next((n for n in leaders if n == mine or n not in self.apart[mine]), mine)
-            if into == mine:
-                leaders += [mine] * (mine not in leaders)
+            group = self.number[name]
+            into = next((n for n in leaders if n == group or n not in self.apart[group]), group)
+            if into == group:
+                leaders += [group] * (group not in leaders)
                 continue
-            leaders = [n for n in leaders if n != mine]
-            for moved in self.groups.pop(mine):
+            leaders = [n for n in leaders if n != group]
+            for moved in self.groups.pop(group):
                 self.number[moved] = into
                 self.groups[into].append(moved)
-            for other in self.apart.pop(mine):
-                self.apart[other].discard(mine)
+            for other in self.apart.pop(group):
+                self.apart[other].discard(group)
                 self.apart[other].add(into)
                 self.apart[into].add(other)
 
 
-def _apart(reading: Reading) -> list[tuple[str, str]]:
-    return [
-        pair
-        for source in (reading.labels, reading.under)
-        for pair, label in source.items()
-        if label.kind == "SYS"
-    ]
+def _labels(reading: Reading) -> Iterator[tuple[Label, tuple[str, str]]]:
+    """Yield every label with its two devices, those beneath NVLink too."""
+    for source in (reading.labels, reading.under):
+        yield from ((label, ends) for ends, label in source.items())
 
 
 def _places(reading: Reading) -> list[list[str]]:
@@ -189,8 +173,7 @@ def _within(reading: Reading, names: Iterable[str], rank: int) -> list[tuple[str
     """Pair the devices whose label is at most `rank`: 1 PIX, 2 PXB, 3 PHB, 4 NODE."""
     inside = set(names)
     return [
-        (a, b)
-        for source in (reading.labels, reading.under)
-        for (a, b), label in source.items()
-        if a in inside and b in inside and RANKS.get(label.kind, 9) <= rank
+        ends
+        for label, ends in _labels(reading)
+        if inside.issuperset(ends) and RANKS.get(label.kind, 9) <= rank
     ]
