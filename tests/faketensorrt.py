@@ -7,13 +7,14 @@ they come to life when all ranks have handed theirs over, and not before.
 import json
 import threading
 import types
+import zlib
 from ctypes import c_char_p, c_void_p, py_object, pythonapi
 
 import numpy as np
 
 from planner.tensorrt.runner.formats import bits, floats, storage
 from planner.tensorrt.runner.outside import entries
-from planner.tensorrt.runner.weights import drawn
+from planner.tensorrt.runner.weights import cut, drawn, taken
 from validate.tensorrt.evaluate import Held, deliver, evaluate
 
 PATIENCE_S = 10
@@ -236,3 +237,17 @@ def library(world, device):
             )
 
     return types.SimpleNamespace(Runtime=Runtime, __name__="fake", __version__="11.4.1")
+
+
+def learned_drawn():
+    """Draw biases and norms as weights are drawn, to see that each finds its place."""
+
+    def numbers(entry, rank):
+        if entry["once"] and rank:
+            return None
+        name = f"{entry['kind']}/{entry['name']}@{entry['layer']}"
+        random = np.random.default_rng(zlib.crc32(name.encode()))
+        whole = random.standard_normal(sum(units * size for units, size in entry["parts"]))
+        return np.asarray(taken(whole, cut(entry, rank), 0), np.float32)
+
+    return numbers

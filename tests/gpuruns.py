@@ -93,7 +93,7 @@ def one_rank(rank, port, model, text, answers):
         connections = join(rank, ranks, ("127.0.0.1", port), made.limits.meet_s, "plan")
         library, nccl = fake.library(world, gpu), open_nccl()
         parts = Parts(
-            library=library, device=gpu, nccl=nccl, connections=connections, watch=Quiet([])
+            library=library, device=gpu, nccl=nccl, connections=connections, guard=Quiet([])
         )
         found = run(job(made, rank), parts)
         connections.close()

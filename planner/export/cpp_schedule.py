@@ -17,11 +17,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Final, cast
+from typing import cast
 
-from planner.tensorrt import Network
+from planner.tensorrt import ITEMSIZE, Network
 
-SIZES: Final = {"bf16": 2, "fp16": 2, "fp32": 4, "int32": 4}
 Document = Mapping[str, object]
 
 
@@ -58,7 +57,7 @@ def _buffers(document: Document) -> Iterator[str]:
 
 
 def _bytes(one: Document) -> int:
-    return prod(cast("list[int]", one["shape"])) * SIZES[str(one["dtype"])]
+    return prod(cast("list[int]", one["shape"])) * int(ITEMSIZE[str(one["dtype"])])
 
 
 def _tables(written: Sequence[Network]) -> Iterator[str]:

@@ -73,11 +73,6 @@ def engine_size(network: Network, allowed: Allowed) -> EngineSize:
     )
 
 
-def build_seconds(networks: Iterable[Network], allowed: Allowed) -> Seconds:
-    """Sum up the builds of all engines of a plan."""
-    return Seconds(sum(engine_size(network, allowed).build for network in networks))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enqueue:
     """What the host does to start a step's engines without a CUDA graph.

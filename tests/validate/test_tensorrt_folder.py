@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import testmodels
 from engines import FAST, TRT, fresh, share, written
+from faketensorrt import learned_drawn
 from readback import read_back
 
 from planner.engines.scenario import resolve
@@ -25,7 +26,7 @@ from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import build
 from planner.tensorrt.runner.formats import encoded
 from planner.tensorrt.runner.outside import is_outside, read, writer
-from planner.tensorrt.runner.weights import drawn, learned_drawn
+from planner.tensorrt.runner.weights import drawn
 from validate.plans.cases import Case
 from validate.reference import shrink
 from validate.tensorrt.check import How, check

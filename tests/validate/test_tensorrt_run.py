@@ -43,7 +43,7 @@ def start(setup, ranks, *, device=None, graph=False, spoil=None, outside=None):
                 device=mine,
                 nccl=setup.world,
                 connections=joined,
-                watch=Quiet([]),
+                guard=Quiet([]),
             )
             try:
                 found[rank] = run(

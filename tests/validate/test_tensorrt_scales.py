@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import testmodels
+from faketensorrt import learned_drawn
 
 from planner.command.cli import main
 from planner.lowering import lower
@@ -13,7 +14,7 @@ from planner.request.plan import Plan
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, networks_of, schedule_of
 from planner.tensorrt.runner.harness import Source
-from planner.tensorrt.runner.weights import drawn, learned_drawn, named
+from planner.tensorrt.runner.weights import drawn, named
 from validate.__main__ import main as validate_main
 from validate.tensorrt.numbers import largest_activations, made_up, run_networks
 

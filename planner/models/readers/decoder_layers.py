@@ -9,42 +9,18 @@ from planner.models.fields import CONTEXT, EXPERTS, HEAD_SIZE, HEADS, LAYERS, Fi
 Kind = Literal["attention", "linear", "none"]
 
 _WINDOWS: Final = {
-    "sliding_attention": "sliding",
-    "chunked_attention": "sliding",
-    "full_attention": "full",
-    "attention": "full",
-    "global": "full",
-    "local": "sliding",
-    "linear_attention": "linear",
-    "mamba": "mamba",
-    "moe": "none",
-    "mlp": "none",
-}
+    "sliding_attention": "sliding", "chunked_attention": "sliding", "full_attention": "full",
+    "attention": "full", "global": "full", "local": "sliding", "linear_attention": "linear",
+    "mamba": "mamba", "moe": "none", "mlp": "none",
+}  # fmt: skip
 _LETTERS: Final = {"M": "mamba", "*": "full", "-": "none", "E": "none"}
 _NOT_GATED: Final = {
-    "bloom",
-    "codegen",
-    "falcon",
-    "gpt2",
-    "gpt_bigcode",
-    "gpt_neox",
-    "gptj",
-    "mpt",
-    "nemotron",
-    "nemotron_h",
-    "opt",
-    "persimmon",
-    "phi",
-    "starcoder2",
-}
+    "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "mpt", "nemotron",
+    "nemotron_h", "opt", "persimmon", "phi", "starcoder2",
+}  # fmt: skip
 _DENSE_WIDTHS: Final = (
-    "intermediate_size",
-    "n_inner",
-    "ffn_hidden_size",
-    "ffn_dim",
-    "d_ff",
-    "hidden_dim",
-)
+    "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff", "hidden_dim",
+)  # fmt: skip
 _ALWAYS_SLIDING: Final = ("mistral", "mixtral", "phi3", "phimoe", "starcoder2", "ministral")
 
 

@@ -8,21 +8,10 @@ from planner.models.readers import model_type
 from planner.models.readers.count import biased, linear
 
 MODEL_TYPES: Final = {
-    "t5": (
-        "T5ForConditionalGeneration",
-        "T5EncoderModel",
-        "T5Model",
-    ),
-    "umt5": (
-        "UMT5ForConditionalGeneration",
-        "UMT5EncoderModel",
-        "UMT5Model",
-    ),
+    "t5": ("T5ForConditionalGeneration", "T5EncoderModel", "T5Model"),
+    "umt5": ("UMT5ForConditionalGeneration", "UMT5EncoderModel", "UMT5Model"),
     "clip": ("CLIPModel",),
-    "clip_text_model": (
-        "CLIPTextModel",
-        "CLIPTextModelWithProjection",
-    ),
+    "clip_text_model": ("CLIPTextModel", "CLIPTextModelWithProjection"),
 }
 """Values of ``model_type``, and the ``architectures`` that stand for each."""
 STREAMS: Final = ("tokens",)

@@ -228,7 +228,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         device=open_cuda(mine["device"] if arguments.device is None else arguments.device),
         nccl=open_nccl(),
         connections=connections,
-        watch=guard,
+        guard=guard,
         logger=logger(library, Log()),
     )
     require("NCCL", nccl_version(), needs.get("nccl", ""))

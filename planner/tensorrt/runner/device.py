@@ -4,7 +4,6 @@ from ctypes import CDLL, byref, c_char_p, c_int, c_void_p, py_object, pythonapi
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Protocol
 
 import numpy as np
 
@@ -13,59 +12,9 @@ from planner.tensorrt.runner.formats import Bits
 from planner.tensorrt.runner.library import Foreign
 
 
-class Device(Protocol):
-    """A GPU with one stream."""
-
-    def allocate(self, size: int) -> int: ...
-
-    def upload(self, address: int, array: Bits) -> None: ...
-
-    def download(self, address: int, array: Bits) -> None: ...
-
-    def copy(self, target: int, source: int, size: int) -> None: ...
-
-    @property
-    def stream(self) -> int: ...
-
-    def idle(self) -> bool:
-        """Whether all that was put on the stream is done."""
-        ...
-
-    def capture(self) -> None:
-        """Record what is put on the stream from now on, without running it."""
-        ...
-
-    def captured(self) -> Foreign:
-        """End the recording, and return it ready to be launched."""
-        ...
-
-    def launch(self, graph: Foreign) -> None: ...
-
-    def release(self, graph: Foreign) -> None: ...
-
-
-class Communicator(Protocol):
-    """Ranks that meet in collectives."""
-
-    @property
-    def ptr(self) -> int: ...
-
-    def destroy(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
-class Communicators(Protocol):
-    """Where communicators come from."""
-
-    def unique(self) -> bytes: ...
-
-    def join(self, ranks: int, rank: int, unique: bytes) -> Communicator: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """One GPU through ``cuda.bindings.runtime``."""
+    """A GPU with one stream, through ``cuda.bindings.runtime``."""
 
     runtime: ModuleType
     stream: int
@@ -88,6 +37,7 @@ class Cuda:
         _done(self.runtime, self.runtime.cudaMemcpyAsync(target, source, size, kind, self.stream))
 
     def idle(self) -> bool:
+        """Whether all that was put on the stream is done."""
         (code,) = self.runtime.cudaStreamQuery(self.stream)
         if code == self.runtime.cudaError_t.cudaErrorNotReady:
             return False
@@ -95,10 +45,12 @@ class Cuda:
         return True
 
     def capture(self) -> None:
+        """Record what is put on the stream from now on, without running it."""
         mode = self.runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         _done(self.runtime, self.runtime.cudaStreamBeginCapture(self.stream, mode))
 
     def captured(self) -> Foreign:
+        """End the recording, and return it ready to be launched."""
         graph = _done(self.runtime, self.runtime.cudaStreamEndCapture(self.stream))
         return _done(self.runtime, self.runtime.cudaGraphInstantiate(graph, 0))
 
@@ -159,7 +111,7 @@ class Nccl:
 
 
 def open_nccl() -> Nccl:
-    """Find NCCL.
+    """Find NCCL, which communicators come from.
 
     Raises
     ------
@@ -176,7 +128,7 @@ def open_nccl() -> Nccl:
 
 
 def nccl_version() -> str:
-    """Version of the NCCL that is loaded, "" where it cannot be asked."""
+    """Ask the NCCL that is loaded for its version, "" where that cannot be done."""
     code = c_int()
     try:
         failed = CDLL("libnccl.so.2").ncclGetVersion(byref(code))
@@ -196,7 +148,7 @@ def shown_version(code: int) -> str:
     return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
 
 
-def capsule(communicator: Communicator) -> Foreign:
+def capsule(communicator: Foreign) -> Foreign:
     """Wrap a communicator as TensorRT takes it."""
     if not communicator.ptr:
         raise RunError("the NCCL communicator is closed")

@@ -82,11 +82,6 @@ class Folder:
             start += mapped.nbytes
         return found
 
-    def tables_of_all(self, document: Document) -> dict[str, Bits]:
-        """Tables with the rows of all ranks."""
-        each = [self.tables(document, rank) for rank in range(cast(int, document["ranks"]))]
-        return {name: np.stack([one[name] for one in each]) for name in each[0]}
-
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:

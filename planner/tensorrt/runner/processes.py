@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
-from typing import IO, Final, Protocol
+from typing import IO, Final
 
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 
@@ -81,14 +81,6 @@ def _judge(children: "Sequence[subprocess.Popen[bytes]]", logs: Sequence[IO[str]
     if words:
         given = all(child.returncode == WRONG for child in failed.values())
         raise (InputError if given else RunError)("; ".join(words))
-
-
-class Watch(Protocol):
-    """Told what is done now, and how long it may take."""
-
-    def phase(self, name: str, seconds: float) -> None: ...
-
-    def end(self) -> None: ...
 
 
 def _unheard(seconds: float) -> None:

@@ -15,12 +15,12 @@ from typing import Final, cast
 import numpy as np
 
 from planner.tensorrt.runner.connections import Connections
-from planner.tensorrt.runner.device import Communicator, Communicators, Device, capsule
+from planner.tensorrt.runner.device import Cuda, Nccl, capsule
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.library import Foreign
 from planner.tensorrt.runner.outside import Outside
-from planner.tensorrt.runner.processes import Watch
+from planner.tensorrt.runner.processes import Guard
 
 POLL_S: Final = 0.001
 PIECE: Final = 2**26
@@ -75,10 +75,10 @@ class Parts:
     """What a rank runs on."""
 
     library: ModuleType
-    device: Device
-    nccl: Communicators
+    device: Cuda
+    nccl: Nccl
     connections: Connections
-    watch: Watch
+    guard: Guard
     logger: Foreign = None
 
 
@@ -98,7 +98,7 @@ class _Loaded:
     job: Job
     parts: Parts
     contexts: dict[str, Foreign]
-    communicators: Mapping[tuple[int, ...], Communicator]
+    communicators: Mapping[tuple[int, ...], Foreign]
     addresses: dict[str, int] = field(default_factory=dict)
     keep: list[Foreign] = field(default_factory=list)
 
@@ -115,7 +115,7 @@ def run(job: Job, parts: Parts) -> Outcome:
     loaded = _load(job, parts)
     graph: list[Foreign] = []
     try:
-        parts.watch.phase("binding communicators", job.limits.bind_s)
+        parts.guard.phase("binding communicators", job.limits.bind_s)
         bound = _bind(loaded)
         _allocate(loaded)
         parts.connections.say("start", job.rank)
@@ -132,7 +132,7 @@ def run(job: Job, parts: Parts) -> Outcome:
 
 def _load(job: Job, parts: Parts) -> _Loaded:
     """Read engines, and make the communicators that they need."""
-    parts.watch.phase("loading engines", job.limits.load_s)
+    parts.guard.phase("loading engines", job.limits.load_s)
     runtime = parts.library.Runtime(parts.logger)
     contexts, keep = {}, [runtime]
     for document in job.documents:
@@ -147,7 +147,7 @@ def _load(job: Job, parts: Parts) -> _Loaded:
             raise RunError(f"{name}: no memory for an execution context")
         contexts[name] = context
         keep.append(engine)
-    parts.watch.phase("joining communicators", job.limits.meet_s)
+    parts.guard.phase("joining communicators", job.limits.meet_s)
     made = _communicators(job, parts)
     return _Loaded(job=job, parts=parts, contexts=contexts, communicators=made, keep=keep)
 
@@ -158,14 +158,14 @@ def _members(job: Job, name: str) -> tuple[int, ...]:
     return next((tuple(group) for group in every if job.rank in group), ())
 
 
-def _communicators(job: Job, parts: Parts) -> dict[tuple[int, ...], Communicator]:
+def _communicators(job: Job, parts: Parts) -> dict[tuple[int, ...], Foreign]:
     """Join one communicator for every group of ranks that this rank is in."""
     wanted = []
     for document in job.documents:
         members = _members(job, str(document["name"]))
         if members and members not in wanted:
             wanted.append(members)
-    made: dict[tuple[int, ...], Communicator] = {}
+    made: dict[tuple[int, ...], Foreign] = {}
     for number, members in enumerate(wanted):
         first = members[0] == job.rank
         words = parts.connections.say(
@@ -201,7 +201,7 @@ def _bind(loaded: _Loaded) -> int:
 def _allocate(loaded: _Loaded) -> None:
     """Make all buffers, and fill those that start with something."""
     job, device = loaded.job, loaded.parts.device
-    loaded.parts.watch.phase("allocating buffers", job.limits.load_s)
+    loaded.parts.guard.phase("allocating buffers", job.limits.load_s)
     for name, one in cast("Mapping[str, Document]", job.plan["buffers"]).items():
         shape, dtype = tuple(cast("list[int]", one["shape"])), str(one["dtype"])
         address = device.allocate(prod(shape) * storage(dtype).itemsize)
@@ -258,9 +258,9 @@ def _first(job: Job, given: Document, shape: tuple[int, ...]) -> Floats:
 
 def _play(loaded: _Loaded, graph: list[Foreign]) -> list[float]:
     """Run what runs once, then the steps; give the seconds of each step."""
-    job, watch = loaded.job, loaded.parts.watch
+    job, guard = loaded.job, loaded.parts.guard
     each = cast("list[Document]", job.plan["each_step"])
-    watch.phase("running ahead of the steps", job.limits.step_s)
+    guard.phase("running ahead of the steps", job.limits.step_s)
     start = time.perf_counter()
     _issue(loaded, cast("list[Document]", job.plan["once"]))
     _wait(loaded, "ahead of the steps")
@@ -268,7 +268,7 @@ def _play(loaded: _Loaded, graph: list[Foreign]) -> list[float]:
         return [time.perf_counter() - start]
     seconds = []
     for step in range(job.steps or cast(int, job.plan["steps"])):
-        watch.phase(f"step {step}", job.limits.step_s)
+        guard.phase(f"step {step}", job.limits.step_s)
         start = time.perf_counter()
         if job.graph and step:
             if not graph:

@@ -99,21 +99,6 @@ def filler() -> Weights:
     return share
 
 
-def learned_drawn(seed: int = 0) -> Learned:
-    """Draw biases and norms as weights are drawn, to see that each finds its place."""
-
-    def numbers(entry: Layer, rank: int) -> Floats | None:
-        if entry["once"] and rank:
-            return None
-        parts = cast("list[list[int]]", entry["parts"])
-        name = f"{entry['kind']}/{entry['name']}@{entry['layer']}"
-        random = np.random.default_rng(_digest(f"{seed}/{name}"))
-        whole = random.standard_normal(sum(units * size for units, size in parts))
-        return np.asarray(taken(whole, cut(entry, rank), 0), np.float32)
-
-    return numbers
-
-
 def cut(entry: Layer, rank: int) -> Chosen:
     """Features that a rank takes of what is learned; -1 for padding, which is zero."""
     parts, degree = cast("list[list[int]]", entry["parts"]), cast(int, entry["degree"])
