@@ -4,9 +4,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from planner.command.files import piped, render, write
 from planner.command.options import (
@@ -230,75 +229,63 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def _profile(arguments: argparse.Namespace) -> Answer:
-    from costmodels.tables import check_profile  # noqa: PLC0415
+    from costmodels.tables import check_profile, read_profile  # noqa: PLC0415
+    from validate.fit import report  # noqa: PLC0415
 
-    style, named = arguments.format, arguments.profiles
+    style, names = arguments.format, arguments.profiles
     check_profile(arguments.profile)
     wanted = {"list": 0, "diff": 2}.get(arguments.action, 1)
-    if len(named) != wanted:
-        got = counted(len(named), "name")
+    if len(names) != wanted:
+        got = counted(len(names), "name")
         raise InputError(f"profile {arguments.action}: got {got}, wanted {wanted}")
+    if arguments.action == "install":
+        line = _installed(names[0])
+        document = {"profile": names[0], "installed": line.partition(": ")[0]}
+        return (_json(document) if style == "json" else line), DONE
     if arguments.action == "list":
-        return _listed(style), DONE
-    shown = {"show": _profile_shown, "diff": _profiles_apart, "install": _profile_installed}
-    return shown[arguments.action](named, style), DONE
+        entries = _entries()
+        shown = (
+            report.entries_to_dict(entries) if style == "json" else report.listed(entries, style)
+        )
+    elif arguments.action == "show":
+        profile, name = read_profile(names[0]), names[0]
+        shown = (
+            report.to_dict(profile, name) if style == "json" else report.show(profile, style, name)
+        )
+    else:
+        first, second = map(read_profile, names)
+        called = (names[0], names[1])
+        shown = (
+            report.diff_to_dict(first, second, called)
+            if style == "json"
+            else report.diff(first, second, style, called)
+        )
+    return (shown if isinstance(shown, str) else _json(shown)), DONE
 
 
-def _listed(style: Any) -> str:  # noqa: ANN401  # argparse checks it
-    from costmodels.tables import shipped_profiles  # noqa: PLC0415
-    from validate.fit import report  # noqa: PLC0415
-
-    entries = [*map(_entry, shipped_profiles()), *_own_entries()]
-    if style == "json":
-        return _json(report.entries_to_dict(entries))
-    return report.listed(entries, style)
-
-
-def _profile_shown(named: list[str], style: Any) -> str:  # noqa: ANN401  # argparse checks it
-    from costmodels.tables import read_profile  # noqa: PLC0415
-    from validate.fit import report  # noqa: PLC0415
-
-    found = read_profile(named[0])
-    if style == "json":
-        return _json(report.to_dict(found, named[0]))
-    return report.show(found, style, named[0])
-
-
-def _profiles_apart(named: list[str], style: Any) -> str:  # noqa: ANN401  # argparse checks it
-    from costmodels.tables import read_profile  # noqa: PLC0415
-    from validate.fit import report  # noqa: PLC0415
-
-    first, second = map(read_profile, named)
-    called = (named[0], named[1])
-    if style == "json":
-        return _json(report.diff_to_dict(first, second, called))
-    return report.diff(first, second, style, called)
-
-
-def _profile_installed(named: list[str], style: Any) -> str:  # noqa: ANN401  # argparse checks it
-    line = _installed(named[0])
-    if style == "json":
-        return _json({"profile": named[0], "installed": line.partition(": ")[0]})
-    return line
-
-
-def _own_entries() -> "Iterator[Entry]":
-    """Yield the profiles of the user's own folder; one that cannot be read is said to be so."""
-    from costmodels.tables import own_files  # noqa: PLC0415
-
-    for path in own_files():
-        try:
-            yield _entry(path)
-        except InputError as error:
-            _tell(f"planner: {error}")
-
-
-def _entry(name: str) -> "Entry":
-    from costmodels.tables import read_profile, shipped_profile  # noqa: PLC0415
+def _entries() -> "list[Entry]":
+    """List profiles that ship and the user's own; one that cannot be read is said to be so."""
+    from costmodels.tables import (  # noqa: PLC0415
+        own_files,
+        read_profile,
+        shipped_profile,
+        shipped_profiles,
+    )
     from validate.fit.report import Entry  # noqa: PLC0415
 
-    found = read_profile(name)
-    return Entry(name=name, profile=found, default=found == shipped_profile(found.hardware))
+    def entry(name: str) -> Entry:
+        profile = read_profile(name)
+        return Entry(
+            name=name, profile=profile, default=profile == shipped_profile(profile.hardware)
+        )
+
+    entries = [entry(name) for name in shipped_profiles()]
+    for path in own_files():
+        try:
+            entries.append(entry(path))
+        except InputError as error:
+            _tell(f"planner: {error}")
+    return entries
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:

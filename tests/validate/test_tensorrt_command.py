@@ -17,7 +17,7 @@ from validate.tensorrt import check as checking
 from validate.tensorrt import start
 from validate.tensorrt.check import How, Report, check, median, predicted
 from validate.tensorrt.command import answer, place_among
-from validate.tensorrt.start import Ran, Work, build_and_run, command, meets_at
+from validate.tensorrt.start import Execution, RankResult, build_and_run, command, meets_at
 
 ASKED = ("validate", "--model", "flux", "--plan", "tp2", "--backend", "tensorrt")
 CASE = Case(model="flux", plan="tp2")
@@ -89,7 +89,10 @@ def test_what_was_timed_is_shown_beside_what_was_predicted():
 
 
 def test_the_slowest_rank_tells_how_long_a_step_takes():
-    ranks = [Ran(error=0.0, seconds=(9, 1, 2, 3)), Ran(error=0.0, seconds=(9, 2, 1, 4))]
+    ranks = [
+        RankResult(error=0.0, seconds=(9, 1, 2, 3)),
+        RankResult(error=0.0, seconds=(9, 2, 1, 4)),
+    ]
 
     assert median(ranks) == 2.0
 
@@ -98,10 +101,10 @@ def test_steps_are_timed_at_full_size_where_gpus_are(monkeypatch, tmp_path):
     """Everything but the GPUs: what is run, how, and against what it is held."""
     works = []
 
-    def ran(files, path, work, judge, tell):
-        works.append((path.name, work, json.loads(files["plan.json"])))
+    def ran(files, path, execution, judge, tell):
+        works.append((path.name, execution, json.loads(files["plan.json"])))
         (tmp_path / "engine").write_bytes(b"x")
-        return [Ran(error=0.01, seconds=(9.0, 0.1, 0.1))] * 2, [tmp_path / "engine"]
+        return [RankResult(error=0.01, seconds=(9.0, 0.1, 0.1))] * 2, [tmp_path / "engine"]
 
     monkeypatch.setattr(checking, "load", TensorRT)
     monkeypatch.setattr(checking, "probe", lambda env: Machine)
@@ -151,7 +154,7 @@ def test_ranks_of_mpirun_and_torchrun_are_known(monkeypatch, names, local):
 
     assert (place.rank, place.world, place.local) == (5, 8, 1)
     assert meets_at(place, 1) == ("first", 29501)
-    assert command(Path("f"), Work(weights="filler", place=place))[-2:] == ["--device", "1"]
+    assert command(Path("f"), Execution(weights="filler", place=place))[-2:] == ["--device", "1"]
 
 
 def test_another_number_of_ranks_is_refused(monkeypatch):
@@ -171,13 +174,15 @@ def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
     monkeypatch, tmp_path, fails
 ):
     built, heard = [], {}
-    monkeypatch.setattr(start, "_build", lambda folder, work, tell: built.append(folder.path) or [])
+    monkeypatch.setattr(
+        start, "_build", lambda folder, execution, tell: built.append(folder.path) or []
+    )
     monkeypatch.setattr(start.harness, "open_folder", lambda path: type("F", (), {"path": path}))
 
-    def one(path, work, judge):
-        if fails and work.place.rank:
+    def one(path, execution, judge):
+        if fails and execution.place.rank:
             return "no memory", 0.0, []
-        return "", 0.1 * work.place.rank, [1.0, 2.0]
+        return "", 0.1 * execution.place.rank, [1.0, 2.0]
 
     monkeypatch.setattr(start, "_one", one)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -185,10 +190,10 @@ def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
 
     def rank(number):
         place = Place(rank=number, world=2, local=number, port=port)
-        work = Work(weights="filler", place=place)
+        execution = Execution(weights="filler", place=place)
         files = {"plan.json": b'{"digest": "1"}'}
         try:
-            heard[number] = build_and_run(files, tmp_path / "small", work, None, print)[0]
+            heard[number] = build_and_run(files, tmp_path / "small", execution, None, print)[0]
         except start.RunError as error:
             heard[number] = str(error)
 
@@ -226,7 +231,7 @@ def test_two_ways_to_launch_share_their_engines(monkeypatch, tmp_path):
     monkeypatch.setattr(checking.harness, "load", TensorRT)
     monkeypatch.setattr(checking.harness, "_build", build)
     monkeypatch.setattr(start, "start", run_ranks)
-    monkeypatch.setattr(start, "_ran", lambda *told: Ran(error=0.0, seconds=(1.0, 1.0)))
+    monkeypatch.setattr(start, "_ran", lambda *told: RankResult(error=0.0, seconds=(1.0, 1.0)))
     monkeypatch.setattr(system, "products", list)
     sizes = ("--height", "128", "--width", "128", "--frames", "5", "--results", str(tmp_path))
     words = ("validate", "--model", "wan2.1-1.3b", "--backend", "tensorrt", "--gate", "100%")

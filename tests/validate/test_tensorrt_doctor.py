@@ -11,11 +11,11 @@ import pytest
 from planner.engines.tables import allowed
 from topology.base import GIB
 from validate.doctor import diagnose, doctor
-from validate.tensorrt.probe import Gpu, Library, Machine, find_nccl
+from validate.tensorrt.probe import Gpu, Host, Library, find_nccl
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-GOOD = Machine(
+GOOD = Host(
     system="x86_64 Linux 6",
     processor="x86_64",
     distribution="Ubuntu 24.04",
@@ -45,7 +45,7 @@ def test_a_machine_with_everything_is_well():
 
 
 def test_an_empty_machine_is_told_what_to_install():
-    found = diagnose(Machine())
+    found = diagnose(Host())
 
     assert not found.ok
     missing = {one.name: one.advice for one in found.checks if one.state == "missing"}

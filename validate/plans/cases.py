@@ -54,9 +54,9 @@ class Case:
 
     def __post_init__(self) -> None:
         """Refuse a mode or stage that does not exist."""
-        for name, known in (("mode", get_args(Mode)), ("stage", get_args(Stage))):
-            if getattr(self, name) not in known:
-                raise unknown(name, str(getattr(self, name)), known)
+        for name, words in (("mode", get_args(Mode)), ("stage", get_args(Stage))):
+            if getattr(self, name) not in words:
+                raise unknown(name, str(getattr(self, name)), words)
 
     @property
     def size(self) -> str:
@@ -175,10 +175,10 @@ def read_case(fields: Mapping[str, object]) -> Case:
     InputError
         If a field is unknown.
     """
-    known = set(Case.__dataclass_fields__)
+    names = set(Case.__dataclass_fields__)
     for name in fields:
-        if name not in known:
-            raise unknown("field of a case", str(name), sorted(known))
+        if name not in names:
+            raise unknown("field of a case", str(name), sorted(names))
     return Case(**cast("dict[str, str]", dict(fields)))  # type: ignore[arg-type]  # checked later
 
 
@@ -186,5 +186,8 @@ def cross(subjects: Iterable[Case], plans: Iterable[str], modes: Iterable[Mode])
     """Every subject under every plan, launched in every way; plan by plan."""
     plans, modes = list(plans), list(modes)
     return [
-        replace(one, plan=plan, mode=mode) for one in subjects for plan in plans for mode in modes
+        replace(subject, plan=plan, mode=mode)
+        for subject in subjects
+        for plan in plans
+        for mode in modes
     ]

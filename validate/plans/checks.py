@@ -75,7 +75,7 @@ def check_proof(plans: Iterable[str]) -> None:
             )
 
 
-def check_gpus(asked: int | None) -> None:
+def check_gpus(gpus: int | None) -> None:
     """Refuse a number of GPUs that cannot be.
 
     Raises
@@ -83,11 +83,11 @@ def check_gpus(asked: int | None) -> None:
     InputError
         If it is not from 1 to the most that a job may have.
     """
-    if asked is not None and not 1 <= asked <= LARGEST["gpus"]:
-        raise InputError(f"gpus: got {asked}, wanted a whole number from 1 to {LARGEST['gpus']}")
+    if gpus is not None and not 1 <= gpus <= LARGEST["gpus"]:
+        raise InputError(f"gpus: got {gpus}, wanted a whole number from 1 to {LARGEST['gpus']}")
 
 
-def check_positive(what: str, value: float) -> None:
+def check_positive(name: str, value: float) -> None:
     """Refuse a length of time that is none.
 
     >>> check_positive("seconds", float("nan"))
@@ -95,12 +95,12 @@ def check_positive(what: str, value: float) -> None:
     topology.base.errors.InputError: seconds: got nan, wanted a number above 0
     """
     if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{what}: got {value:g}, wanted a number above 0")
+        raise InputError(f"{name}: got {value:g}, wanted a number above 0")
     if value > LONGEST:
-        raise InputError(f"{what}: got {value:g}, wanted a number up to {LONGEST}")
+        raise InputError(f"{name}: got {value:g}, wanted a number up to {LONGEST}")
 
 
-def hardware_of(product: str, asked: str = "") -> str:
+def hardware_of(product: str, name: str = "") -> str:
     """Name the hardware to predict with: what is asked for, or the GPUs of the machine.
 
     Parameters
@@ -118,15 +118,15 @@ def hardware_of(product: str, asked: str = "") -> str:
     ('l4', 'h100-sxm', 'l40s')
     """
     if not product:
-        return asked or "h100-sxm"
+        return name or "h100-sxm"
     kind = by_product(gpu_names(), product)
-    if not asked and kind is None:
+    if not name and kind is None:
         raise InputError(
             f"{product!r} is not in the catalogue: say what it is most like with --hardware"
         )
-    if asked and kind is not None and kind != asked.lower():
-        raise InputError(f"hardware: got {asked}, wanted {kind}: this machine has {product}")
-    return asked or str(kind)
+    if name and kind is not None and kind != name.lower():
+        raise InputError(f"hardware: got {name}, wanted {kind}: this machine has {product}")
+    return name or str(kind)
 
 
 def check_product(hardware: str, product: str, tell: Callable[[str], None]) -> None:

@@ -69,7 +69,7 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
     if rows is None:
         return None
     comparisons = compare(rows, setup.hardware, setup.profile)
-    passed = len(comparisons) == len(cases) and all(one.passes(gate) for one in comparisons)
+    passed = len(comparisons) == len(cases) and all(each.passes(gate) for each in comparisons)
     return _report(comparisons, gate, arguments.format), DONE if passed else NO
 
 
@@ -138,7 +138,7 @@ def _proved(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
 
     check_proof(case.plan for case in cases)
     by_plan = {case.plan: look_up(case, setup.hardware) for case in cases}
-    proofs = [prove(one.model, one.workload, one.plan) for one in by_plan.values()]
+    proofs = [prove(subject.model, subject.workload, subject.plan) for subject in by_plan.values()]
     code = DONE if all(proof.ok for proof in proofs) else NO
     if style == "json":
         return as_json({"proofs": [proof.to_dict() for proof in proofs]}), code
@@ -218,7 +218,7 @@ def _report(comparisons: Sequence[Comparison], gate: float, style: str) -> str:
         return as_json(
             {
                 "gate": gate,
-                "cases": [{**one.to_dict(), "passes": one.passes(gate)} for one in comparisons],
+                "cases": [{**each.to_dict(), "passes": each.passes(gate)} for each in comparisons],
                 "rankings": [asdict(ranking) for ranking in ranked],
                 "summary": asdict(summary),
                 "notes": instrumented(comparisons),

@@ -60,7 +60,7 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
     """Price a case as `planner estimate` would: the stage that is timed, and what is in memory."""
     subject = look_up(case, hardware, profile)
     program = lower(subject.model, subject.workload, subject.plan)
-    (stage,) = [one for one in program.stages if one.name == case.stage]
+    (stage,) = [loop for loop in program.stages if loop.name == case.stage]
     target = subject.deployment.target(subject.model, subject.plan, subject.workload.precision)
     spent = cost(stage, target)
     stages = running(program)
@@ -171,28 +171,28 @@ class Ranking:
     correlation: float
 
 
-def rankings(found: Iterable[Comparison]) -> list[Ranking]:
+def rankings(comparisons: Iterable[Comparison]) -> list[Ranking]:
     """Rank the plans of every subject and mode that ran under two plans of as many GPUs or more."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
-    for one in found:
-        if one.measured.status == "done":
-            case = one.measured.case
-            groups.setdefault((case.subject, case.mode), []).append(one)
+    for comparison in comparisons:
+        if comparison.measured.status == "done":
+            case = comparison.measured.case
+            groups.setdefault((case.subject, case.mode), []).append(comparison)
     return [_ranking(key, group) for key, group in groups.items() if len(group) > 1]
 
 
 def _ranking(key: tuple[str, str], group: Sequence[Comparison]) -> Ranking:
-    chosen = min(group, key=lambda one: one.predicted.step_s).measured
-    best = min(group, key=lambda one: one.measured.step_s).measured
+    chosen = min(group, key=lambda each: each.predicted.step_s).measured
+    best = min(group, key=lambda each: each.measured.step_s).measured
     return Ranking(
         subject=key[0],
         mode=key[1],
-        plans=tuple(one.measured.case.plan for one in group),
+        plans=tuple(comparison.measured.case.plan for comparison in group),
         chosen=chosen.case.plan,
         best=best.case.plan,
         regret=chosen.step_s / best.step_s - 1,
         correlation=spearman(
-            [one.predicted.step_s for one in group], [one.measured.step_s for one in group]
+            [each.predicted.step_s for each in group], [each.measured.step_s for each in group]
         ),
     )
 
@@ -221,21 +221,21 @@ class Summary:
     mean_regret: float
 
 
-def summarise(found: Sequence[Comparison], ranked: Sequence[Ranking]) -> Summary:
+def summarise(comparisons: Sequence[Comparison], ranked: Sequence[Ranking]) -> Summary:
     """Sum up comparisons and rankings."""
-    done = [one for one in found if one.measured.status == "done"]
+    done = [comparison for comparison in comparisons if comparison.measured.status == "done"]
 
     def over(measure: Callable[[Sequence[float]], float], values: Iterable[float]) -> float:
         listed = [abs(value) for value in values]
         return float(measure(listed)) if listed else 0.0
 
     return Summary(
-        cases=len(found),
+        cases=len(comparisons),
         done=len(done),
-        median_step_error=over(median, (one.step_error for one in done)),
-        worst_step_error=over(max, (one.step_error for one in done)),
+        median_step_error=over(median, (comparison.step_error for comparison in done)),
+        worst_step_error=over(max, (comparison.step_error for comparison in done)),
         median_memory_error=over(
-            median, (one.memory_error for one in done if one.measured.memory_bytes)
+            median, (each.memory_error for each in done if each.measured.memory_bytes)
         ),
-        mean_regret=over(mean, (one.regret for one in ranked)),
+        mean_regret=over(mean, (ranking.regret for ranking in ranked)),
     )

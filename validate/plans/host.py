@@ -30,7 +30,7 @@ class Facts:
 
     def words(self, name: str) -> list[str]:
         """Return a list that PyTorch said."""
-        return [str(one) for one in cast("Sequence[object]", self.seen.get(name, ()))]
+        return [str(word) for word in cast("Sequence[object]", self.seen.get(name, ()))]
 
 
 def facts() -> Facts:
@@ -60,13 +60,13 @@ def problems(facts: Facts, gpus: int, device: str = "cuda") -> list[str]:
         return [f"PyTorch does not start ({reason}): pip install 'torch>=2.6,<3'"]
     if device == "cpu":
         return [] if facts.seen.get("has_gloo") else ["gloo: this PyTorch was built without it"]
-    found = [_nccl(facts), *_gpus(facts, gpus), *_slices(facts, gpus)]
+    lines = [_nccl(facts), *_gpus(facts, gpus), *_slices(facts, gpus)]
     if gpus > 1 and facts.shared_bytes < SHARED_MEMORY:
-        found.append(
+        lines.append(
             f"/dev/shm: got {format_bytes(facts.shared_bytes)}, wanted "  # noqa: S108  # its name
             f"{format_bytes(SHARED_MEMORY)} (docker run --shm-size=1g)"
         )
-    return [line for line in found if line]
+    return [line for line in lines if line]
 
 
 def _nccl(facts: Facts) -> str:
@@ -91,7 +91,7 @@ def _gpus(facts: Facts, gpus: int) -> list[str]:
 
 
 def _slices(facts: Facts, gpus: int) -> list[str]:
-    named = [one for one in facts.visible.split(",") if one.strip().startswith("MIG-")]
+    named = [device for device in facts.visible.split(",") if device.strip().startswith("MIG-")]
     sliced = named or [name for name in facts.words("gpus") if " MIG " in name]
     if gpus > 1 and sliced:
         return [f"{sliced[0].strip()}: a MIG slice has no peer-to-peer access; wanted whole GPUs"]
@@ -107,8 +107,8 @@ def remarks(facts: Facts, gpus: int) -> list[str]:
     ]
     if not apart:
         return []
-    one, other = apart[0]
+    first, other = apart[0]
     pairs = f"{len(apart)} such pairs"
     return [
-        f"GPU {one} has no peer-to-peer access to GPU {other} ({pairs}): it goes by host memory"
+        f"GPU {first} has no peer-to-peer access to GPU {other} ({pairs}): it goes by host memory"
     ]

@@ -105,14 +105,14 @@ def read_measured(text: str, name: str = "results") -> list[Measured]:
     InputError
         If any other line is no result.
     """
-    found: dict[tuple[str, str, str], Measured] = {}
+    rows: dict[tuple[str, str, str], Measured] = {}
     for number, content in enumerate(text.split("\n")[:-1], 1):
         if content.strip():
             row = _read(content, f"{name}, line {number}")
             which = (row.key, row.machine, row.digest)
-            found.pop(which, None)
-            found[which] = row
-    return list(found.values())
+            rows.pop(which, None)
+            rows[which] = row
+    return list(rows.values())
 
 
 def _read(content: str, where: str) -> Measured:
@@ -126,8 +126,8 @@ def _read(content: str, where: str) -> Measured:
 
 def remaining(cases: Iterable[Case], rows: Iterable[Measured]) -> list[Case]:
     """Cases that have no result yet."""
-    known = {row.key for row in rows}
-    return [case for case in cases if case.key not in known]
+    done = {row.key for row in rows}
+    return [case for case in cases if case.key not in done]
 
 
 AGAIN: Final = ("failed",)
@@ -152,18 +152,18 @@ class Kept:
     @property
     def remarks(self) -> list[str]:
         """Say what is not used as it stands, and why, a line each."""
-        found = []
+        lines = []
         if self.others:
-            found.append(f"{counted(self.others, 'row')} of another machine or model left alone")
-        again = sum(number > 1 for number in self.attempts.values())
-        if again:
-            found.append(f"{counted(again, 'case')} run again")
+            lines.append(f"{counted(self.others, 'row')} of another machine or model left alone")
+        repeated = sum(number > 1 for number in self.attempts.values())
+        if repeated:
+            lines.append(f"{counted(repeated, 'case')} run again")
         full = sum(row.status == "out of memory" for row in self.rows)
         if full:
-            found.append(
+            lines.append(
                 f"{counted(full, 'case')} out of memory earlier, not run again without --retry"
             )
-        return found
+        return lines
 
 
 def kept(
@@ -181,18 +181,16 @@ def kept(
     machine : this one, in the words of its rows. digests : of the cases, by their keys.
     retry : run again what was out of memory or wrong, too.
     """
-    asked = [row for row in rows if row.key in digests]
-    mine = {
-        row.key: row for row in asked if (row.machine, row.digest) == (machine, digests[row.key])
+    earlier = [row for row in rows if row.key in digests]
+    own = {
+        row.key: row for row in earlier if (row.machine, row.digest) == (machine, digests[row.key])
     }
     again = ASKED if retry else AGAIN
-    stands = {key: row for key, row in mine.items() if row.status not in again}
+    stands = {key: row for key, row in own.items() if row.status not in again}
     todo = tuple(case for case in cases if case.key not in stands)
     return Kept(
         rows=tuple(stands[case.key] for case in cases if case.key in stands),
         todo=todo,
-        attempts={
-            case.key: mine[case.key].attempts + 1 if case.key in mine else 1 for case in todo
-        },
-        others=len(asked) - len(mine),
+        attempts={case.key: own[case.key].attempts + 1 if case.key in own else 1 for case in todo},
+        others=len(earlier) - len(own),
     )

@@ -21,51 +21,53 @@ KNOWN: Final = ("measured", "calibrated", "")
 _ROW_WISE: Final = ("pointwise", "layout")
 
 
-def _cells(one: Comparison, gate: float) -> list[str]:
-    measured = one.measured
+def _cells(comparison: Comparison, gate: float) -> list[str]:
+    measured = comparison.measured
     if not measured.step_s:
         return [measured.key, *["-"] * (len(HEADERS) - 2), f"{measured.status}: {measured.note}"]
-    said = {kind: _beside(one, (kind,)) for kind in ("gemm", "attention", "communication")}
+    gemm, attention, messages = (
+        _beside(comparison, (kind,)) for kind in ("gemm", "attention", "communication")
+    )
     return [
         measured.key,
         format_seconds(measured.step_s),
-        _predicted(one),
-        percent(one.step_error),
-        _memory(one),
+        _predicted(comparison),
+        percent(comparison.step_error),
+        _memory(comparison),
         f"{max(measured.error, measured.full_error):.1e}",
-        said["gemm"],
-        said["attention"],
-        _beside(one, _ROW_WISE),
-        said["communication"],
-        _verdict(one, gate),
+        gemm,
+        attention,
+        _beside(comparison, _ROW_WISE),
+        messages,
+        _verdict(comparison, gate),
     ]
 
 
-def _predicted(one: Comparison) -> str:
+def _predicted(comparison: Comparison) -> str:
     """Predicted seconds, and on what they rest where nothing was measured or fitted there."""
-    rests = "" if one.predicted.basis in KNOWN else f" ({one.predicted.basis})"
-    return format_seconds(one.predicted.step_s) + rests
+    rests = "" if comparison.predicted.basis in KNOWN else f" ({comparison.predicted.basis})"
+    return format_seconds(comparison.predicted.step_s) + rests
 
 
-def _memory(one: Comparison) -> str:
+def _memory(comparison: Comparison) -> str:
     """Measured bytes and the error of what was predicted; a CPU measures none."""
-    taken = one.measured.memory_bytes
-    return f"{format_bytes(taken)} {percent(one.memory_error)}" if taken else "-"
+    taken = comparison.measured.memory_bytes
+    return f"{format_bytes(taken)} {percent(comparison.memory_error)}" if taken else "-"
 
 
-def _beside(one: Comparison, kinds: Sequence[str]) -> str:
+def _beside(comparison: Comparison, kinds: Sequence[str]) -> str:
     """Measured seconds of classes together, and the error of what was predicted."""
-    measured = sum(one.measured.classes_s.get(kind, 0.0) for kind in kinds)
-    predicted = sum(one.predicted.classes_s.get(kind, 0.0) for kind in kinds)
+    measured = sum(comparison.measured.classes_s.get(kind, 0.0) for kind in kinds)
+    predicted = sum(comparison.predicted.classes_s.get(kind, 0.0) for kind in kinds)
     if not measured:
         return "-"
     return f"{format_seconds(measured)} {percent(predicted / measured - 1)}"
 
 
-def _verdict(one: Comparison, gate: float) -> str:
-    if one.measured.status != "done":
-        return f"{one.measured.status}: {one.measured.note}"
-    missed = one.misses(gate)
+def _verdict(comparison: Comparison, gate: float) -> str:
+    if comparison.measured.status != "done":
+        return f"{comparison.measured.status}: {comparison.measured.note}"
+    missed = comparison.misses(gate)
     return f"miss: {', '.join(missed)}" if missed else "pass"
 
 
@@ -79,45 +81,45 @@ def percent(share: float) -> str:
 
 
 def text(
-    found: Sequence[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
+    comparisons: Sequence[Comparison], rankings: Sequence[Ranking], summary: Summary, gate: float
 ) -> str:
     """Everything for a terminal."""
-    table = Table(head=HEADERS, rows=[_cells(one, gate) for one in found], align="<")
-    return terminal([table, "", *_said(found, ranked, summary, gate)])
+    table = Table(head=HEADERS, rows=[_cells(each, gate) for each in comparisons], align="<")
+    return terminal([table, "", *_said(comparisons, rankings, summary, gate)])
 
 
 def markdown(
-    found: Sequence[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
+    comparisons: Sequence[Comparison], rankings: Sequence[Ranking], summary: Summary, gate: float
 ) -> str:
     """Everything for a document."""
-    rows = [[cell.replace("|", "/") for cell in _cells(one, gate)] for one in found]
+    rows = [[cell.replace("|", "/") for cell in _cells(each, gate)] for each in comparisons]
     table = Table(head=HEADERS, rows=rows).markdown()
-    return "\n".join([table, "", *bullets(_said(found, ranked, summary, gate))])
+    return "\n".join([table, "", *bullets(_said(comparisons, rankings, summary, gate))])
 
 
 def _said(
-    found: Sequence[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
+    comparisons: Sequence[Comparison], rankings: Sequence[Ranking], summary: Summary, gate: float
 ) -> Iterator[str]:
     """Lines below the table."""
-    yield from _rankings(ranked)
-    yield "; ".join(_summary(found, ranked, summary, gate))
-    yield from _notes(found)
-    yield from instrumented(found)
+    yield from _rankings(rankings)
+    yield "; ".join(_summary(comparisons, rankings, summary, gate))
+    yield from _notes(comparisons)
+    yield from instrumented(comparisons)
 
 
-def _notes(found: Iterable[Comparison]) -> Iterator[str]:
+def _notes(comparisons: Iterable[Comparison]) -> Iterator[str]:
     """Say what was otherwise than asked in cases that were done, such as what was not compiled."""
     keys: dict[str, list[str]] = {}
-    for one in found:
-        if one.measured.status == "done" and one.measured.note:
-            keys.setdefault(one.measured.note, []).append(one.measured.key)
+    for comparison in comparisons:
+        if comparison.measured.status == "done" and comparison.measured.note:
+            keys.setdefault(comparison.measured.note, []).append(comparison.measured.key)
     for note, named in keys.items():
         yield f"{named[0] if len(named) == 1 else counted(len(named), 'case')}: {note}"
 
 
-def instrumented(found: Iterable[Comparison]) -> list[str]:
+def instrumented(comparisons: Iterable[Comparison]) -> list[str]:
     """Say how the columns of classes were taken, and what of waiting is in them."""
-    rows = [one.measured for one in found if one.measured.classes_s]
+    rows = [comparison.measured for comparison in comparisons if comparison.measured.classes_s]
     if not rows:
         return []
     ways = sorted({row.classes_by for row in rows if row.classes_by})
@@ -156,17 +158,17 @@ def proofs_markdown(proofs: Iterable[Proof]) -> str:
     return Table(head=("model", "plan", "ranks", "error", ""), rows=rows).markdown()
 
 
-def _rankings(ranked: Iterable[Ranking]) -> Iterator[str]:
-    for one in ranked:
+def _rankings(rankings: Iterable[Ranking]) -> Iterator[str]:
+    for ranking in rankings:
         yield (
-            f"{one.subject}, {one.mode}: chose {one.chosen}, fastest {one.best}, regret "
-            f"{percent(one.regret)}, rank correlation {one.correlation:.2f} over {len(one.plans)} "
-            "plans"
+            f"{ranking.subject}, {ranking.mode}: chose {ranking.chosen}, fastest {ranking.best}, "
+            f"regret {percent(ranking.regret)}, rank correlation {ranking.correlation:.2f} over "
+            f"{len(ranking.plans)} plans"
         )
 
 
 def _summary(
-    found: Iterable[Comparison], ranked: Sequence[Ranking], summary: Summary, gate: float
+    comparisons: Iterable[Comparison], rankings: Sequence[Ranking], summary: Summary, gate: float
 ) -> Iterator[str]:
     """Sum up what there is of it: nothing of errors where nothing was done or measured."""
     done = f"{summary.done} of {summary.cases} cases done"
@@ -177,9 +179,9 @@ def _summary(
         f"{done}: step error median {percent(summary.median_step_error)}, worst "
         f"{percent(summary.worst_step_error)} (gate {percent(gate)})"
     )
-    if any(one.measured.memory_bytes for one in found):
+    if any(comparison.measured.memory_bytes for comparison in comparisons):
         yield f"memory {percent(summary.median_memory_error)}"
     else:
         yield "memory not measured"
-    if ranked:
+    if rankings:
         yield f"mean regret {percent(summary.mean_regret)}"

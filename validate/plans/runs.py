@@ -27,21 +27,17 @@ class Options:
     """How cases are run.
 
     gpus : ranks on this host. device : ``cuda``, or ``cpu`` with gloo. compiler : backend of
-    torch.compile. dtype : type of activations where it is not that of the case. budget_s : seconds
-    to repeat a case. seconds : for all cases; what is left then stays undone. checks : look for
-    what is missing before ranks are started. module : that a rank runs. retry : run again what was
-    out of memory or wrong, too.
+    torch.compile. budget_s : seconds to repeat a case. seconds : for all cases; what is left then
+    stays undone. module : that a rank runs. retry : run again what was out of memory or wrong, too.
     """
 
     gpus: int
     hardware: str = "h100-sxm"
     device: str = "cuda"
     compiler: str = "inductor"
-    dtype: str = ""
     budget_s: float = 2.0
     seconds: float = 3000
     limits: Limits = Limits()
-    checks: bool = True
     module: str = "validate.torch.worker"
     retry: bool = False
 
@@ -51,19 +47,18 @@ class Options:
         >>> Options(gpus=2, device="cpu").machine(Facts(seen={"torch": "2.11"}, processor="EPYC"))
         '2 ranks on EPYC, torch 2.11, inductor'
         """
-        kind, names = (facts.words("gpus") or ["GPU"])[0], ["torch"]
-        where = f"{self.gpus} x {kind}"
         if self.device == "cpu":
-            where = f"{self.gpus} ranks on {facts.processor or 'a CPU'}"
+            host, names = f"{self.gpus} ranks on {facts.processor or 'a CPU'}", ["torch"]
         else:
-            names += ["cuda", "cudnn", "nccl"]
-        said = [f"{name} {facts.seen[name]}" for name in names if facts.seen.get(name)]
+            host = f"{self.gpus} x {(facts.words('gpus') or ['GPU'])[0]}"
+            names = ["torch", "cuda", "cudnn", "nccl"]
+        versions = [f"{name} {facts.seen[name]}" for name in names if facts.seen.get(name)]
         driver = [f"driver {facts.driver}"] if facts.driver and self.device != "cpu" else []
-        return ", ".join([where, *said, *driver, self.compiler, *filter(None, [self.dtype])])
+        return ", ".join([host, *versions, *driver, self.compiler])
 
     def job(self, cases: Iterable[Case], seconds: float, past: "Past") -> dict[str, object]:
         """Write down what the ranks are to do; `past` says on what, and how often it was tried."""
-        said = {
+        return {
             "hardware": self.hardware,
             "device": self.device,
             "backend": self.compiler,
@@ -71,9 +66,8 @@ class Options:
             "seconds": seconds,
             "machine": past.machine,
             "attempts": dict(past.kept.attempts),
+            "cases": [case.to_dict() for case in cases],
         }
-        typed = {"dtype": self.dtype} if self.dtype else {}
-        return {**said, **typed, "cases": [case.to_dict() for case in cases]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +170,7 @@ def _past(
 ) -> Past:
     """Look at this host, on which `here` of the ranks are, and at the results that there are."""
     facts = host.facts()
-    if options.checks:
-        _look(facts, options, here, tell)
+    _look(facts, options, here, tell)
     machine = options.machine(facts)
     digests = {case.key: digest_of(case, options.hardware) for case in cases}
     text, name = _whole(output), str(output / "results.jsonl")

@@ -47,37 +47,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, InputError) else 1
 
 
-def _session(asked: argparse.Namespace) -> int:
-    cases = _cases(asked)
-    check_gpus(asked.gpus)
-    check_cases(cases, asked.gpus, asked.device)
-    if asked.list:
+def _session(arguments: argparse.Namespace) -> int:
+    cases = _cases(arguments)
+    check_gpus(arguments.gpus)
+    check_cases(cases, arguments.gpus, arguments.device)
+    if arguments.list:
         system.say("\n".join(case.key for case in cases))
         return 0
-    if asked.output is None:
+    if arguments.output is None:
         raise InputError("the following arguments are required: --output")
     for name in ("minutes", "budget", "gate"):
-        check_positive(name, getattr(asked, name))
-    log = asked.output / "session.log"
-    products = system.products() if asked.device == "cuda" else []
-    hardware = find_hardware(hardware_of(products[0] if products else "", asked.hardware)).name
-    profile_for(hardware, asked.profile)  # what cannot be read is said before a long session
+        check_positive(name, getattr(arguments, name))
+    log = arguments.output / "session.log"
+    products = system.products() if arguments.device == "cuda" else []
+    hardware = find_hardware(hardware_of(products[0] if products else "", arguments.hardware)).name
+    profile_for(hardware, arguments.profile)  # what cannot be read is said before a long session
     options = Options(
-        gpus=asked.gpus,
+        gpus=arguments.gpus,
         hardware=hardware,
-        device=asked.device,
-        compiler=asked.compiler,
-        budget_s=asked.budget,
-        seconds=60 * asked.minutes,
+        device=arguments.device,
+        compiler=arguments.compiler,
+        budget_s=arguments.budget,
+        seconds=60 * arguments.minutes,
         limits=Limits(start_s=120),
-        checks=not asked.unchecked,
     )
-    rows = run(cases, options, asked.output, partial(system.append_line, log))
-    found = compare(rows, hardware, asked.profile)
-    ranked = rankings(found)
-    summary = summarise(found, ranked)
-    system.write(asked.output / "report.md", markdown(found, ranked, summary, asked.gate))
-    system.say(text(found, ranked, summary, asked.gate))
+    rows = run(cases, options, arguments.output, partial(system.append_line, log))
+    comparisons = compare(rows, hardware, arguments.profile)
+    ranked = rankings(comparisons)
+    summary = summarise(comparisons, ranked)
+    shown = (comparisons, ranked, summary, arguments.gate)
+    system.write(arguments.output / "report.md", markdown(*shown))
+    system.say(text(*shown))
     return 0
 
 
@@ -99,7 +99,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", default="", help="to predict with")
     parser.add_argument("--gate", type=float, default=0.1)
     parser.add_argument("--known", default="", help="files of results, joined by commas: not again")
-    parser.add_argument("--unchecked", action="store_true", help="start whatever seems missing")
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
     return parser
 
@@ -109,37 +108,38 @@ def _numbers(text: str) -> list[int]:
 
 
 def _files(text: str) -> list[str]:
-    found = [name for name in text.split(",") if name]
-    for name in found:
+    names = [name for name in text.split(",") if name]
+    for name in names:
         if not is_file(name):
             raise InputError(f"--known {name[:100]}: no such file")
-    return found
+    return names
 
 
-def _cases(asked: argparse.Namespace) -> list[Case]:
+def _cases(arguments: argparse.Namespace) -> list[Case]:
     """Choose cases, and leave out those with a result from another session."""
-    models = [name for name in asked.models.split(",") if name]
-    known_models = [one.model for one in SUBJECTS]
+    models = [name for name in arguments.models.split(",") if name]
+    names = [subject.model for subject in SUBJECTS]
     for name in models:
-        if name not in known_models:
-            raise unknown("model", name, dict.fromkeys(known_models))
-    for number in asked.subjects:
+        if name not in names:
+            raise unknown("model", name, dict.fromkeys(names))
+    for number in arguments.subjects:
         if not 1 <= number <= len(SUBJECTS):
             raise InputError(f"subjects: got {number}, wanted 1 to {len(SUBJECTS)}")
     subjects = [
-        one
-        for number, one in enumerate(SUBJECTS, 1)
-        if (not models or one.model in models) and (not asked.subjects or number in asked.subjects)
+        subject
+        for number, subject in enumerate(SUBJECTS, 1)
+        if (not models or subject.model in models)
+        and (not arguments.subjects or number in arguments.subjects)
     ]
-    modes = cast("list[Mode]", asked.modes.split(","))
-    cases = cross(subjects, asked.plans.split(","), modes)
-    known = [
+    modes = cast("list[Mode]", arguments.modes.split(","))
+    cases = cross(subjects, arguments.plans.split(","), modes)
+    results = [
         row
-        for name in _files(asked.known)
+        for name in _files(arguments.known)
         for row in read_measured(system.read(Path(name)), name)
         if row.status != "failed"
     ]
-    return remaining(cases, known)
+    return remaining(cases, results)
 
 
 if __name__ == "__main__":

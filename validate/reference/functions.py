@@ -69,8 +69,8 @@ def linear_attention(op: LinearAttention, first: Array, second: Array) -> Array:
         value = second.reshape(batch, rows, op.heads, op.size)
         ones = np.ones((*value.shape[:3], 1))
         return np.asarray(np.einsum("brhi,brhj->bhij", left, np.concatenate([value, ones], -1)))
-    found = np.einsum("brhi,bhij->brhj", left, second)
-    return np.asarray((found[..., :-1] / (found[..., -1:] + EPSILON)).reshape(first.shape))
+    sums = np.einsum("brhi,bhij->brhj", left, second)
+    return np.asarray((sums[..., :-1] / (sums[..., -1:] + EPSILON)).reshape(first.shape))
 
 
 def depthwise(op: Depthwise, x: Array, weight: Array, index: Mapping[str, int]) -> Array:

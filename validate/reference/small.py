@@ -45,10 +45,10 @@ def shrink(model: Model, workload: Workload, plan: Plan) -> tuple[Model, Workloa
 
 def _widths(model: Model) -> dict[int, int]:
     """Give each hidden width a small one; different ones stay different."""
-    found = {tower.hidden for block in model.blocks for tower in block.towers}
-    found |= {c.width for b in model.blocks for t in b.towers for c in t.cross}
-    found |= {t.modulation.inputs for b in model.blocks for t in b.towers if t.modulation}
-    return {old: HIDDEN + 16 * place for place, old in enumerate(sorted(found))}
+    hidden = {tower.hidden for block in model.blocks for tower in block.towers}
+    hidden |= {c.width for b in model.blocks for t in b.towers for c in t.cross}
+    hidden |= {t.modulation.inputs for b in model.blocks for t in b.towers if t.modulation}
+    return {old: HIDDEN + 16 * place for place, old in enumerate(sorted(hidden))}
 
 
 def _block(block: Block, widths: Mapping[int, int], degree: int, layers: int) -> Block:

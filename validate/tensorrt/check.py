@@ -45,7 +45,7 @@ from validate.reference import run_plan, shrink
 from validate.reference.weights import Array
 from validate.tensorrt.numbers import run_networks
 from validate.tensorrt.probe import probe
-from validate.tensorrt.start import Ran, Work, build_and_run
+from validate.tensorrt.start import Execution, RankResult, build_and_run
 
 Tell = Callable[[str], None]
 NUMBERS_BOUND: Final = 1 / 2**14
@@ -109,8 +109,8 @@ class Report:
         """Return what ``--format json`` prints; nothing is known of what was not done."""
         ran = {name: None for name in ("error", "bound") if not self.bound}
         timed = {name: None for name in ("step_s", "predicted_s") if not self.step_s}
-        found = {**asdict(self), "case": self.case.to_dict(), "passed": self.passed}
-        return found | ran | timed
+        values = {**asdict(self), "case": self.case.to_dict(), "passed": self.passed}
+        return values | ran | timed
 
     def passes(self, gate: float) -> bool:
         """Whether it is right, and a step as long as predicted where one was timed."""
@@ -119,23 +119,23 @@ class Report:
 
     def rows(self) -> list[list[str]]:
         """Rows of a table: what, and what was found."""
-        said = [f"{count} x {name}" for name, count in self.collectives.items()]
-        found = [
+        collectives = [f"{count} x {name}" for name, count in self.collectives.items()]
+        lines = [
             ["layers on numbers, all ranks", f"largest error {self.number_error:.1e}"],
-            ["collectives", ", ".join(said) or "none"],
+            ["collectives", ", ".join(collectives) or "none"],
         ]
         if self.engines:
             size = self.engine_bytes / 2**20
-            found.append(["engines", f"{self.engines} built by {self.library}, {size:.1f} MiB"])
+            lines.append(["engines", f"{self.engines} built by {self.library}, {size:.1f} MiB"])
         if self.bound:
-            found.append(["run", f"error {self.error:.1e}, {self.bound:g} allowed"])
+            lines.append(["run", f"error {self.error:.1e}, {self.bound:g} allowed"])
         if self.step_s:
-            found.append(["step", f"{self.step_s:.4f} s, predicted {self.predicted_s:.4f} s"])
-        return [*found, *[["left out", one] for one in self.left_out]]
+            lines.append(["step", f"{self.step_s:.4f} s, predicted {self.predicted_s:.4f} s"])
+        return [*lines, *[["left out", reason] for reason in self.left_out]]
 
     def text(self) -> str:
         """Lines as a terminal shows them."""
-        return "\n".join([self.case.key, *[f"  {what}: {found}" for what, found in self.rows()]])
+        return "\n".join([self.case.key, *[f"  {name}: {lines}" for name, lines in self.rows()]])
 
 
 def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None = None) -> Report:
@@ -156,29 +156,29 @@ def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None 
     subject = refuse(case, hardware, how.profile)
     model, workload = shrink(subject.model, subject.workload, subject.plan)
     small = replace(subject, model=model, workload=one_token(workload))
-    found = Report(case=case, number_error=0.0, collectives={})
+    report = Report(case=case, number_error=0.0, collectives={})
     if how.before is not None:
-        known = how.before
-        found = replace(found, number_error=known.number_error, collectives=known.collectives)
+        before = how.before
+        report = replace(report, number_error=before.number_error, collectives=before.collectives)
     elif how.place is None or not how.place.rank:
         tell(f"{case.key}: proving layers on numbers")
-        found = _proved(small)
+        report = _proved(small)
     if how.numbers_only:
-        return replace(found, left_out=("engines: numbers alone were asked for",))
+        return replace(report, left_out=("engines: numbers alone were asked for",))
     try:
         load()
     except RunError as error:
-        return replace(found, left_out=(f"engines: {error}",))
+        return replace(report, left_out=(f"engines: {error}",))
     try:
-        return _built(found, small, subject, how, results, tell)
+        return _built(report, small, subject, how, results, tell)
     except RunError as error:
         raise ModelError(f"{case.key}: {error}") from None
 
 
 def engines_of(case: Case, hardware: str, profile: str = "") -> Subject:
     """Look a case up as TensorRT's, however its engines are started."""
-    found = look_up(replace(case, mode="graph"), hardware, profile)
-    return replace(found, case=case)
+    subject = look_up(replace(case, mode="graph"), hardware, profile)
+    return replace(subject, case=case)
 
 
 def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
@@ -206,57 +206,57 @@ def _written(small: Subject, recipe: Recipe) -> tuple[tuple[Network, ...], dict[
 
 def _proved(small: Subject) -> Report:
     """Compare all ranks' layers with the unsplit model, both in numpy."""
-    made, order = _written(small, Recipe(compute="fp32"))
+    networks_made, order = _written(small, Recipe(compute="fp32"))
     whole = run_plan(small.model, small.workload, Plan())[0]
-    outs = run_networks(made, order)
+    outs = run_networks(networks_made, order)
     worst = max(
-        float(np.abs(out - want).max() / np.abs(want).max())
-        for out, want in zip(outs, _wanted(whole, order, outs), strict=True)
+        float(np.abs(output - want).max() / np.abs(want).max())
+        for output, want in zip(outs, _wanted(whole, order, outs), strict=True)
     )
-    found: Counter[str] = Counter()
-    for network in made:
-        found.update(counts(network))
-    return Report(case=small.case, number_error=worst, collectives=dict(found))
+    collectives: Counter[str] = Counter()
+    for network in networks_made:
+        collectives.update(counts(network))
+    return Report(case=small.case, number_error=worst, collectives=dict(collectives))
 
 
 def _wanted(whole: Array, order: Mapping[str, object], outs: Sequence[Array]) -> list[Array]:
     """Take the samples of the unsplit model's output that each rank has."""
     ranks = cast("list[Mapping[str, int]]", order["ranks"])
     return [
-        whole[one["sample"] : one["sample"] + len(out)]
-        for one, out in zip(ranks, outs, strict=True)
+        whole[rank["sample"] : rank["sample"] + len(out)]
+        for rank, out in zip(ranks, outs, strict=True)
     ]
 
 
 def _built(
-    found: Report, small: Subject, subject: Subject, how: How, results: Path, tell: Tell
+    report: Report, small: Subject, subject: Subject, how: How, results: Path, tell: Tell
 ) -> Report:
     """Build, and run where there are GPUs enough and a TensorRT that runs collectives."""
     library = load()
-    found = replace(found, library=f"{library.__name__} {version(library)}")
+    report = replace(report, library=f"{library.__name__} {version(library)}")
     gpus = len(probe({}).gpus)
     gpus = min(gpus, how.gpus) if how.gpus else gpus
     if is_rtx(library) or (how.place is None and gpus < small.plan.gpus):
         if how.place is None or not how.place.rank:
-            found = _only_built(found, small, library, gpus, how)
-        return replace(found, left_out=(_why_not(library, gpus, small.plan),))
+            report = _only_built(report, small, library, gpus, how)
+        return replace(report, left_out=(_why_not(library, gpus, small.plan),))
     ranks, built = _run(small, results / "small", how, tell, weights="drawn")
-    found = replace(
-        found,
+    report = replace(
+        report,
         engines=len(built),
         engine_bytes=sum(path.stat().st_size for path in built),
-        error=max(one.error for one in ranks),
+        error=max(rank.error for rank in ranks),
         bound=RUN_BOUNDS.get(small.case.precision, LOOSE),
     )
     if not how.full:
-        return replace(found, left_out=("timing at full size: not asked for",))
+        return replace(report, left_out=("timing at full size: not asked for",))
     ranks, _ = _run(subject, results / "full", how, tell, weights="filler", steps=TIMED)
-    return replace(found, step_s=median(ranks), predicted_s=predicted(subject, how.profile))
+    return replace(report, step_s=median(ranks), predicted_s=predicted(subject, how.profile))
 
 
-def median(ranks: Sequence[Ran]) -> float:
+def median(ranks: Sequence[RankResult]) -> float:
     """Seconds of a step behind the first, of which the slowest rank tells."""
-    behind = [one.seconds[1:] or one.seconds for one in ranks]
+    behind = [rank.seconds[1:] or rank.seconds for rank in ranks]
     return float(np.median([max(step) for step in zip(*behind, strict=True)]))
 
 
@@ -277,18 +277,18 @@ def _why_not(library: ModuleType, gpus: int, plan: Plan) -> str:
     return f"run: {gpus} GPUs here, wanted {plan.gpus}"
 
 
-def _only_built(found: Report, small: Subject, library: ModuleType, gpus: int, how: How) -> Report:
+def _only_built(report: Report, small: Subject, library: ModuleType, gpus: int, how: How) -> Report:
     before = how.before
     if not gpus and not is_rtx(library):
-        return found
+        return report
     if before is not None:
-        return replace(found, engines=before.engines, engine_bytes=before.engine_bytes)
+        return replace(report, engines=before.engines, engine_bytes=before.engine_bytes)
     recipe = Recipe(precision=small.case.precision)
     options = Options(level=0, capability="" if gpus else CAPABILITY, outside=how.outside)
     sizes = []
     for network in _written(small, recipe)[0]:
-        sizes += [len(one) for one in build_network(network, library, options)]
-    return replace(found, engines=len(sizes), engine_bytes=sum(sizes))
+        sizes += [len(engine) for engine in build_network(network, library, options)]
+    return replace(report, engines=len(sizes), engine_bytes=sum(sizes))
 
 
 def build_network(network: Network, library: ModuleType, options: Options) -> list[bytes]:
@@ -314,12 +314,12 @@ def _question(subject: Subject, profile: str) -> Scenario:
 
 def _run(
     subject: Subject, path: Path, how: How, tell: Tell, *, weights: str, steps: int = 0
-) -> tuple[list[Ran], list[Path]]:
+) -> tuple[list[RankResult], list[Path]]:
     """Export a plan, build its engines, and run it, one process a GPU."""
     scenario = _question(subject, how.profile)
     graph = subject.case.mode == "graph"
     again = how.before is not None
-    work = Work(
+    execution = Execution(
         weights=weights,
         steps=steps,
         graph=graph,
@@ -329,7 +329,7 @@ def _run(
     )
     files = tensorrt_folder(scenario, price(scenario, subject.plan))
     judge = _nothing if weights == "filler" else _judge(subject)
-    return build_and_run(files, path, work, judge, tell)
+    return build_and_run(files, path, execution, judge, tell)
 
 
 def _judge(small: Subject) -> Callable[[harness.Folder, int], float]:

@@ -41,19 +41,19 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
         refuse(case, hardware, how.profile)
     folder = Path(arguments.results)
     system.check_folder(folder)
-    found: list[Report] = []
+    reports: list[Report] = []
     for case in cases:
-        told = replace(how, before=_otherwise(case, found))
-        found.append(check(case, hardware, folder, system.complain, told))
+        case_how = replace(how, before=_otherwise(case, reports))
+        reports.append(check(case, hardware, folder, system.complain, case_how))
     if how.place is not None and how.place.rank:
         return None
-    return answer(found, gate, arguments.format, numbers_only=how.numbers_only)
+    return answer(reports, gate, arguments.format, numbers_only=how.numbers_only)
 
 
-def _otherwise(case: Case, found: Sequence[Report]) -> Report | None:
+def _otherwise(case: Case, reports: Sequence[Report]) -> Report | None:
     """Return what was just found of the same engines, launched in another way."""
-    same = found and replace(found[-1].case, mode=case.mode) == case
-    return found[-1] if same else None
+    same = reports and replace(reports[-1].case, mode=case.mode) == case
+    return reports[-1] if same else None
 
 
 def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, How]:
@@ -92,19 +92,19 @@ def place_among(gpus: int | None, plans: Sequence[str]) -> Place | None:
 
 
 def answer(
-    found: Sequence[Report], gate: float, style: str, *, numbers_only: bool = False
+    reports: Sequence[Report], gate: float, style: str, *, numbers_only: bool = False
 ) -> Answer:
     """Write reports, and judge them.
 
     Where nothing was built the answer is no, unless numbers alone were asked for.
     """
-    built = all(one.engines for one in found)
-    passed = (built or numbers_only) and all(one.passes(gate) for one in found)
+    built = all(report.engines for report in reports)
+    passed = (built or numbers_only) and all(report.passes(gate) for report in reports)
     code = DONE if passed else NO
     if style == "json":
-        rows = [{**one.to_dict(), "within_gate": one.passes(gate)} for one in found]
+        rows = [{**report.to_dict(), "within_gate": report.passes(gate)} for report in reports]
         document = {"engines": rows, "gate": gate, "built": built}
         return as_json(document), code
     if style == "markdown":
-        return "\n\n".join(f"```text\n{one.text()}\n```" for one in found), code
-    return "\n\n".join(one.text() for one in found), code
+        return "\n\n".join(f"```text\n{report.text()}\n```" for report in reports), code
+    return "\n\n".join(report.text() for report in reports), code

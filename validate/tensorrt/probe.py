@@ -1,4 +1,4 @@
-"""What a machine has: driver, GPUs, libraries and where they lie. Asks, and changes nothing."""
+"""What a host has: driver, GPUs, libraries and where they lie. Asks, and changes nothing."""
 
 import ctypes
 import os
@@ -37,8 +37,8 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What a machine has; empty texts and None where something is missing.
+class Host:
+    """What a host has; empty texts and None where something is missing.
 
     processor, distribution : such as ``x86_64`` and ``Ubuntu 24.04``. mig : GPUs cut into slices.
     cuda : newest CUDA that the driver runs, such as ``13.0``. apart : pairs of GPUs that cannot
@@ -63,18 +63,20 @@ class Machine:
     shared_bytes: float = 0.0
 
 
-def probe(environment: Mapping[str, str]) -> Machine:
-    """Look at the machine this runs on.
+def probe(environment: Mapping[str, str]) -> Host:
+    """Look at the host this runs on.
 
     Parameters
     ----------
     environment : LD_LIBRARY_PATH is read from it.
     """
-    folders = tuple(one for one in environment.get("LD_LIBRARY_PATH", "").split(":") if one)
+    folders = tuple(
+        folder for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder
+    )
     cuda, gpus, apart = _cuda()
-    found, said = _tensorrt()
+    library, error = _tensorrt()
     driver, mig = _managed()
-    return Machine(
+    return Host(
         system=f"{platform.machine()} {platform.system()} {platform.release()}",
         processor=platform.machine(),
         distribution=_distribution(),
@@ -83,8 +85,8 @@ def probe(environment: Mapping[str, str]) -> Machine:
         cuda=cuda,
         gpus=gpus,
         apart=apart,
-        tensorrt=found,
-        tensorrt_error=said,
+        tensorrt=library,
+        tensorrt_error=error,
         nccl=find_nccl(folders),
         searched=folders,
         beside=_beside(),
@@ -102,10 +104,10 @@ def _open(name: str) -> ctypes.CDLL | None:
 
 def _distribution() -> str:
     try:
-        told = platform.freedesktop_os_release()
+        release = platform.freedesktop_os_release()
     except OSError:
         return ""
-    return f"{told.get('NAME', '')} {told.get('VERSION_ID', '')}".strip()
+    return f"{release.get('NAME', '')} {release.get('VERSION_ID', '')}".strip()
 
 
 def _managed() -> tuple[str, int]:
@@ -147,8 +149,8 @@ def _gpu(cuda: ctypes.CDLL, place: int) -> Gpu:
     text, number = ctypes.create_string_buffer(96), ctypes.c_int()
     cuda.cuDeviceGetName(text, 96, place)
     parts = []
-    for what in (_MAJOR, _MINOR):
-        cuda.cuDeviceGetAttribute(ctypes.byref(number), what, place)
+    for attribute in (_MAJOR, _MINOR):
+        cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, place)
         parts.append(number.value)
     return Gpu(name=text.value.decode(errors="replace"), capability=(parts[0], parts[1]))
 
@@ -188,14 +190,14 @@ def find_nccl(
 def _nccl(path: str) -> Library:
     library, number = _open(path), ctypes.c_int()
     ask = getattr(library, "ncclGetVersion", None)
-    known = ask is not None and ask(ctypes.byref(number)) == 0
-    return Library(version=shown_version(number.value) if known else "", path=path)
+    answered = ask is not None and ask(ctypes.byref(number)) == 0
+    return Library(version=shown_version(number.value) if answered else "", path=path)
 
 
 def _beside() -> str:
     """Folder of NCCL in a Python package, "" where there is none."""
-    found = find_spec("nvidia.nccl") if find_spec("nvidia") else None
-    places = list(found.submodule_search_locations or ()) if found else []
+    spec = find_spec("nvidia.nccl") if find_spec("nvidia") else None
+    places = list(spec.submodule_search_locations or ()) if spec else []
     inside = [str(Path(place) / "lib") for place in places]
     return next((place for place in inside if (Path(place) / "libnccl.so.2").exists()), "")
 
@@ -209,7 +211,7 @@ def _package(name: str) -> str:
 
 def _shared() -> float:
     try:
-        seen = os.statvfs(SHARED)
+        stats = os.statvfs(SHARED)
     except OSError:
         return 0.0
-    return float(seen.f_frsize * seen.f_blocks)
+    return float(stats.f_frsize * stats.f_blocks)

@@ -34,7 +34,7 @@ MODULE: Final = "planner.tensorrt.runner"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Execution:
     """What is run. weights : see `harness.weights_from`. steps : all where zero.
 
     graph : steps after the first are replayed. place : this process's rank; None to start all.
@@ -51,7 +51,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class RankResult:
     """A rank's error, as its judge sees it, and the seconds of its steps."""
 
     error: float
@@ -62,8 +62,8 @@ Judge = Callable[[harness.Folder, int], float]
 
 
 def build_and_run(
-    files: Mapping[str, bytes], path: Path, work: Work, judge: Judge, tell: Tell
-) -> tuple[list[Ran], list[Path]]:
+    files: Mapping[str, bytes], path: Path, execution: Execution, judge: Judge, tell: Tell
+) -> tuple[list[RankResult], list[Path]]:
     """Write, build and run.
 
     Returns
@@ -76,19 +76,21 @@ def build_and_run(
         If a build or a rank fails, on every rank that is told of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if work.place is not None:
-        return _as_rank(files, path.with_name(f"{path.name}.{socket.gethostname()}"), work, judge)
-    folder = _written(files, path, work)
-    made = _build(folder, work, tell)
+    if execution.place is not None:
+        return _as_rank(
+            files, path.with_name(f"{path.name}.{socket.gethostname()}"), execution, judge
+        )
+    folder = _written(files, path, execution)
+    made = _build(folder, execution, tell)
     world = len(cast("list[object]", folder.plan["ranks"]))
-    start(command(folder.path, work), world, TOTAL_S, children())
+    start(command(folder.path, execution), world, TOTAL_S, children())
     return [_ran(folder, rank, judge) for rank in range(world)], made
 
 
-def _written(files: Mapping[str, bytes], path: Path, work: Work) -> harness.Folder:
+def _written(files: Mapping[str, bytes], path: Path, execution: Execution) -> harness.Folder:
     """Write the folder, or take the same that a run before has left with its engines."""
     digest = json.loads(files["plan.json"])["digest"]
-    if work.again:
+    if execution.again:
         with suppress(RunError):
             there = harness.open_folder(path)
             if there.plan["digest"] == digest:
@@ -96,16 +98,16 @@ def _written(files: Mapping[str, bytes], path: Path, work: Work) -> harness.Fold
     return harness.open_folder(write_folder(files, str(path), force=True))
 
 
-def command(path: Path, work: Work) -> list[str]:
+def command(path: Path, execution: Execution) -> list[str]:
     """Words behind ``python`` that run a folder; on a rank's own GPU where it has a place.
 
-    >>> command(Path("a"), Work(weights="filler", steps=5))[3:]
+    >>> command(Path("a"), Execution(weights="filler", steps=5))[3:]
     ['--folder', 'a', '--steps', '5', '--graph']
     """
     words = ["-m", MODULE, "run", "--folder", str(path)]
-    words += ["--steps", str(work.steps)] if work.steps else []
-    words += ["--graph"] if work.graph else []
-    return words + (["--device", str(work.place.local)] if work.place else [])
+    words += ["--steps", str(execution.steps)] if execution.steps else []
+    words += ["--graph"] if execution.graph else []
+    return words + (["--device", str(execution.place.local)] if execution.place else [])
 
 
 def meets_at(place: Place, step: int) -> tuple[str, int]:
@@ -122,70 +124,70 @@ def meets_at(place: Place, step: int) -> tuple[str, int]:
 
 
 def _as_rank(
-    files: Mapping[str, bytes], path: Path, work: Work, judge: Judge
-) -> tuple[list[Ran], list[Path]]:
-    place = cast(Place, work.place)
+    files: Mapping[str, bytes], path: Path, execution: Execution, judge: Judge
+) -> tuple[list[RankResult], list[Path]]:
+    place = cast(Place, execution.place)
     digest = str(json.loads(files["plan.json"])["digest"])
-    come = join(place.rank, place.world, meets_at(place, 1), MEET_S, digest)
-    connections, made = replace(come, limit_s=TOTAL_S), []
+    joined = join(place.rank, place.world, meets_at(place, 1), MEET_S, digest)
+    connections, made = replace(joined, limit_s=TOTAL_S), []
     try:
         failed = ""
         if place.local == 0:
             try:
-                folder = _written(files, path, work)
-                made = _build(folder, work, _mute)
+                folder = _written(files, path, execution)
+                made = _build(folder, execution, _mute)
             except (RunError, InputError) as error:
                 failed = str(error)
         _agree(connections, "built", failed)
-        return _told(connections, _one(path, work, judge)), made
+        return _told(connections, _one(path, execution, judge)), made
     finally:
         connections.close()
 
 
 def _agree(connections: Connections, what: str, failed: str) -> None:
     """Hear whether every rank has done something; raise what those said that have not."""
-    heard = [str(one) for one in connections.say(what, failed)]
-    said = [f"rank {rank}: {one}" for rank, one in enumerate(heard) if one]
-    if said:
-        raise RunError("; ".join(said))
+    heard = [str(word) for word in connections.say(what, failed)]
+    complaints = [f"rank {rank}: {word}" for rank, word in enumerate(heard) if word]
+    if complaints:
+        raise RunError("; ".join(complaints))
 
 
-def _one(path: Path, work: Work, judge: Judge) -> tuple[str, float, list[float]]:
+def _one(path: Path, execution: Execution, judge: Judge) -> tuple[str, float, list[float]]:
     """Run this rank in a process of its own: what failed, its error, and seconds of its steps."""
-    place = cast(Place, work.place)
+    place = cast(Place, execution.place)
     address, port = meets_at(place, 2)
     told = {"RANK": place.rank, "WORLD_SIZE": place.world, "MASTER_PORT": port}
     env = {**children(), "MASTER_ADDR": address, **{key: str(n) for key, n in told.items()}}
-    words = [sys.executable, *command(path, work)]
+    words = [sys.executable, *command(path, execution)]
     try:
         done = subprocess.run(  # noqa: S603  # this very program
             words, env=env, capture_output=True, text=True, check=False, timeout=TOTAL_S
         )
         if done.returncode:
-            said = done.stderr.strip().splitlines()
-            return said[-1] if said else f"ended with {done.returncode}", 0.0, []
+            lines = done.stderr.strip().splitlines()
+            return lines[-1] if lines else f"ended with {done.returncode}", 0.0, []
         ran = _ran(harness.open_folder(path), place.rank, judge)
     except (RunError, OSError, subprocess.TimeoutExpired) as error:
         return " ".join(str(error).split()), 0.0, []
     return "", ran.error, list(ran.seconds)
 
 
-def _told(connections: Connections, mine: tuple[str, float, list[float]]) -> list[Ran]:
+def _told(connections: Connections, own: tuple[str, float, list[float]]) -> list[RankResult]:
     """Hear how it went on every rank."""
-    failed, error, seconds = mine
+    failed, error, seconds = own
     _agree(connections, "ran", failed)
     heard = cast("list[tuple[float, list[float]]]", connections.say("measured", [error, seconds]))
-    return [Ran(error=error, seconds=tuple(seconds)) for error, seconds in heard]
+    return [RankResult(error=error, seconds=tuple(seconds)) for error, seconds in heard]
 
 
-def _build(folder: harness.Folder, work: Work, tell: Tell) -> list[Path]:
-    source = harness.weights_from(work.weights, folder.plan)
-    return harness.build_all(folder, source, Options(outside=work.outside), tell)
+def _build(folder: harness.Folder, execution: Execution, tell: Tell) -> list[Path]:
+    source = harness.weights_from(execution.weights, folder.plan)
+    return harness.build_all(folder, source, Options(outside=execution.outside), tell)
 
 
-def _ran(folder: harness.Folder, rank: int, judge: Judge) -> Ran:
+def _ran(folder: harness.Folder, rank: int, judge: Judge) -> RankResult:
     seconds = harness.result_of(folder.path, rank).seconds
-    return Ran(error=judge(folder, rank), seconds=seconds)
+    return RankResult(error=judge(folder, rank), seconds=seconds)
 
 
 def _mute(line: str) -> None:

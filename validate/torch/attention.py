@@ -143,7 +143,9 @@ def bind(op: Attention, setting: Setting) -> Bound:
         q, k, v = (
             torch.unflatten(x, -1, (count, op.size)) for x, count in zip(inputs, heads, strict=True)
         )
-        parts = [_attend(kernel, one, (q, k, v), setting, sums=wants_sum) for one in runs]
+        parts = [
+            _attend(kernel, query_run, (q, k, v), setting, sums=wants_sum) for query_run in runs
+        ]
         out = parts[0][0] if len(parts) == 1 else torch.cat([part[0] for part in parts], 1)
         if not wants_sum:
             return [out.flatten(-2)]
@@ -193,10 +195,10 @@ def _piece(
     kernel: "Softmax",
     piece: Piece,
     q: torch.Tensor,
-    answers: tuple[torch.Tensor, ...],
+    keys_values: tuple[torch.Tensor, ...],
     sums: bool,  # noqa: FBT001  # passed on
 ) -> Result:
-    k, v = (moves.join([x], piece.keys, 1) for x in answers)
+    k, v = (moves.join([x], piece.keys, 1) for x in keys_values)
     return kernel(q, k, v, Ask(diagonal=piece.diagonal, window=piece.window, sums=sums))
 
 

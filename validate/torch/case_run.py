@@ -15,7 +15,7 @@ from costmodels.program.ops import Attention, Loop, Program
 from planner.search.evaluate import running
 from topology.base import InputError
 from validate.launch import Progress
-from validate.plans.cases import Mode, Subject
+from validate.plans.cases import Case, Mode, Subject
 from validate.plans.measured import Measured
 from validate.torch.attention import kernel_for, shape_for
 from validate.torch.fuse import Fuser
@@ -31,7 +31,7 @@ from validate.torch.proof import (
 from validate.torch.rendezvous import Rendezvous
 from validate.torch.routine import Routine, make_routines, play
 from validate.torch.state import CountKey, RankState
-from validate.torch.timing import Clock, clock_of, look_inside, repeat, repeats_for
+from validate.torch.timing import Clock, Times, clock_of, look_inside, repeat, repeats_for
 from validate.torch.weights import drawn, fitting, inputs_drawn
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
@@ -51,7 +51,6 @@ class Bench:
     device: torch.device
     fuser: Fuser
     budget_s: float = BUDGET_S
-    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,28 +97,22 @@ def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False
     slowest = max(cast("list[float]", bench.rendezvous.say(f"{name}: one step", once.median)))
     count = repeats_for(slowest, bench.budget_s)
     progress.phase(f"timing of {name}", 60 + 3 * count * slowest)
-    times, held = repeat(step, count, clock), _memory(bench.device)
+    times, memory_held = repeat(step, count, clock), _memory(bench.device)
     del step
     progress.phase(f"classes of {name}", 60 + 20 * slowest)
-    looked = look_inside(
-        subject, state, clock, slowest, lambda so: any(bench.rendezvous.say(f"{name}: behind", so))
+    inside = look_inside(
+        subject,
+        state,
+        clock,
+        slowest,
+        lambda late: any(bench.rendezvous.say(f"{name}: behind", late)),
     )
-    classes, waiting = looked.merged(bench.rendezvous.say(f"{name}: classes", looked.words()))
-    row = Measured(
-        case=subject.case,
-        status="done",
-        step_s=times.median,
-        mean_s=times.mean,
-        wall_s=times.wall,
-        low_s=min(times.each),
-        high_s=max(times.each),
-        repeats=len(times.each),
+    classes, waiting = inside.merged(bench.rendezvous.say(f"{name}: classes", inside.words()))
+    row = replace(
+        _timed(subject.case, times, memory_held),
         classes_s=classes,
-        classes_by=looked.how,
+        classes_by=inside.how,
         waiting_s=waiting,
-        memory_bytes=held[0],
-        reserved_bytes=held[1],
-        process_bytes=held[2],
         compile_s=sum(bench.fuser.spent),
         capture_s=capture_s,
         counts={" ".join(map(str, key)): count for key, count in sorted(counts.items())},
@@ -130,10 +123,27 @@ def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False
     return Ran(row=row, miscounted=miscounted, output=output, plain=plain)
 
 
+def _timed(case: Case, times: Times, memory_held: tuple[float, float, float]) -> Measured:
+    """Begin a row with its times and its memory."""
+    return Measured(
+        case=case,
+        status="done",
+        step_s=times.median,
+        mean_s=times.mean,
+        wall_s=times.wall,
+        low_s=min(times.each),
+        high_s=max(times.each),
+        repeats=len(times.each),
+        memory_bytes=memory_held[0],
+        reserved_bytes=memory_held[1],
+        process_bytes=memory_held[2],
+    )
+
+
 def state_of(subject: Subject, bench: Bench) -> RankState:
     """Put a rank together, with weights drawn on its device."""
     work = Work(model=subject.model, workload=subject.workload, plan=subject.plan)
-    dtype = bench.dtype or dtype_of(subject.case.precision)
+    dtype = dtype_of(subject.case.precision)
     setting = setting_for(work, bench.comm.rank, bench.device, dtype)
     stages = running(program_of(work, bench.comm.rank))
     weights = drawn(setting, _distinct(stages, bench.device))
@@ -195,10 +205,10 @@ def _plain(stage: str, state: RankState) -> torch.Tensor | None:
     plain = replace(state, fuser=None, counts=Counter())
     lengths = dict(plain.lengths)
     step_of(make_routines(plain)[stage], plain)()
-    found = _result(plain)
+    output = _result(plain)
     plain.lengths.update(lengths)
     plain.values.clear()
-    return found
+    return output
 
 
 def step_of(routine: Routine, state: RankState) -> Callable[[], None]:
@@ -222,20 +232,20 @@ def _counted(step: Callable[[], None], state: RankState, clock: Clock) -> Counte
 
 
 def _stage_counts(program: Program, stage: str) -> Counter[CountKey]:
-    stages = tuple(one for one in program.stages if one.name == stage)
+    stages = tuple(loop for loop in program.stages if loop.name == stage)
     return expected_counts(replace(program, stages=stages))
 
 
 def _kernels(state: RankState, stage: str) -> str:
     """Name the attention kernels of a stage."""
-    loops = [one for one in state.program.stages if one.name == stage]
-    found = {
+    loops = [loop for loop in state.program.stages if loop.name == stage]
+    names = {
         kernel_for(shape_for(op, state.setting))
         for loop in loops
         for op in loop.walk()
         if isinstance(op, Attention)
     }
-    return " ".join(sorted(found))
+    return " ".join(sorted(names))
 
 
 def _result(state: RankState) -> torch.Tensor | None:

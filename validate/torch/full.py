@@ -64,14 +64,14 @@ class Full:
         >>> Full(error=0.2, bound=0.1).complaints
         ['error 0.2 at full size where 0.1 is allowed']
         """
-        said = (
+        measures = (
             ("error", self.error, self.bound),
             ("a row off by", self.row, self.row_bound),
             ("ranks apart by", self.replicas, self.bound),
         )
         return [
-            f"{what} {got:.2g} at full size where {allowed:.2g} is allowed"
-            for what, got, allowed in said
+            f"{name} {got:.2g} at full size where {allowed:.2g} is allowed"
+            for name, got, allowed in measures
             if not got <= allowed
         ]
 
@@ -84,18 +84,18 @@ def is_known(wholes: Wholes, subject: Subject, bench: Bench) -> bool:
 def compared(wholes: Wholes, subject: Subject, bench: Bench, ran: Ran) -> Full:
     """Compare a step's result at full size with that of the first plan; note the first one."""
     bound, rows = bounds(subject, bench)
-    known, whole = Full(bound=bound, row_bound=rows), _whole(wholes, subject, bench.comm.rank)
+    unjudged, whole = Full(bound=bound, row_bound=rows), _whole(wholes, subject, bench.comm.rank)
     if whole is None:
         first = ran.plain if ran.plain is not None else ran.output
         if first is None:
-            return known
+            return unjudged
         mode = "eager" if ran.plain is not None else subject.case.mode
         whole = (f"{subject.plan} {mode}", first)
         _note(wholes, subject, bench.comm.rank, whole)
         if ran.plain is None:
-            return known
+            return unjudged
     if ran.output is None:
-        return known
+        return unjudged
     error, row = distance(ran.output, whole[1])
     return Full(bound=bound, row_bound=rows, error=error, row=row, against=whole[0])
 
@@ -105,7 +105,7 @@ def bounds(subject: Subject, bench: Bench) -> tuple[float, float]:
 
     Where rows choose experts, one near a tie chooses another, and may be anything.
     """
-    model, dtype = subject.model, bench.dtype or dtype_of(subject.case.precision)
+    model, dtype = subject.model, dtype_of(subject.case.precision)
     work = Work(model=model, workload=subject.workload, plan=subject.plan)
     setting = setting_for(work, bench.comm.rank, bench.device, dtype)
     small = bound_of(model, setting)
@@ -153,9 +153,9 @@ def _key(subject: Subject, rank: int) -> str:
 
 def _whole(wholes: Wholes, subject: Subject, rank: int) -> tuple[str, torch.Tensor] | None:
     """Find what to compare with: the same samples, or the whole batch with them in it."""
-    found = wholes.get(_key(subject, rank))
-    if found is not None or subject.case.subject not in wholes:
-        return found
+    whole_batch = wholes.get(_key(subject, rank))
+    if whole_batch is not None or subject.case.subject not in wholes:
+        return whole_batch
     place, degree = _samples(subject, rank)
     against, whole = wholes[subject.case.subject]
     each = len(whole) // degree
@@ -190,12 +190,12 @@ def apart(said: Sequence[object]) -> float:
     """
     first: dict[str, torch.Tensor] = {}
     worst = 0.0
-    for one in said:
-        if one is None:
+    for sampled in said:
+        if sampled is None:
             continue
-        key, values = cast("tuple[str, list[float]]", one)
+        key, values = cast("tuple[str, list[float]]", sampled)
         got = torch.tensor(values, dtype=torch.float64)
         want = first.setdefault(key, got)
-        found = float((got - want).norm() / want.norm())
-        worst = found if not found <= worst else worst
+        gap = float((got - want).norm() / want.norm())
+        worst = gap if not gap <= worst else worst
     return worst

@@ -38,11 +38,11 @@ def writes_of(op: Op) -> list[str]:
 def arriving(items: Sequence[Op | Loop]) -> Names:
     """Names that are read before they are written, in this turn or the first of an inner loop."""
     written: set[str] = set()
-    found: set[str] = set()
+    names: set[str] = set()
     for op in _straight(items):
-        found |= {name for name in reads_of(op) if name not in written}
+        names |= {name for name in reads_of(op) if name not in written}
         written |= set(writes_of(op))
-    return frozenset(found)
+    return frozenset(names)
 
 
 def _straight(items: Iterable[Op | Loop]) -> Iterable[Op]:
@@ -60,18 +60,18 @@ def lived(items: Sequence[Op | Loop], after: Names) -> list[Lived]:
     ----------
     after : names that are read after the body, or in its next turn.
     """
-    found: list[Lived] = []
+    result: list[Lived] = []
     live = after
     for item in reversed(items):
         if isinstance(item, Loop):
             touched = arriving(item.body) | _written(item)
-            found.append(Lived(item, touched - live))
+            result.append(Lived(item, touched - live))
             live = live | arriving(item.body)
         else:
             reads, writes = frozenset(reads_of(item)), frozenset(writes_of(item))
-            found.append(Lived(item, (reads | writes) - live))
+            result.append(Lived(item, (reads | writes) - live))
             live = (live - writes) | reads
-    return found[::-1]
+    return result[::-1]
 
 
 def _written(loop: Loop) -> Names:

@@ -22,11 +22,11 @@ def runs(blocks: Numbers, rows: Numbers) -> list[Run]:
     follows = (np.diff(blocks) == 0) & ((np.diff(rows) == 1) | (blocks[1:] < 0))
     starts = [0, *(np.flatnonzero(~follows) + 1).tolist()]
     stops = [*starts[1:], len(rows)]
-    found = []
+    joined = []
     for start, stop in zip(starts, stops, strict=True):
         first = max(int(rows[start]), 0)
-        found.append((int(blocks[start]), first, first + stop - start))
-    return found
+        joined.append((int(blocks[start]), first, first + stop - start))
+    return joined
 
 
 def from_rows(rows: Numbers) -> list[Run]:

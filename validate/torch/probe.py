@@ -26,10 +26,10 @@ def seen() -> dict[str, object]:
             torch.cuda.get_device_properties(number).total_memory for number in range(count)
         ],
         "apart": [
-            [one, other]
-            for one in range(count)
-            for other in range(count)
-            if one != other and not torch.cuda.can_device_access_peer(one, other)
+            [first, second]
+            for first in range(count)
+            for second in range(count)
+            if first != second and not torch.cuda.can_device_access_peer(first, second)
         ],
     }
 

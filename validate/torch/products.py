@@ -24,14 +24,14 @@ def bind(op: Matmul, setting: Setting) -> Bound:
         return Bound(lambda inputs: [experts(inputs[0], inputs[1], inputs[2])])
     if not setting.is_quantised(op.weight):
         return Bound(lambda inputs: [F.linear(inputs[0], inputs[1])])
-    one = torch.ones((), dtype=torch.float32, device=setting.device)
-    back = one / scale_of(op.weight)
+    unit = torch.ones((), dtype=torch.float32, device=setting.device)
+    back = unit / scale_of(op.weight)
 
     def run(inputs: Values) -> list[torch.Tensor]:
         x, weight = inputs
         rows = x.flatten(0, -2).clamp(-LARGEST, LARGEST).to(QUANTISED)
         out = torch._scaled_mm(  # noqa: SLF001  # the only one there is
-            rows, weight.t(), scale_a=one, scale_b=back, out_dtype=x.dtype, use_fast_accum=True
+            rows, weight.t(), scale_a=unit, scale_b=back, out_dtype=x.dtype, use_fast_accum=True
         )
         return [torch.unflatten(out, 0, x.shape[:-1])]
 
@@ -99,8 +99,8 @@ def bind_linear(op: LinearAttention, setting: Setting) -> Bound:
 
     def read(inputs: Values) -> list[torch.Tensor]:
         query = torch.unflatten(inputs[0], -1, heads).transpose(1, 2)
-        found = F.relu(query).to(setting.wide) @ inputs[1]
-        out = found[..., :-1] / (found[..., -1:] + EPSILON)
+        sums = F.relu(query).to(setting.wide) @ inputs[1]
+        out = sums[..., :-1] / (sums[..., -1:] + EPSILON)
         return [out.transpose(1, 2).flatten(-2).to(inputs[0].dtype)]
 
     return Bound(summed if op.part == "sum" else read)

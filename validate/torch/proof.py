@@ -112,10 +112,10 @@ def check(
     source, batch = Source(seed), int(np.asarray(work.workload.batch))
     weights, given = from_source(source, setting), inputs_from_source(source, setting, batch)
     state = state_for(work, comm, setting, weights, given, fuser=fuser, checked=True)
-    got = result(state)
+    output = result(state)
     expected = expected_counts(state.program)
     return Checked(
-        error=0.0 if got is None else _error(got, state, _own(whole, work, setting)),
+        error=0.0 if output is None else _error(output, state, _own(whole, work, setting)),
         bound=bound_of(work.model, setting),
         miscounted=tuple(differences(state.counts, expected)),
     )

@@ -54,8 +54,8 @@ def run_all(session: Session, cases: Sequence[Case]) -> int:
     ran = 0
     for number, case in enumerate(cases):
         left = session.until - time.monotonic()
-        said = session.bench.rendezvous.say(f"{number}: time left", left)
-        if cast(float, said[0]) <= _needed(session, case):
+        left_of_ranks = session.bench.rendezvous.say(f"{number}: time left", left)
+        if cast(float, left_of_ranks[0]) <= _needed(session, case):
             continue
         row = _one(session, case, number)
         ran += 1
@@ -121,11 +121,11 @@ def _agreed(session: Session, row: Measured, number: int) -> Measured:
             words = say(f"{number}: outcome", [row.status, row.note], SETTLE_S)
         except ApartError:
             raise ApartError(f"{row.status}: {row.note}") from None
-    said = [(rank, *cast("tuple[Status, str]", one)) for rank, one in enumerate(words)]
-    bad_ones = [one for one in said if one[1] in (*_BAD, "wrong")]
-    if not bad_ones:
+    outcomes = [(rank, *cast("tuple[Status, str]", outcome)) for rank, outcome in enumerate(words)]
+    failures = [outcome for outcome in outcomes if outcome[1] in (*_BAD, "wrong")]
+    if not failures:
         return row
-    rank, status, note = min(bad_ones, key=lambda one: (is_aftermath(one[2]), one[0]))
+    rank, status, note = min(failures, key=lambda outcome: (is_aftermath(outcome[2]), outcome[0]))
     return replace(row, status=status, note=f"rank {rank}: {note}")
 
 
@@ -133,20 +133,22 @@ def _measured(session: Session, subject: Subject, number: int) -> Measured:
     bench, case = session.bench, subject.case
     name = f"case {number + 1} ({case.key})"
     proof = _proof(session, subject, name)
-    known = bench.rendezvous.say(f"{number}: known", is_known(session.wholes, subject, bench))
-    plainly = case.mode != "eager" and not any(known)
+    known_somewhere = bench.rendezvous.say(
+        f"{number}: known", is_known(session.wholes, subject, bench)
+    )
+    plainly = case.mode != "eager" and not any(known_somewhere)
     ran = run_case(subject, bench, name, plainly=plainly)
     full = compared(session.wholes, subject, bench, ran)
     same = apart(bench.rendezvous.say(f"{number}: sample", sample(subject, bench, ran.output)))
     row = _row(ran, proof, replace(full, replicas=same))
     row = replace(row, note="; ".join(part for part in (row.note, _remark(session, case)) if part))
     words = bench.rendezvous.say(f"{number}: results", _numbers(row))
-    merged = _merged(row, [cast("dict[str, float]", one) for one in words])
+    merged = _merged(row, [cast("dict[str, float]", word) for word in words])
     if not session.leads:
         return merged
-    seen = system.gpu()
+    gpu = system.gpu()
     return replace(
-        merged, clock_hz=seen.clock_hz, power_w=seen.power_w, temperature_c=seen.temperature_c
+        merged, clock_hz=gpu.clock_hz, power_w=gpu.power_w, temperature_c=gpu.temperature_c
     )
 
 
@@ -172,20 +174,20 @@ def _proof(session: Session, subject: Subject, name: str) -> Checks:
             used = None if dtype == torch.float32 else fuser
             return check(work, bench.comm, setting, fuser=used, whole=whole)
 
-        own = bench.dtype or dtype_of(case.precision)
+        own = dtype_of(case.precision)
         session.proofs[key] = (checked(torch.float32), checked(own))
     return session.proofs[key]
 
 
 def _remark(session: Session, case: Case) -> str:
     """Say what is to be known about how a case was run."""
-    said = []
+    remarks = []
     if case.mode == "graph" and session.bench.device.type != "cuda":
-        said.append("compiled, no graph on a CPU")
+        remarks.append("compiled, no graph on a CPU")
     if case.mode != "eager" and session.bench.fuser.failures:
         failures = session.bench.fuser.failures
-        said.append(f"{len(failures)} pieces not compiled ({failures[-1][:80]})")
-    return "; ".join(said)
+        remarks.append(f"{len(failures)} pieces not compiled ({failures[-1][:80]})")
+    return "; ".join(remarks)
 
 
 def _row(ran: Ran, proof: Checks, full: Full) -> Measured:
@@ -224,7 +226,7 @@ def _numbers(row: Measured) -> dict[str, float]:
 
 def _merged(row: Measured, words: Sequence[dict[str, float]]) -> Measured:
     """Largest of what all ranks found."""
-    top = {name: max(one.get(name, 0.0) for one in words) for name in words[0]}
+    top = {name: max(numbers.get(name, 0.0) for numbers in words) for name in words[0]}
     return replace(
         row,
         classes_s={kind: top[f"class {kind}"] for kind in row.classes_s},

@@ -39,7 +39,7 @@ def make_groups(plan: Plan, rank: int, world: int, handles: Handles) -> Mapping[
 
     When there are more ranks than the plan has, each further `plan.gpus` of them run it again.
     """
-    mine: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     for axis, _ in plan.axes:
         for base in range(0, world, plan.gpus):
             for number in range(plan.gpus):
@@ -47,10 +47,10 @@ def make_groups(plan: Plan, rank: int, world: int, handles: Handles) -> Mapping[
                 if ranks not in handles:
                     handles[ranks] = _handle(ranks, world)
                 if rank in ranks:
-                    mine[axis] = Group(
+                    groups[axis] = Group(
                         axis=axis, ranks=ranks, place=ranks.index(rank), handle=handles[ranks]
                     )
-    return mine
+    return groups
 
 
 def _handle(ranks: tuple[int, ...], world: int) -> "dist.ProcessGroup | None":

@@ -161,8 +161,8 @@ class Inside:
         >>> here.merged([[4.0, 1.0], [1.0, 2.0]])
         ({'communication': 2.0}, 3.0)
         """
-        ranks = [cast("list[float]", one) for one in said]
-        if not self.messages or len({len(one) for one in ranks}) > 1:
+        ranks = [cast("list[float]", messages) for messages in said]
+        if not self.messages or len({len(messages) for messages in ranks}) > 1:
             return dict(self.classes), 0.0
         least = sum(map(min, zip(*ranks, strict=True)))
         return {**self.classes, "communication": least}, sum(self.messages) - least
@@ -189,9 +189,9 @@ def look_inside(
     if state.setting.device.type != "cuda":
         return _taken(subject, state, clock, turns, HOST)
     if subject.case.mode == "eager":
-        found = _taken(subject, state, clock, turns, RUNNING)
-        if not on_any(found.gaps > BEHIND * seconds):
-            return found
+        inside = _taken(subject, state, clock, turns, RUNNING)
+        if not on_any(inside.gaps > BEHIND * seconds):
+            return inside
     return _taken(subject, state, clock, turns, RESTED)
 
 
@@ -238,8 +238,8 @@ def _summed(log: Sequence[tuple[str, Any, Any]], clock: Clock, turns: int, how: 
     sent = [seconds for kind, seconds in each if kind == "communication"]
     by_turn = len(sent) // turns if turns else 0
     gaps = [
-        clock.between(one[2], other[1])
-        for number, (one, other) in enumerate(pairwise(log), 1)
+        clock.between(before[2], after[1])
+        for number, (before, after) in enumerate(pairwise(log), 1)
         if number % max(1, count)  # not from one step to the next
     ]
     return Inside(

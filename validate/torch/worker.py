@@ -8,10 +8,9 @@ the planner itself::
     mpirun -np 16 -x MASTER_ADDR python -m validate.torch.worker --job job.json --output out
 
 The job is a JSON object: `cases`, each with the fields of `validate.plans.cases.Case`; and, where
-they are not left out, `hardware` (catalogue name), `device` (``cuda`` or ``cpu``), `dtype`,
-`backend` of torch.compile, `budget_s` to time a case, `seconds` for all of it, the name of the
-`machine` that rows are to have, and how many `attempts` each case has had by its key, this one
-included.
+they are not left out, `hardware` (catalogue name), `device` (``cuda`` or ``cpu``), `backend` of
+torch.compile, `budget_s` to time a case, `seconds` for all of it, the name of the `machine` that
+rows are to have, and how many `attempts` each case has had by its key, this one included.
 """
 
 import json
@@ -44,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", required=True, help="a folder for results.jsonl")
     place = find_place(system.environment())
     try:
-        asked = parser.parse_args(argv)
-        work(place, system.read_json(asked.job), Path(asked.output))
+        arguments = parser.parse_args(argv)
+        work(place, system.read_json(arguments.job), Path(arguments.output))
     except (InputError, OSError, ValueError) as error:
         system.complain(f"rank {place.rank}: {error}")
         return 2
@@ -75,7 +74,6 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
         device=device,
         fuser=Fuser(backend=str(job.get("backend", "inductor"))),
         budget_s=float(cast(float, job.get("budget_s", BUDGET_S))),
-        dtype=cast("torch.dtype", getattr(torch, str(job["dtype"]))) if "dtype" in job else None,
     )
     session = Session(
         bench=bench,
@@ -106,9 +104,9 @@ def _device(place: Place, kind: str) -> torch.device:
     if kind == "cpu":
         torch.set_num_threads(1)
         return torch.device("cpu")
-    found = torch.cuda.device_count()
-    if place.local >= found:
-        raise InputError(f"GPUs on this host: got {found}, wanted at least {place.local + 1}")
+    count = torch.cuda.device_count()
+    if place.local >= count:
+        raise InputError(f"GPUs on this host: got {count}, wanted at least {place.local + 1}")
     device = torch.device("cuda", place.local)
     torch.cuda.set_device(device)
     return device
@@ -117,12 +115,12 @@ def _device(place: Place, kind: str) -> torch.device:
 def _describe(output: Path, hardware: str) -> None:
     """Write down what is measured on: machine, driver and versions."""
     env = system.environment()
-    known = {name: env[name] for name in sorted(env) if name.startswith(("NCCL_", "TORCH_"))}
+    settings = {name: env[name] for name in sorted(env) if name.startswith(("NCCL_", "TORCH_"))}
     document = {
         "date": system.now(),
         "hardware": hardware,
         "gpu": asdict(system.gpu()),
-        "settings": known,
+        "settings": settings,
         **seen(),
     }
     system.write(output / "manifest.json", json.dumps(document, indent=1) + "\n")
@@ -139,7 +137,7 @@ def _lane(device: torch.device) -> object:
 
 def _todo(job: Mapping[str, object], bench: Bench) -> list[Case]:
     """Cases to run, as rank 0 has them."""
-    cases = [read_case(one) for one in cast("list[dict[str, object]]", job["cases"])]
+    cases = [read_case(fields) for fields in cast("list[dict[str, object]]", job["cases"])]
     keys = [case.key for case in cases]
     first = cast("list[str]", bench.rendezvous.say("cases to run", keys)[0])
     return [case for case in cases if case.key in set(first)]
