@@ -1,71 +1,56 @@
 """Bytes that a program holds on one rank, part by part."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.program.ops import (
-    Collective,
+from costmodels.program import (
+    Communication,
     Depthwise,
     Loop,
     Matmul,
     Op,
     Real,
     Rearrange,
-    SendReceive,
+    turns,
 )
 
 
-def weights(loops: Sequence[Loop]) -> float:
-    """Bytes of the layers' matrices that the loops multiply by, each counted once a layer.
+def weights(stages: Sequence[Loop]) -> float:
+    """Bytes of the layers' matrices that stages multiply by, each counted once a layer.
 
     Matrices outside the layers (embeddings, heads) are left to whoever knows the whole model.
     """
-    return _weights(loops, layered=True)
+    return _weights(stages, layered=True)
 
 
-def outer_weights(loops: Sequence[Loop]) -> float:
-    """Bytes of the matrices outside the layers that the loops multiply by."""
-    return _weights(loops, layered=False)
+def outer_weights(stages: Sequence[Loop]) -> float:
+    """Bytes of the matrices outside the layers that stages multiply by."""
+    return _weights(stages, layered=False)
 
 
-def _weights(loops: Sequence[Loop], *, layered: bool) -> float:
-    seen: dict[str, float] = {}
-    for loop in loops:
-        for op, layers in _weighted(loop, 1):
-            weight = op.weight
-            if weight.layered == layered:
-                whole = weight.bytes * (layers if layered else 1)
-                seen[weight.name] = max(seen.get(weight.name, 0.0), whole)
-    return sum(seen.values())
+def _weights(stages: Sequence[Loop], *, layered: bool) -> float:
+    sizes: dict[str, float] = {}
+    for stage in stages:
+        for op, loops in stage.nested():
+            if isinstance(op, Matmul | Depthwise) and op.weight.layered == layered:
+                own = [loop for loop in loops if loop.layers][-1:] if layered else []
+                whole = op.weight.bytes * turns(own)
+                sizes[op.weight.name] = max(sizes.get(op.weight.name, 0.0), whole)
+    return sum(sizes.values())
 
 
-def _weighted(loop: Loop, layers: int) -> Iterator[tuple[Matmul | Depthwise, int]]:
-    inner = int(np.max(loop.count)) if loop.layers else layers
-    for item in loop.body:
-        if isinstance(item, Loop):
-            yield from _weighted(item, inner)
-        elif isinstance(item, Matmul | Depthwise):
-            yield item, inner
-
-
-def caches(loops: Sequence[Loop]) -> Real:
+def caches(stages: Sequence[Loop]) -> Real:
     """Bytes of keys and values that are kept: of every layer and forward that stores them."""
     total: Real = 0.0
-    for loop in loops:
-        total = total + _caches(loop, 1.0)
-    return total
-
-
-def _caches(loop: Loop, turns: Real) -> Real:
-    total: Real = 0.0
-    inner = turns * loop.count if loop.layers or loop.name == "text_tower" else turns
-    for item in loop.body:
-        if isinstance(item, Loop):
-            total = total + _caches(item, inner)
-        elif isinstance(item, Rearrange) and item.move == "store":
-            total = total + item.outputs[0].bytes * inner
+    for stage in stages:
+        for op, loops in stage.nested():
+            if isinstance(op, Rearrange) and op.move == "store":
+                kept: Real = 1.0
+                for loop in loops:
+                    kept = kept * loop.count if loop.layers or loop.name == "text_tower" else kept
+                total = total + op.outputs[0].bytes * kept
     return total
 
 
@@ -161,9 +146,7 @@ def _storage(traces: Sequence[Sequence[_Step]]) -> dict[str, str]:
     return storage
 
 
-def messages(loops: Sequence[Loop]) -> int:
-    """Count the different groups that the loops communicate in."""
-    axes = {
-        op.axis for loop in loops for op in loop.walk() if isinstance(op, Collective | SendReceive)
-    }
-    return len(axes)
+def groups(stages: Sequence[Loop]) -> int:
+    """Count the different groups of ranks that stages communicate in."""
+    messages = (op for stage in stages for op in stage.walk() if isinstance(op, Communication))
+    return len({op.axis for op in messages})

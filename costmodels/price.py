@@ -20,9 +20,10 @@ from costmodels.kernels import (
 )
 from costmodels.kernels.calibration import KernelCalibration
 from costmodels.profiles.profile import Profile
-from costmodels.program.ops import (
+from costmodels.program import (
     Attention,
     Collective,
+    Communication,
     Convolve,
     Depthwise,
     LinearAttention,
@@ -107,8 +108,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case Rearrange():
             return ("move", op.view, op.traffic)
         case Collective() | SendReceive():
-            kind = op.kind if isinstance(op, Collective) else "send_recv"
-            return (kind, op.message_bytes, target.fabrics[op.axis])
+            return (op.kind, op.message_bytes, target.fabrics[op.axis])
         case Convolve():
             return ("convolve", op.flop, op.traffic, op.planes)
         case _:
@@ -279,15 +279,14 @@ def _rearrange(op: Rearrange, target: Target) -> Priced:
     )
 
 
-def _communication(op: Collective | SendReceive, target: Target) -> Priced:
-    kind = op.kind if isinstance(op, Collective) else "send_recv"
+def _communication(op: Communication, target: Target) -> Priced:
     fabric, size = target.fabrics[op.axis], op.message_bytes
     asked = target.algorithm
-    algorithm = asked if supports(kind, asked, fabric) else "auto"
+    algorithm = asked if supports(op.kind, asked, fabric) else "auto"
     return Priced(
         kind="communication",
         seconds=collective_time(
-            kind,
+            op.kind,
             np.asarray(size, float),
             fabric,
             algorithm=algorithm,
@@ -295,7 +294,7 @@ def _communication(op: Collective | SendReceive, target: Target) -> Priced:
         ),
         calls=1,
         basis=collective_basis(
-            kind,
+            op.kind,
             float(np.max(size)),
             fabric,
             algorithm=algorithm,

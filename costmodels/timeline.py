@@ -14,7 +14,7 @@ import numpy as np
 from costmodels.estimate import Basis
 from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, Known, Priced, Target, recall
-from costmodels.program.ops import Collective, Loop, Op, Real, Size, Tensor
+from costmodels.program import Communication, Loop, Op, Real, Size, Tensor
 
 K = TypeVar("K")
 _TINY: Final = 2.0**-100  # s, keeps a share of nothing finite
@@ -170,9 +170,8 @@ def _hidden_share(priced: list[tuple[Op, Priced]], target: Target) -> Real:
     total: Real = 0.0
     hidden: Real = 0.0
     for op, one in priced:
-        if op.stream != "compute" and one.kind == "communication":
-            kind = op.kind if isinstance(op, Collective) else "send_recv"
-            share = hidden_share(kind, one.seconds, target.profile)
+        if op.stream != "compute" and isinstance(op, Communication):
+            share = hidden_share(op.kind, one.seconds, target.profile)
             total, hidden = total + one.seconds, hidden + one.seconds * share
     return hidden / np.maximum(total, _TINY)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from costmodels.estimate import Basis
 from costmodels.price import Priced
-from costmodels.program.ops import Pointwise, Tensor
+from costmodels.program import Pointwise, Tensor
 from planner.engines.scenario import resolve
 from planner.recommendation import recommend_plans
 from planner.request.plan import Plan

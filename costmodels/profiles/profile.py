@@ -52,7 +52,7 @@ from costmodels.profiles.check import (
     texts,
     whole,
 )
-from costmodels.program.ops import Function
+from costmodels.program import Function
 from costmodels.runtime import Fusion, Runtime
 from topology.base import InputError, Seconds, Sourced, one_line, parse, read_sourced, shown
 

@@ -1,1 +1,57 @@
-"""The program of one rank: operations over tensors, and how they are emitted."""
+"""The program of one rank: operations over tensors, in loops, and how they are emitted.
+
+* tensors   tensors, the rows and features of one rank, weights
+* ops       the operations; loops, programs and what walks over them
+* emit      generators that yield operations as the mathematics reads
+* rows      where rows stand in their streams and after an exchange
+"""
+
+from costmodels.program.ops import (
+    Attention,
+    Collective,
+    CollectiveKind,
+    Communication,
+    Convolve,
+    Depthwise,
+    Function,
+    LinearAttention,
+    Loop,
+    Matmul,
+    Move,
+    Op,
+    Pointwise,
+    Program,
+    Rearrange,
+    SendReceive,
+    StreamName,
+    turns,
+)
+from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight, ceil_div
+
+__all__ = [
+    "Attention",
+    "Collective",
+    "CollectiveKind",
+    "Communication",
+    "Convolve",
+    "Depthwise",
+    "Function",
+    "LinearAttention",
+    "Loop",
+    "Matmul",
+    "Move",
+    "Op",
+    "Part",
+    "Pointwise",
+    "Program",
+    "Real",
+    "Rearrange",
+    "SendReceive",
+    "Size",
+    "Span",
+    "StreamName",
+    "Tensor",
+    "Weight",
+    "ceil_div",
+    "turns",
+]

@@ -15,14 +15,10 @@ from costmodels.program.ops import (
     Matmul,
     Move,
     Op,
-    Part,
     Pointwise,
     Rearrange,
-    Size,
-    Span,
-    Tensor,
-    Weight,
 )
+from costmodels.program.tensors import Part, Size, Span, Tensor, Weight
 
 T = TypeVar("T")
 Emits = Generator[Op | Loop, None, T]

@@ -7,36 +7,84 @@ Sizes may be numpy arrays (a sweep over requests that share one plan): every pro
 arithmetic that broadcasts.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from costmodels.program.linear import Depthwise, LinearAttention
-from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight, ceil_div
-
-__all__ = [
-    "Attention", "Collective", "CollectiveKind", "Convolve", "Depthwise", "Function",
-    "LinearAttention", "Loop", "Matmul", "Move", "Op", "Part", "Pointwise", "Program", "Real",
-    "Rearrange", "SendReceive", "Size", "Span", "StreamName", "Tensor", "Weight", "ceil_div",
-]  # fmt: skip
+from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight
 
 StreamName = Literal["compute", "comm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matmul:
+class Operation:
+    """What one rank does at a time: it reads tensors and writes others, on a stream."""
+
+    stream: StreamName = "compute"
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """Tensors that must be there."""
+        return ()
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """Tensors that are there when it is done."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OneToOne(Operation):
+    """An operation that makes `out` of `x`."""
+
+    x: Tensor
+    out: Tensor
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return (self.out,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ManyToMany(Operation):
+    """An operation that makes `outputs` of `inputs`."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def traffic(self) -> Real:
+        """Bytes read and written once."""
+        total: Real = 0.0
+        for tensor in (*self.inputs, *self.outputs):
+            total = total + tensor.bytes
+        return total
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return self.inputs
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return self.outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul(_OneToOne):
     """``out[batch, rows, n] = x[batch, rows, k] weight[k, n]``.
 
     With `route` each row goes to the experts it names: out is ``[batch, rows, active, n]``.
     """
 
-    x: Tensor
     weight: Weight
-    out: Tensor
     route: Tensor | None = None
-    stream: StreamName = "compute"
 
     @property
     def m(self) -> Real:
@@ -51,13 +99,9 @@ class Matmul:
     def reads(self) -> tuple[Tensor, ...]:
         return (self.x,) if self.route is None else (self.x, self.route)
 
-    @property
-    def writes(self) -> tuple[Tensor, ...]:
-        return (self.out,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Operation):
     """Fused attention of q over k and v: ``[batch, rows, heads * size]`` each.
 
     spans : where the rows stand in their streams; keys that are padding are masked, and a causal
@@ -81,7 +125,6 @@ class Attention:
     window: int = 0
     pairs: float = 1.0
     log_sum_exp: Tensor | None = None
-    stream: StreamName = "compute"
 
     @property
     def queries(self) -> Size:
@@ -106,6 +149,73 @@ class Attention:
         return (self.out,) if self.log_sum_exp is None else (self.out, self.log_sum_exp)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAttention(Operation):
+    r"""Attention without softmax, through one small state a head in place of all its keys [1]_.
+
+    .. math:: S = relu(K)^T [V | 1], \qquad O = relu(Q) S_V / relu(Q) S_1
+
+    With `part` ``sum`` the inputs are keys and values ``[batch, rows, heads * size]`` and the
+    result is S, ``[batch, heads, size, size + 1]``: sums over rows, so that those of ranks with
+    different rows add up. ``read`` has queries and S, and gives O ``[batch, rows, heads * size]``.
+
+    References
+    ----------
+    .. [1] Xie et al., "SANA: Efficient High-Resolution Image Synthesis with Linear Diffusion
+       Transformers", 2024, arXiv:2410.10629, section 2.2
+    """
+
+    part: Literal["sum", "read"]
+    inputs: tuple[Tensor, ...]
+    out: Tensor
+    heads: int
+    size: int
+
+    @property
+    def flop(self) -> Real:
+        """A product of ``size`` by ``size + 1`` numbers for every row and head."""
+        batch, rows, _ = self.inputs[0].shape
+        return 2.0 * self.heads * self.size * (self.size + 1) * batch * rows
+
+    @property
+    def traffic(self) -> Real:
+        """Bytes read and written once."""
+        return sum((tensor.bytes for tensor in self.inputs), start=self.out.bytes)
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return self.inputs
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return (self.out,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depthwise(_OneToOne):
+    """A 3 x 3 convolution of every feature by itself; rows are the points of a grid, line by line.
+
+    x ``[batch, halo + rows + halo, features]``, `weight` ``[9, features]``, out ``[batch, rows,
+    features]``. line : points of a line. halo : neighbours' rows before and after those of
+    `span`, whole lines that are one at least where the grid is cut. What lies outside the grid
+    counts as zero.
+    """
+
+    weight: Weight
+    span: Span
+    line: Size
+    halo: Size = 0
+
+    @property
+    def flop(self) -> Real:
+        return 2.0 * self.weight.local_rows * self.out.elements
+
+    @property
+    def traffic(self) -> Real:
+        """Bytes read and written once."""
+        return self.x.bytes + self.out.bytes + self.weight.bytes
+
+
 Function = Literal[
     "norm",  # rms norm of x
     "modulated_norm",  # norm of x, scaled and shifted by a conditioning row
@@ -128,7 +238,7 @@ Function = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pointwise:
+class Pointwise(_ManyToMany):
     """Work a row at a time, bound by memory traffic: `function` of `inputs` gives `outputs`.
 
     spans : positions of the rows, for rotary embedding. heads, size : of q and k, likewise.
@@ -136,29 +246,10 @@ class Pointwise:
     """
 
     function: Function
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
     spans: tuple[Span, ...] = ()
     heads: tuple[int, int] = (0, 0)
     size: int = 0
     place: int = 0
-    stream: StreamName = "compute"
-
-    @property
-    def traffic(self) -> Real:
-        """Bytes read and written once."""
-        total: Real = 0.0
-        for tensor in (*self.inputs, *self.outputs):
-            total = total + tensor.bytes
-        return total
-
-    @property
-    def reads(self) -> tuple[Tensor, ...]:
-        return self.inputs
-
-    @property
-    def writes(self) -> tuple[Tensor, ...]:
-        return self.outputs
 
 
 Move = Literal[
@@ -187,7 +278,7 @@ Move = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rearrange:
+class Rearrange(_ManyToMany):
     """Move data without computing. A `view` costs nothing; anything else is read and written.
 
     axis, degree : the ranks among which rows or heads are cut. parts : features that are cut
@@ -195,31 +286,16 @@ class Rearrange:
     """
 
     move: Move
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
     axis: str = ""
     degree: int = 1
     parts: tuple[Part, ...] = ()
     spans: tuple[Span, ...] = ()
     turn: int = 0
     view: bool = False
-    stream: StreamName = "compute"
 
     @property
     def traffic(self) -> Real:
-        total: Real = 0.0
-        if not self.view:
-            for tensor in (*self.inputs, *self.outputs):
-                total = total + tensor.bytes
-        return total
-
-    @property
-    def reads(self) -> tuple[Tensor, ...]:
-        return self.inputs
-
-    @property
-    def writes(self) -> tuple[Tensor, ...]:
-        return self.outputs
+        return 0.0 if self.view else super(Rearrange, self).traffic
 
 
 CollectiveKind = Literal[
@@ -229,7 +305,7 @@ CollectiveKind = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class Collective(_OneToOne):
     """A collective among the `degree` ranks along `axis`, on dimension 0, as NCCL has it.
 
     all_reduce keeps the shape; all_gather ``[1, ..] -> [degree, ..]``; reduce_scatter the way
@@ -237,36 +313,24 @@ class Collective:
     """
 
     kind: CollectiveKind
-    x: Tensor
-    out: Tensor
     axis: str
     degree: int
     root: int = 0
-    stream: StreamName = "compute"
 
     @property
     def message_bytes(self) -> Real:
         """What nccl-tests prints as size: the larger of the two buffers of one rank."""
         return np.maximum(self.x.bytes, self.out.bytes)
 
-    @property
-    def reads(self) -> tuple[Tensor, ...]:
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Tensor, ...]:
-        return (self.out,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendReceive:
+class SendReceive(_OneToOne):
     """Send x to the rank `offset` further along `axis` while its like arrives in out.
 
     In a pipeline (`ends`) nothing leaves the last rank and nothing reaches the first.
     """
 
-    x: Tensor
-    out: Tensor
+    kind: ClassVar[Literal["send_recv"]] = "send_recv"
     axis: str
     degree: int
     offset: int = 1
@@ -277,17 +341,9 @@ class SendReceive:
     def message_bytes(self) -> Real:
         return self.x.bytes
 
-    @property
-    def reads(self) -> tuple[Tensor, ...]:
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Tensor, ...]:
-        return (self.out,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convolve:
+class Convolve(Operation):
     """Convolutions of a VAE, known by their total work and traffic alone; priced, never run.
 
     planes : two-dimensional, as images have them; video decoders also run along time.
@@ -297,17 +353,9 @@ class Convolve:
     flop: Real
     traffic: Real
     planes: bool = False
-    stream: StreamName = "compute"
-
-    @property
-    def reads(self) -> tuple[Tensor, ...]:
-        return ()
-
-    @property
-    def writes(self) -> tuple[Tensor, ...]:
-        return ()
 
 
+Communication = Collective | SendReceive
 Op = (
     Matmul
     | Attention
@@ -335,12 +383,30 @@ class Loop:
     first: int = 0
 
     def walk(self) -> Iterator[Op]:
-        """Every operation once, inner loops entered once."""
+        """Yield every operation once, inner loops entered once."""
         for item in self.body:
             if isinstance(item, Loop):
                 yield from item.walk()
             else:
                 yield item
+
+    def nested(self, around: tuple["Loop", ...] = ()) -> Iterator[tuple[Op, tuple["Loop", ...]]]:
+        """Yield every operation once, with the loops that it stands in, outermost first."""
+        loops = (*around, self)
+        for item in self.body:
+            if isinstance(item, Loop):
+                yield from item.nested(loops)
+            else:
+                yield item, loops
+
+
+def turns(loops: Iterable[Loop]) -> int:
+    """Count how often something in these loops is run, in the longest of a sweep's requests.
+
+    >>> turns([Loop(name="steps", count=3, body=()), Loop(name="layers", count=4, body=())])
+    12
+    """
+    return math.prod(int(np.max(loop.count)) for loop in loops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +424,4 @@ class Program:
 
     @property
     def ranks(self) -> int:
-        ranks = 1
-        for _, degree in self.axes:
-            ranks *= degree
-        return ranks
+        return math.prod(degree for _, degree in self.axes)

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program.ops import Attention, Pointwise, Span
+from costmodels.program.ops import Attention, Pointwise
+from costmodels.program.tensors import Span
 
 Numbers = NDArray[np.int64]
 Index = Mapping[str, int]

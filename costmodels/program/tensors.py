@@ -3,6 +3,7 @@
 Sizes may be numpy arrays (a sweep over requests that share one plan).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,10 +73,7 @@ class Span:
 
     @property
     def parts(self) -> int:
-        parts = 1
-        for _, degree in self.axes:
-            parts *= degree
-        return parts
+        return math.prod(degree for _, degree in self.axes)
 
     @property
     def rows(self) -> Size:

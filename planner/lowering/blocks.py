@@ -7,6 +7,7 @@ A block's state is one tensor for every row of streams that a tower takes togeth
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from costmodels.program import Part, Pointwise, Rearrange, Size, Span, Tensor
 from costmodels.program.emit import (
     Emits,
     concat_features,
@@ -17,7 +18,6 @@ from costmodels.program.emit import (
     split_rows,
     total_rows,
 )
-from costmodels.program.ops import Part, Pointwise, Rearrange, Size, Span, Tensor
 from planner.lowering.ffn import feed_forward, ffn_activation, ffn_columns
 from planner.lowering.work import RankWork, context_name
 from planner.models.architecture import Block, Cross, Heads, Tower

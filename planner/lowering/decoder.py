@@ -5,8 +5,8 @@ from math import ceil
 
 import numpy as np
 
+from costmodels.program import Loop, Part, Rearrange, SendReceive, Size, Span, Tensor, Weight
 from costmodels.program.emit import Emits, collective, matmul, move, pointwise
-from costmodels.program.ops import Loop, Part, Rearrange, SendReceive, Size, Span, Tensor, Weight
 from planner.lowering.blocks import block, state_name
 from planner.lowering.work import RankWork
 from planner.strategies import pipeline, tensor

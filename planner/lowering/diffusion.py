@@ -3,15 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from costmodels.program.emit import (
-    Emits,
-    collective,
-    matmul,
-    move,
-    pointwise,
-    split_rows,
-)
-from costmodels.program.ops import (
+from costmodels.program import (
     Collective,
     Convolve,
     Loop,
@@ -23,6 +15,14 @@ from costmodels.program.ops import (
     Span,
     Tensor,
     Weight,
+)
+from costmodels.program.emit import (
+    Emits,
+    collective,
+    matmul,
+    move,
+    pointwise,
+    split_rows,
 )
 from planner.lowering.blocks import State, block, live_towers, repack, state_name
 from planner.lowering.work import RankWork, context_name, context_widths

@@ -10,8 +10,7 @@ References
 .. [1] xDiT, xfuser/model_executor/layers/conv.py, which sends them to the neighbours alone
 """
 
-from costmodels.program.emit import Emits, collective, matmul, pointwise
-from costmodels.program.ops import (
+from costmodels.program import (
     Depthwise,
     Part,
     Pointwise,
@@ -21,6 +20,7 @@ from costmodels.program.ops import (
     Tensor,
     Weight,
 )
+from costmodels.program.emit import Emits, collective, matmul, pointwise
 from planner.lowering.work import RankWork
 from planner.models.architecture import Ffn, Tower
 

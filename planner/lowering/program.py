@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodels.program import Loop, Program, Tensor
 from costmodels.program.emit import total_rows
-from costmodels.program.ops import Loop, Program, Tensor
 from planner.lowering import decoder, diffusion
 from planner.lowering.blocks import block, state_name
 from planner.lowering.variants import (

@@ -12,7 +12,7 @@ References
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from costmodels.program.ops import (
+from costmodels.program import (
     Collective,
     Loop,
     Op,

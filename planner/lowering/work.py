@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, cast
 
+from costmodels.program import Part, Span, Tensor, Weight
 from costmodels.program.emit import Emits
-from costmodels.program.ops import Part, Span, Tensor, Weight
 from planner.models.architecture import Block, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload

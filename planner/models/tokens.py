@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program.ops import Size, ceil_div
+from costmodels.program import Size, ceil_div
 from planner.models.architecture import Latent, Model, Stream
 from topology.base import InputError
 

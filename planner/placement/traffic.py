@@ -1,13 +1,13 @@
 """What a program sends along each axis of its plan: messages of a size, and how often."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodels.collectives import collective_time
-from costmodels.program.ops import Collective, Loop, Program, SendReceive
+from costmodels.program import Communication, Program, turns
 from topology.catalogue import Fabric
 
 
@@ -25,25 +25,16 @@ Traffic = Mapping[str, tuple[Message, ...]]
 
 def traffic_of(program: Program) -> Traffic:
     """Count the messages of a program along each axis."""
-    found: dict[str, Counter[tuple[str, float]]] = {}
+    counts: dict[str, Counter[tuple[str, float]]] = {}
     for stage in program.stages:
-        for axis, kind, size, times in _sent(stage, 1):
-            found.setdefault(axis, Counter())[kind, size] += times
+        for op, loops in stage.nested():
+            if isinstance(op, Communication):
+                size = float(np.max(op.message_bytes))
+                counts.setdefault(op.axis, Counter())[op.kind, size] += turns(loops)
     return {
-        axis: tuple(Message(kind, size, times) for (kind, size), times in counts.items())
-        for axis, counts in found.items()
+        axis: tuple(Message(kind, size, times) for (kind, size), times in messages.items())
+        for axis, messages in counts.items()
     }
-
-
-def _sent(loop: Loop, turns: int) -> Iterator[tuple[str, str, float, int]]:
-    times = turns * int(np.max(loop.count))
-    for item in loop.body:
-        if isinstance(item, Loop):
-            yield from _sent(item, times)
-        elif isinstance(item, Collective):
-            yield item.axis, item.kind, float(np.max(item.message_bytes)), times
-        elif isinstance(item, SendReceive):
-            yield item.axis, "send_recv", float(np.max(item.message_bytes)), times
 
 
 def seconds_on(messages: tuple[Message, ...], fabric: Fabric) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from costmodels.program.ops import Size
+from costmodels.program import Size
 from planner.advice.advice import throughput_note
 from planner.advice.refusals import SIGN, footnotes, notes_on
 from planner.engines.launch import Launch

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from costmodels.program.ops import Size
+from costmodels.program import Size
 from costmodels.runtime import Fusion
 from topology.base import Sourced
 from topology.catalogue import Precision

@@ -11,7 +11,7 @@ import numpy as np
 from costmodels import memory
 from costmodels.estimate import Basis
 from costmodels.price import Known, Target
-from costmodels.program.ops import Loop, Program, Real
+from costmodels.program import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
 from planner.engines.scenario import Scenario
@@ -187,7 +187,7 @@ def parts_of(scenario: Scenario, program: Program) -> dict[str, Real]:
         "other_weights": fixed["other_weights"],
         "activations": reduce(np.maximum, map(memory.activations, stages)),
         "kv": caches_of(model, workload, stages),
-        "buffers": memory.messages(stages) * communicator_bytes(scenario.deployment.profile),
+        "buffers": memory.groups(stages) * communicator_bytes(scenario.deployment.profile),
         "runtime": fixed["runtime"],
         "vae_decode": decode_bytes(model, workload, replicas),
     }

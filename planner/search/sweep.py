@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program.ops import Real, Size
+from costmodels.program import Real, Size
 from planner.engines.scenario import Scenario
 from planner.lowering import share_of
 from planner.models.architecture import Model

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.events import Run, run
 from costmodels.price import Class, Known, Target
-from costmodels.program.ops import Collective, Loop, SendReceive
+from costmodels.program import Communication, Loop, turns
 from costmodels.tables import rank_spread
 from planner.engines.scenario import Scenario
 from planner.recommendation import estimate_plan
@@ -196,7 +196,7 @@ def _turn(
     spread: float,
 ) -> _Turn:
     """Run one turn of a stage; ranks that do not meet are alike, and one GPU decodes."""
-    meets = any(isinstance(op, Collective | SendReceive) for op in places[0].walk())
+    meets = any(isinstance(op, Communication) for op in places[0].walk())
     paces = paces_of(plan.gpus, spread if meets else 0.0, slow)
     if places[0].name == DECODE and not meets:
         paces = paces[:1]
@@ -222,20 +222,14 @@ def _checked(slow: Mapping[int, float], plan: Plan) -> Mapping[int, float]:
 
 
 def _check_size(stages: Sequence[Sequence[Loop]], plan: Plan) -> None:
-    tasks = plan.gpus * sum(_operations(places[0]) for places in stages)
+    tasks = plan.gpus * sum(
+        turns(loops[1:]) for places in stages for _, loops in places[0].nested()
+    )
     if tasks > MOST_TASKS:
         raise InputError(
             f"simulate: {plan} has {tasks:.2g} operations on {counted(plan.gpus, 'rank')}, wanted "
             f"at most {MOST_TASKS:.2g}; `planner estimate` prices it"
         )
-
-
-def _operations(loop: Loop) -> int:
-    """Count the operations of a turn."""
-    return sum(
-        int(np.max(item.count)) * _operations(item) if isinstance(item, Loop) else 1
-        for item in loop.body
-    )
 
 
 def _events(turn: _Turn) -> Iterator[Event]:

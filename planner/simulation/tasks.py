@@ -12,14 +12,14 @@ import numpy as np
 from costmodels.events import Lane, Task
 from costmodels.overlap import hidden_share
 from costmodels.price import Class, Known, Priced, Target, recall
-from costmodels.program.ops import Collective, Loop, Op, SendReceive, Tensor
+from costmodels.program import Communication, Loop, Op, SendReceive, Tensor
 from planner.request.plan import Plan
 
 FORWARD: Final = "forward"
 """The loop of which places of a pipeline take turns."""
 
-Meeting = tuple[str, tuple[int, ...], int]
-"""A message: the axis, the ranks, and how many of them the ranks had there before."""
+MessageKey = tuple[str, tuple[int, ...], int]
+"""What tells messages apart: the axis, the ranks, and how many the ranks had there before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class _Draft:
         self.tasks: list[Task] = []
         self.labels: list[Label] = []
         self.lanes: dict[Lane, list[int]] = defaultdict(list)
-        self.messages: dict[Meeting, int] = {}
+        self.messages: dict[MessageKey, int] = {}
 
     def add_rank(self, rank: int, pace: float, steps: Sequence[Step]) -> None:
         """Add the tasks of one rank; messages that another rank has come to are joined."""
@@ -137,8 +137,10 @@ class _Draft:
             host += priced.calls * runtime.host_collective.value
             after = _after(ready, op.reads)
             others = tuple(n for n in sorted(after) if self.tasks[n].stream != op.stream)
-            if isinstance(op, Collective | SendReceive):
-                number = self._meet((op.axis, *self._who(op, rank, sent)), step)
+            if isinstance(op, Communication):
+                key = op.axis, self.plan.ranks_along(op.axis, rank), sent[op.axis]
+                sent[op.axis] += 1
+                number = self._message(key, op, step)
                 task = self.tasks[number]
                 self.tasks[number] = replace(
                     task, after=(*task.after, *others), issued=max(task.issued, host)
@@ -157,25 +159,15 @@ class _Draft:
             self.lanes[rank, op.stream].append(number)
             ready.update(dict.fromkeys((t.name for t in op.writes), frozenset((number,))))
 
-    def _who(
-        self, op: Collective | SendReceive, rank: int, sent: dict[str, int]
-    ) -> tuple[tuple[int, ...], int]:
-        before = sent[op.axis]
-        sent[op.axis] += 1
-        return self.plan.ranks_along(op.axis, rank), before
-
-    def _meet(self, meeting: Meeting, step: Step) -> int:
+    def _message(self, key: MessageKey, op: Communication, step: Step) -> int:
         """Find a message, or add it."""
-        if meeting not in self.messages:
-            op, seconds = step.op, float(step.priced.seconds)
-            kind = op.kind if isinstance(op, Collective) else "send_recv"
+        if key not in self.messages:
+            seconds = float(step.priced.seconds)
             alone = op.stream == "compute"
-            kept = 1.0 if alone else float(hidden_share(kind, seconds, self.target.profile))
-            task = Task(
-                ranks=meeting[1], stream=op.stream, seconds=seconds, beside=kept, message=True
-            )
-            self.messages[meeting] = self._add(task, step)
-        return self.messages[meeting]
+            kept = 1.0 if alone else float(hidden_share(op.kind, seconds, self.target.profile))
+            task = Task(ranks=key[1], stream=op.stream, seconds=seconds, beside=kept, message=True)
+            self.messages[key] = self._add(task, step)
+        return self.messages[key]
 
     def _add(self, task: Task, step: Step) -> int:
         self.tasks.append(task)

@@ -13,8 +13,8 @@ References
 from collections.abc import Iterator
 from dataclasses import replace
 
+from costmodels.program import Span, Tensor
 from costmodels.program.emit import Emits, collective, concat_rows, move, total_rows
-from costmodels.program.ops import Span, Tensor
 from planner.strategies.attention import (
     Keys,
     fused_attention,

@@ -14,8 +14,8 @@ References
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from costmodels.program import Attention, LinearAttention, Span, Tensor
 from costmodels.program.emit import Emits, concat_rows, split_features, split_rows
-from costmodels.program.ops import Attention, LinearAttention, Span, Tensor
 from planner.strategies.base import AttentionCall
 from planner.strategies.sequence import is_cut
 

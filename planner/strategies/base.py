@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from costmodels.program import Part, Size, Span, Tensor
 from costmodels.program.emit import Emits
-from costmodels.program.ops import Part, Size, Span, Tensor
 from planner.models.architecture import Model
 from planner.request.workload import Workload
 
@@ -58,7 +58,7 @@ class Entry:
 class AttentionCall:
     """One attention as a rank sees it before any exchange: heads here, and the rows here.
 
-    linear : without softmax, by sums over keys (see `costmodels.program.ops.LinearAttention`).
+    linear : without softmax, by sums over keys (see `costmodels.program.LinearAttention`).
     """
 
     name: str

@@ -12,8 +12,8 @@ References
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from costmodels.program import Attention, Pointwise, SendReceive, Span, Tensor
 from costmodels.program.emit import Emits, concat_rows, pointwise
-from costmodels.program.ops import Attention, Pointwise, SendReceive, Span, Tensor
 from planner.strategies.attention import (
     Keys,
     keys_and_values,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program.ops import Size, Span
+from costmodels.program import Size, Span
 from planner.models.architecture import Model, Stream
 from planner.request.workload import Workload
 from planner.strategies.base import Case, Entry, Share

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from costmodels.program import Tensor
 from costmodels.program.emit import Emits, collective
-from costmodels.program.ops import Tensor
 from planner.models.architecture import Heads, Model, Tower
 from planner.strategies.base import Case, Share, Strategy
 

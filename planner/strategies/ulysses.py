@@ -12,8 +12,8 @@ References
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from costmodels.program import Tensor
 from costmodels.program.emit import Emits, collective, move, split_rows, total_rows
-from costmodels.program.ops import Tensor
 from planner.strategies.base import Attend, AttentionCall, Case, Entry, SequenceStrategy, Share
 from planner.strategies.sequence import is_cut, sequence_objections
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.program.ops import (
+from costmodels.program import (
     Attention,
     Collective,
     LinearAttention,

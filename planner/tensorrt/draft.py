@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from costmodels.program.ops import Tensor
+from costmodels.program import Tensor
 from costmodels.program.rows import Index
 from planner.tensorrt.network import Array, Dtype, Layer, Value, dtype_of
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.program.ops import Pointwise
+from costmodels.program import Pointwise
 from costmodels.program.rows import rotary_angles
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Value

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.program.ops import Rearrange
+from costmodels.program import Rearrange
 from costmodels.program.rows import (
     Numbers,
     chunk_of,

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.program.ops import Depthwise, Matmul, Part, Pointwise, Weight
+from costmodels.program import Depthwise, Matmul, Part, Pointwise, Weight
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Dtype, Value
 from planner.tensorrt.runner.weights import named

@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from costmodels.program.ops import Program
+from costmodels.program import Program
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.tensorrt.network import Network, Value

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import product as combinations
 from typing import Final
 
-from costmodels.program.ops import (
+from costmodels.program import (
     Attention,
     Collective,
     Convolve,

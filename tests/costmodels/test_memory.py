@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels import memory
-from costmodels.program.ops import (
+from costmodels.program import (
     Collective,
     Loop,
     Matmul,
@@ -155,6 +155,6 @@ def test_one_communicator_an_axis():
     gather = Collective(kind="all_gather", x=x, out=x, axis="tp", degree=2)
     send = SendReceive(x=x, out=x, axis="ring", degree=2)
 
-    assert memory.messages([loop(product("w", 2, 2))]) == 0
-    assert memory.messages([loop(reduction, gather)]) == 1
-    assert memory.messages([loop(reduction), loop(loop(send))]) == 2
+    assert memory.groups([loop(product("w", 2, 2))]) == 0
+    assert memory.groups([loop(reduction, gather)]) == 1
+    assert memory.groups([loop(reduction), loop(loop(send))]) == 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from costmodels.collectives import OPS
 from costmodels.overlap import hidden_share
-from costmodels.program.ops import Span
+from costmodels.program import Span
 from costmodels.program.rows import positions
 
 

@@ -11,7 +11,7 @@ from costmodels.collectives import collective_time
 from costmodels.estimate import Basis
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.price import Target, price
-from costmodels.program.ops import (
+from costmodels.program import (
     Attention,
     Collective,
     Convolve,

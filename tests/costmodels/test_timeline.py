@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from costmodels.estimate import Basis
 from costmodels.overlap import hidden_share
 from costmodels.price import Target, price
-from costmodels.program.ops import Collective, Loop, Matmul, Part, SendReceive, Tensor, Weight
+from costmodels.program import Collective, Loop, Matmul, Part, SendReceive, Tensor, Weight
 from costmodels.tables import runtime
 from costmodels.timeline import Cost, cost, makespan
 from topology.catalogue import find_hardware

@@ -9,7 +9,7 @@ from generators import MODELS, asked, priced, recommended, videos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.program.ops import Loop, Matmul
+from costmodels.program import Loop, Matmul
 from costmodels.tables import headroom
 from costmodels.timeline import cost
 from planner import api

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.program.ops import Attention, Collective, LinearAttention, Loop, Matmul, SendReceive
+from costmodels.program import Attention, Collective, LinearAttention, Loop, Matmul, SendReceive
 from planner.lowering import lower
 from planner.models import read_model
 from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower

@@ -15,7 +15,7 @@ STRATEGY = '''
 from dataclasses import replace
 
 from costmodels.program.emit import collective, concat_rows, move, total_rows
-from costmodels.program.ops import Tensor
+from costmodels.program import Tensor
 from planner.strategies.attention import (
     fused_attention,
     keys_apart,

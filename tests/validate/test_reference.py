@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import testmodels
 
-from costmodels.program.ops import Collective, Part, SendReceive, Tensor, Weight
+from costmodels.program import Collective, Part, SendReceive, Tensor, Weight
 from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from costmodels.program.ops import Part
+from costmodels.program import Part
 from planner.tensorrt.runner.checkpoint import (
     contents,
     from_checkpoint,

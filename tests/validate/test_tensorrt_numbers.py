@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from costmodels.program.ops import Collective, Loop, Matmul, Part, Tensor, Weight
+from costmodels.program import Collective, Loop, Matmul, Part, Tensor, Weight
 from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan

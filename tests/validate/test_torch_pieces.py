@@ -6,7 +6,7 @@ import testmodels
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.program.ops import (
+from costmodels.program import (
     Attention,
     Depthwise,
     LinearAttention,

@@ -15,7 +15,7 @@ import testmodels
 
 torch = pytest.importorskip("torch")
 
-from costmodels.program.ops import Matmul  # noqa: E402
+from costmodels.program import Matmul  # noqa: E402
 from planner.strategies import parse_plan  # noqa: E402
 from validate.launch import Place, begin  # noqa: E402
 from validate.launch.system import free_port  # noqa: E402

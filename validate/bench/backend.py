@@ -2,7 +2,7 @@
 
 import torch
 
-from costmodels.program.ops import Function, Pointwise, Span, Tensor
+from costmodels.program import Function, Pointwise, Span, Tensor
 from validate.bench.cases import Case
 from validate.bench.compute import numbers, sets_of
 from validate.bench.functions import HEAD

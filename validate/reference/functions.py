@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program.ops import Attention, Depthwise, LinearAttention, Pointwise, Rearrange
+from costmodels.program import Attention, Depthwise, LinearAttention, Pointwise, Rearrange
 from costmodels.program.rows import (
     attention_positions,
     chunk_of,

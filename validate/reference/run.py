@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodels.program.ops import (
+from costmodels.program import (
     Attention,
     Collective,
+    Communication,
     Convolve,
     Depthwise,
     LinearAttention,
@@ -38,7 +39,7 @@ class DeadlockError(ModelError):
 class Message:
     """What a rank stops for: a collective or a send, and what it gives."""
 
-    op: Collective | SendReceive
+    op: Communication
     given: Array
 
 

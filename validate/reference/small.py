@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.program.ops import Size
+from costmodels.program import Size
 from planner.models.architecture import Block, Cross, Ffn, Heads, Model, Modulation, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program.ops import Part, Weight
+from costmodels.program import Part, Weight
 
 Array = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from costmodels.program.ops import Attention
+from costmodels.program import Attention
 from costmodels.program.rows import Numbers, attention_positions
 from validate.torch import moves
 from validate.torch.moves import Run, from_rows
@@ -51,7 +51,7 @@ def query_runs(op: Attention, index: Mapping[str, int]) -> list[QueryRun]:
     --------
     Two ranks in zigzag order, the first one's queries at 0, 1, 6, 7 on keys at 2, 3, 4, 5:
 
-    >>> from costmodels.program.ops import Span, Tensor
+    >>> from costmodels.program import Span, Tensor
     >>> x, span = Tensor("x", (1, 4, 8)), Span("t", 8, (("ring", 2),), 2, zigzag=True)
     >>> op = Attention(q=x, k=x, v=x, out=x, heads=1, key_value_heads=1, size=8, causal=True,
     ...     query_spans=(span,), key_spans=(span,), turn=("ring", 1))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from costmodels import memory
-from costmodels.program.ops import Attention, Loop, Program
+from costmodels.program import Attention, Loop, Program
 from planner.search.evaluate import running
 from topology.base import InputError
 from validate.launch import Progress

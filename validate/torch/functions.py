@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 
-from costmodels.program.ops import Pointwise
+from costmodels.program import Pointwise
 from costmodels.program.rows import rotary_angles
 from validate.reference.functions import EPSILON, GUIDANCE, STEP
 from validate.torch.setting import Bound, Kernel, Setting, Values, shape_of

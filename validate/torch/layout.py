@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from costmodels.program.ops import Part, Rearrange
+from costmodels.program import Part, Rearrange
 from costmodels.program.rows import joined_rows, latest_rank, positions, row_sources
 from validate.reference.weights import own_features
 from validate.torch import moves

@@ -6,7 +6,7 @@ A tensor lives until its last reader, also in the next turn of a loop or in a la
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from costmodels.program.ops import Loop, Op, Rearrange
+from costmodels.program import Loop, Op, Rearrange
 
 Names = frozenset[str]
 

@@ -6,7 +6,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from costmodels.program.ops import Collective, SendReceive
+from costmodels.program import Collective, Communication, SendReceive
 from validate.torch.liveness import Lived
 from validate.torch.setting import shape_of
 from validate.torch.state import Group, Here, Pending, RankState, Step, kind_of, zeros
@@ -26,7 +26,7 @@ def message(lived: Lived, state: RankState, number: int, *, following: bool) -> 
     following : whether what is sent is itself still on its way here.
     """
     op = lived.item
-    assert isinstance(op, Collective | SendReceive)
+    assert isinstance(op, Communication)
     if isinstance(op, Collective):
         step = _collective(op, state, dies=op.x.name in lived.frees)
     elif op.stream == "comm" and not state.serial:
@@ -36,7 +36,7 @@ def message(lived: Lived, state: RankState, number: int, *, following: bool) -> 
     return _told(freeing(step, lived.frees, state), op, state)
 
 
-def _told(step: Step, op: Collective | SendReceive, state: RankState) -> Step:
+def _told(step: Step, op: Communication, state: RankState) -> Step:
     """Tell of a message before it starts."""
     text, tell = f"{kind_of(op)} {op.axis} {op.out.name}".encode(), state.tell
     inner = state.around(step, "communication", op.stream)
@@ -48,7 +48,7 @@ def _told(step: Step, op: Collective | SendReceive, state: RankState) -> Step:
     return told
 
 
-def _count(op: Collective | SendReceive, state: RankState, *buffers: torch.Tensor) -> None:
+def _count(op: Communication, state: RankState, *buffers: torch.Tensor) -> None:
     """Count what was issued; sizes are of the program's type, whatever type a proof runs in."""
     elements = max(x.numel() for x in buffers)
     state.counts[kind_of(op), op.axis, int(elements * op.x.itemsize)] += 1

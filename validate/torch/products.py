@@ -6,7 +6,7 @@ from typing import Final
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 
-from costmodels.program.ops import Depthwise, LinearAttention, Matmul, Weight
+from costmodels.program import Depthwise, LinearAttention, Matmul, Weight
 from costmodels.program.rows import positions
 from validate.reference.functions import EPSILON
 from validate.torch.setting import Bound, Setting, Values

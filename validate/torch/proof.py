@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from costmodels.program.ops import Collective, Loop, Program, SendReceive
+from costmodels.program import Communication, Loop, Program
 from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
@@ -206,7 +206,7 @@ def _add(loop: Loop, turns: int, counts: Counter[CountKey]) -> None:
     for item in loop.body:
         if isinstance(item, Loop):
             _add(item, turns, counts)
-        elif isinstance(item, Collective | SendReceive):
+        elif isinstance(item, Communication):
             counts[kind_of(item), item.axis, int(item.message_bytes)] += turns
     counts += Counter()  # drops what is never run
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.program.ops import Collective, Convolve, Loop, Matmul, Op, SendReceive
+from costmodels.program import Communication, Convolve, Loop, Matmul, Op, SendReceive
 from planner.search.evaluate import running
 from validate.torch.liveness import Lived, Names, arriving, lived, reads_of
 from validate.torch.messages import message, waiting
@@ -91,7 +91,7 @@ def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "lis
 
 
 def _step(one: Lived, state: RankState) -> list[Step]:
-    if isinstance(one.item, Collective | SendReceive):
+    if isinstance(one.item, Communication):
         return [message(one, state, 0, following=False)]
     return [] if isinstance(one.item, Convolve) else [compute(one, state)]
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from costmodels.program import ops
+from costmodels.program import Tensor, Weight
 
 Values = Sequence[torch.Tensor]
 Kernel = Callable[[Values], list[torch.Tensor]]
@@ -33,11 +33,11 @@ class Setting:
         """Type in which sums are kept."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def dtype_of(self, tensor: ops.Tensor) -> torch.dtype:
+    def dtype_of(self, tensor: Tensor) -> torch.dtype:
         """Type of a tensor of the program: 4 bytes an element stand for the wide one."""
         return self.wide if tensor.itemsize == 4 else self.dtype
 
-    def is_quantised(self, weight: ops.Weight) -> bool:
+    def is_quantised(self, weight: Weight) -> bool:
         """Whether a weight has 8 bits: those of layers whose sides suit the tensor cores."""
         sides = (weight.local_rows, weight.local_columns)
         dense = weight.layered and weight.experts == 1
@@ -58,6 +58,6 @@ class Bound:
     tables: tuple[torch.Tensor, ...] = ()
 
 
-def shape_of(tensor: ops.Tensor) -> tuple[int, ...]:
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
     """Shape of a tensor of the program, in plain numbers."""
     return tuple(int(np.asarray(size)) for size in tensor.shape)

@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 
 from costmodels.price import Class
-from costmodels.program import ops
-from costmodels.program.ops import Collective, Program, SendReceive
+from costmodels.program import Communication, Program, Tensor
 from planner.request.plan import Plan
 from validate.torch.fuse import Fuser
 from validate.torch.setting import Setting
@@ -75,9 +74,9 @@ CountKey = tuple[str, str, int]
 """A collective as it is counted: kind, axis, and bytes of the larger of a rank's two buffers."""
 
 
-def kind_of(op: Collective | SendReceive) -> str:
+def kind_of(op: Communication) -> str:
     """Name the kind of a message as it is counted."""
-    return op.kind if isinstance(op, Collective) else "send_recv"
+    return op.kind
 
 
 class Pending(NamedTuple):
@@ -164,7 +163,7 @@ class RankState:
         return replace(self, around=around, ahead=ahead, serial=True, fuser=fuser)
 
 
-def zeros(tensor: ops.Tensor, state: RankState) -> torch.Tensor:
+def zeros(tensor: Tensor, state: RankState) -> torch.Tensor:
     """Make what an idle pipeline stage works on."""
     shape = tuple(int(size) for size in tensor.shape)
     return torch.zeros(shape, dtype=state.setting.dtype_of(tensor), device=state.setting.device)

@@ -7,8 +7,7 @@ from functools import partial
 import torch
 
 from costmodels.price import Class
-from costmodels.program import ops
-from costmodels.program.ops import (
+from costmodels.program import (
     Attention,
     Collective,
     Convolve,
@@ -19,6 +18,7 @@ from costmodels.program.ops import (
     Pointwise,
     Rearrange,
     SendReceive,
+    Tensor,
     Weight,
 )
 from validate.torch import attention, functions, layout, products
@@ -86,7 +86,7 @@ def launches(op: Op) -> bool:
     return not (isinstance(op, Rearrange) and op.view)
 
 
-def fetcher(tensors: Sequence[ops.Tensor], state: RankState) -> Fetch:
+def fetcher(tensors: Sequence[Tensor], state: RankState) -> Fetch:
     """Make a function that looks up tensors by name, or inputs by name and forward."""
     values, names = state.values, [tensor.name for tensor in tensors]
     piped = "pp" in state.groups
@@ -95,7 +95,7 @@ def fetcher(tensors: Sequence[ops.Tensor], state: RankState) -> Fetch:
     return lambda here: [_value(tensor, state, here) for tensor in tensors]
 
 
-def _value(tensor: ops.Tensor, state: RankState, here: Here) -> torch.Tensor:
+def _value(tensor: Tensor, state: RankState, here: Here) -> torch.Tensor:
     if tensor.name in state.inputs:
         return state.given(tensor, here.forward)
     value = state.values.get(tensor.name)
@@ -177,7 +177,7 @@ def fused(run: Sequence[Lived], state: RankState) -> Step:
     setting = replace(state.setting, traced=True)
     parts = [(op, bind(op, setting)) for op in work]
     written: set[str] = set()
-    arriving: dict[str, ops.Tensor] = {}
+    arriving: dict[str, Tensor] = {}
     for op in work:
         arriving |= {t.name: t for t in op.reads if t.name not in written}
         written |= set(writes_of(op))

@@ -11,14 +11,13 @@ from math import sqrt
 import numpy as np
 import torch
 
-from costmodels.program import ops
-from costmodels.program.ops import Depthwise, Loop, Matmul, Weight
+from costmodels.program import Depthwise, Loop, Matmul, Tensor, Weight
 from validate.reference.weights import Source, own_features
 from validate.torch import moves
 from validate.torch.products import quantise
 from validate.torch.setting import Setting, shape_of
 
-Given = Callable[[ops.Tensor, int], torch.Tensor]
+Given = Callable[[Tensor, int], torch.Tensor]
 """From an input's description and the number of a forward to its values on this rank."""
 
 
@@ -106,7 +105,7 @@ def inputs_from_source(source: Source, setting: Setting, batch: int) -> Given:
     """Give the inputs of the reference; replicas take their own samples of the batch."""
     made: dict[tuple[str, int], torch.Tensor] = {}
 
-    def given(tensor: ops.Tensor, forward: int) -> torch.Tensor:
+    def given(tensor: Tensor, forward: int) -> torch.Tensor:
         key = (tensor.name, forward)
         if key not in made:
             shape = shape_of(tensor)
@@ -125,7 +124,7 @@ def inputs_drawn(setting: Setting, batch: int) -> Given:
     """
     made: dict[str, torch.Tensor] = {}
 
-    def given(tensor: ops.Tensor, forward: int) -> torch.Tensor:
+    def given(tensor: Tensor, forward: int) -> torch.Tensor:
         del forward
         if tensor.name not in made:
             rows, *rest = shape_of(tensor)
