@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from topology.base import InputError, place
+from topology.base import InputError, place, write_new
 from validate.fit.profile import Measured, fit_profile, source_of
 from validate.fit.report import Calibrated, failures_of
 from validate.fit.rows import read_rows, whole
+from validate.fit.tables import recipes
 from validate.fit.text import to_toml
-from validate.tables import recipes
 
 QUICK_MINUTES: Final = 3.0
 MINUTES: Final = 10.0
@@ -82,10 +82,10 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
         )
     )
     text = harness.read(task.folder / harness.ROWS)
-    return finish(task, text, harness.read(task.folder / harness.MANIFEST), harness.write_new)
+    return finish(task, text, harness.read(task.folder / harness.MANIFEST))
 
 
-def finish(task: Task, rows: str, manifest: str, write: Callable[[Path, str], None]) -> Calibrated:
+def finish(task: Task, rows: str, manifest: str) -> Calibrated:
     """Fit a profile to the text of measured rows, and write it where nothing is yet.
 
     Raises
@@ -105,7 +105,7 @@ def finish(task: Task, rows: str, manifest: str, write: Callable[[Path, str], No
             raise
         why = f"{type(error).__name__} {error!s:.80}"  # rows and manifests are read as they come
         raise InputError(f"{task.folder}: rows that nothing can be fitted to: {why}") from None
-    write(task.output, to_toml(profile))
+    write_new(task.output, to_toml(profile))
     failures = failures_of(measured.rows)
     return Calibrated(profile=profile, output=task.output, failures=failures)
 

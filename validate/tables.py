@@ -1,7 +1,5 @@
-"""Tables that ship with the validator, and profiles in the user's own folder."""
+"""Profiles in the user's own folder."""
 
-from functools import cache
-from importlib.resources import files
 from itertools import count
 from pathlib import Path
 
@@ -14,15 +12,7 @@ from costmodels.tables import (
     read_profile,
     shipped_profiles,
 )
-from topology.base import InputError
-from validate.fit.collectives import Recipe, load_recipes
-
-
-@cache
-def recipes() -> dict[str, Recipe]:
-    """Read `data/collectives_recipes.toml`, once: how each curve is fitted."""
-    path = files("validate").joinpath("data", "collectives_recipes.toml")
-    return load_recipes(path.read_text(encoding="utf-8"))
+from topology.base import InputError, write_new
 
 
 def own_profile_name(hardware: str, product: str, gpus: int) -> str:
@@ -47,8 +37,6 @@ def install(path: str) -> Path:
     InputError
         If it is no profile, is there already, or cannot be written.
     """
-    from validate.bench.system import write_new  # noqa: PLC0415  # where files are written whole
-
     profile, folder = read_profile(path), profile_folder()
     if path in shipped_profiles():
         raise InputError(f"{path}: ships already, wanted a file")

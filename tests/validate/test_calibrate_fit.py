@@ -30,8 +30,8 @@ from validate.fit.misses import HEADERS, Place, miss_rows, misses
 from validate.fit.profile import Measured, fabric_of, fit_profile, hardware_of
 from validate.fit.rows import Row, line
 from validate.fit.runtimes import Sample, fusion_of
+from validate.fit.tables import recipes
 from validate.fit.text import to_toml
-from validate.tables import recipes
 
 H100 = find_hardware("h100-sxm")
 PAIR = H100.fabric(2)
@@ -323,7 +323,7 @@ def test_a_profile_is_written_once(tmp_path, rows):
     task = Task(output=tmp_path / "mine.toml")
     text = "".join(line(row) + "\n" for row in rows)
 
-    found = finish(task, text, json.dumps(MANIFEST), write_new)
+    found = finish(task, text, json.dumps(MANIFEST))
     again = read_profile(str(task.output))
 
     assert again.name == found.profile.name == "h100-sxm-x2-2026-11-27"
@@ -333,14 +333,8 @@ def test_a_profile_is_written_once(tmp_path, rows):
     with pytest.raises(InputError, match="exists already"):
         check_paths(task)
     with pytest.raises(InputError, match="exists already"):
-        finish(task, text, json.dumps(MANIFEST), write_new)
+        finish(task, text, json.dumps(MANIFEST))
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
-
-
-def write_new(path, text):
-    from validate.bench.system import write_new as write
-
-    write(path, text)
 
 
 @pytest.mark.parametrize("manifest", ["", "[]", "{}", '{"machine": 3}'])
@@ -348,7 +342,7 @@ def test_a_damaged_manifest_is_refused(tmp_path, manifest):
     task = Task(output=tmp_path / "mine.toml")
 
     with pytest.raises(InputError, match="manifest: got"):
-        finish(task, "", manifest, write_new)
+        finish(task, "", manifest)
 
 
 def test_measurements_from_before_are_not_mixed_in_unasked(tmp_path):

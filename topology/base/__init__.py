@@ -22,6 +22,7 @@ from topology.base.files import (
     is_text,
     place,
     text_of,
+    write_new,
     write_whole,
 )
 from topology.base.sources import Kind, Sourced, check_keys, read_choice, read_sourced
@@ -51,5 +52,5 @@ __all__ = [
     "UncalibratedError", "check_keys", "content", "counted", "decoded", "environment",
     "format_bytes", "format_interval", "format_seconds", "is_file", "is_text", "near",
     "one_line", "parse", "parse_bytes", "parse_rate", "place", "read_choice", "read_sourced",
-    "shown", "text_of", "unknown", "write_whole",
+    "shown", "text_of", "unknown", "write_new", "write_whole",
 ]  # fmt: skip

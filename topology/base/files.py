@@ -139,6 +139,26 @@ def write_whole(path: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write a file whole or not at all, and never over one that is there.
+
+    Raises
+    ------
+    InputError
+        If there is one, or it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        write_whole(draft, text)
+        os.link(draft, path)
+    except FileExistsError:
+        raise InputError(f"{path}: exists already, wanted a new name") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def environment() -> dict[str, str]:
     """Give the variables that this program runs with."""
     return dict(os.environ)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from costmodels.profiles.profile import Profile
 from planner.command.options import Parser
-from topology.base import InputError
+from topology.base import InputError, write_new
 from topology.catalogue import find_hardware
 from validate.bench import system as harness
 from validate.fit import report
@@ -28,8 +28,8 @@ from validate.fit.profile import (
     source_of,
 )
 from validate.fit.rows import Row, read_csv, read_rows, to_csv, whole
+from validate.fit.tables import recipes
 from validate.fit.text import to_toml
-from validate.tables import recipes
 
 TABLE: Final = "rows.csv"
 KEPT: Final = ("NCCL_", "TORCH_", "NVSHMEM_")  # settings that change what is measured
@@ -68,10 +68,8 @@ def _kept(task: Refit) -> Refit:
         return task
     manifest = harness.read_document(task.measurements / harness.MANIFEST)
     rows = read(file_in(task.measurements))
-    harness.write_new(task.keep / TABLE, to_csv(rows))
-    harness.write_new(
-        task.keep / harness.MANIFEST, json.dumps(without_names(manifest), indent=2) + "\n"
-    )
+    write_new(task.keep / TABLE, to_csv(rows))
+    write_new(task.keep / harness.MANIFEST, json.dumps(without_names(manifest), indent=2) + "\n")
     return replace(task, measurements=task.keep)
 
 
@@ -149,7 +147,7 @@ def place_of(manifest: dict[str, Any]) -> Place:
 
 def _refit(task: Refit) -> None:
     profile, rows = fit(task.measurements), read(file_in(task.measurements))
-    harness.write_new(task.output, to_toml(profile))
+    write_new(task.output, to_toml(profile))
     failures = report.failures_of(rows)
     made = report.Calibrated(profile=profile, output=task.output, failures=failures)
     harness.say(report.calibrated(made))

@@ -148,26 +148,6 @@ def keep_manifest(folder: Path, document: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
-def write_new(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and never over one that is there.
-
-    Raises
-    ------
-    InputError
-        If there is one, or it cannot be written.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write_whole(draft, text)
-        os.link(draft, path)
-    except FileExistsError:
-        raise InputError(f"{path}: exists already, wanted a new name") from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def read(path: Path) -> str:
     """Return what a file says.
 
