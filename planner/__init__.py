@@ -7,24 +7,41 @@
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-_HOME = {
-    "InputError": "topology.base.errors",
-    "attention": "planner.api",
-    "collective": "planner.api",
-    "estimate": "planner.api",
-    "matmul": "planner.api",
-    "read_model": "planner.models",
-    "read_topology": "topology.readers.read",
-    "recommend": "planner.api",
-    "simulate": "planner.api",
-}
+if TYPE_CHECKING:
+    from planner.api import (
+        attention,
+        collective,
+        estimate,
+        matmul,
+        read_model,
+        read_topology,
+        recommend,
+        simulate,
+    )
+    from topology.base import InputError
 
-__all__ = sorted(_HOME)  # noqa: PLE0605  # names are looked up when first used
+__all__ = [
+    "InputError",
+    "attention",
+    "collective",
+    "estimate",
+    "matmul",
+    "read_model",
+    "read_topology",
+    "recommend",
+    "simulate",
+]
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that commands start fast."""
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'planner' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module("planner.api"), name)

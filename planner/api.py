@@ -3,37 +3,105 @@
 Every result has ``to_dict()``, equal to what the command prints with ``--format json``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.tables import runtimes
+from planner import models
 from planner.collectives import MOST_GPUS, MOST_NODES
 from planner.engines.scenario import machine_of, resolve
 from planner.engines.tables import engine_name, engines, find_engine
+from planner.models.architecture import Model
 from planner.recommendation import Recommendation, estimate_plan, recommend_plans
 from planner.request.plan import Plan
-from planner.request.request import EXECUTOR, LARGEST, Request, whole_number
+from planner.request.request import (
+    EXECUTOR,
+    LARGEST,
+    Objective,
+    Request,
+    TowerHabit,
+    whole_number,
+)
 from planner.search.estimate import PlanEstimate
 from planner.strategies import parse_plan
-from topology.base import InputError, shown
-from topology.catalogue import Fabric, find_hardware
+from topology.base import InputError, shown, unknown
+from topology.catalogue import Fabric, Precision, find_hardware
 
 if TYPE_CHECKING:
     from planner.simulation.simulation import Simulation
+    from topology.machine.graph import Machine
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Number = float | NDArray[np.float64]
 
 _COUNTS: Final = frozenset(LARGEST) - {"top"}
 MOST: Final = 2**53
 
 
+class Options(TypedDict, total=False):
+    """What may be asked for beside a model, GPUs and a plan: the fields of `Request`."""
+
+    hardware: str | Path
+    nodes: int
+    height: int | None
+    width: int | None
+    frames: int | None
+    steps: int | None
+    batch: int
+    input_tokens: int | None
+    output_tokens: int | None
+    text_tokens: int | None
+    precision: Precision
+    runtime: str | None
+    engine: str | None
+    objective: Objective
+    at_most_gpus: bool
+    offload: bool
+    text_tower: TowerHabit | None
+    algorithm: str
+    attention: str
+    kv_repeat: bool
+    wide_collectives: bool
+    scattered_inputs: bool
+    profile: str | Path
+    topology: "str | Path | Machine"
+    detect: bool
+    pcie_generation: int | None
+
+
+def _public(function: Callable[P, R]) -> Callable[P, R]:
+    """Write the keywords of a function out in its signature, and refuse others with the nearest."""
+    written = signature(function)
+    parameters = [p for p in written.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    if len(parameters) < len(written.parameters):  # it takes `Options`
+        usual = Request.__dataclass_fields__
+        parameters += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=usual[name].default, annotation=kind)
+            for name, kind in Options.__annotations__.items()
+        ]
+    names = sorted(parameter.name for parameter in parameters)
+
+    @wraps(function)
+    def checked(*given: P.args, **named: P.kwargs) -> R:
+        for name in named:
+            if name not in names:
+                raise unknown("argument", name, names)
+        return function(*given, **named)
+
+    checked.__signature__ = written.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return checked
+
+
 def request_of(
-    model: str, gpus: int | None, asked: dict[str, object], plan: object = None
+    model: str | Path | Model, gpus: int | None, asked: Mapping[str, object], plan: object = None
 ) -> Request:
     """Build a request from keywords; numbers may be any kind that is whole.
 
@@ -44,23 +112,23 @@ def request_of(
     InputError
         If a keyword is unknown or a value cannot be right.
     """
-    known = set(Request.__dataclass_fields__)
     for name in asked:
-        if name not in known:
-            raise InputError(
-                f"unknown argument {name!r}: expected one of {', '.join(sorted(known))}"
-            )
-    asked = _by_engine(asked)
-    topology = asked.get("topology")
-    if (isinstance(topology, str) and topology) or asked.get("detect") is True:
-        asked = {"hardware": "", **asked}  # the machine knows its GPUs
-    if isinstance(asked.get("hardware"), Path):
-        asked = {**asked, "hardware": str(asked["hardware"])}
+        if name not in Request.__dataclass_fields__:
+            raise unknown("argument", name, sorted(Request.__dataclass_fields__))
+    given = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in _by_engine(asked).items()
+    }
+    topology = given.get("topology", "")
+    if not isinstance(topology, str) or topology or given.get("detect") is True:
+        given = {"hardware": "", **given}  # the machine knows its GPUs
     fields = {
         name: whole_number(name, value) if name in _COUNTS and value is not None else value
-        for name, value in {**asked, "gpus": 1 if gpus is None else gpus}.items()
+        for name, value in {**given, "gpus": 1 if gpus is None else gpus}.items()
     }
-    if not isinstance(model, str):
+    if isinstance(model, Path):
+        model = str(model)
+    if not isinstance(model, str | Model):
         raise InputError(f"model: got {shown(model)}, wanted a name or the path of a config.json")
     request = Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
     return request if gpus is not None else replace(request, gpus=_all(request, plan))
@@ -78,7 +146,7 @@ def _all(request: Request, plan: object) -> int:
     return 1
 
 
-def _by_engine(asked: dict[str, object]) -> dict[str, object]:
+def _by_engine(asked: Mapping[str, object]) -> dict[str, object]:
     """Give a request the engine's runtime where it names none, or names the engine as one."""
     name, runtime = asked.get("engine"), asked.get("runtime")
     own = _engine_of(runtime)
@@ -105,17 +173,22 @@ def _engine_of(runtime: object) -> str:
     return known.name if known else ""
 
 
+@_public
 def estimate(
-    model: str, gpus: int | None = None, plan: str | None = None, **asked: object
+    model: str | Path | Model,
+    gpus: int | None = None,
+    plan: str | Plan | None = None,
+    **options: Unpack[Options],
 ) -> PlanEstimate:
     """Estimate one plan in full.
 
     Parameters
     ----------
-    model : a catalogue name, or the path of a config.json or a diffusers folder.
+    model : a catalogue name, the path of a config.json or a diffusers folder, or what `read_model`
+        gave.
     gpus : where left out all of a machine, those of the plan, or one.
     plan : such as ``cfg2.ulysses4``; may be left out on one GPU.
-    **asked : ``hardware``, ``height``, ``width``, ``frames``, ``steps``, ``batch``, ``runtime``,
+    **options : ``hardware``, ``height``, ``width``, ``frames``, ``steps``, ``batch``, ``runtime``,
         ``precision``, ``nodes``, ``input_tokens``, ``output_tokens`` ... as in `Request`.
 
     Raises
@@ -123,18 +196,19 @@ def estimate(
     InputError
         If a name or a number cannot be right, or the plan cannot run (`IllegalPlanError`).
     """
-    scenario = resolve(request_of(model, gpus, asked, plan))
+    scenario = resolve(request_of(model, gpus, options, plan))
     return estimate_plan(scenario, plan)
 
 
+@_public
 def simulate(
-    model: str,
+    model: str | Path | Model,
     gpus: int | None = None,
-    plan: str | None = None,
+    plan: str | Plan | None = None,
     *,
     even: bool = False,
     slow: Mapping[int, float] | None = None,
-    **asked: object,
+    **options: Unpack[Options],
 ) -> "Simulation":
     """Run one plan as events on every rank; other arguments as for `estimate`.
 
@@ -149,10 +223,13 @@ def simulate(
     """
     from planner.simulation.simulation import simulate as run  # noqa: PLC0415  # few ask for it
 
-    return run(resolve(request_of(model, gpus, asked, plan)), plan, even=even, slow=slow)
+    return run(resolve(request_of(model, gpus, options, plan)), plan, even=even, slow=slow)
 
 
-def recommend(model: str, gpus: int | None = None, **asked: object) -> Recommendation:
+@_public
+def recommend(
+    model: str | Path | Model, gpus: int | None = None, **options: Unpack[Options]
+) -> Recommendation:
     """Rank all plans; arguments as for `estimate`.
 
     Raises
@@ -160,9 +237,10 @@ def recommend(model: str, gpus: int | None = None, **asked: object) -> Recommend
     InputError
         If a name or a number cannot be right.
     """
-    return recommend_plans(resolve(request_of(model, gpus, asked)))
+    return recommend_plans(resolve(request_of(model, gpus, options)))
 
 
+@_public
 def collective(  # noqa: PLR0913  # the contract's signature
     op: str,
     message_bytes: Number,
@@ -172,8 +250,8 @@ def collective(  # noqa: PLR0913  # the contract's signature
     *,
     algorithm: str = "auto",
     launch: str = "graph",
-    profile: str = "",
-    topology: str = "",
+    profile: str | Path = "",
+    topology: "str | Path | Machine" = "",
 ) -> Number:
     """Return the seconds of a collective, for a number or an array of message sizes.
 
@@ -184,7 +262,8 @@ def collective(  # noqa: PLR0913  # the contract's signature
     message_bytes : what nccl-tests prints as size: the larger buffer of one rank.
     hardware : a catalogue name or a file of hardware, ``h100-sxm`` where left out; with a
         `topology` the kind of GPU that it does not name.
-    topology : path or text of the machine; the best joined of its GPUs are taken.
+    topology : path or text of the machine, or what `read_topology` gave; the best joined of its
+        GPUs are taken.
     algorithm : ``auto`` is NCCL's choice, ``engine`` the best of NCCL and serving engines'
         kernels; or one by name.
     launch : ``graph``, or ``stream`` for a call issued by the host.
@@ -199,12 +278,14 @@ def collective(  # noqa: PLR0913  # the contract's signature
     from costmodels.tables import profile_for  # noqa: PLC0415
 
     ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
-    _check_names(op=op, algorithm=algorithm, launch=launch, profile=profile, topology=topology)
+    _check_names(op=op, algorithm=algorithm, launch=launch, profile=profile)
+    if isinstance(topology, str) or not hasattr(topology, "gpus"):
+        _check_names(topology=topology)
     if hardware is not None:
         _check_names(hardware=hardware)
     sizes = _checked("message_bytes", message_bytes, least=0)
     fabric, name = _links(ranks, hosts if hosts > 1 else 0, hardware, topology)
-    known = profile_for(name, profile)
+    known = profile_for(name, str(profile))
     curves = None if known is None else known.curves
     if isinstance(sizes, float):
         return collective_time(
@@ -215,19 +296,62 @@ def collective(  # noqa: PLR0913  # the contract's signature
     )
 
 
-def _links(gpus: int, nodes: int, hardware: str | Path | None, topology: str) -> tuple[Fabric, str]:
+def _links(
+    gpus: int, nodes: int, hardware: str | Path | None, topology: "str | Path | Machine"
+) -> tuple[Fabric, str]:
     if not topology:
         found = find_hardware(hardware or "h100-sxm")
         return found.fabric(gpus, nodes), found.name
     from planner.request.subset import read_machine  # noqa: PLC0415  # only machines need it
 
     whole = read_machine(
-        topology, detect=False, hardware=str(hardware or ""), pcie_generation=None, nodes=nodes
+        str(topology) if isinstance(topology, Path) else topology,
+        detect=False,
+        hardware=str(hardware or ""),
+        pcie_generation=None,
+        nodes=nodes,
     )
     part = whole.on(gpus, nodes)
     return part.fabric(), part.machine.hardware or ""
 
 
+@_public
+def read_model(path_or_name: str | Path | Model) -> Model:
+    """Read a model by its catalogue name, from a file or folder, or from JSON text.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, or what is there cannot be a model.
+    """
+    return models.read_model(path_or_name)
+
+
+@_public
+def read_topology(
+    source: str | Path,
+    *,
+    hardware: str | Path | None = None,
+    pcie_generation: int | None = None,
+) -> "Machine":
+    """Read a machine from a text, such as of ``nvidia-smi topo -m``, or the file of that name.
+
+    Parameters
+    ----------
+    hardware : kind of the GPUs, its catalogue name or its file, where the text does not name it.
+    pcie_generation : of the server, where the text does not say.
+
+    Raises
+    ------
+    InputError
+        If nothing of a machine is there, it contradicts itself, or a name is unknown.
+    """
+    from topology.readers.read import read_topology as read  # noqa: PLC0415  # slow to load
+
+    return read(source, hardware=hardware, pcie_generation=pcie_generation)
+
+
+@_public
 def matmul(
     m: Number,
     n: Number,
@@ -235,7 +359,7 @@ def matmul(
     hardware: str | Path = "h100-sxm",
     precision: str = "bf16",
     *,
-    profile: str = "",
+    profile: str | Path = "",
 ) -> Number:
     """Return the seconds of ``[m, k] x [k, n]`` on one GPU, for numbers or arrays.
 
@@ -254,7 +378,7 @@ def matmul(
     _check_names(hardware=hardware, precision=precision, profile=profile)
     _check_precision(hardware, precision)
     sizes = _sizes(m=m, n=n, k=k)
-    known = profile_for(find_hardware(hardware).name, profile)
+    known = profile_for(find_hardware(hardware).name, str(profile))
     return cast(
         Number,
         matmul_time(
@@ -268,6 +392,7 @@ def matmul(
     )
 
 
+@_public
 def attention(  # noqa: PLR0913  # the contract's signature
     heads: Number,
     queries: Number,
@@ -280,7 +405,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
     causal: bool = False,
     precision: str = "bf16",
     kernel: str = "engine",
-    profile: str = "",
+    profile: str | Path = "",
 ) -> Number:
     """Return the seconds of one attention on one GPU, for numbers or arrays.
 
@@ -311,7 +436,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
         raise InputError(
             f"kv_heads: got {shown(kv_heads)}, wanted a divisor of heads {shown(heads)}"
         )
-    known = profile_for(find_hardware(hardware).name, profile)
+    known = profile_for(find_hardware(hardware).name, str(profile))
     return cast(
         Number,
         attention_time(
@@ -339,7 +464,9 @@ def _counted(name: str, value: object, most: int) -> int:
 
 def _check_names(**names: object) -> None:
     for what, text in names.items():
-        if not (isinstance(text, str) or (what == "hardware" and isinstance(text, Path))):
+        if not (
+            isinstance(text, str) or (what in ("hardware", "profile") and isinstance(text, Path))
+        ):
             raise InputError(f"{what}: got {shown(text)}, wanted a name")
 
 

@@ -1,7 +1,7 @@
 """From a request to an answer: ranking, refusals, the plan to run, launch lines, advice."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.tables import profile_for
@@ -51,7 +51,7 @@ class Recommendation:
         """Return what ``--format json`` prints."""
         refused = [refusal.to_dict() for refusal in self.refusals]
         return {
-            "request": asdict(self.request),
+            "request": self.request.to_dict(),
             "plans": [plan.to_dict() for plan in self.plans],
             "recommended": None if self.lead is None else str(self.lead.plan),
             "rejected": [plan.to_dict() for plan in self.rejected],
@@ -120,7 +120,7 @@ def shortened(answer: Recommendation, count: int) -> Recommendation:
     return replace(answer, plans=answer.plans[:count])
 
 
-def estimate_plan(scenario: Scenario, text: str | None) -> PlanEstimate:
+def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     """Estimate the one plan that was asked for.
 
     Raises

@@ -1,12 +1,18 @@
 """What `import planner` offers is what users were promised, and every module loads."""
 
+import dataclasses
 import importlib
+import importlib.resources
+import importlib.util
 import inspect
 import pkgutil
+import re
 
 import pytest
 
 import planner
+from planner.api import Options
+from planner.request.request import Request
 
 PROMISED = {
     "InputError",
@@ -34,6 +40,64 @@ def test_the_promised_names_are_there():
     assert set(planner.__all__) >= PROMISED
     assert all(callable(getattr(planner, name)) for name in planner.__all__)
     assert issubclass(planner.InputError, ValueError)
+
+
+def test_the_module_shows_its_public_names():
+    assert dir(planner) == sorted(planner.__all__)
+
+
+FUNCTIONS = sorted(set(planner.__all__) - {"InputError"})
+LATER = ("capacity", "experts", "serve", "sweep")
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *LATER])
+def test_no_module_takes_the_name_of_a_public_function(name):
+    """Importing the module would put it in the place of the function."""
+    assert importlib.util.find_spec(f"planner.{name}") is None
+
+
+@pytest.mark.parametrize("name", ["estimate", "recommend", "simulate"])
+def test_keywords_of_a_request_are_written_out(name):
+    parameters = inspect.signature(getattr(planner, name)).parameters
+    fields = {field.name: field for field in dataclasses.fields(Request)}
+
+    assert set(parameters) >= set(fields)
+    for key in set(fields) - {"model", "gpus"}:
+        assert parameters[key].default == fields[key].default
+        assert parameters[key].annotation is not inspect.Parameter.empty
+    assert set(Options.__annotations__) == set(fields) - {"model", "gpus"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_misspelled_keyword_is_answered_with_the_nearest(name):
+    function = getattr(planner, name)
+    keyword = [*inspect.signature(function).parameters][-1]
+    misspelled = f"{keyword[:-1]}_"
+
+    with pytest.raises(planner.InputError, match=f"'{misspelled}': did you mean .*{keyword}"):
+        function(**{misspelled: 1})
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_types_are_for_users_too(package):
+    assert importlib.resources.files(package).joinpath("py.typed").is_file()
+
+
+def test_a_misspelled_keyword_is_an_error_of_types(tmp_path):
+    mypy = pytest.importorskip("mypy.api")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import planner\n"
+        "plan = planner.estimate(planner.read_model('flux'), gpus=2, plan='tp2', height=512)\n"
+        "seconds: float = plan.latency_s\n"
+        "planner.recommend('flux', gpus=2, hardwear='b200')\n"
+        "planner.matmul(8, 8, 8, precison='bf16')\n"
+    )
+    cache = str(tmp_path / "cache")
+    out, _, _ = mypy.run(["--follow-imports=silent", "--cache-dir", cache, str(script)])
+    errors = [line for line in out.splitlines() if "error" in line and "script.py" in line]
+
+    assert [re.search(r":(\d+):", line)[1] for line in errors] == ["4", "5"], out
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -40,8 +40,9 @@ def settings_of(scenario: Scenario, gpus: int) -> Settings:
     request, model, workload = scenario.request, scenario.model, scenario.workload
     language = model.kind == "decoder"
     video = int(workload.frames) > 1 or model.defaults.frames > 1
+    called = request.model_name if known_as(request.model_name) else request.model_path
     return Settings(
-        folder="" if known_as(request.model) else folder_of(request.model, pipeline=not language),
+        folder="" if known_as(called) else folder_of(called, pipeline=not language),
         sizes=_lengths(request, workload) if language else _sizes(request, video=video),
         video=video,
         precision=request.precision,

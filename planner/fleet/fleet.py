@@ -42,7 +42,7 @@ class Demand:
         sizes = ("height", "width", "frames", "steps", "input_tokens", "output_tokens", "batch")
         return {
             "name": self.name,
-            "model": asked.model,
+            "model": asked.model_name,
             "rate_per_s": self.rate_per_s,
             "slo_s": self.slo_s,
             "share": self.share,

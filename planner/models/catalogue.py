@@ -45,14 +45,14 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(set(files) - set(_TABLES)))
 
 
-def read_model(path_or_name: str | os.PathLike[str]) -> Model:
+def read_model(path_or_name: str | os.PathLike[str] | Model) -> Model:
     """Read a model by its catalogue name, from a file or folder, or from JSON text.
 
     Parameters
     ----------
     path_or_name : a catalogue name, or the repository of its weights, in any case; the path of a
         config.json, of a folder with one, or of a diffusers pipeline folder with a
-        model_index.json; or text that starts with ``{``.
+        model_index.json; text that starts with ``{``; or a model, which is returned as it is.
 
     Raises
     ------
@@ -65,6 +65,8 @@ def read_model(path_or_name: str | os.PathLike[str]) -> Model:
     >>> model.name, model.layers, model.main.hidden
     ('flux.1-dev', 57, 3072)
     """
+    if isinstance(path_or_name, Model):
+        return path_or_name
     if not isinstance(path_or_name, str | os.PathLike):
         raise InputError(f"model: got {shown(path_or_name)}, wanted a name or a path")
     text = os.fsdecode(path_or_name)

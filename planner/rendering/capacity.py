@@ -38,7 +38,7 @@ def headlines(found: Capacity) -> Iterator[str]:
 
 def asked(demand: Demand) -> str:
     """Say what is asked for."""
-    name, model = demand.name, demand.request.model
+    name, model = demand.name, demand.request.model_name
     rate = _rate(demand.rate_per_s, unit_of(demand.rate_per_s), digits=6)
     within = f"{percentage(demand.share)} within {format_seconds(demand.slo_s)}"
     return f"{name if name == model else f'{name}: {model}'}, {rate}, {within}"

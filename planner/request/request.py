@@ -1,11 +1,15 @@
 """What a user asks: a model, GPUs, a size, and how it is run. Checked here, once."""
 
 import math
-from dataclasses import dataclass
-from typing import Final, Literal, cast, get_args
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from topology.base import InputError, shown, unknown
 from topology.catalogue import Precision
+
+if TYPE_CHECKING:
+    from planner.models.architecture import Model
+    from topology.machine.graph import Machine
 
 Objective = Literal["latency", "throughput", "memory", "cost"]
 TowerHabit = Literal["once", "every_step"]
@@ -27,7 +31,7 @@ LARGEST: Final = {
 
 
 _NAMES: Final = (
-    "model", "hardware", "runtime", "engine", "algorithm", "attention", "profile", "topology",
+    "hardware", "runtime", "engine", "algorithm", "attention", "profile",
 )  # fmt: skip
 _FLAGS: Final = (
     "at_most_gpus", "offload", "kv_repeat", "wide_collectives", "scattered_inputs", "detect",
@@ -52,12 +56,13 @@ class Request:
     runtime's. text_tower : run a tower that ignores the step once or every step;
     the engine's habit where left out. nodes : hosts that the GPUs are spread over; 0 for as few
     as hold them. profile : path of a calibration profile, empty for the newest that ships for the
-    hardware, ``none`` for the tables alone. topology : path or text of the machine to run on,
-    `detect` for the one at hand; `hardware` then names the kind of its GPUs where the text does
-    not, and is empty otherwise. pcie_generation : of a machine whose text does not say.
+    hardware, ``none`` for the tables alone. topology : path or text of the machine to run on, or
+    what was read of one, `detect` for the one at hand; `hardware` then names the kind of its GPUs
+    where the text does not, and is empty otherwise. pcie_generation : of a machine whose text does
+    not say.
     """
 
-    model: str
+    model: "str | Model"
     gpus: int = 1
     hardware: str = "h100-sxm"
     nodes: int = 0
@@ -82,7 +87,7 @@ class Request:
     wide_collectives: bool = False
     scattered_inputs: bool = False
     profile: str = ""
-    topology: str = ""
+    topology: "str | Machine" = ""
     detect: bool = False
     pcie_generation: int | None = None
 
@@ -91,8 +96,27 @@ class Request:
         """Whether the request names a machine instead of catalogue hardware alone."""
         return bool(self.topology) or self.detect
 
+    @property
+    def model_name(self) -> str:
+        """Name of the model, or what it was asked for by."""
+        return self.model if isinstance(self.model, str) else self.model.name
+
+    @property
+    def model_path(self) -> str:
+        """Where the model was read from, or its name."""
+        return self.model if isinstance(self.model, str) else self.model.source
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields; a model and a machine that were read by their names."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not isinstance(self.topology, str):
+            given["topology"] = self.topology.name
+        return {**given, "model": self.model_name}
+
     def __post_init__(self) -> None:
         """Refuse numbers and names that cannot be right."""
+        _check_own("model", self.model, "layers")
+        _check_own("topology", self.topology, "gpus")
         for name in _NAMES:
             _check_name(name, getattr(self, name))
         for name in _FLAGS:
@@ -132,6 +156,12 @@ def _check_choice(what: str, name: object, known: tuple[str, ...]) -> None:
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise InputError(f"{what}: got {shown(name)}, wanted a name")
+
+
+def _check_own(what: str, given: object, part: str) -> None:
+    """Raise unless something is called by its name or is an object that has been read."""
+    if not hasattr(given, part):
+        _check_name(what, given)
 
 
 def _check_flag(what: str, value: object) -> None:

@@ -176,13 +176,19 @@ def profile_on(machine: Machine, hardware: str, asked: str) -> Profile | None:
 
 
 def read_machine(
-    source: str, *, detect: bool, hardware: str, pcie_generation: int | None, nodes: int
+    source: str | Machine,
+    *,
+    detect: bool,
+    hardware: str,
+    pcie_generation: int | None,
+    nodes: int,
 ) -> Subset:
     """Read the machine of a request, or look at the one this runs on.
 
     Parameters
     ----------
-    source : path or text of a topology. hardware : kind of its GPUs where the text does not say.
+    source : path or text of a topology, or a machine that was read. hardware : kind of its GPUs
+        where the text does not say.
     nodes : copies of it, where it is one host; 0 for as many as it has.
 
     Raises
@@ -203,7 +209,16 @@ def read_machine(
     return Subset(survey=survey_of(machine), hosts=machine.copies, local=everything)
 
 
-def _read(source: str, *, detect: bool, hardware: str, pcie_generation: int | None) -> Machine:
+def _read(
+    source: str | Machine, *, detect: bool, hardware: str, pcie_generation: int | None
+) -> Machine:
+    if isinstance(source, Machine):
+        if hardware or pcie_generation is not None:
+            raise InputError(
+                "topology: got a machine that was read, wanted its hardware and pcie_generation "
+                "given to read_topology"
+            )
+        return source
     if source.lower() in all_hardware():
         raise InputError(f"topology: got the name {source}, wanted a file, or --hardware {source}")
     kind = find_hardware(hardware) if hardware else None

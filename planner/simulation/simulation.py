@@ -123,7 +123,7 @@ class Simulation:
 
 def simulate(
     scenario: Scenario,
-    plan: str | None,
+    plan: str | Plan | None,
     *,
     even: bool = False,
     slow: Mapping[int, float] | None = None,
