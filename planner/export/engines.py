@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Final
 
 from planner.engines.launch import Launch, launches
@@ -60,7 +60,7 @@ def engine_folder(scenario: Scenario, found: PlanEstimate, backend: str) -> dict
         "hardware": found.hardware,
         "precision": found.precision,
         "sizes": {name: size for name, size in asked.sizes.items() if name != "batch"},
-        "request": asdict(scenario.request),
+        "request": scenario.request.to_dict(),
         "devices": _devices(found, asked.hosts),
         "launch": launch.line,
         "expected": found.to_dict(),

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Final, cast
 
 import numpy as np
@@ -145,7 +145,7 @@ def plan_document(
         "gpus": plan.gpus,
         "hardware": estimate.hardware,
         "precision": estimate.precision,
-        "request": asdict(scenario.request),
+        "request": scenario.request.to_dict(),
         "devices": [device for _, device in devices],
         "engines": [_engine(network, order) for network in networks],
         **order,

@@ -2,10 +2,11 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import CLUSTER, run
+from commands import CLUSTER, LLAMA, run
 from generators import nonsense, tried
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -360,3 +361,40 @@ def test_a_machine_takes_the_kind_of_its_gpus_by_name():
     for kind, said in (("rtx-490", "did you mean rtx-4090"), (4090, "hardware: got 4090")):
         with pytest.raises(planner.InputError, match=said):
             planner.read_topology(text, hardware=kind)
+
+
+def test_a_model_that_was_read_is_taken_as_its_name_or_file_is(tmp_path):
+    path = tmp_path / "mine" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(LLAMA))
+
+    for source in ("flux", path):
+        model = planner.read_model(source)
+        by_name = planner.recommend(source, gpus=2).to_dict()
+        by_model = planner.recommend(model, gpus=2).to_dict()
+        assert by_model.pop("request") == {**by_name.pop("request"), "model": model.name}
+        assert {**by_model, "launch": ()} == {**by_name, "launch": ()}
+        assert len(by_model["launch"]) == len(by_name["launch"])
+
+
+def test_a_machine_that_was_read_is_taken_as_its_text_is():
+    text = "GPU0 GPU1\nGPU0 X PHB\nGPU1 PHB X\n"
+    machine = planner.read_topology(text, hardware="rtx-4090")
+    by_text = planner.estimate("sd3.5-medium", plan="cfg2", topology=text, hardware="rtx-4090")
+
+    assert planner.estimate("sd3.5-medium", plan="cfg2", topology=machine) == by_text
+    assert planner.collective("all_reduce", 2**20, gpus=2, topology=machine) == planner.collective(
+        "all_reduce", 2**20, gpus=2, topology=text, hardware="rtx-4090"
+    )
+    with pytest.raises(planner.InputError, match="wanted its hardware"):
+        planner.estimate("sd3.5-medium", plan="cfg2", topology=machine, hardware="l4")
+
+
+def test_paths_are_taken_as_text_is(tmp_path):
+    cluster = Path(CLUSTER)
+
+    assert planner.recommend("sd3.5-medium", gpus=2, topology=cluster).request.topology == CLUSTER
+    with pytest.raises(planner.InputError, match="nowhere"):
+        planner.matmul(8, 8, 8, profile=tmp_path / "nowhere.toml")
+    with pytest.raises(planner.InputError, match="nowhere"):
+        planner.estimate(tmp_path / "nowhere.json")
