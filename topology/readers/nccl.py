@@ -22,129 +22,7 @@ from topology.readers.assemble import Choices
 from topology.readers.reading import MOST_DEVICES, MOST_GPUS
 from topology.readers.xml import Element
 
-
-@dataclass(frozen=True, slots=True)
-class NvLinks:
-    """The NVLinks and coherent links that the file lists below its GPUs."""
-
-    builder: Builder
-    gpus: Mapping[str, Gpu]
-    parents: Mapping[str, str]
-    elements: Mapping[str, Element]
-    kind: Hardware | None
-
-    def usual(self) -> tuple[list[Node], list[Edge]]:
-        """Give the NVLinks a known kind comes with, where the file leaves them to NCCL."""
-        silent = all(element.find("gpu") is None for element in self.elements.values())
-        few = self.kind is None or not 1 < len(self.gpus) <= self.kind.gpus
-        if self.kind is None or few or not silent:
-            return [], []
-        if self.kind.link != "nvswitch" and len(self.gpus) < self.kind.gpus:
-            return [], []
-        nodes, edges = usual_nvlinks(self.kind, self.builder)
-        known = {*self.gpus, *(node.name for node in nodes)}
-        return nodes, [edge for edge in edges if {edge.a, edge.b} <= known]
-
-    def assumed(self) -> Iterator[str]:
-        """Say that NVLinks were filled in."""
-        if self.kind is not None and self.usual()[1]:
-            yield f"NVLink as in a usual {self.kind.name} server"
-
-    def marked(self, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
-        """Mark the pairs whose NVLinks were filled in as not read."""
-        if not self.usual()[1]:
-            return pairs
-        return tuple(replace(pair, read=pair.kind not in ("NVLINK", "NVSWITCH")) for pair in pairs)
-
-    def switches(self) -> list[Node]:
-        """Let one part stand for all NVSwitches."""
-        nodes, _ = self.usual()
-        if nodes:
-            return nodes
-        found = any(self.to_switch(name) for name in self.gpus)
-        return [Node(name="NVSwitch", kind="nvswitch")] if found else []
-
-    def to_switch(self, name: str) -> int:
-        """Count a GPU's links to switches: in all, or per peer where peers stand for switches."""
-        buses = {gpu.bus for gpu in self.gpus.values()}
-        rows = [
-            row for row in self.rows(name) if row.attributes.get("tclass", "").startswith("0x0680")
-        ]
-        counts = [number(row, "count", 1) for row in rows]
-        peers = [row.attributes.get("target", "") in buses for row in rows]
-        return max(counts) if counts and all(peers) else sum(counts)
-
-    def rows(self, name: str) -> tuple[Element, ...]:
-        inner = self.elements[name].find("gpu")
-        return inner.all("nvlink") if inner is not None else ()
-
-    def direct(self) -> Iterator[tuple[str, str, int]]:
-        """Yield the links from GPU to GPU, each pair once."""
-        names = {gpu.bus: name for name, gpu in self.gpus.items()}
-        seen: set[frozenset[str]] = set()
-        for name in self.gpus:
-            for row in self.rows(name):
-                peer = names.get(row.attributes.get("target", ""))
-                pair = frozenset((name, peer or name))
-                switch = row.attributes.get("tclass", "").startswith("0x0680")
-                if len(pair) == 2 and pair not in seen and not switch and peer:
-                    seen.add(pair)
-                    yield name, peer, number(row, "count", 1)
-
-    def edges(self) -> Iterator[Edge]:
-        """Yield the NVLinks of the file, or the usual ones."""
-        yield from self.usual()[1]
-        for name in self.gpus:
-            count = self.to_switch(name)
-            if count:
-                yield self.builder.nvlink(name, "NVSwitch", count, self.rate(name))
-        for a, b, count in self.direct():
-            yield self.builder.nvlink(a, b, count, self.rate(a))
-
-    def rate(self, name: str) -> Sourced:
-        return link_rates().nvlink_rate(nvlink_generation(self.gpus[name].capability))
-
-    def coherent(self) -> Iterator[Edge]:
-        """Yield C2C links: `count` of `bw` MB/s each."""
-        for name, element in self.elements.items():
-            inner = element.find("gpu")
-            row = inner.find("c2c") if inner is not None else None
-            cpu = self.parents[name] if self.parents[name].startswith("CPU") else ""
-            if row is not None and cpu:
-                value = number(row, "bw", 0) * number(row, "count", 1) * 10**6
-                if value > 0:
-                    rate = Sourced(
-                        value=float(value), kind="datasheet", source="topology file: c2c"
-                    )
-                    yield self.builder.c2c(name, cpu, rate)
-
-    def loops(self) -> Iterator[str]:
-        """Say which links lead back to the GPU they leave, or nowhere."""
-        for name, gpu in self.gpus.items():
-            if any(row.attributes.get("target") == gpu.bus for row in self.rows(name)):
-                yield f"{name}: its NVLinks lead back to itself in the file: left out"
-
-
-def number(element: Element, key: str, default: int) -> int:
-    """Read a whole number of an element; `default` where it is absent or negative.
-
-    Raises
-    ------
-    TopologyError
-        If it is no number, naming the line.
-    """
-    text = element.attributes.get(key, "")
-    if not text:
-        return default
-    try:
-        value = int(text[:12], 0)
-    except ValueError:
-        raise TopologyError(
-            f"XML line {element.line}: {key}={text[:20]!r}: expected a whole number"
-        ) from None
-    return value if value >= 0 and len(text) <= 12 else default
-
-
+_SWITCH: Final = "NVSwitch"  # one part stands for all of them
 _SPEED: Final = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*GT/s.*")
 _BY_SPEED: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _VIRTUAL: Final = re.compile(r"(?:veth|br-|docker|cali|tunl|virbr|lo$|cni|flannel|vxlan).*")
@@ -158,6 +36,16 @@ class _Device:
     parent: str
     host: int
     numa: int | None
+
+    @property
+    def gpu(self) -> Element | None:
+        """Give what NCCL says of the GPU; None where it left that open."""
+        return self.element.find("gpu")
+
+    @property
+    def nvlinks(self) -> tuple[Element, ...]:
+        """List the NVLinks of a GPU: rows of a target and a number of links."""
+        return self.gpu.all("nvlink") if self.gpu is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +70,7 @@ def read_system(root: Element, choices: Choices) -> Machine:
     found = _Found()
     hashes: dict[str, int] = {}
     for cpu in root.all("cpu"):
-        host = hashes.setdefault(cpu.attributes.get("host_hash", ""), len(hashes))
+        host = hashes.setdefault(cpu.get("host_hash"), len(hashes))
         _cpu(found, cpu, host)
     notes = tuple(_place_gpus(found, choices.hardware))
     if len(found.gpus) > MOST_GPUS or len(found.gpus) + len(found.nics) > MOST_DEVICES:
@@ -192,25 +80,89 @@ def read_system(root: Element, choices: Choices) -> Machine:
     gpus = {name: _gpu(name, device, choices) for name, device in gpu_names.items()}
     kind = next((_kind(device, choices) for device in found.gpus), None)
     builder = Builder(generation=_generation(found, choices))
-    links = NvLinks(
-        builder,
-        gpus,
-        {name: device.parent for name, device in gpu_names.items()},
-        {name: device.element for name, device in gpu_names.items()},
-        kind,
-    )
+    usual = _usual_nvlinks(gpu_names, kind, builder)
+    nvlinks = usual or _nvlinks(gpu_names, gpus, builder)
+    switched = any(link.b == _SWITCH for link in nvlinks)
+    filled = [f"NVLink as in a usual {kind.name} server"] if kind and usual else []
     machine = Machine(
         name=choices.name,
         source="NCCL topology",
         gpus=tuple(gpus.values()),
         nics=tuple(_nic(name, rows[0], kind) for name, rows in nic_names.items()),
-        nodes=(*found.nodes, *links.switches()),
-        edges=(*_pcie(builder, found, gpu_names, nic_names), *links.edges(), *links.coherent()),
+        nodes=(*found.nodes, *([Node(name=_SWITCH, kind="nvswitch")] if switched else [])),
+        edges=(
+            *_pcie(builder, found, gpu_names, nic_names),
+            *nvlinks,
+            *_coherent(gpu_names, builder),
+        ),
         cluster=cluster_of(kind) if kind else None,
-        assumptions=(*notes, *_assumed(found, gpus, builder, choices), *links.assumed()),
-        warnings=(*_narrow(found), *links.loops(), *_unnamed(found)),
+        assumptions=(*notes, *_assumed(found, gpus, builder, choices), *filled),
+        warnings=(*_narrow(found), *_loops(gpu_names), *_unnamed(found)),
     )
-    return replace(machine, pairs=links.marked(graph_pairs(machine)))
+    pairs = graph_pairs(machine)
+    if usual:  # those of NVLink were filled in
+        pairs = tuple(replace(pair, read=not pair.is_nvlink) for pair in pairs)
+    return replace(machine, pairs=pairs)
+
+
+def _usual_nvlinks(
+    devices: Mapping[str, _Device], kind: Hardware | None, builder: Builder
+) -> list[Edge]:
+    """Give the NVLinks a known kind comes with, where the file leaves them to NCCL."""
+    silent = all(device.gpu is None for device in devices.values())
+    if kind is None or not silent or not 1 < len(devices) <= kind.gpus:
+        return []
+    if kind.link != "nvswitch" and len(devices) < kind.gpus:
+        return []
+    switches, edges = usual_nvlinks(kind, builder)
+    parts = {*devices, *(switch.name for switch in switches)}
+    return [edge for edge in edges if {edge.a, edge.b} <= parts]
+
+
+def _nvlinks(
+    devices: Mapping[str, _Device], gpus: Mapping[str, Gpu], builder: Builder
+) -> list[Edge]:
+    """Read the NVLinks that the file lists below its GPUs: to switches, then to other GPUs."""
+    names = {gpu.bus: name for name, gpu in gpus.items()}
+    to_switches: list[Edge] = []
+    direct: dict[frozenset[str], Edge] = {}
+    for name, device in devices.items():
+        rate = link_rates().nvlink_rate(nvlink_generation(gpus[name].capability))
+        switched = [row for row in device.nvlinks if _to_switch(row)]
+        counts = [row.number("count", 1) for row in switched]
+        peers = all(row.get("target") in names for row in switched)  # each stands for all switches
+        if sum(counts):
+            count = max(counts) if peers else sum(counts)
+            to_switches.append(builder.nvlink(name, _SWITCH, count, rate))
+        for row in device.nvlinks:
+            peer = names.get(row.get("target"), name)
+            if peer != name and not _to_switch(row) and frozenset((name, peer)) not in direct:
+                edge = builder.nvlink(name, peer, row.number("count", 1), rate)
+                direct[frozenset((name, peer))] = edge
+    return [*to_switches, *direct.values()]
+
+
+def _to_switch(row: Element) -> bool:
+    return row.get("tclass").startswith("0x0680")
+
+
+def _coherent(devices: Mapping[str, _Device], builder: Builder) -> Iterator[Edge]:
+    """Yield C2C links: `count` of `bw` MB/s each."""
+    for name, device in devices.items():
+        row = device.gpu.find("c2c") if device.gpu is not None else None
+        if row is not None and device.parent.startswith("CPU"):
+            value = row.number("bw", 0) * row.number("count", 1) * 10**6
+            if value > 0:
+                rate = Sourced(value=float(value), kind="datasheet", source="topology file: c2c")
+                yield builder.c2c(name, device.parent, rate)
+
+
+def _loops(devices: Mapping[str, _Device]) -> Iterator[str]:
+    """Say which links lead back to the GPU they leave."""
+    for name, device in devices.items():
+        bus = device.element.get("busid")
+        if any(row.attributes.get("target") == bus for row in device.nvlinks):
+            yield f"{name}: its NVLinks lead back to itself in the file: left out"
 
 
 def _pcie(
@@ -250,12 +202,12 @@ def _place_gpus(found: _Found, kind: Hardware | None) -> Iterator[str]:
 
 
 def _cpu(found: _Found, cpu: Element, host: int) -> None:
-    numa = number(cpu, "numaid", -1)
+    numa = cpu.number("numaid", -1)
     name = f"CPU{numa}" if host == 0 else f"CPU{numa}.host{host}"
     if any(node.name == name for node in found.nodes):
         raise TopologyError(f"XML line {cpu.line}: a second <cpu> with numaid {numa}")
-    parts = (cpu.attributes.get(key, "") for key in ("vendor", "familyid", "modelid"))
-    chip = " ".join(part for part in parts if part) or cpu.attributes.get("arch", "")
+    parts = (cpu.get(key) for key in ("vendor", "familyid", "modelid"))
+    chip = " ".join(part for part in parts if part) or cpu.get("arch")
     node = Node(name=name, kind="cpu", host=host, numa=numa if numa >= 0 else None, chip=chip)
     found.nodes.append(node)
     _children(found, cpu, node)
@@ -271,7 +223,7 @@ def _children(found: _Found, element: Element, parent: Node) -> None:
 
 def _pci(found: _Found, element: Element, parent: Node) -> None:
     """Sort a PCI function: GPU, NIC, switch, or something else."""
-    code = element.attributes.get("class", "").lower()
+    code = element.get("class").lower()
     inside = {child.tag for child in element.children}
     here = _Device(element=element, parent=parent.name, host=parent.host, numa=parent.numa)
     if "gpu" in inside or (code.startswith(("0x0300", "0x0302")) and not inside):
@@ -284,7 +236,7 @@ def _pci(found: _Found, element: Element, parent: Node) -> None:
         name = f"switch {element.attributes.get('busid', len(found.nodes))}"
         if any(node.name == name for node in found.nodes):
             raise TopologyError(f"XML line {element.line}: {name} comes twice")
-        parts = (element.attributes.get(key, "") for key in ("vendor", "device"))
+        parts = (element.get(key) for key in ("vendor", "device"))
         node = Node(
             name=name,
             kind="pcie_switch",
@@ -315,13 +267,11 @@ def _nets(found: _Found, element: Element, port: Element, parent: Node) -> None:
 def _gpu_names(devices: Sequence[_Device]) -> dict[str, _Device]:
     """Give GPUs the numbers NCCL gave them, or by bus where the file leaves that to it."""
     named: dict[str, _Device] = {}
-    by_bus = sorted(
-        devices, key=lambda device: (device.host, device.element.attributes.get("busid", ""))
-    )
+    by_bus = sorted(devices, key=lambda device: (device.host, device.element.get("busid")))
     several = len({device.host for device in devices}) > 1
     for index, device in enumerate(by_bus):
-        inner = device.element.find("gpu")
-        dev = index if inner is None else number(inner, "dev", index)
+        inner = device.gpu
+        dev = index if inner is None else inner.number("dev", index)
         name = f"GPU{dev}" if not several else f"host{device.host}.GPU{dev}"
         if name in named:
             raise TopologyError(f"XML line {device.element.line}: {name} comes twice")
@@ -341,15 +291,15 @@ def _nic_names(devices: Sequence[_Device]) -> dict[str, list[_Device]]:
 
 
 def _kind(device: _Device, choices: Choices) -> Hardware | None:
-    number = device.element.attributes.get("device", "")
+    number = device.element.get("device")
     found = by_device(gpu_names(), number)
     return choices.kind(found)
 
 
 def _gpu(name: str, device: _Device, choices: Choices) -> Gpu:
-    inner = device.element.find("gpu")
+    inner = device.gpu
     kind = _kind(device, choices)
-    capability = number(inner, "sm", 0) if inner is not None else 0
+    capability = inner.number("sm", 0) if inner is not None else 0
     if not capability:
         version = kind.device.compute_capability if kind else (8, 0)
         capability = version[0] * 10 + version[1]
@@ -365,13 +315,13 @@ def _gpu(name: str, device: _Device, choices: Choices) -> Gpu:
         peer_to_peer=kind.peer_to_peer if kind else True,
         no_peers=kind.no_peers if kind else "",
         gpudirect=None if gdr is None else gdr != "0",
-        bus=device.element.attributes.get("busid", ""),
+        bus=device.element.get("busid"),
     )
 
 
 def _nic(name: str, device: _Device, kind: Hardware | None) -> Nic:
     attributes = device.element.attributes
-    speed = number(device.element, "speed", 0)
+    speed = device.element.number("speed", 0)
     bandwidth = kind.nic_bandwidth if kind else None
     if speed > 0:
         bandwidth = Sourced(
@@ -392,13 +342,13 @@ def _nic(name: str, device: _Device, kind: Hardware | None) -> Nic:
 
 def _link(builder: Builder, child: str, parent: str, element: Element) -> Edge:
     generation = _speed(element)
-    lanes = number(element, "link_width", 16) or 16
+    lanes = element.number("link_width", 16) or 16
     return builder.pcie(child, parent, generation=generation, lanes=min(lanes, 64))
 
 
 def _speed(element: Element) -> int:
     """PCIe generation of a link by its transfer rate, 0 where the file does not say."""
-    match = _SPEED.fullmatch(element.attributes.get("link_speed", ""))
+    match = _SPEED.fullmatch(element.get("link_speed"))
     return _BY_SPEED.get(float(match[1]), 0) if match else 0
 
 
@@ -418,7 +368,7 @@ def _assumed(
     bare = [gpu for gpu in gpus.values() if gpu.hardware is None]
     if bare:
         yield f"the file names no known GPU kind: taken as {bare[0].architecture}"
-    skeleton = [device for device in found.gpus if device.element.find("gpu") is None]
+    skeleton = [device for device in found.gpus if device.gpu is None]
     if skeleton:
         yield "GPUs numbered by bus; the file leaves NVLink and kind to NCCL"
     silent = [device for device in (*found.gpus, *found.nics) if not _speed(device.element)]
@@ -440,7 +390,7 @@ def _narrow(found: _Found) -> Iterator[str]:
                 f"what hangs on it at {below[child]}"
             )
     for device in found.gpus:
-        lanes = number(device.element, "link_width", 16) or 16
+        lanes = device.element.number("link_width", 16) or 16
         if lanes < 16:
             yield f"GPU at {device.element.attributes.get('busid', '?')} has {lanes} PCIe lanes"
 
@@ -470,7 +420,7 @@ def read_graphs(root: Element, choices: Choices) -> Machine:
         If a number is none, naming the line.
     """
     searches = [_search(graph) for graph in root.all("graph")]
-    numbers = sorted({number(gpu, "dev", 0) for gpu in root.walk() if gpu.tag == "gpu"})
+    numbers = sorted({gpu.number("dev", 0) for gpu in root.walk() if gpu.tag == "gpu"})
     return graphs_machine(tuple(searches), numbers, choices)
 
 
@@ -525,7 +475,7 @@ def _path_pairs(gpus: Sequence[Gpu], ring: NcclGraph) -> tuple[Pair, ...]:
 
 
 def _search(graph: Element) -> NcclGraph:
-    name = graph.attributes.get("id", "")
+    name = graph.get("id")
     return graph_of(_SEARCHES.get(name, name[:20]), graph.attributes, f"XML line {graph.line}")
 
 

@@ -22,6 +22,29 @@ class Element:
     text: str
     children: tuple["Element", ...]
 
+    def get(self, key: str) -> str:
+        """Give the text of an attribute; empty where it is absent."""
+        return self.attributes.get(key, "")
+
+    def number(self, key: str, default: int) -> int:
+        """Read an attribute that is a whole number; `default` where it is absent or negative.
+
+        Raises
+        ------
+        TopologyError
+            If it is no number, naming the line.
+        """
+        text = self.get(key)
+        if not text:
+            return default
+        try:
+            value = int(text[:12], 0)
+        except ValueError:
+            raise TopologyError(
+                f"XML line {self.line}: {key}={text[:20]!r}: expected a whole number"
+            ) from None
+        return value if value >= 0 and len(text) <= 12 else default
+
     def find(self, tag: str) -> "Element | None":
         """Give the first child of that tag."""
         return next((child for child in self.children if child.tag == tag), None)
