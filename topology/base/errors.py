@@ -92,9 +92,9 @@ def unknown(what: str, got: str, known: Iterable[str]) -> InputError:
     "unknown runtime '?': expected one of a, b"
     """
     names = list(known)
-    close = near(got, names)
-    if close:
-        return InputError(f"unknown {what} {got[:60]!r}: did you mean {' or '.join(close)}?")
+    nearest = near(got, names)
+    if nearest:
+        return InputError(f"unknown {what} {got[:60]!r}: did you mean {' or '.join(nearest)}?")
     return InputError(f"unknown {what} {got[:60]!r}: expected one of {_listed(names)}")
 
 

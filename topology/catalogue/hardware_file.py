@@ -80,13 +80,14 @@ def load_hardware_file(text: str, name: str, devices: Mapping[str, Device]) -> H
 
 def _check_generation(device: Device, devices: Mapping[str, Device]) -> None:
     """Refuse a compute capability that no table of kernels is for."""
-    known = {other.compute_capability: other.architecture for other in devices.values()}
-    own = device.compute_capability
-    if known.get(own) != device.architecture:
-        pairs = ", ".join(f"{a}.{b} ({known[a, b]})" for a, b in sorted(known))
+    architectures = {other.compute_capability: other.architecture for other in devices.values()}
+    capability = device.compute_capability
+    if architectures.get(capability) != device.architecture:
+        wanted = ", ".join(f"{a}.{b} ({name})" for (a, b), name in sorted(architectures.items()))
+        shown = ".".join(map(str, capability))
         raise CatalogueError(
-            f"device.compute_capability: got {own[0]}.{own[1]} ({device.architecture}), "
-            f"wanted one of {pairs}"
+            f"device.compute_capability: got {shown} ({device.architecture}), wanted one of "
+            f"{wanted}"
         )
 
 

@@ -63,14 +63,15 @@ def by_product(names: tuple[GpuName, ...], product: str) -> str | None:
     )
 
 
-def _longest(words: str, known: Sequence[tuple[str, Sequence[str]]]) -> str | None:
-    found = [
+def _longest(words: str, table: Sequence[tuple[str, Sequence[str]]]) -> str | None:
+    """Find the hardware of the longest name that is part of some words."""
+    matches = [
         (len(pattern), hardware)
-        for hardware, written in known
+        for hardware, written in table
         for pattern in map(_words, written)
         if f" {pattern} " in f" {words} " and _same_board(words, pattern)
     ]
-    return max(found)[1] if found else None
+    return max(matches)[1] if matches else None
 
 
 def by_device(names: tuple[GpuName, ...], device: str) -> str | None:
@@ -125,7 +126,7 @@ def _instance(name: str, entry: Mapping[str, object], table: Mapping[str, object
     )
 
 
-def named_instance(known: tuple[Instance, ...], text: str) -> Instance | None:
+def named_instance(instances: tuple[Instance, ...], text: str) -> Instance | None:
     """Find the type of machine that a text names; None where it names none.
 
     >>> table = load_instances('''
@@ -141,8 +142,8 @@ def named_instance(known: tuple[Instance, ...], text: str) -> Instance | None:
     True
     """
     lowered = text.lower()
-    near = [instance for instance in known if instance.name in lowered]
-    if not near:
+    candidates = [instance for instance in instances if instance.name in lowered]
+    if not candidates:
         return None
     words = set(re.findall(r"[a-z0-9]+(?:[.-][a-z0-9]+)+", lowered))
-    return next((instance for instance in near if instance.name in words), None)
+    return next((instance for instance in candidates if instance.name in words), None)

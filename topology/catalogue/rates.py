@@ -33,9 +33,8 @@ class NcclRates:
 
     def nvlink_rate(self, capability: int) -> Sourced:
         """Bytes per second of one NVLink at `capability`, such as 90."""
-        known = [(int(key), rate) for key, rate in self.nvlink]
-        fits = [rate for key, rate in known if key <= max(capability, known[0][0])]
-        return fits[-1]
+        rates = [(int(key), rate) for key, rate in self.nvlink]
+        return [rate for key, rate in rates if key <= max(capability, rates[0][0])][-1]
 
     def pcie_rate(self, generation: int, lanes: int) -> float:
         """Bytes per second of a PCIe link; an unknown generation counts as the third."""
@@ -69,8 +68,8 @@ class Rates:
 
     def socket_rate(self, generation: int) -> Sourced:
         """Bytes per second and direction from one processor to another."""
-        known = dict(self.socket)
-        return known.get(str(generation), known["4"])
+        rates = dict(self.socket)
+        return rates.get(str(generation), rates["4"])
 
 
 def architecture_of(capability: int) -> Architecture:

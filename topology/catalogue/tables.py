@@ -39,11 +39,11 @@ def find_hardware(name: str | Path) -> Hardware:
         If there is no hardware of that name (the message says which are near), or the file
         cannot be read or holds none.
     """
-    text, known = str(name), all_hardware()
-    if text.lower() in known:
-        return known[text.lower()]
+    text, catalogue = str(name), all_hardware()
+    if text.lower() in catalogue:
+        return catalogue[text.lower()]
     if isinstance(name, str) and not names_file(text):
-        raise unknown("hardware", text, known)
+        raise unknown("hardware", text, catalogue)
     try:
         return _from_file(text, content(text, _LARGEST))
     except InputError as error:

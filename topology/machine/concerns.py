@@ -88,8 +88,8 @@ def _bridges(machine: Machine) -> Iterator[str]:
 def _exchanges(machine: Machine) -> Iterator[str]:
     """Say where, beside NVLink bridges, peers exchange no faster than through the host."""
     kinds = {gpu.hardware for gpu in machine.gpus}
-    known = all_hardware()
-    held = all(kind in known and known[kind].exchange is not None for kind in kinds)
+    catalogue = all_hardware()
+    held = all(kind in catalogue and catalogue[kind].exchange is not None for kind in kinds)
     if len(machine.gpus) < CROWD or not held or machine.described_hosts > 1:
         return
     pairs, refused = machine.pairs_by_ends, {pair[:2] for pair in refused_pairs(machine)}
@@ -109,22 +109,22 @@ def environment_concerns(environment: Mapping[str, str]) -> tuple[str, ...]:
     >>> environment_concerns({"NCCL_P2P_LEVEL": "LOC", "HOME": "/root"})
     ('NCCL_P2P_LEVEL=LOC is set: peers are not used at all, NVLink neither; unset it',)
     """
-    found = []
+    lines = []
     level = _LEVELS.get(environment.get("NCCL_P2P_LEVEL", "").upper(), "")
     if level == "LOC":
-        found.append(
+        lines.append(
             f"NCCL_P2P_LEVEL={environment['NCCL_P2P_LEVEL']} is set: peers are not used at all, "
             f"NVLink neither; unset it"
         )
     elif level == "NVL":
-        found.append("NCCL_P2P_LEVEL=NVL is set: peers are used over NVLink only, not over PCIe")
+        lines.append("NCCL_P2P_LEVEL=NVL is set: peers are used over NVLink only, not over PCIe")
     if environment.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
-        found.append("NCCL_P2P_DISABLE is set: all copies go through the host, NVLink is idle")
+        lines.append("NCCL_P2P_DISABLE is set: all copies go through the host, NVLink is idle")
     if environment.get("NCCL_SHM_DISABLE", "0") not in ("", "0"):
-        found.append(
+        lines.append(
             "NCCL_SHM_DISABLE is set: GPUs without peers talk over the network, even in a host"
         )
-    return tuple(found)
+    return tuple(lines)
 
 
 def _nics(machine: Machine) -> Iterator[str]:

@@ -99,17 +99,17 @@ def _to_nics(
     machine: Machine, types: Mapping[tuple[str, str], PathType], peers: set[str], gpu: str
 ) -> dict[str, PathType]:
     """Find the NICs better reached over coherent links to the processor, or through a peer."""
-    found: dict[str, PathType] = {}
+    better: dict[str, PathType] = {}
     coherent = bool(machine.links_of(gpu, "c2c"))
     for nic in machine.nics:
         direct = types.get((gpu, nic.name), PathType.DIS)
         if coherent and direct == PathType.PHB:
-            found[nic.name] = direct = PathType.P2C
+            better[nic.name] = direct = PathType.P2C
         if direct > PathType.PXN and any(
             types.get((peer, nic.name), PathType.DIS) <= PathType.P2C for peer in peers
         ):
-            found[nic.name] = PathType.PXN
-    return found
+            better[nic.name] = PathType.PXN
+    return better
 
 
 def nccl_bandwidth(machine: Machine, table: NcclRates) -> dict[tuple[str, str], BytesPerSecond]:
@@ -125,7 +125,7 @@ def nccl_bandwidth(machine: Machine, table: NcclRates) -> dict[tuple[str, str], 
     between = {ends: kind for ends, kind in types.items() if gpus.keys() >= {*ends}}
     far = {a for (a, _), kind in between.items() if kind > PathType.NVB}
     ways = {name: host_routes(graph, name, gpus) for name in far}
-    found: dict[tuple[str, str], BytesPerSecond] = {}
+    bandwidths: dict[tuple[str, str], BytesPerSecond] = {}
     for (a, b), kind in between.items():
         if a == b:
             continue
@@ -141,8 +141,8 @@ def nccl_bandwidth(machine: Machine, table: NcclRates) -> dict[tuple[str, str], 
             value = _over_host(table, graph, chips, ways[a][b])
         else:
             raise TopologyError(f"no path from {a} to {b}")
-        found[a, b] = BytesPerSecond(value)
-    return found
+        bandwidths[a, b] = BytesPerSecond(value)
+    return bandwidths
 
 
 def _nvlink(table: NcclRates, gpu: Gpu, pair: Pair) -> float:
@@ -167,18 +167,18 @@ def socket_rate(table: NcclRates, chip: str) -> float:
 
     chip : vendor, family and model as in a topology file: ``GenuineIntel 6 143``.
     """
-    known = {name: rate.value for name, rate in table.socket}
+    rates = {name: rate.value for name, rate in table.socket}
     vendor, _, numbers = chip.partition(" ")
     if vendor == "AuthenticAMD":
-        return known["amd"]
+        return rates["amd"]
     if vendor.startswith("arm"):
-        return known["arm"]
+        return rates["arm"]
     if vendor.startswith("power"):
-        return known["power"]
+        return rates["power"]
     model = int(numbers.split()[-1]) if numbers.split() and numbers.split()[-1].isdecimal() else 0
     if model >= 0xCF:
-        return known["emerald_rapids"]
-    return known["sapphire_rapids"] if model >= 0x8F else known["skylake"]
+        return rates["emerald_rapids"]
+    return rates["sapphire_rapids"] if model >= 0x8F else rates["skylake"]
 
 
 def _peer_allowed(
@@ -211,13 +211,13 @@ def _peer_allowed(
 def refused_pairs(machine: Machine) -> tuple[tuple[str, str, str], ...]:
     """List the pairs of GPUs of one host without peer access, with the reason."""
     pairs = machine.pairs_by_ends
-    found = []
+    refused = []
     for index, a in enumerate(machine.gpus):
         for b in machine.gpus[index + 1 :]:
             access = _peer_allowed(machine, pairs, a, b)
             if not access.allowed and a.host == b.host:
-                found.append((a.name, b.name, access.reason))
-    return tuple(found)
+                refused.append((a.name, b.name, access.reason))
+    return tuple(refused)
 
 
 def nccl_peers(machine: Machine) -> dict[tuple[str, str], Access]:

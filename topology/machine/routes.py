@@ -92,11 +92,11 @@ def routes(graph: Adjacency, start: str, level: Level) -> dict[str, tuple[str, .
     ('GPU0', 'NVSwitch', 'GPU5')
     """
     widths = _widths(graph, start, level)
-    found: dict[str, tuple[str, ...]] = {start: (start,)}
+    ways: dict[str, tuple[str, ...]] = {start: (start,)}
     for width in set(widths.values()) - {widths[start]}:
         paths = reach(graph, start, level, width)
-        found |= {end: path for end, path in paths.items() if widths[end] == width}
-    return found
+        ways |= {end: path for end, path in paths.items() if widths[end] == width}
+    return ways
 
 
 def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -108,12 +108,12 @@ def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str
     >>> len(host_routes(graph, "GPU0", ["GPU1"])["GPU1"])
     5
     """
-    found: dict[str, tuple[str, ...]] = {}
+    ways: dict[str, tuple[str, ...]] = {}
     for level in CLIMB:
-        if found.keys() >= set(ends):
+        if ways.keys() >= set(ends):
             break
-        found = routes(graph, start, level) | found
-    return found
+        ways = routes(graph, start, level) | ways
+    return ways
 
 
 def host_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:

@@ -127,12 +127,12 @@ class Choices:
     pcie_generation: int | None = None
     catalogue: Mapping[str, Hardware]
 
-    def kind(self, told: str | None) -> Hardware | None:
+    def kind(self, name: str | None) -> Hardware | None:
         """Find the hardware of a GPU: what the text tells, else what the user says."""
-        known = self.catalogue.get(told) if told else None
-        if known is None or (self.hardware is not None and self.hardware.device == known.device):
+        named = self.catalogue.get(name) if name else None
+        if named is None or (self.hardware is not None and self.hardware.device == named.device):
             return self.hardware
-        return known
+        return named
 
 
 def assemble(reading: Reading, choices: Choices) -> Machine:
@@ -188,8 +188,8 @@ def _usual_nvlinks(
     kind = kinds[gpus[0]] if gpus else None
     if len(gpus) < 2 or kind is None or kind.link != "nvswitch":
         return {}
-    told = {name for pair in reading.labels for name in pair} & set(gpus)
-    if told or len(gpus) > kind.domain or len({*map(id, kinds.values())}) > 1:
+    labelled = {name for pair in reading.labels for name in pair} & set(gpus)
+    if labelled or len(gpus) > kind.domain or len({*map(id, kinds.values())}) > 1:
         return {}
     label = Label("NVLINK", nvlink_count(kind))
     return {(a, b): label for i, a in enumerate(gpus) for b in gpus[i + 1 :]}
@@ -247,14 +247,14 @@ def _by_rate(reading: Reading) -> NvlinkGeneration | None:
     if reading.link_rate is None:
         return None
     rate = _nominal(reading.link_rate).value
-    matches = [name for name, known in link_rates().nvlink if known.value == rate]
+    matches = [name for name, nominal in link_rates().nvlink if nominal.value == rate]
     return cast(NvlinkGeneration, matches[0]) if len(matches) == 1 else None
 
 
 def _nominal(shown: Sourced) -> Sourced:
     """Take a rate that nvidia-smi shows for the nominal one it is near: it counts line code in."""
-    known = {rate.value for _, rate in link_rates().nvlink}
-    near = min(known, key=lambda value: abs(value - shown.value))
+    nominal = {rate.value for _, rate in link_rates().nvlink}
+    near = min(nominal, key=lambda value: abs(value - shown.value))
     if abs(near - shown.value) > _NEAR * near:
         return shown
     return Sourced(value=near, kind="derived", source=shown.source)
@@ -308,21 +308,21 @@ def _with_pairs(machine: Machine, reading: Reading, filled: frozenset[tuple[str,
                     read=label is not None and (a, b) not in filled and b not in ports,
                 )
             )
-    pairs = [_as_told(pair, reading) for pair in pairs]
+    pairs = [_as_given(pair, reading) for pair in pairs]
     notes = (f"{odd} labels do not nest; taken as written",) if odd else ()
     return replace(machine, pairs=tuple(pairs), assumptions=(*machine.assumptions, *notes))
 
 
-def _as_told(pair: Pair, reading: Reading) -> Pair:
+def _as_given(pair: Pair, reading: Reading) -> Pair:
     """Take the bandwidth of a pair that a text gives, where it is not that of the links."""
-    told = reading.told.get((pair.a, pair.b)) or reading.told.get((pair.b, pair.a))
-    if told is None:
+    given = reading.rates.get((pair.a, pair.b)) or reading.rates.get((pair.b, pair.a))
+    if given is None:
         return pair
-    alike = abs(told.bandwidth - pair.bandwidth) <= _ALIKE * pair.bandwidth
-    if alike and not told.measured:
+    alike = abs(given.bandwidth - pair.bandwidth) <= _ALIKE * pair.bandwidth
+    if alike and not given.measured:
         return pair
-    basis: PairBasis = "measured" if told.measured else "told"
-    return replace(pair, bandwidth=told.bandwidth, basis=basis)
+    basis: PairBasis = "measured" if given.measured else "told"
+    return replace(pair, bandwidth=given.bandwidth, basis=basis)
 
 
 def _guesses(
@@ -336,9 +336,9 @@ def _guesses(
     unknown = [gpu for gpu in reading.gpus if kinds[gpu.name] is None]
     if unknown:
         product = unknown[0].product
-        what = f"{product} is not in the catalogue" if product else "the text names no GPU kind"
-        told = f", from its NVLink counts ({generation})" if generation else ""
-        yield f"{what}: taken as {_gpu(unknown[0], None, generation).architecture}{told}"
+        subject = f"{product} is not in the catalogue" if product else "the text names no GPU kind"
+        source = f", from its NVLink counts ({generation})" if generation else ""
+        yield f"{subject}: taken as {_gpu(unknown[0], None, generation).architecture}{source}"
     if unknown and generation and reading.link_rate is None:
         rate = link_rates().nvlink_rate(generation).value / 10**9
         yield f"NVLink taken as {rate:g} GB/s a link and direction"

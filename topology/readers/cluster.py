@@ -235,10 +235,10 @@ def _string(table: Mapping[str, object], key: str) -> str | None:
     return value
 
 
-def _only(table: Mapping[str, object], known: set[str], where: str) -> None:
-    extra = sorted(set(table) - known)
+def _only(table: Mapping[str, object], keys: set[str], where: str) -> None:
+    extra = sorted(set(table) - keys)
     if extra:
-        raise unknown(f"key in {where}", extra[0], sorted(known))
+        raise unknown(f"key in {where}", extra[0], sorted(keys))
 
 
 def _nics(network: Mapping[str, object], key: str) -> int | None:

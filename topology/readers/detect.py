@@ -164,7 +164,7 @@ def _nvlinks(seen: Snapshot, gpus: Sequence[GpuText]) -> dict[tuple[str, str], L
             direct[gpu, peer] = direct.get((gpu, peer), 0) + 1
         elif row.get("kind") == _SWITCH:
             switched[gpu] += 1
-    found = {
+    shared = {
         (a, b): min(switched[a], switched[b])
         for a in range(len(gpus))
         for b in range(a + 1, len(gpus))
@@ -172,7 +172,7 @@ def _nvlinks(seen: Snapshot, gpus: Sequence[GpuText]) -> dict[tuple[str, str], L
     }
     return {
         (f"GPU{a}", f"GPU{b}"): Label("NVLINK", count)
-        for (a, b), count in {**direct, **found}.items()
+        for (a, b), count in {**direct, **shared}.items()
     }
 
 

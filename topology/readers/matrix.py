@@ -50,7 +50,7 @@ def checked(text: str) -> str:
     return text
 
 
-TableKind = Literal["labels", "status"]
+MatrixKind = Literal["labels", "status"]
 STATES: Final = frozenset({"OK", "NS", "CNS", "GNS", "TNS", "DR", "U"})
 LABELS: Final = frozenset({"SYS", "NODE", "PHB", "PXB", "PIX", "PSB", "SOC", "QPI", "C2C"})
 _NVLINKS: Final = re.compile(r"NV[1-9][0-9]{0,2}")
@@ -67,7 +67,7 @@ _PREFIX: Final = 8  # words of a log that may stand before a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MatrixRow:
     """One row: cells under the columns, in order, and the words after them."""
 
     line: int
@@ -77,19 +77,19 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Matrix:
     """One matrix with its column names; `tail` names the columns after the devices."""
 
     line: int
-    kind: TableKind
+    kind: MatrixKind
     columns: tuple[str, ...]
     tail: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = field(default=())
+    rows: tuple[MatrixRow, ...] = field(default=())
     capability: str = ""
     headless: bool = False
 
 
-def find_tables(lines: Sequence[str]) -> list[Table]:
+def find_tables(lines: Sequence[str]) -> list[Matrix]:
     """Find every matrix in a text, in order.
 
     Raises
@@ -97,13 +97,12 @@ def find_tables(lines: Sequence[str]) -> list[Table]:
     TopologyError
         If a row of a matrix has a cell that is no label, naming the line.
     """
-    found = [
+    tables = [
         _table(lines, start, end, columns, tail)
         for start, end, columns, tail in _sections(lines)
         if end > start + 1
     ]
-    tables = [table for table in found if table.rows]
-    return tables or _headless(lines)
+    return [table for table in tables if table.rows] or _headless(lines)
 
 
 def _sections(
@@ -156,19 +155,19 @@ def _name(word: str) -> str:
 
 def _table(
     lines: Sequence[str], start: int, end: int, columns: tuple[str, ...], tail: tuple[str, ...]
-) -> Table:
+) -> Matrix:
     _no_twins(columns, start)
-    rows: list[Row] = []
-    known = frozenset(columns)
+    rows: list[MatrixRow] = []
+    names = frozenset(columns)
     for number in range(start + 1, end):
         last = rows[-1].line if rows else start + 1
         words = lines[number].replace("|", " ").split()
-        at = _row_start(words, known, columns, close=number == last)
+        at = _row_start(words, names, columns, close=number == last)
         if at is not None:
             rows.append(_row(words[at:], number + 1, columns))
         elif rows and _continues(rows[-1], words, columns, close=number == last):
             rows[-1] = _joined(rows[-1], words, columns)
-    return Table(
+    return Matrix(
         line=start + 1,
         kind=_kind(rows, start),
         columns=columns,
@@ -179,7 +178,7 @@ def _table(
 
 
 def _row_start(
-    words: Sequence[str], known: frozenset[str], columns: Sequence[str], *, close: bool
+    words: Sequence[str], names: frozenset[str], columns: Sequence[str], *, close: bool
 ) -> int | None:
     """Find where a row begins in a line; None if the line is no row.
 
@@ -188,7 +187,7 @@ def _row_start(
     """
     for at, word in enumerate(words[: _PREFIX + 1]):
         name = _name(word)
-        if name not in known and not _GPU.fullmatch(word):
+        if name not in names and not _GPU.fullmatch(word):
             continue
         cells = [cell for word in words[at + 1 : at + 3] for cell in _split(word)]
         if cells and all(map(_is_cell, cells[: min(2, len(columns))])):
@@ -198,10 +197,10 @@ def _row_start(
     return None
 
 
-def _row(words: Sequence[str], line: int, columns: Sequence[str]) -> Row:
+def _row(words: Sequence[str], line: int, columns: Sequence[str]) -> MatrixRow:
     name = _name(words[0])
     cells, rest = _row_cells(words[1:], line, name, columns)
-    return Row(line=line, name=name, cells=tuple(cells), rest=tuple(rest))
+    return MatrixRow(line=line, name=name, cells=tuple(cells), rest=tuple(rest))
 
 
 def _row_cells(
@@ -221,16 +220,18 @@ def _row_cells(
     return cells, []
 
 
-def _continues(row: Row, words: Sequence[str], columns: Sequence[str], *, close: bool) -> bool:
+def _continues(
+    row: MatrixRow, words: Sequence[str], columns: Sequence[str], *, close: bool
+) -> bool:
     """Tell whether a line goes on with a row that the terminal broke."""
     if not (close and words and not row.rest and len(row.cells) < len(columns)):
         return False
     return all(_is_cell(part) or _AFFINITY.fullmatch(part) for part in words)
 
 
-def _joined(row: Row, words: Sequence[str], columns: Sequence[str]) -> Row:
+def _joined(row: MatrixRow, words: Sequence[str], columns: Sequence[str]) -> MatrixRow:
     cells, rest = _row_cells(words, row.line + 1, row.name, columns[len(row.cells) :])
-    return Row(line=row.line + 1, name=row.name, cells=(*row.cells, *cells), rest=tuple(rest))
+    return MatrixRow(line=row.line + 1, name=row.name, cells=(*row.cells, *cells), rest=tuple(rest))
 
 
 def _split(word: str) -> list[str]:
@@ -248,7 +249,7 @@ def _is_cell(word: str) -> bool:
     return cell == "X" or cell in LABELS or cell in STATES or bool(_NVLINKS.fullmatch(cell))
 
 
-def _kind(rows: Sequence[Row], start: int) -> TableKind:
+def _kind(rows: Sequence[MatrixRow], start: int) -> MatrixKind:
     words = {cell for row in rows for cell in row.cells} - {"X"}
     if words & STATES and words - STATES:
         odd = min(words - STATES)
@@ -268,9 +269,9 @@ def _no_twins(columns: Sequence[str], start: int) -> None:
         raise TopologyError(f"line {start + 1}: {twin} heads two columns")
 
 
-def _one_each(rows: Sequence[Row]) -> tuple[Row, ...]:
+def _one_each(rows: Sequence[MatrixRow]) -> tuple[MatrixRow, ...]:
     """Drop repeated rows; rows of one name that differ are an error."""
-    kept: dict[str, Row] = {}
+    kept: dict[str, MatrixRow] = {}
     for row in rows:
         first = kept.setdefault(row.name, row)
         if first.cells != row.cells:
@@ -280,9 +281,9 @@ def _one_each(rows: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(kept.values())
 
 
-def _headless(lines: Sequence[str]) -> list[Table]:
+def _headless(lines: Sequence[str]) -> list[Matrix]:
     """Read rows whose header is lost: columns are the GPUs in order, then NICs."""
-    found = [
+    numbered = [
         (number + 1, words)
         for number, line in enumerate(lines)
         if (words := line.replace("|", " ").split())
@@ -290,18 +291,19 @@ def _headless(lines: Sequence[str]) -> list[Table]:
         and len(words) > 1
         and _is_cell(words[1])
     ]
-    if not found:
+    if not numbered:
         return []
-    width = max(_leading(words[1:]) for _, words in found)
-    last = max(int(words[0][3:]) for _, words in found)
+    first = numbered[0][0]
+    width = max(_leading(words[1:]) for _, words in numbered)
+    last = max(int(words[0][3:]) for _, words in numbered)
     columns = tuple(f"GPU{i}" if i <= last else f"NIC{i - last - 1}" for i in range(width))
     if width > _MOST_COLUMNS or last >= width:
-        raise TopologyError(f"line {found[0][0]}: rows without a header, GPU{last} has no column")
-    rows = [_row(words, line, columns) for line, words in found]
+        raise TopologyError(f"line {first}: rows without a header, GPU{last} has no column")
+    rows = [_row(words, line, columns) for line, words in numbered]
     return [
-        Table(
-            line=found[0][0],
-            kind=_kind(rows, found[0][0] - 1),
+        Matrix(
+            line=first,
+            kind=_kind(rows, first - 1),
             columns=columns,
             rows=_one_each(rows),
             headless=True,
@@ -340,7 +342,7 @@ class _Place:
     spread: bool = False
 
 
-def read_matrices(tables: Sequence[Table], lines: Sequence[str], listing: Listing) -> Reading:
+def read_matrices(tables: Sequence[Matrix], lines: Sequence[str], listing: Listing) -> Reading:
     """Combine the tables of one text, and what stands around them, into one reading.
 
     Raises
@@ -355,10 +357,10 @@ def read_matrices(tables: Sequence[Table], lines: Sequence[str], listing: Listin
     labels, under = _merged(cells)
     gpus = _gpus(main)
     places = {row.name: _place(row, main.tail) for row in main.rows}
-    known = {gpu.name: gpu for gpu in listing.gpus}
+    listed = {gpu.name: gpu for gpu in listing.gpus}
     return Reading(
         source=_source(tables, labelled),
-        gpus=tuple(_gpu(known.get(name), name, places.get(name)) for name in gpus),
+        gpus=tuple(_gpu(listed.get(name), name, places.get(name)) for name in gpus),
         nics=_nics(main, lines),
         labels=labels,
         under=under,
@@ -373,20 +375,20 @@ def read_matrices(tables: Sequence[Table], lines: Sequence[str], listing: Listin
     )
 
 
-def _source(tables: Sequence[Table], labelled: Sequence[Table]) -> str:
+def _source(tables: Sequence[Matrix], labelled: Sequence[Matrix]) -> str:
     if not labelled:
         return "nvidia-smi topo -p2p"
     return "nvidia-smi topo -m" if len(labelled) == len(tables) else "nvidia-smi topo -m and -p2p"
 
 
-def _gpus(table: Table) -> list[str]:
+def _gpus(table: Matrix) -> list[str]:
     names = {*table.columns, *(row.name for row in table.rows)}
     return sorted((name for name in names if is_gpu(name)), key=lambda name: int(name[3:]))
 
 
-def _cells(table: Table) -> dict[tuple[str, str], Label]:
+def _cells(table: Matrix) -> dict[tuple[str, str], Label]:
     """Check a table against itself and give its labels, each pair once."""
-    read: dict[tuple[str, str], tuple[Label, Row]] = {}
+    read: dict[tuple[str, str], tuple[Label, MatrixRow]] = {}
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=False):
             if (cell == "X") != (column == row.name):
@@ -431,11 +433,11 @@ def _merged(tables: Sequence[Cells]) -> tuple[dict[tuple[str, str], Label], Cell
     return labels, under
 
 
-def _place(row: Row, tail: Sequence[str]) -> _Place:
+def _place(row: MatrixRow, tail: Sequence[str]) -> _Place:
     """Read processors and NUMA node out of the words after the cells."""
-    said = _NUMA_WORD.fullmatch(" ".join(row.rest))
-    if said:
-        return _Place(numa=int(said[1]))
+    numa_word = _NUMA_WORD.fullmatch(" ".join(row.rest))
+    if numa_word:
+        return _Place(numa=int(numa_word[1]))
     words = list(_whole_lists(row.rest))
     columns = list(tail)
     if len(words) < len(columns) and words and words[-1] == "N/A":
@@ -482,7 +484,7 @@ def _gpu(listed: GpuText | None, name: str, place: _Place | None) -> GpuText:
     return gpu if place is None else replace(gpu, numa=place.numa, affinity=place.affinity)
 
 
-def _nics(table: Table, lines: Sequence[str]) -> tuple[NicText, ...]:
+def _nics(table: Matrix, lines: Sequence[str]) -> tuple[NicText, ...]:
     legend: dict[str, tuple[str, int | None]] = {}
     for line in lines:
         for match in _NIC_NAME.finditer(line):
@@ -501,7 +503,7 @@ def _nics(table: Table, lines: Sequence[str]) -> tuple[NicText, ...]:
     )
 
 
-def _peers(table: Table) -> Iterator[PeerStatus]:
+def _peers(table: Matrix) -> Iterator[PeerStatus]:
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=False):
             if cell != "X" and row.name != column:
@@ -513,7 +515,7 @@ def _peers(table: Table) -> Iterator[PeerStatus]:
                 )
 
 
-def _missing(table: Table) -> Iterator[str]:
+def _missing(table: Matrix) -> Iterator[str]:
     """Say which GPU rows and cells a paste has lost."""
     gpus = _gpus(table)
     rows = {row.name: row for row in table.rows}
@@ -534,7 +536,7 @@ def _missing(table: Table) -> Iterator[str]:
 
 
 def _others(
-    labelled: Sequence[Table], same: Sequence[Table], cells: Sequence[Cells]
+    labelled: Sequence[Matrix], same: Sequence[Matrix], cells: Sequence[Cells]
 ) -> Iterator[str]:
     for table in labelled:
         if table not in same:

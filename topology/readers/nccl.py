@@ -49,7 +49,7 @@ class _Device:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Parts:
     """What a walk over the file collects."""
 
     nodes: list[Node] = field(default_factory=list)
@@ -67,19 +67,19 @@ def read_system(root: Element, choices: Choices) -> Machine:
     TopologyError
         If a GPU comes twice, or a number is none, naming the line.
     """
-    found = _Found()
+    parts = _Parts()
     hashes: dict[str, int] = {}
     for cpu in root.all("cpu"):
         host = hashes.setdefault(cpu.get("host_hash"), len(hashes))
-        _cpu(found, cpu, host)
-    notes = tuple(_place_gpus(found, choices.hardware))
-    if len(found.gpus) > MOST_GPUS or len(found.gpus) + len(found.nics) > MOST_DEVICES:
-        raise TopologyError(f"{len(found.gpus)} GPUs, {len(found.nics)} NICs: too many for a host")
-    gpu_names = _gpu_names(found.gpus)
-    nic_names = _nic_names(found.nics)
+        _cpu(parts, cpu, host)
+    notes = tuple(_place_gpus(parts, choices.hardware))
+    if len(parts.gpus) > MOST_GPUS or len(parts.gpus) + len(parts.nics) > MOST_DEVICES:
+        raise TopologyError(f"{len(parts.gpus)} GPUs, {len(parts.nics)} NICs: too many for a host")
+    gpu_names = _gpu_names(parts.gpus)
+    nic_names = _nic_names(parts.nics)
     gpus = {name: _gpu(name, device, choices) for name, device in gpu_names.items()}
-    kind = next((_kind(device, choices) for device in found.gpus), None)
-    builder = Builder(generation=_generation(found, choices))
+    kind = next((_kind(device, choices) for device in parts.gpus), None)
+    builder = Builder(generation=_generation(parts, choices))
     usual = _usual_nvlinks(gpu_names, kind, builder)
     nvlinks = usual or _nvlinks(gpu_names, gpus, builder)
     switched = any(link.b == _SWITCH for link in nvlinks)
@@ -89,15 +89,15 @@ def read_system(root: Element, choices: Choices) -> Machine:
         source="NCCL topology",
         gpus=tuple(gpus.values()),
         nics=tuple(_nic(name, rows[0], kind) for name, rows in nic_names.items()),
-        nodes=(*found.nodes, *([Node(name=_SWITCH, kind="nvswitch")] if switched else [])),
+        nodes=(*parts.nodes, *([Node(name=_SWITCH, kind="nvswitch")] if switched else [])),
         edges=(
-            *_pcie(builder, found, gpu_names, nic_names),
+            *_pcie(builder, parts, gpu_names, nic_names),
             *nvlinks,
             *_coherent(gpu_names, builder),
         ),
         cluster=cluster_of(kind) if kind else None,
-        assumptions=(*notes, *_assumed(found, gpus, builder, choices), *filled),
-        warnings=(*_narrow(found), *_loops(gpu_names), *_unnamed(found)),
+        assumptions=(*notes, *_assumed(parts, gpus, builder, choices), *filled),
+        warnings=(*_narrow(parts), *_loops(gpu_names), *_unnamed(parts)),
     )
     pairs = graph_pairs(machine)
     if usual:  # those of NVLink were filled in
@@ -115,8 +115,8 @@ def _usual_nvlinks(
     if kind.link != "nvswitch" and len(devices) < kind.gpus:
         return []
     switches, edges = usual_nvlinks(kind, builder)
-    parts = {*devices, *(switch.name for switch in switches)}
-    return [edge for edge in edges if {edge.a, edge.b} <= parts]
+    names = {*devices, *(switch.name for switch in switches)}
+    return [edge for edge in edges if {edge.a, edge.b} <= names]
 
 
 def _nvlinks(
@@ -167,7 +167,7 @@ def _loops(devices: Mapping[str, _Device]) -> Iterator[str]:
 
 def _pcie(
     builder: Builder,
-    found: _Found,
+    parts: _Parts,
     gpus: Mapping[str, _Device],
     nics: Mapping[str, Sequence[_Device]],
 ) -> list[Edge]:
@@ -175,16 +175,16 @@ def _pcie(
     devices = [*gpus.items(), *((name, row) for name, rows in nics.items() for row in rows)]
     return [
         *(_link(builder, name, row.parent, row.element) for name, row in devices),
-        *(_link(builder, child, parent, element) for child, parent, element in found.uplinks),
-        *builder.sockets([node for node in found.nodes if node.kind == "cpu"]),
+        *(_link(builder, child, parent, element) for child, parent, element in parts.uplinks),
+        *builder.sockets([node for node in parts.nodes if node.kind == "cpu"]),
     ]
 
 
-def _place_gpus(found: _Found, kind: Hardware | None) -> Iterator[str]:
+def _place_gpus(parts: _Parts, kind: Hardware | None) -> Iterator[str]:
     """Put GPUs of a known kind into a file that names none: evenly, below switches if they fit."""
-    switches = [node for node in found.nodes if node.kind == "pcie_switch"]
-    cpus = [node for node in found.nodes if node.kind == "cpu"]
-    if found.gpus or kind is None:
+    switches = [node for node in parts.nodes if node.kind == "pcie_switch"]
+    cpus = [node for node in parts.nodes if node.kind == "cpu"]
+    if parts.gpus or kind is None:
         return
     parents = switches if switches and kind.gpus % len(switches) == 0 else cpus
     for index in range(kind.gpus if parents else 0):
@@ -192,7 +192,7 @@ def _place_gpus(found: _Found, kind: Hardware | None) -> Iterator[str]:
         element = Element(
             tag="pci", line=0, attributes={"busid": f"{index:04x}"}, text="", children=()
         )
-        found.gpus.append(
+        parts.gpus.append(
             _Device(element=element, parent=parent.name, host=parent.host, numa=parent.numa)
         )
     if parents:
@@ -201,57 +201,57 @@ def _place_gpus(found: _Found, kind: Hardware | None) -> Iterator[str]:
         )
 
 
-def _cpu(found: _Found, cpu: Element, host: int) -> None:
+def _cpu(parts: _Parts, cpu: Element, host: int) -> None:
     numa = cpu.number("numaid", -1)
     name = f"CPU{numa}" if host == 0 else f"CPU{numa}.host{host}"
-    if any(node.name == name for node in found.nodes):
+    if any(node.name == name for node in parts.nodes):
         raise TopologyError(f"XML line {cpu.line}: a second <cpu> with numaid {numa}")
-    parts = (cpu.get(key) for key in ("vendor", "familyid", "modelid"))
-    chip = " ".join(part for part in parts if part) or cpu.get("arch")
+    words = (cpu.get(key) for key in ("vendor", "familyid", "modelid"))
+    chip = " ".join(filter(None, words)) or cpu.get("arch")
     node = Node(name=name, kind="cpu", host=host, numa=numa if numa >= 0 else None, chip=chip)
-    found.nodes.append(node)
-    _children(found, cpu, node)
+    parts.nodes.append(node)
+    _children(parts, cpu, node)
 
 
-def _children(found: _Found, element: Element, parent: Node) -> None:
+def _children(parts: _Parts, element: Element, parent: Node) -> None:
     for child in element.children:
         if child.tag == "pci":
-            _pci(found, child, parent)
+            _pci(parts, child, parent)
         elif child.tag in ("nic", "net"):
-            _nets(found, child, child, parent)
+            _nets(parts, child, child, parent)
 
 
-def _pci(found: _Found, element: Element, parent: Node) -> None:
+def _pci(parts: _Parts, element: Element, parent: Node) -> None:
     """Sort a PCI function: GPU, NIC, switch, or something else."""
     code = element.get("class").lower()
     inside = {child.tag for child in element.children}
     here = _Device(element=element, parent=parent.name, host=parent.host, numa=parent.numa)
     if "gpu" in inside or (code.startswith(("0x0300", "0x0302")) and not inside):
-        found.gpus.append(here)
+        parts.gpus.append(here)
     elif inside & {"nic", "net"}:
-        _nets(found, element, element, parent)
+        _nets(parts, element, element, parent)
     elif code.startswith("0x02"):
-        found.nics.append(here)
+        parts.nics.append(here)
     elif "pci" in inside or code.startswith("0x0604"):
-        name = f"switch {element.attributes.get('busid', len(found.nodes))}"
-        if any(node.name == name for node in found.nodes):
+        name = f"switch {element.attributes.get('busid', len(parts.nodes))}"
+        if any(node.name == name for node in parts.nodes):
             raise TopologyError(f"XML line {element.line}: {name} comes twice")
-        parts = (element.get(key) for key in ("vendor", "device"))
+        words = (element.get(key) for key in ("vendor", "device"))
         node = Node(
             name=name,
             kind="pcie_switch",
             host=parent.host,
             numa=parent.numa,
-            chip=" ".join(part for part in parts if part),
+            chip=" ".join(filter(None, words)),
         )
-        found.nodes.append(node)
-        found.uplinks.append((name, parent.name, element))
-        _children(found, element, node)
+        parts.nodes.append(node)
+        parts.uplinks.append((name, parent.name, element))
+        _children(parts, element, node)
     elif not code:
-        found.unknown.append(element)
+        parts.unknown.append(element)
 
 
-def _nets(found: _Found, element: Element, port: Element, parent: Node) -> None:
+def _nets(parts: _Parts, element: Element, port: Element, parent: Node) -> None:
     """Collect the network ports inside a NIC; `port` carries the PCIe link, if there is one."""
     for net in element.walk():
         if net.tag == "net":
@@ -259,7 +259,7 @@ def _nets(found: _Found, element: Element, port: Element, parent: Node) -> None:
                 {**port.attributes, **net.attributes} if port.tag == "pci" else net.attributes
             )
             merged = replace(net, attributes=attributes)
-            found.nics.append(
+            parts.nics.append(
                 _Device(element=merged, parent=parent.name, host=parent.host, numa=parent.numa)
             )
 
@@ -291,9 +291,7 @@ def _nic_names(devices: Sequence[_Device]) -> dict[str, list[_Device]]:
 
 
 def _kind(device: _Device, choices: Choices) -> Hardware | None:
-    number = device.element.get("device")
-    found = by_device(gpu_names(), number)
-    return choices.kind(found)
+    return choices.kind(by_device(gpu_names(), device.element.get("device")))
 
 
 def _gpu(name: str, device: _Device, choices: Choices) -> Gpu:
@@ -352,54 +350,54 @@ def _speed(element: Element) -> int:
     return _BY_SPEED.get(float(match[1]), 0) if match else 0
 
 
-def _generation(found: _Found, choices: Choices) -> int:
+def _generation(parts: _Parts, choices: Choices) -> int:
     """PCIe generation where a link does not say: as chosen, of the kind, of the other links."""
     if choices.pcie_generation:
         return choices.pcie_generation
-    kinds = [_kind(device, choices) for device in found.gpus]
-    said = [kind.pcie_generation for kind in kinds if kind is not None]
-    links = [_speed(device.element) for device in (*found.gpus, *found.nics)]
-    return min(said, default=0) or max(links, default=0) or 4
+    kinds = [_kind(device, choices) for device in parts.gpus]
+    usual = [kind.pcie_generation for kind in kinds if kind is not None]
+    links = [_speed(device.element) for device in (*parts.gpus, *parts.nics)]
+    return min(usual, default=0) or max(links, default=0) or 4
 
 
 def _assumed(
-    found: _Found, gpus: dict[str, Gpu], builder: Builder, choices: Choices
+    parts: _Parts, gpus: dict[str, Gpu], builder: Builder, choices: Choices
 ) -> Iterator[str]:
     bare = [gpu for gpu in gpus.values() if gpu.hardware is None]
     if bare:
         yield f"the file names no known GPU kind: taken as {bare[0].architecture}"
-    skeleton = [device for device in found.gpus if device.gpu is None]
+    skeleton = [device for device in parts.gpus if device.gpu is None]
     if skeleton:
         yield "GPUs numbered by bus; the file leaves NVLink and kind to NCCL"
-    silent = [device for device in (*found.gpus, *found.nics) if not _speed(device.element)]
+    silent = [device for device in (*parts.gpus, *parts.nics) if not _speed(device.element)]
     if silent and choices.pcie_generation is None:
         yield f"PCIe generation {builder.generation} where the file gives no link speed"
 
 
-def _narrow(found: _Found) -> Iterator[str]:
+def _narrow(parts: _Parts) -> Iterator[str]:
     """Say which uplinks are slower than what hangs on them."""
     below: dict[str, int] = {}
-    hanging = [(device.parent, device.element) for device in found.gpus]
-    hanging += [(parent, element) for _, parent, element in found.uplinks]
+    hanging = [(device.parent, device.element) for device in parts.gpus]
+    hanging += [(parent, element) for _, parent, element in parts.uplinks]
     for parent, element in hanging:
         below[parent] = max(below.get(parent, 0), _speed(element))
-    for child, _, element in found.uplinks:
+    for child, _, element in parts.uplinks:
         if 0 < _speed(element) < below.get(child, 0):
             yield (
                 f"{child} runs its uplink at PCIe generation {_speed(element)}, "
                 f"what hangs on it at {below[child]}"
             )
-    for device in found.gpus:
+    for device in parts.gpus:
         lanes = device.element.number("link_width", 16) or 16
         if lanes < 16:
             yield f"GPU at {device.element.attributes.get('busid', '?')} has {lanes} PCIe lanes"
 
 
-def _unnamed(found: _Found) -> Iterator[str]:
-    if not found.gpus:
+def _unnamed(parts: _Parts) -> Iterator[str]:
+    if not parts.gpus:
         yield "no GPU in the file: a frame that NCCL fills in when it runs"
-    if found.unknown:
-        yield f"{len(found.unknown)} PCI devices without a class: GPUs or NICs, left out"
+    if parts.unknown:
+        yield f"{len(parts.unknown)} PCI devices without a class: GPUs or NICs, left out"
 
 
 _SEARCHES: Final = {
@@ -514,10 +512,10 @@ def read_graph_lines(lines: Sequence[str]) -> tuple[NcclGraph, ...]:
     >>> read_graph_lines(["ring id=0 nchannels=16 speedintra=45 typeintra=NVL"])[0].channels
     16
     """
-    found = []
+    graphs = []
     for index, line in enumerate(lines):
         name = _NAMED.match(line)
         values = dict(_SETTING.findall(line[:1000]))
         if name and "nchannels" in values:
-            found.append(graph_of(name[1], values, f"line {index + 1}"))
-    return tuple(found)
+            graphs.append(graph_of(name[1], values, f"line {index + 1}"))
+    return tuple(graphs)

@@ -15,7 +15,7 @@ from topology.base import (
 )
 from topology.catalogue import NEWEST_PCIE, Hardware, check_pcie_generation
 from topology.machine.graph import PairKind, PeerState, PeerStatus
-from topology.readers.reading import RANKS, GpuText, Label, NicText, Reading, Told
+from topology.readers.reading import RANKS, GivenRate, GpuText, Label, NicText, Reading
 
 _NVLINKS: Final = ("NVLINK", "NVSWITCH")
 _ASSUMED: Final = "PCIe generation"  # begins the line that says so
@@ -52,18 +52,18 @@ def read_own(text: str, catalogue: Mapping[str, Hardware]) -> Reading:
         )
         for row in (_rows(table, "nics") if "nics" in table else [])
     ]
-    known = {*names, *(nic.name for nic in nics)}
+    devices = {*names, *(nic.name for nic in nics)}
     links = _rows(table, "links")
     assumed = any(str(line).startswith(_ASSUMED) for line in _lines(table, "assumptions"))
-    if len(known) < len(names) + len(nics):
+    if len(devices) < len(names) + len(nics):
         raise TopologyError("JSON: two devices have one name")
     return Reading(
         source="JSON",
         gpus=tuple(_gpu(row, catalogue, assumed=assumed) for row in gpus),
         nics=tuple(nics),
-        labels=dict(_label(row, known) for row in links),
-        told=dict(_told(row) for row in _spoken(links, names)),
-        peers=tuple(_peer(row, known) for row in _lines(table, "peer_access")),
+        labels=dict(_label(row, devices) for row in links),
+        rates=dict(_given_rate(row) for row in _spoken(links, names)),
+        peers=tuple(_peer(row, devices) for row in _lines(table, "peer_access")),
     )
 
 
@@ -87,8 +87,8 @@ def _numa(row: Mapping[str, object]) -> int | None:
 
 
 def _lines(table: Mapping[str, object], key: str) -> list[object]:
-    found = table.get(key, [])
-    return found if isinstance(found, list) else []
+    rows = table.get(key, [])
+    return rows if isinstance(rows, list) else []
 
 
 def _whole(row: Mapping[str, object], key: str, most: int) -> int:
@@ -110,27 +110,27 @@ def _speed(row: Mapping[str, object]) -> Sourced | None:
     return Sourced(value=_rate(value, f"NIC {_text(row, 'name')}"), kind="datasheet", source="JSON")
 
 
-def _rate(value: object, what: str) -> BytesPerSecond:
+def _rate(value: object, place: str) -> BytesPerSecond:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not SLOWEST_LINK <= cast(float, value) <= FASTEST_LINK:
         raise TopologyError(
-            f"JSON: {what[:90]}: bandwidth_bytes_per_s is {str(value)[:40]!r}: "
+            f"JSON: {place[:90]}: bandwidth_bytes_per_s is {str(value)[:40]!r}: "
             f"expected bytes a second"
         )
     return BytesPerSecond(float(cast(float, value)))
 
 
-def _told(row: Mapping[str, object]) -> tuple[tuple[str, str], Told]:
+def _given_rate(row: Mapping[str, object]) -> tuple[tuple[str, str], GivenRate]:
     """Read what a link carries; where that is not what its kind means, somebody measured it."""
     a, b, value = str(row["a"]), str(row["b"]), row.get("bandwidth_bytes_per_s")
     bandwidth = _rate(value, f"link {a[:40]}-{b[:40]}")
-    return (a, b), Told(bandwidth, row.get("measured") is True)
+    return (a, b), GivenRate(bandwidth, row.get("measured") is True)
 
 
-def _peer(row: object, known: set[str]) -> PeerStatus:
+def _peer(row: object, devices: set[str]) -> PeerStatus:
     table = row if isinstance(row, dict) else {}
     a, b, state = (_text(table, key) for key in ("a", "b", "state"))
-    if not {a, b} <= known or state not in get_args(PeerState):
+    if not {a, b} <= devices or state not in get_args(PeerState):
         raise TopologyError(f"JSON: peer access {a[:40]}-{b[:40]} is {state[:20]}")
     capability = str(table.get("capability", ""))[:8]
     return PeerStatus(a=a, b=b, state=cast(PeerState, state), capability=capability)
@@ -181,10 +181,10 @@ def _memory(row: Mapping[str, object]) -> Bytes | None:
     return Bytes(float(cast(float, value)))
 
 
-def _label(row: Mapping[str, object], known: set[str]) -> tuple[tuple[str, str], Label]:
+def _label(row: Mapping[str, object], devices: set[str]) -> tuple[tuple[str, str], Label]:
     a, b, kind = _text(row, "a"), _text(row, "b"), _text(row, "kind")
     count = row.get("count", 1)
-    if not {a, b} <= known or a == b:
+    if not {a, b} <= devices or a == b:
         raise TopologyError(f"JSON: link {a[:40]}-{b[:40]} joins no two known devices")
     if kind not in get_args(PairKind) or not isinstance(count, int) or not 0 < count < 1000:
         raise TopologyError(f"JSON: link {a[:40]}-{b[:40]}: {kind[:20]} x {str(count)[:10]}")

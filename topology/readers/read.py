@@ -131,12 +131,12 @@ def _document(text: str) -> str:
 
 
 def _cluster(text: str, choices: Choices) -> Machine:
-    said = read_cluster(text)
-    if said.topology is None:
-        host = host_of(said, choices.catalogue)
+    cluster = read_cluster(text)
+    if cluster.topology is None:
+        host = host_of(cluster, choices.catalogue)
     else:
-        host = read_text(said.topology, choices)
-    return finished(build_cluster(said, replace(host, warnings=())), choices)
+        host = read_text(cluster.topology, choices)
+    return finished(build_cluster(cluster, replace(host, warnings=())), choices)
 
 
 def _pasted(lines: Sequence[str], choices: Choices) -> Machine:

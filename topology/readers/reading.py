@@ -24,7 +24,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GivenRate:
     """Bytes per second between two devices that a text gives; `measured` where it says so."""
 
     bandwidth: BytesPerSecond
@@ -74,7 +74,7 @@ class Reading:
     """What a text says: devices, the labels between them, and what is odd about it.
 
     labels : by names, in the order of the devices. under : PCIe labels beneath NVLink ones.
-    link_rate : bytes per second of one NVLink where the text has measured it. told : bytes per
+    link_rate : bytes per second of one NVLink where the text has measured it. rates : bytes per
     second between two devices, as the text gives them.
     """
 
@@ -85,7 +85,7 @@ class Reading:
     under: Mapping[tuple[str, str], Label] = field(default_factory=dict)
     peers: tuple[PeerStatus, ...] = ()
     link_rate: Sourced | None = None
-    told: Mapping[tuple[str, str], Told] = field(default_factory=dict)
+    rates: Mapping[tuple[str, str], GivenRate] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

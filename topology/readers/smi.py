@@ -43,8 +43,8 @@ def read_listing(lines: Sequence[str]) -> Listing:
         if listed or tabled:
             match = listed or tabled
             current = f"GPU{int(match[1])}" if match else ""
-            found = gpus.get(current, GpuText(name=current))
-            gpus[current] = replace(found, product=found.product or (match[2] if match else ""))
+            gpu = gpus.get(current, GpuText(name=current))
+            gpus[current] = replace(gpu, product=gpu.product or (match[2] if match else ""))
         elif current:
             gpus[current], rate = _detail(gpus[current], line)
             rates |= {rate} - {0.0}
@@ -87,14 +87,14 @@ def read_smi(root: Element) -> Reading:
     TopologyError
         If it lists no GPU.
     """
-    found = root.all("gpu")
-    if not found:
+    elements = root.all("gpu")
+    if not elements:
         raise TopologyError(f"XML line {root.line}: <{root.tag}> lists no GPU")
-    gpus = tuple(_gpu(index, element) for index, element in enumerate(found))
-    said = root.at("attached_gpus")
-    warnings = [line for element in found for line in _slow(element)]
-    if said.isdecimal() and len(said) < 5 and int(said) != len(gpus):
-        warnings.append(f"the text is cut: {len(gpus)} of {said} GPUs")
+    gpus = tuple(_gpu(index, element) for index, element in enumerate(elements))
+    attached = root.at("attached_gpus")
+    warnings = [line for element in elements for line in _slow(element)]
+    if attached.isdecimal() and len(attached) < 5 and int(attached) != len(gpus):
+        warnings.append(f"the text is cut: {len(gpus)} of {attached} GPUs")
     notes = ("nvidia-smi -q -x does not tell how GPUs are joined",) if len(gpus) > 1 else ()
     return Reading(
         source="nvidia-smi -q -x", gpus=gpus, assumptions=notes, warnings=tuple(warnings)
