@@ -19,15 +19,14 @@ as a user's file, and beside them what a config.json does not say::
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final, cast, get_args
+from typing import Final, get_args
 
 from planner.models.architecture import Defaults, Encoder, Model, Own, Vae
 from planner.models.fields import CHANNELS, Fields
-from topology.base import CatalogueError, Kind, read_sourced
+from topology.base import CatalogueError, Kind, check_keys, read_choice, read_sourced
 
-_ENTRY_KEYS: Final = {
-    "kind", "source", "vae", "transformers", "attention", "own", "config", "encoders", "defaults",
-}  # fmt: skip
+_SOURCED: Final = ("kind", "source")
+_OPTIONAL: Final = ("vae", "transformers", "attention", "own", "encoders", "defaults")
 _REQUEST_KEYS: Final = tuple(field.name for field in fields(Defaults))
 
 
@@ -39,7 +38,6 @@ class Entry:
     """
 
     name: str
-    kind: Kind
     source: str
     config: Mapping[str, object]
     defaults: Defaults = Defaults()
@@ -67,24 +65,21 @@ def load_entry(name: str, text: str) -> Entry:
     CatalogueError
         If a key is unknown, a table is missing or something has no source.
     """
-    row = _tables(name, text)
-    if extra := set(row) - _ENTRY_KEYS:
-        raise CatalogueError(f"{name}: unknown keys {sorted(extra)}")
-    where = Fields(where=name, values=row)
-    config, encoders = where.table("config"), where.table("encoders")
-    if config is None:
-        raise CatalogueError(f"{name}: config: got nothing, wanted a table")
+    row = check_keys(name, _parsed(name, text), (*_SOURCED, "config"), _OPTIONAL)
+    _check_sourced(name, row)
+    keys = Fields(where=name, values=row)
+    config, encoders = keys.table("config"), keys.table("encoders")
+    assert config is not None
     return Entry(
         name=name,
-        kind=_kind(where),
-        source=_source(where),
+        source=keys.text("source"),
         config=config.values,
-        defaults=_defaults(where.table("defaults")),
-        vae=where.text("vae", default=""),
+        defaults=_defaults(keys.table("defaults")),
+        vae=keys.text("vae", default=""),
         encoders=tuple((key, encoders.integer(key)) for key in encoders.values) if encoders else (),
-        transformers=where.integer("transformers", high=8, default=1),
-        attention=where.text("attention", default=""),
-        own=_own(where.table("own")),
+        transformers=keys.integer("transformers", high=8, default=1),
+        attention=keys.text("attention", default=""),
+        own=_own(keys.table("own")),
     )
 
 
@@ -116,96 +111,84 @@ def complete(
     )
 
 
-def _tables(name: str, text: str) -> dict[str, object]:
+def _parsed(name: str, text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(f"{name}: not TOML: {error}") from None
 
 
-def _rows(name: str, text: str, only: Collection[str]) -> list[tuple[str, object]]:
-    return [(key, row) for key, row in _tables(name, text).items() if not only or key in only]
+def _rows(name: str, text: str, only: Collection[str]) -> list[tuple[str, Fields]]:
+    rows = _parsed(name, text).items()
+    return [
+        (key, Fields(where=key, values=_table(key, row)))
+        for key, row in rows
+        if not only or key in only
+    ]
 
 
-def _kind(where: Fields) -> Kind:
-    kind = where.text("kind", default="")
-    if kind not in get_args(Kind):
-        raise CatalogueError(f"{where.where}: kind: got {kind!r}, wanted one of {get_args(Kind)}")
-    return cast(Kind, kind)
+def _table(name: str, row: object) -> Mapping[str, object]:
+    if not isinstance(row, Mapping):
+        raise CatalogueError(f"{name}: got {row!r}, wanted a table")
+    return row
 
 
-def _source(where: Fields) -> str:
-    source = where.text("source", default="")
-    if not source.strip():
-        raise CatalogueError(f"{where.where}: no source")
-    return source
+def _check_sourced(name: str, row: Mapping[str, object]) -> None:
+    """Refuse a table without a kind and a source of its numbers."""
+    read_choice(f"{name}: kind", row["kind"], get_args(Kind))
+    if not str(row["source"]).strip():
+        raise CatalogueError(f"{name}: no source")
 
 
 def _defaults(table: Fields | None) -> Defaults:
     if table is None:
         return Defaults()
-    _kind(table), _source(table)
-    if extra := set(table.values) - {"kind", "source", *_REQUEST_KEYS}:
-        raise CatalogueError(f"{table.where}: unknown keys {sorted(extra)}")
+    _check_sourced(table.where, check_keys(table.where, table.values, _SOURCED, _REQUEST_KEYS))
     return Defaults(**{key: table.integer(key) for key in _REQUEST_KEYS if table.has(key)})
 
 
 def _own(table: Fields | None) -> Own:
     if table is None:
         return Own()
-    sourced = {"kind": _kind(table), "source": _source(table)}
-    known = {"kind", "source", "token_modulation", "traffic"}
-    if extra := set(table.values) - known:
-        raise CatalogueError(f"{table.where}: unknown keys {sorted(extra)}")
+    check_keys(table.where, table.values, _SOURCED, ("token_modulation", "traffic"))
     traffic = table.table("traffic")
-    factors = traffic.values if traffic else {}
     return Own(
-        traffic=tuple(
-            (name, read_sourced(f"{table.where}: {name}", factor, "1", sourced).value)
-            for name, factor in factors.items()
-        ),
+        traffic=tuple((name, _quantity(table, traffic, name, "1")) for name in traffic.values)
+        if traffic
+        else (),
         token_modulation=table.boolean("token_modulation", default=False),
     )
 
 
-def _vae(name: str, row: object) -> VaeEntry:
-    table = _row(name, row)
-    sourced = {key: table.values.get(key) for key in ("kind", "source")}
+def _quantity(sourced: Fields, table: Fields, key: str, unit: str) -> float:
+    """Read a number of a table whose kind and source stand in `sourced`."""
+    where = f"{sourced.where}: {key}"
+    return read_sourced(where, table.values.get(key), unit, sourced.values).value
 
-    def quantity(key: str, unit: str) -> float:
-        return read_sourced(f"{name}: {key}", table.values.get(key), unit, sourced).value
 
+def _vae(name: str, table: Fields) -> VaeEntry:
     vae = Vae(
         name=name,
-        parameters=int(quantity("parameters", "1")),
-        flop_per_pixel=quantity("flop_per_pixel", "FLOP"),
-        peak_bytes_per_pixel=quantity("peak_bytes_per_pixel", "B"),
+        parameters=int(_quantity(table, table, "parameters", "1")),
+        flop_per_pixel=_quantity(table, table, "flop_per_pixel", "FLOP"),
+        peak_bytes_per_pixel=_quantity(table, table, "peak_bytes_per_pixel", "B"),
         frames_at_once=table.integer("frames_at_once", low=0),
         tile=table.integer("tile", low=0, default=0),
         parallel=table.boolean("parallel", default=False),
-        eager=quantity("eager", "1") if table.has("eager") else 1.0,
+        eager=_quantity(table, table, "eager", "1") if table.has("eager") else 1.0,
     )
     channels = table.integer("channels", high=CHANNELS)
     return VaeEntry(vae=vae, class_name=table.text("class"), channels=channels)
 
 
-def _encoder(name: str, row: object) -> Encoder:
-    table = _row(name, row)
-    sourced = {key: table.values.get(key) for key in ("kind", "source")}
-    count = read_sourced(f"{name}: parameters", table.values.get("parameters"), "1", sourced)
+def _encoder(name: str, table: Fields) -> Encoder:
     return Encoder(
         name=name,
-        parameters=int(count.value),
+        parameters=int(_quantity(table, table, "parameters", "1")),
         layers=table.integer("layers"),
         hidden=table.integer("hidden"),
         tokens=0,
     )
-
-
-def _row(name: str, row: object) -> Fields:
-    if not isinstance(row, Mapping):
-        raise CatalogueError(f"{name}: got {row!r}, wanted a table")
-    return Fields(where=name, values=row)
 
 
 def recognised(config: Fields, vaes: Mapping[str, VaeEntry]) -> str:

@@ -201,7 +201,7 @@ def test_an_entry_says_what_its_repository_does():
     ("old", "new", "said"),
     [
         ('source = "lines of its code"', "", "no source"),
-        ("token_modulation", "token_modulations", "unknown keys"),
+        ("token_modulation", "token_modulations", "unknown key"),
         ('"3.5"', '"3.5 s"', "norm"),
     ],
 )
