@@ -26,11 +26,11 @@ def checkpoint_of(model: Model) -> dict[str, Mapping[str, object]]:
     for name, modules in named.pop("biased").items():
         named["weights"][name] = [_of(module, "weight") for module in modules]
         named["biases"][name] = [_of(module, "bias") for module in modules]
-    found: dict[str, Mapping[str, object]] = {
+    tensors: dict[str, Mapping[str, object]] = {
         kind: {name: [_placed(key, before) for key in keys] for name, keys in names.items()}
         for kind, names in named.items()
     }
-    return {**found, "unused": cast("Mapping[str, str]", entry.get("unused", {}))}
+    return {**tensors, "unused": cast("Mapping[str, str]", entry.get("unused", {}))}
 
 
 def _entry(family: str) -> Mapping[str, object]:
@@ -62,8 +62,8 @@ def _placed(key: str, before: Mapping[str, int]) -> str:
     'blocks.{layer+10}.out'
     """
 
-    def number(found: re.Match[str]) -> str:
-        ahead = sum(before.get(name, 0) for name in found[1][1:].split("+"))
+    def number(match: re.Match[str]) -> str:
+        ahead = sum(before.get(name, 0) for name in match[1][1:].split("+"))
         return f"{{layer+{ahead}}}"
 
     return LAYER.sub(number, key)

@@ -50,14 +50,14 @@ def _engines(document: Document) -> Iterator[str]:
 
 
 def _buffers(document: Document) -> Iterator[str]:
-    for name, one in cast("Mapping[str, Document]", document["buffers"]).items():
-        yield f"buffer {name} {_bytes(one)} {one['dtype']}"
-        if one["given"]:
+    for name, buffer in cast("Mapping[str, Document]", document["buffers"]).items():
+        yield f"buffer {name} {_bytes(buffer)} {buffer['dtype']}"
+        if buffer["given"]:
             yield f"given {name}"
 
 
-def _bytes(one: Document) -> int:
-    return prod(cast("list[int]", one["shape"])) * int(ITEMSIZE[str(one["dtype"])])
+def _bytes(buffer: Document) -> int:
+    return prod(cast("list[int]", buffer["shape"])) * int(ITEMSIZE[str(buffer["dtype"])])
 
 
 def _tables(written: Sequence[Network]) -> Iterator[str]:
@@ -70,8 +70,8 @@ def _tables(written: Sequence[Network]) -> Iterator[str]:
 
 
 def _ranks(document: Document) -> Iterator[str]:
-    for one in cast("list[Document]", document["ranks"]):
-        yield f"device {one['rank']} {one['host']} {one['device']}"
+    for rank in cast("list[Document]", document["ranks"]):
+        yield f"device {rank['rank']} {rank['host']} {rank['device']}"
 
 
 def _call(when: str, call: Document, document: Document) -> str:
@@ -81,7 +81,7 @@ def _call(when: str, call: Document, document: Document) -> str:
         return f"copy {when} {source} {target} {_bytes(buffers[source])}"
     words = []
     for tensor, (buffer, place) in cast("Mapping[str, list[object]]", call["bind"]).items():
-        one = buffers[str(buffer)]
-        step = _bytes(one) // cast("list[int]", one["shape"])[0]
+        holder = buffers[str(buffer)]
+        step = _bytes(holder) // cast("list[int]", holder["shape"])[0]
         words.append(f"{tensor}={buffer}+{cast(int, place) * step}")
     return f"call {when} {call['engine']} {' '.join(words)}"

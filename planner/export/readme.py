@@ -14,20 +14,20 @@ def readme(document: Document) -> str:
     expected = cast(Document, document["expected"])
     engines = cast("list[Document]", document["engines"])
     build = sum(cast(float, engine["expected_build_s"]) for engine in engines)
-    said = (
+    expectation = (
         f"Expected: {format_seconds(cast(float, expected['latency_s']))} a request, "
         f"{format_seconds(cast(float, expected['step_s']))} a step, "
         f"{format_bytes(cast(float, expected['memory_bytes']))} on the fullest GPU; "
         f"about {format_seconds(build)} to build the engines."
     )
-    cautions = [f"- {one}" for one in cast("list[str]", document["cautions"])]
+    cautions = [f"- {caution}" for caution in cast("list[str]", document["cautions"])]
     watch = ["", "Watch:", "", *cautions] if cautions else []
     return "\n".join(
         [
             f"# {document['model']}, {document['plan']}, TensorRT",
             "",
             f"{document['gpus']} x {document['hardware']}, {document['precision']}.",
-            said,
+            expectation,
             "",
             "| engine | for | files | collectives |",
             "|---|---|---:|---|",
@@ -52,18 +52,18 @@ def readme(document: Document) -> str:
 
 
 def _row(engine: Document) -> str:
-    found = cast("Mapping[str, int]", engine["collectives"])
-    said = ", ".join(f"{count} x {name}" for name, count in found.items()) or "none"
+    collectives = cast("Mapping[str, int]", engine["collectives"])
+    listed = ", ".join(f"{count} x {name}" for name, count in collectives.items()) or "none"
     files = len(cast("list[str]", engine["files"]))
     each = "all ranks" if engine["shared"] else "each rank"
-    return f"| {engine['name']} | {each} | {files} | {said} |"
+    return f"| {engine['name']} | {each} | {files} | {listed} |"
 
 
 def _needs(needs: Mapping[str, str]) -> list[str]:
     nccl = f", NCCL {needs['nccl']} on LD_LIBRARY_PATH" if "nccl" in needs else ""
     packages = allowed().packages
     newest = max(packages, key=int)
-    install = ["pip install", *[f"'{one}'" for one in packages[newest]], "numpy"]
+    install = ["pip install", *[f"'{package}'" for package in packages[newest]], "numpy"]
     return [
         f"Needs TensorRT {needs['tensorrt']}{nccl}, or newer ones; the Python runner also",
         f"numpy, nccl4py and cuda-bindings. For CUDA {newest}:",
@@ -101,13 +101,13 @@ def _run(document: Document) -> list[str]:
     ]
 
 
-def _enqueue(told: Mapping[str, float]) -> list[str]:
+def _enqueue(enqueue: Mapping[str, float]) -> list[str]:
     """Say what a step waits for the host where no graph is replayed, if it waits at all."""
-    if not told["exposed_s_a_step"]:
+    if not enqueue["exposed_s_a_step"]:
         return []
     return [
-        f"Without --graph the host starts {told['calls_a_step']} engines a step, and GPUs wait",
-        f"{format_seconds(told['exposed_s_a_step'])} for it; what is expected leaves that out.",
+        f"Without --graph the host starts {enqueue['calls_a_step']} engines a step, and GPUs wait",
+        f"{format_seconds(enqueue['exposed_s_a_step'])} for it; what is expected leaves that out.",
         "",
     ]
 

@@ -24,19 +24,19 @@ def read_scales(path: str, model: str) -> Mapping[str, float]:
     """
     try:
         document = json.loads(content(path, LARGEST))
-        found = {str(name): float(one) for name, one in document["largest"].items()}
+        largest_of = {str(name): float(one) for name, one in document["largest"].items()}
         about = document["schema"], document["model"]
     except InputError as error:
         raise InputError(f"--scales {path}: {error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise InputError(f"--scales {path}: wanted what python -m validate scales writes") from None
     if about != (SCHEMA, model):
-        said = f"schema {about[0]!s:.20} of {about[1]!s:.60}"
-        raise InputError(f"--scales {path}: got {said}, wanted schema {SCHEMA} of {model}")
-    for name, largest in found.items():
+        got = f"schema {about[0]!s:.20} of {about[1]!s:.60}"
+        raise InputError(f"--scales {path}: got {got}, wanted schema {SCHEMA} of {model}")
+    for name, largest in largest_of.items():
         if not (isfinite(largest) and largest > 0):
             raise InputError(f"--scales {path}: {name:.60}: got {largest}, wanted above 0")
-    return found
+    return largest_of
 
 
 def check_scales(path: str, written: Sequence[Network], precision: str) -> None:
@@ -59,5 +59,7 @@ def check_scales(path: str, written: Sequence[Network], precision: str) -> None:
 def unmeasured(written: Sequence[Network]) -> tuple[list[str], list[str]]:
     """Name the products of few bits whose activations were not measured, and all of them."""
     reaches = [layer.attributes for network in written for layer in network.of("reach")]
-    names = [named(str(one["weight"]), cast(int, one["layer"])) for one in reaches]
-    return [name for name, one in zip(names, reaches, strict=True) if not one["measured"]], names
+    names = [named(str(layer["weight"]), cast(int, layer["layer"])) for layer in reaches]
+    return [
+        name for name, layer in zip(names, reaches, strict=True) if not layer["measured"]
+    ], names

@@ -12,12 +12,12 @@ RUNNER: Final = "planner.tensorrt.runner"
 @cache
 def runner() -> Mapping[str, bytes]:
     """Read the sources of the runner by file name, made to be a package of its own."""
-    found = {}
+    sources = {}
     for file in files(RUNNER).iterdir():
         if file.name.endswith(".py"):
             text = file.read_text(encoding="utf-8").replace(RUNNER, "runner")
-            found[file.name] = text.encode()
-    return found
+            sources[file.name] = text.encode()
+    return sources
 
 
 @cache

@@ -87,7 +87,7 @@ def known_as(text: str) -> str:
     name = ALIASES.get(text.lower(), text.lower())
     if name in names():
         return name
-    if "/" not in text or _found(text):
+    if "/" not in text or _what_is_at(text):
         return ""
     return repositories().get(text.lower(), "")
 
@@ -124,10 +124,10 @@ def _completed(model: Model, entry: Entry) -> Model:
 
 
 def _from_path(text: str) -> Model:
-    path, found = Path(text), _found(text)
-    if found == "folder":
+    path, what = Path(text), _what_is_at(text)
+    if what == "folder":
         return _from_folder(path)
-    if found == "file":
+    if what == "file":
         name = _folder_name(path.parent) if path.name == "config.json" else path.stem
         return _configured(_file(path), name=_shown(name))
     if os.sep in text and near(text, repositories()):
@@ -137,7 +137,7 @@ def _from_path(text: str) -> Model:
     raise unknown("model", text, [*names(), *ALIASES])
 
 
-def _found(text: str) -> str:
+def _what_is_at(text: str) -> str:
     """Say what a path leads to, "" for nothing or for text that cannot be a path."""
     try:
         if not text or Path(text).is_dir():
@@ -148,10 +148,10 @@ def _found(text: str) -> str:
 
 
 def _from_folder(folder: Path) -> Model:
-    if _found(str(folder / "model_index.json")) == "file":
+    if _what_is_at(str(folder / "model_index.json")) == "file":
         return _from_pipeline(folder)
     path = folder / "config.json"
-    if _found(str(path)) != "file":
+    if _what_is_at(str(path)) != "file":
         raise InputError(f"{_shown(folder)}: no config.json and no model_index.json in it")
     return _configured(_file(path), name=_folder_name(folder))
 
@@ -189,17 +189,17 @@ def _with_vae(model: Model, index: Fields, folder: Path) -> Model:
     if not _listed(index, "vae") or not (folder / "vae").is_dir() or model.latent is None:
         return model
     config = _file(folder / "vae" / "config.json")
-    found = recognised(config, _vaes())
+    name = recognised(config, _vaes())
     spatial, temporal = strides(config)
     latent = replace(
         model.latent,
         spatial=spatial or model.latent.spatial,
         temporal=temporal or model.latent.temporal,
     )
-    if not found:
+    if not name:
         strange = f"{config.where}: an autoencoder nobody has measured; costs as of the usual one"
         return replace(model, latent=latent, assumed=(*model.assumed, strange))
-    return replace(model, latent=latent, vae=_vaes()[found].vae)
+    return replace(model, latent=latent, vae=_vaes()[name].vae)
 
 
 def _with_encoders(model: Model, index: Fields, folder: Path) -> Model:

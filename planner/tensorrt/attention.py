@@ -145,13 +145,13 @@ def _linear_sum(draft: Draft, op: LinearAttention, inputs: Sequence[Value]) -> V
 def _linear_read(draft: Draft, op: LinearAttention, inputs: Sequence[Value]) -> Value:
     query, state = inputs
     name = op.out.name
-    found = draft.matmul(
+    sums = draft.matmul(
         _linear_heads(draft, _kept(draft, query), op, (0, 2, 1, 3)), state, f"{name}.found"
     )
-    total = draft.take(found, op.size, 1, 3, f"{name}.total")
+    total = draft.take(sums, op.size, 1, 3, f"{name}.total")
     tiny = draft.scalar(TINY, total, "tiny")
     safe = draft.elementwise("SUM", total, tiny, f"{name}.safe")
-    values = draft.take(found, 0, op.size, 3, f"{name}.sums")
+    values = draft.take(sums, 0, op.size, 3, f"{name}.sums")
     mean = draft.elementwise("DIV", values, safe, f"{name}.mean")
     rows = draft.shuffle(mean, query.shape, f"{name}.rows", first=(0, 2, 1, 3))
     return draft.cast(rows, query.dtype, name)

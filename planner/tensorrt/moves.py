@@ -33,7 +33,7 @@ def pick(draft: Draft, x: Value, wanted: Sequence[Numbers], axis: int, hint: str
         start = int(first[0]) if len(first) else 0
         if start >= 0 and np.array_equal(first, np.arange(start, start + len(first))):
             return draft.take(x, start, len(first), axis, hint)
-    places = [np.maximum(one, 0).astype(np.int32) for one in wanted]
+    places = [np.maximum(places_of_rank, 0).astype(np.int32) for places_of_rank in wanted]
     return draft.gather(x, draft.table(places, f"{hint}.places"), axis, hint)
 
 

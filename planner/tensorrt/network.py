@@ -117,7 +117,7 @@ def arrays_of(network: Network) -> dict[str, Array]:
 
 def counts(network: Network) -> dict[str, int]:
     """Count collectives by operation and axis, and attentions on several devices."""
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for layer in network.layers:
         if layer.kind == "collective":
             key = f"{layer.attributes['operation']} {layer.attributes['axis']}"
@@ -125,8 +125,8 @@ def counts(network: Network) -> dict[str, int]:
             key = "attention allgather_kv"
         else:
             continue
-        found[key] = found.get(key, 0) + 1
-    return found
+        totals[key] = totals.get(key, 0) + 1
+    return totals
 
 
 def groups(axes: Sequence[tuple[str, int]], axis: str) -> list[list[int]]:

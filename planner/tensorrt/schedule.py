@@ -76,12 +76,12 @@ def communicators(network: Network, plan: Plan) -> list[list[int]]:
     [[0, 1], [2, 3]]
     """
     inside = [name for name, _ in network.axes]
-    found: dict[tuple[tuple[str, int], ...], list[tuple[list[int], int]]] = {}
+    by_outer_index: dict[tuple[tuple[str, int], ...], list[tuple[list[int], int]]] = {}
     for rank in range(plan.gpus):
         index = plan.index_of(rank)
         apart = tuple((name, place) for name, place in index.items() if name not in inside)
-        found.setdefault(apart, []).append(([index[name] for name in inside], rank))
-    return [[rank for _, rank in sorted(members)] for members in found.values()]
+        by_outer_index.setdefault(apart, []).append(([index[name] for name in inside], rank))
+    return [[rank for _, rank in sorted(members)] for members in by_outer_index.values()]
 
 
 def _rank(rank: int, plan: Plan, workload: Workload, passes: int) -> dict[str, object]:

@@ -70,13 +70,13 @@ def _listed(fields: Fields, layers: int) -> tuple[str, ...]:
     if not entries:
         return ()
     name = "hybrid_override_pattern" if letters else "layer_types"
-    known = _LETTERS if letters else _WINDOWS
+    meanings = _LETTERS if letters else _WINDOWS
     if len(entries) != layers:
         raise fields.refused(name, list(entries), f"one entry for each of {layers} layers")
-    strange = [entry for entry in entries if entry not in known]
-    if strange:
-        raise fields.refused(name, strange[0], f"entries among {', '.join(known)}")
-    return tuple(known[entry] for entry in entries)
+    unknown = [entry for entry in entries if entry not in meanings]
+    if unknown:
+        raise fields.refused(name, unknown[0], f"entries among {', '.join(meanings)}")
+    return tuple(meanings[entry] for entry in entries)
 
 
 def _periodic(layers: int, every: int, other: str) -> tuple[str, ...]:
@@ -163,8 +163,8 @@ def feeds_of(fields: Fields, kind: str, layers: int) -> tuple[Ffn | None, ...]:
     """Name what follows the mixer of every layer: a dense FFN, experts or nothing."""
     letters = fields.text("hybrid_override_pattern", default="")
     if letters:
-        known = {"-": _dense(fields, kind), "E": _experts(fields, kind), "M": None, "*": None}
-        return tuple(known[letter] for letter in letters)
+        feeds = {"-": _dense(fields, kind), "E": _experts(fields, kind), "M": None, "*": None}
+        return tuple(feeds[letter] for letter in letters)
     experts, dense = _experts(fields, kind), None
     sparse = [experts is not None and _is_sparse(fields, layer) for layer in range(layers)]
     if not all(sparse):

@@ -71,12 +71,12 @@ class Stored:
     def rows(self, wanted: Chosen, other: Chosen) -> Floats:
         """Read some columns of a weight (the tensor's rows), and of those some of its rows."""
         table = self.raw.view(STORED[self.dtype]).reshape(self.shape[0], -1)
-        found = floats(np.ascontiguousarray(table[wanted][:, other]), self.dtype)
+        numbers = floats(np.ascontiguousarray(table[wanted][:, other]), self.dtype)
         if self.scale is None:
-            return found
+            return numbers
         down = np.arange(table.shape[0])[wanted] // self.block[0]
         across = np.arange(table.shape[1])[other] // self.block[1]
-        return found * self.scale[down][:, across]
+        return numbers * self.scale[down][:, across]
 
     def numbers(self) -> Floats:
         """Read all of it."""
@@ -105,20 +105,20 @@ def contents(name: str, raw: NDArray[np.uint8]) -> dict[str, Stored]:
         raise InputError(f"{name}: not a safetensors file")
     try:
         header = json.loads(raw[8 : 8 + size].tobytes())
-        entries = {key: one for key, one in header.items() if key != "__metadata__"}
+        entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
         return {
-            key: _stored(f"{name}: {key}", one, raw[8 + size :]) for key, one in entries.items()
+            key: _stored(f"{name}: {key}", entry, raw[8 + size :]) for key, entry in entries.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{name}: its table of contents cannot be read") from None
 
 
-def _stored(where: str, one: Mapping[str, object], data: NDArray[np.uint8]) -> Stored:
-    dtype = TYPES.get(str(one["dtype"]))
+def _stored(where: str, entry: Mapping[str, object], data: NDArray[np.uint8]) -> Stored:
+    dtype = TYPES.get(str(entry["dtype"]))
     if dtype is None:
-        raise InputError(f"{where}: stored as {one['dtype']}, wanted one of {', '.join(TYPES)}")
-    shape = tuple(cast("list[int]", one["shape"]))
-    start, stop = cast("list[int]", one["data_offsets"])
+        raise InputError(f"{where}: stored as {entry['dtype']}, wanted one of {', '.join(TYPES)}")
+    shape = tuple(cast("list[int]", entry["shape"]))
+    start, stop = cast("list[int]", entry["data_offsets"])
     wanted = prod(shape) * np.dtype(STORED[dtype]).itemsize
     if stop - start != wanted or stop > len(data):
         there = max(0, min(stop, len(data)) - start)
@@ -145,37 +145,37 @@ def from_checkpoint(tensors: Mapping[str, Stored], names: Names) -> Weights:
         number = cast(int, layer["layer"])
         made = []
         for expert in range(experts):
-            found = _find(tensors, name, names[name], number, expert)
-            _check(name, found, rows, columns)
-            made.append(_read([one for _, one in found], *kept(layer, rank)))
+            matches = _find(tensors, name, names[name], number, expert)
+            _check(name, matches, rows, columns)
+            made.append(_read([tensor for _, tensor in matches], *kept(layer, rank)))
         return np.stack(made)
 
     return share
 
 
-Found = list[tuple[str, Stored]]
+Matches = list[tuple[str, Stored]]
 """Keys and tensors."""
 
 
 def _find(
     tensors: Mapping[str, Stored], name: str, keys: Sequence[str], layer: int, expert: int = 0
-) -> Found:
+) -> Matches:
     """Look up the tensors of a layer."""
-    found: Found = []
+    matches: Matches = []
     for key in keys:
         plain, _, part = key.partition("#")
-        where = numbered(plain.rstrip("?"), layer, expert)
-        if where in tensors:
-            one = tensors[where]
+        full_key = numbered(plain.rstrip("?"), layer, expert)
+        if full_key in tensors:
+            tensor = tensors[full_key]
             number, parts = map(int, part.split("/")) if part else (0, 1)
-            if not one.shape or one.shape[0] % parts:
+            if not tensor.shape or tensor.shape[0] % parts:
                 raise InputError(
-                    f"{name}: {where} is {list(one.shape)}, wanted {parts} equal parts"
+                    f"{name}: {full_key} is {list(tensor.shape)}, wanted {parts} equal parts"
                 )
-            found.append((where, one.part(number, parts)))
+            matches.append((full_key, tensor.part(number, parts)))
         elif not plain.endswith("?"):
-            raise InputError(f"{name}: the checkpoint has no {where}")
-    return found
+            raise InputError(f"{name}: the checkpoint has no {full_key}")
+    return matches
 
 
 def numbered(key: str, layer: int, expert: int = 0) -> str:
@@ -188,29 +188,29 @@ def numbered(key: str, layer: int, expert: int = 0) -> str:
     return placed.replace("{expert}", str(expert))
 
 
-def _check(name: str, found: Found, rows: int, columns: int) -> None:
-    for key, one in found:
-        if prod(one.shape[1:]) != rows:
-            raise InputError(f"{name}: {key} is {list(one.shape)}, wanted [.., {rows}]")
-    total = sum(one.shape[0] for _, one in found)
+def _check(name: str, matches: Matches, rows: int, columns: int) -> None:
+    for key, tensor in matches:
+        if prod(tensor.shape[1:]) != rows:
+            raise InputError(f"{name}: {key} is {list(tensor.shape)}, wanted [.., {rows}]")
+    total = sum(tensor.shape[0] for _, tensor in matches)
     if total != columns:
-        keys = ", ".join(key for key, _ in found)
+        keys = ", ".join(key for key, _ in matches)
         raise InputError(f"{name}: {keys} have {total} rows, wanted {columns}")
 
 
-def _read(found: Sequence[Stored], rows: Chosen, columns: Chosen) -> Floats:
+def _read(stored: Sequence[Stored], rows: Chosen, columns: Chosen) -> Floats:
     """Read the columns that lie in each tensor, a few at a time; zeros where there is padding."""
-    height, width = prod(found[0].shape[1:]), sum(one.shape[0] for one in found)
+    height, width = prod(stored[0].shape[1:]), sum(tensor.shape[0] for tensor in stored)
     down, across = _places(rows, height), _places(columns, width)
-    there = np.flatnonzero(down >= 0)
+    present = np.flatnonzero(down >= 0)
     out = np.zeros((len(down), len(across)), np.float32)
     start = 0
-    for one in found:
-        here = np.flatnonzero((across >= start) & (across < start + one.shape[0]))
+    for tensor in stored:
+        here = np.flatnonzero((across >= start) & (across < start + tensor.shape[0]))
         for first in range(0, len(here), TOGETHER):
-            some = here[first : first + TOGETHER]
-            out[np.ix_(there, some)] = one.rows(across[some] - start, down[there]).T
-        start += one.shape[0]
+            piece = here[first : first + TOGETHER]
+            out[np.ix_(present, piece)] = tensor.rows(across[piece] - start, down[present]).T
+        start += tensor.shape[0]
     return out
 
 
@@ -238,16 +238,16 @@ def learned_from(tensors: Mapping[str, Stored], gains: Names, biases: Names) -> 
     return numbers
 
 
-def _joined(name: str, found: Found, entry: Layer) -> Floats:
+def _joined(name: str, matches: Matches, entry: Layer) -> Floats:
     """Lay tensors end to end; what all heads share is repeated for each."""
     parts = cast("list[list[int]]", entry["parts"])
-    pieces = [one.numbers() for _, one in found]
+    pieces = [tensor.numbers() for _, tensor in matches]
     for place, (units, size) in enumerate(parts if len(parts) == len(pieces) else []):
         if len(pieces[place]) == size > 1:
             pieces[place] = np.tile(pieces[place], units)
     have, wanted = sum(map(len, pieces)), sum(units * size for units, size in parts)
     if have != wanted:
-        keys = ", ".join(key for key, _ in found)
+        keys = ", ".join(key for key, _ in matches)
         raise InputError(f"{name}: {keys} have {have} numbers, wanted {wanted}")
     return np.concatenate(pieces)
 
@@ -303,16 +303,16 @@ def with_scales(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
         If a scale is of another shape than its weight can have.
     """
     made = dict(tensors)
-    for key, one in tensors.items():
-        for name in WEIGHT_SCALES if one.dtype == "fp8" and key.endswith(".weight") else ():
+    for key, tensor in tensors.items():
+        for name in WEIGHT_SCALES if tensor.dtype == "fp8" and key.endswith(".weight") else ():
             where = f"{key.removesuffix('weight')}{name}"
             if where in tensors:
-                made[key] = _scaled(one, where, tensors[where])
+                made[key] = _scaled(tensor, where, tensors[where])
     return made
 
 
-def _scaled(one: Stored, where: str, scale: Stored) -> Stored:
-    numbers, (rows, columns) = scale.numbers(), (one.shape[0], prod(one.shape[1:]))
+def _scaled(tensor: Stored, where: str, scale: Stored) -> Stored:
+    numbers, (rows, columns) = scale.numbers(), (tensor.shape[0], prod(tensor.shape[1:]))
     blocks = (-(-rows // SCALE_BLOCK), -(-columns // SCALE_BLOCK))
     if scale.shape == blocks:
         block = (SCALE_BLOCK, SCALE_BLOCK)
@@ -323,23 +323,23 @@ def _scaled(one: Stored, where: str, scale: Stored) -> Stored:
     else:
         raise InputError(
             f"{where}: {list(scale.shape)}, wanted [1], [{rows}, 1] or {list(blocks)} for "
-            f"{list(one.shape)}"
+            f"{list(tensor.shape)}"
         )
     if not np.all(np.isfinite(numbers)):
         raise InputError(f"{where}: a scale is no number")
-    return replace(one, scale=numbers.reshape(blocks), block=block)
+    return replace(tensor, scale=numbers.reshape(blocks), block=block)
 
 
 def reaches_from(tensors: Mapping[str, Stored], names: Names) -> Reaches:
     """Look up the largest activation of a product; None where the checkpoint has none."""
 
     def reach(layer: Layer) -> float | None:
-        found = [
+        scales = [
             float(tensors[where].numbers().max(initial=0))
             for key in names.get(str(layer["weight"]), ())
             for where in _inputs(tensors, key, cast(int, layer["layer"]))
         ]
-        largest = max(found, default=0.0) * FP8_TOP
+        largest = max(scales, default=0.0) * FP8_TOP
         return largest if 0 < largest < np.inf else None
 
     return reach

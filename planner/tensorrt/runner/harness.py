@@ -71,16 +71,16 @@ class Folder:
 
     def tables(self, document: Document, rank: int) -> dict[str, Bits]:
         """Rows of a network's tables that belong to a rank of its communicator."""
-        found: dict[str, Bits] = {}
+        tables: dict[str, Bits] = {}
         path, start = self.path / "tables" / f"{document['name']}.bin", 0
         for value in cast("list[Document]", document["tables"]):
             shape, dtype = tuple(cast("list[int]", value["shape"])), storage(str(value["dtype"]))
             whole = (cast(int, document["ranks"]), *shape)
             with _readable(path):
                 mapped = np.memmap(path, dtype, "r", start, whole)
-            found[str(value["name"])] = np.array(mapped[rank])
+            tables[str(value["name"])] = np.array(mapped[rank])
             start += mapped.nbytes
-        return found
+        return tables
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def open_folder(path: str | Path) -> Folder:
     if plan.get("schema") != SCHEMA:
         raise InputError(f"{folder}: plan of schema {plan.get('schema')!s:.40}, wanted {SCHEMA}")
     with _readable(folder / "plan.json"):
-        names = [str(one["name"]) for one in cast("list[Document]", plan["engines"])]
+        names = [str(engine["name"]) for engine in cast("list[Document]", plan["engines"])]
     documents = tuple(document_at(folder / "networks" / f"{name}.json") for name in names)
     if digest_of(plan, documents) != plan.get("digest"):
         raise InputError(f"{folder}: plan.json or networks were changed since they were exported")
@@ -235,9 +235,9 @@ def _build(
     with _writable(path), TemporaryFile(dir=path.parent) as scratch, _draft(path) as file:
 
         def hold(array: Bits) -> Bits:
-            found = on_disk(scratch, array)
+            moved = on_disk(scratch, array)
             source.forget()
-            return found
+            return moved
 
         known = replace(options, cache=cache.read_bytes() if cache.exists() else b"")
         with _weights_file(path, share, source, outside=options.outside) as put:

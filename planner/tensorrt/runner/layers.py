@@ -92,11 +92,11 @@ class Given:
 
 def outputs(layer: Layer) -> list[tuple[str, tuple[int, ...], str]]:
     """Name, shape and type of each output that a layer says it makes."""
-    found = []
+    described = []
     for out in cast("list[Mapping[str, object]]", layer["outputs"]):
         shape = tuple(cast("list[int]", out["shape"]))
-        found.append((str(out["name"]), shape, str(out["dtype"])))
-    return found
+        described.append((str(out["name"]), shape, str(out["dtype"])))
+    return described
 
 
 def _constant(assembly: Assembly, layer: Layer) -> Foreign:
@@ -264,8 +264,8 @@ def _collective(assembly: Assembly, layer: Layer) -> Foreign:
     )
     if added is not None:
         added.num_ranks = layer["ranks"]
-        said = {key: layer[key] for key in ("operation", "reduce", "root", "axis", "ranks")}
-        added.metadata = json.dumps({**said, "groups": members})
+        words = {key: layer[key] for key in ("operation", "reduce", "root", "axis", "ranks")}
+        added.metadata = json.dumps({**words, "groups": members})
     return added
 
 
@@ -273,24 +273,24 @@ def group(assembly: Assembly, axis: str) -> list[int]:
     """Ranks that meet along an axis; none named where all ranks of the communicator do."""
     axes = cast("list[object]", assembly.share.document["axes"])
     every = cast("Mapping[str, list[list[int]]]", assembly.share.document["groups"])[axis]
-    return [] if len(axes) == 1 else next(one for one in every if assembly.share.rank in one)
+    return [] if len(axes) == 1 else next(ranks for ranks in every if assembly.share.rank in ranks)
 
 
 def with_learned(assembly: Assembly, layer: Layer, added: Foreign) -> Foreign:
     """Multiply by and add what a checkpoint has learned behind a layer, if it has anything."""
-    for one in cast("list[Layer]", layer.get("learned", [])):
+    for entry in cast("list[Layer]", layer.get("learned", [])):
         numbers = assembly.share.learned and assembly.share.learned(
-            one, assembly.index.get("tp", 0)
+            entry, assembly.index.get("tp", 0)
         )
         if added is None or numbers is None:
             continue
         ((name, _, dtype),) = outputs(layer)
         operations = assembly.library.ElementWiseOperation
-        how = operations.PROD if one["kind"] == "gain" else operations.SUM
-        added.name = f"{name}.without.{one['kind']}"
-        shape = tuple(cast("list[int]", one["shape"]))
+        how = operations.PROD if entry["kind"] == "gain" else operations.SUM
+        added.name = f"{name}.without.{entry['kind']}"
+        shape = tuple(cast("list[int]", entry["shape"]))
         constant = assembly.constant(bits(numbers.reshape(shape), dtype), dtype, shape)
-        constant.name = f"{name}.{one['kind']}"
+        constant.name = f"{name}.{entry['kind']}"
         before = added.get_output(0), constant.get_output(0)
         added = assembly.network.add_elementwise(*before, how)
     return added

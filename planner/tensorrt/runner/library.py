@@ -30,14 +30,14 @@ def load(names: tuple[str, ...] = NAMES) -> ModuleType:
     MissingError
         If there is neither, saying what to install.
     """
-    said = []
+    reasons = []
     for name in names:
         try:
             return import_module(name)
         except ImportError as error:
-            said.append(f"{name}: {error}")
+            reasons.append(f"{name}: {error}")
     wanted = "pip install 'tensorrt-cu13>=11.0,<12'"
-    raise MissingError(f"TensorRT is not installed ({said[0]}): {wanted}")
+    raise MissingError(f"TensorRT is not installed ({reasons[0]}): {wanted}")
 
 
 def version(library: ModuleType) -> str:
@@ -51,12 +51,12 @@ def numbers(text: str) -> tuple[int, ...]:
     >>> numbers("11.4.1.post1")
     (11, 4, 1)
     """
-    found = []
+    parts_read = []
     for part in text.split("."):
         if not part.isdecimal():
             break
-        found.append(int(part))
-    return tuple(found)
+        parts_read.append(int(part))
+    return tuple(parts_read)
 
 
 def require(name: str, has: str, needs: str) -> None:

@@ -51,21 +51,23 @@ def is_outside(layer: Layer) -> bool:
 
 def entries(document: Mapping[str, object]) -> list[Entry]:
     """List a network's weights that can be inputs, in the order in which they are made."""
-    found, start = [], 0
+    weights, start = [], 0
     for layer in cast("list[Layer]", document["layers"]):
         if is_outside(layer):
             (out,) = cast("list[Layer]", layer["outputs"])
             count = prod(cast("list[int]", out["shape"]))
             size = count * storage(str(out["dtype"])).itemsize
-            found.append(Entry(str(out["name"]), size, start))
+            weights.append(Entry(str(out["name"]), size, start))
             start += -(-size // ALIGNED) * ALIGNED
-    return found
+    return weights
 
 
 def writer(document: Mapping[str, object], write: Write) -> Callable[[str, Bits], None]:
     """Write the table of a file, and return what writes each weight, in the table's order."""
     waiting = iter(entries(document))
-    head = "".join(f"{one.name} {one.size} {one.start}\n" for one in entries(document)) + "\n"
+    head = (
+        "".join(f"{entry.name} {entry.size} {entry.start}\n" for entry in entries(document)) + "\n"
+    )
     write(head.encode().ljust(-(-len(head.encode()) // PAGE) * PAGE, b"\0"))
 
     def put(name: str, array: Bits) -> None:
@@ -96,13 +98,13 @@ def read(name: str, raw: NDArray[np.uint8]) -> Outside:
     """
     head, behind, _ = raw[:LARGEST_TABLE].tobytes().partition(b"\n\n")
     try:
-        found = [_entry(line) for line in head.decode().splitlines()]
+        table = [_entry(line) for line in head.decode().splitlines()]
     except ValueError:
-        behind, found = b"", []
+        behind, table = b"", []
     data = raw[-(-(len(head) + 2) // PAGE) * PAGE :]
-    if not behind or any(one.start + one.size > len(data) for one in found):
+    if not behind or any(entry.start + entry.size > len(data) for entry in table):
         raise InputError(f"{name}: its table cannot be read, or it is cut short; build it again")
-    return Outside(data, {one.name: one.start for one in found})
+    return Outside(data, {entry.name: entry.start for entry in table})
 
 
 def _entry(line: str) -> Entry:

@@ -202,11 +202,11 @@ def _allocate(loaded: _Loaded) -> None:
     """Make all buffers, and fill those that start with something."""
     job, device = loaded.job, loaded.parts.device
     loaded.parts.guard.phase("allocating buffers", job.limits.load_s)
-    for name, one in cast("Mapping[str, Document]", job.plan["buffers"]).items():
-        shape, dtype = tuple(cast("list[int]", one["shape"])), str(one["dtype"])
+    for name, buffer in cast("Mapping[str, Document]", job.plan["buffers"]).items():
+        shape, dtype = tuple(cast("list[int]", buffer["shape"])), str(buffer["dtype"])
         address = device.allocate(prod(shape) * storage(dtype).itemsize)
         loaded.addresses[name] = address
-        given = one["given"]
+        given = buffer["given"]
         start = _first(job, cast(Document, given), shape) if given else np.zeros(shape, np.float32)
         device.upload(address, bits(start, dtype))
     for document in job.documents:
@@ -287,22 +287,24 @@ def _issue(loaded: _Loaded, calls: Sequence[Document]) -> None:
     for call in calls:
         if "copy" in call:
             source, target = cast("list[str]", call["copy"])
-            one = cast("Mapping[str, Document]", loaded.job.plan["buffers"])[source]
-            loaded.parts.device.copy(loaded.addresses[target], loaded.addresses[source], _size(one))
+            buffer = cast("Mapping[str, Document]", loaded.job.plan["buffers"])[source]
+            loaded.parts.device.copy(
+                loaded.addresses[target], loaded.addresses[source], _size(buffer)
+            )
         else:
             _call(loaded, str(call["engine"]), cast("Mapping[str, list[object]]", call["bind"]))
 
 
-def _size(one: Document) -> int:
-    return prod(cast("list[int]", one["shape"])) * storage(str(one["dtype"])).itemsize
+def _size(buffer: Document) -> int:
+    return prod(cast("list[int]", buffer["shape"])) * storage(str(buffer["dtype"])).itemsize
 
 
 def _call(loaded: _Loaded, name: str, bind: Mapping[str, list[object]]) -> None:
     context = loaded.contexts[name]
     for tensor, (buffer, place) in bind.items():
-        one = cast("Mapping[str, Document]", loaded.job.plan["buffers"])[str(buffer)]
-        shape = cast("list[int]", one["shape"])
-        step = _size(one) // shape[0] if buffer == "predictions" and tensor != buffer else 0
+        holder = cast("Mapping[str, Document]", loaded.job.plan["buffers"])[str(buffer)]
+        shape = cast("list[int]", holder["shape"])
+        step = _size(holder) // shape[0] if buffer == "predictions" and tensor != buffer else 0
         address = loaded.addresses[str(buffer)] + cast(int, place) * step
         context.set_tensor_address(tensor, address)
     if not context.execute_async_v3(loaded.parts.device.stream):
@@ -321,17 +323,17 @@ def _wait(loaded: _Loaded, what: str) -> None:
 
 def _result(loaded: _Loaded) -> Floats:
     name = str(loaded.job.plan["output"])
-    one = cast("Mapping[str, Document]", loaded.job.plan["buffers"])[name]
-    dtype = str(one["dtype"])
-    array = np.empty(tuple(cast("list[int]", one["shape"])), storage(dtype))
+    buffer = cast("Mapping[str, Document]", loaded.job.plan["buffers"])[name]
+    dtype = str(buffer["dtype"])
+    array = np.empty(tuple(cast("list[int]", buffer["shape"])), storage(dtype))
     loaded.parts.device.download(loaded.addresses[name], array)
     return floats(array, dtype)
 
 
 def _close(loaded: _Loaded, graph: list[Foreign]) -> None:
     """Let go in the order that NCCL needs: graphs, contexts, then communicators."""
-    for one in graph:
-        loaded.parts.device.release(one)
+    for executable in graph:
+        loaded.parts.device.release(executable)
     loaded.contexts.clear()
     for communicator in loaded.communicators.values():
         communicator.destroy()

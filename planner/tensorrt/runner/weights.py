@@ -60,10 +60,10 @@ def taken(full: NDArray[np.floating], chosen: Chosen, axis: int) -> NDArray[np.f
     """Take places along an axis, zeros where there is padding."""
     if isinstance(chosen, slice):
         return full
-    found = full.take(np.maximum(chosen, 0), axis)
+    picked = full.take(np.maximum(chosen, 0), axis)
     if np.any(chosen < 0):
-        np.moveaxis(found, axis, 0)[chosen < 0] = 0
-    return found
+        np.moveaxis(picked, axis, 0)[chosen < 0] = 0
+    return picked
 
 
 def drawn(seed: int = 0) -> Weights:
@@ -89,9 +89,9 @@ def filler() -> Weights:
 
     def share(layer: Layer, rank: int) -> Floats:
         experts, rows, columns = sizes(layer)
-        mine = kept(layer, rank)
-        rows = rows if isinstance(mine[0], slice) else len(mine[0])
-        columns = columns if isinstance(mine[1], slice) else len(mine[1])
+        chosen = kept(layer, rank)
+        rows = rows if isinstance(chosen[0], slice) else len(chosen[0])
+        columns = columns if isinstance(chosen[1], slice) else len(chosen[1])
         digest = _digest(f"{layer['weight']}@{layer['layer']}/{rank}")
         values = np.resize(np.roll(_block(), digest % BLOCK), experts * rows * columns)
         return np.asarray(values.reshape(experts, rows, columns) / np.sqrt(rows), np.float32)
