@@ -45,6 +45,7 @@ class Runtime:
     host_kernel, host_collective : seconds of host time to issue one. memory : bytes it takes.
     convolution, plane_convolution : FLOP a cycle and multiprocessor that a VAE's convolutions
     reach, over space and time and over space alone.
+    kernels_of : the runtime that makes its kernels, itself or another whose kernels it replays.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Runtime:
     convolution: Sourced
     plane_convolution: Sourced
     functions: tuple[tuple[str, Fusion], ...]
+    kernels_of: str
 
     def fusion(self, function: str) -> Fusion:
         """Look up the cost of a row-wise function, the runtime's usual one where it has no own."""
@@ -74,20 +76,25 @@ class Runtime:
 
 def load_runtimes(text: str) -> dict[str, Runtime]:
     """Read runtimes from TOML `text`; the caller does the file I/O."""
-    return {name: _runtime(name, row) for name, row in tomllib.loads(text).items()}
+    rows = tomllib.loads(text)
+    return {name: _runtime(name, row, rows) for name, row in rows.items()}
 
 
-def _runtime(name: str, row: Mapping[str, object]) -> Runtime:
+def _runtime(
+    name: str, row: Mapping[str, object], rows: Mapping[str, Mapping[str, object]]
+) -> Runtime:
     wanted = {"launch", "functions", *_UNITS}
     if row.keys() != wanted:
         raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
     numbers = {
         key: read_sourced(f"{name}.{key}", row[key], unit, row) for key, unit in _UNITS.items()
     }
+    maker = row["functions"] if isinstance(row["functions"], str) else name
     return Runtime(
         name=name,
         launch=cast(Literal["graph", "stream"], row["launch"]),
-        functions=tuple(read_fusions(row["functions"]).items()),
+        functions=tuple(read_fusions(rows[maker]["functions"]).items()),
+        kernels_of=maker,
         **numbers,
     )
 

@@ -147,15 +147,15 @@ class Profile:
         lean : whether eager row-wise functions are those of this project's executor, which were
         measured, or those of other code.
         """
-        found = dict(self.runtimes).get(shipped.name)
-        if found is None:
-            return shipped
-        functions = found.functions if lean or shipped.name != "torch-eager" else ()
+        nothing = RuntimeCalibration()
+        measured = dict(self.runtimes)
+        own, maker = measured.get(shipped.name, nothing), measured.get(shipped.kernels_of, nothing)
+        functions = maker.functions if lean or shipped.name != "torch-eager" else ()
         return replace(
             shipped,
-            host_kernel=found.host_kernel or shipped.host_kernel,
-            host_collective=found.host_collective or shipped.host_collective,
-            memory=found.memory or shipped.memory,
+            host_kernel=own.host_kernel or shipped.host_kernel,
+            host_collective=own.host_collective or shipped.host_collective,
+            memory=own.memory or shipped.memory,
             functions=tuple((dict(shipped.functions) | dict(functions)).items()),
         )
 

@@ -157,7 +157,8 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runtime",
-        help="tensorrt, torch-compile or torch-eager (default: the engine's, or tensorrt)",
+        help="tensorrt, torch-graph, torch-compile or torch-eager "
+        "(default: the engine's, or tensorrt)",
     )
     parser.add_argument(
         "--engine",

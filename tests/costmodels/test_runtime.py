@@ -3,7 +3,7 @@
 import pytest
 
 from costmodels.runtime import load_runtimes
-from costmodels.tables import communicator_bytes, overlap_table, runtime, runtimes
+from costmodels.tables import communicator_bytes, overlap_table, runtime, runtimes, shipped_profile
 from topology.base import CatalogueError, InputError
 
 ROW = """
@@ -60,7 +60,7 @@ def test_a_number_without_a_source_does_not_load():
 
 
 def test_the_promised_runtimes_are_there():
-    assert set(runtimes()) >= {"tensorrt", "torch-compile", "torch-eager"}
+    assert set(runtimes()) >= {"tensorrt", "torch-graph", "torch-compile", "torch-eager"}
     assert runtime("TensorRT").name == "tensorrt"
 
 
@@ -81,6 +81,15 @@ def test_a_runtime_moves_at_least_what_a_function_reads_and_writes(one):
 def test_a_graph_costs_the_host_nothing(one):
     assert (one.host_kernel.value == 0) == (one.launch == "graph")
     assert (one.host_collective.value == 0) == (one.launch == "graph")
+
+
+def test_a_torch_graph_replays_the_kernels_of_the_compiler():
+    graph, compiled = runtime("torch-graph"), runtime("torch-compile")
+    profile = shipped_profile("h100-sxm")
+
+    assert graph.functions == compiled.functions
+    assert profile.runtime(graph).functions == profile.runtime(compiled).functions
+    assert profile.runtime(graph).host_kernel.value == 0
 
 
 def test_eager_fuses_less_than_compiled():

@@ -246,7 +246,7 @@ def test_zero_is_a_message_but_no_shape():
         ({"gpus": 10**400}, "gpus: got 1000"),
         ({"hardware": "h1000"}, "unknown hardware 'h1000': did you mean h100-sxm"),
         ({"hardware": 8}, "hardware: got 8, wanted a name"),
-        ({"runtime": "torch"}, "unknown runtime 'torch': did you mean torch-eager or"),
+        ({"runtime": "torch"}, "unknown runtime 'torch': did you mean torch-graph or torch-eager"),
         ({"precision": "fp64"}, "unknown precision 'fp64'"),
         ({"algorithm": "rings"}, "unknown algorithm 'rings': did you mean ring"),
         ({"attention": "fa9"}, "unknown attention kernel 'fa9'"),

@@ -24,7 +24,7 @@ RUNNABLE: Final = ("bf16", "fp16", "fp8")
 RUNTIMES: Final[Mapping[Mode, str]] = {
     "eager": "torch-eager",
     "compile": "torch-compile",
-    "graph": "tensorrt",
+    "graph": "torch-graph",
 }
 """Runtime of the cost models that prices a way to launch."""
 
@@ -136,22 +136,13 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
         If a name or a size cannot be right.
     """
     request, plan = case.request(hardware, profile), parse_plan(case.plan)
-    model, deployment = read_model(case.model), _site(case, hardware, profile)
+    model, deployment = read_model(case.model), deployment_of(request)
     if (model.kind == "diffusion") != (case.stage == "denoise"):
         wanted = "denoise" if model.kind == "diffusion" else "prefill or decode"
         raise InputError(f"stage of {case.model}: got {case.stage}, wanted {wanted}")
     workload = workload_of(model, request, deployment.habits)
     steps = replace(workload, steps=1) if model.kind == "diffusion" else workload
     return Subject(case=case, model=model, workload=steps, plan=plan, deployment=deployment)
-
-
-def _site(case: Case, hardware: str, profile: str) -> Deployment:
-    """Look up what a case is priced on; a graph replays the kernels that the compiler made."""
-    deployment = deployment_of(case.request(hardware, profile))
-    if case.mode != "graph":
-        return deployment
-    compiled = deployment_of(replace(case, mode="compile").request(hardware, profile)).runtime
-    return replace(deployment, runtime=replace(deployment.runtime, functions=compiled.functions))
 
 
 def digest_of(case: Case, hardware: str) -> str:

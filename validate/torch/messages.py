@@ -9,7 +9,7 @@ import torch.distributed as dist
 from costmodels.program import Collective, Communication, SendReceive
 from validate.torch.liveness import Lived
 from validate.torch.setting import shape_of
-from validate.torch.state import Group, Here, Pending, RankState, Step, kind_of, zeros
+from validate.torch.state import Group, Here, Pending, RankState, Step, zeros
 from validate.torch.steps import fetcher, freeing
 
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -38,7 +38,7 @@ def message(lived: Lived, state: RankState, number: int, *, following: bool) -> 
 
 def _told(step: Step, op: Communication, state: RankState) -> Step:
     """Tell of a message before it starts."""
-    text, tell = f"{kind_of(op)} {op.axis} {op.out.name}".encode(), state.tell
+    text, tell = f"{op.kind} {op.axis} {op.out.name}".encode(), state.tell
     inner = state.around(step, "communication", op.stream)
 
     def told(here: Here) -> None:
@@ -51,7 +51,7 @@ def _told(step: Step, op: Communication, state: RankState) -> Step:
 def _count(op: Communication, state: RankState, *buffers: torch.Tensor) -> None:
     """Count what was issued; sizes are of the program's type, whatever type a proof runs in."""
     elements = max(x.numel() for x in buffers)
-    state.counts[kind_of(op), op.axis, int(elements * op.x.itemsize)] += 1
+    state.counts[op.kind, op.axis, int(elements * op.x.itemsize)] += 1
 
 
 def _collective(op: Collective, state: RankState, *, dies: bool) -> Step:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from costmodels.program import Communication, Loop, Program
+from costmodels.program import Communication, Program, turns
 from planner.lowering import lower
 from planner.models.architecture import Model
 from planner.request.plan import Plan
@@ -19,7 +19,7 @@ from validate.reference.weights import Array, Source
 from validate.torch.fuse import Fuser
 from validate.torch.routine import make_routines, play
 from validate.torch.setting import Setting
-from validate.torch.state import CountKey, Handles, RankState, kind_of, make_groups, silent
+from validate.torch.state import CountKey, Handles, RankState, make_groups, silent
 from validate.torch.weights import Given, Weights, from_source, inputs_from_source
 
 BOUNDS: Final = {
@@ -197,18 +197,10 @@ def expected_counts(program: Program) -> Counter[CountKey]:
     """Count collectives by kind, axis and bytes, as often as a program's loops say."""
     counts: Counter[CountKey] = Counter()
     for stage in running(program):
-        _add(stage, 1, counts)
-    return counts
-
-
-def _add(loop: Loop, turns: int, counts: Counter[CountKey]) -> None:
-    turns *= int(np.asarray(loop.count))
-    for item in loop.body:
-        if isinstance(item, Loop):
-            _add(item, turns, counts)
-        elif isinstance(item, Communication):
-            counts[kind_of(item), item.axis, int(item.message_bytes)] += turns
-    counts += Counter()  # drops what is never run
+        for op, loops in stage.nested():
+            if isinstance(op, Communication):
+                counts[op.kind, op.axis, int(op.message_bytes)] += turns(loops)
+    return +counts  # without what is never run
 
 
 def differences(got: Counter[CountKey], want: Counter[CountKey]) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from costmodels.price import Class
-from costmodels.program import Communication, Program, Tensor
+from costmodels.program import Program, Tensor
 from planner.request.plan import Plan
 from validate.torch.fuse import Fuser
 from validate.torch.setting import Setting
@@ -72,11 +72,6 @@ Around = Callable[[Step, Class, str], Step]
 
 CountKey = tuple[str, str, int]
 """A collective as it is counted: kind, axis, and bytes of the larger of a rank's two buffers."""
-
-
-def kind_of(op: Communication) -> str:
-    """Name the kind of a message as it is counted."""
-    return op.kind
 
 
 class Pending(NamedTuple):
