@@ -1,20 +1,20 @@
 """A table of text, and answers made of lines and tables: for a terminal, a document, a page.
 
-Terminals get plain text, in colours where they have them; documents Markdown; and pages HTML that
-needs nothing else, no script, no font and no link, so that they can be mailed.
+Terminals get text that rich lays out, in colours where they have them; documents Markdown; and
+pages HTML that needs nothing else, no script, no font and no link, so that they can be mailed.
 """
 
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from rich.padding import Padding
 
 Style = Literal["", "bold", "dim", "red", "yellow", "cyan"]
-_CODES: Final[dict[Style, str]] = {
-    "bold": "1", "dim": "2", "red": "31", "yellow": "33", "cyan": "36",
-}  # fmt: skip
 _GAP: Final = 2
+_ANY: Final = 10000  # columns where nothing is to be broken
 _PAGE: Final = (
     "body{font:14px sans-serif;margin:2em;color:#222}table{border-collapse:collapse;margin:.5em 0}"
     "td,th{border:1px solid #ccc;padding:2px 7px;text-align:right;font:12px monospace}"
@@ -58,52 +58,36 @@ class Table:
         a         1.5
         longer     10
         """
-        every = [self.head, *self.rows] if self.head else list(self.rows)
-        if not every:
-            return ""
-        widths = self._widths(every, width)
-        lines: list[str] = []
-        for number, row in enumerate(every, 0 if self.head else 1):
-            style = self.rows_in.get(number - 1, "") if number else self.head_in
-            lines += self._row(row, widths, style, colour=colour)
-        return "\n".join(lines)
+        return terminal([self], width, colour=colour)
 
-    def _widths(self, every: Sequence[Sequence[str]], width: int | None) -> list[int]:
-        """Make columns as wide as their cells, and the widest ones narrower until all fit."""
-        least = (*self.least, *[0] * len(every[0]))
-        widths = [
-            max(fewest, *map(len, column))
-            for fewest, column in zip(least, zip(*every, strict=True), strict=False)
-        ]
-        if width is None:
-            return widths
-        last = len(widths) - 1
-        over = sum(widths) + _GAP * last + self.indent - width
-        while over > 0:
-            padded = [
-                size + _GAP * (place < last) if place >= self.fixed else 0
-                for place, size in enumerate(widths)
-            ]
-            widest = last - padded[::-1].index(max(padded))
-            if widths[widest] < 2:
-                break
-            widths[widest] -= 1
-            over -= 1
-        return widths
+    def grid(self) -> "Padding":
+        """Return the table as rich draws it."""
+        from rich.padding import Padding  # noqa: PLC0415  # JSON and pages start without it
+        from rich.table import Table as Grid  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
 
-    def _row(
-        self, row: Sequence[str], widths: Sequence[int], style: Style, *, colour: bool
-    ) -> Iterator[str]:
-        """Write a row, of as many lines as its tallest cell has."""
-        cells = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for number in range(max(map(len, cells))):
-            parts = []
-            for place, (lines, width) in enumerate(zip(cells, widths, strict=True)):
-                line = lines[number] if number < len(lines) else ""
-                left = self.align[min(place, len(self.align) - 1)] == "<"
-                padded = line.ljust(width) if left else line.rjust(width)
-                parts.append(_painted(padded, self.columns_in.get(place, style), colour=colour))
-            yield " " * self.indent + (" " * _GAP).join(parts).rstrip()
+        grid = Grid(
+            box=None,
+            pad_edge=False,
+            padding=(0, _GAP, 0, 0),
+            show_header=bool(self.head),
+            header_style=self.head_in,
+        )
+        for place, name in enumerate(self.head or [""] * len(next(iter(self.rows), ()))):
+            grid.add_column(
+                Text(name),
+                justify="left" if self._left(place) else "right",
+                style=self.columns_in.get(place, ""),
+                min_width=self.least[place] if place < len(self.least) else None,
+                no_wrap=place < self.fixed,
+                overflow="fold",
+            )
+        for number, row in enumerate(self.rows):
+            grid.add_row(*map(Text, row), style=self.rows_in.get(number, ""))
+        return Padding(grid, (0, 0, 0, self.indent))
+
+    def _left(self, place: int) -> bool:
+        return self.align[min(place, len(self.align) - 1)] == "<"
 
     def markdown(self) -> str:
         """Write the table for a document.
@@ -128,21 +112,6 @@ def _cells(tag: str, row: Iterable[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in row)}</tr>"
 
 
-def _broken(text: str, width: int) -> list[str]:
-    """Break a text into lines, between words where that is possible.
-
-    >>> _broken("one two", 4), _broken("", 4)
-    (['one', 'two'], [''])
-    """
-    if len(text) <= width:
-        return [text]
-    return textwrap.wrap(text, width, break_on_hyphens=False, replace_whitespace=False) or [""]
-
-
-def _painted(text: str, style: Style, *, colour: bool) -> str:
-    return f"\033[{_CODES[style]}m{text}\033[0m" if colour and style and text.strip() else text
-
-
 def terminal(
     parts: Iterable[str | Line | Table], width: int | None = None, *, colour: bool = False
 ) -> str:
@@ -153,15 +122,22 @@ def terminal(
     <BLANKLINE>
       a  1
     """
-    texts = []
-    for part in parts:
-        if isinstance(part, Table):
-            texts.append(part.text(width, colour=colour))
-            continue
-        line = part if isinstance(part, Line) else Line(text=part)
-        lines = _broken(line.text, width) if width else [line.text]
-        texts += [_painted(one, line.style, colour=colour) for one in lines]
-    return "\n".join(texts)
+    from rich.console import Console  # noqa: PLC0415  # JSON and pages start without it
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(
+        width=width or _ANY, force_terminal=colour, color_system="standard" if colour else None
+    )
+    with console.capture() as captured:
+        for part in parts:
+            match part:
+                case Table():
+                    console.print(part.grid())
+                case Line():
+                    console.print(Text(part.text, style=part.style))
+                case _:
+                    console.print(Text(part))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def bullets(lines: Iterable[str]) -> list[str]:
