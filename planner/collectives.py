@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 from costmodels.collectives import Calibration, basis, choose, collective_time
 from costmodels.tables import profile_for
 from topology.base import InputError, counted, format_bytes, format_seconds, parse_bytes
+from topology.base.table import Table, csv, terminal
 from topology.catalogue import Fabric, Network, find_hardware
-from topology.drawing.table import Table, csv, terminal
 
 if TYPE_CHECKING:
     from planner.request.subset import Subset

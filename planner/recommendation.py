@@ -6,6 +6,7 @@ from typing import Final
 
 from costmodels.tables import profile_for
 from planner.advice.advice import advice
+from planner.advice.refusals import SIGN
 from planner.advice.remedies import would_fit
 from planner.engines.launch import Launch, launch_lines
 from planner.engines.refusal import Refusal, refusal, refusals
@@ -16,7 +17,16 @@ from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.plans import LONGEST
 from planner.search.search import MANY, Ranking, estimates, judge, outcomes_on, search
 from planner.strategies import parse_plan
-from topology.base import IllegalPlanError, InputError, counted, shown
+from topology.base import (
+    IllegalPlanError,
+    InputError,
+    counted,
+    format_bytes,
+    format_interval,
+    format_seconds,
+    shown,
+)
+from topology.base.table import Table
 
 NO_RINGS: Final = f"above {MANY} GPUs rings of more than {LONGEST} are left out"
 NO_PIPELINES: Final = (
@@ -47,6 +57,28 @@ class Recommendation:
     refusals: tuple[Refusal, ...] = ()
     lead: PlanEstimate | None = None
 
+    def __repr__(self) -> str:
+        first = f", {self.plans[0].plan} first" if self.plans else ""
+        return f"<Recommendation: {counted(len(self.plans), 'plan')}{first}>"
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+    def table(self, *, numbered: bool = True) -> Table:
+        """Make a row of each plan, best first, and last of the one to run if it is none of them."""
+        columns, listed = _columns(self.request), _listed(self)
+        places = [str(number + 1) for number in range(len(self.plans))] + [".."]
+        rows = [_cells(plan, self) for plan in listed]
+        if not numbered:
+            return Table(head=columns, rows=rows)
+        return Table(
+            head=["#", *columns],
+            rows=[[place, *row] for place, row in zip(places, rows, strict=False)],
+            align=">" + "".join("<" if name in ("plan", "bound by") else ">" for name in columns),
+            head_in="dim",
+            rows_in={number: "bold" for number, plan in enumerate(listed) if plan is self.lead},
+        )
+
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         refused = [refusal.to_dict() for refusal in self.refusals]
@@ -64,6 +96,54 @@ class Recommendation:
             **({"notes": list(self.notes)} if self.notes else {}),
             **({"marks": refused} if refused else {}),
         }
+
+
+def _listed(answer: Recommendation) -> tuple[PlanEstimate, ...]:
+    """Return the plans to show: the first ones, and the one to run where it is none of them."""
+    lead = answer.lead
+    return answer.plans if lead is None or lead in answer.plans else (*answer.plans, lead)
+
+
+def _cells(one: PlanEstimate, answer: Recommendation) -> list[str]:
+    """Write a row, with a sign at a plan that cannot be run."""
+    name, *rest = _row(one, answer)
+    barred = any(mark.plan == one.plan for mark in answer.refusals)
+    return [f"{name} {SIGN}" if barred else name, *rest]
+
+
+def _columns(request: Request) -> list[str]:
+    """Name the columns: the usual ones, and what plans are ranked by if it is none of them."""
+    more = {"throughput": ["results/s"], "cost": ["GPU-s a result"]}.get(request.objective, [])
+    counts = ["GPUs"] if request.at_most_gpus else []
+    usual = ["latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by"]
+    return ["plan", *counts, *more, *usual]
+
+
+def _row(one: PlanEstimate, answer: Recommendation) -> list[str]:
+    baseline, request = answer.baseline, answer.request
+    speed = baseline.latency_s / one.latency_s if baseline else 0.0
+    exposed = one.breakdown_s.get("communication_exposed", 0.0)
+    goal = {
+        "throughput": [f"{one.throughput_per_s:.3g}"],
+        "cost": [cost(one)],
+    }.get(request.objective, [])
+    return [
+        str(one.plan),
+        *([str(one.gpus)] if request.at_most_gpus else []),
+        *goal,
+        format_interval(one.latency_s, one.half_width_s),
+        f"{speed:.2f}x" if baseline else "-",
+        f"{100 * speed / one.gpus:.0f} %" if baseline else "-",
+        format_bytes(one.memory_bytes),
+        f"{format_seconds(exposed)} ({100 * exposed / one.latency_s:.0f} %)",
+        one.bound_by.replace(" of the time", ""),
+    ]
+
+
+def cost(plan: PlanEstimate) -> str:
+    """Write the GPU-seconds of a result."""
+    value = plan.gpus / plan.throughput_per_s
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def recommend_plans(scenario: Scenario) -> Recommendation:

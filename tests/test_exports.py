@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -98,6 +99,26 @@ def test_a_misspelled_keyword_is_an_error_of_types(tmp_path):
     errors = [line for line in out.splitlines() if "error" in line and "script.py" in line]
 
     assert [re.search(r":(\d+):", line)[1] for line in errors] == ["4", "5"], out
+
+
+RESULTS = (
+    "planner.estimate('flux', gpus=2, plan='ulysses2')",
+    "planner.recommend('flux', gpus=2)",
+    "planner.simulate('flux', gpus=2, plan='ulysses2')",
+    "planner.read_model('mixtral-8x7b')",
+    "planner.read_topology('GPU0 GPU1\\nGPU0 X NV4\\nGPU1 NV4 X\\n')",
+)
+
+
+@pytest.mark.parametrize("call", RESULTS)
+def test_a_result_is_a_line_in_a_terminal_and_a_table_in_a_notebook(call):
+    result = eval(call)
+
+    assert len(repr(result)) < 100
+    assert repr(result).startswith(f"<{type(result).__name__}")
+    drawn = ET.fromstring(f"<div>{result._repr_html_()}</div>")
+    assert {part.tag for part in drawn.iter()} <= {"div", "table", "tr", "th", "td"}
+    assert len(drawn.findall(".//tr")) > 1
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -14,7 +14,7 @@ from importlib.resources import files
 from planner.command.files import write
 from planner.command.options import Parser
 from topology.base import InputError, content
-from topology.drawing.table import Table
+from topology.base.table import Table
 from validate.accuracy.runs import MACHINES
 from validate.accuracy.table import (
     BEGIN,

@@ -303,7 +303,7 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
     if arguments.format == "json":
         return _json(found.to_dict()), code
     if arguments.format == "markdown":
-        from topology.drawing.table import Table  # noqa: PLC0415
+        from topology.base.table import Table  # noqa: PLC0415
 
         head = ("what", "state", "found", "what to do")
         return Table(head=head, rows=found.rows()).markdown(), code

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from topology.base import MOST_CHARACTERS, InputError, decoded, place, write_whole
-from topology.drawing.table import Line, Table, terminal
+from topology.base.table import Line, Table, terminal
 
 WIDTH = 118
 """Columns of what is not printed on a terminal."""

@@ -27,6 +27,7 @@ def _run(options: argparse.Namespace) -> Answer:
     from costmodels.tables import check_profile  # noqa: PLC0415
     from planner.models import read_model  # noqa: PLC0415
     from planner.rendering import models  # noqa: PLC0415
+    from topology.base.facts import facts  # noqa: PLC0415
 
     check_profile(options.profile)
     if options.action == "list":
@@ -43,8 +44,8 @@ def _run(options: argparse.Namespace) -> Answer:
         raise InputError(f"models {options.action}: wanted a name or a file")
     described = read_model(options.name).to_dict()
     style = "json" if options.action == "import" else options.format
-    facts = models.facts(described)
-    return render(style, lambda: described, table=facts.text, markdown=facts.markdown), DONE
+    table = facts(described)
+    return render(style, lambda: described, table=table.text, markdown=table.markdown), DONE
 
 
 COMMAND: Final = Command(

@@ -13,7 +13,7 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.recommendation import estimate_plan
 from planner.request.request import Request
 from topology.base import InputError, format_bytes, format_seconds, unknown
-from topology.drawing.table import Table
+from topology.base.table import Table
 
 BACKENDS: Final = ("tensorrt", *TITLES)
 ABOUT: Final = ("backend", "model", "plan", "gpus", "hardware", "precision")

@@ -20,6 +20,8 @@ tables), so that parameters sum up to what the published classes have.
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from topology.base.facts import facts
+
 Activation = Literal["gelu", "silu", "relu2"]
 Kind = Literal["diffusion", "decoder", "encoder"]
 
@@ -397,6 +399,12 @@ class Model:
             for tower in block.towers
             if tower.ffn
         )
+
+    def __repr__(self) -> str:
+        return f"<Model {self.name}: {self.kind}, {self.layers} layers>"
+
+    def _repr_html_(self) -> str:
+        return facts(self.to_dict()).html()
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``planner models show --format json`` prints.

@@ -9,7 +9,7 @@ from planner.fleet.demand_file import PERIODS
 from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
 from planner.rendering.plot import plot
 from topology.base import counted, format_interval, format_seconds, one_line
-from topology.drawing.table import Line, Table, bullets, heading, items, page, paragraphs, terminal
+from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs, terminal
 
 COST: Final = ("an hour", "per 1000")
 ASSUMED: Final = (

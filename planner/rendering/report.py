@@ -5,16 +5,15 @@ from typing import TypeAlias
 
 from costmodels.program import Size
 from planner.advice.advice import throughput_note
-from planner.advice.refusals import SIGN, footnotes, notes_on
+from planner.advice.refusals import footnotes, notes_on
 from planner.engines.launch import Launch
 from planner.engines.scenario import Scenario
 from planner.placement.placement import visible
-from planner.recommendation import Recommendation
-from planner.request.request import Request
+from planner.recommendation import Recommendation, cost
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import room
 from topology.base import counted, format_bytes, format_interval, format_seconds
-from topology.drawing.table import Line, Table, bullets
+from topology.base.table import Line, Table, bullets
 
 BAR = 36
 Parts: TypeAlias = list[str | Line | Table]
@@ -27,7 +26,7 @@ def recommendation(
     parts: Parts = [Line(text=headline(scenario), style="bold"), *_notes(answer.notes), ""]
     if answer.plans:
         lead = answer.lead or answer.plans[0]
-        parts += [ranking(answer), *_notes(_baseline(scenario, answer)), ""]
+        parts += [answer.table(), *_notes(_baseline(scenario, answer)), ""]
         if answer.request.at_most_gpus and len(answer.scaling) > 1:
             title = "the best plan of each number of GPUs"
             parts += [*_notes([title]), _scaling(answer), ""]
@@ -84,32 +83,6 @@ def _notes(lines: Iterable[str]) -> list[Line]:
     return [Line(text=line, style="dim") for line in lines]
 
 
-def ranking(answer: Recommendation) -> Table:
-    """Make a row of each plan, best first, and last of the one to run where it is none of them."""
-    columns, listed = _columns(answer.request), _listed(answer)
-    places = [str(number + 1) for number in range(len(answer.plans))] + [".."]
-    return Table(
-        head=["#", *columns],
-        rows=[[place, *_cells(plan, answer)] for place, plan in zip(places, listed, strict=False)],
-        align=">" + "".join("<" if name in ("plan", "bound by") else ">" for name in columns),
-        head_in="dim",
-        rows_in={number: "bold" for number, plan in enumerate(listed) if plan is answer.lead},
-    )
-
-
-def _listed(answer: Recommendation) -> tuple[PlanEstimate, ...]:
-    """Return the plans to show: the first ones, and the one to run where it is none of them."""
-    lead = answer.lead
-    return answer.plans if lead is None or lead in answer.plans else (*answer.plans, lead)
-
-
-def _cells(one: PlanEstimate, answer: Recommendation) -> list[str]:
-    """Write a row, with a sign at a plan that cannot be run."""
-    name, *rest = _row(one, answer)
-    barred = any(mark.plan == one.plan for mark in answer.refusals)
-    return [f"{name} {SIGN}" if barred else name, *rest]
-
-
 def _baseline(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
     """Say what the speed-up is over, where it is a GPU that could not hold the model."""
     one = answer.baseline
@@ -124,48 +97,13 @@ def _scaling(answer: Recommendation) -> Table:
     """Make a row of each number of GPUs: its plan, its time as a bar, and what a result costs."""
     bars = _bars([plan.latency_s for plan in answer.scaling])
     rows = [
-        [str(plan.gpus), format_seconds(plan.latency_s), _cost(plan), str(plan.plan), bar]
+        [str(plan.gpus), format_seconds(plan.latency_s), cost(plan), str(plan.plan), bar]
         for plan, bar in zip(answer.scaling, bars, strict=True)
     ]
     head = ("GPUs", "latency", "GPU-s a result", "plan", "")
     return Table(
         head=head, rows=rows, align=">>><", indent=2, head_in="dim", columns_in={4: "cyan"}
     )
-
-
-def _columns(request: Request) -> list[str]:
-    """Name the columns: the usual ones, and what plans are ranked by if it is none of them."""
-    more = {"throughput": ["results/s"], "cost": ["GPU-s a result"]}.get(request.objective, [])
-    counts = ["GPUs"] if request.at_most_gpus else []
-    usual = ["latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by"]
-    return ["plan", *counts, *more, *usual]
-
-
-def _row(one: PlanEstimate, answer: Recommendation) -> list[str]:
-    baseline, request = answer.baseline, answer.request
-    speed = baseline.latency_s / one.latency_s if baseline else 0.0
-    exposed = one.breakdown_s.get("communication_exposed", 0.0)
-    goal = {
-        "throughput": [f"{one.throughput_per_s:.3g}"],
-        "cost": [_cost(one)],
-    }.get(request.objective, [])
-    return [
-        str(one.plan),
-        *([str(one.gpus)] if request.at_most_gpus else []),
-        *goal,
-        format_interval(one.latency_s, one.half_width_s),
-        f"{speed:.2f}x" if baseline else "-",
-        f"{100 * speed / one.gpus:.0f} %" if baseline else "-",
-        format_bytes(one.memory_bytes),
-        f"{format_seconds(exposed)} ({100 * exposed / one.latency_s:.0f} %)",
-        one.bound_by.replace(" of the time", ""),
-    ]
-
-
-def _cost(plan: PlanEstimate) -> str:
-    """Write the GPU-seconds of a result."""
-    value = plan.gpus / plan.throughput_per_s
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _known(one: PlanEstimate) -> str:
@@ -263,8 +201,7 @@ def recommendation_markdown(
     """Write everything that ``planner recommend`` says, for a document."""
     parts = [f"**{headline(scenario)}**", ""]
     if answer.plans:
-        rows = [_cells(plan, answer) for plan in _listed(answer)]
-        parts += [Table(head=_columns(answer.request), rows=rows).markdown(), ""]
+        parts += [answer.table(numbered=False).markdown(), ""]
         parts += bullets(_baseline(scenario, answer))
     below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
     lines = (*answer.notes, *answer.advice, *below, *_runs(launches))
@@ -273,15 +210,7 @@ def recommendation_markdown(
 
 def estimate_markdown(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) -> str:
     """Write everything about one plan, for a document."""
-    rows = [["latency", format_interval(one.latency_s, one.half_width_s)]]
-    rows += [[f"stage {worded(k)}", format_seconds(v)] for k, v in one.stages_s.items()]
-    rows += [[worded(k), format_seconds(v)] for k, v in one.breakdown_s.items()]
-    rows += [["memory", f"{format_bytes(one.memory_bytes)} at {worded(one.peak_stage)}"]]
-    rows += [[f"memory {worded(k)}", format_bytes(v)] for k, v in one.memory_parts_bytes.items()]
-    rows += [["bound by", one.bound_by], ["basis", one.basis.name.lower()]]
-    if one.placement:
-        rows.append(["GPUs", visible(one.placement.devices)])
-    table = Table(head=[str(one.plan), ""], rows=rows).markdown()
+    table = one.table().markdown()
     below = (
         *notes_on(scenario, one),
         *throughput_note(scenario.model.kind, scenario.request.batch, one.gpus),

@@ -6,18 +6,13 @@ from typing import Final
 
 from planner.rendering.gantt import COLOURS, key, legend, middle, rows, svg
 from planner.search.estimate import worded
-from planner.simulation.simulation import RankTime, Simulation
+from planner.simulation.simulation import LEAST, Simulation
 from topology.base import counted, format_seconds
-from topology.drawing.table import Table, bullets, heading, page, paragraphs, terminal
+from topology.base.table import Table, bullets, heading, page, paragraphs, terminal
 
-MOST_RANKS: Final = 16
-"""Ranks in a table; of more, the fastest and the slowest."""
 PICTURED: Final = 4
 TIMELINE: Final = 96
-LEAST: Final = 1 / 10_000
-"""Part of a turn that is worth a number."""
 MICROSECONDS: Final = 10**6
-HEAD: Final = ("rank", "pace", "compute", "communication", "hidden", "waiting", "idle")
 
 
 def headlines(found: Simulation) -> Iterator[str]:
@@ -41,33 +36,6 @@ def headlines(found: Simulation) -> Iterator[str]:
         yield f"one of {replicas} replicas, which do not meet"
 
 
-def stage_table(found: Simulation) -> Table:
-    """Put stages as they ran beside the closed form."""
-    closed = found.estimate.stages_s
-    made = [
-        [worded(name), format_seconds(seconds), format_seconds(closed.get(name, 0.0))]
-        for name, seconds in found.stages_s.items()
-    ]
-    return Table(head=("stage", "simulated", "closed form"), rows=made, indent=2)
-
-
-def rank_table(found: Simulation) -> Table:
-    """Say what every rank does in a turn; of many ranks, the fastest and the slowest."""
-    ranks = found.ranks
-    if len(ranks) > MOST_RANKS:
-        ordered = sorted(ranks, key=lambda one: one.pace)
-        ranks = [*ordered[: MOST_RANKS // 2], *ordered[-MOST_RANKS // 2 :]]
-    rows = [_rank_row(rank, LEAST * found.turn_s) for rank in ranks]
-    return Table(head=HEAD, rows=rows, indent=2)
-
-
-def _rank_row(one: RankTime, least: float) -> list[str]:
-    spent = sum(one.compute.values())
-    times = (spent, one.communication, one.hidden, one.waiting, one.idle)
-    shown = [format_seconds(seconds) if seconds > least else "-" for seconds in times]
-    return [str(one.rank), f"{one.pace:.4f}", *shown]
-
-
 def timeline(found: Simulation) -> Iterator[str]:
     """Draw one layer of the turn."""
     window = middle(found)
@@ -82,14 +50,14 @@ def timeline(found: Simulation) -> Iterator[str]:
 def text(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Everything that ``planner simulate`` prints as a table."""
     ranks = f"a turn of {worded(found.stage)}, by rank"
-    tables: list[str | Table] = [stage_table(found), "", ranks, rank_table(found), ""]
+    tables: list[str | Table] = [found.stage_table(), "", ranks, found.rank_table(), ""]
     return terminal([headline, *headlines(found), "", *tables, *timeline(found), *notes])
 
 
 def markdown(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Write the same for a document."""
     parts = [f"**{headline}**", "", *bullets([*headlines(found), *notes]), ""]
-    for table in (stage_table(found), rank_table(found)):
+    for table in (found.stage_table(), found.rank_table()):
         parts += [table.markdown(), ""]
     return "\n".join([*parts, "```text", *timeline(found), "```"])
 
@@ -104,9 +72,9 @@ def html(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
         svg(found, window),
         f"<p>{key(list(COLOURS))}</p>",
         heading("Stages"),
-        stage_table(found).html(),
+        found.stage_table().html(),
         heading(f"A turn of {worded(found.stage)}, by rank"),
-        rank_table(found).html(),
+        found.rank_table().html(),
     ]
     return page(str(found.estimate.plan), body)
 

@@ -6,8 +6,10 @@ from math import sqrt
 from typing import Final
 
 from costmodels.estimate import Basis
-from planner.placement.placement import Placement
+from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
+from topology.base import format_bytes, format_interval, format_seconds
+from topology.base.table import Table
 
 UNCERTAINTY: Final = {
     Basis.MEASURED: 0.03,
@@ -100,6 +102,29 @@ class PlanEstimate:
         name, seconds = max(self.breakdown_s.items(), key=lambda part: part[1])
         share = 100 * seconds / self.latency_s if self.latency_s else 0.0
         return f"{worded(name)} ({share:.0f} % of the time)"
+
+    def __repr__(self) -> str:
+        return (
+            f"<PlanEstimate {self.plan} of {self.model} on {self.gpus} x {self.hardware}: "
+            f"{format_seconds(self.latency_s)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+    def table(self) -> Table:
+        """Make a row of each number."""
+        rows = [["latency", format_interval(self.latency_s, self.half_width_s)]]
+        rows += [[f"stage {worded(k)}", format_seconds(v)] for k, v in self.stages_s.items()]
+        rows += [[worded(k), format_seconds(v)] for k, v in self.breakdown_s.items()]
+        rows += [["memory", f"{format_bytes(self.memory_bytes)} at {worded(self.peak_stage)}"]]
+        rows += [
+            [f"memory {worded(k)}", format_bytes(v)] for k, v in self.memory_parts_bytes.items()
+        ]
+        rows += [["bound by", self.bound_by], ["basis", self.basis.name.lower()]]
+        if self.placement:
+            rows.append(["GPUs", visible(self.placement.devices)])
+        return Table(head=[str(self.plan), ""], rows=rows)
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints for one plan."""

@@ -14,12 +14,18 @@ from costmodels.tables import rank_spread
 from planner.engines.scenario import Scenario
 from planner.recommendation import estimate_plan
 from planner.request.plan import Plan
-from planner.search.estimate import PlanEstimate
+from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import every_place
 from planner.search.search import seated
 from planner.simulation.tasks import Label, Work, paces_of, work_of
-from topology.base import InputError, counted
+from topology.base import InputError, counted, format_seconds
+from topology.base.table import Table
 
+MOST_RANKS: Final = 16
+"""Ranks in a table; of more, the fastest and the slowest."""
+LEAST: Final = 1 / 10_000
+"""Part of a turn that is worth a number."""
+HEAD: Final = ("rank", "pace", "compute", "communication", "hidden", "waiting", "idle")
 MOST_TASKS: Final = 3_000_000
 LARGEST_PACE: Final = 100.0
 DECODE: Final = "vae_decode"
@@ -97,6 +103,33 @@ class Simulation:
         """How much longer it took than the closed form says, as a part of that."""
         return self.latency_s / self.estimate.latency_s - 1
 
+    def __repr__(self) -> str:
+        return (
+            f"<Simulation {self.estimate.plan} of {self.estimate.model} on "
+            f"{self.estimate.gpus} x {self.estimate.hardware}: {format_seconds(self.latency_s)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.stage_table().html() + self.rank_table().html()
+
+    def stage_table(self) -> Table:
+        """Put stages as they ran beside the closed form."""
+        closed = self.estimate.stages_s
+        made = [
+            [worded(name), format_seconds(seconds), format_seconds(closed.get(name, 0.0))]
+            for name, seconds in self.stages_s.items()
+        ]
+        return Table(head=("stage", "simulated", "closed form"), rows=made, indent=2)
+
+    def rank_table(self) -> Table:
+        """Say what every rank does in a turn; of many ranks, the fastest and the slowest."""
+        ranks = self.ranks
+        if len(ranks) > MOST_RANKS:
+            ordered = sorted(ranks, key=lambda one: one.pace)
+            ranks = [*ordered[: MOST_RANKS // 2], *ordered[-MOST_RANKS // 2 :]]
+        rows = [_rank_row(rank, LEAST * self.turn_s) for rank in ranks]
+        return Table(head=HEAD, rows=rows, indent=2)
+
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         one = self.estimate
@@ -119,6 +152,13 @@ class Simulation:
             "ranks": [rank.to_dict() for rank in self.ranks],
             "tasks": self.tasks,
         }
+
+
+def _rank_row(one: RankTime, least: float) -> list[str]:
+    spent = sum(one.compute.values())
+    times = (spent, one.communication, one.hidden, one.waiting, one.idle)
+    shown = [format_seconds(seconds) if seconds > least else "-" for seconds in times]
+    return [str(one.rank), f"{one.pace:.4f}", *shown]
 
 
 def simulate(

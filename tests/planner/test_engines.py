@@ -18,7 +18,7 @@ from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR
 from topology.base import CatalogueError, InputError
-from topology.drawing.table import terminal
+from topology.base.table import terminal
 
 ENTRY = """
 kind = "assumed"

@@ -16,7 +16,7 @@ from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate
 from planner.search.search import Ranking, judge
 from planner.strategies import parse_plan
 from topology.base import counted, format_seconds
-from topology.drawing.table import terminal
+from topology.base.table import terminal
 
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
 

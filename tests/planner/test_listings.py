@@ -11,8 +11,8 @@ from commands import ROOT, assert_refused, run
 
 from planner.lowering import unsupported
 from planner.models import names, read_model
-from planner.rendering.models import shown
 from topology.base import MOST_CHARACTERS
+from topology.base.facts import shown
 from topology.catalogue import all_hardware, find_hardware
 
 

@@ -15,7 +15,7 @@ from planner.models.catalogue import repositories
 from planner.recommendation import shortened
 from planner.rendering import report
 from planner.search.estimate import WORDS, worded
-from topology.drawing.table import terminal
+from topology.base.table import terminal
 
 CASES = [
     ("cosmos3-nano", {}),

@@ -6,10 +6,10 @@ import pytest
 import testpastes as pastes
 
 from topology.base import InputError
+from topology.base.table import terminal as in_terminal
 from topology.catalogue import find_hardware
 from topology.drawing.picture import svg
 from topology.drawing.report import html, markdown, report, summary
-from topology.drawing.table import terminal as in_terminal
 from topology.machine.build import machine_of
 from topology.readers.detect import detect, machine_from, snapshot
 from topology.readers.read import read_topology

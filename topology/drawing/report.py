@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from topology.base import counted, format_bytes
-from topology.catalogue import Hardware, link_rates
-from topology.drawing.picture import svg
-from topology.drawing.table import (
+from topology.base.table import (
     Line,
     Style,
     Table,
@@ -16,6 +14,8 @@ from topology.drawing.table import (
     page,
     paragraphs,
 )
+from topology.catalogue import Hardware, link_rates
+from topology.drawing.picture import svg
 from topology.machine.flows import bisection_bandwidth
 from topology.machine.graph import Edge, Gpu, Machine, Nic
 from topology.machine.paths import gpudirect, nccl_bandwidth, nccl_peers, path_types

@@ -7,7 +7,8 @@ of it a cluster has; nothing here is ever as large as the cluster.
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
 
-from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
+from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError, counted
+from topology.base.facts import facts
 from topology.catalogue import Architecture, NetworkKind
 
 NodeKind = Literal["gpu", "nic", "nvswitch", "pcie_switch", "root", "cpu", "switch"]
@@ -316,6 +317,21 @@ class Machine:
             if leaves > 1 or cluster.rails > 1
         )
         return ports + uplinks
+
+    def __repr__(self) -> str:
+        return f"<Machine {self.name}: {counted(self.gpu_count, 'GPU')}>"
+
+    def _repr_html_(self) -> str:
+        known = {
+            "name": self.name,
+            "source": self.source,
+            "nodes": self.hosts,
+            "GPUs": [f"{gpu.name} {gpu.hardware or gpu.product}".rstrip() for gpu in self.gpus],
+            "NICs": [nic.device or nic.name for nic in self.nics],
+            "assumed": self.assumptions,
+            "warnings": self.warnings,
+        }
+        return facts(known).html()
 
     def to_dict(self) -> dict[str, object]:
         """List hosts, GPUs and links; every pair of GPUs of one host appears once.

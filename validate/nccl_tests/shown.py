@@ -9,7 +9,7 @@ import numpy as np
 from costmodels.collectives import Op
 from planner.rendering.plot import plot
 from topology.base import format_bytes, format_seconds
-from topology.drawing.table import Table, bullets, csv, terminal
+from topology.base.table import Table, bullets, csv, terminal
 from validate.nccl_tests.diagnosis import SMALL
 
 HEADERS: Final = (

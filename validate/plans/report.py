@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from topology.base import counted, format_bytes, format_seconds
-from topology.drawing.table import Table, bullets, terminal
+from topology.base.table import Table, bullets, terminal
 from validate.plans.compare import Comparison, Ranking, Summary
 from validate.reference import Proof
 

@@ -103,9 +103,8 @@ class Table:
 
     def html(self) -> str:
         """Write the table for a page."""
-        return (
-            f"<table>{_cells('th', self.head)}{''.join(_cells('td', r) for r in self.rows)}</table>"
-        )
+        head = _cells("th", self.head) if self.head else ""
+        return f"<table>{head}{''.join(_cells('td', row) for row in self.rows)}</table>"
 
 
 def _cells(tag: str, row: Iterable[str]) -> str:
