@@ -18,7 +18,7 @@ _UNITS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
-    """What a row-wise function costs: `traffic` over the bytes of its inputs and outputs.
+    """What an element-wise function costs: `traffic` over the bytes of its inputs and outputs.
 
     It and `kernels` are counted, not fitted: a fused function reads and writes everything once,
     in one kernel; an eager one does what PyTorch issues for the lines of a model's repository. So
@@ -59,7 +59,7 @@ class Runtime:
     kernels_of: str
 
     def fusion(self, function: str) -> Fusion:
-        """Look up the cost of a row-wise function, the runtime's usual one where it has no own."""
+        """Look up the cost of an element-wise function; the runtime's usual one if it has none."""
         known = dict(self.functions)
         return known.get(function, known["default"])
 

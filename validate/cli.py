@@ -393,8 +393,8 @@ COMMANDS: Final = {
     ),
     "calibrate": Command(
         help="measure this machine, and write a profile of it",
-        text="Time products, attention, row-wise kernels and collectives on this machine's GPUs,\n"
-        "fit the models' parameters to them, and write a profile that --profile takes.",
+        text="Time products, attention, element-wise kernels and collectives on this machine's\n"
+        "GPUs, fit the models' parameters to them, and write a profile that --profile takes.",
         examples=(
             ("planner calibrate --output mine.toml", "10 minutes, then how good each fit is"),
             ("planner calibrate --quick --gpus 2 --output mine.toml", "3 minutes on 2 GPUs"),

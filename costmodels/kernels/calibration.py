@@ -54,7 +54,7 @@ def attention_record(name: str, device: Device, calibration: Calibration) -> Att
 
 
 def pointwise_record(device: Device, calibration: Calibration) -> PointwiseParameters:
-    """Find the parameters of row-wise work on `device`."""
+    """Find the parameters of element-wise work on `device`."""
     if calibration is not None and calibration.pointwise is not None:
         return calibration.pointwise
     return record(pointwise_table(), device)

@@ -144,7 +144,7 @@ class Profile:
     def runtime(self, shipped: Runtime, *, lean: bool = True) -> Runtime:
         """Return a runtime with what was measured in place of what was shipped.
 
-        lean : whether eager row-wise functions are those of this project's executor, which were
+        lean : whether eager element-wise functions are those of this project's executor, which were
         measured, or those of other code.
         """
         nothing = RuntimeCalibration()

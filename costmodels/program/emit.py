@@ -43,7 +43,7 @@ def matmul(x: Tensor, weight: Weight, name: str, route: Tensor | None = None) ->
 def pointwise(
     function: Function, inputs: Sequence[Tensor], name: str, features: Size = 0, place: int = 0
 ) -> Emits[Tensor]:
-    """Apply a row-wise function; the result has the shape of the first input, or `features`."""
+    """Apply an element-wise function; its result is as the first input, or `features` wide."""
     first = inputs[0]
     out = Tensor(name, (*first.shape[:-1], features) if features else first.shape, first.itemsize)
     yield Pointwise(function=function, inputs=tuple(inputs), outputs=(out,), place=place)

@@ -314,9 +314,9 @@ class Defaults:
 class Own:
     """How a model's own repository runs it in eager PyTorch, where that costs more than usual.
 
-    traffic : bytes that row-wise functions move, over those of their inputs and outputs in 16 bits,
-    by function. token_modulation : the time embedding is projected to shifts, scales and gates for
-    every token of the whole sequence, on every rank and in 32 bits.
+    traffic : bytes that element-wise functions move, over those of their inputs and outputs in 16
+    bits, by function. token_modulation : the time embedding is projected to shifts, scales and
+    gates for every token of the whole sequence, on every rank and in 32 bits.
     """
 
     traffic: tuple[tuple[str, float], ...] = ()

@@ -25,7 +25,7 @@ class Habits:
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.
     installed_attention : attention is the kernel that the model's repository installs.
-    attention : the kernel that is called, by architecture of the GPU; eager : what row-wise
+    attention : the kernel that is called, by architecture of the GPU; eager : what element-wise
     functions move and launch in eager PyTorch. Both by family of models, ``any`` for the rest.
     host_kernel : host time to issue a kernel in eager PyTorch; None for the runtime's.
     """
@@ -48,7 +48,7 @@ class Habits:
         return kernels.get(architecture, "")
 
     def functions(self, family: str) -> Mapping[str, Fusion]:
-        """Say what row-wise functions do in eager PyTorch for a family of models."""
+        """Say what element-wise functions do in eager PyTorch for a family of models."""
         return {**self.eager.get("any", {}), **self.eager.get(family, {})}
 
 

@@ -161,7 +161,7 @@ class PlanEstimate:
 WORDS: Final = {
     "gemm": "matrix products",
     "attention": "attention",
-    "pointwise": "row-wise work",
+    "pointwise": "element-wise work",
     "layout": "moving data on the GPU",
     "convolution": "convolutions",
     "communication_exposed": "communication",

@@ -114,7 +114,7 @@ def test_without_asking_only_what_holds_elsewhere_is_used(kind):
 
 @every_kind
 def test_the_usual_one_is_a_part_of_the_machine_s_own(kind):
-    """Attention, row-wise work, runtimes, overlap and memory, number for number."""
+    """Attention, element-wise work, runtimes, overlap and memory, number for number."""
     usual, own = shipped_profile(kind), read_profile(MACHINES[kind].profile)
 
     assert usual is not None

@@ -175,7 +175,7 @@ def test_predictions_are_those_of_the_planner():
 
 @pytest.mark.parametrize("profile", ["none", "h200-sxm-x2-2026-11-28"])
 def test_a_graph_replays_the_kernels_that_were_compiled(profile):
-    """The device is as busy with row-wise work either way; 16.55 and 16.57 ms, as measured."""
+    """The device is as busy with element-wise work either way; 16.55 and 16.57 ms, as measured."""
     compiled, replayed = (
         predict(replace(FLUX, mode=mode), "h200-sxm", profile) for mode in ("compile", "graph")
     )

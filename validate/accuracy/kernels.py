@@ -1,4 +1,4 @@
-"""Measured kernels: matrix products, attention and row-wise work of many GPUs."""
+"""Measured kernels: matrix products, attention and element-wise work of many GPUs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Row-wise functions as the validator's own backend runs them, one kernel after another."""
+"""Element-wise functions as the validator's own backend runs them, one kernel after another."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Row-wise functions as eager code writes them, and as a compiler sees them.
+"""Element-wise functions as eager code writes them, and as a compiler sees them.
 
 Each moves a known least number of bytes: inputs read once, outputs written once. What eager code
 moves and launches beyond that is what a runtime's table of functions says.

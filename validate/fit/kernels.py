@@ -45,7 +45,7 @@ RAGGED: Final = {"cudnn": 0.1}
 """Where the share starts that kernels lose on keys that do not fill their last block, of those that
 lose any: FlashAttention-2 loses 1 %, which is nothing, on the same GPUs."""
 RESTED: Final = 1e-3  # s: shorter kernels feel no power limit, rested or not
-STREAMS: Final = ("copy", "add")  # reading and writing, as row-wise work does
+STREAMS: Final = ("copy", "add")  # reading and writing, as element-wise work does
 PACKED: Final = 64  # fewer queries that share keys are decoding, which has a model of its own
 SIZES: Final = ("batch", "m", "n", "k", "heads", "kv_heads", "queries", "keys", "head_dim")
 
@@ -177,7 +177,7 @@ def _eight_bit(record: MatmulParameters, products: Sequence[KernelFigure]) -> Ma
 def fit_pointwise(
     figures: Sequence[KernelFigure], start: PointwiseParameters
 ) -> tuple[PointwiseParameters, Fit]:
-    """Fit what memory reaches to row-wise work on one device."""
+    """Fit what memory reaches to element-wise work on one device."""
     device = figures[0].device
     first = {name: float(getattr(start, name)) for name in POINTWISE_FREE}
 
@@ -229,7 +229,7 @@ def fit_attention(
 
     Parameters
     ----------
-    calibration : products and row-wise work of the same machine; None for the shipped ones.
+    calibration : products and element-wise work of the same machine; None for the shipped ones.
     """
     device, precision = figures[0].device, figures[0].precision
     series = "fp8_cycles" if precision == "fp8" else "cycles"

@@ -10,7 +10,7 @@ from validate.reference import Proof
 
 HEADERS: Final = (
     "case", "measured", "predicted", "error", "memory", "proof", "gemm *", "attention *",
-    "row-wise *", "comm *", "verdict",
+    "element-wise *", "comm *", "verdict",
 )  # fmt: skip
 INSTRUMENTED: Final = (
     "* instrumented, without a verdict: a guide to where time goes, from a step of its own with an "

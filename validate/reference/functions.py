@@ -102,7 +102,7 @@ def _visible(op: Attention, index: Mapping[str, int]) -> NDArray[np.bool_]:
 def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
     op: Pointwise, inputs: Sequence[Array], index: Mapping[str, int]
 ) -> list[Array]:
-    """Evaluate a row-wise function."""
+    """Evaluate an element-wise function."""
     match op.function:
         case "norm":
             return [_norm(inputs[0])]

@@ -155,7 +155,7 @@ def state_of(subject: Subject, bench: Bench) -> RankState:
 
 
 def fuser_for(mode: Mode, fuser: Fuser) -> Fuser | None:
-    """Choose what is compiled: nothing, row-wise work that a graph replays, or products too."""
+    """Choose what is compiled: nothing, element-wise work that a graph replays, or products too."""
     return None if mode == "eager" else fuser.taking(products=mode == "compile")
 
 

@@ -1,4 +1,4 @@
-"""Row-wise functions on PyTorch: what the reference says in numpy, in few kernels."""
+"""Element-wise functions on PyTorch: what the reference says in numpy, in few kernels."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ Tensors = list[torch.Tensor]
 
 
 def bind(op: Pointwise, setting: Setting) -> Bound:
-    """Make a row-wise function ready to run."""
+    """Make an element-wise function ready to run."""
     return _rotary(op, setting) if op.function == "rotary" else Bound(_kernel(op, setting))
 
 

@@ -17,8 +17,8 @@ class Fuser:
 
     backend : of `torch.compile`. made : by what was compiled and the shapes and strides given.
     spent : seconds each took, in this case. failures : what then runs as it is.
-    products : matrix products are compiled with the row-wise work around them. The host then starts
-        a few functions a layer; kernels, and what they take, stay the same.
+    products : matrix products are compiled with the element-wise work around them. The host then
+        starts a few functions a layer; kernels, and what they take, stay the same.
     """
 
     backend: str = "inductor"
@@ -29,7 +29,7 @@ class Fuser:
     failures: list[str] = field(default_factory=list)
 
     def taking(self, *, products: bool) -> "Fuser":
-        """Return the same compiler, with its memory, for products too or for row-wise work."""
+        """Return the same compiler, with its memory, for products too or for element-wise work."""
         return replace(self, products=products)
 
     def begin(self) -> None:

@@ -61,7 +61,7 @@ def _routine(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> R
 
 
 def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "list[Step | Routine]":
-    """Make the items of a body ready; row-wise neighbours are taken together when compiled."""
+    """Make the items of a body ready; element-wise neighbours are taken together when compiled."""
     end = after | arriving(loop.body)
     items = lived(loop.body, end)
     steps: list[Step | Routine] = []
