@@ -56,7 +56,7 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
     InputError
         If something is missing, in the way, or too little could be measured.
     """
-    from validate.bench import system as harness  # noqa: PLC0415  # only where it measures
+    from validate.bench import system  # noqa: PLC0415  # only where it measures
 
     check_paths(task)
     if task.folder.exists():
@@ -64,15 +64,15 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
     ranks = task.gpus or 1
     if task.device == "cuda":
         gpus = check_gpus(
-            harness.ask("nvidia-smi", "--query-gpu=name,mig.mode.current", "--format=csv,noheader"),
+            system.ask("nvidia-smi", "--query-gpu=name,mig.mode.current", "--format=csv,noheader"),
             has_torch=importlib.util.find_spec("torch") is not None,
         )
         ranks = _ranks(task.gpus, len(gpus))
         if ranks == 1:
             say("calibrate: one GPU: collectives, copies and overlap are skipped")
     minutes = task.minutes or (QUICK_MINUTES if task.quick else MINUTES)
-    harness.run(
-        harness.Session(
+    system.run(
+        system.Session(
             ranks=ranks,
             folder=task.folder,
             minutes=max(0.1, minutes - FITTING) if task.device == "cuda" else minutes,
@@ -81,8 +81,8 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
             small=task.small,
         )
     )
-    text = harness.read(task.folder / harness.ROWS)
-    return finish(task, text, harness.read(task.folder / harness.MANIFEST))
+    text = system.read(task.folder / system.ROWS)
+    return finish(task, text, system.read(task.folder / system.MANIFEST))
 
 
 def finish(task: Task, rows: str, manifest: str) -> Calibrated:
@@ -112,15 +112,15 @@ def finish(task: Task, rows: str, manifest: str) -> Calibrated:
 
 def _check_measured(folder: Path) -> None:
     """Read what is there before anything is started, where it is damaged."""
-    from validate.bench import system as harness  # noqa: PLC0415  # only where it measures
+    from validate.bench import system  # noqa: PLC0415  # only where it measures
 
     if not folder.is_dir():
         raise InputError(f"{folder}: no folder, wanted measurements from before")
-    if (folder / harness.ROWS).exists():
-        text = harness.read(folder / harness.ROWS)
-        read_rows(whole(text), str(folder / harness.ROWS))
-    if (folder / harness.MANIFEST).exists():
-        _document(harness.read(folder / harness.MANIFEST))
+    if (folder / system.ROWS).exists():
+        text = system.read(folder / system.ROWS)
+        read_rows(whole(text), str(folder / system.ROWS))
+    if (folder / system.MANIFEST).exists():
+        _document(system.read(folder / system.MANIFEST))
 
 
 def check_paths(task: Task) -> None:

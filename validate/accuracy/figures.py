@@ -42,12 +42,12 @@ def score(group: str, errors: Iterable[float]) -> Score:
     )
 
 
-def read_table(text: str, columns: Sequence[str], what: str) -> Iterator[dict[str, str]]:
+def read_table(text: str, columns: Sequence[str], name: str) -> Iterator[dict[str, str]]:
     """Yield the rows of a CSV `text`, each with its source.
 
     Parameters
     ----------
-    columns : those that it must have; it may have others. what : names the table in errors.
+    columns : those that it must have; it may have others. name : of the table, in errors.
 
     Raises
     ------
@@ -57,8 +57,8 @@ def read_table(text: str, columns: Sequence[str], what: str) -> Iterator[dict[st
     table = csv.DictReader(text.splitlines())
     missing = set(columns) - set(table.fieldnames or ())
     if missing:
-        raise InputError(f"figures of {what}: missing columns {sorted(missing)}")
+        raise InputError(f"figures of {name}: missing columns {sorted(missing)}")
     for number, row in enumerate(table, 2):
         if not (row["source"] or "").strip():
-            raise InputError(f"figures of {what}, line {number}: no source")
+            raise InputError(f"figures of {name}, line {number}: no source")
         yield row

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from topology.base import GIB
-from validate.bench import system as harness
+from validate.bench import system
 from validate.bench.cases import Case, case_of
 from validate.bench.compute import attention, matmul, numbers
 from validate.bench.timing import (
@@ -155,7 +155,7 @@ def forced_group(algorithm: str, protocol: str, ranks: int) -> ProcessGroup:
 
     NCCL reads its environment whenever a communicator is made.
     """
-    with harness.environment({"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}):
+    with system.environment({"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}):
         group: ProcessGroup = dist.new_group(list(range(ranks)), backend="nccl")
         meeting(group, torch.device("cuda", torch.cuda.current_device()))()
         torch.cuda.synchronize()

@@ -16,7 +16,7 @@ from costmodels.profiles.profile import Profile
 from planner.command.options import Parser
 from topology.base import InputError, write_new
 from topology.catalogue import find_hardware
-from validate.bench import system as harness
+from validate.bench import system
 from validate.fit import report
 from validate.fit.misses import HEADERS, Place, miss_rows, misses
 from validate.fit.profile import (
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _refit(_kept(Refit(**vars(parser.parse_args(argv)))))
     except InputError as error:
-        harness.say(f"refit: {error}")
+        system.say(f"refit: {error}")
         return 2
     return 0
 
@@ -66,10 +66,10 @@ def _kept(task: Refit) -> Refit:
     """Write the small form of the measurements where that is asked for, and go on with it."""
     if task.keep is None:
         return task
-    manifest = harness.read_document(task.measurements / harness.MANIFEST)
+    manifest = system.read_document(task.measurements / system.MANIFEST)
     rows = read(file_in(task.measurements))
     write_new(task.keep / TABLE, to_csv(rows))
-    write_new(task.keep / harness.MANIFEST, json.dumps(without_names(manifest), indent=2) + "\n")
+    write_new(task.keep / system.MANIFEST, json.dumps(without_names(manifest), indent=2) + "\n")
     return replace(task, measurements=task.keep)
 
 
@@ -104,7 +104,7 @@ def without_names(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def file_in(folder: Path) -> Path:
     """Return the file of a folder's rows."""
     path = folder / TABLE
-    return path if path.exists() else folder / harness.ROWS
+    return path if path.exists() else folder / system.ROWS
 
 
 def read(path: Path) -> list[Row]:
@@ -115,7 +115,7 @@ def read(path: Path) -> list[Row]:
     InputError
         If the file cannot be read, or is damaged.
     """
-    text = harness.read(path)
+    text = system.read(path)
     if path.suffix == ".csv":
         return read_csv(text, str(path))
     return read_rows(whole(text), str(path))
@@ -130,8 +130,8 @@ def fit(folder: Path) -> Profile:
         If a file cannot be read, or says too little.
     """
     path = file_in(folder)
-    source = source_of(f"{folder.name}/{path.name}", harness.read(path))
-    manifest = harness.read_document(folder / harness.MANIFEST)
+    source = source_of(f"{folder.name}/{path.name}", system.read(path))
+    manifest = system.read_document(folder / system.MANIFEST)
     return fit_profile(Measured(rows=read(path), manifest=manifest, source=source), recipes())
 
 
@@ -150,8 +150,8 @@ def _refit(task: Refit) -> None:
     write_new(task.output, to_toml(profile))
     failures = report.failures_of(rows)
     made = report.Calibrated(profile=profile, output=task.output, failures=failures)
-    harness.say(report.calibrated(made))
-    place = place_of(harness.read_document(task.measurements / harness.MANIFEST))
+    system.say(report.calibrated(made))
+    place = place_of(system.read_document(task.measurements / system.MANIFEST))
     _judge(rows, place, profile, "")
     if task.against is not None:
         _judge(read(task.against), place, profile, f" on {task.against.name}")
@@ -160,7 +160,7 @@ def _refit(task: Refit) -> None:
 def _judge(rows: Sequence[Row], place: Place, profile: Profile, where: str) -> None:
     for title, priced_by in (("profile", profile), ("shipped tables", None)):
         lines = list(miss_rows(misses(rows, place, priced_by)))
-        harness.say(f"\n{title}{where}, in percent\n" + report.lines(HEADERS, lines))
+        system.say(f"\n{title}{where}, in percent\n" + report.lines(HEADERS, lines))
 
 
 if __name__ == "__main__":

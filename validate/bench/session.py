@@ -12,7 +12,7 @@ from typing import Final
 
 from planner.command.options import Parser
 from topology.base import InputError, one_line
-from validate.bench import system as harness
+from validate.bench import system
 from validate.fit.rows import Row, read_rows
 from validate.plans.checks import check_gpus, check_positive
 
@@ -31,20 +31,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="a few sizes that suit a CPU")
     try:
         session = _session(parser.parse_args(argv))
-        deaths = harness.run(session)
+        deaths = system.run(session)
     except (InputError, OSError) as error:
-        harness.say(f"bench: {one_line(str(error))}")
+        system.say(f"bench: {one_line(str(error))}")
         return 2
-    text = harness.mended_rows(session.folder)
-    harness.say("\n".join(summary(read_rows(text, harness.ROWS))))
-    harness.say(f"bench: rows in {session.folder / harness.ROWS}; workers died {deaths} times")
+    text = system.mended_rows(session.folder)
+    system.say("\n".join(summary(read_rows(text, system.ROWS))))
+    system.say(f"bench: rows in {session.folder / system.ROWS}; workers died {deaths} times")
     return 0
 
 
-def _session(options: argparse.Namespace) -> harness.Session:
+def _session(options: argparse.Namespace) -> system.Session:
     check_positive("minutes", options.minutes)
     check_gpus(options.ranks)
-    return harness.Session(
+    return system.Session(
         ranks=options.ranks,
         folder=options.output.resolve(),
         minutes=options.minutes,

@@ -7,7 +7,6 @@ hangs, the parent ends the others, notes the case, and starts them again behind 
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from topology.base import InputError, write_whole
 from validate.fit.rows import Row, line, whole
+from validate.launch.system import free_port
 
 ROWS: Final = "rows.jsonl"
 MANIFEST: Final = "manifest.json"
@@ -207,9 +207,9 @@ def run(session: Session) -> int:
     watching = _telemetry(session)
     deaths = 0
     try:
-        while (bad := _launch(session, until)) is not None:
+        while (death := _launch(session, until)) is not None:
             deaths += 1
-            _blame(session, bad)
+            _blame(session, death)
             if deaths > RESTARTS or time.time() > until - GRACE:
                 break
     finally:
@@ -220,20 +220,20 @@ def run(session: Session) -> int:
     return deaths
 
 
-Bad = tuple[int, int]
+Death = tuple[int, int]
 """A rank, and its exit code."""
 
 
-def _launch(session: Session, until: float) -> Bad | None:
+def _launch(session: Session, until: float) -> Death | None:
     """Start all workers once; returns the first that failed."""
-    port, begun = _free_port(), time.time()
+    port, begun = free_port(), time.time()
     workers = [_start(session, rank, port, until) for rank in range(session.ranks)]
     try:
         while time.time() < until + GRACE:
             codes = [worker.poll() for worker in workers]
-            bad = [(rank, code) for rank, code in enumerate(codes) if code]
-            if bad:  # who saw another one die ends with 1
-                return min(bad, key=lambda pair: pair[1] == 1)
+            deaths = [(rank, code) for rank, code in enumerate(codes) if code]
+            if deaths:  # who saw another one die ends with 1
+                return min(deaths, key=lambda death: death[1] == 1)
             if all(code == 0 for code in codes):
                 return None
             silent = _silent(session, begun)
@@ -292,9 +292,9 @@ def _start(session: Session, rank: int, port: int, until: float) -> subprocess.P
             log.close()
 
 
-def _blame(session: Session, bad: Bad) -> None:
+def _blame(session: Session, death: Death) -> None:
     """Note the case at which a worker died; its next start goes on behind it."""
-    rank, code = bad
+    rank, code = death
     with suppress(FileNotFoundError):
         refused = (session.folder / REFUSED).read_text(encoding="utf-8")
         (session.folder / REFUSED).unlink()
@@ -363,9 +363,3 @@ def _telemetry(session: Session) -> subprocess.Popen[bytes] | None:
     with suppress(OSError), (session.folder / "telemetry.csv").open("ab") as file:
         return subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL)  # noqa: S603
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

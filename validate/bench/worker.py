@@ -1,4 +1,4 @@
-"""One rank of a benchmark: takes cases, measures them, hands rows to the harness.
+"""One rank of a benchmark: takes cases, measures them, hands rows to the session.
 
 Started by `validate.bench.session` (or ``torchrun -m validate.bench.worker``). A case that fails
 is a row with its error; one that hangs ends the process, and the session starts it again behind
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from topology.base import InputError
-from validate.bench import system as harness
+from validate.bench import system
 from validate.bench.cases import Case, all_cases, runs
 from validate.fit.rows import Row, done, read_rows, whole
 
@@ -81,23 +81,23 @@ class Place:
 
 def main() -> None:
     """Run as one rank, and leave without looking back."""
-    task = harness.task()
+    task = system.task()
     world = _join(task)
     cases = [
         case for case in all_cases(world.ranks, small=task.small) if case.tier <= task.tiers
     ]  # fmt: skip
     if world.rank == 0:
         try:
-            harness.keep_manifest(world.folder, describe(world.device, world.ranks, task.settings))
+            system.keep_manifest(world.folder, describe(world.device, world.ranks, task.settings))
         except InputError as error:
-            harness.refuse(world.folder, str(error))
+            system.refuse(world.folder, str(error))
     _run_all(cases, world)
     world.all_hear("done")
     # Communicators that failed once may hang when they are taken down; there is nothing to save.
-    harness.leave(0)
+    system.leave(0)
 
 
-def _join(task: harness.Task) -> World:
+def _join(task: system.Task) -> World:
     device = torch.device(task.device, task.local if task.device == "cuda" else None)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -149,8 +149,8 @@ def _finished(world: World) -> frozenset[str]:
     """Cases that are done already, as rank 0 reads them."""
     keys: frozenset[str] = frozenset()
     if world.rank == 0:
-        text = harness.mended_rows(world.folder)
-        keys = done(read_rows(whole(text), harness.ROWS))
+        text = system.mended_rows(world.folder)
+        keys = done(read_rows(whole(text), system.ROWS))
     return frozenset(filter(None, world.agree("\n".join(sorted(keys))).split("\n")))
 
 
@@ -165,7 +165,7 @@ def _together(group: Sequence[Case], world: World, place: Place, _: int) -> bool
             rows = [failed(case, world.rank, errors[0])] if world.rank == 0 else []
         elif world.rank and case.family not in ("anchor", "memory"):
             rows = []
-        harness.append(world.folder, rows)
+        system.append(world.folder, rows)
     return True
 
 
@@ -176,14 +176,14 @@ def _apart(group: Sequence[Case], world: World, place: Place, number: int) -> bo
         if step >= len(group):
             break
         _progress(world, place, step, group[step])
-        harness.append(world.folder, _attempt(group[step], world))
+        system.append(world.folder, _attempt(group[step], world))
     return "stop" not in world.all_hear("go" if world.left > 0 else "stop")
 
 
 def _attempt(case: Case, world: World) -> list[Row]:
     """Run a case; an error is a row."""
-    harness.stop_without(world.parent)
-    harness.mark(world.folder, world.rank, case.key)
+    system.stop_without(world.parent)
+    system.mark(world.folder, world.rank, case.key)
     try:
         with _limited(SLOW.get(case.family, STUCK), case, world):
             return [
@@ -233,8 +233,8 @@ def _limited(seconds: float, case: Case, world: World) -> Iterator[None]:
 
     def give_up() -> None:
         reason = f"took more than {seconds:.0f} s: it hangs"
-        harness.append(world.folder, [failed(case, world.rank, reason)])
-        harness.leave(HUNG)
+        system.append(world.folder, [failed(case, world.rank, reason)])
+        system.leave(HUNG)
 
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True
@@ -249,7 +249,7 @@ def _progress(world: World, place: Place, step: int, case: Case) -> None:
     if world.rank == 0:
         minutes, seconds = divmod(int(max(0.0, world.left)), 60)
         where = f"{place.reached + step + 1}/{place.total}, {minutes}:{seconds:02} left at most"
-        harness.say(f"bench: {where}: {case.key}")
+        system.say(f"bench: {where}: {case.key}")
 
 
 def describe(device: torch.device, ranks: int, settings: Mapping[str, str]) -> Document:
@@ -257,7 +257,7 @@ def describe(device: torch.device, ranks: int, settings: Mapping[str, str]) -> D
 
     Parameters
     ----------
-    settings : what the harness found outside PyTorch: driver, topology, environment, date.
+    settings : what the session found outside PyTorch: driver, topology, environment, date.
     """
     return {
         "machine": {

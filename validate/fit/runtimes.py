@@ -87,8 +87,8 @@ def _host_of_kernel(rows: Sequence[Row], way: str) -> float | None:
     if len(seconds) < 2:
         return None
     shallow, deep = min(seconds), max(seconds)
-    each = (seconds[deep] - seconds[shallow]) / (deep - shallow) / KERNELS[way]
-    return max(each, 0.0)
+    seconds_each = (seconds[deep] - seconds[shallow]) / (deep - shallow) / KERNELS[way]
+    return max(seconds_each, 0.0)
 
 
 def _functions(

@@ -212,9 +212,9 @@ def shared_device(ranks: Sequence[Rank]) -> str:
     >>> shared_device([one, other])
     'ranks 0 and 1 both list device 0 [0000:02:00] of lab: one GPU, or hosts of one name'
     """
-    seen: dict[tuple[str, int, str], int] = {}
+    first_ranks: dict[tuple[str, int, str], int] = {}
     for rank in ranks:
-        first = seen.setdefault((rank.host, rank.device, rank.bus), rank.number)
+        first = first_ranks.setdefault((rank.host, rank.device, rank.bus), rank.number)
         if first != rank.number and rank.host:
             return (
                 f"ranks {first} and {rank.number} both list device {rank.device} [{rank.bus}] "

@@ -357,9 +357,9 @@ def _by_network(
         bandwidth=BytesPerSecond(node.nic_bandwidth.value * beside),
         nics=beside,
     )
-    whole = _network(fabric, fabric.network or usual, links, node, product)
-    note = f"peers and shared memory are off: GPUs of a node talk over its {_over(whole)}"
-    return fabric.apart(whole), (note,)
+    node_network = _network(fabric, fabric.network or usual, links, node, product)
+    note = f"peers and shared memory are off: GPUs of a node talk over its {_over(node_network)}"
+    return fabric.apart(node_network), (note,)
 
 
 def _switched(links: LinksText) -> LinksText:
@@ -368,8 +368,8 @@ def _switched(links: LinksText) -> LinksText:
     kind = next((name for name in get_args(NetworkKind) if name == switches.network), None)
     nics = links.nics or (0 if links.total else switches.ports)
     if machine and links.kind in (None, machine.network):
-        whole = 0.0 if links.rates or nics not in (0, machine.nics) else machine.total.value
-        links = replace(links, kind=machine.network, total=links.total or whole)
+        total = 0.0 if links.rates or nics not in (0, machine.nics) else machine.total.value
+        links = replace(links, kind=machine.network, total=links.total or total)
         nics = nics or machine.nics
     return replace(
         links,

@@ -355,8 +355,8 @@ def inferred_op(log: Log, name: str, gpus: int | None) -> tuple[Op, str]:
             log.spoken,
             f"the log does not name its collective: {log.spoken}, as words over it say",
         )
-    what = f"its file is called {named}, its columns are not" if named else " or ".join(possible)
-    reason = f": {what or 'its columns fit none'}"
+    fitting = f"its file is called {named}, its columns are not" if named else " or ".join(possible)
+    reason = f": {fitting or 'its columns fit none'}"
     raise InputError(f"log: it does not say which collective it timed{reason}: give --op")
 
 
