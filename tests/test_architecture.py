@@ -43,7 +43,6 @@ LITERALS = {  # file: numbers that are no facts about hardware
     "validate/reference/functions.py": {1e-12},  # keeps a norm of zeros finite
 }
 TO_UNTANGLE = (  # rooms that still import each other in a circle
-    {"planner.advice", "planner.engines", "planner.search"},
     {
         "planner.api",
         "planner.collectives",

@@ -1,16 +1,14 @@
 """An engine as its file describes it: what it can run, how it is started, what are its habits."""
 
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
-from typing import TypeVar, cast, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
 
+from planner.engines.reading import Table, read_fields
 from planner.request.workload import Habits
-from topology.base import CatalogueError, Sourced, read_sourced
 
-Table = Mapping[str, object]
 Words = Mapping[str, str]
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +131,7 @@ def load_engines(texts: Words) -> Engines:
     """
     tables = {name: tomllib.loads(text) for name, text in texts.items()}
     engines = [
-        _fields(Engine, name, {**table, "name": name, "habits": _habits(table, tables)})
+        read_fields(Engine, name, {**table, "name": name, "habits": _habits(table, tables)})
         for name, table in tables.items()
     ]
     return Engines(tuple(sorted(engines, key=lambda engine: (engine.place, engine.name))))
@@ -150,31 +148,3 @@ def _habits(table: Table, tables: Mapping[str, Table]) -> Table:
     families = {**eager, **mine}
     own["eager"] = {name: {**eager.get(name, {}), **mine.get(name, {})} for name in families}
     return {**own, **{name: shared[name] for name in ("host_kernel",) if name in shared}}
-
-
-def _fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
-    """Read a dataclass from a table, by the names and types of its fields."""
-    types = get_type_hints(kind)
-    unknown = sorted(table.keys() - types.keys())
-    if unknown:
-        raise CatalogueError(f"{where}: expected {sorted(types)}, got {', '.join(unknown)} too")
-    values = {name: _value(types[name], f"{where}.{name}", table[name]) for name in table}
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise CatalogueError(f"{where}: {str(error).partition(') ')[2]}") from None
-
-
-def _value(kind: object, where: str, value: object) -> object:
-    """Read a value of a type from TOML; times are texts with a unit and a source."""
-    if Sourced in get_args(kind):
-        return read_sourced(where, value, "s", {})
-    if is_dataclass(kind):
-        return _fields(cast("Callable[..., object]", kind), where, cast(Table, value))
-    if get_origin(kind) is tuple:
-        return tuple(cast("list[object]", value))
-    if get_origin(kind) is Mapping:
-        each = get_args(kind)[1]
-        rows = cast(Table, value).items()
-        return {name: _value(each, f"{where}.{name}", entry) for name, entry in rows}
-    return value

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.engines.engine import Engine
+from planner.engines.reading import Version, read_version
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import allowed, find_engine
-from planner.engines.tensorrt_table import Allowed, Version, dotted, read_version
+from planner.engines.tensorrt_table import Allowed, dotted
 from planner.models.architecture import Model
 from planner.request.plan import Plan, nearest
 from planner.request.request import EXECUTOR

@@ -2,12 +2,11 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field, fields
 
-from topology.base import InputError, Sourced, read_sourced
+from planner.engines.reading import Table, Version, read_fields
+from topology.base import Sourced
 
-Version = tuple[int, ...]
 Capability = tuple[int, int]
 
 
@@ -55,11 +54,11 @@ class Allowed:
     nccl_search: tuple[str, ...]
     packages: Mapping[str, tuple[str, ...]]
     drivers: Mapping[str, Version]
-    shared_memory: Sourced
-    build_layer: Sourced
-    build_weights: Sourced
-    overhead: Sourced
-    enqueue: Sourced
+    shared_memory: Sourced = field(metadata={"unit": "B"})
+    build_layer: Sourced = field(metadata={"unit": "s"})
+    build_weights: Sourced = field(metadata={"unit": "B/s"})
+    overhead: Sourced = field(metadata={"unit": "B"})
+    enqueue: Sourced = field(metadata={"unit": "s"})
     sources: Mapping[str, str]
 
     def install(self, name: str, cuda: str = "") -> str:
@@ -70,29 +69,8 @@ class Allowed:
         "pip install 'tensorrt-cu12>=11.0,<12'"
         """
         major = cuda.partition(".")[0]
-        known = self.packages.get(major) or self.packages[max(self.packages)]
-        return f"pip install '{next(one for one in known if one.startswith(name))}'"
-
-
-def read_version(text: str) -> Version:
-    """Read a version; compare as tuples.
-
-    >>> read_version("11.2.1.2") > read_version("11.2")
-    True
-    """
-    parts = text.strip().split(".")
-    if not all(part.isdecimal() and len(part) < 10 for part in parts):
-        raise InputError(f"version: got {text[:40]!r}, wanted numbers such as 11.4.1")
-    return tuple(int(part) for part in parts)
-
-
-def _capability(text: object) -> Capability:
-    major, minor = read_version(str(text))
-    return major, minor
-
-
-def _texts(row: Mapping[str, object], key: str) -> tuple[str, ...]:
-    return tuple(str(one) for one in cast("list[object]", row[key]))
+        packages = self.packages.get(major) or self.packages[max(self.packages)]
+        return f"pip install '{next(package for package in packages if package.startswith(name))}'"
 
 
 def dotted(version: Sequence[int]) -> str:
@@ -105,64 +83,23 @@ def dotted(version: Sequence[int]) -> str:
 
 
 def load_allowed(text: str) -> Allowed:
-    """Read the table from TOML `text`; the caller does the file I/O."""
-    tables = cast("dict[str, dict[str, object]]", tomllib.loads(text))
-    versions, collectives, attention = (
-        tables[name] for name in ("versions", "collectives", "attention")
-    )
-    nccl, groups = tables["nccl"], tables["groups"]
-    since = cast("dict[str, str]", collectives["since"])
-    return Allowed(
-        first=read_version(str(versions["first"])),
-        general=read_version(str(versions["general"])),
-        newest=read_version(str(versions["newest"])),
-        capability=_capability(collectives["capability"]),
-        since={name: read_version(version) for name, version in since.items()},
-        attention_capability=_capability(attention["capability"]),
-        attention_since=read_version(str(attention["since"])),
-        attention_types=_texts(attention, "types"),
-        precisions=_precisions(tables["precisions"]),
-        groups_broken=tuple(read_version(one) for one in _texts(groups, "broken")),
-        groups_work=tuple(read_version(one) for one in _texts(groups, "works")),
-        uneven_gathers=bool(groups["uneven_gathers"]),
-        excluded=_texts(tables["excluded"], "features"),
-        platforms=_platforms(tables["platforms"]),
-        mig=bool(tables["mig"]["allowed"]),
-        nccl=read_version(str(nccl["minimum"])),
-        nccl_all_to_all=read_version(str(nccl["all_to_all"])),
-        nccl_search=_texts(nccl, "search"),
-        packages=_packages(tables["packages"]),
-        drivers=_drivers(tables["driver"]),
-        shared_memory=_sourced(tables, "shared_memory", "minimum", "B"),
-        build_layer=_sourced(tables, "build", "layer", "s"),
-        build_weights=_sourced(tables, "build", "weights", "B/s"),
-        overhead=_sourced(tables, "engine", "overhead", "B"),
-        enqueue=_sourced(tables, "launch", "enqueue", "s"),
-        sources={name: str(row["source"]) for name, row in tables.items()},
-    )
+    """Read the table from TOML `text`; the caller does the file I/O.
+
+    A section is one field, or its keys are; numbers have the kind and the source of their section.
+    """
+    tables = tomllib.loads(text)
+    names, values = {one.name for one in fields(Allowed)}, dict[str, object]()
+    for name, section in tables.items():
+        rows = {key: value for key, value in section.items() if key not in ("source", "kind")}
+        named = {name: rows} if name in names else rows
+        values |= {key: _owned(value, section) for key, value in named.items() if key in names}
+    sources = {name: str(section["source"]) for name, section in tables.items()}
+    return read_fields(Allowed, "tensorrt", {**values, "sources": sources})
 
 
-def _precisions(row: Mapping[str, object]) -> dict[str, Capability]:
-    return {name: _capability(value) for name, value in row.items() if name != "source"}
-
-
-def _platforms(row: Mapping[str, object]) -> dict[str, Platform]:
-    versions = cast("Mapping[str, list[str]]", row["cuda"])
-    return {
-        name: Platform(systems=_texts(row, name), cuda=tuple(map(read_version, known)))
-        for name, known in versions.items()
-    }
-
-
-def _packages(row: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    return {name: _texts(row, name) for name in row if name != "source"}
-
-
-def _drivers(row: Mapping[str, object]) -> dict[str, Version]:
-    return {name: read_version(str(value)) for name, value in row.items() if name != "source"}
-
-
-def _sourced(
-    tables: Mapping[str, Mapping[str, object]], table: str, key: str, unit: str
-) -> Sourced:
-    return read_sourced(f"{table}.{key}", tables[table][key], unit, tables[table])
+def _owned(value: object, section: Table) -> object:
+    """Give a quantity of a section the kind and the source of it."""
+    if "kind" not in section and not (isinstance(value, Mapping) and "value" in value):
+        return value
+    row = value if isinstance(value, Mapping) else {"value": value}
+    return {**{key: section[key] for key in ("kind", "source") if key in section}, **row}

@@ -9,10 +9,11 @@ from typing import Final, cast
 import numpy as np
 
 from planner.advice.refusals import check_tensorrt
+from planner.engines.reading import read_version
 from planner.engines.refusal import cautions
 from planner.engines.scenario import Scenario
 from planner.engines.tables import allowed
-from planner.engines.tensorrt_table import dotted, read_version
+from planner.engines.tensorrt_table import dotted
 from planner.export.checkpoints import checkpoint_of
 from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme

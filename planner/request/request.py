@@ -30,16 +30,7 @@ LARGEST: Final = {
 }
 
 
-_NAMES: Final = (
-    "hardware", "runtime", "engine", "algorithm", "attention", "profile",
-)  # fmt: skip
-_FLAGS: Final = (
-    "at_most_gpus", "offload", "kv_repeat", "wide_collectives", "scattered_inputs", "detect",
-)  # fmt: skip
-_OPTIONAL: Final = (
-    "height", "width", "frames", "steps", "input_tokens", "text_tokens", "pcie_generation",
-)  # fmt: skip
-
+MAY_BE_ZERO: Final = ("nodes", "output_tokens")
 
 EXECUTOR: Final = "planner"
 """Engine that ``planner validate`` runs plans with."""
@@ -115,21 +106,20 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse numbers and names that cannot be right."""
-        _check_own("model", self.model, "layers")
-        _check_own("topology", self.topology, "gpus")
-        for name in _NAMES:
-            _check_name(name, getattr(self, name))
-        for name in _FLAGS:
-            _check_flag(name, getattr(self, name))
+        for name, part in (("model", "layers"), ("topology", "gpus")):
+            if not hasattr(getattr(self, name), part):  # what has been read is no name
+                _check_name(name, getattr(self, name))
+        values = {field.name: (field.type, getattr(self, field.name)) for field in fields(self)}
+        for name, (kind, value) in values.items():
+            if kind is str:
+                _check_name(name, value)
+            if kind is bool and not isinstance(value, bool):
+                raise InputError(f"{name}: got {shown(value)}, wanted True or False")
         _check_machine(self)
-        for name in ("gpus", "batch"):
-            _check_count(name, getattr(self, name))
-        for name in ("nodes", "output_tokens"):
-            if getattr(self, name):
-                _check_count(name, getattr(self, name))
-        for name in _OPTIONAL:
-            if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name))
+        for name, (kind, value) in values.items():
+            left_out = not value if name in MAY_BE_ZERO else value is None and kind is not int
+            if kind in (int, int | None) and not left_out:
+                _check_count(name, value)
         _check_choice("precision", self.precision, get_args(Precision))
         _check_choice("objective", self.objective, get_args(Objective))
         if self.text_tower is not None:
@@ -148,25 +138,14 @@ def told_of_nothing(name: str, value: object) -> InputError:
     return InputError(f"{name}: got {shown(value)}, wanted none beside catalogue hardware")
 
 
-def _check_choice(what: str, name: object, known: tuple[str, ...]) -> None:
-    if not isinstance(name, str) or name not in known:
-        raise unknown(what, name if isinstance(name, str) else shown(name), known)
+def _check_choice(what: str, name: object, choices: tuple[str, ...]) -> None:
+    if not isinstance(name, str) or name not in choices:
+        raise unknown(what, name if isinstance(name, str) else shown(name), choices)
 
 
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise InputError(f"{what}: got {shown(name)}, wanted a name")
-
-
-def _check_own(what: str, given: object, part: str) -> None:
-    """Raise unless something is called by its name or is an object that has been read."""
-    if not hasattr(given, part):
-        _check_name(what, given)
-
-
-def _check_flag(what: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InputError(f"{what}: got {shown(value)}, wanted True or False")
 
 
 def _check_count(name: str, value: object) -> None:

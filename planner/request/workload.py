@@ -40,7 +40,7 @@ class Habits:
     installed_attention: bool = False
     attention: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     eager: Mapping[str, Mapping[str, Fusion]] = field(default_factory=dict, hash=False)
-    host_kernel: Sourced | None = None
+    host_kernel: Sourced | None = field(default=None, metadata={"unit": "s"})
 
     def kernel(self, family: str, architecture: str) -> str:
         """Name the attention kernel for a family of models; empty for the usual one."""

@@ -1,0 +1,63 @@
+"""Frozen values from TOML tables, read by the names and types of their fields."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TypeVar, cast, get_args, get_origin, get_type_hints
+
+from topology.base import CatalogueError, InputError, Sourced, read_sourced
+
+Table = Mapping[str, object]
+Version = tuple[int, ...]
+Value = TypeVar("Value")
+
+
+def read_fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
+    """Read a dataclass from a table; a field of a quantity says its unit in its metadata.
+
+    Raises
+    ------
+    CatalogueError
+        If a key is no field, or a field that has no default is missing.
+    """
+    types = get_type_hints(kind)
+    units = {one.name: one.metadata.get("unit", "") for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    unknown = sorted(table.keys() - types.keys())
+    if unknown:
+        raise CatalogueError(f"{where}: expected {sorted(types)}, got {', '.join(unknown)} too")
+    values = {
+        name: _value(types[name], f"{where}.{name}", value, units[name])
+        for name, value in table.items()
+    }
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise CatalogueError(f"{where}: {str(error).partition(') ')[2]}") from None
+
+
+def _value(kind: object, where: str, value: object, unit: str = "") -> object:
+    """Read a value of a type: a quantity, a version as text, or what TOML has itself."""
+    if Sourced in (kind, *get_args(kind)):
+        return read_sourced(where, value, unit, {})
+    if is_dataclass(kind):
+        return read_fields(cast("Callable[..., object]", kind), where, cast(Table, value))
+    if get_origin(kind) is tuple:
+        if isinstance(value, str):
+            return read_version(value)
+        return tuple(_value(get_args(kind)[0], where, each) for each in cast("list[object]", value))
+    if get_origin(kind) is Mapping:
+        of = get_args(kind)[1]
+        rows = cast(Table, value).items()
+        return {name: _value(of, f"{where}.{name}", entry) for name, entry in rows}
+    return value
+
+
+def read_version(text: str) -> Version:
+    """Read a version; compare as tuples.
+
+    >>> read_version("11.2.1.2") > read_version("11.2")
+    True
+    """
+    parts = text.strip().split(".")
+    if not all(part.isdecimal() and len(part) < 10 for part in parts):
+        raise InputError(f"version: got {text[:40]!r}, wanted numbers such as 11.4.1")
+    return tuple(int(part) for part in parts)
