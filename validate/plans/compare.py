@@ -1,7 +1,7 @@
 """Predicted beside measured: errors, a verdict against a gate, and the regret of a choice."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import mean, median
 from typing import Final
 
@@ -31,29 +31,18 @@ class Prediction:
     memory_bytes : of tensors: weights, activations, kept keys and values.
     """
 
-    step_s: float
-    classes_s: Mapping[str, float]
-    exposed_s: float
-    hidden_s: float
-    launch_s: float
-    memory_bytes: float
-    basis: str
+    step_s: float = 0.0
+    classes_s: Mapping[str, float] = field(default_factory=dict)
+    exposed_s: float = 0.0
+    hidden_s: float = 0.0
+    launch_s: float = 0.0
+    memory_bytes: float = 0.0
+    basis: str = ""
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields by name."""
         whole = round(self.memory_bytes)
         return {**asdict(self), "classes_s": dict(self.classes_s), "memory_bytes": whole}
-
-
-NOTHING: Final = Prediction(
-    step_s=0.0,
-    classes_s={},
-    exposed_s=0.0,
-    hidden_s=0.0,
-    launch_s=0.0,
-    memory_bytes=0.0,
-    basis="",
-)
 
 
 def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
@@ -148,7 +137,7 @@ def compare(rows: Iterable[Measured], hardware: str, profile: Profile = "") -> l
     return [
         Comparison(
             measured=row,
-            predicted=predict(row.case, hardware, profile) if row.step_s else NOTHING,
+            predicted=predict(row.case, hardware, profile) if row.step_s else Prediction(),
         )
         for row in rows
     ]

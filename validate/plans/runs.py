@@ -13,7 +13,7 @@ from topology.base import InputError, ModelError
 from validate.launch import LaunchResult, Limits, Place, launch
 from validate.plans import host, system
 from validate.plans.cases import Case, digest_of
-from validate.plans.checks import check_cases, check_product
+from validate.plans.checks import check_product
 from validate.plans.host import Facts, problems, remarks
 from validate.plans.measured import Kept, Measured, kept, line, read_measured, remaining
 
@@ -56,7 +56,9 @@ class Options:
         driver = [f"driver {facts.driver}"] if facts.driver and self.device != "cpu" else []
         return ", ".join([host, *versions, *driver, self.compiler])
 
-    def job(self, cases: Iterable[Case], seconds: float, past: "Past") -> dict[str, object]:
+    def job(
+        self, cases: Iterable[Case], seconds: float, past: "Past | None" = None
+    ) -> dict[str, object]:
         """Write down what the ranks are to do; `past` says on what, and how often it was tried."""
         return {
             "hardware": self.hardware,
@@ -64,8 +66,8 @@ class Options:
             "backend": self.compiler,
             "budget_s": self.budget_s,
             "seconds": seconds,
-            "machine": past.machine,
-            "attempts": dict(past.kept.attempts),
+            "machine": past.machine if past else "",
+            "attempts": dict(past.kept.attempts) if past else {},
             "cases": [case.to_dict() for case in cases],
         }
 
@@ -98,11 +100,10 @@ def run(
     Raises
     ------
     InputError
-        If this host lacks something, or a plan wants another number of GPUs; before any is touched.
+        If this host lacks something; before any GPU is touched.
     ModelError
         If the ranks cannot start, or die again and again.
     """
-    check_cases(cases, options.gpus, options.device)
     begun, deaths = time.monotonic(), 0
     past = _past(cases, options, output, options.gpus, tell)
     todo = list(past.kept.todo)
@@ -149,12 +150,8 @@ def run_as(
     """
     from validate.torch.worker import work  # noqa: PLC0415  # needs PyTorch
 
-    check_cases(cases, options.gpus, options.device)
-    nothing = Past(
-        kept=Kept(rows=(), todo=(), attempts={}, others=0), machine="", digests={}, mark=0
-    )
     if place.rank:
-        work(place, options.job(cases, options.seconds, nothing), output)
+        work(place, options.job(cases, options.seconds), output)
         return None
     past = _past(cases, options, output, place.here or place.world, tell)
     work(place, options.job(past.kept.todo, options.seconds, past), output)

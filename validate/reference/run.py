@@ -1,7 +1,9 @@
 """All ranks of a plan in one process, each a coroutine that stops at its messages."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,6 +32,9 @@ from topology.base import ModelError
 from validate.reference import functions
 from validate.reference.weights import Array, Source
 
+Word = TypeVar("Word")
+Result = TypeVar("Result")
+
 
 class DeadlockError(ModelError):
     """Ranks wait for messages that nobody will send."""
@@ -43,25 +48,37 @@ class Message:
     given: Array
 
 
+Turns = Generator[Message, Array, None]
 Rank = Generator[Message, Array, Array]
 
 
-@dataclass(slots=True)
-class Memory:
-    """What one rank holds while it runs. The one mutable value here; it never leaves its rank."""
+class Here(NamedTuple):
+    """Where a rank is in its program: the layer, the forward of the step, and the turn."""
 
-    values: dict[str, Array] = field(default_factory=dict)
-    kept: dict[tuple[str, int, int], Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a rank is in its program: its index along the axes, the layer and the forward."""
-
-    index: Mapping[str, int]
     layer: int = 0
     forward: int = 0
     turn: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """A rank and what it holds while it runs its program.
+
+    index : its number along every axis. passes : forwards that a step has on it. values, kept :
+    tensors by name; keys and values by name, layer and forward.
+    """
+
+    program: Program
+    source: Source
+    index: Mapping[str, int]
+    passes: int
+    batch: int
+    values: dict[str, Array] = field(default_factory=dict)
+    kept: dict[tuple[str, int, int], Array] = field(default_factory=dict)
+
+    def idle(self, here: Here) -> bool:
+        """Whether this rank's pipeline stage has no forward at this turn."""
+        return not 0 <= here.turn < self.passes
 
 
 def run_plan(model: Model, workload: Workload, plan: Plan, seed: int = 0) -> list[Array]:
@@ -89,30 +106,44 @@ def execute(programs: Sequence[Program], workload: Workload, source: Source) -> 
     ranks: list[Rank] = []
     for number in range(programs[0].ranks):
         index = Plan(tuple(axes)).index_of(number)
-        program = programs[index.get("pp", 0)]
-        ranks.append(_run(program, Place(index=index), workload, source))
-    return _schedule(ranks, axes)
+        state = RankState(
+            program=programs[index.get("pp", 0)],
+            source=source,
+            index=index,
+            passes=workload.passes // dict(axes).get("cfg", 1),
+            batch=int(np.asarray(workload.batch)),
+        )
+        ranks.append(_run(state))
+    return take_turns(ranks, partial(_complete, axes=axes), _deliver)
 
 
-def _schedule(ranks: Sequence[Rank], axes: Sequence[tuple[str, int]]) -> list[Array]:
-    """Let every rank run to its next message; deliver when a group is complete."""
-    waiting: dict[int, Message] = {}
-    done: dict[int, Array] = {}
+def take_turns(
+    ranks: Sequence[Generator[Word, Array, Result]],
+    complete: Callable[[Mapping[int, Word]], Sequence[int]],
+    deliver: Callable[[Sequence[Word]], Sequence[Array]],
+) -> list[Result]:
+    """Let every rank run to its next message; deliver when a group is complete.
+
+    Parameters
+    ----------
+    complete : finds ranks that can exchange what they wait for, or raises where there are none.
+    deliver : gives each of them its result.
+    """
+    waiting: dict[int, Word] = {}
+    done: dict[int, Result] = {}
 
     def advance(rank: int, value: Array | None) -> None:
         try:
-            message = ranks[rank].send(value) if value is not None else next(ranks[rank])
+            waiting[rank] = ranks[rank].send(value)  # type: ignore[arg-type]  # None starts it
         except StopIteration as stop:
             done[rank] = stop.value
-        else:
-            waiting[rank] = message
 
     for rank in range(len(ranks)):
         advance(rank, None)
     while waiting:
-        group = _complete(waiting, axes)
+        group = complete(waiting)
         messages = [waiting.pop(rank) for rank in group]
-        for rank, value in zip(group, _deliver(messages), strict=True):
+        for rank, value in zip(group, deliver(messages), strict=True):
             advance(rank, value)
     return [done[rank] for rank in range(len(ranks))]
 
@@ -155,142 +186,116 @@ def _deliver(messages: Sequence[Message]) -> list[Array]:
             raise AssertionError(f"no strategy emits {op.kind}")
 
 
-def _run(program: Program, place: Place, workload: Workload, source: Source) -> Rank:
-    memory = Memory()
-    passes = workload.passes // dict(program.axes).get("cfg", 1)
-    setting = _Setting(program=program, source=source, passes=passes, batch=_batch(workload))
-    for stage in running(program):
-        yield from _loop(stage, place, memory, setting)
-    shape = tuple(int(size) for size in program.output.shape)
-    return memory.values.get(program.output.name, np.full(shape, np.nan))
+def _run(state: RankState) -> Rank:
+    for stage in running(state.program):
+        yield from _loop(stage, Here(), state)
+    output = state.program.output
+    return state.values.get(output.name, np.full(shape_of(output), np.nan))
 
 
-def _batch(workload: Workload) -> int:
-    return int(np.asarray(workload.batch))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    program: Program
-    source: Source
-    passes: int
-    batch: int
-
-
-def _loop(
-    loop: Loop, place: Place, memory: Memory, setting: _Setting
-) -> Generator[Message, Array, None]:
-    for turn in range(int(np.asarray(loop.count))):
+def _loop(loop: Loop, place: Here, state: RankState) -> Turns:
+    for turn in range(loop.first, loop.first + int(np.asarray(loop.count))):
         here = place
         if loop.layers:
-            here = Place(
-                index=place.index, layer=turn + loop.first, forward=place.forward, turn=place.turn
-            )
+            here = place._replace(layer=turn)
         elif loop.name in ("forward", "text_tower"):
-            here = _forward(place, turn + loop.first, setting)
+            here = forward_at(turn, place.layer, state.index, state.passes)
         for item in loop.body:
             if isinstance(item, Loop):
-                yield from _loop(item, here, memory, setting)
+                yield from _loop(item, here, state)
             else:
-                yield from _step(item, here, memory, setting)
+                yield from _step(item, here, state)
 
 
-def _forward(place: Place, turn: int, setting: _Setting) -> Place:
-    """Which forward of the step this turn is; outside its turns a pipeline stage idles on any."""
-    own = turn - place.index.get("pp", 0)
-    clipped = min(max(own, 0), setting.passes - 1)
-    forward = place.index.get("cfg", 0) * setting.passes + clipped
-    return Place(index=place.index, layer=place.layer, forward=forward, turn=own)
+def forward_at(turn: int, layer: int, index: Mapping[str, int], passes: int) -> Here:
+    """Say which forward of the step a turn is; outside its turns a pipeline stage idles on any."""
+    own = turn - index.get("pp", 0)
+    clipped = min(max(own, 0), passes - 1)
+    return Here(layer, index.get("cfg", 0) * passes + clipped, own)
+
+
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """Shape of a tensor of the program, in plain numbers."""
+    return tuple(int(np.asarray(size)) for size in tensor.shape)
 
 
 def _step(  # noqa: C901  # one case an operation
-    op: Op, place: Place, memory: Memory, setting: _Setting
-) -> Generator[Message, Array, None]:
+    op: Op, here: Here, state: RankState
+) -> Turns:
     """Run one operation and check that what it made has the shape it said."""
     if isinstance(op, Collective) and op.kind == "broadcast":
-        shape = tuple(int(size) for size in op.x.shape)
-        memory.values.setdefault(op.x.name, np.zeros(shape))
-    given = [_read(tensor, place, memory, setting) for tensor in op.reads if not _kept(op, tensor)]
+        state.values.setdefault(op.x.name, np.zeros(shape_of(op.x)))
+    given = [_read(tensor, here, state) for tensor in op.reads if not _kept(op, tensor)]
     match op:
         case Matmul():
-            weight = setting.source.weight(op.weight, place.layer, place.index)
+            weight = state.source.weight(op.weight, here.layer, state.index)
             route = given[1] if op.route is not None else None
             made = [functions.matmul(given[0], weight, route)]
         case Attention():
-            out, total = functions.attention(op, given[0], given[1], given[2], place.index)
+            out, total = functions.attention(op, given[0], given[1], given[2], state.index)
             made = [out] if op.log_sum_exp is None else [out, total]
         case LinearAttention():
             made = [functions.linear_attention(op, given[0], given[1])]
         case Depthwise():
-            kernels = setting.source.weight(op.weight, place.layer, place.index)
-            made = [functions.depthwise(op, given[0], kernels, place.index)]
+            kernels = state.source.weight(op.weight, here.layer, state.index)
+            made = [functions.depthwise(op, given[0], kernels, state.index)]
         case Pointwise():
-            made = functions.pointwise(op, given, place.index)
+            made = functions.pointwise(op, given, state.index)
         case Rearrange():
-            made = _rearrange(op, given, place, memory, setting)
+            made = _rearrange(op, given, here, state)
         case Collective() | SendReceive():
             made = [(yield Message(op, given[0]))]
         case Convolve():
             made = []
     for tensor, value in zip(op.writes, made, strict=True):
-        shape = tuple(int(size) for size in tensor.shape)
+        shape = shape_of(tensor)
         assert value.shape == shape, f"{tensor.name}: made {value.shape}, said {shape}"
-        memory.values[tensor.name] = value
+        state.values[tensor.name] = value
 
 
 def _kept(op: Op, tensor: Tensor) -> bool:
     return isinstance(op, Rearrange) and op.move in ("load", "append") and tensor is op.inputs[0]
 
 
-def _read(tensor: Tensor, place: Place, memory: Memory, setting: _Setting) -> Array:
+def _read(tensor: Tensor, here: Here, state: RankState) -> Array:
     """Return a value made earlier, or an input; texts and conditioning differ by forward."""
-    main = tensor.name == setting.program.output.name
-    if tensor.name in {given.name for given in setting.program.inputs} and not main:
-        return _input(tensor, place, setting, forward=place.forward)
-    if main and tensor.name not in memory.values:
-        memory.values[tensor.name] = _input(tensor, place, setting, forward=0)
-    shape = tuple(int(size) for size in tensor.shape)
-    value = memory.values.get(tensor.name)
-    idle = not _at_work(place, setting)
-    if idle and (value is None or value.shape != shape):
-        return np.zeros(shape)
+    main = tensor.name == state.program.output.name
+    if tensor.name in {given.name for given in state.program.inputs} and not main:
+        return _input(tensor, state, here.forward)
+    if main and tensor.name not in state.values:
+        state.values[tensor.name] = _input(tensor, state, forward=0)
+    value = state.values.get(tensor.name)
+    if state.idle(here) and (value is None or value.shape != shape_of(tensor)):
+        return np.zeros(shape_of(tensor))
     assert value is not None, f"{tensor.name} is read before it is made"
     return value
 
 
-def _at_work(place: Place, setting: _Setting) -> bool:
-    """Whether a pipeline stage has a forward at this turn."""
-    return 0 <= place.turn < setting.passes
-
-
-def _input(tensor: Tensor, place: Place, setting: _Setting, forward: int) -> Array:
-    shape = (setting.batch, *(int(size) for size in tensor.shape[1:]))
-    full = setting.source.array(f"{tensor.name}#{forward}", shape)
-    size = int(np.asarray(tensor.shape[0]))
-    first = place.index.get("dp", 0) * size if size < setting.batch else 0
+def _input(tensor: Tensor, state: RankState, forward: int) -> Array:
+    size, *rest = shape_of(tensor)
+    full = state.source.array(f"{tensor.name}#{forward}", (state.batch, *rest))
+    first = state.index.get("dp", 0) * size if size < state.batch else 0
     return full[first : first + size]
 
 
-def _rearrange(
-    op: Rearrange, given: list[Array], place: Place, memory: Memory, setting: _Setting
-) -> list[Array]:
-    key = (op.inputs[0].name, place.layer, place.forward)
+def _rearrange(op: Rearrange, given: list[Array], here: Here, state: RankState) -> list[Array]:
+    key = (op.inputs[0].name, here.layer, here.forward)
     match op.move:
         case "store":
-            memory.kept[op.outputs[0].name, place.layer, place.forward] = given[0]
+            state.kept[op.outputs[0].name, here.layer, here.forward] = given[0]
             return [given[0]]
         case "load":
-            return [memory.kept[key]]
+            return [state.kept[key]]
         case "append":
-            if not _at_work(place, setting):
-                return [np.zeros(tuple(int(size) for size in op.outputs[0].shape))]
-            memory.kept[key] = np.concatenate([memory.kept[key], given[0]], axis=1)
-            return [memory.kept[key]]
+            if state.idle(here):
+                return [np.zeros(shape_of(op.outputs[0]))]
+            state.kept[key] = np.concatenate([state.kept[key], given[0]], axis=1)
+            return [state.kept[key]]
         case "collect":
-            shape = tuple(int(size) for size in op.outputs[0].shape)
-            kept = memory.values.get(op.outputs[0].name, np.zeros(shape)).copy()
-            if _at_work(place, setting):
-                kept[place.turn] = given[0]
+            out = op.outputs[0]
+            kept = state.values.get(out.name, np.zeros(shape_of(out))).copy()
+            if not state.idle(here):
+                kept[here.turn] = given[0]
             return [kept]
         case _:
-            return functions.rearrange(op, given, place.index)
+            return functions.rearrange(op, given, state.index)

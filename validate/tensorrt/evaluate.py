@@ -15,6 +15,7 @@ from planner.tensorrt.runner.formats import bits, encoded, floats, fp4_codes, fp
 from planner.tensorrt.runner.layers import scale_of
 from planner.tensorrt.runner.weights import Learned, Reaches, Weights
 from validate.reference.functions import gelu
+from validate.reference.run import take_turns
 
 Array = NDArray[np.float64]
 Document = Mapping[str, object]
@@ -101,27 +102,15 @@ def together(ranks: Sequence[Rank]) -> list[dict[str, Array]]:
     RuntimeError
         If ranks wait for each other, or meet in different collectives.
     """
-    waiting: dict[int, Message] = {}
-    done: dict[int, dict[str, Array]] = {}
+    return take_turns(ranks, _complete, deliver)
 
-    def advance(rank: int, value: Array | None) -> None:
-        try:
-            waiting[rank] = ranks[rank].send(value)  # type: ignore[arg-type]  # None starts it
-        except StopIteration as stop:
-            done[rank] = stop.value
 
-    for rank in range(len(ranks)):
-        advance(rank, None)
-    while waiting:
-        members = next(
-            (one.members for one in waiting.values() if all(r in waiting for r in one.members)), ()
-        )
-        if not members:
-            raise RuntimeError(f"ranks {sorted(waiting)} wait for each other")
-        messages = [waiting.pop(rank) for rank in members]
-        for rank, value in zip(members, deliver(messages), strict=True):
-            advance(rank, value)
-    return [done[rank] for rank in range(len(ranks))]
+def _complete(waiting: Mapping[int, Message]) -> tuple[int, ...]:
+    """Find ranks that all wait for each other's message."""
+    for message in waiting.values():
+        if all(rank in waiting for rank in message.members):
+            return message.members
+    raise RuntimeError(f"ranks {sorted(waiting)} wait for each other")
 
 
 def deliver(messages: Sequence[Message]) -> list[Array]:

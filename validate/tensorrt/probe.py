@@ -1,7 +1,6 @@
 """What a host has: driver, GPUs, libraries and where they lie. Asks, and changes nothing."""
 
 import ctypes
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ from planner.tensorrt.runner.device import shown_version
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.library import load
 from planner.tensorrt.runner.library import version as version_of
+from validate.plans import system
 
 PACKAGES: Final = ("numpy", "nccl4py", "cuda-bindings", "mpi4py")
-SHARED: Final = "/dev/shm"  # noqa: S108  # looked at, never written
 _MAJOR, _MINOR = 75, 76  # CUDA's numbers of the two parts of a compute capability
 
 
@@ -91,7 +90,7 @@ def probe(environment: Mapping[str, str]) -> Host:
         searched=folders,
         beside=_beside(),
         packages={name: text for name in PACKAGES if (text := _package(name))},
-        shared_bytes=_shared(),
+        shared_bytes=system.shared_memory(),
     )
 
 
@@ -207,11 +206,3 @@ def _package(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
-
-
-def _shared() -> float:
-    try:
-        stats = os.statvfs(SHARED)
-    except OSError:
-        return 0.0
-    return float(stats.f_frsize * stats.f_blocks)

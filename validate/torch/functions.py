@@ -9,7 +9,8 @@ import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 from costmodels.program import Pointwise
 from costmodels.program.rows import rotary_angles
 from validate.reference.functions import EPSILON, GUIDANCE, STEP
-from validate.torch.setting import Bound, Kernel, Setting, Values, shape_of
+from validate.reference.run import shape_of
+from validate.torch.setting import Bound, Kernel, Setting, Values
 
 Tensors = list[torch.Tensor]
 

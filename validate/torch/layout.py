@@ -8,9 +8,10 @@ import torch
 
 from costmodels.program import Part, Rearrange
 from costmodels.program.rows import joined_rows, latest_rank, positions, row_sources
+from validate.reference.run import shape_of
 from validate.reference.weights import own_features
 from validate.torch import moves
-from validate.torch.setting import Bound, Kernel, Setting, Values, shape_of
+from validate.torch.setting import Bound, Kernel, Setting, Values
 
 Tensors = list[torch.Tensor]
 

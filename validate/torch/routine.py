@@ -8,9 +8,10 @@ import numpy as np
 
 from costmodels.program import Communication, Convolve, Loop, Matmul, Op, SendReceive
 from planner.search.evaluate import running
+from validate.reference.run import Here, forward_at
 from validate.torch.liveness import Lived, Names, arriving, lived, reads_of
 from validate.torch.messages import message, waiting
-from validate.torch.state import Here, RankState, Step
+from validate.torch.state import RankState, Step
 from validate.torch.steps import compute, fused, joins, launches
 
 
@@ -141,19 +142,11 @@ def play(routine: Routine, state: RankState, here: Here = Here()) -> None:  # no
     for turn in range(routine.first, routine.first + routine.count):
         inner = here
         if routine.layers:
-            inner = Here(turn, here.forward, here.turn)
+            inner = here._replace(layer=turn)
         elif routine.name in ("forward", "text_tower"):
-            inner = _forward(turn, state, here)
+            inner = forward_at(turn, here.layer, state.setting.index, state.passes)
         for item in routine.body:
             if isinstance(item, Routine):
                 play(item, state, inner)
             else:
                 item(inner)
-
-
-def _forward(turn: int, state: RankState, here: Here) -> Here:
-    """Which forward of the step a turn is; outside its turns a pipeline stage idles on any."""
-    index = state.setting.index
-    own = turn - index.get("pp", 0)
-    clipped = min(max(own, 0), state.passes - 1)
-    return Here(here.layer, index.get("cfg", 0) * state.passes + clipped, own)

@@ -56,8 +56,3 @@ class Bound:
 
     run: Kernel
     tables: tuple[torch.Tensor, ...] = ()
-
-
-def shape_of(tensor: Tensor) -> tuple[int, ...]:
-    """Shape of a tensor of the program, in plain numbers."""
-    return tuple(int(np.asarray(size)) for size in tensor.shape)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from costmodels.price import Class
 from costmodels.program import Program, Tensor
 from planner.request.plan import Plan
+from validate.reference.run import Here
 from validate.torch.fuse import Fuser
 from validate.torch.setting import Setting
 from validate.torch.weights import Given, Weights
@@ -56,14 +57,6 @@ def _handle(ranks: tuple[int, ...], world: int) -> "dist.ProcessGroup | None":
     if ranks == tuple(range(world)):
         return dist.group.WORLD
     return cast("dist.ProcessGroup", dist.new_group(list(ranks)))
-
-
-class Here(NamedTuple):
-    """Where a rank is in its program: the layer, the forward of the step, and the turn."""
-
-    layer: int = 0
-    forward: int = 0
-    turn: int = 0
 
 
 Step = Callable[[Here], None]

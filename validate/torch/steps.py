@@ -21,11 +21,12 @@ from costmodels.program import (
     Tensor,
     Weight,
 )
+from validate.reference.run import Here, shape_of
 from validate.torch import attention, functions, layout, products
 from validate.torch.layout import BEYOND
 from validate.torch.liveness import Lived, Names, reads_of, writes_of
-from validate.torch.setting import Bound, Setting, shape_of
-from validate.torch.state import Here, RankState, Step, zeros
+from validate.torch.setting import Bound, Setting
+from validate.torch.state import RankState, Step, zeros
 
 Compute = Matmul | Attention | LinearAttention | Depthwise | Pointwise | Rearrange
 

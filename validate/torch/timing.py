@@ -19,8 +19,9 @@ from typing import Any, Final, cast
 import torch
 
 from validate.plans.cases import Subject
+from validate.reference.run import Here
 from validate.torch.routine import make_routines, play
-from validate.torch.state import Here, RankState, Step
+from validate.torch.state import RankState, Step
 
 Mark = Any  # torch.cuda.Event, or seconds
 

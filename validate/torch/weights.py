@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from costmodels.program import Depthwise, Loop, Matmul, Tensor, Weight
+from validate.reference.run import shape_of
 from validate.reference.weights import Source, own_features
 from validate.torch import moves
 from validate.torch.products import quantise
-from validate.torch.setting import Setting, shape_of
+from validate.torch.setting import Setting
 
 Given = Callable[[Tensor, int], torch.Tensor]
 """From an input's description and the number of a forward to its values on this rank."""
