@@ -1,9 +1,10 @@
 """Commands that measure: ``planner validate``, ``calibrate``, ``profile`` and ``doctor``."""
 
 import argparse
-import json
 import os
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,8 @@ from planner.command.options import (
 from topology.base import InputError, content, counted
 
 if TYPE_CHECKING:  # a profile is shown without what runs plans
-    from validate.fit.report import Entry
+    from validate.fit.report import Entry, Style
+    from validate.launch import Place
 
 LARGEST_LOG: Final = 16 * 2**20  # B
 BACKENDS: Final = ("reference", "torch", "tensorrt")
@@ -129,17 +131,27 @@ def _validate(arguments: argparse.Namespace) -> Answer:
 
     if arguments.backend == "tensorrt":
         from validate.tensorrt.command import validate  # noqa: PLC0415
+
+        answer = validate(arguments)
     elif arguments.small or arguments.numbers_only or arguments.keep != "engine":
         raise InputError("--small, --numbers-only, --keep: wanted --backend tensorrt beside them")
     else:
-        from validate.plans.command import validate  # noqa: PLC0415
-    answer = validate(arguments)
+        from validate.plans.command import validate as validate_plans  # noqa: PLC0415
+
+        answer = validate_plans(arguments, _work)
     if arguments.backend == "reference" or not is_rank(os.environ):
         assert answer is not None
         return answer
     if answer is not None:  # rank 0 of torchrun or mpirun speaks for all
         write(answer[0], arguments.output)
     return system.leave(DONE if answer is None else answer[1])
+
+
+def _work(place: "Place", job: Mapping[str, object], output: Path) -> int:
+    """Take part as a rank, where torchrun or mpirun has started this process."""
+    from validate.torch.worker import work  # noqa: PLC0415  # needs PyTorch
+
+    return work(place, job, output)
 
 
 def _tell(line: str) -> None:
@@ -196,9 +208,8 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     found = calibrate(task, _tell)
     arguments.output = None  # the profile, not this report
     _tell_use(task.output, install=arguments.install)
-    if arguments.format == "json":
-        return _json(found.to_dict()), DONE
-    return report.calibrated(found, arguments.format), DONE
+    text = _shown(arguments.format, found.to_dict, partial(report.calibrated, found))
+    return text, DONE
 
 
 def _tell_use(path: Path, *, install: bool) -> None:
@@ -241,26 +252,32 @@ def _profile(arguments: argparse.Namespace) -> Answer:
     if arguments.action == "install":
         line = _installed(names[0])
         document = {"profile": names[0], "installed": line.partition(": ")[0]}
-        return (_json(document) if style == "json" else line), DONE
+        return _shown(style, lambda: document, lambda _: line), DONE
     if arguments.action == "list":
         entries = _entries()
-        shown = (
-            report.entries_to_dict(entries) if style == "json" else report.listed(entries, style)
+        shown = _shown(
+            style, lambda: report.entries_to_dict(entries), partial(report.listed, entries)
         )
     elif arguments.action == "show":
-        profile, name = read_profile(names[0]), names[0]
-        shown = (
-            report.to_dict(profile, name) if style == "json" else report.show(profile, style, name)
+        profile = read_profile(names[0])
+        shown = _shown(
+            style,
+            lambda: report.to_dict(profile, names[0]),
+            lambda kind: report.show(profile, kind, names[0]),
         )
     else:
         first, second = map(read_profile, names)
         called = (names[0], names[1])
-        shown = (
-            report.diff_to_dict(first, second, called)
-            if style == "json"
-            else report.diff(first, second, style, called)
+        shown = _shown(
+            style,
+            lambda: report.diff_to_dict(first, second, called),
+            lambda kind: report.diff(first, second, kind, called),
         )
-    return (shown if isinstance(shown, str) else _json(shown)), DONE
+    return shown, DONE
+
+
+def _shown(style: str, document: Callable[[], object], text: "Callable[[Style], str]") -> str:
+    return render(style, document, table=lambda: text("table"), markdown=lambda: text("markdown"))
 
 
 def _entries() -> "list[Entry]":
@@ -298,20 +315,11 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
     from validate.doctor import doctor  # noqa: PLC0415
 
     check_profile(arguments.profile)
-    found = doctor(os.environ)
-    code = DONE if found.ok else NO
-    if arguments.format == "json":
-        return _json(found.to_dict()), code
-    if arguments.format == "markdown":
-        from topology.base.table import Table  # noqa: PLC0415
-
-        head = ("what", "state", "found", "what to do")
-        return Table(head=head, rows=found.rows()).markdown(), code
-    return found.text(), code
-
-
-def _json(document: object) -> str:
-    return json.dumps(document, indent=2, allow_nan=False)
+    diagnosis = doctor(os.environ)
+    text = render(
+        arguments.format, diagnosis.to_dict, table=diagnosis.text, markdown=diagnosis.markdown
+    )
+    return text, DONE if diagnosis.ok else NO
 
 
 def compare(options: argparse.Namespace) -> Answer:

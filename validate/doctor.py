@@ -8,6 +8,7 @@ from planner.engines.tables import allowed
 from planner.engines.tensorrt_table import Allowed, dotted
 from planner.tensorrt.runner.library import numbers
 from topology.base import format_bytes
+from topology.base.table import Table
 from validate.tensorrt.probe import Host, probe
 
 State = Literal["ok", "watch", "missing"]
@@ -38,19 +39,18 @@ class Diagnosis:
         """Return what ``--format json`` prints."""
         return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
 
-    def rows(self) -> list[list[str]]:
-        """Rows of a table: name, state, what was found, what to do."""
-        return [
-            [check.name, SHOWN[check.state], check.found, check.advice] for check in self.checks
-        ]
-
     def text(self) -> str:
         """Lines as a terminal shows them."""
         lines = []
-        for name, state, found, advice in self.rows():
-            lines.append(f"{state:<9}{name:<24}{found}")
-            lines += [f"{'':<33}{advice}"] if advice else []
+        for check in self.checks:
+            lines.append(f"{SHOWN[check.state]:<9}{check.name:<24}{check.found}")
+            lines += [f"{'':<33}{check.advice}"] if check.advice else []
         return "\n".join(lines)
+
+    def markdown(self) -> str:
+        """Write a table for a document."""
+        rows = [[each.name, SHOWN[each.state], each.found, each.advice] for each in self.checks]
+        return Table(head=("what", "state", "found", "what to do"), rows=rows).markdown()
 
 
 def doctor(environment: Mapping[str, str]) -> Diagnosis:

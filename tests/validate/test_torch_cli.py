@@ -12,7 +12,7 @@ from planner.models import read_model
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 from topology.base import InputError
-from validate.cli import add
+from validate.cli import COMMANDS
 from validate.plans import host, report, system
 from validate.plans.cases import Case, cross, look_up, read_case
 from validate.plans.command import share, validate
@@ -27,12 +27,16 @@ FLUX = Case(model="flux", height=1024, width=1024)
 
 def asked(*words):
     parser = argparse.ArgumentParser()
-    add("validate", parser)
+    COMMANDS["validate"].add(parser)
     return parser.parse_args(words)
 
 
+def answered(arguments):
+    return validate(arguments, work=None)  # no rank of a launcher
+
+
 def test_a_plan_is_proved_without_a_gpu():
-    text, code = validate(asked("--model", "flux", "--plan", "tp2,ulysses2", "--format", "json"))
+    text, code = answered(asked("--model", "flux", "--plan", "tp2,ulysses2", "--format", "json"))
 
     proofs = json.loads(text)["proofs"]
     assert code == 0
@@ -42,7 +46,7 @@ def test_a_plan_is_proved_without_a_gpu():
 
 @pytest.mark.parametrize("style", ["table", "markdown"])
 def test_proofs_are_shown(style):
-    text, _ = validate(asked("--model", "llama-3.1-8b", "--plan", "tp2", "--format", style))
+    text, _ = answered(asked("--model", "llama-3.1-8b", "--plan", "tp2", "--format", style))
 
     assert "llama-3.1-8b" in text
     assert "right" in text
@@ -61,7 +65,7 @@ def test_proofs_are_shown(style):
 )
 def test_bad_input_is_one_line(words, message):
     with pytest.raises(InputError, match=message) as caught:
-        validate(asked("--model", "flux", *words))
+        answered(asked("--model", "flux", *words))
     assert "\n" not in str(caught.value)
 
 
@@ -71,7 +75,7 @@ def test_no_gpu_is_said_before_anything_starts(monkeypatch, tmp_path):
     words = ["--model", "flux", "--plan", "tp2", "--backend", "torch", "--results", str(tmp_path)]
 
     with pytest.raises(InputError, match="GPUs: got 1, wanted 2"):
-        validate(asked(*words))
+        answered(asked(*words))
 
 
 @pytest.mark.parametrize(

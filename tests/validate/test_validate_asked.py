@@ -91,7 +91,7 @@ def setup_for(monkeypatch):
     monkeypatch.setattr(
         command,
         "_measured",
-        lambda cases, setup, arguments: (seen.update(setup=setup), [])[1],
+        lambda cases, setup, arguments, work: (seen.update(setup=setup), [])[1],
     )
 
     def look(products, *words):

@@ -1,13 +1,14 @@
 """``planner validate``: the request becomes cases; these are proved or run, compared, and shown."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from costmodels.tables import profile_for
+from planner.command.files import render
+from planner.command.options import DONE, NO, Answer
 from planner.models import read_model
 from planner.search.plans import objections
 from planner.strategies import parse_plan
@@ -25,11 +26,9 @@ from validate.plans.checks import (
 )
 from validate.plans.compare import Comparison, compare, rankings, summarise
 from validate.plans.measured import Measured
+from validate.plans.runs import Options, Work, run, run_as
 from validate.tables import own_profile_name
 
-Answer = tuple[str, int]
-"""Text to print, and the exit code."""
-DONE, NO = 0, 1
 SIZES: Final = ("height", "width", "frames", "input_tokens", "text_tokens")
 
 
@@ -46,8 +45,12 @@ class Setup:
     place: Place | None = None
 
 
-def validate(arguments: argparse.Namespace) -> Answer | None:
+def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
     """Take the road: request, cases, proofs or runs, rows, comparison, report.
+
+    Parameters
+    ----------
+    work : what this process does where it is a rank.
 
     Returns
     -------
@@ -65,7 +68,7 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
     check_plans([case.plan for case in cases], setup.gpus)
     if arguments.backend == "reference":
         return _proved(cases, setup, arguments.format)
-    rows = _measured(cases, setup, arguments)
+    rows = _measured(cases, setup, arguments, work)
     if rows is None:
         return None
     comparisons = compare(rows, setup.hardware, setup.profile)
@@ -140,17 +143,19 @@ def _proved(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
     by_plan = {case.plan: look_up(case, setup.hardware) for case in cases}
     proofs = [prove(subject.model, subject.workload, subject.plan) for subject in by_plan.values()]
     code = DONE if all(proof.ok for proof in proofs) else NO
-    if style == "json":
-        return as_json({"proofs": [proof.to_dict() for proof in proofs]}), code
-    return (proofs_markdown if style == "markdown" else proofs_text)(proofs), code
+    text = render(
+        style,
+        lambda: {"proofs": [proof.to_dict() for proof in proofs]},
+        table=lambda: proofs_text(proofs),
+        markdown=lambda: proofs_markdown(proofs),
+    )
+    return text, code
 
 
 def _measured(
-    cases: Sequence[Case], setup: Setup, arguments: argparse.Namespace
+    cases: Sequence[Case], setup: Setup, arguments: argparse.Namespace, work: Work
 ) -> list[Measured] | None:
     """Run and time cases by PyTorch, on ranks of our own or as one of those that were started."""
-    from validate.plans.runs import Options, run, run_as  # noqa: PLC0415  # only where plans are run
-
     check_cases(cases, setup.gpus, arguments.device)
     options = Options(
         gpus=setup.gpus,
@@ -166,7 +171,7 @@ def _measured(
         system.complain(f"measured on a CPU, beside what is predicted for {setup.hardware}")
     if setup.place is None:
         return run(cases, options, output)
-    return run_as(setup.place, cases, options, output)
+    return run_as(setup.place, cases, options, output, work)
 
 
 def _mode(word: str) -> Mode:
@@ -214,19 +219,19 @@ def _report(comparisons: Sequence[Comparison], gate: float, style: str) -> str:
 
     ranked = rankings(comparisons)
     summary = summarise(comparisons, ranked)
-    if style == "json":
-        return as_json(
-            {
-                "gate": gate,
-                "cases": [{**each.to_dict(), "passes": each.passes(gate)} for each in comparisons],
-                "rankings": [asdict(ranking) for ranking in ranked],
-                "summary": asdict(summary),
-                "notes": instrumented(comparisons),
-            }
-        )
-    return (markdown if style == "markdown" else text)(comparisons, ranked, summary, gate)
 
+    def document() -> dict[str, object]:
+        return {
+            "gate": gate,
+            "cases": [{**each.to_dict(), "passes": each.passes(gate)} for each in comparisons],
+            "rankings": [asdict(ranking) for ranking in ranked],
+            "summary": asdict(summary),
+            "notes": instrumented(comparisons),
+        }
 
-def as_json(document: object) -> str:
-    """Write what ``--format json`` prints."""
-    return json.dumps(document, indent=2, allow_nan=False)
+    return render(
+        style,
+        document,
+        table=lambda: text(comparisons, ranked, summary, gate),
+        markdown=lambda: markdown(comparisons, ranked, summary, gate),
+    )

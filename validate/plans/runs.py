@@ -19,6 +19,8 @@ from validate.plans.measured import Kept, Measured, kept, line, read_measured, r
 
 DEATHS: Final = 6
 """Times that ranks may die before a run is given up."""
+Work = Callable[[Place, Mapping[str, object], Path], object]
+"""What a rank does: it runs the cases of a job, and writes rows into a folder."""
 _BEFORE: Final = ("", "start", "rendezvous", "reading the job")
 
 
@@ -134,7 +136,7 @@ def run_as(
     cases: Sequence[Case],
     options: Options,
     output: Path,
-    tell: Callable[[str], None] = system.complain,
+    work: Work,
 ) -> list[Measured] | None:
     """Run cases as one of the ranks that somebody else has started, as torchrun and mpirun do.
 
@@ -148,12 +150,10 @@ def run_as(
     InputError, ModelError
         As `run` does; a rank that does not arrive, or is lost, is named.
     """
-    from validate.torch.worker import work  # noqa: PLC0415  # needs PyTorch
-
     if place.rank:
         work(place, options.job(cases, options.seconds), output)
         return None
-    past = _past(cases, options, output, place.here or place.world, tell)
+    past = _past(cases, options, output, place.here or place.world, system.complain)
     work(place, options.job(past.kept.todo, options.seconds, past), output)
     return _of(cases, output, past)
 

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from planner.command.files import render
+from planner.command.options import DONE, NO, Answer
 from planner.strategies import parse_plan
 from topology.base import InputError
 from validate.launch import Place, find_place, is_rank
 from validate.plans import system
 from validate.plans.cases import Case
 from validate.plans.checks import check_plans, check_proof
-from validate.plans.command import DONE, NO, Answer, as_json, checked_cases, predicted_with, share
+from validate.plans.command import checked_cases, predicted_with, share
 from validate.tensorrt.check import How, Report, check, refuse
 
 MODES: Final = ("graph", "eager")
@@ -100,11 +102,11 @@ def answer(
     """
     built = all(report.engines for report in reports)
     passed = (built or numbers_only) and all(report.passes(gate) for report in reports)
-    code = DONE if passed else NO
-    if style == "json":
-        rows = [{**report.to_dict(), "within_gate": report.passes(gate)} for report in reports]
-        document = {"engines": rows, "gate": gate, "built": built}
-        return as_json(document), code
-    if style == "markdown":
-        return "\n\n".join(f"```text\n{report.text()}\n```" for report in reports), code
-    return "\n\n".join(report.text() for report in reports), code
+    rows = [{**report.to_dict(), "within_gate": report.passes(gate)} for report in reports]
+    text = render(
+        style,
+        lambda: {"engines": rows, "gate": gate, "built": built},
+        table=lambda: "\n\n".join(report.text() for report in reports),
+        markdown=lambda: "\n\n".join(f"```text\n{report.text()}\n```" for report in reports),
+    )
+    return text, DONE if passed else NO
