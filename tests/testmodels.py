@@ -17,7 +17,7 @@ from planner.request.workload import Habits, Workload
 HEADS = Heads(query=4, key_value=4, size=4)
 GROUPED = Heads(query=8, key_value=4, size=4)
 HIDDEN = 16
-LINE = 3  # points across a picture of 24: eight lines
+LINE = 3  # points across an image of 24: eight lines
 
 
 def _model(name, blocks, streams, **more):

@@ -201,7 +201,7 @@ def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workl
 
 
 def _check_kind(model: Model, request: Request) -> None:
-    """Refuse what pictures have for language models, and numbers of tokens for others."""
+    """Refuse what images have for language models, and numbers of tokens for others."""
     language = model.kind == "decoder"
     for name in FOREIGN.get(model.kind, ()):
         value = getattr(request, name)

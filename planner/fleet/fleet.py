@@ -236,7 +236,7 @@ def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
 def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, int]]:
     """Yield the fastest plan of every number of GPUs a replica may have, and of every batch.
 
-    Requests join those of a language model that are under way. Pictures of a batch start and end
+    Requests join those of a language model that are under way. Images of a batch start and end
     together, so that they are one request.
     """
     node = find_hardware(name).gpus

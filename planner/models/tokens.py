@@ -1,4 +1,4 @@
-"""From the size of a picture or video to the length of every stream.
+"""From the size of an image or video to the length of every stream.
 
 .. math:: T = ceil((1 + floor((F - 1) / temporal)) / patch_frames)
 .. math:: N = T * ceil(ceil(H / spatial) / patch_height) * ceil(ceil(W / spatial) / patch_width)
@@ -53,7 +53,7 @@ def lengths(
     """
     latent = model.latent
     if latent is None:
-        raise InputError(f"{model.name}: got a picture size, wanted a number of tokens")
+        raise InputError(f"{model.name}: got an image size, wanted a number of tokens")
     _check_sizes(model, latent, height, width, frames)
     if text_tokens is not None:
         _check_range("text tokens", text_tokens, _MOST_TEXT)
@@ -71,7 +71,7 @@ def latent_frames(latent: Latent, frames: Size) -> Size:
 
 
 def line_of(latent: Latent, width: Size) -> Size:
-    """Count the tokens of a line of the picture.
+    """Count the tokens of a line of the image.
 
     >>> line_of(Latent(spatial=32, temporal=1, channels=32, patch_height=1, patch_width=1), 1024)
     32
@@ -122,7 +122,7 @@ def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames
             raise InputError(f"{name}: got {_shown(side)}, wanted {_nearest(side, step)}")
     _check_range("frames", frames, _MOST_FRAMES)
     if latent.temporal == 1 and np.any(np.asarray(frames) != 1):
-        raise InputError(f"frames: got {_shown(frames)}, wanted 1: {model.name} makes one picture")
+        raise InputError(f"frames: got {_shown(frames)}, wanted 1: {model.name} makes one image")
 
 
 def _check_range(name: str, count: Size, most: int) -> None:

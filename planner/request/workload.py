@@ -19,7 +19,7 @@ class Habits:
 
     text_tower : when a tower that does not depend on the step is run.
     repository : the model's own repository runs it, in eager PyTorch.
-    slow_decoder : pictures are decoded as such repositories do.
+    slow_decoder : images are decoded as such repositories do.
     gathered_rings : rings gather all keys and values before the first partial attention.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
@@ -62,7 +62,7 @@ class Workload:
 
     tokens : length of every stream. steps : denoising steps. passes : forwards a step.
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
-    line : tokens side by side across the picture, for models that convolve over them.
+    line : tokens side by side across the image, for models that convolve over them.
     habits : of whoever runs it.
     """
 

@@ -51,13 +51,13 @@ def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:
 
 
 def convolved(model: Model) -> list[str]:
-    """Name the streams over whose picture a FFN convolves."""
+    """Name the streams over whose image a FFN convolves."""
     towers = [tower for block in model.blocks for tower in block.towers]
     return sorted({t.streams[0] for t in towers if t.ffn is not None and t.ffn.convolved})
 
 
 def _lines(workload: Workload, stream: str) -> Size:
-    """Lines of tokens that a picture has."""
+    """Lines of tokens that an image has."""
     return workload.length(stream) // workload.line
 
 

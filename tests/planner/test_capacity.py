@@ -111,7 +111,7 @@ def test_a_fleet_is_what_it_says():
 
 
 def test_a_shorter_time_takes_more_gpus_a_replica():
-    """One H100 takes 3.7 s for a picture, so that 2 s need a split."""
+    """One H100 takes 3.7 s for an image, so that 2 s need a split."""
     assert fleet(slo=20.0).answers[0].fleets[0].estimate.gpus == 1
     assert fleet(slo=2.0).answers[0].fleets[0].estimate.gpus >= 2
 

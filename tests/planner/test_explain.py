@@ -221,7 +221,7 @@ def test_little_is_less_than_a_quarter_a_doubling(few, seconds, words):
 
 
 def test_schnell_gains_little_from_its_last_four_gpus():
-    """One picture in four steps is too little work for 8 B200; the ranking stays as it is."""
+    """One image in four steps is too little work for 8 B200; the ranking stays as it is."""
     answer = recommended("flux.1-schnell", hardware="b200", height=512, width=512)
     line = next(one for one in answer.advice if "GPU-seconds" in one or one.startswith("use "))
 

@@ -76,13 +76,13 @@ REFUSED = [
     ("wan2.1-14b", (721, 1280, 81), "height: got 721, wanted a multiple of 16 (720 or 736)"),
     ("wan2.2-5b", (720, 1280, 81), "height: got 720, wanted a multiple of 32 (704 or 736)"),
     ("ltx-video", (8, 704, 9), "height: got 8, wanted a multiple of 32 (32)"),
-    ("flux", (1024, 1024, 2), "frames: got 2, wanted 1: flux.1-dev makes one picture"),
+    ("flux", (1024, 1024, 2), "frames: got 2, wanted 1: flux.1-dev makes one image"),
     ("flux", (0, 1024, 1), "height: got 0, wanted a whole number 1 to 65536"),
     ("flux", (1024, 10**9, 1), "width: got 1000000000, wanted a whole number 1 to 65536"),
     ("wan2.1-14b", (720, 1280, -3), "frames: got -3, wanted a whole number 1 to 65536"),
     ("flux", (1024.5, 1024, 1), "height: got 1024.5, wanted a whole number 1 to 65536"),
     ("flux", (True, 1024, 1), "height: got True, wanted a whole number 1 to 65536"),
-    ("llama-3.1-8b", (1024, 1024, 1), "llama-3.1-8b: got a picture size, wanted a number of"),
+    ("llama-3.1-8b", (1024, 1024, 1), "llama-3.1-8b: got an image size, wanted a number of"),
 ]
 
 

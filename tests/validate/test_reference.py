@@ -225,17 +225,17 @@ def _softmax_attention(queries, both, heads, size):
 
 
 def _convolved(x, kernels, line):
-    """Every feature by its own nine numbers, line by line of the picture."""
+    """Every feature by its own nine numbers, line by line of the image."""
     lines = len(x) // line
-    picture = x.reshape(lines, line, -1)
-    out = np.zeros_like(picture)
+    image = x.reshape(lines, line, -1)
+    out = np.zeros_like(image)
     for y in range(lines):
         for z in range(line):
             for dy in (-1, 0, 1):
                 for dz in (-1, 0, 1):
                     if 0 <= y + dy < lines and 0 <= z + dz < line:
                         kernel = kernels[(dy + 1) * 3 + dz + 1]
-                        out[y, z] += picture[y + dy, z + dz] * kernel
+                        out[y, z] += image[y + dy, z + dz] * kernel
     return out.reshape(len(x), -1)
 
 

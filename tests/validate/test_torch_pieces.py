@@ -107,7 +107,7 @@ def test_operations_agree_with_the_reference(kind, traced):
 
 
 def test_convolutions_agree_with_the_reference():
-    """Ranks in the middle, at the ends, and one that has the whole picture."""
+    """Ranks in the middle, at the ends, and one that has the whole image."""
     found = 0
     for program, plan in programs():
         ops = [o for s in program.stages for o in s.walk() if isinstance(o, Depthwise)]

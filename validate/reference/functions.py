@@ -74,7 +74,7 @@ def linear_attention(op: LinearAttention, first: Array, second: Array) -> Array:
 
 
 def depthwise(op: Depthwise, x: Array, weight: Array, index: Mapping[str, int]) -> Array:
-    """Sum over the nine points around each; those outside the picture count as zero."""
+    """Sum over the nine points around each; those outside the image count as zero."""
     line, halo = int(op.line), int(op.halo)
     places = positions(op.span, index)
     down, across = np.divmod(places, line)

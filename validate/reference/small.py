@@ -22,7 +22,7 @@ FFN: Final = 32
 ROWS: Final = 24
 VOCABULARY: Final = 96
 LINE: Final = 4
-"""Tokens across a picture that a FFN convolves over."""
+"""Tokens across an image that a FFN convolves over."""
 LINES: Final = 3
 """Lines of it on a rank."""
 
@@ -113,8 +113,8 @@ def _workload(model: Model, workload: Workload, plan: Plan) -> Workload:
         for stream in model.streams
     )
     if convolved(model):
-        picture = dict.fromkeys(convolved(model), LINE * LINES * grain)
-        tokens = tuple({**dict(tokens), **picture}.items())
+        image = dict.fromkeys(convolved(model), LINE * LINES * grain)
+        tokens = tuple({**dict(tokens), **image}.items())
     return replace(
         workload,
         tokens=tokens,

@@ -116,8 +116,8 @@ def bind_depthwise(op: Depthwise, setting: Setting) -> Bound:
 
     def run(inputs: Values) -> list[torch.Tensor]:
         x, weight = inputs
-        picture = torch.unflatten(x, 1, (-1, line)).permute(0, 3, 1, 2)
-        kept = picture[:, :, start : picture.shape[2] - stop]
+        image = torch.unflatten(x, 1, (-1, line)).permute(0, 3, 1, 2)
+        kept = image[:, :, start : image.shape[2] - stop]
         kernels = weight.reshape(-1, 1, 3, 3)
         whole = F.pad(kept, edges) if first != last else kept
         padding = (1, 1) if first and last else (0, 1)

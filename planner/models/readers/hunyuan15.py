@@ -42,8 +42,8 @@ def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
     image = fields.integer("image_embed_dim", default=1152)
     refined = parts.refined_text(hidden, text)
     second = 2 * glyphs + perceptron(glyphs, hidden) + linear(hidden, hidden)
-    pictures = 2 * image + perceptron(image, image, hidden) + 2 * hidden
+    images = 2 * image + perceptron(image, image, hidden) + 2 * hidden
     if fields.boolean("use_meanflow", default=False):
         refined += perceptron(parts.TIME, hidden)
-    embeddings = refined + second + pictures + perceptron(parts.TIME, hidden) + _SOURCES * hidden
+    embeddings = refined + second + images + perceptron(parts.TIME, hidden) + _SOURCES * hidden
     return embeddings + parts.adaptive_ends(hidden, grid)

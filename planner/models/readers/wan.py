@@ -12,15 +12,15 @@ _IMAGE_WIDTH = 1280
 
 def read(fields: Fields) -> Model:
     """Read a `WanTransformer3DModel`, or the `WanModel` of the original repository."""
-    heads, grid, picture = _heads(fields), _grid(fields), _image_width(fields) > 0
+    heads, grid, image = _heads(fields), _grid(fields), _image_width(fields) > 0
     layers = parts.layers_of(fields, default=32 if _original(fields) else 40)
-    tower = _tower(fields, heads, image=picture)
+    tower = _tower(fields, heads, image=image)
     return parts.assemble(
         fields,
         "wan",
         usual=_usual(fields),
         blocks=(Block(name="layers", count=layers, towers=(tower,)),),
-        streams=_streams(fields, image=picture),
+        streams=_streams(fields, image=image),
         grid=grid,
         outer=_outer(fields, heads.query_width, grid),
     )
