@@ -75,7 +75,7 @@ class Table:
         )
         for place, name in enumerate(self.head or [""] * len(next(iter(self.rows), ()))):
             grid.add_column(
-                Text(name),
+                Text(name, overflow="ellipsis"),
                 justify="left" if self._left(place) else "right",
                 style=self.columns_in.get(place, ""),
                 min_width=self.least[place] if place < len(self.least) else None,
