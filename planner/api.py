@@ -36,7 +36,7 @@ from topology.catalogue import Fabric, Precision, find_hardware
 
 if TYPE_CHECKING:
     from planner.simulation.simulation import Simulation
-    from topology.machine.graph import Machine
+    from topology.machine import Machine
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -346,7 +346,7 @@ def read_topology(
     InputError
         If nothing of a machine is there, it contradicts itself, or a name is unknown.
     """
-    from topology.readers.read import read_topology as read  # noqa: PLC0415  # slow to load
+    from topology.readers import read_topology as read  # noqa: PLC0415  # slow to load
 
     return read(source, hardware=hardware, pcie_generation=pcie_generation)
 

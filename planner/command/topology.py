@@ -33,8 +33,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> Answer:
     from costmodels.tables import check_profile  # noqa: PLC0415
-    from topology.drawing import report  # noqa: PLC0415
-    from topology.readers.read import named  # noqa: PLC0415
+    from topology import drawing  # noqa: PLC0415
+    from topology.readers import named  # noqa: PLC0415
 
     check_profile(options.profile)
     if options.action in ("list", "detect"):
@@ -51,16 +51,16 @@ def _run(options: argparse.Namespace) -> Answer:
     text = render(
         "json" if options.action == "import" else options.format,
         machine.to_dict,
-        table=lambda: on_screen(report.report(machine)),
-        markdown=lambda: report.markdown(machine),
-        html=lambda: report.html(machine),
+        table=lambda: on_screen(drawing.report(machine)),
+        markdown=lambda: drawing.markdown(machine),
+        html=lambda: drawing.html(machine),
     )
     return text, DONE
 
 
 def _list(options: argparse.Namespace) -> str:
     from topology.catalogue import all_hardware  # noqa: PLC0415
-    from topology.drawing.report import hardware_table  # noqa: PLC0415
+    from topology.drawing import hardware_table  # noqa: PLC0415
 
     for name in ("hardware", "nodes", "pcie_generation"):
         value = getattr(options, name)

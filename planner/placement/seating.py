@@ -14,8 +14,7 @@ from planner.placement.traffic import Message, Traffic, seconds_on
 from planner.request.plan import Plan
 from planner.request.subset import Subset
 from topology.catalogue import Fabric
-from topology.machine.groups import fabric
-from topology.machine.survey import Survey
+from topology.machine import Survey, fabric
 
 Groups = tuple[tuple[int, ...], ...]
 EXACT: Final = 8  # ranks of a host up to which every order is tried

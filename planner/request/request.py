@@ -9,7 +9,7 @@ from topology.catalogue import Precision
 
 if TYPE_CHECKING:
     from planner.models.architecture import Model
-    from topology.machine.graph import Machine
+    from topology.machine import Machine
 
 Objective = Literal["latency", "throughput", "memory", "cost"]
 TowerHabit = Literal["once", "every_step"]

@@ -12,10 +12,7 @@ from costmodels.profiles.profile import Profile
 from costmodels.tables import own_profile, profile_for
 from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes
 from topology.catalogue import Device, Fabric, Hardware, all_hardware, find_hardware
-from topology.machine.build import repeated
-from topology.machine.graph import Gpu, Machine
-from topology.machine.groups import fabric
-from topology.machine.survey import Survey, survey_of
+from topology.machine import Gpu, Machine, Survey, fabric, repeated, survey_of
 
 _PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:\+\S{1,12})?")
 _SLICES: Final = 7  # MIG compute slices of a GPU
@@ -223,10 +220,10 @@ def _read(
         raise InputError(f"topology: got the name {source}, wanted a file, or --hardware {source}")
     kind = find_hardware(hardware) if hardware else None
     if detect:
-        from topology.readers.detect import detect as look  # noqa: PLC0415  # needs the driver's bindings
+        from topology.readers import detect as look  # noqa: PLC0415  # needs the driver's bindings
 
         return look(hardware=kind, pcie_generation=pcie_generation)
-    from topology.readers.read import read_topology  # noqa: PLC0415  # readers of XML are slow to import
+    from topology.readers import read_topology  # noqa: PLC0415  # readers of XML are slow to import
 
     return read_topology(source, hardware=kind, pcie_generation=pcie_generation)
 
@@ -302,7 +299,7 @@ def best_subset(known: Survey, count: int) -> tuple[int, ...]:
     all-to-all: a ring does not see how many of its links cross a socket. Every subset is tried up
     to ten GPUs, those of neighbours beyond.
 
-    >>> from topology.machine.build import machine_of
+    >>> from topology.machine import machine_of
     >>> best_subset(survey_of(machine_of(find_hardware("h100-nvl"))), 2)
     (0, 1)
     """

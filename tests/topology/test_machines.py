@@ -10,10 +10,9 @@ from machinetexts import two_sockets
 
 from topology.base import InputError
 from topology.catalogue import all_hardware, find_hardware
-from topology.machine.build import machine_of, repeated
+from topology.machine import fabric, machine_of, repeated
 from topology.machine.flows import bisection_bandwidth, to_networkx
-from topology.machine.groups import fabric
-from topology.readers.read import read_topology
+from topology.readers import read_topology
 
 every_hardware = pytest.mark.parametrize("name", list(all_hardware()))
 # In these the bandwidth of a few GPUs is less than that of all: links are direct.

@@ -7,13 +7,10 @@ from machinetexts import crossed_pairs, matrix
 
 from topology.base import TopologyError
 from topology.catalogue import all_hardware, by_product, find_hardware, gpu_names
-from topology.machine.build import machine_of
-from topology.machine.concerns import concerns, environment_concerns
-from topology.machine.groups import fabric
+from topology.machine import concerns, environment_concerns, fabric, machine_of, survey_of
 from topology.machine.paths import refused_pairs
-from topology.machine.survey import survey_of
+from topology.readers import read_topology
 from topology.readers.cluster import read_cluster
-from topology.readers.read import read_topology
 
 SERVER = machine_of(find_hardware("rtx-pro-6000"))
 TOML = 'name = "box"\nhosts = 1\nhardware = "rtx-pro-6000"\n'

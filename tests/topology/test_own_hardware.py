@@ -10,7 +10,7 @@ from commands import run
 import planner
 from topology.base import InputError
 from topology.catalogue import all_devices, all_hardware, find_hardware
-from topology.machine.build import machine_of
+from topology.machine import machine_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "my_gpu.toml"

@@ -10,10 +10,8 @@ import testpastes as pastes
 from machinetexts import matrix
 
 from topology.catalogue import all_hardware, find_hardware, link_rates
-from topology.drawing.report import html
-from topology.machine.build import machine_of
-from topology.machine.concerns import concerns
-from topology.machine.groups import fabric
+from topology.drawing import html
+from topology.machine import concerns, fabric, machine_of, survey_of
 from topology.machine.paths import (
     PathType,
     gpudirect,
@@ -33,8 +31,7 @@ from topology.machine.routes import (
     host_routes,
     routes,
 )
-from topology.machine.survey import survey_of
-from topology.readers.read import read_topology
+from topology.readers import read_topology
 
 NCCL = link_rates().nccl
 over_pcie = replace(SYSTEM, edges=SYSTEM.edges - {"c2c"})

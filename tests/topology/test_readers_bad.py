@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topology.base import InputError
-from topology.drawing.report import html, markdown
-from topology.machine.graph import Machine
-from topology.readers.read import read_topology
+from topology.drawing import html, markdown
+from topology.machine import Machine
+from topology.readers import read_topology
 
 ASYMMETRIC = pastes.NO_LEADING_TAB.replace("GPU1\tPIX", "GPU1\tSYS")
 BOMB = '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;">]>\n<system>&c;</system>'

@@ -6,7 +6,7 @@ import pytest
 import testpastes as pastes
 
 from topology.catalogue import find_hardware
-from topology.readers.read import read_topology
+from topology.readers import read_topology
 
 
 def links(machine):

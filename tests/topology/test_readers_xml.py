@@ -8,9 +8,9 @@ import testpastes as pastes
 from testpastes import cpu_xml, gpu_xml, link_xml, net_xml, pci_xml, topology_xml
 
 from topology.catalogue import find_hardware
-from topology.machine.groups import fabric
+from topology.machine import fabric
 from topology.machine.paths import PathType, path_types
-from topology.readers.read import read_topology
+from topology.readers import read_topology
 
 
 def kind(machine, a, b):

@@ -10,9 +10,9 @@ from topology.base.table import terminal as in_terminal
 from topology.catalogue import find_hardware
 from topology.drawing.picture import svg
 from topology.drawing.report import html, markdown, report, summary
-from topology.machine.build import machine_of
+from topology.machine import machine_of
+from topology.readers import read_topology
 from topology.readers.detect import detect, machine_from, snapshot
-from topology.readers.read import read_topology
 
 MACHINES = {
     "paste": read_topology(pastes.GLUED_AND_CUT),

@@ -1,1 +1,5 @@
-"""Machines as people look at them: tables, trees and pages."""
+"""Machines and hardware as people look at them: text, Markdown, a page with a drawing."""
+
+from topology.drawing.report import hardware_table, html, markdown, report
+
+__all__ = ["hardware_table", "html", "markdown", "report"]

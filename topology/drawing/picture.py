@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from topology.machine.graph import Edge, Machine
+from topology.machine import Edge, Machine
 
 _WIDTH: Final = 96
 _HEIGHT: Final = 34
@@ -39,7 +39,7 @@ def svg(machine: Machine) -> str:
     """Draw one host of a machine.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.build import machine_of
+    >>> from topology.machine import machine_of
     >>> drawing = svg(machine_of(find_hardware("h100-sxm")))
     >>> drawing.count('"middle">GPU'), drawing.count('"middle">NVSwitch')
     (8, 1)

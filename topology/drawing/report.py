@@ -16,9 +16,17 @@ from topology.base.table import (
 )
 from topology.catalogue import Hardware, link_rates
 from topology.drawing.picture import svg
-from topology.machine.flows import bisection_bandwidth
-from topology.machine.graph import Edge, Gpu, Machine, Nic
-from topology.machine.paths import gpudirect, nccl_bandwidth, nccl_peers, path_types
+from topology.machine import (
+    Edge,
+    Gpu,
+    Machine,
+    Nic,
+    bisection_bandwidth,
+    gpudirect,
+    nccl_bandwidth,
+    nccl_peers,
+    path_types,
+)
 
 Rows: TypeAlias = list[list[str]]  # the first row is the head
 SHOWN: Final = 16  # devices a side
@@ -237,7 +245,7 @@ def link_rows(machine: Machine) -> Rows:
     """Give kind, count and GB/s each way for every two GPUs; ``?`` marks what was filled in.
 
     >>> from topology.catalogue import find_hardware
-    >>> from topology.machine.build import machine_of
+    >>> from topology.machine import machine_of
     >>> link_rows(machine_of(find_hardware("h100-nvl")))[1][:3]
     ['GPU0', 'X', 'NV12? 300']
     """

@@ -1,1 +1,42 @@
 """One machine as a graph, and what follows from it: routes, paths, groups, warnings."""
+
+from topology.machine.build import (
+    MOST_HOSTS,
+    Builder,
+    assumed_network,
+    cluster_of,
+    gpu_of,
+    machine_of,
+    nvlink_count,
+    repeated,
+    usual_nvlinks,
+    with_ports,
+)
+from topology.machine.concerns import concerns, environment_concerns
+from topology.machine.flows import bisection_bandwidth
+from topology.machine.graph import (
+    Edge,
+    Gpu,
+    Machine,
+    NcclGraph,
+    Nic,
+    Node,
+    Pair,
+    PairBasis,
+    PairKind,
+    PeerState,
+    PeerStatus,
+)
+from topology.machine.groups import fabric
+from topology.machine.paths import gpudirect, nccl_bandwidth, nccl_peers, path_types
+from topology.machine.routes import adjacency, best_paths, components, graph_pairs, path_kind
+from topology.machine.survey import Survey, survey_of
+
+__all__ = [
+    "MOST_HOSTS", "Builder", "Edge", "Gpu", "Machine", "NcclGraph", "Nic", "Node", "Pair",
+    "PairBasis", "PairKind", "PeerState", "PeerStatus", "Survey", "adjacency",
+    "assumed_network", "best_paths", "bisection_bandwidth", "cluster_of", "components",
+    "concerns", "environment_concerns", "fabric", "gpu_of", "gpudirect", "graph_pairs",
+    "machine_of", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_kind", "path_types",
+    "repeated", "survey_of", "usual_nvlinks", "with_ports",
+]  # fmt: skip

@@ -2,3 +2,9 @@
 
 Each turns text into a `Reading` (what the text says) or straight into a `Machine`.
 """
+
+from topology.readers.detect import detect
+from topology.readers.matrix import plain_lines
+from topology.readers.read import named, read_topology
+
+__all__ = ["detect", "named", "plain_lines", "read_topology"]

@@ -16,10 +16,24 @@ from topology.catalogue import (
     link_rates,
     nvlink_generation,
 )
-from topology.machine.build import Builder, cluster_of, gpu_of, nvlink_count
-from topology.machine.concerns import concerns
-from topology.machine.graph import Edge, Gpu, Machine, Nic, Node, Pair, PairBasis
-from topology.machine.routes import adjacency, best_paths, components, path_kind
+from topology.machine import (
+    Builder,
+    Edge,
+    Gpu,
+    Machine,
+    Nic,
+    Node,
+    Pair,
+    PairBasis,
+    adjacency,
+    best_paths,
+    cluster_of,
+    components,
+    concerns,
+    gpu_of,
+    nvlink_count,
+    path_kind,
+)
 from topology.readers.layout import lay_out
 from topology.readers.reading import RANKS, GpuText, Label, Reading
 

@@ -39,8 +39,7 @@ from topology.base import (
     unknown,
 )
 from topology.catalogue import Hardware, NetworkKind
-from topology.machine.build import MOST_HOSTS, assumed_network, machine_of, with_ports
-from topology.machine.graph import Machine, Pair
+from topology.machine import MOST_HOSTS, Machine, Pair, assumed_network, machine_of, with_ports
 
 _MOST_NICS: Final = 256
 _TOP: Final = {"name", "hosts", "hardware", "topology", "network", "rack", "measured"}

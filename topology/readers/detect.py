@@ -7,8 +7,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from topology.base import Bytes, TopologyError, environment
 from topology.catalogue import Hardware, all_hardware, check_pcie_generation
-from topology.machine.concerns import environment_concerns
-from topology.machine.graph import Machine, PairKind, PeerState, PeerStatus
+from topology.machine import Machine, PairKind, PeerState, PeerStatus, environment_concerns
 from topology.readers.assemble import Choices, assemble, finished
 from topology.readers.reading import RANKS, GpuText, Label, Reading
 

@@ -7,9 +7,7 @@ processor. ``SYS``: two. Labels of a real machine are nested, and any others are
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from topology.machine.build import Builder
-from topology.machine.graph import Edge, Node
-from topology.machine.routes import components
+from topology.machine import Builder, Edge, Node, components
 from topology.readers.reading import RANKS, GpuText, Label, NicText, Reading
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast
 
 from topology.base import MOST_CHARACTERS, TopologyError
-from topology.machine.graph import PairKind, PeerState, PeerStatus
+from topology.machine import PairKind, PeerState, PeerStatus
 from topology.readers.reading import GpuText, Label, NicText, Reading
 from topology.readers.smi import Listing
 

@@ -15,9 +15,19 @@ from topology.catalogue import (
     link_rates,
     nvlink_generation,
 )
-from topology.machine.build import Builder, cluster_of, usual_nvlinks
-from topology.machine.graph import Edge, Gpu, Machine, NcclGraph, Nic, Node, Pair
-from topology.machine.routes import graph_pairs
+from topology.machine import (
+    Builder,
+    Edge,
+    Gpu,
+    Machine,
+    NcclGraph,
+    Nic,
+    Node,
+    Pair,
+    cluster_of,
+    graph_pairs,
+    usual_nvlinks,
+)
 from topology.readers.assemble import Choices
 from topology.readers.reading import MOST_DEVICES, MOST_GPUS
 from topology.readers.xml import Element

@@ -14,7 +14,7 @@ from topology.base import (
     unknown,
 )
 from topology.catalogue import NEWEST_PCIE, Hardware, check_pcie_generation
-from topology.machine.graph import PairKind, PeerState, PeerStatus
+from topology.machine import PairKind, PeerState, PeerStatus
 from topology.readers.reading import RANKS, GivenRate, GpuText, Label, NicText, Reading
 
 _NVLINKS: Final = ("NVLINK", "NVSWITCH")

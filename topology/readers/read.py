@@ -14,8 +14,7 @@ from topology.catalogue import (
     find_hardware,
     names_file,
 )
-from topology.machine.build import machine_of, repeated
-from topology.machine.graph import Machine
+from topology.machine import Machine, machine_of, repeated
 from topology.readers.assemble import Choices, assemble, finished
 from topology.readers.cluster import build_cluster, host_of, read_cluster
 from topology.readers.detect import detect

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
-from topology.machine.graph import PairKind, PeerStatus
+from topology.machine import PairKind, PeerStatus
 
 MOST_GPUS: Final = 256
 MOST_DEVICES: Final = 1024

@@ -15,7 +15,7 @@ from costmodels.collectives import OPS, Op, supports
 from planner.collectives import bus_factor
 from topology.base import MOST_CHARACTERS, InputError
 from topology.catalogue import Fabric
-from topology.readers.matrix import plain_lines
+from topology.readers import plain_lines
 from validate.nccl_tests.lines import (
     SURE,
     LogRow,
