@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from topology.base import InputError, place, write_new
-from validate.fit.profile import Measured, fit_profile, source_of
+from validate.fit.profile import Measurements, fit_profile, source_of
 from validate.fit.report import Calibrated, failures_of
 from validate.fit.rows import read_rows, whole
 from validate.fit.tables import recipes
@@ -93,7 +93,7 @@ def finish(task: Task, rows: str, manifest: str) -> Calibrated:
     InputError
         If the rows or the manifest are damaged, or too few; or the output exists.
     """
-    measured = Measured(
+    measured = Measurements(
         rows=read_rows(whole(rows), str(task.folder / "rows.jsonl")),
         manifest=_document(manifest),
         source=source_of(f"{task.folder.name}/rows.jsonl", rows),

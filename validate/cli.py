@@ -334,7 +334,7 @@ def compare(options: argparse.Namespace) -> Answer:
     from planner.collectives import ranges_of  # noqa: PLC0415
     from planner.command.collectives import machine_of  # noqa: PLC0415
     from validate.nccl_tests import (  # noqa: PLC0415
-        Setting,
+        LogOptions,
         as_csv,
         as_markdown,
         as_text,
@@ -347,7 +347,7 @@ def compare(options: argparse.Namespace) -> Answer:
             f"launch: got {options.launch}, as PyTorch calls, wanted graph beside a log"
         )
     within = {} if options.bytes is None else {"sizes": ranges_of(options.bytes)}
-    setting = Setting(
+    log_options = LogOptions(
         hardware=options.hardware or "",
         gpus=options.gpus,
         nodes=options.nodes,
@@ -359,7 +359,7 @@ def compare(options: argparse.Namespace) -> Answer:
         here=options.detect,
         **within,
     )
-    tables = compare_all(_log(options.compare), setting)
+    tables = compare_all(_log(options.compare), log_options)
     text = render(
         options.format,
         lambda: {"tables": [table.to_dict() for table in tables]},

@@ -26,8 +26,8 @@ from validate.calibrate import Task, check_gpus, check_paths, finish
 from validate.fit import report
 from validate.fit.collectives import builder, curve_of
 from validate.fit.least_squares import SPLIT, Problem, kept_back, minimise
-from validate.fit.misses import HEADERS, Place, miss_rows, misses
-from validate.fit.profile import Measured, fabric_of, fit_profile, hardware_of
+from validate.fit.misses import HEADERS, MeasuredOn, miss_rows, misses
+from validate.fit.profile import Measurements, fabric_of, fit_profile, hardware_of
 from validate.fit.rows import Row, line
 from validate.fit.runtimes import Sample, fusion_of
 from validate.fit.tables import recipes
@@ -152,7 +152,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def profile(rows):
-    measured = Measured(rows=rows, manifest=MANIFEST, source="known, sha256 0")
+    measured = Measurements(rows=rows, manifest=MANIFEST, source="known, sha256 0")
     return fit_profile(measured, recipes())
 
 
@@ -281,7 +281,7 @@ def test_kernels_and_traffic_of_a_function_come_back(traffic, kernels):
 
 def test_too_few_rows_are_refused():
     with pytest.raises(InputError, match="got 0 good rows"):
-        fit_profile(Measured(rows=[], manifest=MANIFEST, source="none"), recipes())
+        fit_profile(Measurements(rows=[], manifest=MANIFEST, source="none"), recipes())
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_profiles_are_written_for_people(profile, style):
 
 
 def test_a_profile_is_nearer_to_its_rows_than_the_shipped_tables(rows, profile):
-    place = Place(device=H100.device, fabric=PAIR, nccl=(2, 28))
+    place = MeasuredOn(device=H100.device, fabric=PAIR, nccl=(2, 28))
 
     def usual(known):
         return float(np.median([abs(miss.error) for miss in misses(rows, place, known)]))

@@ -16,7 +16,7 @@ from planner.rendering.plot import plot
 from topology.base import InputError
 from topology.catalogue import Network, find_hardware
 from validate.nccl_tests import as_csv, as_markdown, as_text, read_log
-from validate.nccl_tests.compare import Setting, compare, compare_all
+from validate.nccl_tests.compare import LogOptions, compare, compare_all
 from validate.nccl_tests.diagnosis import disturbed
 
 SIZES = 2.0 ** np.arange(10, 34, 2)
@@ -49,7 +49,7 @@ def log_of(op, fabric, *, settings=None, sizes=SIZES, printed=None, start="", pr
 
 
 def reasons(text, **said):
-    (found,) = compare_all(text, Setting(**({"hardware": "h100-sxm"} | said)))
+    (found,) = compare_all(text, LogOptions(**({"hardware": "h100-sxm"} | said)))
     return " | ".join(found.diagnosis)
 
 
@@ -166,7 +166,7 @@ def test_any_text_is_tables_or_one_line(text):
 
 
 def test_a_log_of_the_model_itself_agrees_with_it():
-    (found,) = compare_all(log_of("all_reduce", NODE), Setting())
+    (found,) = compare_all(log_of("all_reduce", NODE), LogOptions())
 
     assert (found.hardware, found.gpus, found.nodes) == ("h100-sxm", 8, 1)
     assert found.median(small=True) < 0.01
@@ -222,7 +222,7 @@ KNOWN = "# gpus_total: 2\n# gpu: NVIDIA H100 80GB HBM3\n"
 )  # fmt: skip
 def test_what_a_log_lacks_is_asked_for(text, said):
     with pytest.raises(InputError, match=said):
-        compare_all(text, Setting())
+        compare_all(text, LogOptions())
 
 
 NAMELESS = {  # file's name, columns of one row: on 8 ranks, of 64 MiB
@@ -240,7 +240,7 @@ NAMELESS = {  # file's name, columns of one row: on 8 ranks, of 64 MiB
 @pytest.mark.parametrize("ranks", ["# gpus_total: 8\n", ""])
 def test_a_collective_without_a_name_is_inferred_and_said(op, ranks):
     name, columns = NAMELESS[op]
-    said = Setting(hardware="h100-sxm", name=name, gpus=None if ranks else 8)
+    said = LogOptions(hardware="h100-sxm", name=name, gpus=None if ranks else 8)
     (found,) = compare_all(f"{ranks}67108864 {columns}\n", said)
 
     assert (found.op, found.gpus) == (op, 8)
@@ -249,7 +249,7 @@ def test_a_collective_without_a_name_is_inferred_and_said(op, ranks):
 
 def test_ranks_follow_from_an_inferred_collective():
     text = f"67108864 {NAMELESS['all_reduce'][1]}"
-    (found,) = compare_all(text, Setting(hardware="h100-sxm"))
+    (found,) = compare_all(text, LogOptions(hardware="h100-sxm"))
 
     assert (found.op, found.gpus) == ("all_reduce", 8)
     assert "1.75 times algorithm bandwidth" in found.notes[0]
@@ -259,8 +259,8 @@ def test_a_file_that_is_called_otherwise_is_asked_about():
     text = f"# gpus_total: 8\n67108864 {NAMELESS['all_reduce'][1]}"
 
     with pytest.raises(InputError, match="called all_gather, its columns are not: give --op"):
-        compare_all(text, Setting(hardware="h100-sxm", name="all_gather.log"))
-    (found,) = compare_all(text, Setting(hardware="h100-sxm", name="b.log", op="all_reduce"))
+        compare_all(text, LogOptions(hardware="h100-sxm", name="all_gather.log"))
+    (found,) = compare_all(text, LogOptions(hardware="h100-sxm", name="b.log", op="all_reduce"))
     assert found.op == "all_reduce"
 
 
@@ -274,7 +274,7 @@ def test_the_name_of_a_file_is_read_from_the_command_line(tmp_path, capsys):
 
 @pytest.mark.parametrize("style", ["table", "json", "markdown"])
 def test_a_log_of_other_gpus_says_so_first_and_no_reason_is_sought(style):
-    found = compare_all(log_of("all_reduce", NODE), Setting(hardware="a100-sxm-80gb"))
+    found = compare_all(log_of("all_reduce", NODE), LogOptions(hardware="a100-sxm-80gb"))
     said = "the log names NVIDIA H100 80GB HBM3 (h100-sxm), priced as a100-sxm-80gb"
     write = {"table": as_text, "markdown": as_markdown, "csv": as_csv}
     text = json.dumps(found[0].to_dict()) if style == "json" else write[style](found)
@@ -389,14 +389,14 @@ def test_slow_first_rows_are_left_out():
 def test_bandwidths_of_another_number_of_ranks_are_noticed():
     times = collective_time("all_reduce", SIZES, NODE)
     text = "# all_reduce_perf\n# gpus_total: 8\n" + rows("all_reduce", times, ranks=4)
-    (found,) = compare_all(text, Setting(hardware="h100-sxm"))
+    (found,) = compare_all(text, LogOptions(hardware="h100-sxm"))
 
     assert any("printed for 4 ranks, not for 8" in note for note in found.notes)
 
 
 def test_an_old_release_is_taken_as_the_oldest_known():
     (log,) = read_log(log_of("all_reduce", NODE).replace("2.29.2", "2.12.7"))
-    found = compare(log, Setting())
+    found = compare(log, LogOptions())
 
     assert any("NCCL 2.12 is older" in note for note in found.notes)
     assert as_text([found]).startswith("all_reduce on 8 x h100-sxm")

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from topology.catalogue import find_hardware
-from validate.nccl_tests import Setting, compare_all, read_log
+from validate.nccl_tests import LogOptions, compare_all, read_log
 from validate.nccl_tests.links import (
     LinksText,
     read_environment,
@@ -20,7 +20,7 @@ H100 = "# collective: AllReduce\n# gpu: H100 SXM5 80GB\n# gpus_total: 16\n# gpus
 
 
 def compared(head, **more):
-    (found,) = compare_all(head + ROW, Setting(**more))
+    (found,) = compare_all(head + ROW, LogOptions(**more))
     return found
 
 
@@ -189,7 +189,7 @@ def test_any_remark_is_a_network_or_nothing(text):
     assert found.nics >= 0
     assert all(np.isfinite(rate) for rate in (*found.rates, found.total))
     compare_all(H100 + f"# link_inter: {text.splitlines()[0] if text.split() else ''}\n" + ROW,
-                Setting())  # fmt: skip
+                LogOptions())  # fmt: skip
 
 
 def test_a_rate_is_that_of_the_hardware_where_only_the_count_is_told():

@@ -3,7 +3,7 @@
 import pytest
 
 from topology.base import InputError
-from validate.nccl_tests import Setting, compare_all, read_log
+from validate.nccl_tests import LogOptions, compare_all, read_log
 
 
 def row(ratio, size=2**30, columns="float sum -1"):
@@ -28,7 +28,7 @@ def test_a_list_without_hosts_is_counted_by_its_devices():
 
 
 def test_a_list_that_stops_within_its_first_host_leaves_the_hosts_to_the_hardware():
-    (found,) = compare_all("# all_reduce_perf\n" + listed(range(5)) + row(1.9375), Setting())
+    (found,) = compare_all("# all_reduce_perf\n" + listed(range(5)) + row(1.9375), LogOptions())
 
     assert (found.gpus, found.nodes) == (32, 4)
 
@@ -46,21 +46,21 @@ def test_one_line_of_a_list_yields_to_bandwidths():
 
 
 def test_a_whole_list_stands_against_bandwidths_that_are_near():
-    (found,) = compare_all("# all_reduce_perf\n" + listed(range(8)) + row(1.8333), Setting())
+    (found,) = compare_all("# all_reduce_perf\n" + listed(range(8)) + row(1.8333), LogOptions())
 
     assert found.gpus == 8
     assert any("printed for 12 ranks, not for 8" in note for note in found.notes)
 
 
 def test_a_cut_list_does_not_hide_the_collective():
-    (found,) = compare_all(listed(range(5)) + row(1.9375, columns="float sum"), Setting())
+    (found,) = compare_all(listed(range(5)) + row(1.9375, columns="float sum"), LogOptions())
 
     assert (found.op, found.gpus) == ("all_reduce", 32)
 
 
 def test_ranks_on_one_gpu_are_said_first_and_no_reason_is_sought():
     twice = listed([0, 1], per_host=2).replace("device  1 [0000:1b:00]", "device  0 [0000:0b:00]")
-    (found,) = compare_all("# all_reduce_perf\n" + twice + row(1.0), Setting())
+    (found,) = compare_all("# all_reduce_perf\n" + twice + row(1.0), LogOptions())
 
     assert "ranks 0 and 1 both list device 0 [0000:0b:00] of a" in found.opening()[0]
     assert not found.diagnosis
@@ -101,11 +101,11 @@ def test_programs_that_were_built_with_mpi_in_their_name():
 def test_words_over_a_table_decide_between_collectives_that_print_alike():
     table = listed([0, 1], per_host=2) + row(1.0)
     with pytest.raises(InputError, match="all_reduce or send_recv"):
-        compare_all(table, Setting())
+        compare_all(table, LogOptions())
 
-    (found,) = compare_all("Running all-reduce on both cards\n" + table, Setting())
+    (found,) = compare_all("Running all-reduce on both cards\n" + table, LogOptions())
     assert found.op == "all_reduce"
     assert "as words over it say" in found.notes[0]
 
-    (sure,) = compare_all("All-Gather was slow, so\n" + listed(range(8)) + row(1.75), Setting())
+    (sure,) = compare_all("All-Gather was slow, so\n" + listed(range(8)) + row(1.75), LogOptions())
     assert sure.op == "all_reduce"

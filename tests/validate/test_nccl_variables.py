@@ -3,7 +3,7 @@
 import pytest
 
 from validate.nccl_tests import read_log
-from validate.nccl_tests.compare import Setting, compare_all, links_of
+from validate.nccl_tests.compare import LogOptions, compare_all, links_of
 
 ROW = "1073741824 268435456 float sum -1 8000.0 134.22 {bus} 0 8000.0 134.22 {bus} 0\n"
 TWO = ROW.format(bus="134.22")
@@ -11,7 +11,7 @@ TWO = ROW.format(bus="134.22")
 
 def fabric(head, gpu, gpus=2):
     (log,) = read_log(f"# gpu: {gpu}\n# gpus: {gpus}\n{head}\n# all_reduce_perf\n{TWO}")
-    return links_of(log, Setting())
+    return links_of(log, LogOptions())
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_multicast_may_be_off():
 def test_a_variable_holds_for_its_own_command_unless_it_is_exported():
     runs = f"NCCL_P2P_DISABLE=1 ./all_reduce_perf -g 2\n{TWO}./all_reduce_perf -g 2\n{TWO}"
     text = "# gpu: NVIDIA A40\n" + runs
-    first, second = (links_of(log, Setting())[0] for log in read_log(text))
+    first, second = (links_of(log, LogOptions())[0] for log in read_log(text))
     assert (first.peer_to_peer, second.peer_to_peer) == (False, True)
 
     both = read_log(text.replace("NCCL_P2P_DISABLE=1 ", "export NCCL_P2P_DISABLE=1\n"))
-    assert [links_of(log, Setting())[0].peer_to_peer for log in both] == [False, False]
+    assert [links_of(log, LogOptions())[0].peer_to_peer for log in both] == [False, False]
 
 
 def test_without_peers_and_shared_memory_every_gpu_takes_its_own_nics():
@@ -84,10 +84,11 @@ def test_without_peers_and_shared_memory_every_gpu_takes_its_own_nics():
         "-x NCCL_IB_HCA=mlx5_0\\,mlx5_1\\,mlx5_2\\,mlx5_3 all_reduce_perf\n# nodes: 2"
     )
     (found,) = compare_all(
-        f"# gpu: RTX PRO 6000 Blackwell\n# gpus: 8\n{head}\n{ROW.format(bus='234.88')}", Setting()
+        f"# gpu: RTX PRO 6000 Blackwell\n# gpus: 8\n{head}\n{ROW.format(bus='234.88')}",
+        LogOptions(),
     )
     (log,) = read_log(f"# gpu: RTX PRO 6000 Blackwell\n# gpus: 8\n{head}\n{TWO}")
-    links, _, notes = links_of(log, Setting())
+    links, _, notes = links_of(log, LogOptions())
 
     assert (found.gpus, found.nodes) == (8, 2)
     assert (links.nodes, links.network.kind, links.network.nics) == (8, "roce", 1)
@@ -97,7 +98,7 @@ def test_without_peers_and_shared_memory_every_gpu_takes_its_own_nics():
 @pytest.mark.parametrize(
     ("line", "kind", "nics", "gigabits"),
     [
-        ("NET/OFI Running on p4d.24xlarge platform, Setting NCCL_TOPO_FILE", "efa_v1", 4, 100),
+        ("NET/OFI Running on p4d.24xlarge platform, LogOptions NCCL_TOPO_FILE", "efa_v1", 4, 100),
         ("# instances: 2 x p5en.48xlarge", "efa", 16, 200),
         ("machineType: a4-highgpu-8g", "gib", 8, 400),
         ("mpirun -x NCCL_NET=gIB all_reduce_perf", "gib", 8, 400),
@@ -114,7 +115,7 @@ def test_networks_that_a_machine_or_a_variable_gives_away(line, kind, nics, giga
 
 
 def test_efa_beside_old_gpus_is_of_the_first_generation():
-    line = "h:1:1 [0] NCCL INFO NET/OFI Setting provider_filter to efa"
+    line = "h:1:1 [0] NCCL INFO NET/OFI LogOptions provider_filter to efa"
 
     assert fabric(f"# nodes: 2\n{line}", "A100-SXM4-40GB", gpus=16)[0].network.kind == "efa_v1"
     assert fabric(f"# nodes: 2\n{line}", "H100 SXM5", gpus=16)[0].network.kind == "efa"
@@ -125,7 +126,7 @@ def test_a_forced_protocol_is_priced_and_said():
     small = "1024 256 float sum -1 20.0 0.05 0.09 0 20.0 0.05 0.09 0\n"
     run = "NCCL_PROTO={}  ./all_reduce_perf -b 1K\n"
     plain, simple = (
-        compare_all(head + text + small, Setting())[0]
+        compare_all(head + text + small, LogOptions())[0]
         for text in ("./all_reduce_perf -b 1K\n", run.format("Simple"))
     )
 

@@ -18,9 +18,9 @@ from topology.base import InputError, write_new
 from topology.catalogue import find_hardware
 from validate.bench import system
 from validate.fit import report
-from validate.fit.misses import HEADERS, Place, miss_rows, misses
+from validate.fit.misses import HEADERS, MeasuredOn, miss_rows, misses
 from validate.fit.profile import (
-    Measured,
+    Measurements,
     fabric_of,
     fit_profile,
     hardware_of,
@@ -132,13 +132,13 @@ def fit(folder: Path) -> Profile:
     path = file_in(folder)
     source = source_of(f"{folder.name}/{path.name}", system.read(path))
     manifest = system.read_document(folder / system.MANIFEST)
-    return fit_profile(Measured(rows=read(path), manifest=manifest, source=source), recipes())
+    return fit_profile(Measurements(rows=read(path), manifest=manifest, source=source), recipes())
 
 
-def place_of(manifest: dict[str, Any]) -> Place:
+def place_of(manifest: dict[str, Any]) -> MeasuredOn:
     """Say where rows were measured."""
     name = hardware_of(manifest)
-    return Place(
+    return MeasuredOn(
         device=find_hardware(name).device,
         fabric=fabric_of(manifest, name),
         nccl=release_of(manifest),
@@ -157,7 +157,7 @@ def _refit(task: Refit) -> None:
         _judge(read(task.against), place, profile, f" on {task.against.name}")
 
 
-def _judge(rows: Sequence[Row], place: Place, profile: Profile, where: str) -> None:
+def _judge(rows: Sequence[Row], place: MeasuredOn, profile: Profile, where: str) -> None:
     for title, priced_by in (("profile", profile), ("shipped tables", None)):
         lines = list(miss_rows(misses(rows, place, priced_by)))
         system.say(f"\n{title}{where}, in percent\n" + report.lines(HEADERS, lines))

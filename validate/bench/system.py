@@ -38,7 +38,7 @@ QUIET: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class RankTask:
     """What a worker is told, from its arguments and its environment."""
 
     rank: int
@@ -55,11 +55,11 @@ class Task:
     settings: Mapping[str, str]
 
 
-def task() -> Task:
+def task() -> RankTask:
     """Read what this worker is to do."""
     document = json.loads(os.environ["BENCH_TASK"])
     rank = int(os.environ.get("RANK", "0"))
-    return Task(
+    return RankTask(
         rank=rank,
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
         local=int(os.environ.get("LOCAL_RANK", str(rank))),

@@ -72,7 +72,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Position:
     """How far the run is: cases behind it, of how many."""
 
     reached: int
@@ -97,7 +97,7 @@ def main() -> None:
     system.leave(0)
 
 
-def _join(task: system.Task) -> World:
+def _join(task: system.RankTask) -> World:
     device = torch.device(task.device, task.local if task.device == "cuda" else None)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -138,7 +138,7 @@ def _run_all(cases: Sequence[Case], world: World) -> None:
     left = [case for case in cases if case.key not in finished]
     reached = len(cases) - len(left)
     for number, group in enumerate(runs(left)):
-        place = Place(reached=reached, total=len(cases))
+        place = Position(reached=reached, total=len(cases))
         take = _together if group[0].together else _apart
         if not take(group, world, place, number):
             return
@@ -154,7 +154,7 @@ def _finished(world: World) -> frozenset[str]:
     return frozenset(filter(None, world.agree("\n".join(sorted(keys))).split("\n")))
 
 
-def _together(group: Sequence[Case], world: World, place: Place, _: int) -> bool:
+def _together(group: Sequence[Case], world: World, place: Position, _: int) -> bool:
     for step, case in enumerate(group):
         if world.agree("go" if world.left > 0 else "stop") != "go":
             return False
@@ -169,7 +169,7 @@ def _together(group: Sequence[Case], world: World, place: Place, _: int) -> bool
     return True
 
 
-def _apart(group: Sequence[Case], world: World, place: Place, number: int) -> bool:
+def _apart(group: Sequence[Case], world: World, place: Position, number: int) -> bool:
     """Take the next case that nobody has taken, until there are none."""
     while world.left > 0:
         step = world.store.add(f"group {number}", 1) - 1
@@ -245,7 +245,7 @@ def _limited(seconds: float, case: Case, world: World) -> Iterator[None]:
         timer.cancel()
 
 
-def _progress(world: World, place: Place, step: int, case: Case) -> None:
+def _progress(world: World, place: Position, step: int, case: Case) -> None:
     if world.rank == 0:
         minutes, seconds = divmod(int(max(0.0, world.left)), 60)
         where = f"{place.reached + step + 1}/{place.total}, {minutes}:{seconds:02} left at most"

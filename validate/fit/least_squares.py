@@ -128,14 +128,14 @@ class Judged:
     p90_error: float
 
 
-class Case(Protocol):
+class HasSource(Protocol):
     """What was measured of one case; `source` tells it from all others."""
 
     @property
     def source(self) -> str: ...
 
 
-Row = TypeVar("Row", bound=Case)
+Measured = TypeVar("Measured", bound=HasSource)
 
 
 def kept_back(key: str) -> bool:
@@ -147,7 +147,7 @@ def kept_back(key: str) -> bool:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 3 == 0
 
 
-def judge(rows: Sequence[Row], problem_of: Callable[[Sequence[Row]], Problem]) -> Judged:
+def judge(rows: Sequence[Measured], problem_of: Callable[[Sequence[Measured]], Problem]) -> Judged:
     """Fit once without the rows that are kept back, to judge by them; then to all.
 
     Parameters

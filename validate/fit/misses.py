@@ -26,7 +26,7 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MeasuredOn:
     """Where rows were measured, and with which NCCL."""
 
     device: Device
@@ -34,7 +34,7 @@ class Place:
     nccl: tuple[int, int]
 
 
-def misses(rows: Iterable[Row], place: Place, profile: Profile | None) -> list[Miss]:
+def misses(rows: Iterable[Row], place: MeasuredOn, profile: Profile | None) -> list[Miss]:
     """Compare every row that the models price with what they say.
 
     Parameters
@@ -71,7 +71,7 @@ def _group(row: Row) -> str:
     return f"{row.family} {row.sizes['precision']} {row.mode}"
 
 
-def _predicted(row: Row, place: Place, profile: Profile | None) -> float | None:
+def _predicted(row: Row, place: MeasuredOn, profile: Profile | None) -> float | None:
     """Price a row; None of one that no model is for."""
     kernels, curves = (None, None) if profile is None else (profile.kernels, profile.curves)
     if row.family == "attention" and row.mode.partition(" ")[2] not in IMPLEMENTATIONS:

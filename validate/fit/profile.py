@@ -18,7 +18,7 @@ Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measurements:
     """Rows, and what they were measured on.
 
     manifest : as `validate.bench` writes it. source : names the rows, with their digest.
@@ -29,7 +29,7 @@ class Measured:
     source: str
 
 
-def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
+def fit_profile(measurements: Measurements, recipes: Mapping[str, Recipe]) -> Profile:
     """Fit everything that the rows say something about.
 
     Parameters
@@ -41,36 +41,36 @@ def fit_profile(measured: Measured, recipes: Mapping[str, Recipe]) -> Profile:
     InputError
         If the machine is not in the catalogue, its GPUs differ, or there are too few rows.
     """
-    name = hardware_of(measured.manifest)
+    name = hardware_of(measurements.manifest)
     device = find_hardware(name).device
-    identity = f"fit {measured.source}"
-    kernels, kernel_fits = fit_kernels(measured.rows, device, measured.source, identity)
+    identity = f"fit {measurements.source}"
+    kernels, kernel_fits = fit_kernels(measurements.rows, device, measurements.source, identity)
     links = Links(
-        fabric=fabric_of(measured.manifest, name),
+        fabric=fabric_of(measurements.manifest, name),
         recipes=recipes,
-        nccl=release_of(measured.manifest),
-        source=measured.source,
+        nccl=release_of(measurements.manifest),
+        source=measurements.source,
         identity=identity,
     )
-    curves, curve_fits = fit_collectives(measured.rows, links)
-    hiding = fit_hiding(measured.rows, measured.source)
+    curves, curve_fits = fit_collectives(measurements.rows, links)
+    hiding = fit_hiding(measurements.rows, measurements.source)
     draft = Profile(
         hardware=name,
-        date=str(measured.manifest.get("date", "")),
-        source=measured.source,
-        machine=_machine(measured.manifest),
-        software=_software(measured.manifest),
+        date=str(measurements.manifest.get("date", "")),
+        source=measurements.source,
+        machine=_machine(measurements.manifest),
+        software=_software(measurements.manifest),
         kernels=kernels,
         curves=curves,
-        runtimes=fit_runtimes(measured.rows, device, kernels, measured.source),
+        runtimes=fit_runtimes(measurements.rows, device, kernels, measurements.source),
         overlap=hiding.shares,
         overlap_start=hiding.starts,
-        communicator=communicator(measured.rows, measured.source),
+        communicator=communicator(measurements.rows, measurements.source),
         fits=(*kernel_fits, *curve_fits),
     )
     if not draft.fits:
-        count = sum(not row.error for row in measured.rows)
-        raise InputError(f"{measured.source}: got {count} good rows, too few to fit anything")
+        count = sum(not row.error for row in measurements.rows)
+        raise InputError(f"{measurements.source}: got {count} good rows, too few to fit anything")
     return load_profile(to_toml(draft), draft.name)
 
 

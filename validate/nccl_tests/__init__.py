@@ -4,14 +4,14 @@
 `diagnosis` says why the two part, and `shown` writes both.
 """
 
-from validate.nccl_tests.compare import Setting, compare_all
+from validate.nccl_tests.compare import LogOptions, compare_all
 from validate.nccl_tests.log import Log, read_log
 from validate.nccl_tests.shown import Comparison, as_csv, as_markdown, as_text
 
 __all__ = [
     "Comparison",
     "Log",
-    "Setting",
+    "LogOptions",
     "as_csv",
     "as_markdown",
     "as_text",

@@ -23,7 +23,7 @@ OLDEST: Final = (2, 18)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class LogOptions:
     """What the caller says about a log; empty, None and 0 where the log must tell.
 
     subset : the machine, where the caller has one. name : of the log's file.
@@ -43,7 +43,7 @@ class Setting:
     sizes: tuple[tuple[float, float], ...] = ((0, np.inf),)
 
 
-def compare_all(text: str, setting: Setting) -> list[Comparison]:
+def compare_all(text: str, options: LogOptions) -> list[Comparison]:
     """Compare every table of a log with the model.
 
     Raises
@@ -52,24 +52,24 @@ def compare_all(text: str, setting: Setting) -> list[Comparison]:
         If there is no table, nobody says what was measured on what, or a log and the caller do
         not agree about it.
     """
-    if setting.op:
-        read_op(setting.op)
+    if options.op:
+        read_op(options.op)
     logs = read_log(text)
-    comparisons = [compare(log, setting) for log in logs if _chosen(log, setting)]
+    comparisons = [compare(log, options) for log in logs if _chosen(log, options)]
     if not comparisons:
         every = [row.message_bytes for log in logs for row in log.rows]
-        wanted = ", ".join(_written(*ends) for ends in setting.sizes[:3])
+        wanted = ", ".join(_written(*ends) for ends in options.sizes[:3])
         whole = f"{format_bytes(min(every))} to {format_bytes(max(every))}"
         raise InputError(f"bytes: got {wanted}, wanted some of the log's, {whole}")
     return comparisons
 
 
-def _chosen(log: Log, setting: Setting) -> list[LogRow]:
+def _chosen(log: Log, options: LogOptions) -> list[LogRow]:
     """List the rows of the sizes that were asked for."""
     return [
         row
         for row in log.rows
-        if any(low <= row.message_bytes <= high for low, high in setting.sizes)
+        if any(low <= row.message_bytes <= high for low, high in options.sizes)
     ]
 
 
@@ -77,17 +77,17 @@ def _written(low: float, high: float) -> str:
     return f"{format_bytes(low)} to {format_bytes(high)}" if low < high else format_bytes(low)
 
 
-def compare(log: Log, setting: Setting) -> Comparison:
+def compare(log: Log, options: LogOptions) -> Comparison:
     """Price every row of one table on the links that it was measured on."""
-    log, inferred = known_op(log, setting)
-    fabric, name, read = links_of(log, setting)
+    log, inferred = known_op(log, options)
+    fabric, name, read = links_of(log, options)
     mismatch = other_hardware(log, name) or log.shared
-    rows = _chosen(log, setting)
-    op = read_op(log.op or setting.op)
+    rows = _chosen(log, options)
+    op = read_op(log.op or options.op)
     run = Run(
         op=op,
         fabric=fabric,
-        algorithm=setting.algorithm if setting.algorithm != "auto" else forced(log, op, fabric),
+        algorithm=options.algorithm if options.algorithm != "auto" else forced(log, op, fabric),
         settings=Settings(
             nccl=max(log.nccl, OLDEST) if log.nccl else Settings().nccl,
             launcher="single" if log.per_process > 1 else "process",
@@ -95,7 +95,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
         ),
         sizes=np.array([row.message_bytes for row in rows]),
         seconds=np.array([row.seconds for row in rows]),
-        calibration=curves_of(name, setting.profile, setting.subset if setting.here else None),
+        calibration=curves_of(name, options.profile, options.subset if options.here else None),
         sized=sizes_hold(log, op, fabric.ranks),
     )
     return Comparison(
@@ -103,7 +103,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
         op=run.op,
         hardware=name,
         gpus=fabric.ranks,
-        nodes=_hosts(log, setting, fabric),
+        nodes=_hosts(log, options, fabric),
         rows=tuple(_rows(run, [row.in_place_s for row in rows])),
         mismatch=mismatch,
         notes=(*inferred, *read, *_apart(log, fabric), *_notes(log, fabric)),
@@ -111,7 +111,7 @@ def compare(log: Log, setting: Setting) -> Comparison:
     )
 
 
-def known_op(log: Log, setting: Setting) -> tuple[Log, tuple[str, ...]]:
+def known_op(log: Log, options: LogOptions) -> tuple[Log, tuple[str, ...]]:
     """Find out which collective a log is of, and say so where it had to be inferred.
 
     Raises
@@ -120,12 +120,12 @@ def known_op(log: Log, setting: Setting) -> tuple[Log, tuple[str, ...]]:
         If nothing tells it, or the log tells another one than the caller.
     """
     if log.op is not None:
-        if setting.op not in ("", log.op):
-            raise InputError(f"op: got {setting.op}, wanted {log.op}, which the log says it timed")
+        if options.op not in ("", log.op):
+            raise InputError(f"op: got {options.op}, wanted {log.op}, which the log says it timed")
         return log, ()
-    if setting.op:
-        return with_op(log, read_op(setting.op)), ()
-    op, note = inferred_op(log, setting.name, setting.gpus or log.gpus)
+    if options.op:
+        return with_op(log, read_op(options.op)), ()
+    op, note = inferred_op(log, options.name, options.gpus or log.gpus)
     return with_op(log, op), (note,)
 
 
@@ -143,7 +143,7 @@ def other_hardware(log: Log, name: str) -> str:
     return f"the log names {log.product[:60]} ({named}), priced as {name}"
 
 
-def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
+def links_of(log: Log, options: LogOptions) -> tuple[Fabric, str, tuple[str, ...]]:
     """Give the links that a log was measured on, the name of its GPUs, and what was read of them.
 
     What the log says of its links stands before the catalogue; a machine that the caller has
@@ -154,17 +154,17 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
     InputError
         If nobody says how many GPUs of which kind there were.
     """
-    ranks = _ranks(log, setting)
-    nodes = setting.nodes or log.nodes or 0
+    ranks = _ranks(log, options)
+    nodes = options.nodes or log.nodes or 0
     if not 0 <= nodes <= MOST_NODES:
         raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
     if log.nodes and nodes != log.nodes and ranks == (log.stated or ranks):
         raise InputError(f"nodes: got {nodes}, wanted {log.nodes}, which the log says it ran on")
     hosts = nodes if nodes > 1 else 0
-    if setting.subset is not None:
-        part = setting.subset.on(ranks, hosts)
+    if options.subset is not None:
+        part = options.subset.on(ranks, hosts)
         return part.fabric(), part.machine.hardware or part.machine.name, ()
-    name = setting.hardware or by_product(gpu_names(), log.product)
+    name = options.hardware or by_product(gpu_names(), log.product)
     if not name:
         shown = repr(log.product[:40]) if log.product else "nothing"
         raise InputError(
@@ -176,13 +176,13 @@ def links_of(log: Log, setting: Setting) -> tuple[Fabric, str, tuple[str, ...]]:
     return fabric, name, notes
 
 
-def _hosts(log: Log, setting: Setting, fabric: Fabric) -> int:
+def _hosts(log: Log, options: LogOptions, fabric: Fabric) -> int:
     """Count the hosts; each GPU is a node of its own where all of them talk over NICs."""
     apart = fabric.nodes == fabric.ranks
-    return (setting.nodes or log.nodes or fabric.nodes) if apart else fabric.nodes
+    return (options.nodes or log.nodes or fabric.nodes) if apart else fabric.nodes
 
 
-def _ranks(log: Log, setting: Setting) -> int:
+def _ranks(log: Log, options: LogOptions) -> int:
     """Say how many GPUs ran: as the caller says, who may leave out some of those that are listed.
 
     Raises
@@ -190,7 +190,7 @@ def _ranks(log: Log, setting: Setting) -> int:
     InputError
         If nobody says, it cannot be, or the log says another number.
     """
-    given = setting.gpus
+    given = options.gpus
     ranks = log.gpus if given is None else given
     if ranks is None or (given is None and ranks < 2):
         raise InputError(f"log: got {ranks or 'no'} GPUs, wanted two or more: give --gpus")
