@@ -69,7 +69,7 @@ class Table:
         grid = Grid(
             box=None,
             pad_edge=False,
-            padding=(0, _GAP, 0, 0),
+            padding=(0, _GAP // 2),
             show_header=bool(self.head),
             header_style=self.head_in,
         )
