@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypedDict, TypeVar, Unpack, 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.tables import runtimes
+from costmodels.tables import profile_for, runtimes
 from planner import models
-from planner.collectives import MOST_GPUS, MOST_NODES
+from planner.collectives import MOST_GPUS, MOST_NODES, curves_of
 from planner.engines.scenario import machine_of, resolve
 from planner.engines.tables import engine_name, engines, find_engine
 from planner.models.architecture import Model
@@ -158,9 +158,9 @@ def _by_engine(asked: Mapping[str, object]) -> dict[str, object]:
         name, runtime = own, None
     if isinstance(name, str) and name not in ("", EXECUTOR) and runtime is None:
         runtime = find_engine(name).runtime
-    said = {**asked, "engine": name, "runtime": runtime}
-    left_out = {key for key in ("engine", "runtime") if said[key] is None}
-    return {key: value for key, value in said.items() if key not in left_out}
+    given = {**asked, "engine": name, "runtime": runtime}
+    unset = {key for key in ("engine", "runtime") if given[key] is None}
+    return {key: value for key, value in given.items() if key not in unset}
 
 
 def _engine_of(runtime: object) -> str:
@@ -169,8 +169,8 @@ def _engine_of(runtime: object) -> str:
         return ""
     if runtime.casefold() == EXECUTOR:
         return EXECUTOR
-    known = engines().named(runtime)
-    return known.name if known else ""
+    engine = engines().named(runtime)
+    return engine.name if engine else ""
 
 
 @_public
@@ -275,7 +275,6 @@ def collective(  # noqa: PLR0913  # the contract's signature
         If a name is unknown, a number cannot be right, or an algorithm cannot do the operation.
     """
     from costmodels.collectives import collective_time  # noqa: PLC0415
-    from costmodels.tables import profile_for  # noqa: PLC0415
 
     ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
     _check_names(op=op, algorithm=algorithm, launch=launch, profile=profile)
@@ -285,14 +284,10 @@ def collective(  # noqa: PLR0913  # the contract's signature
         _check_names(hardware=hardware)
     sizes = _checked("message_bytes", message_bytes, least=0)
     fabric, name = _links(ranks, hosts if hosts > 1 else 0, hardware, topology)
-    known = profile_for(name, str(profile))
-    curves = None if known is None else known.curves
-    if isinstance(sizes, float):
-        return collective_time(
-            op, sizes, fabric, algorithm=algorithm, launch=launch, calibration=curves
-        )
+    curves = curves_of(name, str(profile), None)
+    array = cast("NDArray[np.float64]", sizes)  # a float is taken alike
     return collective_time(
-        op, sizes, fabric, algorithm=algorithm, launch=launch, calibration=curves
+        op, array, fabric, algorithm=algorithm, launch=launch, calibration=curves
     )
 
 
@@ -300,8 +295,8 @@ def _links(
     gpus: int, nodes: int, hardware: str | Path | None, topology: "str | Path | Machine"
 ) -> tuple[Fabric, str]:
     if not topology:
-        found = find_hardware(hardware or "h100-sxm")
-        return found.fabric(gpus, nodes), found.name
+        node = find_hardware(hardware or "h100-sxm")
+        return node.fabric(gpus, nodes), node.name
     from planner.request.subset import read_machine  # noqa: PLC0415  # only machines need it
 
     whole = read_machine(
@@ -373,12 +368,11 @@ def matmul(
         If a name is unknown, a number cannot be right, or the GPU lacks the precision.
     """
     from costmodels.kernels import matmul_time  # noqa: PLC0415
-    from costmodels.tables import profile_for  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, profile=profile)
     _check_precision(hardware, precision)
     sizes = _sizes(m=m, n=n, k=k)
-    known = profile_for(find_hardware(hardware).name, str(profile))
+    profiled = profile_for(find_hardware(hardware).name, str(profile))
     return cast(
         Number,
         matmul_time(
@@ -387,7 +381,7 @@ def matmul(
             sizes["k"],
             find_hardware(hardware).device,
             precision=precision,
-            calibration=None if known is None else known.kernels,
+            calibration=None if profiled is None else profiled.kernels,
         ),
     )
 
@@ -422,7 +416,6 @@ def attention(  # noqa: PLR0913  # the contract's signature
         If a name is unknown, a number cannot be right, or the GPU lacks the precision.
     """
     from costmodels.kernels import attention_time  # noqa: PLC0415
-    from costmodels.tables import profile_for  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, kernel=kernel, profile=profile)
     if not isinstance(causal, bool | np.bool_):
@@ -436,7 +429,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
         raise InputError(
             f"kv_heads: got {shown(kv_heads)}, wanted a divisor of heads {shown(heads)}"
         )
-    known = profile_for(find_hardware(hardware).name, str(profile))
+    profiled = profile_for(find_hardware(hardware).name, str(profile))
     return cast(
         Number,
         attention_time(
@@ -450,7 +443,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
             causal=bool(causal),
             precision=precision,
             kernel=kernel,
-            calibration=None if known is None else known.kernels,
+            calibration=None if profiled is None else profiled.kernels,
         ),
     )
 

@@ -204,9 +204,8 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     else:
         part = subset.on(gpus, nodes)
         fabric, name = part.fabric(), part.machine.hardware or part.machine.name
-    known = curves_of(name, profile, subset if here else None)
-    way = Way(algorithm=algorithm, launch=launch, known=known)
-    rows = [_row(op, size, fabric, way) for size in sizes_of(sizes)]
+    curves = curves_of(name, profile, subset if here else None)
+    rows = [_row(op, size, fabric, algorithm, launch, curves) for size in sizes_of(sizes)]
     return CollectiveTable(
         op=op,
         hardware=name,
@@ -217,45 +216,13 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     )
 
 
-def curves_of(hardware: str, profile: str, own: "Subset | None") -> Calibration:
-    """Take the curves of a profile: the one asked for, that of the machine `own`, or the usual."""
-    if own is None:
-        known = profile_for(hardware, profile)
-    else:
-        from planner.request.subset import profile_on  # noqa: PLC0415  # machines take a while to import
-
-        known = profile_on(own.machine, hardware, profile)
-    return None if known is None else known.curves
-
-
-def links(gpus: int, hardware: str, nodes: int = 0) -> tuple[Fabric, str]:
-    """Describe the links of so many GPUs of catalogue hardware, and give its name."""
-    found = find_hardware(hardware)
-    return found.group(gpus, stride=1, island=found.island(gpus, nodes)), found.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How a collective is run; `known` is what was measured of it on this machine."""
-
-    algorithm: str
-    launch: str
-    known: Calibration
-
-
-def _row(op: str, size: float, fabric: Fabric, way: Way) -> Row:
+def _row(
+    op: str, size: float, fabric: Fabric, algorithm: str, launch: str, curves: Calibration
+) -> Row:
+    chosen, protocol = choose(op, size, fabric, algorithm=algorithm, calibration=curves)
     seconds = float(
-        collective_time(
-            op,
-            size,
-            fabric,
-            algorithm=way.algorithm,
-            launch=way.launch,
-            calibration=way.known,
-        )
+        collective_time(op, size, fabric, algorithm=algorithm, launch=launch, calibration=curves)
     )
-    chosen, protocol = choose(op, size, fabric, algorithm=way.algorithm, calibration=way.known)
-    found = basis(op, size, fabric, algorithm=way.algorithm, calibration=way.known)
     rate = size / seconds
     return Row(
         message_bytes=round(size),
@@ -264,8 +231,25 @@ def _row(op: str, size: float, fabric: Fabric, way: Way) -> Row:
         bus_bandwidth_bytes_per_s=rate * bus_factor(op, fabric.ranks),
         algorithm=chosen,
         protocol=protocol,
-        basis=found.name.lower(),
+        basis=basis(op, size, fabric, algorithm=algorithm, calibration=curves).name.lower(),
     )
+
+
+def curves_of(hardware: str, profile: str, own: "Subset | None") -> Calibration:
+    """Take the curves of a profile: the one asked for, that of the machine `own`, or the usual."""
+    if own is None:
+        taken = profile_for(hardware, profile)
+    else:
+        from planner.request.subset import profile_on  # noqa: PLC0415  # machines take a while to import
+
+        taken = profile_on(own.machine, hardware, profile)
+    return None if taken is None else taken.curves
+
+
+def links(gpus: int, hardware: str, nodes: int = 0) -> tuple[Fabric, str]:
+    """Describe the links of so many GPUs of catalogue hardware, and give its name."""
+    node = find_hardware(hardware)
+    return node.group(gpus, stride=1, island=node.island(gpus, nodes)), node.name
 
 
 def bus_factor(op: str, ranks: int) -> float:

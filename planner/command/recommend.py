@@ -55,10 +55,8 @@ def _run(options: argparse.Namespace) -> Answer:
     text = render(
         options.format,
         answer.to_dict,
-        markdown=lambda: report.recommendation_markdown(scenario, shown, shown.launch),
-        table=lambda: on_screen(
-            report.recommendation(scenario, shown, shown.launch, rejected=options.rejected)
-        ),
+        markdown=lambda: report.recommendation_markdown(scenario, shown),
+        table=lambda: on_screen(report.recommendation(scenario, shown, rejected=options.rejected)),
     )
     return text, code
 

@@ -38,15 +38,17 @@ class Demand:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        asked = self.request
+        request = self.request
         sizes = ("height", "width", "frames", "steps", "input_tokens", "output_tokens", "batch")
         return {
             "name": self.name,
-            "model": asked.model_name,
+            "model": request.model_name,
             "rate_per_s": self.rate_per_s,
             "slo_s": self.slo_s,
             "share": self.share,
-            **{name: getattr(asked, name) for name in sizes if getattr(asked, name) is not None},
+            **{
+                name: getattr(request, name) for name in sizes if getattr(request, name) is not None
+            },
         }
 
 
@@ -96,26 +98,26 @@ class Fleet:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        one = self.estimate
+        estimate = self.estimate
         return {
-            "hardware": one.hardware,
-            "plan": str(one.plan),
-            "gpus_per_replica": one.gpus,
+            "hardware": estimate.hardware,
+            "plan": str(estimate.plan),
+            "gpus_per_replica": estimate.gpus,
             "batch": self.batch,
             "replicas": self.replicas,
             "gpus": self.gpus,
             "nodes": self.nodes,
-            "service_s": one.latency_s,
+            "service_s": estimate.latency_s,
             "service_interval_s": [
-                max(0.0, one.latency_s - one.half_width_s),
-                one.latency_s + one.half_width_s,
+                max(0.0, estimate.latency_s - estimate.half_width_s),
+                estimate.latency_s + estimate.half_width_s,
             ],
             "response_s": self.response_s,
             "utilisation": self.utilisation,
             "most_rate_per_s": self.most_rate_per_s,
             "cost_per_hour": self.cost_per_hour,
             "cost_per_thousand": self.cost_per_thousand,
-            "basis": one.basis_word,
+            "basis": estimate.basis_word,
         }
 
 
@@ -131,7 +133,7 @@ class Answer:
         """Return what ``--format json`` prints."""
         return {
             "demand": self.demand.to_dict(),
-            "fleets": [one.to_dict() for one in self.fleets],
+            "fleets": [fleet.to_dict() for fleet in self.fleets],
             "without": [{"hardware": name, "reason": why} for name, why in self.without],
         }
 
@@ -146,23 +148,23 @@ class Capacity:
     @property
     def met(self) -> bool:
         """Whether some hardware meets each demand."""
-        return all(one.fleets for one in self.answers)
+        return all(answer.fleets for answer in self.answers)
 
     @property
     def gpus(self) -> int:
         """GPUs of the best fleets."""
-        return sum(one.fleets[0].gpus for one in self.answers if one.fleets)
+        return sum(answer.fleets[0].gpus for answer in self.answers if answer.fleets)
 
     @property
     def cost_per_hour(self) -> float | None:
         """What the best fleets cost; None where one has no price."""
-        costs = [one.fleets[0].cost_per_hour for one in self.answers if one.fleets]
+        costs = [answer.fleets[0].cost_per_hour for answer in self.answers if answer.fleets]
         return sum(cost for cost in costs if cost is not None) if None not in costs else None
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         return {
-            "answers": [one.to_dict() for one in self.answers],
+            "answers": [answer.to_dict() for answer in self.answers],
             "gpus": self.gpus,
             "cost_per_hour": self.cost_per_hour,
             "currency": self.prices.currency if self.prices else None,
@@ -190,16 +192,16 @@ def capacity(
 def _answer(demand: Demand, names: Sequence[str], prices: Prices | None) -> Answer:
     fleets, without = [], []
     for name in names:
-        found = _best(demand, name, prices)
-        if isinstance(found, Fleet):
-            fleets.append(found)
+        best = _best(demand, name, prices)
+        if isinstance(best, Fleet):
+            fleets.append(best)
         else:
-            without.append((name, found))
-    priced = all(one.cost_per_hour is not None for one in fleets)
+            without.append((name, best))
+    priced = all(fleet.cost_per_hour is not None for fleet in fleets)
 
-    def goal(one: Fleet) -> tuple[float, float]:
-        least = one.cost_per_hour if priced and one.cost_per_hour is not None else one.gpus
-        return least, one.response_s
+    def goal(fleet: Fleet) -> tuple[float, float]:
+        least = fleet.cost_per_hour if priced and fleet.cost_per_hour is not None else fleet.gpus
+        return least, fleet.response_s
 
     return Answer(demand=demand, fleets=tuple(sorted(fleets, key=goal)), without=tuple(without))
 
@@ -244,17 +246,17 @@ def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, i
     for gpus in _counts(node):
         if gpus > node and fits:
             return
-        asked = replace(demand.request, hardware=name, gpus=gpus, nodes=0)
+        request = replace(demand.request, hardware=name, gpus=gpus, nodes=0)
         try:
-            scenario = resolve(asked)
+            scenario = resolve(request)
         except PrecisionError as error:
             yield str(error), 1
             return
         decoder = scenario.model.kind == "decoder"
-        for batch in BATCHES if decoder and asked.batch == 1 else (asked.batch,):
-            found = _fastest(replace(asked, batch=batch))
-            fits = fits or isinstance(found, PlanEstimate)
-            yield found, batch if decoder else 1
+        for batch in BATCHES if decoder and request.batch == 1 else (request.batch,):
+            fastest = _fastest(replace(request, batch=batch))
+            fits = fits or isinstance(fastest, PlanEstimate)
+            yield fastest, batch if decoder else 1
 
 
 def _counts(node: int) -> list[int]:
@@ -263,34 +265,34 @@ def _counts(node: int) -> list[int]:
     >>> _counts(6)
     [1, 2, 4, 6, 12, 24, 48]
     """
-    found = [1]
-    while found[-1] * 2 <= node:
-        found.append(found[-1] * 2)
-    if found[-1] != node:
-        found.append(node)
-    while found[-1] * 2 <= MOST_GPUS:
-        found.append(found[-1] * 2)
-    return found
+    counts = [1]
+    while counts[-1] * 2 <= node:
+        counts.append(counts[-1] * 2)
+    if counts[-1] != node:
+        counts.append(node)
+    while counts[-1] * 2 <= MOST_GPUS:
+        counts.append(counts[-1] * 2)
+    return counts
 
 
 def _fastest(request: Request) -> PlanEstimate | str:
     """Find the plan without replicas that is done first and can be run, or say why none can."""
     scenario = resolve(request)
-    found: list[PlanEstimate] = []
+    estimates: list[PlanEstimate] = []
     reason = ""
     try:
-        for one in judge_all(scenario):
-            if isinstance(one, Rejected):
-                reason = f"{one.plan}: {one.reason}"
-            elif one.plan.degree("dp") == 1:
-                found.append(one)
+        for outcome in judge_all(scenario):
+            if isinstance(outcome, Rejected):
+                reason = f"{outcome.plan}: {outcome.reason}"
+            elif outcome.plan.degree("dp") == 1:
+                estimates.append(outcome)
     except ModelError as error:
         return str(error)
-    for one in sorted(found, key=lambda one: one.latency_s):
-        barred = refusal(scenario, one.plan)
+    for estimate in sorted(estimates, key=lambda estimate: estimate.latency_s):
+        barred = refusal(scenario, estimate.plan)
         if not barred:
-            return one
-        reason = f"{one.plan}: {barred}"
+            return estimate
+        reason = f"{estimate.plan}: {barred}"
     return reason
 
 
@@ -337,13 +339,15 @@ def _nodes(gpus: int, replicas: int, size: int) -> int:
 def curve(fleet: Fleet, points: int = 13) -> list[tuple[float, float]]:
     """Count the GPUs of such replicas at an eighth of the rate, and up to eight times as much."""
     demand, service = fleet.demand, fleet.estimate.latency_s
-    found = []
+    curve_points = []
     for place in range(points):
         rate = demand.rate_per_s * 2.0 ** (6 * place / (points - 1) - 3)
         places = servers_needed(rate, service, demand.slo_s, demand.share)
         if places is not None:
-            found.append((rate, float(math.ceil(places / fleet.batch) * fleet.estimate.gpus)))
-    return found
+            curve_points.append(
+                (rate, float(math.ceil(places / fleet.batch) * fleet.estimate.gpus))
+            )
+    return curve_points
 
 
 def words(fleet: Fleet) -> str:
@@ -354,9 +358,7 @@ def words(fleet: Fleet) -> str:
     >>> words(capacity([demand], ["h100-sxm"]).answers[0].fleets[0]).partition(" of ")[0]
     '5 replicas'
     """
-    one = fleet.estimate
+    estimate = fleet.estimate
     places = f", {fleet.batch} requests at once" if fleet.batch > 1 else ""
-    return (
-        f"{counted(fleet.replicas, 'replica')} of {one.plan} on {fleet.gpus} x {one.hardware}"
-        f"{places}"
-    )
+    replicas = f"{counted(fleet.replicas, 'replica')} of {estimate.plan}"
+    return f"{replicas} on {fleet.gpus} x {estimate.hardware}{places}"

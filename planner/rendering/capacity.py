@@ -25,15 +25,15 @@ _HEIGHT: Final = 240
 _LEFT: Final = 60
 
 
-def headlines(found: Capacity) -> Iterator[str]:
+def headlines(capacity: Capacity) -> Iterator[str]:
     """Say what the best fleets take in all."""
-    if not found.met:
-        unmet = [one.demand.name for one in found.answers if not one.fleets]
+    if not capacity.met:
+        unmet = [answer.demand.name for answer in capacity.answers if not answer.fleets]
         yield f"not met: {', '.join(unmet)}"
         return
-    cost = found.cost_per_hour
-    money = "" if cost is None else f", {_money(cost, found)} an hour"
-    yield f"{counted(found.gpus, 'GPU')} in all{money}"
+    cost = capacity.cost_per_hour
+    money = "" if cost is None else f", {_money(cost, capacity)} an hour"
+    yield f"{counted(capacity.gpus, 'GPU')} in all{money}"
 
 
 def asked(demand: Demand) -> str:
@@ -44,34 +44,34 @@ def asked(demand: Demand) -> str:
     return f"{name if name == model else f'{name}: {model}'}, {rate}, {within}"
 
 
-def fleets(answer: Answer, found: Capacity) -> Table:
+def fleets(answer: Answer, capacity: Capacity) -> Table:
     """Make a row of each fleet, the best one first."""
-    priced = any(one.cost_per_hour is not None for one in answer.fleets)
+    priced = any(fleet.cost_per_hour is not None for fleet in answer.fleets)
     in_time = f"{percentage(answer.demand.share)} in"
     head = [
         "hardware", "plan", "at once", "replicas", "GPUs", "nodes", "service", in_time, "busy",
         "at most", "basis", *(COST if priced else ()),
     ]  # fmt: skip
-    rows = [_row(fleet, found, priced=priced) for fleet in answer.fleets]
+    rows = [_row(fleet, capacity, priced=priced) for fleet in answer.fleets]
     return Table(head=head, rows=rows, align="<<>", indent=2)
 
 
-def _row(one: Fleet, found: Capacity, *, priced: bool) -> list[str]:
-    service, half = one.estimate.latency_s, one.estimate.half_width_s
+def _row(fleet: Fleet, capacity: Capacity, *, priced: bool) -> list[str]:
+    service, half = fleet.estimate.latency_s, fleet.estimate.half_width_s
     cells = [
-        one.estimate.hardware, str(one.estimate.plan), str(one.batch), f"{one.replicas:,}",
-        f"{one.gpus:,}", f"{one.nodes:,}", format_interval(service, half),
-        format_seconds(one.response_s), _busy(one.utilisation),
-        _rate(one.most_rate_per_s, unit_of(one.demand.rate_per_s)),
-        one.estimate.basis.name.lower(),
+        fleet.estimate.hardware, str(fleet.estimate.plan), str(fleet.batch), f"{fleet.replicas:,}",
+        f"{fleet.gpus:,}", f"{fleet.nodes:,}", format_interval(service, half),
+        format_seconds(fleet.response_s), _busy(fleet.utilisation),
+        _rate(fleet.most_rate_per_s, unit_of(fleet.demand.rate_per_s)),
+        fleet.estimate.basis.name.lower(),
     ]  # fmt: skip
     if priced:
-        cells += [_money(one.cost_per_hour, found), _money(one.cost_per_thousand, found)]
+        cells += [_money(fleet.cost_per_hour, capacity), _money(fleet.cost_per_thousand, capacity)]
     return cells
 
 
-def _money(value: float | None, found: Capacity) -> str:
-    currency = found.prices.currency if found.prices else ""
+def _money(value: float | None, capacity: Capacity) -> str:
+    currency = capacity.prices.currency if capacity.prices else ""
     return "-" if value is None else f"{_number(value, 4)} {currency}".rstrip()
 
 
@@ -117,47 +117,47 @@ def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
 
 def _unpriced(answer: Answer, prices: Prices | None) -> Iterator[str]:
     """Say that money does not decide, where some fleet has no price."""
-    missing = [one.estimate.hardware for one in answer.fleets if one.cost_per_hour is None]
+    missing = [fleet.estimate.hardware for fleet in answer.fleets if fleet.cost_per_hour is None]
     if prices is not None and missing:
         yield f"no price for {', '.join(missing)}: the fewest GPUs come first"
 
 
-def _risk(one: Fleet) -> str:
+def _risk(fleet: Fleet) -> str:
     """Say that requests could be late, if each takes as long as its interval allows."""
-    half, limit = one.estimate.half_width_s, one.demand.slo_s
-    if one.response_s + half <= limit:
+    half, limit = fleet.estimate.half_width_s, fleet.demand.slo_s
+    if fleet.response_s + half <= limit:
         return ""
-    response = format_interval(one.response_s, half)
-    name = one.estimate.hardware
+    response = format_interval(fleet.response_s, half)
+    name = fleet.estimate.hardware
     return f"{name} could miss {format_seconds(limit)}: {response} of a request"
 
 
-def _given(found: Capacity) -> str:
+def _given(capacity: Capacity) -> str:
     """Say what an answer rests on."""
-    source = found.prices.source if found.prices else ""
+    source = capacity.prices.source if capacity.prices else ""
     return f"{ASSUMED}; prices: {one_line(source)}" if source else ASSUMED
 
 
-def text(found: Capacity) -> str:
+def text(capacity: Capacity) -> str:
     """Everything that ``planner capacity`` prints as a table."""
-    parts: list[str | Line | Table] = [*headlines(found)]
-    for answer in found.answers:
+    parts: list[str | Line | Table] = [*headlines(capacity)]
+    for answer in capacity.answers:
         parts += ["", asked(answer.demand)]
         if answer.fleets:
-            parts.append(fleets(answer, found))
-        parts += [f"  {note}" for note in _notes(answer, found.prices)]
+            parts.append(fleets(answer, capacity))
+        parts += [f"  {note}" for note in _notes(answer, capacity.prices)]
         if answer.fleets:
             name = answer.fleets[0].estimate.hardware
             parts += ["", f"GPUs of {name} by rate; {AXIS}", _drawn(answer)]
-    return terminal([*parts, "", f"taken as given: {_given(found)}"])
+    return terminal([*parts, "", f"taken as given: {_given(capacity)}"])
 
 
 def _drawn(answer: Answer) -> str:
     points = curve(answer.fleets[0])
-    asked_for = answer.demand.rate_per_s
-    unit = unit_of(asked_for)
+    rate_asked = answer.demand.rate_per_s
+    unit = unit_of(rate_asked)
     ends = (_rate(points[0][0], unit), _rate(points[-1][0], unit))
-    middle = (asked_for, _rate(asked_for, unit))
+    middle = (rate_asked, _rate(rate_asked, unit))
     return plot({"GPUs": points}, ends, between=middle, width=48, height=8)
 
 
@@ -177,50 +177,50 @@ def _rate(per_second: float, unit: str, digits: int = 3) -> str:
     return f"{_number(per_second * PERIODS[unit], digits)}/{unit}"
 
 
-def markdown(found: Capacity) -> str:
+def markdown(capacity: Capacity) -> str:
     """Write the same for a document."""
-    parts = [f"**{line}**" for line in headlines(found)]
-    for answer in found.answers:
+    parts = [f"**{line}**" for line in headlines(capacity)]
+    for answer in capacity.answers:
         parts += ["", f"## {asked(answer.demand)}", ""]
         if answer.fleets:
-            parts += [fleets(answer, found).markdown(), ""]
-        parts += bullets(_notes(answer, found.prices))
-    return "\n".join([*parts, "", f"Taken as given: {_given(found)}."])
+            parts += [fleets(answer, capacity).markdown(), ""]
+        parts += bullets(_notes(answer, capacity.prices))
+    return "\n".join([*parts, "", f"Taken as given: {_given(capacity)}."])
 
 
-def html(found: Capacity) -> str:
+def html(capacity: Capacity) -> str:
     """Write a page with a curve for each demand; it needs nothing else."""
-    body = [heading(line, 1) for line in headlines(found)]
-    for answer in found.answers:
+    body = [heading(line, 1) for line in headlines(capacity)]
+    for answer in capacity.answers:
         body.append(heading(asked(answer.demand)))
         if answer.fleets:
             axis = paragraphs([f"GPUs by rate; {AXIS}."])
-            body += [fleets(answer, found).html(), *axis, _svg(answer)]
-        body.append(items(_notes(answer, found.prices)))
-    return page("Capacity", [*body, *paragraphs([f"Taken as given: {_given(found)}."])])
+            body += [fleets(answer, capacity).html(), *axis, _svg(answer)]
+        body.append(items(_notes(answer, capacity.prices)))
+    return page("Capacity", [*body, *paragraphs([f"Taken as given: {_given(capacity)}."])])
 
 
 def _svg(answer: Answer) -> str:
     """Draw the GPUs of each fleet by rate; the rate asked for is in the middle."""
-    curves = [(one, curve(one)) for one in answer.fleets]
-    asked_for = answer.demand.rate_per_s
-    wide = math.log2(asked_for / curves[0][1][0][0])  # octaves to either side
+    curves = [(fleet, curve(fleet)) for fleet in answer.fleets]
+    rate_asked = answer.demand.rate_per_s
+    wide = math.log2(rate_asked / curves[0][1][0][0])  # octaves to either side
     top = max(gpus for _, points in curves for _, gpus in points)
     lines = []
-    for number, (one, points) in enumerate(curves):
+    for number, (fleet, points) in enumerate(curves):
         colour = _COLOURS[number % len(_COLOURS)]
         drawn = " ".join(
-            f"{_LEFT + _WIDTH * (0.5 + math.log2(rate / asked_for) / wide / 2):.1f},"
+            f"{_LEFT + _WIDTH * (0.5 + math.log2(rate / rate_asked) / wide / 2):.1f},"
             f"{_HEIGHT - (_HEIGHT - 20) * gpus / top:.1f}"
             for rate, gpus in points
         )
         lines.append(
             f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{drawn}"/>'
             f'<text x="{_LEFT + 8}" y="{16 + 15 * number}" fill="{colour}">'
-            f"{escape(one.estimate.hardware)}: {escape(str(one.estimate.plan))}</text>"
+            f"{escape(fleet.estimate.hardware)}: {escape(str(fleet.estimate.plan))}</text>"
         )
-    unit = unit_of(asked_for)
-    rates = [asked_for * 2**octaves for octaves in (-wide, 0.0, wide)]
+    unit = unit_of(rate_asked)
+    rates = [rate_asked * 2**octaves for octaves in (-wide, 0.0, wide)]
     marks = "".join(
         f'<text x="{_LEFT + place * _WIDTH / 2}" y="{_HEIGHT + 18}" text-anchor="middle">'
         f"{escape(_rate(rate, unit))}</text>"

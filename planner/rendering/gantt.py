@@ -39,14 +39,14 @@ class Window:
         return self.end - self.start
 
 
-def middle(found: Simulation) -> Window:
+def middle(simulation: Simulation) -> Window:
     """Choose one turn of the innermost loop that takes longest, in the middle, on rank 0."""
     spent: dict[str, float] = defaultdict(float)
-    own = [event for event in found.events if event.rank == 0]
+    own = [event for event in simulation.events if event.rank == 0]
     for event in own:
         spent[event.label.loop] += event.end_s - event.start_s
     if not own:
-        return Window(start=0.0, end=found.turn_s, words=found.stage)
+        return Window(start=0.0, end=simulation.turn_s, words=simulation.stage)
     loop = max(spent, key=lambda name: spent[name])
     turns = sorted({event.label.turn for event in own if event.label.loop == loop})
     turn = turns[len(turns) // 2]
@@ -58,9 +58,11 @@ def middle(found: Simulation) -> Window:
     )
 
 
-def rows(found: Simulation, window: Window, width: int, ranks: int) -> Iterator[tuple[str, str]]:
+def rows(
+    simulation: Simulation, window: Window, width: int, ranks: int
+) -> Iterator[tuple[str, str]]:
     """Draw the streams of the first ranks, a column for each part of the window."""
-    for rank, stream, events in _streams(found, ranks):
+    for rank, stream, events in _streams(simulation, ranks):
         columns = [" "] * width
         held = [0.0] * width
         for event in events:
@@ -90,9 +92,9 @@ def _fill(
             columns[column], held[column] = letter, part
 
 
-def _streams(found: Simulation, ranks: int) -> Iterator[tuple[int, str, list[Event]]]:
+def _streams(simulation: Simulation, ranks: int) -> Iterator[tuple[int, str, list[Event]]]:
     by_stream: dict[tuple[int, str], list[Event]] = defaultdict(list)
-    for event in found.events:
+    for event in simulation.events:
         if event.rank < ranks:
             by_stream[event.rank, event.stream].append(event)
     for (rank, stream), events in sorted(by_stream.items(), key=_compute_first):
@@ -106,14 +108,16 @@ def _compute_first(item: tuple[tuple[int, str], object]) -> tuple[int, bool]:
 
 def legend(letters: str) -> str:
     """Say what the letters of some rows mean."""
-    said = [f"{letter} {worded(kind)}" for kind, letter in LETTERS.items() if letter in letters]
-    return ", ".join([*said, *([f"{WAITING} waiting for a rank"] if WAITING in letters else [])])
+    meanings = [f"{letter} {worded(kind)}" for kind, letter in LETTERS.items() if letter in letters]
+    return ", ".join(
+        [*meanings, *([f"{WAITING} waiting for a rank"] if WAITING in letters else [])]
+    )
 
 
-def svg(found: Simulation, window: Window) -> str:
+def svg(simulation: Simulation, window: Window) -> str:
     """Draw the window: a row a stream, a box a task that says its name when it is pointed at."""
     boxes, names = [], []
-    streams = list(_streams(found, MOST_RANKS))
+    streams = list(_streams(simulation, MOST_RANKS))
     for row, (rank, stream, events) in enumerate(streams):
         top = row * _ROW
         names.append(f'<text x="0" y="{top + 12}">rank {rank} {stream}</text>')

@@ -22,35 +22,35 @@ def roster() -> list[dict[str, object]]:
     >>> [str(entry["name"]) for entry in roster() if entry["not_planned"]]
     ['deepseek-v3']
     """
-    found = []
+    entries = []
     for name in names():
         model = read_model(name)
         described = model.to_dict()
         shape = {key: described[key] for key in SHAPE}
-        found.append({**shape, "name": name, "not_planned": "; ".join(unsupported(model))})
-    return found
+        entries.append({**shape, "name": name, "not_planned": "; ".join(unsupported(model))})
+    return entries
 
 
-def roster_json(found: Sequence[dict[str, object]]) -> dict[str, object]:
+def roster_json(entries: Sequence[dict[str, object]]) -> dict[str, object]:
     """Return what ``planner models list --format json`` prints."""
     return {
-        "models": [one["name"] for one in found],
+        "models": [entry["name"] for entry in entries],
         "not_planned": {
-            str(one["name"]): one["not_planned"] for one in found if one["not_planned"]
+            str(entry["name"]): entry["not_planned"] for entry in entries if entry["not_planned"]
         },
-        "details": list(found),
+        "details": list(entries),
     }
 
 
-def roster_table(found: Sequence[dict[str, object]], *, headed: bool = True) -> Table:
+def roster_table(entries: Sequence[dict[str, object]], *, headed: bool = True) -> Table:
     """Make a row of each model of the list."""
     rows = [
         [
-            str(one["name"]),
-            str(one["kind"]),
-            in_words(int(str(one["parameters"]))),
-            f"not planned: {one['not_planned']}" if one["not_planned"] else "",
+            str(entry["name"]),
+            str(entry["kind"]),
+            in_words(int(str(entry["parameters"]))),
+            f"not planned: {entry['not_planned']}" if entry["not_planned"] else "",
         ]
-        for one in found
+        for entry in entries
     ]
     return Table(head=HEADERS if headed else (), rows=rows, align="<<><", least=(24, 9, 12))

@@ -19,9 +19,7 @@ BAR = 36
 Parts: TypeAlias = list[str | Line | Table]
 
 
-def recommendation(
-    scenario: Scenario, answer: Recommendation, launches: Sequence[Launch], *, rejected: bool
-) -> Parts:
+def recommendation(scenario: Scenario, answer: Recommendation, *, rejected: bool) -> Parts:
     """Say everything that ``planner recommend`` prints as a table."""
     parts: Parts = [Line(text=headline(scenario), style="bold"), *_notes(answer.notes), ""]
     if answer.plans:
@@ -32,11 +30,11 @@ def recommendation(
             parts += [*_notes([title]), _scaling(answer), ""]
         below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
         parts += [*bullets(answer.advice), *_notes([*below, f"  known: {_known(lead)}"]), ""]
-        parts += _run_by(lead, scenario, launches)
+        parts += _run_by(lead, scenario, answer.launch)
     else:
         parts += bullets(answer.advice)
     if rejected:
-        rows = [[str(plan.plan), plan.explanation] for plan in answer.rejected]
+        rows = [[str(rejection.plan), rejection.explanation] for rejection in answer.rejected]
         parts += ["", Line(text="rejected:", style="bold"), Table(rows=rows, align="<", indent=2)]
     elif answer.rejected:
         parts += _notes(
@@ -48,31 +46,31 @@ def recommendation(
 def headline(scenario: Scenario) -> str:
     """Say in a line what was asked, defaults included."""
     request, work = scenario.request, scenario.workload
-    said = [scenario.model.name, _machine(scenario)]
+    parts = [scenario.model.name, _machine(scenario)]
     usual = scenario.model.defaults
     if scenario.model.kind == "diffusion":
         height, width = request.height or usual.height, request.width or usual.width
-        said.append(f"{width}x{height}, {work.frames} frame{'s' if work.frames != 1 else ''}")
+        parts.append(f"{width}x{height}, {work.frames} frame{'s' if work.frames != 1 else ''}")
         forwards = f"{work.passes} forwards" if work.passes > 1 else "1 forward"
-        said.append(f"{work.steps} steps of {forwards}")
+        parts.append(f"{work.steps} steps of {forwards}")
     else:
-        said.append(f"{work.output_tokens} tokens out")
-    said.append(", ".join(_stream(name, tokens) for name, tokens in work.tokens))
+        parts.append(f"{work.output_tokens} tokens out")
+    parts.append(", ".join(_stream(name, tokens) for name, tokens in work.tokens))
     if work.batch != 1:
-        said.append(f"batch {work.batch}")
+        parts.append(f"batch {work.batch}")
     engine = [scenario.deployment.engine] if scenario.deployment.engine else []
-    said += [work.precision, scenario.deployment.runtime.name, *engine]
-    return " · ".join(said)
+    parts += [work.precision, scenario.deployment.runtime.name, *engine]
+    return " · ".join(parts)
 
 
 def _machine(scenario: Scenario) -> str:
     """Say how many GPUs of what kind, and which network joins their hosts."""
     deployment, gpus = scenario.deployment, scenario.request.gpus
-    said = f"{gpus} x {deployment.hardware.name}"
+    whole = f"{gpus} x {deployment.hardware.name}"
     hosts = deployment.hosts
     if hosts < 2 or deployment.subset is not None:
-        return said
-    return f"{said} on {hosts} hosts over {deployment.hardware.network}"
+        return whole
+    return f"{whole} on {hosts} hosts over {deployment.hardware.network}"
 
 
 def _stream(name: str, tokens: Size) -> str:
@@ -85,20 +83,26 @@ def _notes(lines: Iterable[str]) -> list[Line]:
 
 def _baseline(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
     """Say what the speed-up is over, where it is a GPU that could not hold the model."""
-    one = answer.baseline
-    if one is not None and one.memory_bytes > room(scenario):
+    single = answer.baseline
+    if single is not None and single.memory_bytes > room(scenario):
         yield (
-            f"speed-up and efficiency are over one GPU, {format_seconds(one.latency_s)}, "
-            f"had it the {format_bytes(one.memory_bytes)} that the model needs"
+            f"speed-up and efficiency are over one GPU, {format_seconds(single.latency_s)}, "
+            f"had it the {format_bytes(single.memory_bytes)} that the model needs"
         )
 
 
 def _scaling(answer: Recommendation) -> Table:
     """Make a row of each number of GPUs: its plan, its time as a bar, and what a result costs."""
-    bars = _bars([plan.latency_s for plan in answer.scaling])
+    bars = _bars([estimate.latency_s for estimate in answer.scaling])
     rows = [
-        [str(plan.gpus), format_seconds(plan.latency_s), cost(plan), str(plan.plan), bar]
-        for plan, bar in zip(answer.scaling, bars, strict=True)
+        [
+            str(estimate.gpus),
+            format_seconds(estimate.latency_s),
+            cost(estimate),
+            str(estimate.plan),
+            bar,
+        ]
+        for estimate, bar in zip(answer.scaling, bars, strict=True)
     ]
     head = ("GPUs", "latency", "GPU-s a result", "plan", "")
     return Table(
@@ -106,11 +110,11 @@ def _scaling(answer: Recommendation) -> Table:
     )
 
 
-def _known(one: PlanEstimate) -> str:
+def _known(estimate: PlanEstimate) -> str:
     parts = [
         f"{worded(name)} {basis.name.lower()}"
-        for name, basis in one.known.items()
-        if one.breakdown_s.get(name, 0.0) >= 0.01 * one.latency_s
+        for name, basis in estimate.known.items()
+        if estimate.breakdown_s.get(name, 0.0) >= 0.01 * estimate.latency_s
     ]
     return ", ".join(parts)
 
@@ -137,43 +141,43 @@ def _runtimes(scenario: Scenario, launches: Sequence[Launch]) -> Iterator[str]:
     if scenario.deployment.engine:
         return
     others: dict[str, list[str]] = {}
-    for one in launches:
-        if not one.reason and one.runtime not in ("", priced):
-            others.setdefault(one.runtime, []).append(one.engine)
+    for launch in launches:
+        if not launch.reason and launch.runtime not in ("", priced):
+            others.setdefault(launch.runtime, []).append(launch.engine)
     if others:
-        said = "; ".join(f"{', '.join(names)} as {how}" for how, names in others.items())
-        yield f"priced as {priced}; {said} (--engine prices one)"
+        runs = "; ".join(f"{', '.join(names)} as {how}" for how, names in others.items())
+        yield f"priced as {priced}; {runs} (--engine prices one)"
 
 
-def estimate(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) -> Parts:
+def estimate(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Launch]) -> Parts:
     """Say everything about one plan, with a bar for every part."""
-    took = format_interval(one.latency_s, one.half_width_s)
-    total = f"{one.plan}: {took}, {one.basis.name.lower()}; "
-    total += f"{one.throughput_per_s:.3g} results a second, bound by {one.bound_by}"
+    took = format_interval(estimate.latency_s, estimate.half_width_s)
+    total = f"{estimate.plan}: {took}, {estimate.basis.name.lower()}; "
+    total += f"{estimate.throughput_per_s:.3g} results a second, bound by {estimate.bound_by}"
     subset = scenario.deployment.subset
     return [
         Line(text=headline(scenario), style="bold"),
         *_notes(() if subset is None else subset.notes()),
         total,
-        *([visible(one.placement.devices)] if one.placement else []),
-        *_notes(notes_on(scenario, one)),
-        *_notes(throughput_note(scenario.model.kind, scenario.request.batch, one.gpus)),
+        *([visible(estimate.placement.devices)] if estimate.placement else []),
+        *_notes(notes_on(scenario, estimate)),
+        *_notes(throughput_note(scenario.model.kind, scenario.request.batch, estimate.gpus)),
         "",
         *_notes(["time by stage"]),
-        *_parts_of(one.stages_s, format_seconds),
+        *_parts_of(estimate.stages_s, format_seconds),
         *_notes(["time by part"]),
-        *_parts_of(one.breakdown_s, format_seconds),
-        *_notes([f"communication hidden: {format_seconds(one.communication_hidden_s)}"]),
-        *_notes([f"memory: {_memory(one)}"]),
-        *_parts_of(one.memory_parts_bytes, format_bytes),
-        *_run_by(one, scenario, launches),
+        *_parts_of(estimate.breakdown_s, format_seconds),
+        *_notes([f"communication hidden: {format_seconds(estimate.communication_hidden_s)}"]),
+        *_notes([f"memory: {_memory(estimate)}"]),
+        *_parts_of(estimate.memory_parts_bytes, format_bytes),
+        *_run_by(estimate, scenario, launches),
     ]
 
 
-def _memory(one: PlanEstimate) -> str:
+def _memory(estimate: PlanEstimate) -> str:
     """Say the peak, and which part is not there when it is reached."""
-    gone = one.memory_apart
-    return f"{format_bytes(one.memory_bytes)}, peak at {worded(one.peak_stage)}" + (
+    gone = estimate.memory_apart
+    return f"{format_bytes(estimate.memory_bytes)}, peak at {worded(estimate.peak_stage)}" + (
         f", when {worded(gone)} are gone" if gone == "activations" else ""
     )
 
@@ -195,25 +199,25 @@ def _bars(values: Sequence[float]) -> list[str]:
     return ["█" * max(1, round(BAR * value / top)) if top else "" for value in values]
 
 
-def recommendation_markdown(
-    scenario: Scenario, answer: Recommendation, launches: Sequence[Launch]
-) -> str:
+def recommendation_markdown(scenario: Scenario, answer: Recommendation) -> str:
     """Write everything that ``planner recommend`` says, for a document."""
     parts = [f"**{headline(scenario)}**", ""]
     if answer.plans:
         parts += [answer.table(numbered=False).markdown(), ""]
         parts += bullets(_baseline(scenario, answer))
     below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
-    lines = (*answer.notes, *answer.advice, *below, *_runs(launches))
+    lines = (*answer.notes, *answer.advice, *below, *_runs(answer.launch))
     return "\n".join([*parts, *bullets(lines)])
 
 
-def estimate_markdown(scenario: Scenario, one: PlanEstimate, launches: Sequence[Launch]) -> str:
+def estimate_markdown(
+    scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Launch]
+) -> str:
     """Write everything about one plan, for a document."""
-    table = one.table().markdown()
+    table = estimate.table().markdown()
     below = (
-        *notes_on(scenario, one),
-        *throughput_note(scenario.model.kind, scenario.request.batch, one.gpus),
+        *notes_on(scenario, estimate),
+        *throughput_note(scenario.model.kind, scenario.request.batch, estimate.gpus),
         *_runs(launches),
     )
     return "\n".join([f"**{headline(scenario)}**", "", table, "", *bullets(below)])
@@ -221,5 +225,6 @@ def estimate_markdown(scenario: Scenario, one: PlanEstimate, launches: Sequence[
 
 def _runs(launches: Sequence[Launch]) -> Iterator[str]:
     """Say how engines run a plan, for a document."""
-    for one in launches:
-        yield f"{one.engine}: " + (f"`{one.line}`" if one.line else f"no, {one.reason}")
+    for launch in launches:
+        how = f"`{launch.line}`" if launch.line else f"no, {launch.reason}"
+        yield f"{launch.engine}: {how}"

@@ -15,31 +15,32 @@ TIMELINE: Final = 96
 MICROSECONDS: Final = 10**6
 
 
-def headlines(found: Simulation) -> Iterator[str]:
+def headlines(simulation: Simulation) -> Iterator[str]:
     """Say how long it took, beside the closed form."""
-    one, apart = found.estimate, found.apart
+    estimate, apart = simulation.estimate, simulation.apart
     same = (
         "as the closed form has it"
         if abs(apart) < LEAST
         else f"{abs(100 * apart):.1f} % {'more' if apart > 0 else 'less'} than the "
-        f"{format_seconds(one.latency_s)} of the closed form"
+        f"{format_seconds(estimate.latency_s)} of the closed form"
     )
-    basis = one.basis.name.lower()
-    yield f"{one.plan}: {format_seconds(found.latency_s)} simulated, {same}; {basis}"
-    turns = f"{found.turns:g} turns" if found.turns != 1 else "1 turn"
+    basis = estimate.basis.name.lower()
+    yield f"{estimate.plan}: {format_seconds(simulation.latency_s)} simulated, {same}; {basis}"
+    turns = f"{simulation.turns:g} turns" if simulation.turns != 1 else "1 turn"
     yield (
-        f"{worded(found.stage)}: {turns} of {format_seconds(found.turn_s)}, of which one was run; "
-        f"{found.tasks:,} operations on {counted(len(found.ranks), 'rank')}"
+        f"{worded(simulation.stage)}: {turns} of {format_seconds(simulation.turn_s)}, of which "
+        "one was run; "
+        f"{simulation.tasks:,} operations on {counted(len(simulation.ranks), 'rank')}"
     )
-    replicas = one.plan.degree("dp")
+    replicas = estimate.plan.degree("dp")
     if replicas > 1:
         yield f"one of {replicas} replicas, which do not meet"
 
 
-def timeline(found: Simulation) -> Iterator[str]:
+def timeline(simulation: Simulation) -> Iterator[str]:
     """Draw one layer of the turn."""
-    window = middle(found)
-    drawn = list(rows(found, window, TIMELINE, PICTURED))
+    window = middle(simulation)
+    drawn = list(rows(simulation, window, TIMELINE, PICTURED))
     wide = max((len(name) for name, _ in drawn), default=0)
     yield f"{window.words}, {format_seconds(window.seconds)}"
     for name, line in drawn:
@@ -47,45 +48,45 @@ def timeline(found: Simulation) -> Iterator[str]:
     yield legend("".join(line for _, line in drawn))
 
 
-def text(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
+def text(simulation: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Everything that ``planner simulate`` prints as a table."""
-    ranks = f"a turn of {worded(found.stage)}, by rank"
-    tables: list[str | Table] = [found.stage_table(), "", ranks, found.rank_table(), ""]
-    return terminal([headline, *headlines(found), "", *tables, *timeline(found), *notes])
+    ranks = f"a turn of {worded(simulation.stage)}, by rank"
+    tables: list[str | Table] = [simulation.stage_table(), "", ranks, simulation.rank_table(), ""]
+    return terminal([headline, *headlines(simulation), "", *tables, *timeline(simulation), *notes])
 
 
-def markdown(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
+def markdown(simulation: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Write the same for a document."""
-    parts = [f"**{headline}**", "", *bullets([*headlines(found), *notes]), ""]
-    for table in (found.stage_table(), found.rank_table()):
+    parts = [f"**{headline}**", "", *bullets([*headlines(simulation), *notes]), ""]
+    for table in (simulation.stage_table(), simulation.rank_table()):
         parts += [table.markdown(), ""]
-    return "\n".join([*parts, "```text", *timeline(found), "```"])
+    return "\n".join([*parts, "```text", *timeline(simulation), "```"])
 
 
-def html(found: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
+def html(simulation: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
     """Write a page with a drawing of one layer, which needs nothing else."""
-    window = middle(found)
+    window = middle(simulation)
     body = [
         heading(headline, 1),
-        *paragraphs([*headlines(found), *notes]),
+        *paragraphs([*headlines(simulation), *notes]),
         heading(f"{window.words}, {format_seconds(window.seconds)}"),
-        svg(found, window),
+        svg(simulation, window),
         f"<p>{key(list(COLOURS))}</p>",
         heading("Stages"),
-        found.stage_table().html(),
-        heading(f"A turn of {worded(found.stage)}, by rank"),
-        found.rank_table().html(),
+        simulation.stage_table().html(),
+        heading(f"A turn of {worded(simulation.stage)}, by rank"),
+        simulation.rank_table().html(),
     ]
-    return page(str(found.estimate.plan), body)
+    return page(str(simulation.estimate.plan), body)
 
 
-def trace(found: Simulation) -> str:
+def trace(simulation: Simulation) -> str:
     """Write the turn as Chrome's trace events, which Perfetto and chrome://tracing open."""
     events: list[dict[str, object]] = []
-    for rank in range(len(found.ranks)):
+    for rank in range(len(simulation.ranks)):
         events.append(_named("process_name", rank, 0, f"rank {rank}"))
         events += [_named("thread_name", rank, tid, name) for name, tid in _LANES.items()]
-    for event in found.events:
+    for event in simulation.events:
         events.append({
             "name": event.label.name,
             "cat": event.label.kind,

@@ -125,27 +125,27 @@ class Simulation:
         """Say what every rank does in a turn; of many ranks, the fastest and the slowest."""
         ranks = self.ranks
         if len(ranks) > MOST_RANKS:
-            ordered = sorted(ranks, key=lambda one: one.pace)
+            ordered = sorted(ranks, key=lambda rank: rank.pace)
             ranks = [*ordered[: MOST_RANKS // 2], *ordered[-MOST_RANKS // 2 :]]
         rows = [_rank_row(rank, LEAST * self.turn_s) for rank in ranks]
         return Table(head=HEAD, rows=rows, indent=2)
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        one = self.estimate
+        estimate = self.estimate
         return {
-            "model": one.model,
-            "hardware": one.hardware,
-            "gpus": one.gpus,
-            "plan": str(one.plan),
-            "runtime": one.runtime,
-            "engine": one.engine,
-            "precision": one.precision,
+            "model": estimate.model,
+            "hardware": estimate.hardware,
+            "gpus": estimate.gpus,
+            "plan": str(estimate.plan),
+            "runtime": estimate.runtime,
+            "engine": estimate.engine,
+            "precision": estimate.precision,
             "latency_s": self.latency_s,
             "stages_s": dict(self.stages_s),
-            "closed_form_latency_s": one.latency_s,
-            "closed_form_stages_s": dict(one.stages_s),
-            "basis": one.basis_word,
+            "closed_form_latency_s": estimate.latency_s,
+            "closed_form_stages_s": dict(estimate.stages_s),
+            "basis": estimate.basis_word,
             "stage": self.stage,
             "turns": self.turns,
             "turn_s": self.turn_s,
@@ -154,11 +154,11 @@ class Simulation:
         }
 
 
-def _rank_row(one: RankTime, least: float) -> list[str]:
-    spent = sum(one.compute.values())
-    times = (spent, one.communication, one.hidden, one.waiting, one.idle)
+def _rank_row(time: RankTime, least: float) -> list[str]:
+    spent = sum(time.compute.values())
+    times = (spent, time.communication, time.hidden, time.waiting, time.idle)
     shown = [format_seconds(seconds) if seconds > least else "-" for seconds in times]
-    return [str(one.rank), f"{one.pace:.4f}", *shown]
+    return [str(time.rank), f"{time.pace:.4f}", *shown]
 
 
 def simulate(
@@ -183,19 +183,19 @@ def simulate(
         If the plan cannot run (`IllegalPlanError`), has no such rank, or is too large to simulate.
     """
     estimate = estimate_plan(scenario, plan)
-    one = _replica(estimate.plan)
+    replica = _replica(estimate.plan)
     deployment = seated(scenario, estimate.plan)
     target = deployment.target(scenario.model, estimate.plan, scenario.workload.precision)
     programs = every_place(scenario, estimate.plan)
     stages = list(zip(*(program.stages for program in programs), strict=True))
-    slow = _checked(slow or {}, one)
-    _check_size(stages, one)
-    known: Known = {}
+    slow = _checked(slow or {}, replica)
+    _check_size(stages, replica)
+    prices: Known = {}
     spent: dict[str, float] = defaultdict(float)
     main: _Turn | None = None
     tasks = 0
     for places in stages:
-        turn = _turn(places, one, target, slow, known, 0.0 if even else rank_spread())
+        turn = _turn(places, replica, target, slow, prices, 0.0 if even else rank_spread())
         tasks += len(turn.work.tasks)
         name, seconds = turn.stage.name, turn.ran.seconds * float(np.max(turn.stage.count))
         spent[SHOWN_AS.get(name, name)] += seconds
@@ -232,7 +232,7 @@ def _turn(
     plan: Plan,
     target: Target,
     slow: Mapping[int, float],
-    known: Known,
+    prices: Known,
     spread: float,
 ) -> _Turn:
     """Run one turn of a stage; ranks that do not meet are alike, and one GPU decodes."""
@@ -240,7 +240,7 @@ def _turn(
     paces = paces_of(plan.gpus, spread if meets else 0.0, slow)
     if places[0].name == DECODE and not meets:
         paces = paces[:1]
-    work = work_of(places, plan, target, paces, known)
+    work = work_of(places, plan, target, paces, prices)
     return _Turn(stage=places[0], work=work, ran=run(work.tasks, work.lanes), paces=paces)
 
 

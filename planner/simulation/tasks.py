@@ -51,19 +51,19 @@ class Step:
 
 
 def work_of(
-    stages: tuple[Loop, ...], plan: Plan, target: Target, paces: Sequence[float], known: Known
+    stages: tuple[Loop, ...], plan: Plan, target: Target, paces: Sequence[float], prices: Known
 ) -> Work:
     """Write one turn of a stage down for all ranks.
 
     Parameters
     ----------
     stages : of the program at every place of a pipeline, one where they are alike. paces : how
-        many times as long as usual each rank computes. known : prices, which are added to.
+        many times as long as usual each rank computes. prices : of operations, which are added to.
     """
     draft = _Draft(plan, target)
     places = plan.degree("pp")
     steps = [
-        list(_steps(stage, target, known, _Turns(place, _forwards(stage) - places + 1)))
+        list(_steps(stage, target, prices, _Turns(place, _forwards(stage) - places + 1)))
         for place, stage in enumerate(stages if len(stages) > 1 else stages * places)
     ]
     for rank, pace in enumerate(paces):
@@ -100,16 +100,16 @@ def _forwards(loop: Loop) -> int:
     )
 
 
-def _steps(loop: Loop, target: Target, known: Known, turns: _Turns) -> Iterator[Step]:
+def _steps(loop: Loop, target: Target, prices: Known, turns: _Turns) -> Iterator[Step]:
     """Unroll a turn of a loop: each operation, labelled by the loop it stands in."""
     turn = turns.enter(loop.name)
     idle = turns.idle(loop.name, turn)
     for item in loop.body:
         if isinstance(item, Loop):
             for _ in range(0 if idle else int(np.max(item.count))):
-                yield from _steps(item, target, known, turns)
+                yield from _steps(item, target, prices, turns)
         elif not idle or isinstance(item, SendReceive):
-            priced = recall(item, target, known)
+            priced = recall(item, target, prices)
             name = item.writes[0].name if item.writes else getattr(item, "name", "")
             label = Label(name=name, kind=priced.kind, loop=loop.name, turn=turn)
             yield Step(op=item, priced=priced, label=label)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ def shown(model, more, width=118, rejected=False):
     scenario = asked(model, **more)
     answer = shortened(recommended(model, **more), 5)
     lines = launches(engines(), scenario.model, answer.plans[0].plan) if answer.plans else []
-    what = report.recommendation(scenario, answer, lines, rejected=rejected)
+    answer = replace(answer, launch=tuple(lines))
+    what = report.recommendation(scenario, answer, rejected=rejected)
     return terminal(what, width), answer, lines, scenario
 
 
@@ -133,8 +135,8 @@ def test_bars_are_as_long_as_their_parts():
 
 @cases
 def test_markdown_tables_are_tables(model, more):
-    _, answer, lines, scenario = shown(model, more)
-    text = report.recommendation_markdown(scenario, answer, lines)
+    _, answer, _lines, scenario = shown(model, more)
+    text = report.recommendation_markdown(scenario, answer)
     rows = [line for line in text.splitlines() if line.startswith("|")]
 
     assert len({line.count("|") for line in rows}) <= 1
@@ -227,12 +229,12 @@ def test_the_headline_names_hosts_and_tokens(model, more, said):
 )
 def test_what_plans_are_ranked_by_has_a_column(objective, column):
     more = {"gpus": 4, "objective": objective, "at_most_gpus": True}
-    text, answer, lines, scenario = shown("flux.1-dev", more, width=400)
+    text, answer, _lines, scenario = shown("flux.1-dev", more, width=400)
     header = re.search(r"^# .*$", text, re.MULTILINE)[0]
 
     assert column in header
     assert "GPUs" in header
-    document = report.recommendation_markdown(scenario, answer, lines)
+    document = report.recommendation_markdown(scenario, answer)
     assert f"| plan | GPUs | {column} | latency |" in document
     assert f"| {answer.plans[0].plan} | {answer.plans[0].gpus} | " in document
 

@@ -205,11 +205,3 @@ def test_what_is_too_large_is_refused(monkeypatch):
 
     with pytest.raises(InputError, match=r"simulate: ring4 has .* operations on 4 ranks, wanted"):
         planner.simulate("flux", 4, "ring4")
-
-
-def test_the_timeline_of_the_readme_is_what_the_command_prints(capsys):
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"```text\n(layer 20 of 38 .*?)```", readme, re.DOTALL)
-    _, out, _ = run(capsys, "--model", "flux.1-dev", *WORDS[2:], "--slow", "3=1.05")
-
-    assert set(shown.splitlines()) <= set(out.splitlines())
