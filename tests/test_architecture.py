@@ -49,7 +49,6 @@ TO_UNTANGLE = (  # rooms that still import each other in a circle
         "planner.fleet",
         "planner.rendering",
     },
-    {"validate.plans", "validate.torch"},
 )
 PLACES = re.compile(  # paths of one machine, and words that say nothing
     r"/(?:home|root|tm[p]|wor[k])/|/wor[k]\b|\bhelpe[r]s?\b|\bagen[t]s?\b|[A-Z]\w+Manage[r]\b"

@@ -14,6 +14,8 @@ import pytest
 
 from topology.base import InputError, ModelError
 from validate.launch import Limits
+from validate.launch import system as launched
+from validate.launch.progress import read
 from validate.plans import host, runs, system
 from validate.plans.cases import Case, digest_of
 from validate.plans.host import Facts
@@ -49,8 +51,11 @@ def main():
         if kind == "killed" and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "slow" and rank == 1:
+            mine, first = bench.progress.beat.count, Path(bench.progress.place.progress)
+            while read(launched.content(first / "progress.0")).count <= mine:
+                time.sleep(0.01)  # until the other rank has started more, and waits
             bench.progress.phase(f"timing of {name}", 1)
-            time.sleep(60)
+            time.sleep(600)
         return whole(subject, bench, name, **more)
 
     session.run_case = faulty

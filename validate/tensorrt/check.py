@@ -45,7 +45,7 @@ from validate.reference import run_plan, shrink
 from validate.reference.weights import Array
 from validate.tensorrt.numbers import run_networks
 from validate.tensorrt.probe import probe
-from validate.tensorrt.start import Execution, RankResult, build_and_run
+from validate.tensorrt.start import Execution, Judge, RankResult, build_and_run
 
 Tell = Callable[[str], None]
 NUMBERS_BOUND: Final = 1 / 2**14
@@ -328,11 +328,13 @@ def _run(
         outside=how.outside,
     )
     files = tensorrt_folder(scenario, price(scenario, subject.plan))
-    judge = _nothing if weights == "filler" else _judge(subject)
+    judge: Judge = lambda folder, rank: 0.0  # noqa: ARG005, E731  # fillers mean nothing
+    if weights != "filler":
+        judge = _judge(subject)
     return build_and_run(files, path, execution, judge, tell)
 
 
-def _judge(small: Subject) -> Callable[[harness.Folder, int], float]:
+def _judge(small: Subject) -> Judge:
     """Make what compares a rank with the unsplit model: error of its root mean square."""
     whole = run_plan(small.model, small.workload, Plan())[0]
     scale = float(np.sqrt(np.mean(whole**2)))
@@ -343,9 +345,3 @@ def _judge(small: Subject) -> Callable[[harness.Folder, int], float]:
         return float(np.sqrt(np.mean((out - whole[first : first + len(out)]) ** 2))) / scale
 
     return error
-
-
-def _nothing(folder: harness.Folder, rank: int) -> float:
-    """Judge no numbers: fillers mean nothing."""
-    del folder, rank
-    return 0.0

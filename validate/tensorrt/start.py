@@ -135,7 +135,7 @@ def _as_rank(
         if place.local == 0:
             try:
                 folder = _written(files, path, execution)
-                made = _build(folder, execution, _mute)
+                made = _build(folder, execution, lambda line: None)  # noqa: ARG005
             except (RunError, InputError) as error:
                 failed = str(error)
         _agree(connections, "built", failed)
@@ -188,7 +188,3 @@ def _build(folder: harness.Folder, execution: Execution, tell: Tell) -> list[Pat
 def _ran(folder: harness.Folder, rank: int, judge: Judge) -> RankResult:
     seconds = harness.result_of(folder.path, rank).seconds
     return RankResult(error=judge(folder, rank), seconds=seconds)
-
-
-def _mute(line: str) -> None:
-    del line

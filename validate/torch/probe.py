@@ -17,7 +17,7 @@ def seen() -> dict[str, object]:
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "",
-        "cudnn": _cudnn(),
+        "cudnn": str(torch.backends.cudnn.version() or ""),
         "nccl": _nccl() if count else "",
         "has_nccl": dist.is_nccl_available(),
         "has_gloo": dist.is_gloo_available(),
@@ -32,10 +32,6 @@ def seen() -> dict[str, object]:
             if first != second and not torch.cuda.can_device_access_peer(first, second)
         ],
     }
-
-
-def _cudnn() -> str:
-    return str(torch.backends.cudnn.version() or "")
 
 
 def _nccl() -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import torch
 
@@ -53,19 +54,20 @@ Fetch = Callable[[Here], list[torch.Tensor]]
 
 def class_of(op: Op) -> Class:
     """Class under which an operation's time is counted."""
-    match op:
-        case Matmul():
-            return "gemm"
-        case Attention() | LinearAttention():
-            return "attention"
-        case Pointwise():
-            return "pointwise"
-        case Rearrange():
-            return "layout"
-        case Collective() | SendReceive():
-            return "communication"
-        case Convolve() | Depthwise():
-            return "convolution"
+    return _CLASSES[type(op)]
+
+
+_CLASSES: Final[dict[type, Class]] = {
+    Matmul: "gemm",
+    Attention: "attention",
+    LinearAttention: "attention",
+    Pointwise: "pointwise",
+    Rearrange: "layout",
+    Collective: "communication",
+    SendReceive: "communication",
+    Convolve: "convolution",
+    Depthwise: "convolution",
+}
 
 
 def fusible(op: Op) -> bool:

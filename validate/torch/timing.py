@@ -86,7 +86,8 @@ def repeat(run: Callable[[], None], count: int, clock: Clock) -> Times:
             marks.append(clock.mark(None))
         clock.wait()
         wall = (time.perf_counter() - begun) / count
-    return Times(each=tuple(_gaps(marks, clock)), wall=wall)
+    each = tuple(clock.between(start, stop) for start, stop in pairwise(marks))
+    return Times(each=each, wall=wall)
 
 
 @contextmanager
@@ -98,10 +99,6 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _gaps(marks: Sequence[Mark], clock: Clock) -> list[float]:
-    return [clock.between(a, b) for a, b in pairwise(marks)]
 
 
 def repeats_for(seconds: float, budget: float) -> int:
