@@ -18,7 +18,7 @@ from planner import models
 from planner.collectives import MOST_GPUS, MOST_NODES, curves_of
 from planner.engines.scenario import machine_of, resolve
 from planner.engines.tables import engine_name, engines, find_engine
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.recommendation import Recommendation, estimate_plan, recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import (

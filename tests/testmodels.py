@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.models.architecture import (
+from planner.models import (
     Block,
     Cross,
     Ffn,

@@ -12,7 +12,7 @@ from planner.engines.launch import Launch, launch_lines
 from planner.engines.refusal import refusal
 from planner.engines.scenario import Scenario
 from planner.lowering import unsupported
-from planner.models.architecture import Kind, Model
+from planner.models import Kind, Model
 from planner.placement.placement import visible
 from planner.request.request import EXECUTOR, Objective
 from planner.request.workload import Workload

@@ -9,8 +9,7 @@ from planner.engines.refusal import refusal_of
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
-from planner.models.architecture import Model
-from planner.models.catalogue import repository_of
+from planner.models import Model, repository_of
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
 

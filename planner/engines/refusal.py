@@ -10,7 +10,7 @@ from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import allowed, find_engine
 from planner.engines.tensorrt_table import Allowed, dotted
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.request.plan import Plan, nearest
 from planner.request.request import EXECUTOR
 from planner.strategies.tensor import padded_widths

@@ -11,9 +11,7 @@ from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
 from planner.engines.engine import Engine
 from planner.engines.tables import engines, find_engine
-from planner.models import read_model
-from planner.models.architecture import Kind, Model
-from planner.models.tokens import lengths, line_of
+from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.placement.placement import Placement, fabrics
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from planner.export.tables import checkpoints
-from planner.models.architecture import Model
+from planner.models import Model
 
 KINDS: Final = ("weights", "gains", "biases")
 LAYER: Final = re.compile(r"\{layer((?:\+\w+)+)\}")

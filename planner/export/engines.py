@@ -9,7 +9,7 @@ from planner.engines.launch import Launch, launches
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
-from planner.models.catalogue import repository_of
+from planner.models import repository_of
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
 from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds

@@ -20,7 +20,7 @@ from planner.export.readme import readme
 from planner.export.scales import check_scales, read_scales, unmeasured
 from planner.export.tables import cpp, runner
 from planner.lowering import lower
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.estimate import PlanEstimate

@@ -20,7 +20,7 @@ from costmodels.program.emit import (
 )
 from planner.lowering.ffn import feed_forward, ffn_activation, ffn_columns
 from planner.lowering.work import RankWork, context_name
-from planner.models.architecture import Block, Cross, Heads, Tower
+from planner.models import Block, Cross, Heads, Tower
 from planner.strategies.base import AttentionCall, Entry
 from planner.strategies.tensor import reduce
 

@@ -26,7 +26,7 @@ from costmodels.program.emit import (
 )
 from planner.lowering.blocks import State, block, live_towers, repack, state_name
 from planner.lowering.work import RankWork, context_name, context_widths
-from planner.models.architecture import Block, Encoder, Model, Stream, Tower
+from planner.models import Block, Encoder, Model, Stream, Tower
 from planner.strategies import pipeline
 
 SERIAL_SHARE: Final = 0.2

@@ -22,7 +22,7 @@ from costmodels.program import (
 )
 from costmodels.program.emit import Emits, collective, matmul, pointwise
 from planner.lowering.work import RankWork
-from planner.models.architecture import Ffn, Tower
+from planner.models import Ffn, Tower
 
 TAPS = 9
 """Points of a kernel of 3 x 3."""

@@ -15,7 +15,7 @@ from planner.lowering.variants import (
     with_wide_collectives,
 )
 from planner.lowering.work import Layers, RankWork, work_of
-from planner.models.architecture import Block, Model
+from planner.models import Block, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import pipeline

@@ -7,7 +7,7 @@ from typing import Final, Literal, cast
 
 from costmodels.program import Part, Span, Tensor, Weight
 from costmodels.program.emit import Emits
-from planner.models.architecture import Block, Model
+from planner.models import Block, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import SequenceStrategy, strategies

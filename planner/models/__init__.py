@@ -1,8 +1,33 @@
-"""Models: what they are made of, from a catalogue or a user's files.
+"""Models: what they are made of, from a catalogue or a user's files, and their tokens."""
 
-`planner.models.tokens` turns the size of a request into the lengths of a model's streams.
-"""
+from planner.models.architecture import (
+    Block,
+    Cross,
+    Encoder,
+    Ffn,
+    Heads,
+    Kind,
+    Latent,
+    LatentAttention,
+    Model,
+    Modulation,
+    Own,
+    Stream,
+    Tower,
+    Vae,
+)
+from planner.models.catalogue import (
+    ALIASES,
+    known_as,
+    names,
+    read_model,
+    repositories,
+    repository_of,
+)
+from planner.models.tokens import latent_frames, lengths, line_of
 
-from planner.models.catalogue import ALIASES, known_as, names, read_model
-
-__all__ = ["ALIASES", "known_as", "names", "read_model"]
+__all__ = [
+    "ALIASES", "Block", "Cross", "Encoder", "Ffn", "Heads", "Kind", "Latent", "LatentAttention",
+    "Model", "Modulation", "Own", "Stream", "Tower", "Vae", "known_as", "latent_frames", "lengths",
+    "line_of", "names", "read_model", "repositories", "repository_of",
+]  # fmt: skip

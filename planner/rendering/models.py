@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from planner.lowering import unsupported
-from planner.models.catalogue import names, read_model
+from planner.models import names, read_model
 from topology.base.facts import in_words
 from topology.base.table import Table
 

@@ -8,7 +8,7 @@ from topology.base import InputError, shown, unknown
 from topology.catalogue import Precision
 
 if TYPE_CHECKING:
-    from planner.models.architecture import Model
+    from planner.models import Model
     from topology.machine import Machine
 
 Objective = Literal["latency", "throughput", "memory", "cost"]

@@ -16,7 +16,7 @@ from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
 from planner.engines.scenario import Scenario
 from planner.lowering import WEIGHT_BYTES, decode_step, lower
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.estimate import PlanEstimate

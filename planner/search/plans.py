@@ -11,7 +11,7 @@ from typing import Final
 
 from planner.engines.scenario import Deployment
 from planner.lowering import share_of, unsupported
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.estimate import Outcome, PlanEstimate, Rejected

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from costmodels.program import Real, Size
 from planner.engines.scenario import Scenario
 from planner.lowering import share_of
-from planner.models.architecture import Model
-from planner.models.tokens import lengths, line_of
+from planner.models import Model, lengths, line_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.evaluate import costs_of, every_place, parts_of

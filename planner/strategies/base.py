@@ -10,7 +10,7 @@ from typing import Protocol
 
 from costmodels.program import Part, Size, Span, Tensor
 from costmodels.program.emit import Emits
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.request.workload import Workload
 
 

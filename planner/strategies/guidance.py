@@ -6,7 +6,7 @@ Each rank does its own forward; once a step the predictions are exchanged and co
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.strategies.base import Case, Share, Strategy
 
 AXIS = "cfg"

@@ -6,7 +6,7 @@ M forwards of a step pass P stages in M + P - 1 turns, so one alone gains nothin
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planner.models.architecture import Block
+from planner.models import Block
 from planner.strategies.base import Case, Share, Strategy
 
 AXIS = "pp"

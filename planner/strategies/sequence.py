@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.program import Size, Span
-from planner.models.architecture import Model, Stream
+from planner.models import Model, Stream
 from planner.request.workload import Workload
 from planner.strategies.base import Case, Entry, Share
 

@@ -18,7 +18,7 @@ from math import ceil
 
 from costmodels.program import Tensor
 from costmodels.program.emit import Emits, collective
-from planner.models.architecture import Heads, Model, Tower
+from planner.models import Heads, Model, Tower
 from planner.strategies.base import Case, Share, Strategy
 
 AXIS = "tp"

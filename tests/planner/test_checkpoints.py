@@ -13,7 +13,7 @@ import pytest
 from planner.engines.scenario import resolve
 from planner.export.checkpoints import checkpoint_of
 from planner.lowering import lower
-from planner.models.catalogue import names, read_model
+from planner.models import names, read_model
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.strategies import parse_plan

@@ -12,8 +12,7 @@ from planner.advice.refusals import footnotes
 from planner.api import request_of
 from planner.command.cli import main
 from planner.engines.scenario import deployment_of, resolve
-from planner.models import read_model
-from planner.models.architecture import Own
+from planner.models import Own, read_model
 from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR

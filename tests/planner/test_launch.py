@@ -17,8 +17,7 @@ from planner.engines.launch import launches
 from planner.engines.refusal import refusal
 from planner.engines.scenario import resolve
 from planner.engines.tables import engines
-from planner.models import names, read_model
-from planner.models.catalogue import repositories
+from planner.models import names, read_model, repositories
 from planner.recommendation import recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import Request

@@ -11,8 +11,7 @@ from planner.engines.scenario import Scenario, resolve
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
 from planner.export.export import files
-from planner.models import known_as, names, read_model
-from planner.models.catalogue import repositories
+from planner.models import known_as, names, read_model, repositories
 from planner.recommendation import estimate_plan
 from planner.request.request import Request
 from planner.strategies import parse_plan

@@ -10,7 +10,7 @@ from planner.models import readers
 from topology.base import InputError
 
 READER = '''
-from planner.models.architecture import Block, Stream
+from planner.models import Block, Stream
 from planner.models.readers import parts
 
 CLASSES = ("MineTransformer2DModel",)

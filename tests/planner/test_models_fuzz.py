@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.models import names, read_model, readers
-from planner.models.architecture import Model
+from planner.models import Model, names, read_model, readers
 from planner.models.readers import decoder, encoder
 from topology.base import InputError
 

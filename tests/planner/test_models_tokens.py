@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.models import read_model
-from planner.models.tokens import lengths
+from planner.models import lengths, read_model
 from topology.base import InputError
 
 PUBLISHED = [

@@ -11,8 +11,7 @@ from generators import asked, priced, recommended
 
 from planner.engines.launch import launch_lines, launches
 from planner.engines.tables import engines
-from planner.models import names
-from planner.models.catalogue import repositories
+from planner.models import names, repositories
 from planner.recommendation import shortened
 from planner.rendering import report
 from planner.search.estimate import WORDS, worded

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from costmodels.program import Attention, Collective, LinearAttention, Loop, Matmul, SendReceive
 from planner.lowering import lower
-from planner.models import read_model
-from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower
+from planner.models import Block, Ffn, Heads, Model, Stream, Tower, read_model
 from planner.request.plan import Plan
 from planner.request.workload import Habits, Workload
 from planner.search.plans import notes, objections, plans

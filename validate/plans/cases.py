@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, cast, get_args
 
 from planner.engines.scenario import Deployment, deployment_of, workload_of
-from planner.models import read_model
-from planner.models.architecture import Model
+from planner.models import Model, read_model
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request, TowerHabit
 from planner.request.workload import Workload

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from validate.reference.run import run_plan

@@ -24,7 +24,7 @@ from costmodels.program import (
     Tensor,
 )
 from planner.lowering import lower
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.evaluate import running

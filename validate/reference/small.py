@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.program import Size
-from planner.models.architecture import Block, Cross, Ffn, Heads, Model, Modulation, Tower
+from planner.models import Block, Cross, Ffn, Heads, Model, Modulation, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies.sequence import convolved, is_causal

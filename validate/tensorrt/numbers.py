@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.export.tensorrt import one_token
 from planner.lowering import lower
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.tensorrt import Network, Recipe, arrays_of, document_of, networks_of, schedule_of

@@ -16,7 +16,7 @@ from typing import Final, cast
 import numpy as np
 import torch
 
-from planner.models.architecture import Model
+from planner.models import Model
 from validate.plans.cases import Subject
 from validate.torch.case_run import Bench, Ran, dtype_of
 from validate.torch.proof import BOUNDS, Work, bound_of, setting_for

@@ -10,7 +10,7 @@ import torch
 
 from costmodels.program import Communication, Program, turns
 from planner.lowering import lower
-from planner.models.architecture import Model
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.evaluate import running
