@@ -41,15 +41,6 @@ LITERALS = {  # file: numbers that are no facts about hardware
     "planner/collectives.py": {1e9},  # shows GB/s
     "validate/reference/functions.py": {1e-12},  # keeps a norm of zeros finite
 }
-TO_UNTANGLE = (  # rooms that still import each other in a circle
-    {
-        "planner.api",
-        "planner.collectives",
-        "planner.capacity",
-        "planner.fleet",
-        "planner.rendering",
-    },
-)
 PLACES = re.compile(  # paths of one machine, and words that say nothing
     r"/(?:home|root|tm[p]|wor[k])/|/wor[k]\b|\bhelpe[r]s?\b|\bagen[t]s?\b|[A-Z]\w+Manage[r]\b"
 )
@@ -197,11 +188,6 @@ def circles(edges):
     return [sorted(members) for members in found if len(members) > 1]
 
 
-def is_known(ring):
-    """Whether a circle lies within rooms that are still to be untangled."""
-    return any({room(name) for name in ring} <= rooms for rooms in TO_UNTANGLE)
-
-
 def test_no_circle_of_imports_is_left():
     """Files in a circle are one idea in several places; so are rooms."""
     edges = [(name, other) for name, others in import_graph().items() for other in others]
@@ -211,7 +197,8 @@ def test_no_circle_of_imports_is_left():
         if room(name) != room(other) and name != UPWARDS
     ]
 
-    assert [ring for ring in [*circles(edges), *circles(rooms)] if not is_known(ring)] == []
+    assert circles(edges) == []
+    assert circles(rooms) == []
 
 
 def unsourced(entry, inherited, path=()):
