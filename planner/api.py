@@ -101,7 +101,7 @@ def _public(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def request_of(
-    model: str | Path | Model, gpus: int | None, asked: Mapping[str, object], plan: object = None
+    model: str | Path | Model, gpus: int | None, options: Mapping[str, object], plan: object = None
 ) -> Request:
     """Build a request from keywords; numbers may be any kind that is whole.
 
@@ -112,12 +112,12 @@ def request_of(
     InputError
         If a keyword is unknown or a value cannot be right.
     """
-    for name in asked:
+    for name in options:
         if name not in Request.__dataclass_fields__:
             raise unknown("argument", name, sorted(Request.__dataclass_fields__))
     given = {
         name: str(value) if isinstance(value, Path) else value
-        for name, value in _by_engine(asked).items()
+        for name, value in _by_engine(options).items()
     }
     topology = given.get("topology", "")
     if not isinstance(topology, str) or topology or given.get("detect") is True:
@@ -146,9 +146,9 @@ def _all(request: Request, plan: object) -> int:
     return 1
 
 
-def _by_engine(asked: Mapping[str, object]) -> dict[str, object]:
+def _by_engine(options: Mapping[str, object]) -> dict[str, object]:
     """Give a request the engine's runtime where it names none, or names the engine as one."""
-    name, runtime = asked.get("engine"), asked.get("runtime")
+    name, runtime = options.get("engine"), options.get("runtime")
     own = _engine_of(runtime)
     if isinstance(name, str) and name:
         name = engine_name(name)
@@ -158,7 +158,7 @@ def _by_engine(asked: Mapping[str, object]) -> dict[str, object]:
         name, runtime = own, None
     if isinstance(name, str) and name not in ("", EXECUTOR) and runtime is None:
         runtime = find_engine(name).runtime
-    given = {**asked, "engine": name, "runtime": runtime}
+    given = {**options, "engine": name, "runtime": runtime}
     unset = {key for key in ("engine", "runtime") if given[key] is None}
     return {key: value for key, value in given.items() if key not in unset}
 

@@ -98,8 +98,8 @@ def _planned(options: argparse.Namespace) -> "Capacity":
         for name in ("model", "rate", "slo"):
             if not getattr(options, name):
                 raise InputError(f"{name}: got none, wanted --model, --rate and --slo, or --demand")
-        asked = {name: getattr(options, name) for name in _OF_REQUEST}
-        sizes = {name: value for name, value in asked.items() if value is not None}
+        given = {name: getattr(options, name) for name in _OF_REQUEST}
+        sizes = {name: value for name, value in given.items() if value is not None}
         sizes |= {"batch": options.batch, "precision": options.precision, "engine": options.engine}
         sizes |= {"profile": options.profile, "percentile": options.percentile}
         demands = [files.demand_of(options.model, options.model, options.rate, options.slo, sizes)]

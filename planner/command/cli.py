@@ -69,10 +69,10 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in [command] if command in names else names:
-        found = command_of(name)
-        added = commands.add_parser(name, help=found.help)
-        found.describe(added)
-        found.add(added)
+        described = command_of(name)
+        added = commands.add_parser(name, help=described.help)
+        described.describe(added)
+        described.add(added)
     return parser
 
 
@@ -105,7 +105,7 @@ WHOLE: Final = Command(
         ("planner recommend --model cosmos3 --gpus 8", "every way to split it, best first"),
         ("planner recommend --help", "options of a command"),
     ),
-    exit_1="no plan can run, a gate was missed, or the doctor found lacks",
+    exit_1="no plan can run, a gate was missed, or doctor says that something is missing",
     add=lambda _: None,
     run=lambda _: ("", DONE),
 )

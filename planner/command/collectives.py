@@ -66,7 +66,7 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
     Raises
     ------
     InputError
-        If it cannot be read, or something is said of a machine that there is not.
+        If it cannot be read, or an option describes a machine where none is given.
     """
     from planner.request.request import told_of_nothing  # noqa: PLC0415
     from planner.request.subset import read_machine  # noqa: PLC0415

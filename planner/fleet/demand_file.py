@@ -76,15 +76,15 @@ def read_share(percentile: object) -> float:
     return cast("float", percentile) / 100
 
 
-def demand_of(name: str, model: str, rate: str, slo: str, asked: Mapping[str, object]) -> Demand:
-    """Build a demand from what is written of it; `asked` are sizes and a `percentile`."""
-    sizes = {key: value for key, value in asked.items() if key != "percentile"}
+def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, object]) -> Demand:
+    """Build a demand from what is written of it; `options` are sizes and a `percentile`."""
+    sizes = {key: value for key, value in options.items() if key != "percentile"}
     return Demand(
         name=name,
         request=request_of(model, 1, sizes),
         rate_per_s=read_rate(rate),
         slo_s=read_time(slo),
-        share=read_share(asked.get("percentile", SHARE)),
+        share=read_share(options.get("percentile", SHARE)),
     )
 
 
@@ -98,20 +98,20 @@ def read_demands(text: str, name: str, profile: str = "") -> list[Demand]:
     Examples
     --------
     >>> text = 'percentile = 90\n[[demand]]\nmodel = "flux"\nrate = "1/s"\nslo = "5s"\n'
-    >>> [(one.name, one.share) for one in read_demands(text, "demand.toml")]
+    >>> [(demand.name, demand.share) for demand in read_demands(text, "demand.toml")]
     [('flux', 0.9)]
     """
     document = _document(text, name, DEMANDS)
     rows = document.get("demand")
-    if not isinstance(rows, list) or not rows or not all(isinstance(one, dict) for one in rows):
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{name}: got no [[demand]], wanted one or more")
     for key in document:
         if key not in ("demand", "percentile"):
             raise InputError(f"{name}: got {shown(key)}, wanted [[demand]] and percentile")
     usual = {"percentile": document.get("percentile", SHARE), "profile": profile}
-    found = [_demand(row, number, usual, name) for number, row in enumerate(rows, 1)]
-    _check_names([one.name for one in found], name)
-    return found
+    demands = [_demand(row, number, usual, name) for number, row in enumerate(rows, 1)]
+    _check_names([demand.name for demand in demands], name)
+    return demands
 
 
 def _check_names(names: Sequence[str], file: str) -> None:
@@ -136,12 +136,12 @@ def _demand(
         if not isinstance(row.get(key), str):
             raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
     model = str(row["model"])
-    asked = {
+    options = {
         key: value for key, value in {**usual, **row}.items() if key in (*_SIZES, "percentile")
     }
     name = _line(row["name"], f"{where}: name", LONGEST_NAME) if "name" in row else model
     try:
-        return demand_of(name, model, str(row["rate"]), str(row["slo"]), asked)
+        return demand_of(name, model, str(row["rate"]), str(row["slo"]), options)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
@@ -167,8 +167,8 @@ def read_prices(text: str, name: str) -> Prices:
     if not isinstance(table, dict) or not table:
         raise InputError(f"{name}: got no [gpu_hour], wanted a price for one or more kinds of GPU")
     for key in document:
-        if key not in (known := ("currency", "source", "gpu_hour")):
-            raise InputError(f"{name}: {unknown('key', key, known)}")
+        if key not in (keys := ("currency", "source", "gpu_hour")):
+            raise InputError(f"{name}: {unknown('key', key, keys)}")
     source = document.get("source", "")
     if not isinstance(source, str):
         raise InputError(f"{name}: source: got {shown(source)}, wanted a text")
@@ -181,7 +181,7 @@ def read_prices(text: str, name: str) -> Prices:
 
 
 def _gpu_hour(table: Mapping[str, object], name: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    prices: dict[str, float] = {}
     for key, value in table.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 < cast("float", value) < MOST_MONEY:
@@ -193,10 +193,10 @@ def _gpu_hour(table: Mapping[str, object], name: str) -> dict[str, float]:
             kind = find_hardware(key).name
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
-        if kind in found:
+        if kind in prices:
             raise InputError(f"{name}: {key}: got two prices for {kind}, wanted one")
-        found[kind] = float(cast("float", value))
-    return found
+        prices[kind] = float(cast("float", value))
+    return prices
 
 
 def _document(text: str, name: str, wanted: str) -> dict[str, object]:

@@ -70,7 +70,7 @@ def test_the_whole_help_lists_all_commands_and_what_exit_codes_mean():
 
     assert code == 0
     assert all(page.help.split()[0] in out for page in PAGES.values())
-    assert "no plan can run, a gate was missed, or the doctor found lacks" in out
+    assert "no plan can run, a gate was missed, or doctor says that something is missing" in out
 
 
 @pytest.mark.parametrize(
