@@ -209,12 +209,12 @@ def _seats(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
         return
     from planner.placement.seating import pairs_of  # noqa: PLC0415  # only machines need it
 
-    every = len(subset.machine.gpus)
-    if where.devices == tuple(range(every)):
+    count = len(subset.machine.gpus)
+    if where.devices == tuple(range(count)):
         return
     groups = ", ".join(pairs_of(first.plan, where.devices))
     names = ",".join(map(str, where.devices))
-    which = f"use GPUs {names} of {every}" if len(where.devices) < every else "order the GPUs"
+    which = f"use GPUs {names} of {count}" if len(where.devices) < count else "order the GPUs"
     how = "" if where.exact else ", the best of the orders that were tried"
     yield f"{which}: {visible(where.devices)}{f' ({groups})' if groups else ''}{how}"
 
@@ -252,18 +252,18 @@ def _fewer(scenario: Scenario, lead: PlanEstimate, runnable: Ranking) -> Iterato
 
 def _as_fast(first: PlanEstimate, enough: list[PlanEstimate], where: Mapping[int, str]) -> str:
     """Name the fewest GPUs that are about as fast as any, and `where` so many are."""
-    fastest = min(enough, key=lambda found: found.latency_s)
-    close = [one for one in enough if one.latency_s <= fastest.latency_s * (1 + TIE)]
-    one = min(close, key=lambda found: found.gpus)
-    slower = first.latency_s / one.latency_s
+    fastest = min(enough, key=lambda best: best.latency_s)
+    close = [best for best in enough if best.latency_s <= fastest.latency_s * (1 + TIE)]
+    fewest = min(close, key=lambda best: best.gpus)
+    slower = first.latency_s / fewest.latency_s
     instead = (
         f"take {slower:.2f} times as long"
         if slower > 1 + TIE
         else f"gain less than {100 * TIE:.0f} %"
     )
     return (
-        f"use {counted(one.gpus, 'GPU')}{where[one.gpus]}: {one.plan} takes "
-        f"{format_seconds(one.latency_s)}, and {first.gpus} {instead}"
+        f"use {counted(fewest.gpus, 'GPU')}{where[fewest.gpus]}: {fewest.plan} takes "
+        f"{format_seconds(fewest.latency_s)}, and {first.gpus} {instead}"
     )
 
 
@@ -328,9 +328,9 @@ def context_note(model: Model, workload: Workload) -> Iterator[str]:
     if model.kind != "decoder" or not model.context:
         return
     length = int(np.max(workload.length(model.streams[0].name)))
-    asked = length + int(np.max(workload.output_tokens))
-    if asked > model.context:
+    whole = length + int(np.max(workload.output_tokens))
+    if whole > model.context:
         yield (
-            f"the context of {model.name} is {model.context:,} tokens, {asked:,} are asked for: "
+            f"the context of {model.name} is {model.context:,} tokens, {whole:,} are asked for: "
             "engines refuse, or stretch it"
         )

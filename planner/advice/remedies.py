@@ -75,8 +75,8 @@ def _ordered(
     """Put splits in order: those most like the one that was asked for first, or the best first."""
     if plan is None:
         return rank(short, replace(request, at_most_gpus=False))
-    near = nearest(plan, [one.plan for one in short], count=len(short))
-    return sorted(short, key=lambda one: near.index(one.plan))
+    near = nearest(plan, [split.plan for split in short], count=len(short))
+    return sorted(short, key=lambda split: near.index(split.plan))
 
 
 def _ways(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
@@ -98,9 +98,10 @@ def _asking(scenario: Scenario, **changes: object) -> Scenario:
 
 def _precisions(scenario: Scenario) -> list[Precision]:
     """List the request's precision, and those of fewer bits that the GPU has units for."""
-    asked, device = scenario.request.precision, scenario.deployment.hardware.device
-    bits = WEIGHT_BYTES[asked]
-    return [asked, *(p for p in SMALLER if WEIGHT_BYTES[p] < bits and device.peak(p) is not None)]
+    precision, device = scenario.request.precision, scenario.deployment.hardware.device
+    bits = WEIGHT_BYTES[precision]
+    fewer = (other for other in SMALLER if WEIGHT_BYTES[other] < bits)
+    return [precision, *(other for other in fewer if device.peak(other) is not None)]
 
 
 def _lighter(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
@@ -109,7 +110,7 @@ def _lighter(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> I
     can_offload = bool(scenario.model.encoders) and not scenario.request.offload
     away = [_asking(scenario, offload=True)] if can_offload else []
     less = [_asking(scenario, precision=precision) for precision in fewer]
-    both = [_asking(one, precision=precision) for one in away for precision in fewer]
+    both = [_asking(other, precision=precision) for other in away for precision in fewer]
     single = [*_first(scenario, away, short, tried), *_first(scenario, less, short, tried)]
     yield from single or _first(scenario, both, short, tried)
 
@@ -125,23 +126,23 @@ def _first(
     """
     for other in changed:
         likely = (
-            one.plan
-            for one in short
-            if one.memory_bytes - _saved(scenario, other, one) <= room(other)
+            split.plan
+            for split in short
+            if split.memory_bytes - _saved(scenario, other, split) <= room(other)
         )
         fitting = (plan for plan in islice(likely, 4 * TRIED) if _fits(other, plan))
-        found = list(islice(fitting, tried))
-        if found:
-            best = min(found, key=lambda plan: price(other, plan).latency_s)
-            yield _said(scenario, other, best)
+        fastest = list(islice(fitting, tried))
+        if fastest:
+            best = min(fastest, key=lambda plan: price(other, plan).latency_s)
+            yield _flags(scenario, other, best)
             return
 
 
-def _saved(scenario: Scenario, other: Scenario, one: PlanEstimate) -> float:
+def _saved(scenario: Scenario, other: Scenario, split: PlanEstimate) -> float:
     """Bytes of a split, priced under `scenario`, that the settings of `other` save."""
     model, before, after = scenario.model, scenario.request, other.request
-    outer = outer_parameters(model, one.plan.axes) * WEIGHT_BYTES["bf16"]
-    blocks = one.memory_parts_bytes["transformer_weights"] - outer
+    outer = outer_parameters(model, split.plan.axes) * WEIGHT_BYTES["bf16"]
+    blocks = split.memory_parts_bytes["transformer_weights"] - outer
     smaller = 1 - WEIGHT_BYTES[after.precision] / WEIGHT_BYTES[before.precision]
     encoders = encoder_bytes(model) if after.offload and not before.offload else 0.0
     return blocks * smaller + encoders
@@ -155,7 +156,7 @@ def _legal(scenario: Scenario, plan: Plan) -> bool:
     return not any(objections(scenario.model, scenario.workload, plan, plan.gpus))
 
 
-def _said(scenario: Scenario, other: Scenario, plan: Plan) -> str:
+def _flags(scenario: Scenario, other: Scenario, plan: Plan) -> str:
     """Write a change as flags of the command line, with the split where there is one.
 
     A way reads ``tp2 with --offload``, or ``--frames 61`` on one GPU.
@@ -183,26 +184,26 @@ def _sizes(scenario: Scenario) -> Iterator[tuple[str, range]]:
 
 def _shorter(scenario: Scenario, base: Scenario, short: Sequence[PlanEstimate]) -> Iterator[str]:
     """Yield the largest smaller requests that fit, under the settings of `base`."""
-    shares = {one.plan: _share(scenario, base, one) for one in short}
-    best = sorted(short, key=lambda one: -shares[one.plan])[:TRIED]
+    shares = {split.plan: _share(scenario, base, split) for split in short}
+    best = sorted(short, key=lambda split: -shares[split.plan])[:TRIED]
     for name, values in _sizes(scenario):
-        found = [
-            (value, one.plan)
-            for one in best
-            if shares[one.plan] > 0
-            and (value := _largest(base, one.plan, name, values)) is not None
+        fitting = [
+            (value, split.plan)
+            for split in best
+            if shares[split.plan] > 0
+            and (value := _largest(base, split.plan, name, values)) is not None
         ]
-        if found:
-            value, plan = max(found, key=lambda pair: pair[0])
-            yield _said(scenario, _asking(base, **{name: value}), plan)
+        if fitting:
+            value, plan = max(fitting, key=lambda pair: pair[0])
+            yield _flags(scenario, _asking(base, **{name: value}), plan)
 
 
-def _share(scenario: Scenario, base: Scenario, one: PlanEstimate) -> float:
+def _share(scenario: Scenario, base: Scenario, split: PlanEstimate) -> float:
     """Share of what grows with the request for which a split has room."""
-    parts = one.memory_parts_bytes
+    parts = split.memory_parts_bytes
     fixed = sum(parts[name] for name in FIXED)
-    spare = room(base) - fixed + _saved(scenario, base, one)
-    return spare / max(one.memory_bytes - fixed, 1.0)
+    spare = room(base) - fixed + _saved(scenario, base, split)
+    return spare / max(split.memory_bytes - fixed, 1.0)
 
 
 def _largest(scenario: Scenario, plan: Plan, name: str, values: range) -> int | None:
@@ -215,8 +216,8 @@ def _largest(scenario: Scenario, plan: Plan, name: str, values: range) -> int | 
     below = (values[index] for index in range(place - 1, -1, -1))
     near = islice(below, LEGAL)
     least = LEAST * values.stop if name != "batch" else 1
-    able = (value for value in near if value >= least)
-    return next((v for v in able if _legal(_asking(scenario, **{name: v}), plan)), None)
+    values_near = (value for value in near if value >= least)
+    return next((v for v in values_near if _legal(_asking(scenario, **{name: v}), plan)), None)
 
 
 def _more(scenario: Scenario, *, legal: bool) -> Iterator[str]:
@@ -226,10 +227,10 @@ def _more(scenario: Scenario, *, legal: bool) -> Iterator[str]:
     ----------
     legal : whether the GPUs that were asked for have plans that are legal; else fewer may do too.
     """
-    asked = scenario.request.gpus
+    gpus_asked = scenario.request.gpus
     powers = [2**power for power in range(MOST_GPUS.bit_length())]
-    more = [gpus for gpus in powers if gpus > asked]
-    fewer = [] if legal else [gpus for gpus in reversed(powers) if gpus < asked]
+    more = [gpus for gpus in powers if gpus > gpus_asked]
+    fewer = [] if legal else [gpus for gpus in reversed(powers) if gpus < gpus_asked]
     for gpus in (*fewer, *more):
         best = _best(scenario, gpus)
         if best is not None:
@@ -247,9 +248,9 @@ def _best(scenario: Scenario, gpus: int) -> PlanEstimate | None:
     except TopologyError:
         return None
     prices: Known = {}
-    every = sorted(_worth(other, gpus), key=lambda plan: plan.degree("pp"))
-    for depth in dict.fromkeys(plan.degree("pp") for plan in every):
-        hopeful = (plan for plan in every if plan.degree("pp") == depth and _hopeful(other, plan))
+    likely = sorted(_worth(other, gpus), key=lambda plan: plan.degree("pp"))
+    for depth in dict.fromkeys(plan.degree("pp") for plan in likely):
+        hopeful = (plan for plan in likely if plan.degree("pp") == depth and _hopeful(other, plan))
         fitting = estimates(judge(other, plan, prices) for plan in hopeful)
         if fitting:
             return rank(fitting, replace(scenario.request, at_most_gpus=False))[0]

@@ -144,7 +144,9 @@ def _habits(table: Table, tables: Mapping[str, Table]) -> Table:
     if not code:
         return own
     shared = cast(Table, tables[str(code)]["habits"])
-    eager, mine = (cast("Mapping[str, Table]", habits.get("eager", {})) for habits in (shared, own))
-    families = {**eager, **mine}
-    own["eager"] = {name: {**eager.get(name, {}), **mine.get(name, {})} for name in families}
+    eager, added = (
+        cast("Mapping[str, Table]", habits.get("eager", {})) for habits in (shared, own)
+    )
+    families = {**eager, **added}
+    own["eager"] = {name: {**eager.get(name, {}), **added.get(name, {})} for name in families}
     return {**own, **{name: shared[name] for name in ("host_kernel",) if name in shared}}

@@ -67,8 +67,8 @@ def launches(
     engines: Engines, model: Model, plan: Plan, settings: Settings | None = None
 ) -> list[Launch]:
     """Say for every engine of the model's kind how it runs the plan, or why it cannot."""
-    asked = settings or Settings()
-    return [_launch(engine, model, plan, asked) for engine in engines.of_kind(model.kind)]
+    told = settings or Settings()
+    return [_launch(engine, model, plan, told) for engine in engines.of_kind(model.kind)]
 
 
 def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Launch:
@@ -137,11 +137,11 @@ def _by_size(engine: Engine, names: Words, settings: Settings) -> Words:
 def _untold(engine: Engine, settings: Settings) -> Iterator[str]:
     """Say of everything that was asked for and has no flag that it has none."""
     line = engine.line
-    told = {**line.sizes, **line.request, **(line.video if settings.video else {})}
+    flagged = {**line.sizes, **line.request, **(line.video if settings.video else {})}
     if settings.precision != "bf16" and settings.precision not in line.precision:
         yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"
     if settings.offload and not line.offload:
         yield f"offload: {line.untold.get('offload', 'no flag')}"
     for size in settings.sizes:
-        if size not in told or size in line.untold:
+        if size not in flagged or size in line.untold:
             yield f"{size} {settings.sizes[size]}: {line.untold.get(size, 'no flag')}"

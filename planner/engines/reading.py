@@ -20,7 +20,7 @@ def read_fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
         If a key is no field, or a field that has no default is missing.
     """
     types = get_type_hints(kind)
-    units = {one.name: one.metadata.get("unit", "") for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    units = {field.name: field.metadata.get("unit", "") for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
     unknown = sorted(table.keys() - types.keys())
     if unknown:
         raise CatalogueError(f"{where}: expected {sorted(types)}, got {', '.join(unknown)} too")

@@ -243,7 +243,7 @@ def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
     table = allowed()
     runs = read_version(version) if version else table.newest
     proven = [*table.groups_broken, *table.groups_work]
-    if _inner(plan) > 1 and not any(_same(runs, one) for one in proven):
+    if _inner(plan) > 1 and not any(_same(runs, other) for other in proven):
         yield (
             "collectives among some ranks of an engine are unproven on TensorRT "
             f"{dotted(runs)}: they gave wrong sums on {dotted(table.groups_broken[0])}"

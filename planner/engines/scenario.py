@@ -154,7 +154,7 @@ def resolve(request: Request) -> Scenario:
 
 def _check_engine(model: Model, engine: str) -> None:
     """Refuse an engine of models of another kind."""
-    names = [able.name for able in engines().of_kind(model.kind)] if engine else []
+    names = [engine.name for engine in engines().of_kind(model.kind)] if engine else []
     if engine not in ("", EXECUTOR, *names):
         raise InputError(
             f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "

@@ -88,7 +88,7 @@ def load_allowed(text: str) -> Allowed:
     A section is one field, or its keys are; numbers have the kind and the source of their section.
     """
     tables = tomllib.loads(text)
-    names, values = {one.name for one in fields(Allowed)}, dict[str, object]()
+    names, values = {entry.name for entry in fields(Allowed)}, dict[str, object]()
     for name, section in tables.items():
         rows = {key: value for key, value in section.items() if key not in ("source", "kind")}
         named = {name: rows} if name in names else rows

@@ -46,8 +46,8 @@ def seat(plan: Plan, subset: Subset, traffic: Traffic, *, exact_up_to: int = EXA
         candidates = [
             tuple(base[i] for i in order) for base in _bases(subset) for order in nested(degrees)
         ]
-        found = [seating.placement(order, exact=False) for order in dict.fromkeys(candidates)]
-        return min(found, key=lambda one: one.seconds)
+        tried = [seating.placement(order, exact=False) for order in dict.fromkeys(candidates)]
+        return min(tried, key=lambda placement: placement.seconds)
     return _exact(seating, degrees)
 
 
@@ -59,9 +59,9 @@ def _exact(seating: "_Seating", degrees: tuple[int, ...]) -> Placement:
     for index in different[np.argsort(bounds[different], kind="stable")]:
         if best is not None and bounds[index] >= best.seconds * _BETTER:
             break
-        found = seating.placement(tuple(map(int, table[index])), exact=True)
-        if best is None or found.seconds < best.seconds * _BETTER:
-            best = found
+        placement = seating.placement(tuple(map(int, table[index])), exact=True)
+        if best is None or placement.seconds < best.seconds * _BETTER:
+            best = placement
     if best is None:
         raise AssertionError("no order of no ranks")
     return best
@@ -87,13 +87,13 @@ def _alike(subset: Subset) -> bool:
 
 def _bases(subset: Subset) -> list[list[int]]:
     """List GPUs in the order of the machine, and so that those joined best are neighbours."""
-    known, chosen = subset.survey, subset.chosen
+    pairs, chosen = subset.survey.pairs, subset.chosen
     left = list(range(len(chosen)))
     near = [left.pop(0)]
     while left:
         last = chosen[near[-1]].name
-        pairs = {i: known.pairs.get((last, chosen[i].name)) for i in left}
-        nearest = max(left, key=lambda i: (pair.bandwidth if (pair := pairs[i]) else 0.0, -i))
+        joined = {i: pairs.get((last, chosen[i].name)) for i in left}
+        nearest = max(left, key=lambda i: (pair.bandwidth if (pair := joined[i]) else 0.0, -i))
         near.append(nearest)
         left.remove(nearest)
     return [list(range(len(chosen))), near]
@@ -113,14 +113,14 @@ class _Seating:
 
         An axis that spans hosts counts with its ranks on one.
         """
-        left, found = len(self.subset.local), list[int]()
+        left, degrees = len(self.subset.local), list[int]()
         for _, degree in reversed(self.plan.axes):
             here = min(degree, left)
             if degree % here or left % here:
                 return None
-            found.insert(0, here)
+            degrees.insert(0, here)
             left //= here
-        return tuple(found)
+        return tuple(degrees)
 
     def placement(self, order: tuple[int, ...], *, exact: bool) -> Placement:
         """Seat the ranks of every host in this order of its GPUs in use."""
@@ -171,20 +171,20 @@ class _Seating:
 
 
 @lru_cache(maxsize=16384)
-def _fabrics(known: Survey, groups: Groups) -> tuple[Fabric, ...]:
+def _fabrics(survey: Survey, groups: Groups) -> tuple[Fabric, ...]:
     """Describe the links of groups that send at the same time."""
     return tuple(
-        fabric(known.machine, group, [other for other in groups if other != group], known)
+        fabric(survey.machine, group, [other for other in groups if other != group], survey)
         for group in groups
     )
 
 
 @lru_cache(maxsize=16384)
-def _slowest(known: Survey, groups: Groups, messages: tuple[Message, ...]) -> tuple[Fabric, float]:
+def _slowest(survey: Survey, groups: Groups, messages: tuple[Message, ...]) -> tuple[Fabric, float]:
     """Find the group that takes longest for its messages, and the seconds."""
-    links = _fabrics(known, groups)
-    times = {one: seconds_on(messages, one) for one in links}
-    worst = max(links, key=lambda one: (times[one], -one.bandwidth))
+    links = _fabrics(survey, groups)
+    times = {link: seconds_on(messages, link) for link in links}
+    worst = max(links, key=lambda link: (times[link], -link.bandwidth))
     return worst, times[worst]
 
 
@@ -213,12 +213,12 @@ def orders(degrees: tuple[int, ...]) -> NDArray[np.int64]:
     """
     count = int(np.prod(degrees, initial=1))
     rest = np.array(list(permutations(range(1, count))), dtype=np.int64).reshape(-1, count - 1)
-    every = np.hstack([np.zeros((len(rest), 1), dtype=np.int64), rest])
-    kept = np.ones(len(every), dtype=bool)
+    candidates = np.hstack([np.zeros((len(rest), 1), dtype=np.int64), rest])
+    kept = np.ones(len(candidates), dtype=bool)
     for axis in range(len(degrees)):
         line = group_ranks(degrees, axis)[0]  # from rank 0 on
-        kept &= np.all(np.diff(every[:, line], axis=1) > 0, axis=1)
-    return every[kept]
+        kept &= np.all(np.diff(candidates[:, line], axis=1) > 0, axis=1)
+    return candidates[kept]
 
 
 @lru_cache(maxsize=64)
@@ -236,11 +236,11 @@ def nested(degrees: tuple[int, ...]) -> list[tuple[int, ...]]:
     [(0, 1, 2, 3), (0, 2, 1, 3)]
     """
     count = int(np.prod(degrees, initial=1))
-    found = []
+    listed = []
     for sequence in permutations(range(len(degrees))):
         inner = np.arange(count).reshape([degrees[axis] for axis in sequence])
-        found.append(tuple(map(int, np.moveaxis(inner, range(len(degrees)), sequence).ravel())))
-    return list(dict.fromkeys(found))
+        listed.append(tuple(map(int, np.moveaxis(inner, range(len(degrees)), sequence).ravel())))
+    return list(dict.fromkeys(listed))
 
 
 def pairs_of(plan: Plan, devices: Sequence[int]) -> Iterator[str]:

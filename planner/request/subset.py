@@ -157,7 +157,7 @@ class Subset:
         return (line,)
 
 
-def profile_on(machine: Machine, hardware: str, asked: str) -> Profile | None:
+def profile_on(machine: Machine, hardware: str, named: str) -> Profile | None:
     """Take the profile that was asked for, the machine's own, or the one that ships.
 
     Parameters
@@ -165,11 +165,11 @@ def profile_on(machine: Machine, hardware: str, asked: str) -> Profile | None:
     machine : this very one, as it was found. hardware : the catalogue name of its GPUs.
     """
     products = {gpu.product for gpu in machine.gpus}
-    if not asked and len(products) == 1:
+    if not named and len(products) == 1:
         own = own_profile(hardware, products.pop(), len(machine.gpus))
         if own is not None:
             return own
-    return profile_for(hardware, asked)
+    return profile_for(hardware, named)
 
 
 def read_machine(
@@ -230,9 +230,9 @@ def _read(
 
 def _kind(gpu: Gpu) -> str:
     if gpu.hardware is None:
-        what = f"{gpu.product!r} is not in the catalogue" if gpu.product else "has no known kind"
+        why = f"{gpu.product!r} is not in the catalogue" if gpu.product else "has no known kind"
         raise InputError(
-            f"topology: {gpu.name} {what}: say which it is (is most like) with --hardware, "
+            f"topology: {gpu.name} {why}: say which it is (is most like) with --hardware, "
             f"such as rtx-4090"
         )
     return gpu.hardware
@@ -292,7 +292,7 @@ def _least(number: Sourced, value: float) -> Sourced:
 
 
 @lru_cache(maxsize=256)
-def best_subset(known: Survey, count: int) -> tuple[int, ...]:
+def best_subset(survey: Survey, count: int) -> tuple[int, ...]:
     """Choose `count` GPUs of a host: fast ones with memory first, then those best joined.
 
     Joined well is what an all-reduce over them says, then the sum of their pairs, then an
@@ -303,35 +303,35 @@ def best_subset(known: Survey, count: int) -> tuple[int, ...]:
     >>> best_subset(survey_of(machine_of(find_hardware("h100-nvl"))), 2)
     (0, 1)
     """
-    gpus = known.machine.gpus
+    gpus = survey.machine.gpus
     if count >= len(gpus):
         return tuple(range(len(gpus)))
-    if known.uniform and not any(gpu.mig for gpu in gpus):
+    if survey.uniform and not any(gpu.mig for gpu in gpus):
         return tuple(range(count))
     subsets: Iterable[tuple[int, ...]] = combinations(range(len(gpus)), count)
     if len(gpus) > _TRIED:
         subsets = (tuple(range(first, first + count)) for first in range(len(gpus) - count + 1))
-    worth = {subset: _worth(known, subset) for subset in subsets}
+    worth = {subset: _worth(survey, subset) for subset in subsets}
     most = max(worth.values())
-    equal = [subset for subset, one in worth.items() if one == most]
+    equal = [subset for subset, value in worth.items() if value == most]
     if len(equal) == 1 or count == 1:
         return equal[0]
-    return min(equal, key=lambda subset: _together(known, subset, "all_to_all"))
+    return min(equal, key=lambda subset: _together(survey, subset, "all_to_all"))
 
 
-def _together(known: Survey, subset: Sequence[int], op: str) -> float:
+def _together(survey: Survey, subset: Sequence[int], op: str) -> float:
     """Seconds of a collective over some GPUs of a host."""
-    return collective_time(op, _PROBE, fabric(known.machine, subset, survey=known))
+    return collective_time(op, _PROBE, fabric(survey.machine, subset, survey=survey))
 
 
-def _worth(known: Survey, subset: Sequence[int]) -> tuple[float, ...]:
-    gpus = [known.machine.gpus[seat] for seat in subset]
+def _worth(survey: Survey, subset: Sequence[int]) -> tuple[float, ...]:
+    gpus = [survey.machine.gpus[seat] for seat in subset]
     whole = not any(gpu.mig for gpu in gpus)
     pace = min(_speed(find_hardware(_kind(gpu))) for gpu in gpus)
     memory = min(_memory(gpu) for gpu in gpus)
     if len(gpus) == 1:
         return whole, pace, memory, 0.0, 0.0
-    together = _together(known, subset, "all_reduce")
-    pairs = [known.pairs.get((a.name, b.name)) for a, b in combinations(gpus, 2)]
+    together = _together(survey, subset, "all_reduce")
+    pairs = [survey.pairs.get((a.name, b.name)) for a, b in combinations(gpus, 2)]
     joined = sum(pair.bandwidth for pair in pairs if pair is not None)
     return whole, pace, memory, -together, joined

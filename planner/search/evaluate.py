@@ -44,7 +44,7 @@ def evaluate(scenario: Scenario, plan: Plan, prices: Known | None = None) -> Pla
     total = reduce(add, costs.values(), Cost())
     latency = sum(float(stage.time) for stage in costs.values())
     held = [memory_of(scenario, program) for program in places]
-    parts, peak, stage = max(held, key=lambda found: found[1])
+    parts, peak, stage = max(held, key=lambda row: row[1])
     return PlanEstimate(
         model=model.name,
         hardware=deployment.hardware.name,

@@ -87,12 +87,12 @@ def hopeless(model: Model, workload: Workload, gpus: int) -> dict[tuple[str, int
     What stands against a degree alone, such as heads that it does not divide, stands against it
     beside any others.
     """
-    found = {}
+    barred = {}
     for axis in itertools.product(_names(model), _divisors(gpus)[1:]):
         reasons = list(objections(model, workload, Plan((axis,)), axis[1]))
         if reasons:
-            found[axis] = "; ".join(reasons)
-    return found
+            barred[axis] = "; ".join(reasons)
+    return barred
 
 
 def _names(model: Model) -> list[str]:
@@ -128,7 +128,7 @@ def unpiped(plan: Plan, passes: int) -> Plan | None:
 def shallower(plan: Plan) -> Iterator[Plan]:
     """Yield the same GPUs with fewer pipeline stages and replicas of them.
 
-    >>> [str(one) for one in shallower(Plan((("pp", 8),)))]
+    >>> [str(other) for other in shallower(Plan((("pp", 8),)))]
     ['dp4.pp2', 'dp2.pp4']
     """
     depth = plan.degree("pp")

@@ -48,8 +48,8 @@ def sizes(
 ) -> Workload:
     """Return `base` with arrays of sizes in place of one."""
     height, width, frames, steps = np.broadcast_arrays(height, width, frames, steps)
-    found = lengths(model, height, width, frames)
-    tokens = {name: np.broadcast_to(value, height.shape) for name, value in found.items()}
+    streams = lengths(model, height, width, frames)
+    tokens = {name: np.broadcast_to(value, height.shape) for name, value in streams.items()}
     return replace(
         base,
         tokens=tuple(tokens.items()),
