@@ -32,8 +32,35 @@ STARTS: Final[Mapping[str, str]] = {
 }
 """How each folder is started. vLLM-Omni serves, and TensorRT Model Connect builds first."""
 
+_SCRIPT: Final = """\
+{docstring}
 
-def engine_folder(scenario: Scenario, found: PlanEstimate, backend: str) -> dict[str, bytes]:
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from diffusers import ContextParallelConfig, DiffusionPipeline
+from diffusers.utils import export_to_video
+
+if len(sys.argv) != 2:
+    sys.exit("usage: ./launch.sh TEXT")
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+name = {name}
+pipe = DiffusionPipeline.from_pretrained(name, torch_dtype=torch.bfloat16)
+{setup}result = pipe({arguments})
+if dist.get_rank() == 0:
+    if hasattr(result, "frames"):
+        print(export_to_video(result.frames[0], "result.mp4"))
+    else:
+        result.images[0].save("result.png")
+dist.destroy_process_group()
+"""
+"""The script of a rank for diffusers."""
+
+
+def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> dict[str, bytes]:
     """Return the files of the folder.
 
     Raises
@@ -44,54 +71,56 @@ def engine_folder(scenario: Scenario, found: PlanEstimate, backend: str) -> dict
         If the engine cannot run the plan, saying why.
     """
     title = TITLES[backend]
-    asked = _asked(scenario, found)
-    said = launches(engines(), scenario.model, found.plan, asked)
-    launch = next((one for one in said if one.engine == title), None)
+    settings = _settings(scenario, estimate)
+    every = launches(engines(), scenario.model, estimate.plan, settings)
+    launch = next((launch for launch in every if launch.engine == title), None)
     if launch is None:
         raise InputError(f"--backend {backend}: {title} runs no {scenario.model.kind} models")
     if launch.reason:
-        raise IllegalPlanError(f"plan {found.plan}: {title} {launch.reason}")
+        raise IllegalPlanError(f"plan {estimate.plan}: {title} {launch.reason}")
     document: dict[str, object] = {
         "schema": SCHEMA,
         "backend": backend,
         "model": scenario.model.name,
-        "plan": str(found.plan),
-        "gpus": found.plan.gpus,
-        "hardware": found.hardware,
-        "precision": found.precision,
-        "sizes": {name: size for name, size in asked.sizes.items() if name != "batch"},
+        "plan": str(estimate.plan),
+        "gpus": estimate.plan.gpus,
+        "hardware": estimate.hardware,
+        "precision": estimate.precision,
+        "sizes": {name: size for name, size in settings.sizes.items() if name != "batch"},
         "request": scenario.request.to_dict(),
-        "devices": _devices(found, asked.hosts),
+        "devices": _devices(estimate, settings.hosts),
         "launch": launch.line,
-        "expected": found.to_dict(),
+        "expected": estimate.to_dict(),
     }
     files = {"plan.json": json.dumps(document, indent=1, allow_nan=False).encode()}
-    files |= _scripts(launch, backend, asked, document)
+    files |= _scripts(launch, backend, settings, document)
     files["README.md"] = _readme(document, title, files).encode()
     return files
 
 
-def _asked(scenario: Scenario, found: PlanEstimate) -> Settings:
+def _settings(scenario: Scenario, estimate: PlanEstimate) -> Settings:
     """Collect all that was priced: usual sizes too, so that the folder runs those."""
     request, usual = scenario.request, scenario.model.defaults
-    asked = settings_of(scenario, found.plan.gpus)
-    found_sizes = {
+    settings = settings_of(scenario, estimate.plan.gpus)
+    usual_sizes = {
         name: int(getattr(request, name) or getattr(usual, name) or 0)
         for name in ("height", "width", "frames", "steps")
     }
-    sizes = {name: n for name, n in found_sizes.items() if n and (name, n) != ("frames", 1)}
-    return replace(asked, sizes=sizes | dict(asked.sizes), host='"$HOST"', rank='"$NODE_RANK"')
+    sizes = {name: n for name, n in usual_sizes.items() if n and (name, n) != ("frames", 1)}
+    return replace(
+        settings, sizes=sizes | dict(settings.sizes), host='"$HOST"', rank='"$NODE_RANK"'
+    )
 
 
-def _devices(found: PlanEstimate, hosts: int) -> list[int]:
+def _devices(estimate: PlanEstimate, hosts: int) -> list[int]:
     """List the GPUs of one host in the order of its ranks."""
-    if found.placement is not None:
-        return list(found.placement.devices)
-    return list(range(found.plan.gpus // hosts))
+    if estimate.placement is not None:
+        return list(estimate.placement.devices)
+    return list(range(estimate.plan.gpus // hosts))
 
 
 def _scripts(
-    launch: Launch, backend: str, asked: Settings, document: Mapping[str, object]
+    launch: Launch, backend: str, settings: Settings, document: Mapping[str, object]
 ) -> dict[str, bytes]:
     order = ",".join(map(str, document["devices"]))  # type: ignore[call-overload]  # a list
     head = ["#!/bin/sh", "set -eu", *_needs(launch), f"export CUDA_VISIBLE_DEVICES={order}"]
@@ -99,7 +128,7 @@ def _scripts(
     command = f'{launch.command} "$@"'
     files = {"launch.sh": "\n".join([*head, *notes, command, ""]).encode()}
     if backend == "diffusers":
-        files["run.py"] = _diffusers(launch, asked, document).encode()
+        files["run.py"] = _diffusers(launch, settings, document).encode()
     elif launch.request:
         files["request.json"] = json.dumps(dict(launch.request), indent=1).encode()
     return files
@@ -107,42 +136,25 @@ def _scripts(
 
 def _needs(launch: Launch) -> list[str]:
     """Say what a host has to be told where there are several."""
-    told = {"$HOST": "name of the first host", "$NODE_RANK": "number of this host, from 0"}
-    return [f': "${{{name[1:]}:?{what}}}"' for name, what in told.items() if name in launch.command]
+    needed = {"$HOST": "name of the first host", "$NODE_RANK": "number of this host, from 0"}
+    return [
+        f': "${{{name[1:]}:?{meaning}}}"'
+        for name, meaning in needed.items()
+        if name in launch.command
+    ]
 
 
-def _diffusers(launch: Launch, asked: Settings, document: Mapping[str, object]) -> str:
+def _diffusers(launch: Launch, settings: Settings, document: Mapping[str, object]) -> str:
     """Write the script that the launch line starts."""
-    told = [f"{name}={size}" for name, size in launch.request.items()]
-    return "\n".join(
-        [
-            _docstring(f"{document['model']}, {document['plan']}: one rank, started by launch.sh."),
-            "",
-            "import os",
-            "import sys",
-            "",
-            "import torch",
-            "import torch.distributed as dist",
-            "from diffusers import ContextParallelConfig, DiffusionPipeline",
-            "from diffusers.utils import export_to_video",
-            "",
-            "if len(sys.argv) != 2:",
-            '    sys.exit("usage: ./launch.sh TEXT")',
-            'dist.init_process_group("nccl")',
-            'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
-            f"name = {_weights(asked, document)!r}",
-            "pipe = DiffusionPipeline.from_pretrained(name, torch_dtype=torch.bfloat16)",
-            *(() if asked.offload else ('pipe.to("cuda")',)),
-            *launch.calls,
-            f"result = pipe({', '.join(['sys.argv[1]', *told])})",
-            "if dist.get_rank() == 0:",
-            '    if hasattr(result, "frames"):',
-            '        print(export_to_video(result.frames[0], "result.mp4"))',
-            "    else:",
-            '        result.images[0].save("result.png")',
-            "dist.destroy_process_group()",
-            "",
-        ]
+    setup = (*(() if settings.offload else ('pipe.to("cuda")',)), *launch.calls)
+    arguments = ["sys.argv[1]", *(f"{name}={size}" for name, size in launch.request.items())]
+    return _SCRIPT.format(
+        docstring=_docstring(
+            f"{document['model']}, {document['plan']}: one rank, started by launch.sh."
+        ),
+        name=repr(_weights(settings, document)),
+        setup="".join(f"{line}\n" for line in setup),
+        arguments=", ".join(arguments),
     )
 
 
@@ -152,9 +164,9 @@ def _docstring(text: str) -> str:
     return f'"""{escaped}"""'
 
 
-def _weights(asked: Settings, document: Mapping[str, object]) -> str:
+def _weights(settings: Settings, document: Mapping[str, object]) -> str:
     name = str(document["model"])
-    return asked.folder or repository_of(name)
+    return settings.folder or repository_of(name)
 
 
 def _readme(document: Mapping[str, object], title: str, files: Mapping[str, bytes]) -> str:
