@@ -25,6 +25,7 @@ from topology.machine import (
     Node,
     Pair,
     cluster_of,
+    gpu_of,
     graph_pairs,
     usual_nvlinks,
 )
@@ -305,23 +306,17 @@ def _kind(device: _Device, choices: Choices) -> Hardware | None:
 
 
 def _gpu(name: str, device: _Device, choices: Choices) -> Gpu:
-    inner = device.gpu
     kind = _kind(device, choices)
-    capability = inner.number("sm", 0) if inner is not None else 0
-    if not capability:
-        version = kind.device.compute_capability if kind else (8, 0)
-        capability = version[0] * 10 + version[1]
-    gdr = inner.attributes.get("gdr") if inner is not None else None
-    return Gpu(
-        name=name,
+    usual = kind.device.capability if kind else 80
+    capability = device.gpu.number("sm", 0) if device.gpu is not None else 0
+    capability = capability or usual
+    gdr = device.gpu.attributes.get("gdr") if device.gpu is not None else None
+    unknown = Gpu(name=name, architecture=architecture_of(capability), capability=capability)
+    return replace(
+        gpu_of(kind, name) if kind else unknown,
         host=device.host,
         numa=device.numa,
-        hardware=kind.name if kind else None,
-        architecture=kind.device.architecture if kind else architecture_of(capability),
         capability=capability,
-        memory=Bytes(kind.device.memory.value) if kind else None,
-        peer_to_peer=kind.peer_to_peer if kind else True,
-        no_peers=kind.no_peers if kind else "",
         gpudirect=None if gdr is None else gdr != "0",
         bus=device.element.get("busid"),
     )
@@ -442,7 +437,7 @@ def graphs_machine(
             name=f"GPU{number}",
             hardware=kind.name if kind else None,
             architecture=kind.device.architecture if kind else "ampere",
-            capability=_capability(kind),
+            capability=kind.device.capability if kind else 80,
             memory=Bytes(kind.device.memory.value) if kind else None,
         )
         for number in numbers[:MOST_GPUS]
@@ -460,11 +455,6 @@ def graphs_machine(
         nccl_graphs=searches,
         warnings=tuple(warnings),
     )
-
-
-def _capability(kind: Hardware | None) -> int:
-    major, minor = kind.device.compute_capability if kind else (8, 0)
-    return major * 10 + minor
 
 
 def _path_pairs(gpus: Sequence[Gpu], ring: NcclGraph) -> tuple[Pair, ...]:
