@@ -60,7 +60,7 @@ def python(*argv, **more):
     """One command in a process of its own."""
     command = [sys.executable, "-m", "planner", *argv]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60, **more
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600, **more
     )
 
 

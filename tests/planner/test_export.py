@@ -291,9 +291,9 @@ def test_the_name_of_a_folder_is_never_run(tmp_path, backend, name):
         compile(script.read_text(encoding="utf-8"), str(script), "exec")
     if (out / "run.py").exists():
         words = [sys.executable, "-c", HARMLESS, "run.py", "a prompt"]
-        subprocess.run(words, cwd=out, check=True, timeout=60)
+        subprocess.run(words, cwd=out, check=True, timeout=600)
     if (out / "launch.sh").exists():
-        subprocess.run(["sh", "./launch.sh", "text"], cwd=out, env=shell, check=True, timeout=60)
+        subprocess.run(["sh", "./launch.sh", "text"], cwd=out, env=shell, check=True, timeout=600)
 
     assert not list(tmp_path.rglob("MARK"))
     for page in out.glob("*.md"):
