@@ -6,11 +6,10 @@ python examples/compare_log.py [LOG]
 import sys
 from pathlib import Path
 
-from validate.nccl_tests.compare import Setting, compare_all
-from validate.nccl_tests.shown import as_text
+from validate.nccl_tests import LogOptions, as_text, compare_all
 
 log = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "all_reduce.log"
-tables = compare_all(log.read_text(encoding="utf-8"), Setting(name=log.name))
+tables = compare_all(log.read_text(encoding="utf-8"), LogOptions(name=log.name))
 print(as_text(tables))
 
 for table in tables:

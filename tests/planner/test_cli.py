@@ -168,10 +168,10 @@ def test_no_feasible_plan_is_an_answer_and_exit_code_one(style):
 
 
 def test_an_interrupt_is_exit_code_130(monkeypatch):
-    def interrupt(*_):
+    def interrupt(*_args, **_more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.search.search.find", interrupt)
+    monkeypatch.setattr("planner.rendering.report.recommendation", interrupt)
 
     assert run(*COMMANDS["recommend"]) == (130, "", "planner: interrupted\n")
 
