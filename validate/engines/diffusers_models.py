@@ -1,0 +1,532 @@
+"""The transformers of diffusers with random weights, and the inputs of one forward of each.
+
+A transformer is made of the catalogue's configuration. Inputs have the shapes, types and masks
+that the model's pipeline gives [1]_, one request without its guidance, and as many tokens as the
+planner counts. PyTorch and diffusers are imported when they are needed, not before.
+
+References
+----------
+.. [1] diffusers 0.42.1, ``pipelines/*/pipeline_*.py``, the arguments of ``self.transformer``
+"""
+
+import inspect
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, cast
+
+from costmodels.program.ops import ceil_div
+from planner.models import known_as, read_model
+from planner.models.tokens import latent_frames, lengths
+from topology.base import InputError, unknown
+
+Tensor = Any  # torch.Tensor
+Config = Mapping[str, Any]
+
+_LEFT_OUT: Final[dict[str, dict[str, Any]]] = {
+    "cogvideox-5b": {"use_rotary_positional_embeddings": True},
+    "hidream-i1": {"axes_dims_rope": (64, 32, 32), "max_resolution": (128, 128)},
+    "cosmos-predict2-2b": {"extra_pos_embed_type": None},  # TOML has no None
+    "cosmos-predict2-2b-image": {"extra_pos_embed_type": None},
+    "cosmos-predict2.5-2b": {"extra_pos_embed_type": None},
+    "sd3.5-large": {"pos_embed_max_size": 192},
+    "sd3.5-medium": {"pos_embed_max_size": 384},
+}
+"""What a transformer's config.json says and the catalogue, which counts nothing by it, does not."""
+
+_MODALITY_MARGIN: Final = 15000  # Cosmos 3: positions between the text and the video
+_TIMESTEP: Final = 500.0
+
+
+class Inputs(NamedTuple):
+    """Arguments of one forward, and how many tokens of each stream are in them."""
+
+    arguments: dict[str, Any]
+    tokens: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """The size of a request after the autoencoder: `lines` and `columns` of latents, not tokens."""
+
+    height: int
+    width: int
+    frames: int
+    lines: int
+    columns: int
+    text: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maker:
+    """Make the tensors of a request on a device, in the type of the weights unless told."""
+
+    config: Config
+    size: Size
+    device: Any
+    tokens: Mapping[str, int]
+
+    def noise(self, *shape: int) -> Tensor:
+        import torch  # noqa: PLC0415  # an optional package
+
+        return torch.randn(shape, device=self.device, dtype=torch.float32).to(torch.bfloat16)
+
+    def full(self, value: float, *shape: int, kind: str = "bfloat16") -> Tensor:
+        import torch  # noqa: PLC0415  # an optional package
+
+        return torch.full(shape, value, device=self.device, dtype=getattr(torch, kind))
+
+    def count(self, start: int, stop: int, *, kind: str = "int64") -> Tensor:
+        import torch  # noqa: PLC0415  # an optional package
+
+        return torch.arange(start, stop, device=self.device, dtype=getattr(torch, kind))
+
+    def mask(self, count: int, valid: int, *, kind: str = "int64") -> Tensor:
+        """Mark the first `valid` of `count` tokens of a prompt as real, the others as padding."""
+        return (self.count(0, count) < valid)[None].to(self.full(0, 1, kind=kind).dtype)
+
+    def grid(self, *sides: int, kind: str = "bfloat16") -> Tensor:
+        """Number the places of a grid: a row of coordinates a place."""
+        import torch  # noqa: PLC0415  # an optional package
+
+        axes = [self.count(0, side, kind="float32") for side in sides]
+        places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+        return places.reshape(-1, len(sides)).to(getattr(torch, kind))
+
+    def latents(self, channels: int) -> Tensor:
+        """Draw the latents of a video: batch, channels, frames, lines, columns."""
+        return self.noise(1, channels, self.size.frames, self.size.lines, self.size.columns)
+
+    def picture(self, channels: int) -> Tensor:
+        """Draw the latents of a picture: batch, channels, lines, columns."""
+        return self.noise(1, channels, self.size.lines, self.size.columns)
+
+
+def families() -> tuple[str, ...]:
+    """List the classes of transformers that can be run here."""
+    return tuple(sorted(_FAMILIES))
+
+
+def configured(model: str) -> tuple[str, dict[str, Any]]:
+    """Read the class of a catalogue model's transformer, and its configuration.
+
+    >>> configured("flux")[0]
+    'FluxTransformer2DModel'
+    """
+    name = known_as(model)
+    if not name:
+        raise InputError(f"model: got {model!r}, wanted one of the catalogue")
+    data = resources.files("planner.models") / "data" / f"{name}.toml"
+    entry = tomllib.loads(data.read_text(encoding="utf-8"))
+    config = {**entry.get("config", {}), **_LEFT_OUT.get(name, {})}
+    family = str(config.pop("_class_name", ""))
+    if family not in _FAMILIES:
+        raise unknown("class of transformer", family, families())
+    return family, config
+
+
+def shallow(config: Config, layers: int) -> dict[str, Any]:
+    """Cut a configuration to a few layers of every kind, at full width."""
+    depths = ("num_layers", "num_single_layers", "num_hidden_layers", "n_layers")
+    cut = {key: min(int(config[key]), layers) for key in depths if key in config}
+    return {**config, **cut}
+
+
+def transformer(family: str, config: Config, device: object) -> Any:  # noqa: ANN401  # a module
+    """Make a transformer with random weights in bf16, as ``from_pretrained`` would type them.
+
+    Modules that the class keeps in float32 are; numbers that it does not save keep their type.
+    """
+    import diffusers  # noqa: PLC0415  # an optional package
+    import torch  # noqa: PLC0415  # an optional package
+
+    cls = getattr(diffusers, family)
+    module = sys.modules[cls.__module__]
+    if family == "CosmosTransformer3DModel" and not hasattr(module, "transforms"):  # no torchvision
+        module.transforms = SimpleNamespace(  # type: ignore[attr-defined]
+            InterpolationMode=SimpleNamespace(NEAREST="nearest"),
+            functional=SimpleNamespace(resize=_resize),
+        )
+    known = inspect.signature(cls.__init__).parameters
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(device):
+            model = cls(**{key: value for key, value in config.items() if key in known})
+    finally:
+        torch.set_default_dtype(usual)
+    wide = cls._keep_in_fp32_modules or ()
+    for name, parameter in model.named_parameters():
+        kept = any(part in name.split(".") for part in wide)
+        parameter.data = parameter.data.to(torch.float32 if kept else torch.bfloat16)
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+def _resize(mask: Tensor, size: list[int], *, interpolation: str) -> Tensor:
+    """Do what Cosmos asks of torchvision: resize its padding mask."""
+    import torch  # noqa: PLC0415  # an optional package
+
+    return torch.nn.functional.interpolate(mask, size=size, mode=interpolation)
+
+
+def inputs(  # noqa: PLR0913  # a request's size
+    model: str, config: Config, device: object, *, height: int, width: int, frames: int = 1
+) -> Inputs:
+    """Make the arguments of one forward of a catalogue model's transformer.
+
+    Parameters
+    ----------
+    model : a catalogue name. config : of its transformer, perhaps narrowed. device : of PyTorch.
+    height, width, frames : pixels and frames of the request.
+
+    Raises
+    ------
+    InputError
+        If the size is none of the model's, or the tokens are not those that the planner counts.
+    """
+    described = read_model(model)
+    latent = described.latent
+    assert latent is not None
+    wanted = {
+        stream: int(count) for stream, count in lengths(described, height, width, frames).items()
+    }
+    steps = (latent.spatial * latent.patch_height, latent.spatial * latent.patch_width)
+    if latent.rounds == "down":
+        lines = height // steps[0] * latent.patch_height
+        columns = width // steps[1] * latent.patch_width
+    else:
+        lines, columns = ceil_div(height, latent.spatial), ceil_div(width, latent.spatial)
+    size = Size(
+        height=height,
+        width=width,
+        frames=int(latent_frames(latent, frames)),
+        lines=int(lines),
+        columns=int(columns),
+        text=wanted["text"],
+    )
+    family = configured(model)[0]
+    made = _FAMILIES[family](Maker(config=config, size=size, device=device, tokens=wanted))
+    if made.tokens != wanted:
+        raise InputError(f"{model}: got {made.tokens} tokens, wanted {wanted}")
+    return made
+
+
+def _tokens(main: str, count: int, text: Tensor) -> dict[str, int]:
+    """Count the streams' tokens; those of the text are the rows of its features."""
+    return {"text": int(text.shape[1]), main: count}
+
+
+def _flux(made: Maker) -> Inputs:
+    rows, columns = made.size.lines // 2, made.size.columns // 2
+    text = made.noise(1, made.size.text, made.config["joint_attention_dim"])
+    picture = made.noise(1, rows * columns, made.config["in_channels"])
+    arguments = {
+        "hidden_states": picture,
+        "timestep": made.full(_TIMESTEP / 1000, 1),
+        "guidance": made.full(3.5, 1, kind="float32") if made.config["guidance_embeds"] else None,
+        "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
+        "encoder_hidden_states": text,
+        "txt_ids": made.full(0, made.size.text, 3),
+        "img_ids": made.grid(1, rows, columns),
+    }
+    return Inputs(arguments, _tokens("image", picture.shape[1], text))
+
+
+def _flux2(made: Maker) -> Inputs:
+    rows, columns = made.size.lines // 2, made.size.columns // 2
+    text = made.noise(1, made.size.text, made.config["joint_attention_dim"])
+    picture = made.noise(1, rows * columns, made.config["in_channels"])
+    guided = made.config.get("guidance_embeds", True)
+    arguments = {
+        "hidden_states": picture,
+        "timestep": made.full(_TIMESTEP / 1000, 1),
+        "guidance": made.full(4.0, 1, kind="float32") if guided else None,
+        "encoder_hidden_states": text,
+        "txt_ids": made.grid(1, 1, 1, made.size.text, kind="int64")[None],
+        "img_ids": made.grid(1, rows, columns, 1, kind="int64")[None],
+    }
+    return Inputs(arguments, _tokens("image", picture.shape[1], text))
+
+
+def _wan(made: Maker) -> Inputs:
+    size = made.size
+    count = size.frames * (size.lines // 2) * (size.columns // 2)
+    text = made.noise(1, size.text, made.config["text_dim"])
+    by_token = made.config["in_channels"] == 48  # Wan 2.2 5B: `expand_timesteps`
+    shape = (1, count) if by_token else (1,)
+    arguments = {
+        "hidden_states": made.latents(made.config["in_channels"]),
+        "timestep": made.full(_TIMESTEP, *shape, kind="float32" if by_token else "int64"),
+        "encoder_hidden_states": text,
+    }
+    return Inputs(arguments, _tokens("video", count, text))
+
+
+def _qwen_image(made: Maker) -> Inputs:
+    rows, columns = made.size.lines // 2, made.size.columns // 2
+    text = made.noise(1, made.size.text, made.config["joint_attention_dim"])
+    picture = made.noise(1, rows * columns, made.config["in_channels"])
+    arguments = {
+        "hidden_states": picture,
+        "timestep": made.full(_TIMESTEP / 1000, 1),
+        "encoder_hidden_states_mask": None,  # a lone prompt has no padding
+        "encoder_hidden_states": text,
+        "img_shapes": [[(1, rows, columns)]],
+    }
+    return Inputs(arguments, _tokens("image", picture.shape[1], text))
+
+
+def _sd3(made: Maker) -> Inputs:
+    text = made.noise(1, made.size.text, made.config["joint_attention_dim"])
+    arguments = {
+        "hidden_states": made.picture(made.config["in_channels"]),
+        "timestep": made.full(_TIMESTEP, 1, kind="float32"),
+        "encoder_hidden_states": text,
+        "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
+    }
+    count = (made.size.lines // 2) * (made.size.columns // 2)
+    return Inputs(arguments, _tokens("image", count, text))
+
+
+def _cogvideox(made: Maker) -> Inputs:
+    size, config = made.size, made.config
+    count = size.frames * (size.lines // 2) * (size.columns // 2)
+    text = made.noise(1, size.text, config["text_embed_dim"])
+    turn = made.full(0.5, count, config["attention_head_dim"], kind="float32")
+    rotates = config.get("use_rotary_positional_embeddings", False)
+    arguments = {
+        "hidden_states": made.latents(config["in_channels"]).transpose(1, 2).contiguous(),
+        "encoder_hidden_states": text,
+        "timestep": made.full(_TIMESTEP, 1, kind="int64"),
+        "image_rotary_emb": (turn, turn.clone()) if rotates else None,
+    }
+    return Inputs(arguments, _tokens("video", count, text))
+
+
+def _ltx(made: Maker) -> Inputs:
+    size = made.size
+    count = size.frames * size.lines * size.columns
+    text = made.noise(1, size.text, made.config["caption_channels"])
+    arguments = {
+        "hidden_states": made.noise(1, count, made.config["in_channels"]),
+        "encoder_hidden_states": text,
+        "timestep": made.full(_TIMESTEP, 1, kind="float32"),
+        "encoder_attention_mask": made.mask(size.text, size.text // 2),
+        "num_frames": size.frames,
+        "height": size.lines,
+        "width": size.columns,
+        "rope_interpolation_scale": (8 / 25, 32, 32),
+    }
+    return Inputs(arguments, _tokens("video", count, text))
+
+
+def _ltx2(made: Maker) -> Inputs:
+    size, sound = made.size, made.tokens["audio"]
+    count = size.frames * size.lines * size.columns
+    text = made.noise(1, size.text, made.config["caption_channels"])
+    mask = made.mask(size.text, size.text)  # learned registers stand for the padding
+    audio = made.noise(1, sound, made.config["audio_in_channels"])
+    step = made.full(_TIMESTEP, 1, kind="float32")
+    arguments = {
+        "hidden_states": made.noise(1, count, made.config["in_channels"]),
+        "audio_hidden_states": audio,
+        "encoder_hidden_states": text,
+        "audio_encoder_hidden_states": made.noise(1, size.text, made.config["caption_channels"]),
+        "timestep": step,
+        "sigma": step,
+        "encoder_attention_mask": mask,
+        "audio_encoder_attention_mask": mask,
+        "num_frames": size.frames,
+        "height": size.lines,
+        "width": size.columns,
+        "fps": 24.0,
+        "audio_num_frames": sound,
+    }
+    return Inputs(arguments, {**_tokens("video", count, text), "audio": int(audio.shape[1])})
+
+
+def _mochi(made: Maker) -> Inputs:
+    size = made.size
+    text = made.noise(1, size.text, made.config["text_embed_dim"])
+    arguments = {
+        "hidden_states": made.latents(made.config["in_channels"]),
+        "encoder_hidden_states": text,
+        "timestep": made.full(_TIMESTEP, 1, kind="float32"),
+        "encoder_attention_mask": made.mask(size.text, size.text, kind="bool"),  # cuts the rest
+    }
+    count = size.frames * (size.lines // 2) * (size.columns // 2)
+    return Inputs(arguments, _tokens("video", count, text))
+
+
+def _z_image(made: Maker) -> Inputs:
+    text = made.noise(made.size.text, made.config["cap_feat_dim"])
+    arguments = {
+        "x": list(made.picture(made.config["in_channels"]).unsqueeze(2).unbind(0)),
+        "t": made.full(_TIMESTEP / 1000, 1, kind="float32"),
+        "cap_feats": [text],
+    }
+    count = (made.size.lines // 2) * (made.size.columns // 2)
+    return Inputs(arguments, _tokens("image", ceil_div(count, 32) * 32, text[None]))
+
+
+def _hunyuan(made: Maker) -> Inputs:
+    size = made.size
+    text = made.noise(1, size.text, made.config["text_embed_dim"])
+    guided = made.config["guidance_embeds"]
+    arguments = {
+        "hidden_states": made.latents(made.config["in_channels"]),
+        "timestep": made.full(_TIMESTEP, 1),
+        "encoder_hidden_states": text,
+        "encoder_attention_mask": made.mask(size.text, size.text // 2),
+        "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
+        "guidance": made.full(6000.0, 1) if guided else None,
+    }
+    count = size.frames * (size.lines // 2) * (size.columns // 2)
+    return Inputs(arguments, _tokens("video", count, text))
+
+
+def _hunyuan15(made: Maker) -> Inputs:
+    size, config = made.size, made.config
+    glyphs = made.noise(1, 256, config["text_embed_2_dim"])
+    image = made.full(0, 1, 729, config["image_embed_dim"])  # text to video: no picture
+    words = size.text - 256 - 729
+    arguments = {
+        "hidden_states": made.latents(config["in_channels"]),
+        "image_embeds": image,
+        "timestep": made.full(_TIMESTEP, 1),
+        "encoder_hidden_states": made.noise(1, words, config["text_embed_dim"]),
+        "encoder_attention_mask": made.mask(words, words // 2),
+        "encoder_hidden_states_2": glyphs,
+        "encoder_attention_mask_2": made.mask(256, 0),  # nothing to write in the picture
+    }
+    count = size.frames * size.lines * size.columns
+    return Inputs(arguments, {"text": words + glyphs.shape[1] + image.shape[1], "video": count})
+
+
+def _cosmos3(made: Maker) -> Inputs:
+    """Pack text and video into one sequence, without sound and actions."""
+    import torch  # noqa: PLC0415  # an optional package
+
+    size, text = made.size, made.size.text
+    rows, columns = ceil_div(size.lines, 2), ceil_div(size.columns, 2)
+    count = int(size.frames * rows * columns)
+    words = made.count(0, text, kind="float32")[None].expand(3, -1)
+    places = made.grid(size.frames, rows, columns, kind="float32").T.contiguous()
+    places[0] += text + _MODALITY_MARGIN
+    there = made.count(text, text + count)
+    arguments = {
+        "input_ids": made.count(0, text) % made.config["vocab_size"],
+        "text_indexes": made.count(0, text),
+        "position_ids": torch.cat([words, places], dim=1),
+        "und_len": text,
+        "sequence_length": text + count,
+        "vision_tokens": [made.latents(made.config["latent_channel"])],
+        "vision_token_shapes": [(size.frames, int(rows), int(columns))],
+        "vision_sequence_indexes": there,
+        "vision_mse_loss_indexes": there.clone(),
+        "vision_timesteps": made.full(_TIMESTEP, count, kind="float32"),
+        "vision_noisy_frame_indexes": [made.count(0, size.frames)],
+    }
+    return Inputs(arguments, {"text": text, "video": count})
+
+
+def _cosmos(made: Maker) -> Inputs:
+    """Predict2 from a video's first frames (17 channels) or a prompt alone, and Predict2.5."""
+    size, config = made.size, made.config
+    conditioned = config["in_channels"] == 17
+    projected = config.get("use_crossattn_projection", False)
+    width = config["crossattn_proj_in_channels"] if projected else config["text_embed_dim"]
+    text = made.noise(1, size.text, width)
+    by_frame = conditioned and not projected
+    shape = (1, 1, size.frames, 1, 1) if by_frame else (1,)
+    condition = made.full(0, 1, 1, size.frames, size.lines, size.columns)
+    arguments = {
+        "hidden_states": made.latents(16),
+        "timestep": made.full(0.5, *shape),
+        "encoder_hidden_states": text,
+        "fps": 16 if by_frame else None,
+        "condition_mask": condition if conditioned else None,
+        "padding_mask": made.full(0, 1, 1, size.height, size.width),
+    }
+    count = size.frames * (size.lines // 2) * (size.columns // 2)
+    return Inputs(arguments, _tokens("video", count, text))
+
+
+def _pixart(made: Maker) -> Inputs:
+    text = made.noise(1, made.size.text, made.config["caption_channels"])
+    arguments = {
+        "hidden_states": made.picture(made.config["in_channels"]),
+        "encoder_hidden_states": text,
+        "encoder_attention_mask": made.mask(made.size.text, made.size.text // 2),
+        "timestep": made.full(_TIMESTEP, 1, kind="int64"),
+        "added_cond_kwargs": {"resolution": None, "aspect_ratio": None},
+    }
+    count = (made.size.lines // 2) * (made.size.columns // 2)
+    return Inputs(arguments, _tokens("image", count, text))
+
+
+def _lumina2(made: Maker) -> Inputs:
+    text = made.noise(1, made.size.text, made.config["cap_feat_dim"])
+    arguments = {
+        "hidden_states": made.picture(made.config["in_channels"]),
+        "timestep": made.full(_TIMESTEP / 1000, 1, kind="float32"),
+        "encoder_hidden_states": text,
+        "encoder_attention_mask": made.mask(made.size.text, made.size.text),  # cuts the rest
+    }
+    count = (made.size.lines // 2) * (made.size.columns // 2)
+    return Inputs(arguments, _tokens("image", count, text))
+
+
+def _hidream(made: Maker) -> Inputs:
+    config = made.config
+    words = made.size.text // 3  # T5's, Llama's last, and Llama's of the layer
+    features = config["caption_channels"]
+    layers = max(config["llama_layers"]) + 1
+    arguments = {
+        "hidden_states": made.picture(config["in_channels"]),
+        "timesteps": made.full(_TIMESTEP, 1, kind="float32"),
+        "encoder_hidden_states_t5": made.noise(1, words, features[0]),
+        "encoder_hidden_states_llama3": made.noise(layers, 1, words, features[1]),
+        "pooled_embeds": made.noise(1, config["text_emb_dim"]),
+    }
+    count = (made.size.lines // 2) * (made.size.columns // 2)
+    return Inputs(arguments, {"text": words * 3, "image": count})
+
+
+def _sana(made: Maker) -> Inputs:
+    text = made.noise(1, made.size.text, made.config["caption_channels"])
+    arguments = {
+        "hidden_states": made.picture(made.config["in_channels"]),
+        "encoder_hidden_states": text,
+        "encoder_attention_mask": made.mask(made.size.text, made.size.text // 2),
+        "timestep": made.full(_TIMESTEP, 1, kind="float32"),
+    }
+    return Inputs(arguments, _tokens("image", made.size.lines * made.size.columns, text))
+
+
+_FAMILIES: Final = cast(
+    "dict[str, Callable[[Maker], Inputs]]",
+    {
+        "CogVideoXTransformer3DModel": _cogvideox,
+        "Cosmos3OmniTransformer": _cosmos3,
+        "CosmosTransformer3DModel": _cosmos,
+        "Flux2Transformer2DModel": _flux2,
+        "FluxTransformer2DModel": _flux,
+        "HiDreamImageTransformer2DModel": _hidream,
+        "HunyuanVideo15Transformer3DModel": _hunyuan15,
+        "HunyuanVideoTransformer3DModel": _hunyuan,
+        "LTX2VideoTransformer3DModel": _ltx2,
+        "LTXVideoTransformer3DModel": _ltx,
+        "Lumina2Transformer2DModel": _lumina2,
+        "MochiTransformer3DModel": _mochi,
+        "PixArtTransformer2DModel": _pixart,
+        "QwenImageTransformer2DModel": _qwen_image,
+        "SD3Transformer2DModel": _sd3,
+        "SanaTransformer2DModel": _sana,
+        "WanTransformer3DModel": _wan,
+        "ZImageTransformer2DModel": _z_image,
+    },
+)
