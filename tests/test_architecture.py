@@ -34,7 +34,7 @@ EDGES = {
 SILENT = {"print", "open", "input", "exit", "sys.exit", "os.getenv", "os.environ", "os.system"}
 TOUCHES = (".read_text", ".read_bytes", ".write_text", ".write_bytes", ".open", ".unlink")
 GPU_LIBRARIES = {"torch", "tensorrt", "nccl", "cuda", "pynvml", "cupy", "triton"}
-GPU_PACKAGES = {"validate.bench", "validate.torch"}  # run on GPUs, loaded for nothing else
+GPU_PACKAGES = {"validate.bench", "validate.engines", "validate.torch"}  # run on GPUs alone
 COUNTED = {"costmodels/data/runtimes.toml": "functions"}  # kernels of our own count
 LITERALS = {  # file: numbers that are no facts about hardware
     "topology/catalogue/fabric.py": {31.5e9},  # PCIe 4.0 x16 by definition: 16 GT/s, 128b/130b

@@ -14,14 +14,14 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
-from costmodels.program.ops import ceil_div
+from costmodels.program import ceil_div
 from planner.models import known_as, read_model
 from planner.models.tokens import latent_frames, lengths
 from topology.base import InputError, unknown
+from validate.engines import files
 
 Tensor = Any  # torch.Tensor
 Config = Mapping[str, Any]
@@ -89,7 +89,7 @@ class Maker:
         return (self.count(0, count) < valid)[None].to(self.full(0, 1, kind=kind).dtype)
 
     def grid(self, *sides: int, kind: str = "bfloat16") -> Tensor:
-        """Number the places of a grid: a row of coordinates a place."""
+        """Give the coordinates of the places of a grid, a row each."""
         import torch  # noqa: PLC0415  # an optional package
 
         axes = [self.count(0, side, kind="float32") for side in sides]
@@ -119,8 +119,7 @@ def configured(model: str) -> tuple[str, dict[str, Any]]:
     name = known_as(model)
     if not name:
         raise InputError(f"model: got {model!r}, wanted one of the catalogue")
-    data = resources.files("planner.models") / "data" / f"{name}.toml"
-    entry = tomllib.loads(data.read_text(encoding="utf-8"))
+    entry = tomllib.loads(files.catalogue_text(name))
     config = {**entry.get("config", {}), **_LEFT_OUT.get(name, {})}
     family = str(config.pop("_class_name", ""))
     if family not in _FAMILIES:
@@ -172,7 +171,7 @@ def _resize(mask: Tensor, size: list[int], *, interpolation: str) -> Tensor:
     return torch.nn.functional.interpolate(mask, size=size, mode=interpolation)
 
 
-def inputs(  # noqa: PLR0913  # a request's size
+def inputs(
     model: str, config: Config, device: object, *, height: int, width: int, frames: int = 1
 ) -> Inputs:
     """Make the arguments of one forward of a catalogue model's transformer.
@@ -198,13 +197,14 @@ def inputs(  # noqa: PLR0913  # a request's size
         lines = height // steps[0] * latent.patch_height
         columns = width // steps[1] * latent.patch_width
     else:
-        lines, columns = ceil_div(height, latent.spatial), ceil_div(width, latent.spatial)
+        lines = int(ceil_div(height, latent.spatial))
+        columns = int(ceil_div(width, latent.spatial))
     size = Size(
         height=height,
         width=width,
         frames=int(latent_frames(latent, frames)),
-        lines=int(lines),
-        columns=int(columns),
+        lines=lines,
+        columns=columns,
         text=wanted["text"],
     )
     family = configured(model)[0]
@@ -369,7 +369,7 @@ def _z_image(made: Maker) -> Inputs:
         "cap_feats": [text],
     }
     count = (made.size.lines // 2) * (made.size.columns // 2)
-    return Inputs(arguments, _tokens("image", ceil_div(count, 32) * 32, text[None]))
+    return Inputs(arguments, _tokens("image", int(ceil_div(count, 32)) * 32, text[None]))
 
 
 def _hunyuan(made: Maker) -> Inputs:
@@ -382,7 +382,7 @@ def _hunyuan(made: Maker) -> Inputs:
         "encoder_hidden_states": text,
         "encoder_attention_mask": made.mask(size.text, size.text // 2),
         "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
-        "guidance": made.full(6000.0, 1) if guided else None,
+        "guidance": made.full(6.0 * 1000, 1) if guided else None,
     }
     count = size.frames * (size.lines // 2) * (size.columns // 2)
     return Inputs(arguments, _tokens("video", count, text))
@@ -411,8 +411,8 @@ def _cosmos3(made: Maker) -> Inputs:
     import torch  # noqa: PLC0415  # an optional package
 
     size, text = made.size, made.size.text
-    rows, columns = ceil_div(size.lines, 2), ceil_div(size.columns, 2)
-    count = int(size.frames * rows * columns)
+    rows, columns = int(ceil_div(size.lines, 2)), int(ceil_div(size.columns, 2))
+    count = size.frames * rows * columns
     words = made.count(0, text, kind="float32")[None].expand(3, -1)
     places = made.grid(size.frames, rows, columns, kind="float32").T.contiguous()
     places[0] += text + _MODALITY_MARGIN
@@ -424,7 +424,7 @@ def _cosmos3(made: Maker) -> Inputs:
         "und_len": text,
         "sequence_length": text + count,
         "vision_tokens": [made.latents(made.config["latent_channel"])],
-        "vision_token_shapes": [(size.frames, int(rows), int(columns))],
+        "vision_token_shapes": [(size.frames, rows, columns)],
         "vision_sequence_indexes": there,
         "vision_mse_loss_indexes": there.clone(),
         "vision_timesteps": made.full(_TIMESTEP, count, kind="float32"),

@@ -1,4 +1,4 @@
-"""Time the transformers of diffusers, case by case: ``python -m validate.engines.diffusers_worker``.
+"""Time diffusers, case by case: ``python -m validate.engines.diffusers_worker CASES ROWS``.
 
 A file of cases goes in, a line of JSON a case comes out, written as soon as the case is over. The
 process that is started watches; others, one a GPU, make the weights and run. One that says nothing
@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from topology.base import InputError
 from validate.engines import diffusers_models as models
+from validate.engines import files
 
 _BUDGET: Final = 1.5  # seconds of repeats
 _CLASSES: Final = (
@@ -73,13 +74,13 @@ class Case:
 def read_cases(path: Path) -> list[Case]:
     """Read cases from a JSON list of objects."""
     try:
-        return [Case(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+        return [Case(**entry) for entry in json.loads(files.read(path))]
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}, wanted a list of cases") from None
 
 
 def measure(case: Case, device: Any, machine: str) -> dict[str, object]:  # noqa: ANN401
-    """Make the weights, run a case and describe what it took; a failure is a row with its reason."""
+    """Make the weights, run a case and say what it took; a failure is a row with its reason."""
     row: dict[str, object] = {"case": case.to_dict(), "status": "failed", "note": ""}
     begun = time.perf_counter()
     try:
@@ -92,18 +93,18 @@ def measure(case: Case, device: Any, machine: str) -> dict[str, object]:  # noqa
 def _timed(case: Case, device: Any) -> dict[str, object]:  # noqa: ANN401
     import torch  # noqa: PLC0415  # an optional package
 
-    from validate.torch.clock import clock_of, repeat, repeats_for  # noqa: PLC0415
+    from validate.torch.timing import clock_of, repeat, repeats_for  # noqa: PLC0415
 
     _clean(device)
     family, config = models.configured(case.model)
     if case.layers:
         config = models.shallow(config, case.layers)
     torch.manual_seed(0)
-    model = models.transformer(family, config, device)
-    weights = sum(value.numel() * value.element_size() for value in model.parameters())
     made = models.inputs(
         case.model, config, device, height=case.height, width=case.width, frames=case.frames
     )
+    model = models.transformer(family, config, device)
+    weights = sum(value.numel() * value.element_size() for value in model.parameters())
     if case.attention:
         model.set_attention_backend(case.attention)
     _spread(model, case)
@@ -160,7 +161,7 @@ def _compile(model: Any) -> str:  # noqa: ANN401  # a module of diffusers
     if getattr(model, "_repeated_blocks", None):
         model.compile_repeated_blocks()
         return "repeated blocks"
-    classes = [name for name in model._no_split_modules if name.endswith("Block")]
+    classes = [name for name in type(model).__dict__["_no_split_modules"] if name.endswith("Block")]
     for module in model.modules():
         if type(module).__name__ in classes:
             module.compile()
@@ -213,7 +214,7 @@ def _by_class(run: Callable[[], None], wait: Callable[[], None]) -> dict[str, ob
     named: Counter[str] = Counter()
     launched = 0
     for event in profiler.key_averages():
-        took = event.self_device_time_total / 1e6
+        took = event.self_device_time_total / 10**6  # from microseconds
         if not took:
             continue
         kind = next((kind for kind, name in _CLASSES if name.search(event.key)), "pointwise")
@@ -226,7 +227,7 @@ def _by_class(run: Callable[[], None], wait: Callable[[], None]) -> dict[str, ob
         "classes_by": "names of kernels",
         "launches": launched,
         "kernels": attention.removeprefix("attention: "),
-        "longest": {key: value for key, value in named.most_common(8)},
+        "longest": dict(named.most_common(8)),
     }
 
 
@@ -256,7 +257,7 @@ def _clean(device: Any) -> None:  # noqa: ANN401
     """Forget the case before: its weights, its code, its peak."""
     import torch  # noqa: PLC0415  # an optional package
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -294,56 +295,44 @@ def run_rank(cases: list[Case], rows: Path) -> None:
     import torch  # noqa: PLC0415  # an optional package
     import torch.distributed as dist  # noqa: PLC0415
 
-    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    told = files.environment()
+    rank, ranks = int(told.get("RANK", "0")), int(told.get("WORLD_SIZE", "1"))
     on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) if on_gpu else None)
-    device = device if on_gpu else torch.device("cpu")
+    place = int(told.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", place) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     if ranks > 1:
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo", device_id=device if on_gpu else None
-        )
+        dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     machine = f"{ranks} x {_machine(device)}"
     for case in cases:
         row = measure(case, device, machine)
         if rank == 0:
-            append(rows, row)
+            files.append(rows, json.dumps(row, separators=(",", ":")))
     if ranks > 1:
         dist.destroy_process_group()
 
 
-def append(rows: Path, row: Mapping[str, object]) -> None:
-    """Add a row to a file at once, so that what follows cannot lose it."""
-    with rows.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, separators=(",", ":")) + "\n")
-
-
 def supervise(cases: list[Case], rows: Path, *, ranks: int, limit: float) -> None:
     """Run cases in processes of their own, and begin anew after one that hangs or dies."""
-    rows.touch()
     left = cases
     while left:
-        before = _lines(rows)
+        before = files.lines(rows)
         with _started(left, rows, ranks) as processes:
             reason = _watched(processes, rows, limit)
-        done = _lines(rows) - before
+        done = files.lines(rows) - before
         if done < len(left):
             row = {"case": left[done].to_dict(), "status": "failed", "note": reason}
-            append(rows, row)
+            files.append(rows, json.dumps(row, separators=(",", ":")))
             done += 1
         left = left[done:]
-
-
-def _lines(rows: Path) -> int:
-    return rows.read_bytes().count(b"\n")
 
 
 @contextmanager
 def _started(cases: list[Case], rows: Path, ranks: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     text = json.dumps([asdict(case) for case in cases])
     path = rows.with_suffix(".left.json")
-    path.write_text(text, encoding="utf-8")
+    files.write(path, text)
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
         port = str(door.getsockname()[1])
@@ -352,7 +341,7 @@ def _started(cases: list[Case], rows: Path, ranks: int) -> Iterator[list[subproc
     processes = [
         subprocess.Popen(  # noqa: S603  # this very module
             command,
-            env={**os.environ, **usual, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=files.environment(**usual, RANK=str(rank), LOCAL_RANK=str(rank)),
             start_new_session=True,
         )
         for rank in range(ranks)
@@ -364,16 +353,16 @@ def _started(cases: list[Case], rows: Path, ranks: int) -> Iterator[list[subproc
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        path.unlink()
+        files.remove(path)
 
 
 def _watched(processes: list[subprocess.Popen[bytes]], rows: Path, limit: float) -> str:
     """Wait for the end or for too long a silence, and say which it was."""
-    seen, since = _lines(rows), time.monotonic()
+    seen, since = files.lines(rows), time.monotonic()
     while any(process.poll() is None for process in processes):
         time.sleep(0.2)
-        if _lines(rows) > seen:
-            seen, since = _lines(rows), time.monotonic()
+        if files.lines(rows) > seen:
+            seen, since = files.lines(rows), time.monotonic()
         if time.monotonic() - since > limit:
             return f"no answer within {limit:g} s"
         dead = [process.returncode for process in processes if process.poll() not in (None, 0)]
@@ -391,7 +380,7 @@ def main() -> None:
     parser.add_argument("--inside", action="store_true", help="be a rank, as under torchrun")
     asked = parser.parse_args()
     cases = read_cases(asked.cases)
-    if asked.inside or "RANK" in os.environ:
+    if asked.inside or "RANK" in files.environment():
         run_rank(cases, asked.rows)
         return
     for ranks in sorted({case.ranks for case in cases}):

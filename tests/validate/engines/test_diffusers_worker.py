@@ -1,0 +1,91 @@
+"""Cases of diffusers are read strictly, and one that hangs or dies costs nothing but itself."""
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from topology.base import InputError
+from validate.engines import diffusers_worker as worker
+from validate.engines import files
+from validate.engines.diffusers_worker import Case, read_cases, supervise
+
+
+def test_a_case_is_described_as_the_rows_of_plans_are() -> None:
+    case = Case(model="wan2.1-1.3b", height=480, width=832, frames=81, plan="ring2")
+    assert case.ranks == 2
+    assert case.to_dict() == {
+        "model": "wan2.1-1.3b",
+        "height": 480,
+        "width": 832,
+        "frames": 81,
+        "plan": "ring2",
+        "mode": "eager",
+        "batch": 1,
+        "precision": "bf16",
+        "stage": "denoise",
+        "engine": "diffusers",
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ('[{"model": "flux", "height": 64, "width": 64, "plan": "pp2"}]', "plan: got 'pp2'"),
+        ('[{"model": "flux", "height": 64, "width": 64, "mode": "fast"}]', "mode: got 'fast'"),
+        ('[{"model": "flux"}]', "missing"),
+        ("[", "wanted a list of cases"),
+    ],
+)
+def test_bad_cases_are_refused_in_a_line(tmp_path, said: str, complaint: str) -> None:
+    path = tmp_path / "cases.json"
+    path.write_text(said, encoding="utf-8")
+    with pytest.raises(InputError, match=complaint) as caught:
+        read_cases(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_after_a_case_that_hangs_and_one_that_dies_the_others_run(tmp_path, monkeypatch) -> None:
+    rows = tmp_path / "rows.jsonl"
+    plays = iter(("answer; hang", "die", "answer"))
+    script = (
+        "import sys, time\n"
+        "path, play, name = sys.argv[1:]\n"
+        "if 'answer' in play: open(path, 'a').write('{\"case\": \"%s\"}\\n' % name)\n"
+        "if 'hang' in play: time.sleep(60)\n"
+        "if play == 'die': sys.exit(3)\n"
+    )
+
+    @contextmanager
+    def started(cases, path, ranks):
+        assert ranks == 1
+        play = next(plays)
+        command = [sys.executable, "-c", script, str(path), play, cases[0].model]
+        process = subprocess.Popen(command)
+        try:
+            yield [process]
+        finally:
+            process.kill()
+            process.wait()
+
+    monkeypatch.setattr(worker, "_started", started)
+    cases = [Case(model=name, height=64, width=64) for name in ("one", "two", "three", "four")]
+    supervise(cases, rows, ranks=1, limit=1.5)
+    notes = [json.loads(line) for line in files.read(rows).splitlines()]
+    assert [note["case"] for note in (notes[0], notes[3])] == ["one", "four"]
+    assert notes[1]["note"] == "no answer within 1.5 s"
+    assert notes[1]["case"]["model"] == "two"
+    assert notes[2]["note"].startswith("a process ended with exit code 3")
+    assert notes[2]["case"]["model"] == "three"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_an_engine_refuses_is_a_row_with_its_reason() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("diffusers")
+    case = Case(model="flux.1-dev", height=8, width=8, layers=1)
+    row = worker.measure(case, torch.device("cpu"), "a host")
+    assert row["status"] == "failed"
+    assert "wanted 16 at least" in str(row["note"])
