@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from costmodels.profiles.profile import Profile
+from costmodels.profile import Profile
 from costmodels.program import Real
 from costmodels.tables import overlap_table, rank_spread
 

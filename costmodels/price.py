@@ -18,8 +18,8 @@ from costmodels.kernels import (
     pointwise_basis,
     pointwise_time,
 )
-from costmodels.kernels.calibration import KernelCalibration
-from costmodels.profiles.profile import Profile
+from costmodels.kernels.tables import KernelCalibration
+from costmodels.profile import Profile
 from costmodels.program import (
     Attention,
     Collective,

@@ -9,8 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from costmodels.profiles.check import check_keys
-from costmodels.profiles.profile import Profile, load_profile
+from costmodels.profile import Profile, check_keys, load_profile
 from costmodels.runtime import Runtime, load_runtimes
 from topology.base import InputError, content, decoded, is_file, read_sourced, unknown
 from topology.catalogue import find_hardware

@@ -3,7 +3,7 @@
 from itertools import count
 from pathlib import Path
 
-from costmodels.profiles.profile import Profile
+from costmodels.profile import Profile
 from costmodels.tables import (
     own_files,
     own_profile,

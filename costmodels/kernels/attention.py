@@ -32,16 +32,17 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.estimate import Basis
-from costmodels.kernels.calibration import (
-    Calibration,
-    attention_record,
-    matmul_record,
-    pointwise_record,
-)
 from costmodels.kernels.matmul import matrix_rate, peak_rate
 from costmodels.kernels.parameters import AttentionParameters, EngineParameters
 from costmodels.kernels.shapes import Number, Real, joined, plain, rounds, settled
-from costmodels.kernels.tables import engine_table, record
+from costmodels.kernels.tables import (
+    Calibration,
+    attention_record,
+    engine_table,
+    matmul_record,
+    pointwise_record,
+    record,
+)
 from topology.base import InputError, UncalibratedError, unknown
 from topology.catalogue import Device
 

@@ -29,7 +29,6 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.estimate import Basis
-from costmodels.kernels.calibration import Calibration, matmul_record
 from costmodels.kernels.parameters import MatmulParameters
 from costmodels.kernels.shapes import (
     SETTLED,
@@ -41,6 +40,7 @@ from costmodels.kernels.shapes import (
     rounds,
     settled,
 )
+from costmodels.kernels.tables import Calibration, matmul_record
 from topology.base import FlopPerSecond, InputError
 from topology.catalogue import Device
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from costmodels.estimate import Basis
-from costmodels.kernels.calibration import Calibration, pointwise_record
 from costmodels.kernels.parameters import PointwiseParameters
 from costmodels.kernels.shapes import Number, Real, plain
+from costmodels.kernels.tables import Calibration, pointwise_record
 from topology.catalogue import Device
 
 

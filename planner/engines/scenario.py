@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from costmodels.collectives import read_algorithm
 from costmodels.price import Target
-from costmodels.profiles.profile import Profile
+from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
 from planner.engines.engine import Engine

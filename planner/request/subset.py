@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Final
 
 from costmodels.collectives import collective_time
-from costmodels.profiles.profile import Profile
+from costmodels.profile import Profile
 from costmodels.tables import own_profile, profile_for
 from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes
 from topology.catalogue import Device, Fabric, Hardware, all_hardware, find_hardware

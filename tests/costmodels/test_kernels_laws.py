@@ -18,7 +18,7 @@ from costmodels.kernels import (
     pointwise_basis,
     pointwise_time,
 )
-from costmodels.kernels.calibration import KernelCalibration, attention_record
+from costmodels.kernels.tables import KernelCalibration, attention_record
 from topology.base import InputError
 from topology.catalogue import all_devices
 

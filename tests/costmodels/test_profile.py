@@ -18,7 +18,7 @@ from costmodels.kernels import (
     pointwise_time,
 )
 from costmodels.overlap import hidden_share
-from costmodels.profiles.profile import load_profile
+from costmodels.profile import load_profile
 from costmodels.tables import profile_for, read_profile, runtime
 from topology.base import InputError
 from topology.catalogue import find_hardware

@@ -8,8 +8,7 @@ import warnings
 import pytest
 from commands import ROOT, assert_refused, run
 
-from costmodels.profiles.check import MOST
-from costmodels.profiles.profile import load_profile
+from costmodels.profile import MOST, load_profile
 from costmodels.tables import own_profile, read_profile
 from topology.base import InputError
 from validate.fit.report import examples

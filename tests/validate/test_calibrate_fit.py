@@ -10,14 +10,14 @@ from costmodels.collectives import collective_time, read_op
 from costmodels.collectives.algorithms.ring import Ring
 from costmodels.collectives.tables import library, tuning
 from costmodels.kernels import attention, attention_time, matmul, matmul_time
-from costmodels.kernels.calibration import (
+from costmodels.kernels.pointwise import pointwise_time
+from costmodels.kernels.tables import (
     KernelCalibration,
     attention_record,
     matmul_record,
     pointwise_record,
 )
-from costmodels.kernels.pointwise import pointwise_time
-from costmodels.profiles.profile import load_profile
+from costmodels.profile import load_profile
 from costmodels.tables import read_profile
 from topology.base import InputError
 from topology.catalogue import find_hardware

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import planner
 from costmodels.collectives import collective_time
-from costmodels.profiles.profile import load_profile
+from costmodels.profile import load_profile
 from costmodels.tables import (
     own_profile,
     profile_for,

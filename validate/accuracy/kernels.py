@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
-from costmodels.kernels.calibration import KernelCalibration
+from costmodels.kernels.tables import KernelCalibration
 from topology.base import Seconds
 from topology.catalogue import Device
 from validate.accuracy.figures import read_table

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.profiles.profile import Profile
+from costmodels.profile import Profile
 from planner.command.options import Parser
 from topology.base import InputError, write_new
 from topology.catalogue import find_hardware

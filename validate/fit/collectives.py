@@ -27,7 +27,7 @@ from costmodels.collectives.curve import Curve
 from costmodels.collectives.parameters import UNITS, Fitted, link_class
 from costmodels.collectives.tables import library, tuning
 from costmodels.collectives.tuning import Numbers
-from costmodels.profiles.profile import Fit
+from costmodels.profile import Fit
 from topology.base import MIB, Bytes, Seconds, UncalibratedError, parse
 from topology.catalogue import Fabric
 from validate.accuracy.collectives import CollectiveFigure

@@ -12,12 +12,6 @@ from typing import Final
 import numpy as np
 
 from costmodels.kernels import attention, matmul
-from costmodels.kernels.calibration import (
-    KernelCalibration,
-    attention_record,
-    matmul_record,
-    pointwise_record,
-)
 from costmodels.kernels.parameters import (
     AttentionParameters,
     EngineParameters,
@@ -26,7 +20,13 @@ from costmodels.kernels.parameters import (
     PointwiseParameters,
 )
 from costmodels.kernels.pointwise import stream_time
-from costmodels.profiles.profile import Fit
+from costmodels.kernels.tables import (
+    KernelCalibration,
+    attention_record,
+    matmul_record,
+    pointwise_record,
+)
+from costmodels.profile import Fit
 from topology.base import FlopPerSecond, Seconds, UncalibratedError
 from topology.catalogue import Device
 from validate.accuracy.kernels import KernelFigure

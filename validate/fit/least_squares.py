@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares  # type: ignore[import-untyped]  # no stubs
 
-from costmodels.profiles.profile import Fit
+from costmodels.profile import Fit
 
 Vector = NDArray[np.float64]
 Values = Mapping[str, float]

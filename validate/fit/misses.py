@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from costmodels.profiles.profile import Profile
+from costmodels.profile import Profile
 from topology.base import ModelError
 from topology.catalogue import Device, Fabric
 from validate.accuracy.figures import score

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costmodels.profiles.profile import Profile, load_profile
+from costmodels.profile import Profile, load_profile
 from topology.base import InputError
 from topology.catalogue import Fabric, by_product, find_hardware, gpu_names
 from validate.fit.collectives import Links, Recipe, fit_collectives

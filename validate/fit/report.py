@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from costmodels.collectives import collective_time
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
-from costmodels.profiles.profile import Fit, Profile
+from costmodels.profile import Fit, Profile
 from topology.base import GIB, MIB, InputError, counted, format_seconds
 from topology.base.table import Table
 from topology.catalogue import find_hardware

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.kernels.calibration import KernelCalibration
 from costmodels.kernels.pointwise import pointwise_time
-from costmodels.profiles.profile import RuntimeCalibration
+from costmodels.kernels.tables import KernelCalibration
+from costmodels.profile import RuntimeCalibration
 from costmodels.runtime import Fusion
 from topology.base import Sourced
 from topology.catalogue import Device

@@ -1,4 +1,4 @@
-"""A profile as TOML: what `costmodels.profiles.profile.load_profile` reads back."""
+"""A profile as TOML: what `costmodels.profile.load_profile` reads back."""
 
 import json
 import math
@@ -9,7 +9,6 @@ from typing import Final
 from costmodels.collectives import Times
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.parameters import UNITS, Fitted
-from costmodels.kernels.calibration import KernelCalibration
 from costmodels.kernels.parameters import UNITS as KERNEL_UNITS
 from costmodels.kernels.parameters import (
     AttentionParameters,
@@ -18,7 +17,8 @@ from costmodels.kernels.parameters import (
     PointwiseParameters,
     Provenance,
 )
-from costmodels.profiles.profile import FORMAT, Fit, Profile, RuntimeCalibration
+from costmodels.kernels.tables import KernelCalibration
+from costmodels.profile import FORMAT, Fit, Profile, RuntimeCalibration
 from topology.base import MIB, Sourced, parse
 
 Record = MatmulParameters | PointwiseParameters | AttentionParameters | EngineParameters
