@@ -28,6 +28,7 @@ from validate.engines import files
 
 _BUDGET: Final = 1.5  # seconds of repeats
 _CLASSES: Final = (
+    ("pointwise", re.compile(r"^triton_(?!tem)")),  # named after the operations that it joins
     ("communication", re.compile(r"nccl|AllGather|AllReduce|all_to_all", re.IGNORECASE)),
     ("attention", re.compile(r"flash|fmha|sdpa|attention|softmax_warp", re.IGNORECASE)),
     ("gemm", re.compile(r"gemm|nvjet|cutlass|xmma|cublas|splitK|gemv", re.IGNORECASE)),
