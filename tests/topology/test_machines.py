@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from growth import TRIES, seconds
 from machinetexts import two_sockets
 
 from topology.base import InputError
@@ -273,18 +274,18 @@ def test_whole_hosts_are_described_without_a_walk(name, hosts):
 
 
 def test_a_thousand_nodes_cost_no_time():
-    """1,024 nodes of 8: links and price together in under 10 ms, whatever was priced before."""
+    """1,024 nodes of 8: links and price together take little more than those of one node."""
     from costmodels.collectives import collective_time
 
     machine = machine_of(find_hardware("h100-sxm"), 1024)
     collective_time("all_reduce", 2.0**30, fabric(machine, range(8)))  # reads the tables
-    start = time.process_time()
-    links = fabric(machine, range(8192))
-    seconds = collective_time("all_reduce", 2.0**30, links)
 
-    assert time.process_time() - start < 0.02  # twice the aim, for slow machines that run tests
-    assert links.nodes == 1024
-    assert 1e-3 < seconds < 1
+    def price(gpus):
+        return collective_time("all_reduce", 2.0**30, fabric(machine, range(gpus)))
+
+    assert any(seconds(price, 8192) < 5 * seconds(price, 8) + 0.01 for _ in range(TRIES))
+    assert fabric(machine, range(8192)).nodes == 1024
+    assert 1e-3 < price(8192) < 1
 
 
 def test_an_exchange_shares_what_a_ring_does_not():
