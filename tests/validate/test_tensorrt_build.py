@@ -133,7 +133,7 @@ def test_the_library_refuses_what_the_table_refuses(precision, capability, said)
 
     with pytest.raises(RunError, match=f"forward of rank 0: .*{said}"):
         build(TRT, share(network), Options(level=0, capability=capability))
-    assert list(obstacles(testmodels.wan, Plan(), find_hardware(name), precision=precision))
+    assert list(obstacles(Plan(), find_hardware(name), precision=precision))
 
 
 def test_attention_on_several_devices_is_refused_by_rtx():
