@@ -124,4 +124,4 @@ def test_rooms_of_the_architecture_exist():
 
 
 def test_architecture_is_one_page():
-    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 70
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= 100

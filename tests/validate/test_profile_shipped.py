@@ -55,7 +55,7 @@ def rows(name, kind=H100):
 
 @cache
 def place(kind=H100):
-    return refit.place_of(refit.harness.read_document(folder(kind) / "manifest.json"))
+    return refit.place_of(refit.system.read_document(folder(kind) / "manifest.json"))
 
 
 @cache
@@ -327,7 +327,7 @@ def test_a_failure_is_kept_with_its_reason():
 
 @every_kind
 def test_a_manifest_loses_names_only(kind):
-    kept = refit.harness.read_document(folder(kind) / "manifest.json")
+    kept = refit.system.read_document(folder(kind) / "manifest.json")
 
     assert refit.without_names(kept) == kept
     assert kept["software"]["nccl"] == "2.28.9"

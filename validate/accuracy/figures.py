@@ -27,8 +27,8 @@ class Score:
 def score(group: str, errors: Iterable[float]) -> Score:
     """Put the relative errors of one group into numbers.
 
-    >>> score("a pair", [-0.1, 0.3])
-    Score(group=('a pair',), rows=2, median=0.2, p90=0.28, worst=0.3, bias=0.09999999999999999)
+    >>> score("three figures", [-0.25, 0.5, 0.25])
+    Score(group=('three figures',), rows=3, median=0.25, p90=0.45, worst=0.5, bias=0.25)
     """
     signed = np.array(list(errors))
     size = np.abs(signed)
