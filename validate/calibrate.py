@@ -61,11 +61,12 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
     check_paths(task)
     if task.folder.exists():
         _check_measured(task.folder)
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("calibrate: got no PyTorch, wanted it: pip install 'torch>=2.6,<3'")
     ranks = task.gpus or 1
     if task.device == "cuda":
         gpus = check_gpus(
-            system.ask("nvidia-smi", "--query-gpu=name,mig.mode.current", "--format=csv,noheader"),
-            has_torch=importlib.util.find_spec("torch") is not None,
+            system.ask("nvidia-smi", "--query-gpu=name,mig.mode.current", "--format=csv,noheader")
         )
         ranks = _ranks(task.gpus, len(gpus))
         if ranks == 1:
@@ -142,21 +143,19 @@ def check_paths(task: Task) -> None:
         )
 
 
-def check_gpus(listed: str, *, has_torch: bool) -> list[str]:
+def check_gpus(listed: str) -> list[str]:
     """Return the names of the GPUs that nvidia-smi lists, if they can be measured together.
 
     Raises
     ------
     InputError
-        If PyTorch or GPUs are missing, GPUs differ, or one is cut into slices.
+        If GPUs are missing, differ, or one is cut into slices.
 
     Examples
     --------
-    >>> check_gpus("NVIDIA L4, [N/A]", has_torch=True)
+    >>> check_gpus("NVIDIA L4, [N/A]")
     ['NVIDIA L4']
     """
-    if not has_torch:
-        raise InputError("calibrate: got no PyTorch, wanted it: pip install 'torch>=2.6,<3'")
     pairs = [line.rpartition(",") for line in listed.splitlines() if line.strip()]
     names = [name.strip() for name, _, _ in pairs]
     if not names:

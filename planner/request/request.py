@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
+import numpy as np
+
 from topology.base import InputError, shown, unknown
 from topology.catalogue import Precision
 
@@ -171,6 +173,10 @@ def whole_number(name: str, value: object) -> int:
         number = float(cast(float, value))
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if isinstance(value, bool | str | bytes) or not math.isfinite(number) or number != int(number):
+    if (
+        isinstance(value, bool | np.bool_ | str | bytes)
+        or not math.isfinite(number)
+        or number != int(number)
+    ):
         raise InputError(f"{name}: got {shown(value)}, wanted a whole number")
     return value if isinstance(value, int) else int(number)

@@ -10,7 +10,7 @@ from typing import Final
 from costmodels.collectives import collective_time
 from costmodels.profile import Profile
 from costmodels.tables import own_profile, profile_for
-from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes
+from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes, shown
 from topology.catalogue import Device, Fabric, Hardware, all_hardware, find_hardware
 from topology.machine import Gpu, Machine, Survey, fabric, repeated, survey_of
 
@@ -216,6 +216,8 @@ def _read(
                 "given to read_topology"
             )
         return source
+    if not isinstance(source, str):
+        raise InputError(f"topology: got {shown(source)}, wanted a name or what read_topology gave")
     if source.lower() in all_hardware():
         raise InputError(f"topology: got the name {source}, wanted a file, or --hardware {source}")
     kind = find_hardware(hardware) if hardware else None

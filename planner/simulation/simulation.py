@@ -18,7 +18,7 @@ from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import every_place
 from planner.search.search import seated
 from planner.simulation.tasks import Label, Work, paces_of, work_of
-from topology.base import InputError, counted, format_seconds
+from topology.base import InputError, counted, format_seconds, shown
 from topology.base.table import Table
 
 MOST_RANKS: Final = 16
@@ -182,13 +182,15 @@ def simulate(
     InputError
         If the plan cannot run (`IllegalPlanError`), has no such rank, or is too large to simulate.
     """
+    if not isinstance(even, bool | np.bool_):
+        raise InputError(f"even: got {shown(even)}, wanted True or False")
     estimate = estimate_plan(scenario, plan)
     replica = _replica(estimate.plan)
     deployment = seated(scenario, estimate.plan)
     target = deployment.target(scenario.model, estimate.plan, scenario.workload.precision)
     programs = every_place(scenario, estimate.plan)
     stages = list(zip(*(program.stages for program in programs), strict=True))
-    slow = _checked(slow or {}, replica)
+    slow = _checked({} if slow is None else slow, replica)
     _check_size(stages, replica)
     prices: Known = {}
     spent: dict[str, float] = defaultdict(float)
@@ -249,13 +251,20 @@ def _replica(plan: Plan) -> Plan:
 
 
 def _checked(slow: Mapping[int, float], plan: Plan) -> Mapping[int, float]:
+    if not isinstance(slow, Mapping):
+        raise InputError(f"slow: got {shown(slow)}, wanted paces by rank, such as {{3: 1.1}}")
     for rank, pace in slow.items():
+        if not isinstance(rank, int | np.integer) or isinstance(rank, bool):
+            raise InputError(f"slow: got rank {shown(rank)}, wanted a whole number")
+        if not isinstance(pace, int | float | np.integer | np.floating) or isinstance(pace, bool):
+            raise InputError(f"slow: got {shown(pace)} for rank {rank}, wanted a number")
         if not 0 <= rank < plan.gpus:
             last = plan.gpus - 1
             raise InputError(f"slow: got rank {rank}, wanted one from 0 to {last} of a replica")
         if not 1 / LARGEST_PACE <= pace <= LARGEST_PACE:
+            text = shown(pace) if isinstance(pace, int) else f"{pace:g}"  # some pass a float
             raise InputError(
-                f"slow: got {pace:g} for rank {rank}, wanted how many times as long as usual it "
+                f"slow: got {text} for rank {rank}, wanted how many times as long as usual it "
                 f"computes, from {1 / LARGEST_PACE:g} to {LARGEST_PACE:g}"
             )
     return slow

@@ -398,3 +398,13 @@ def test_paths_are_taken_as_text_is(tmp_path):
         planner.matmul(8, 8, 8, profile=tmp_path / "nowhere.toml")
     with pytest.raises(planner.InputError, match="nowhere"):
         planner.estimate(tmp_path / "nowhere.json")
+
+
+def test_what_only_looks_like_a_machine_or_a_number_is_refused():
+    plan = planner.estimate("flux", 2, "ulysses2")
+    with pytest.raises(planner.InputError, match=r"topology: got <PlanEstimate .*, wanted a name"):
+        planner.estimate("flux", 2, "ulysses2", topology=plan)
+    with pytest.raises(planner.InputError, match=r"topology: got <PlanEstimate .*, wanted a name"):
+        planner.collective("all_reduce", 1024, 2, topology=plan)
+    with pytest.raises(planner.InputError, match=r"gpus: got .*True.*, wanted a whole number"):
+        planner.estimate("flux", np.bool_(True))

@@ -200,6 +200,24 @@ def test_bad_input_is_one_line(capsys, words, said):
     assert said in err
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"slow": [1, 2]}, r"slow: got \[1, 2\], wanted paces by rank"),
+        ({"slow": "1=1.1"}, "slow: got '1=1.1', wanted paces by rank"),
+        ({"slow": {1: "x"}}, "slow: got 'x' for rank 1, wanted a number"),
+        ({"slow": {1: None}}, "slow: got None for rank 1, wanted a number"),
+        ({"slow": {1: 10**400}}, "slow: got 1000.* for rank 1, wanted how many times"),
+        ({"slow": {"1": 1.1}}, "slow: got rank '1', wanted a whole number"),
+        ({"slow": {1.5: 1.1}}, "slow: got rank 1.5, wanted a whole number"),
+        ({"even": "no"}, "even: got 'no', wanted True or False"),
+    ],
+)
+def test_values_of_another_type_are_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        planner.simulate("flux", 4, "ring4", **options)
+
+
 def test_what_is_too_large_is_refused(monkeypatch):
     monkeypatch.setattr(simulation, "MOST_TASKS", 1000)
 

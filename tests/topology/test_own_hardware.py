@@ -132,6 +132,8 @@ LINE = 'compute_capability = "9.0"'
         ("[device.peaks]", "[device.peak]", "did you mean peaks"),
         ("gpus = 4", "gpus = true", "hardware.gpus: got True, wanted a whole number"),
         ("gpus = 4", 'gpus = 4\ndevice = "l40s"', "got a name beside a table"),
+        ('multiprocessors = "66"', "multiprocessors = 66.5", "multiprocessors: got 66.5, wanted a"),
+        ("multicast = false", "multicast = true", "multicast: got true with pcie, wanted nvswitch"),
         ("domain = 4", "domain = 3", "domain: got 3 GPUs that share pcie, wanted a divisor"),
         ("peer_to_peer = true", 'peer_to_peer = "no"', "wanted true or false"),
         ("pcie_generation = 5", "pcie_generation = 9", "wanted a whole number from 1 to 6"),
@@ -161,6 +163,8 @@ def test_what_is_no_file_of_hardware_is_refused(tmp_path):
         (str(tmp_path / "none.toml"), "No such file"),
         (str(tmp_path), "not a file but a folder"),
         ("h100", "did you mean h100-sxm"),
+        (put(tmp_path, TEXT, "two\nlines.toml"), "wanted a path of printable characters"),
+        (put(tmp_path, TEXT, "\x1b[31mred.toml"), "wanted a path of printable characters"),
     ):
         with pytest.raises(InputError, match=message):
             find_hardware(name)

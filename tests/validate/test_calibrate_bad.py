@@ -53,6 +53,17 @@ def test_damaged_measurements_are_one_line_and_nothing_is_started(
     assert (folder / harness.ROWS).read_bytes() == rows
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_without_torch_nothing_is_started(tmp_path, monkeypatch, device):
+    monkeypatch.setattr("validate.calibrate.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr(harness, "run", None)
+
+    refused = run("calibrate", "--output", str(tmp_path / "mine.toml"), "--device", device)
+
+    assert_refused(*refused, "calibrate: got no PyTorch, wanted it: pip install 'torch>=2.6,<3'")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["", ".", "x" * 300, "x" * 5000, "x" * 245 + ".toml", "a\0b", "/"])
 @pytest.mark.parametrize("command", [("calibrate",), ("export", "--model", "flux")])
 def test_a_name_that_nothing_can_have_is_one_line(tmp_path, monkeypatch, command, name):

@@ -306,17 +306,16 @@ def test_gpus_without_peer_access_talk_through_the_host():
 
 
 @pytest.mark.parametrize(
-    ("listed", "torch", "says"),
+    ("listed", "says"),
     [
-        ("NVIDIA L4, [N/A]", False, "pip install 'torch>=2.6,<3'"),
-        ("", True, "lists no GPU"),
-        ("NVIDIA L4, [N/A]\nTesla T4, [N/A]", True, "different GPUs"),
-        ("NVIDIA H100 80GB HBM3, Enabled", True, "MIG"),
+        ("", "lists no GPU"),
+        ("NVIDIA L4, [N/A]\nTesla T4, [N/A]", "different GPUs"),
+        ("NVIDIA H100 80GB HBM3, Enabled", "MIG"),
     ],
 )
-def test_what_is_missing_is_said_before_anything_runs(listed, torch, says):
+def test_what_is_missing_is_said_before_anything_runs(listed, says):
     with pytest.raises(InputError, match=says):
-        check_gpus(listed, has_torch=torch)
+        check_gpus(listed)
 
 
 def test_a_profile_is_written_once(tmp_path, rows):

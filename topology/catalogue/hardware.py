@@ -181,7 +181,7 @@ def check_pcie_generation(value: object, what: str = "pcie_generation") -> None:
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     if value is not None and not (whole and 1 <= cast(int, value) <= NEWEST_PCIE):
-        text = f"{value!r:.40}" if not whole or abs(cast(int, value)) < 10**9 else "a huge number"
+        text = shown(value) if not whole or abs(cast(int, value)) < 10**9 else "a huge number"
         raise InputError(f"{what}: got {text}, wanted a whole number from 1 to {NEWEST_PCIE}")
 
 

@@ -75,6 +75,9 @@ def load_hardware_file(text: str, name: str, devices: Mapping[str, Device]) -> H
         least, most = _RANGES.get(place.split(".")[1], (SLOWEST_LINK, FASTEST_LINK))
         if not least <= number.value <= most:
             raise CatalogueError(f"{place}: got {number.value:g}, wanted {least:g} to {most:g}")
+    if hardware.device.multiprocessors.value % 1:
+        count = hardware.device.multiprocessors.value
+        raise CatalogueError(f"device.multiprocessors: got {count:g}, wanted a whole number")
     return hardware
 
 
@@ -92,7 +95,9 @@ def _check_generation(device: Device, devices: Mapping[str, Device]) -> None:
 
 
 def _check_node(hardware: Hardware) -> None:
-    """Refuse NVLink domains that split hosts unevenly."""
+    """Refuse NVLink domains that split hosts unevenly, and multicast without a switch for it."""
+    if hardware.multicast and hardware.link != "nvswitch":
+        raise CatalogueError(f"hardware.multicast: got true with {hardware.link}, wanted nvswitch")
     gpus, domain = hardware.gpus, hardware.domain
     if gpus % domain and not (hardware.link == "nvswitch" and domain % gpus == 0):
         more = f", or a multiple of {gpus} with nvswitch" if hardware.link == "nvswitch" else ""

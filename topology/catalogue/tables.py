@@ -36,14 +36,16 @@ def find_hardware(name: str | Path) -> Hardware:
     Raises
     ------
     InputError
-        If there is no hardware of that name (the message says which are near), or the file
-        cannot be read or holds none.
+        If there is no hardware of that name (the message says which are near), the path cannot be
+        printed, or the file cannot be read or holds none.
     """
     text, catalogue = str(name), all_hardware()
     if text.lower() in catalogue:
         return catalogue[text.lower()]
     if isinstance(name, str) and not names_file(text):
         raise unknown("hardware", text, catalogue)
+    if not text.isprintable():  # answers call the hardware by it
+        raise InputError(f"hardware {text[:100]!r}: wanted a path of printable characters")
     try:
         return _from_file(text, content(text, _LARGEST))
     except InputError as error:

@@ -5,7 +5,6 @@ process that is started watches; others, one a GPU, make the weights and run. On
 for longer than the limit is ended, its case noted, and the next case begun in fresh processes.
 """
 
-import argparse
 import gc
 import json
 import os
@@ -19,13 +18,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from planner.command.options import Parser
 from topology.base import InputError
 from validate.engines import diffusers_models as models
 from validate.engines import files
 
+BAD_INPUT: Final = 2
 _BUDGET: Final = 1.5  # seconds of repeats
 _CLASSES: Final = (
     ("pointwise", re.compile(r"^triton_(?!tem)")),  # named after the operations that it joins
@@ -76,7 +78,9 @@ def read_cases(path: Path) -> list[Case]:
     """Read cases from a JSON list of objects."""
     try:
         return [Case(**entry) for entry in json.loads(files.read(path))]
-    except (TypeError, ValueError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}, wanted a list of cases") from None
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}, wanted a list of cases") from None
 
 
@@ -373,15 +377,27 @@ def _watched(processes: list[subprocess.Popen[bytes]], rows: Path, limit: float)
     return f"the processes ended with exit codes {[process.returncode for process in processes]}"
 
 
-def main() -> None:
-    """Read the command line and run."""
-    parser = argparse.ArgumentParser(prog="python -m validate.engines.diffusers_worker")
+def main() -> int:
+    """Read the command line and run; returns the exit code."""
+    try:
+        _run()
+    except InputError as error:
+        files.tell(f"diffusers_worker: {error}")
+        return BAD_INPUT
+    return 0
+
+
+def _run() -> None:
+    parser = Parser(prog="python -m validate.engines.diffusers_worker")
     parser.add_argument("cases", type=Path, help="JSON list of cases")
     parser.add_argument("rows", type=Path, help="file that a line of JSON a case is added to")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds a case may take")
     parser.add_argument("--inside", action="store_true", help="be a rank, as under torchrun")
     asked = parser.parse_args()
     cases = read_cases(asked.cases)
+    for package in ("torch", "diffusers"):
+        if find_spec(package) is None:
+            raise InputError(f"{package}: got none, wanted it: pip install {package}")
     if asked.inside or "RANK" in files.environment():
         run_rank(cases, asked.rows)
         return
@@ -391,4 +407,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

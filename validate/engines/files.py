@@ -1,6 +1,7 @@
-"""What the runs of engines read and write: the catalogue's text, cases, rows, the environment."""
+"""What runs of engines read and write: the catalogue, cases, rows, complaints, the environment."""
 
 import os
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def append(path: Path, line: str) -> None:
 def lines(path: Path) -> int:
     """Count the lines of a file; none where there is no file."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def tell(line: str) -> None:
+    """Say something to who runs this."""
+    print(line, file=sys.stderr)
 
 
 def remove(path: Path) -> None:

@@ -47,6 +47,32 @@ def test_bad_cases_are_refused_in_a_line(tmp_path, said: str, complaint: str) ->
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "missing", "complaint"),
+    [
+        (None, "", "No such file or directory, wanted a list of cases"),
+        ("[" * 10**5, "", "wanted a list of cases"),
+        ("[", "", "wanted a list of cases"),
+        ("[]", "torch", "torch: got none, wanted it: pip install torch"),
+        ("[]", "diffusers", "diffusers: got none, wanted it: pip install diffusers"),
+    ],
+)
+def test_a_run_that_cannot_start_is_a_line(
+    tmp_path, monkeypatch, capsys, text: str | None, missing: str, complaint: str
+) -> None:
+    path, rows = tmp_path / "cases.json", tmp_path / "rows.jsonl"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(worker, "find_spec", lambda name: None if name == missing else True)
+    monkeypatch.setattr(sys, "argv", ["worker", str(path), str(rows)])
+
+    assert worker.main() == worker.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert complaint in err
+    assert not rows.exists()
+
+
 def test_after_a_case_that_hangs_and_one_that_dies_the_others_run(tmp_path, monkeypatch) -> None:
     rows = tmp_path / "rows.jsonl"
     plays = iter(("answer; hang", "die", "answer"))
