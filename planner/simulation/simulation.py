@@ -250,7 +250,7 @@ def _replica(plan: Plan) -> Plan:
     return replace(plan, axes=tuple(axis for axis in plan.axes if axis[0] != "dp"))
 
 
-def _checked(slow: Mapping[int, float], plan: Plan) -> Mapping[int, float]:
+def _checked(slow: object, plan: Plan) -> Mapping[int, float]:
     if not isinstance(slow, Mapping):
         raise InputError(f"slow: got {shown(slow)}, wanted paces by rank, such as {{3: 1.1}}")
     for rank, pace in slow.items():
