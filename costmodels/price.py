@@ -6,9 +6,9 @@ from typing import Literal, assert_never
 
 import numpy as np
 
+from costmodels.basis import Basis
 from costmodels.collectives import CurveCalibration, collective_time, supports
 from costmodels.collectives import basis as collective_basis
-from costmodels.estimate import Basis
 from costmodels.kernels import (
     attention_basis,
     attention_time,

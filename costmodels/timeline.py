@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, Known, Priced, Target, recall
 from costmodels.program import Communication, Loop, Op, Real, Size, Tensor

@@ -4,7 +4,7 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
 from costmodels.price import Priced
 from costmodels.program import Pointwise, Tensor
 from planner.engines.scenario import resolve

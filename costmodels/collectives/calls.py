@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.basis import Basis
 from costmodels.collectives.algorithms import BY_NAME, Algorithm
 from costmodels.collectives.choice import build, nccl_pricing
 from costmodels.collectives.engines import Engine
@@ -14,7 +15,6 @@ from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op, refuse
 from costmodels.collectives.pricing import AsMeasured, Fastest, Launched, Pricing, always, fastest
 from costmodels.collectives.settings import DEFAULT, Launch, Settings, read_algorithm, read_launch
 from costmodels.collectives.tables import eager, engines, tuning
-from costmodels.estimate import Basis
 from costmodels.kernels.parameters import NEAR
 from topology.base import InputError, Seconds, unknown
 from topology.catalogue import Fabric

@@ -4,9 +4,9 @@ from functools import cache
 from importlib.resources import files
 
 from costmodels.collectives.engines import Eager, Engine, load_engines
+from costmodels.collectives.nccl_tuning import Tuning, load_tuning
 from costmodels.collectives.network import Transports, load_transports
 from costmodels.collectives.parameters import Library, load_library
-from costmodels.collectives.tuning import Tuning, load_tuning
 
 _CURVES = ("collectives_nvlink.toml", "collectives_pcie.toml", "collectives_kernels.toml")
 
@@ -20,7 +20,7 @@ def library() -> Library:
 @cache
 def tuning() -> Tuning:
     """Read NCCL's own constants, once."""
-    return load_tuning(_read("collectives_tuning.toml"))
+    return load_tuning(_read("nccl_tuning.toml"))
 
 
 @cache

@@ -31,10 +31,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
+from costmodels.kernels.common import Number, Real, joined, plain, rounds, settled
 from costmodels.kernels.matmul import matrix_rate, peak_rate
 from costmodels.kernels.parameters import AttentionParameters, EngineParameters
-from costmodels.kernels.shapes import Number, Real, joined, plain, rounds, settled
 from costmodels.kernels.tables import (
     Calibration,
     attention_record,

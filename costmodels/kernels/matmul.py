@@ -28,9 +28,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.estimate import Basis
-from costmodels.kernels.parameters import MatmulParameters
-from costmodels.kernels.shapes import (
+from costmodels.basis import Basis
+from costmodels.kernels.common import (
     SETTLED,
     SETTLING,
     Number,
@@ -40,6 +39,7 @@ from costmodels.kernels.shapes import (
     rounds,
     settled,
 )
+from costmodels.kernels.parameters import MatmulParameters
 from costmodels.kernels.tables import Calibration, matmul_record
 from topology.base import FlopPerSecond, InputError
 from topology.catalogue import Device

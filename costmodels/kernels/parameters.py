@@ -7,8 +7,8 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from costmodels.estimate import Basis
-from costmodels.kernels.shapes import Number
+from costmodels.basis import Basis
+from costmodels.kernels.common import Number
 from topology.base import (
     BytesPerSecond,
     CatalogueError,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
+from costmodels.kernels.common import Number, Real, plain
 from costmodels.kernels.parameters import PointwiseParameters
-from costmodels.kernels.shapes import Number, Real, plain
 from costmodels.kernels.tables import Calibration, pointwise_record
 from topology.catalogue import Device
 

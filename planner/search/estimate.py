@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
 from topology.base import format_bytes, format_interval, format_seconds

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodels import memory
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
 from costmodels.price import Known, Target
 from costmodels.program import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.basis import Basis
 from costmodels.collectives import CurveCalibration, Settings, Times, basis, choose, collective_time
-from costmodels.estimate import Basis
 from topology.catalogue import find_hardware
 
 H100 = find_hardware("h100-sxm")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.basis import Basis
 from costmodels.collectives import (
     ALGORITHMS,
     OPS,
@@ -21,7 +22,6 @@ from costmodels.collectives import (
 )
 from costmodels.collectives.algorithms import BY_NAME
 from costmodels.collectives.choice import build
-from costmodels.estimate import Basis
 from topology.base import InputError
 from topology.catalogue import Fabric, Network, NetworkKind
 

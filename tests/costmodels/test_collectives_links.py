@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.basis import Basis
 from costmodels.collectives import OPS, basis, choose, collective_time
 from costmodels.collectives.choice import over_pcie
 from costmodels.collectives.tables import library
-from costmodels.estimate import Basis
 from topology.catalogue import Fabric, find_hardware, pcie_bandwidth
 
 SIZES = 2.0 ** (np.arange(4, 33 * 2) / 2)

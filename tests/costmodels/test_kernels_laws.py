@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
 from costmodels.kernels import (
     KERNELS,
     attention_basis,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.basis import Basis
 from costmodels.collectives import collective_time
-from costmodels.estimate import Basis
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.price import Target, price
 from costmodels.program import (

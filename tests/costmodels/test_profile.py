@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner
+from costmodels.basis import Basis
 from costmodels.collectives import basis, collective_time
-from costmodels.estimate import Basis
 from costmodels.kernels import (
     attention_basis,
     attention_time,

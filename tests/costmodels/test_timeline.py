@@ -7,7 +7,7 @@ from generators import task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
 from costmodels.overlap import hidden_share
 from costmodels.price import Target, price
 from costmodels.program import Collective, Loop, Matmul, Part, SendReceive, Tensor, Weight

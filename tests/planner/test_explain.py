@@ -9,7 +9,7 @@ from generators import asked, made, recommended
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
 from planner.advice.advice import advice, difference, too_close
 from planner.rendering import report
 from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate

@@ -8,7 +8,7 @@ import pytest
 from generators import made, priced
 
 import planner
-from costmodels.estimate import Basis
+from costmodels.basis import Basis
 from planner.request.plan import Plan
 from planner.search.estimate import UNCERTAINTY, WORDS, Rejected
 from planner.strategies import parse_plan

@@ -18,11 +18,11 @@ from topology.machine import Machine, machine_of, repeated
 from topology.readers.assemble import Choices, assemble, finished
 from topology.readers.cluster import build_cluster, host_of, read_cluster
 from topology.readers.detect import detect
-from topology.readers.matrix import checked, find_tables, plain_lines, read_matrices
 from topology.readers.nccl import graphs_machine, read_graph_lines, read_graphs, read_system
 from topology.readers.own import read_own
 from topology.readers.reading import Label, Reading
-from topology.readers.smi import Listing, read_listing, read_smi
+from topology.readers.smi_xml import Listing, read_listing, read_smi
+from topology.readers.topo_matrix import checked, find_tables, plain_lines, read_matrices
 from topology.readers.xml import parse_xml
 
 _ROOT: Final = re.compile(r"<(system|graphs|nvidia_smi_log)[\s>/]")

@@ -24,9 +24,9 @@ from costmodels.collectives import LAUNCHES, CurveCalibration, Launch, Op, Setti
 from costmodels.collectives.algorithms import BY_NAME, Algorithm, Pairwise
 from costmodels.collectives.choice import candidates
 from costmodels.collectives.curve import Curve
+from costmodels.collectives.nccl_tuning import Numbers
 from costmodels.collectives.parameters import UNITS, Fitted, link_class
 from costmodels.collectives.tables import library, tuning
-from costmodels.collectives.tuning import Numbers
 from costmodels.profile import Fit
 from topology.base import MIB, Bytes, Seconds, UncalibratedError, parse
 from topology.catalogue import Fabric

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from costmodels.collectives.curve import Curve
+from costmodels.collectives.nccl_tuning import Candidate, View
 from costmodels.collectives.network import Hop
 from costmodels.collectives.operations import Amount, Op, WireProtocol
-from costmodels.collectives.tuning import Candidate, View
 from topology.catalogue import Fabric
 
 Need = Callable[[Fabric], str]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from costmodels.collectives.algorithms.base import Algorithm, multicast, one_node
+from costmodels.collectives.nccl_tuning import Candidate, View
 from costmodels.collectives.operations import Amount, Op, ring_steps
-from costmodels.collectives.tuning import Candidate, View
 
 
 class Nvls(Algorithm):

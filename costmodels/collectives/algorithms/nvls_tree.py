@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from costmodels.collectives.algorithms.base import Algorithm, multicast, several_nodes
 from costmodels.collectives.algorithms.nvls import switch_speed
 from costmodels.collectives.algorithms.tree import tree_depth, tree_passes
+from costmodels.collectives.nccl_tuning import Candidate, View
 from costmodels.collectives.network import usable_bandwidth
 from costmodels.collectives.operations import Amount, Op, ring_steps
-from costmodels.collectives.tuning import Candidate, View
 
 
 class NvlsTree(Algorithm):

@@ -1,8 +1,8 @@
 """Exchanges between pairs of ranks: all-to-all, gather, scatter, send and receive."""
 
 from costmodels.collectives.algorithms.base import Algorithm
+from costmodels.collectives.nccl_tuning import Numbers
 from costmodels.collectives.operations import PAIRWISE_OPS, Amount, Op
-from costmodels.collectives.tuning import Numbers
 from topology.catalogue import Fabric
 
 

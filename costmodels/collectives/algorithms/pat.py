@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from costmodels.collectives.algorithms.base import Algorithm, several_nodes
 from costmodels.collectives.algorithms.tree import tree_depth
+from costmodels.collectives.nccl_tuning import Candidate, View
 from costmodels.collectives.operations import Amount, Op
-from costmodels.collectives.tuning import Candidate, View
 from topology.catalogue import Fabric
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from costmodels.collectives.algorithms.base import Algorithm
+from costmodels.collectives.nccl_tuning import Candidate, View
 from costmodels.collectives.operations import (
     PROTOCOLS,
     RING_OPS,
@@ -11,7 +12,6 @@ from costmodels.collectives.operations import (
     ring_steps,
     ring_transfers,
 )
-from costmodels.collectives.tuning import Candidate, View
 
 
 class Ring(Algorithm):

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 
 from costmodels.collectives.algorithms.base import Algorithm
+from costmodels.collectives.nccl_tuning import Candidate, View
 from costmodels.collectives.operations import PROTOCOLS, Amount, Op
-from costmodels.collectives.tuning import Candidate, View
 
 
 def tree_depth(nodes: int) -> int:

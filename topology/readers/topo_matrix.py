@@ -8,7 +8,7 @@ from typing import Final, Literal, cast
 from topology.base import MOST_CHARACTERS, TopologyError
 from topology.machine import PairKind, PeerState, PeerStatus
 from topology.readers.reading import GpuText, Label, NicText, Reading
-from topology.readers.smi import Listing
+from topology.readers.smi_xml import Listing
 
 _ESCAPE: Final = re.compile(
     r"(?:\x1b|\^\[|\\e|\\033|\\x1b)\[[0-9;?]{0,16}[A-Za-z]"  # real, caret and spelled-out escapes
