@@ -14,16 +14,15 @@ SHORT_HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "bias")
 
 BEGIN: Final = "<!-- accuracy: made by python -m validate accuracy --write docs/accuracy.md -->"
 SHORT_BEGIN: Final = (
-    "<!-- accuracy in five lines: made by python -m validate accuracy --write README.md -->"
+    "<!-- accuracy in short: made by python -m validate accuracy --write README.md -->"
 )
 END: Final = "<!-- /accuracy -->"
 UNSEEN: Final = "nccl-tests logs, in no fit"
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "collectives: logs in no fit": (UNSEEN,),
     "kernels: samples of fitted tables, and seven other GPUs": ("matrix products", "attention"),
-    "whole plans: published, and run on 2 GPUs": (
-        "whole plans", "plans of other sources", "steps run on"
-    ),
+    "whole plans: published by others": ("whole plans", "plans of other sources"),
+    "whole plans: run by us on 2 GPUs": ("steps run on",),
     "peak memory of plans run on 2 GPUs": ("peak memory",),
     "time lost by the choice of a plan on 2 GPUs": ("time lost",),
 }  # fmt: skip
