@@ -75,6 +75,7 @@ class Recommendation:
             head=["#", *columns],
             rows=[[place, *row] for place, row in zip(places, rows, strict=False)],
             align=">" + "".join("<" if name in ("plan", "bound by") else ">" for name in columns),
+            fixed=2,  # a plan is not broken
             head_in="dim",
             rows_in={number: "bold" for number, plan in enumerate(listed) if plan is self.lead},
         )

@@ -72,7 +72,7 @@ def _section(name: str, lines: Sequence[str]) -> list[str]:
 def _head(profile: Profile) -> str:
     return "\n".join(
         [
-            "# Fitted by `planner calibrate` on one machine; costmodels.profiles has the form.",
+            "# Fitted by `planner calibrate` on one machine; the form is in costmodels/profile.py.",
             "# A parameter without a standard error was not fitted: it is the shipped one.",
             f"format = {FORMAT}",
             f"hardware = {_quoted(profile.hardware)}",
