@@ -27,6 +27,10 @@ from topology.base import InputError
 from validate.engines import diffusers_models as models
 from validate.engines import files
 
+NEEDS: Final = {
+    "torch": "pip install 'torch>=2.6,<3'",
+    "diffusers": "pip install 'diffusers>=0.42,<1'",
+}
 BAD_INPUT: Final = 2
 _BUDGET: Final = 1.5  # seconds of repeats
 _CLASSES: Final = (
@@ -395,9 +399,9 @@ def _run() -> None:
     parser.add_argument("--inside", action="store_true", help="be a rank, as under torchrun")
     asked = parser.parse_args()
     cases = read_cases(asked.cases)
-    for package in ("torch", "diffusers"):
+    for package, install in NEEDS.items():
         if find_spec(package) is None:
-            raise InputError(f"{package}: got none, wanted it: pip install {package}")
+            raise InputError(f"{package}: got none, wanted it: {install}")
     if asked.inside or "RANK" in files.environment():
         run_rank(cases, asked.rows)
         return

@@ -53,8 +53,8 @@ def test_bad_cases_are_refused_in_a_line(tmp_path, said: str, complaint: str) ->
         (None, "", "No such file or directory, wanted a list of cases"),
         ("[" * 10**5, "", "wanted a list of cases"),
         ("[", "", "wanted a list of cases"),
-        ("[]", "torch", "torch: got none, wanted it: pip install torch"),
-        ("[]", "diffusers", "diffusers: got none, wanted it: pip install diffusers"),
+        ("[]", "torch", "torch: got none, wanted it: pip install 'torch>=2.6,<3'"),
+        ("[]", "diffusers", "diffusers: got none, wanted it: pip install 'diffusers>=0.42,<1'"),
     ],
 )
 def test_a_run_that_cannot_start_is_a_line(
