@@ -1,12 +1,13 @@
 """An engine as its file describes it: what it can run, how it is started, what are its habits."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from planner.engines.reading import Table, read_fields
+from planner.engines.reading import Table, read_fields, read_version
 from planner.request.workload import Habits
+from topology.base import CatalogueError
 
 Words = Mapping[str, str]
 
@@ -85,7 +86,8 @@ class SeveralHosts:
 class Engine:
     """One engine.
 
-    name : of its file. kind : of the models that it runs. place : in lists of engines.
+    name : of its file. version : that all of it was read at; empty where that is not known.
+    kind : of the models that it runs. place : in lists of engines.
     runtime : the one that it behaves as: ``tensorrt`` stands for fused kernels replayed as CUDA
     graphs, ``torch-compile`` for fused ones issued by the host, ``torch-eager`` for neither.
     source : of its axes. sources : of all else, by field.
@@ -93,6 +95,7 @@ class Engine:
 
     name: str
     title: str
+    version: str = ""
     kind: str
     place: int = 1000
     runtime: str
@@ -106,9 +109,14 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """All engines, in the order of lists."""
+    """All engines at their newest known versions, in the order of lists; `older` ones by name."""
 
     engines: tuple[Engine, ...]
+    older: Mapping[str, tuple[Engine, ...]] = field(default_factory=dict)
+
+    def versions(self, engine: Engine) -> tuple[Engine, ...]:
+        """List an engine at all of its known versions, the newest first."""
+        return (engine, *self.older.get(engine.name, ()))
 
     def named(self, name: str) -> Engine | None:
         """Look up an engine by name or title, in any case; None where there is none."""
@@ -124,17 +132,50 @@ class Engines:
 def load_engines(texts: Words) -> Engines:
     """Read engines from TOML texts by name; the caller does the file I/O.
 
+    A table of ``[versions]`` says what an older version has in place of the newest one.
+
     Raises
     ------
     CatalogueError
         If a key is none of the fields of its table, or one that is needed is missing.
     """
-    tables = {name: tomllib.loads(text) for name, text in texts.items()}
-    engines = [
-        read_fields(Engine, name, {**table, "name": name, "habits": _habits(table, tables)})
-        for name, table in tables.items()
-    ]
-    return Engines(tuple(sorted(engines, key=lambda engine: (engine.place, engine.name))))
+    tables = {name: list(_versions(tomllib.loads(text))) for name, text in texts.items()}
+    newest = {name: rows[0] for name, rows in tables.items()}
+    known = {
+        name: tuple(
+            read_fields(Engine, name, {**row, "name": name, "habits": _habits(row, newest)})
+            for row in rows
+        )
+        for name, rows in tables.items()
+    }
+    engines = [versions[0] for versions in known.values()]
+    return Engines(
+        engines=tuple(sorted(engines, key=lambda engine: (engine.place, engine.name))),
+        older={name: versions[1:] for name, versions in known.items() if versions[1:]},
+    )
+
+
+def _versions(table: Table) -> Iterator[Table]:
+    """Yield the table of an engine at its newest version, and then at older ones."""
+    newest = {name: value for name, value in table.items() if name != "versions"}
+    older = cast("Mapping[str, Table]", table.get("versions", {}))
+    yield newest
+    for version in sorted(older, key=read_version, reverse=True):
+        if read_version(version) >= read_version(str(newest.get("version", "0"))):
+            raise CatalogueError(f"versions.{version}: expected one before {newest['version']}")
+        yield {**_merged(newest, older[version]), "version": version}
+
+
+def _merged(table: Table, changes: Table) -> dict[str, object]:
+    """Return a table with changes, key by key at every depth."""
+    merged = dict(table)
+    for name, value in changes.items():
+        old = merged.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[name] = _merged(old, value)
+        else:
+            merged[name] = value
+    return merged
 
 
 def _habits(table: Table, tables: Mapping[str, Table]) -> Table:

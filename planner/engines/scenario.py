@@ -154,8 +154,8 @@ def resolve(request: Request) -> Scenario:
 
 def _check_engine(model: Model, engine: str) -> None:
     """Refuse an engine of models of another kind."""
-    names = [engine.name for engine in engines().of_kind(model.kind)] if engine else []
-    if engine not in ("", EXECUTOR, *names):
+    if engine not in ("", EXECUTOR) and find_engine(engine).kind != model.kind:
+        names = [engine.name for engine in engines().of_kind(model.kind)]
         raise InputError(
             f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
             f"wanted one of {', '.join([*names, EXECUTOR])}"

@@ -1,10 +1,13 @@
 """Tables that ship with the planner. Nothing else in this folder touches a packaged file."""
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from operator import ne
 
 from planner.engines.engine import Engine, Engines, load_engines
+from planner.engines.reading import read_version
 from planner.engines.tensorrt_table import Allowed, load_allowed
 from planner.request.request import EXECUTOR
 from topology.base import unknown
@@ -24,19 +27,33 @@ def engines(folder: Traversable = ENGINES) -> Engines:
     return load_engines(texts)
 
 
-def find_engine(name: str) -> Engine:
-    """Look up an engine by name or title.
+def find_engine(text: str) -> Engine:
+    """Look up an engine by name or title, behind which a version may stand.
 
     Raises
     ------
     InputError
-        If there is no engine of that name.
+        If there is no engine of that name, or no version of it that is known.
+
+    >>> find_engine("vLLM-Omni").name
+    'vllm-omni'
     """
     listed = engines()
+    name, has_version, version = text.partition("@")
     engine = listed.named(name)
     if engine is None:
         raise unknown("engine", name, (*(engine.name for engine in listed.engines), EXECUTOR))
-    return engine
+    return _at(version, listed.versions(engine)) if has_version else engine
+
+
+def _at(text: str, versions: Sequence[Engine]) -> Engine:
+    """Find a version of an engine that is the one asked for, as far as both are told."""
+    version = read_version(text)
+    for engine in versions:
+        if engine.version and not any(map(ne, version, read_version(engine.version))):
+            return engine
+    known = [engine.version for engine in versions if engine.version]
+    raise unknown(f"version of {versions[0].name}", text, known)
 
 
 def engine_name(text: str) -> str:
@@ -45,12 +62,15 @@ def engine_name(text: str) -> str:
     Raises
     ------
     InputError
-        If there is no engine of that name.
+        If there is no engine of that name and version.
 
     >>> engine_name("vLLM-Omni"), engine_name("planner")
     ('vllm-omni', 'planner')
     """
-    return EXECUTOR if text.casefold() == EXECUTOR else find_engine(text).name
+    if text.casefold() == EXECUTOR:
+        return EXECUTOR
+    engine = find_engine(text)
+    return f"{engine.name}@{engine.version}" if "@" in text else engine.name
 
 
 @cache

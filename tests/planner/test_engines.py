@@ -11,6 +11,7 @@ from costmodels.tables import profile_for, runtime
 from planner.advice.refusals import footnotes
 from planner.api import request_of
 from planner.command.cli import main
+from planner.engines.engine import load_engines
 from planner.engines.scenario import deployment_of, resolve
 from planner.models import Own, read_model
 from planner.models.entries import load_entry
@@ -351,3 +352,52 @@ def test_diffusers_gathers_before_a_ring_and_xdit_passes_on():
     assert passed.communication_hidden_s > gathered.communication_hidden_s == 0
     held = [one.memory_parts_bytes["activations"] for one in (passed, gathered)]
     assert held[0] < held[1]
+
+
+OLD_AND_NEW = """
+title = "Swift"
+version = "2.1"
+kind = "diffusion"
+runtime = "torch-eager"
+source = "-"
+[line]
+command = "swift"
+[line.axes]
+tp = "-t {n}"
+[limits]
+families = ["flux", "wan"]
+[versions."1.0".limits]
+families = ["flux"]
+[versions."2.0".line.axes]
+cfg = "-c"
+"""
+
+
+def test_an_older_version_of_an_engine_says_what_it_has_in_place_of_the_newest():
+    listed = load_engines({"swift": OLD_AND_NEW})
+    newest, second, first = listed.versions(listed.named("Swift"))
+
+    assert [one.version for one in (newest, second, first)] == ["2.1", "2.0", "1.0"]
+    assert first.limits.families == ("flux",)
+    assert second.limits == newest.limits
+    assert dict(second.line.axes) == {"tp": "-t {n}", "cfg": "-c"}
+    assert first.line == newest.line
+
+
+@pytest.mark.parametrize("text", [OLD_AND_NEW.replace("2.0", "2.1"), OLD_AND_NEW + "[odd]"])
+def test_a_version_that_is_no_older_one_is_refused(text):
+    with pytest.raises(CatalogueError):
+        load_engines({"swift": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("diffusers@9.9", "unknown version of diffusers '9.9'"),
+        ("difusers@0.42", "unknown engine 'difusers': did you mean diffusers?"),
+        ("xdit@", "version: got '', wanted numbers"),
+        ("xdit@new", "version: got 'new', wanted numbers"),
+    ],
+)
+def test_an_unknown_version_is_refused_in_a_line(text, said):
+    assert_refused(*run("estimate", "--model", "flux.1-dev", "--engine", text), said)
