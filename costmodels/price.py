@@ -77,11 +77,11 @@ class Priced:
 
 
 Known = dict[tuple[object, ...], Priced]
-"""Prices found so far, by what they depend on besides device, runtime and precision."""
+"""Prices found so far, by what they depend on besides device, profile and precision."""
 
 
 def recall(op: Op, target: Target, known: Known) -> Priced:
-    """Price `op`, or remember the price of one like it; `known` is of one device and runtime."""
+    """Price `op`, or remember the price of one like it; `known` is of one device and request."""
     key = _key(op, target)
     try:
         found = known.get(key)
@@ -100,17 +100,19 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
             return ("matmul", *sizes, weight.layered)
         case Attention():
             heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
-            return ("attention", op.q.shape, op.keys, op.causal, *heads)
+            return ("attention", target.attention, op.q.shape, op.keys, op.causal, *heads)
         case LinearAttention() | Depthwise():
-            return (_named(op), op.traffic, op.flop)
+            return (_named(op), target.runtime.fusion(_named(op)), op.traffic, op.flop)
         case Pointwise():
-            return ("pointwise", op.function, op.traffic)
+            return ("pointwise", target.runtime.fusion(op.function), op.traffic)
         case Rearrange():
             return ("move", op.view, op.traffic)
         case Collective() | SendReceive():
-            return (op.kind, op.message_bytes, target.fabrics[op.axis])
+            return (op.kind, target.algorithm, op.message_bytes, target.fabrics[op.axis])
         case Convolve():
-            return ("convolve", op.flop, op.traffic, op.planes)
+            runtime = target.runtime
+            reached = runtime.plane_convolution if op.planes else runtime.convolution
+            return ("convolve", reached.value, op.flop, op.traffic)
         case _:
             assert_never(op)
 

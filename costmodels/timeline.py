@@ -105,7 +105,7 @@ def cost(loop: Loop, target: Target, known: Known | None = None) -> Cost:
 
     Parameters
     ----------
-    known : prices of operations met before on this device and runtime; it is added to.
+    known : prices of operations met before on this device; it is added to.
     """
     found = _turns(loop, target, {} if known is None else known)
     if "communication" not in found.classes:

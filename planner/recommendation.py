@@ -14,6 +14,7 @@ from planner.engines.scenario import Scenario
 from planner.request.plan import Plan, nearest
 from planner.request.request import EXECUTOR, LARGEST, Request
 from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.evaluate import Shared
 from planner.search.plans import LONGEST
 from planner.search.search import MANY, Ranking, estimates, judge, outcomes_on, search
 from planner.strategies import parse_plan
@@ -223,7 +224,7 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
 
 def _instead(scenario: Scenario, rejected: Rejected) -> str:
     """Say what to do in place of a plan: its remedy, the nearest that run, or what would fit."""
-    outcomes = list(outcomes_on(scenario, {}, {}))
+    outcomes = list(outcomes_on(scenario, {}, Shared()))
     plans = [estimate.plan for estimate in estimates(outcomes)]
     if plans:
         near = ", ".join(map(str, nearest(rejected.plan, plans)))

@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.price import Known
 from planner.engines.scenario import Scenario, workload_of
 from planner.lowering import WEIGHT_BYTES, lower
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import (
+    Shared,
     decode_bytes,
     encoder_bytes,
     fixed_parts,
@@ -247,11 +247,11 @@ def _best(scenario: Scenario, gpus: int) -> PlanEstimate | None:
             other.deployment.hardware.island(gpus, other.deployment.nodes)
     except TopologyError:
         return None
-    prices: Known = {}
+    shared = Shared()
     likely = sorted(_worth(other, gpus), key=lambda plan: plan.degree("pp"))
     for depth in dict.fromkeys(plan.degree("pp") for plan in likely):
         hopeful = (plan for plan in likely if plan.degree("pp") == depth and _hopeful(other, plan))
-        fitting = estimates(judge(other, plan, prices) for plan in hopeful)
+        fitting = estimates(judge(other, plan, shared) for plan in hopeful)
         if fitting:
             return rank(fitting, replace(scenario.request, at_most_gpus=False))[0]
     return None

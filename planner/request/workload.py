@@ -1,7 +1,7 @@
 """What is asked of a model, in tokens, and what whoever runs it does in its own way."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from costmodels.program import Size
@@ -41,6 +41,11 @@ class Habits:
     attention: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     eager: Mapping[str, Mapping[str, Fusion]] = field(default_factory=dict, hash=False)
     host_kernel: Sourced | None = field(default=None, metadata={"unit": "s"})
+
+    @property
+    def in_programs(self) -> "Habits":
+        """What of it is in programs; the rest is in the prices of their operations alone."""
+        return replace(self, installed_attention=False, attention={}, eager={}, host_kernel=None)
 
     def kernel(self, family: str, architecture: str) -> str:
         """Name the attention kernel for a family of models; empty for the usual one."""

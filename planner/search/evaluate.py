@@ -1,7 +1,7 @@
 """Price one plan in full: time by stage and by class of work, memory by part."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Final
@@ -27,23 +27,72 @@ PIXEL_BYTES: Final = 6
 """Bytes of a decoded pixel: three colours of 16 bits."""
 
 
-def evaluate(scenario: Scenario, plan: Plan, prices: Known | None = None) -> PlanEstimate:
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """The programs of a plan, one for each place that differs, and the memory of each by part."""
+
+    places: Sequence[Program]
+    parts: Sequence[Mapping[str, Real]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What estimates of one request have in common, whoever runs it on how many GPUs.
+
+    prices : of operations, by device. programs : of plans. estimates : of plans, by what they were
+    priced on; engines that do nothing in another way have the same.
+    """
+
+    prices: dict[str, Known] = field(default_factory=dict)
+    programs: dict[tuple[Plan, Workload], Lowered] = field(default_factory=dict)
+    estimates: dict[tuple[Plan, Workload], list[tuple[Target, PlanEstimate]]] = field(
+        default_factory=dict
+    )
+
+
+def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> PlanEstimate:
     """Price a legal plan; whether it fits is the caller's to judge.
 
     Parameters
     ----------
     scenario : whose deployment has the plan's GPUs, seated where a machine brings them.
-    prices : found for other plans on the same deployment (see `costmodels.price.recall`).
+    shared : with other estimates of the same request; it is used, and added to.
     """
-    model, workload, deployment = scenario.model, scenario.workload, scenario.deployment
+    deployment, workload = scenario.deployment, scenario.workload
+    shared = Shared() if shared is None else shared
+    target = deployment.target(scenario.model, plan, workload.precision)
+    key = plan, replace(workload, habits=workload.habits.in_programs)
+    known = shared.estimates.setdefault(key, [])
+    for other, estimate in known:
+        if other == target:
+            return replace(estimate, engine=deployment.engine, placement=deployment.placed)
+    if key not in shared.programs:
+        shared.programs[key] = _lowered(scenario, plan)
+    prices = shared.prices.setdefault(deployment.hardware.name, {})
+    estimate = _evaluate(scenario, plan, shared.programs[key], target, prices)
+    known.append((target, estimate))
+    return estimate
+
+
+def _lowered(scenario: Scenario, plan: Plan) -> Lowered:
     places = every_place(scenario, plan)
-    target = deployment.target(model, plan, workload.precision)
-    costs = costs_of(places, workload, target, prices)
+    return Lowered(places, [parts_of(scenario, program) for program in places])
+
+
+def _evaluate(
+    scenario: Scenario, plan: Plan, lowered: Lowered, target: Target, prices: Known
+) -> PlanEstimate:
+    model, workload, deployment = scenario.model, scenario.workload, scenario.deployment
+    costs = costs_of(lowered.places, workload, target, prices)
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     total = reduce(add, costs.values(), Cost())
     latency = sum(float(stage.time) for stage in costs.values())
-    held = [memory_of(scenario, program) for program in places]
+    runtime = {"runtime": deployment.runtime.memory.value}
+    held = [
+        _peak(program, {**amounts, **runtime})
+        for program, amounts in zip(lowered.places, lowered.parts, strict=True)
+    ]
     parts, peak, stage = max(held, key=lambda row: row[1])
     return PlanEstimate(
         model=model.name,
@@ -54,7 +103,7 @@ def evaluate(scenario: Scenario, plan: Plan, prices: Known | None = None) -> Pla
         engine=deployment.engine,
         precision=workload.precision,
         latency_s=latency,
-        step_s=_step(scenario, plan, target, costs),
+        step_s=_step(scenario, plan, target, costs, prices),
         stages_s={name: float(cost.time) for name, cost in costs.items()},
         breakdown_s=_breakdown(costs),
         communication_hidden_s=float(total.hidden),
@@ -143,7 +192,9 @@ def _bases(total: Cost, costs: Mapping[str, Cost]) -> dict[str, Basis]:
     return {**bases, **{name: Basis.EXTRAPOLATED for name, part in elsewhere.items() if part}}
 
 
-def _step(scenario: Scenario, plan: Plan, target: Target, costs: Mapping[str, Cost]) -> float:
+def _step(
+    scenario: Scenario, plan: Plan, target: Target, costs: Mapping[str, Cost], prices: Known
+) -> float:
     """One denoising step with all its forwards, or one decode step at the prompt's length."""
     model, workload = scenario.model, scenario.workload
     if model.kind == "diffusion":
@@ -152,7 +203,7 @@ def _step(scenario: Scenario, plan: Plan, target: Target, costs: Mapping[str, Co
         return float(costs["prefill"].time)
     once = replace(workload, output_tokens=1)
     places = [decode_step(model, once, plan, place) for place in range(plan.degree("pp"))]
-    return float(cost(_in_turn(places), target).time)
+    return float(cost(_in_turn(places), target, prices).time)
 
 
 def _throughput(workload: Workload, plan: Plan, latency: float) -> float:
@@ -164,7 +215,10 @@ def _throughput(workload: Workload, plan: Plan, latency: float) -> float:
 
 def memory_of(scenario: Scenario, program: Program) -> tuple[dict[str, float], float, str]:
     """Whole bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
-    amounts = parts_of(scenario, program)
+    return _peak(program, parts_of(scenario, program))
+
+
+def _peak(program: Program, amounts: Mapping[str, Real]) -> tuple[dict[str, float], float, str]:
     parts: dict[str, float] = {name: round(float(np.max(size))) for name, size in amounts.items()}
     decode = parts.pop("vae_decode")
     whole = sum(parts.values())

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from costmodels.price import Known
 from planner.engines.scenario import Deployment, Scenario
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.estimate import Outcome, PlanEstimate, Rejected, worded
-from planner.search.evaluate import encoder_bytes, evaluate, room
+from planner.search.evaluate import Shared, encoder_bytes, evaluate, room
 from planner.search.plans import (
     LONGEST,
     hopeless,
@@ -58,15 +57,13 @@ class Ranking:
         return replace(self, by_gpus=by_gpus, plans=_ranked(by_gpus, self.request))
 
 
-def search(scenario: Scenario) -> Ranking:
+def search(scenario: Scenario, shared: Shared | None = None) -> Ranking:
     """Judge all plans of a request, and rank those that run."""
-    request, prices = scenario.request, Known()
+    request, shared = scenario.request, shared or Shared()
     seen: dict[Plan, Outcome] = {}
     outcomes: dict[int, list[Outcome]] = {}
     for gpus in gpu_counts(scenario.deployment):
-        if scenario.deployment.subset is not None:
-            prices = {}  # another number of GPUs may be of another kind
-        outcomes[gpus] = list(outcomes_on(scenario.on(gpus), seen, prices))
+        outcomes[gpus] = list(outcomes_on(scenario.on(gpus), seen, shared))
     by_gpus = {gpus: estimates(row) for gpus, row in outcomes.items()}
     illegal = any(objections(scenario.model, scenario.workload, Plan(), 1))
     return Ranking(
@@ -74,7 +71,7 @@ def search(scenario: Scenario) -> Ranking:
         plans=_ranked(by_gpus, request),
         by_gpus=by_gpus,
         rejected=_once(row for gpus, row in outcomes.items() if _is_asked(gpus, request)),
-        baseline=None if illegal else price(scenario, Plan()),
+        baseline=None if illegal else price(scenario, Plan(), shared),
     )
 
 
@@ -127,7 +124,7 @@ def _once(rows: Iterable[Iterable[Outcome]]) -> tuple[Rejected, ...]:
     return tuple({(row.plan, row.reason): row for row in rejected}.values())
 
 
-def outcomes_on(scenario: Scenario, seen: dict[Plan, Outcome], prices: Known) -> Iterator[Outcome]:
+def outcomes_on(scenario: Scenario, seen: dict[Plan, Outcome], shared: Shared) -> Iterator[Outcome]:
     """Judge the plans of a scenario's GPUs.
 
     Where they are many, a degree that no plan can have is rejected once, for all of them, and the
@@ -135,11 +132,11 @@ def outcomes_on(scenario: Scenario, seen: dict[Plan, Outcome], prices: Known) ->
 
     Parameters
     ----------
-    seen : what became of plans of fewer GPUs. prices : of operations. Both are used and added to.
+    seen : what became of plans of fewer GPUs. shared : with them. Both are used and added to.
     """
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
     if scenario.request.gpus <= MANY:
-        yield from (_outcome(scenario, plan, seen, prices) for plan in plans(model, gpus))
+        yield from (_outcome(scenario, plan, seen, shared) for plan in plans(model, gpus))
         return
     barred = hopeless(model, workload, gpus)
     for axis, reason in barred.items():
@@ -147,7 +144,7 @@ def outcomes_on(scenario: Scenario, seen: dict[Plan, Outcome], prices: Known) ->
     for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
         illegal = any(objections(model, workload, plan, gpus))
         if not (_left_out(scenario, plan, seen) and not illegal):
-            yield _outcome(scenario, plan, seen, prices)
+            yield _outcome(scenario, plan, seen, shared)
 
 
 def _left_out(scenario: Scenario, plan: Plan, seen: Mapping[Plan, Outcome]) -> bool:
@@ -158,16 +155,16 @@ def _left_out(scenario: Scenario, plan: Plan, seen: Mapping[Plan, Outcome]) -> b
     return not frugal and replaceable(plan, scenario.workload.passes, seen)
 
 
-def _outcome(scenario: Scenario, plan: Plan, seen: dict[Plan, Outcome], prices: Known) -> Outcome:
+def _outcome(scenario: Scenario, plan: Plan, seen: dict[Plan, Outcome], shared: Shared) -> Outcome:
     """Judge a plan, or reuse what became of one of its replicas."""
     alone = replica(scenario.deployment, plan) if scenario.request.batch == 1 else None
     if alone is not None and alone in seen:
         seen[plan] = replicated(plan.degree("dp"), seen[alone])
         return seen[plan]
-    outcome = judge(scenario, plan, prices)
+    outcome = judge(scenario, plan, shared)
     other = turned(scenario.deployment, plan)
     if other is not None:
-        outcome = min(outcome, judge(scenario, other, prices), key=_latency)
+        outcome = min(outcome, judge(scenario, other, shared), key=_latency)
     seen[plan] = outcome
     return outcome
 
@@ -176,7 +173,7 @@ def _latency(outcome: Outcome) -> float:
     return outcome.latency_s if isinstance(outcome, PlanEstimate) else float("inf")
 
 
-def judge(scenario: Scenario, plan: Plan, prices: Known | None = None) -> Outcome:
+def judge(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Outcome:
     """Estimate a plan of all GPUs, or say why it cannot run."""
     deployment = scenario.deployment
     reasons = list(objections(scenario.model, scenario.workload, plan, deployment.gpus))
@@ -184,7 +181,7 @@ def judge(scenario: Scenario, plan: Plan, prices: Known | None = None) -> Outcom
         reasons = [reason for reason in [deployment.subset.obstacle()] if reason]
     if reasons:
         return Rejected(plan=plan, reason="; ".join(reasons))
-    estimate = price(scenario, plan, prices)
+    estimate = price(scenario, plan, shared)
     missing = estimate.memory_bytes - room(scenario)
     if missing > 0:
         return Rejected(
@@ -198,18 +195,18 @@ def judge(scenario: Scenario, plan: Plan, prices: Known | None = None) -> Outcom
 
 def judge_all(scenario: Scenario) -> Iterator[Outcome]:
     """Judge every plan of all GPUs by itself."""
-    prices: Known = {}
+    shared = Shared()
     for plan in plans(scenario.model, scenario.deployment.gpus):
-        yield judge(scenario, plan, prices)
+        yield judge(scenario, plan, shared)
 
 
-def price(scenario: Scenario, plan: Plan, prices: Known | None = None) -> PlanEstimate:
+def price(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> PlanEstimate:
     """Estimate a legal plan, whether or not it fits, on the best seats of a machine.
 
     Parameters
     ----------
     plan : legal (see `objections`), of any number of GPUs that the deployment has.
-    prices : of other plans of the same scenario; used, and added to.
+    shared : with other estimates of the same request; it is used, and added to.
 
     Raises
     ------
@@ -218,7 +215,7 @@ def price(scenario: Scenario, plan: Plan, prices: Known | None = None) -> PlanEs
     UncalibratedError
         If there are no kernel parameters for the device.
     """
-    return evaluate(replace(scenario, deployment=seated(scenario, plan)), plan, prices)
+    return evaluate(replace(scenario, deployment=seated(scenario, plan)), plan, shared)
 
 
 def seated(scenario: Scenario, plan: Plan) -> Deployment:
