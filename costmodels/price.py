@@ -203,7 +203,7 @@ def _attention(op: Attention, target: Target) -> Priced:
     precision = _plain(target)
     kernel = target.attention
     whole = op.causal and op.pairs == 1.0 and op.turn is None
-    square = whole and bool(np.all(np.equal(op.queries, op.keys)))
+    masked = whole and bool(np.any(np.greater(op.queries, 1)))
     keys = np.minimum(op.keys, op.window + op.queries - 1) if op.window else op.keys
     seconds = attention_time(
         op.heads,
@@ -213,7 +213,7 @@ def _attention(op: Attention, target: Target) -> Priced:
         target.device,
         batch=op.q.shape[0],
         kv_heads=op.key_value_heads,
-        causal=square,
+        causal=masked,
         precision=precision,
         kernel=kernel,
         sustained=True,
@@ -222,9 +222,10 @@ def _attention(op: Attention, target: Target) -> Priced:
     sizes = _seen(
         target, "attention", heads=op.heads, queries=op.queries, keys=op.keys, head_dim=op.size
     )
+    empty = np.asarray(op.q.shape[0]) * op.queries == 0  # a step without prompts, or of them alone
     return Priced(
         kind="attention",
-        seconds=seconds,
+        seconds=np.where(empty, 0.0, seconds) if np.any(empty) else seconds,
         kernels=1,
         basis=attention_basis(target.device, precision, kernel, _kernels(target), **sizes),
     )

@@ -70,8 +70,11 @@ def concat_features(parts: Sequence[Tensor], name: str, *, view: bool = False) -
     return out
 
 
-def concat_rows(parts: Sequence[Tensor], name: str) -> Emits[Tensor]:
-    """Lay rows of tensors end to end; one tensor is left as it is."""
+def concat_rows(parts: Sequence[Tensor], name: str, *, view: bool = False) -> Emits[Tensor]:
+    """Lay rows of tensors end to end; `view` where they were written in place.
+
+    One tensor is left as it is.
+    """
     if len(parts) == 1:
         return parts[0]
     rows: Size = 0
@@ -79,7 +82,14 @@ def concat_rows(parts: Sequence[Tensor], name: str) -> Emits[Tensor]:
         rows = rows + part.shape[1]
     first = parts[0]
     out = Tensor(name, (first.shape[0], rows, *first.shape[2:]), first.itemsize)
-    yield Rearrange(move="concat_rows", inputs=tuple(parts), outputs=(out,))
+    yield Rearrange(move="concat_rows", inputs=tuple(parts), outputs=(out,), view=view)
+    return out
+
+
+def regroup(x: Tensor, groups: Size, rows: Size, name: str) -> Emits[Tensor]:
+    """View rows as so many `groups` of `rows`, in the same order."""
+    out = Tensor(name, (groups, rows, *x.shape[2:]), x.itemsize)
+    yield Rearrange(move="regroup", inputs=(x,), outputs=(out,), view=True)
     return out
 
 

@@ -257,6 +257,7 @@ Move = Literal[
     "concat_features",
     "concat_rows",
     "split_rows",  # views
+    "regroup",  # [b, r, f] -> [c, b * r / c, f], in the same order; a view
     "shard",  # whole streams -> this rank's rows, padded
     "heads",  # [b, r, f] -> the features of this rank's heads
     "pack_heads",  # row blocks -> [parts, b, r, f / parts]: heads cut over ranks

@@ -46,7 +46,8 @@ def _positions(span: Span, chunks: tuple[int, ...]) -> Numbers:
             rows = np.concatenate([pieces[chunk], pieces[2 * degree - 1 - chunk]])
         else:
             rows = rows.reshape(degree, -1)[chunk]
-    return _fixed(np.where(rows < span.tokens, rows + span.start, -1))
+    places = np.where(rows < span.tokens, rows + span.start, -1)
+    return _fixed(np.tile(places, int(span.copies)))
 
 
 def positions_of(spans: Sequence[Span], index: Index) -> Numbers:

@@ -55,13 +55,14 @@ class Span:
     first. With `zigzag` the outermost axis, of degree p, cuts the padded stream into 2 p pieces
     and index i holds pieces i and 2 p - 1 - i, so that causal work is even; inner axes cut what
     it holds. No axes: the whole stream, without padding. `start` is its first token's position.
+    `copies`: so many sequences stand end to end, each with these rows; those are not cut.
 
     >>> Span("text", 10, (("ring", 2), ("ulysses", 2)), 4).rows
     3
     >>> Span("text", 10, (("ring", 2),), 4).rows  # two chunks of three
     6
-    >>> Span("text", 10).rows
-    10
+    >>> Span("text", 10).rows, Span("text", 10, copies=3).rows
+    (10, 30)
     """
 
     stream: str
@@ -70,6 +71,7 @@ class Span:
     grain: int = 1
     zigzag: bool = False
     start: Size = 0
+    copies: Size = 1
 
     @property
     def parts(self) -> int:
@@ -79,7 +81,7 @@ class Span:
     def rows(self) -> Size:
         """Rows on one rank, padding included."""
         if not self.axes:
-            return self.tokens
+            return self.tokens * self.copies
         return self.padded // self.parts
 
     @property

@@ -7,7 +7,7 @@ from typing import cast
 
 from planner.engines.reading import Table, read_fields, read_version
 from planner.request.workload import Habits
-from topology.base import CatalogueError
+from topology.base import CatalogueError, Sourced
 
 Words = Mapping[str, str]
 
@@ -83,6 +83,36 @@ class SeveralHosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How an engine of language models serves many requests at once.
+
+    chunk : tokens that a step takes at most. mixed : prompts run beside sequences that decode;
+    else alone, while those wait. chunked : a prompt may be cut where the budget ends.
+    rows : sequences at once at most. block : tokens of a block of the cache.
+    kept : share of unwritten answers that the cache has room for before a prompt begins; where it
+    is less than 1 sequences may lose their cache and start again.
+    memory : share of a GPU's memory that the engine uses.
+    step, row : seconds that a step takes beside its kernels (scheduling, sampling), and for each of
+    its sequences.
+    """
+
+    chunk: int = 8192
+    mixed: bool = True
+    chunked: bool = True
+    rows: int = 1024
+    block: int = 16
+    kept: float = 0.0
+    memory: float = 0.92
+    step: Sourced | None = field(default=None, metadata={"unit": "s"})
+    row: Sourced | None = field(default=None, metadata={"unit": "s"})
+
+    def host_s(self, rows: float) -> float:
+        """Seconds of a step of so many sequences beside its kernels."""
+        step = self.step.value if self.step else 0.0
+        return step + rows * (self.row.value if self.row else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One engine.
 
@@ -104,6 +134,7 @@ class Engine:
     limits: Limits = Limits()
     several_hosts: SeveralHosts = SeveralHosts()
     habits: Habits = Habits()
+    scheduling: Scheduling = Scheduling()
     sources: Words = field(default_factory=dict)
 
 

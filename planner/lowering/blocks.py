@@ -5,7 +5,7 @@ A block's state is one tensor for every row of streams that a tower takes togeth
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.program import Part, Pointwise, Rearrange, Size, Span, Tensor
 from costmodels.program.emit import (
@@ -14,6 +14,7 @@ from costmodels.program.emit import (
     concat_rows,
     matmul,
     pointwise,
+    regroup,
     split_features,
     split_rows,
     total_rows,
@@ -82,7 +83,8 @@ def block(work: RankWork, layer: Block, state: State) -> Emits[State]:
             yield from _store(work, layer, begun)
     results: dict[tuple[str, ...], Tensor] = {}
     for group in _groups(opened):
-        outs = yield from _attend(work, layer, group, opened)
+        attend = _attend_chunks if work.chunks else _attend
+        outs = yield from attend(work, layer, group, opened)
         results |= outs
     after = dict(state)
     for begun in opened:
@@ -113,7 +115,7 @@ def _qkv_parts(heads: Heads) -> tuple[Part, Part, Part]:
 def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Opened]:
     """Emit the norm, the projections, and the rotation of queries and keys, if there is one."""
     name = f"{layer.name}.{'+'.join(tower.streams)}"
-    spans = tuple(work.spans[stream] for stream in tower.streams)
+    spans = work.rows(tower)
     modulation = yield from _modulation(work, tower, name)
     h = yield from _norm(x, modulation, f"{name}.h", 0)
     parts = _qkv_parts(tower.heads)
@@ -204,17 +206,8 @@ def _attend(
     for stream in tower.keys:
         if work.cached(stream):
             entries.insert(0, (yield from _load(work, tower, layer, stream)))
-    query, key_value = heads_here(work, tower.heads)
-    call = AttentionCall(
-        name=f"{layer.name}.{'+'.join(begun.name.split('.')[-1] for begun in group)}",
-        entries=tuple(entries),
-        heads=query,
-        key_value_heads=key_value,
-        size=tower.heads.size,
-        causal=tower.causal,
-        window=tower.window,
-        linear=tower.mixer == "relu_linear",
-    )
+    name = f"{layer.name}.{'+'.join(begun.name.split('.')[-1] for begun in group)}"
+    call = _call(work, tower, name, entries)
     outs = iter((yield from work.attend(call)))
     pieces: dict[tuple[str, ...], list[Tensor]] = {}
     for begun, entry in zip(owners, call.entries[-len(owners) :], strict=True):
@@ -224,6 +217,43 @@ def _attend(
     for streams, parts in pieces.items():
         results[streams] = yield from concat_rows(parts, f"{layer.name}.{'+'.join(streams)}.met")
     return results
+
+
+def _call(work: RankWork, tower: Tower, name: str, entries: Sequence[Entry]) -> AttentionCall:
+    query, key_value = heads_here(work, tower.heads)
+    return AttentionCall(
+        name=name,
+        entries=tuple(entries),
+        heads=query,
+        key_value_heads=key_value,
+        size=tower.heads.size,
+        causal=tower.causal,
+        window=tower.window,
+        linear=tower.mixer == "relu_linear",
+    )
+
+
+def _attend_chunks(
+    work: RankWork, layer: Block, group: Sequence[Opened], opened: Sequence[Opened]
+) -> Emits[dict[tuple[str, ...], Tensor]]:
+    """Emit an attention for every chunk of a step: each of its sequences sees its own cache."""
+    (begun,) = group
+    del opened
+    streams = begun.tower.streams
+    names = [f"{begun.name}.{chunk.name}" for chunk in work.chunks]
+    rows = yield from split_rows(begun.qkv, [span.rows for span in begun.spans], names)
+    parts = []
+    for chunk, piece, name in zip(work.chunks, rows, names, strict=True):
+        own = yield from regroup(piece, chunk.sequences, chunk.tokens, f"{name}.apart")
+        span = replace(chunk.span(streams[0]), copies=1)
+        alone = replace(begun, name=name, spans=(span,), qkv=own)
+        entries = yield from _append(work, layer, alone, chunk.name)
+        call = _call(work, begun.tower, f"{layer.name}.{name}", entries)
+        outs = yield from work.attend(call)
+        part = yield from regroup(outs[0], 1, piece.shape[1], f"{name}.met")
+        parts.append(part)
+    met = yield from concat_rows(parts, f"{begun.name}.met", view=True)
+    return {streams: met}
 
 
 def _rows(
@@ -263,11 +293,18 @@ def _store(work: RankWork, layer: Block, begun: Opened) -> Emits[None]:
     yield Rearrange(move="store", inputs=(both,), outputs=(kept,))
 
 
-def _append(work: RankWork, layer: Block, begun: Opened) -> Emits[list[Entry]]:
-    """Put new keys and values behind those kept; only the new rows are written."""
+def _append(work: RankWork, layer: Block, begun: Opened, part: str = "") -> Emits[list[Entry]]:
+    """Put new keys and values behind those kept; only the new rows are written.
+
+    Parameters
+    ----------
+    part : of the cache, for some of the sequences.
+    """
     query, both = yield from _views(work, begun)
     (span,) = begun.spans
     kept = cache(work, begun.tower.heads, layer, span.stream, span.start)
+    name = f"{kept.name}.{part}" if part else kept.name
+    kept = replace(kept, name=name, shape=(both.shape[0], *kept.shape[1:]))
     rows = kept.shape[1] + span.rows
     out = Tensor(f"grown.{kept.name}", (kept.shape[0], rows, kept.shape[2]), kept.itemsize)
     yield Rearrange(move="append", inputs=(kept, both), outputs=(out,), view=True)

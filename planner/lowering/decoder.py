@@ -1,14 +1,25 @@
-"""A language model for one rank: the prefill of a prompt, and decode steps over a cache."""
+"""A language model for one rank: a prompt's prefill, decode steps, and steps of an engine."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
 import numpy as np
 
 from costmodels.program import Loop, Part, Rearrange, SendReceive, Size, Span, Tensor, Weight
-from costmodels.program.emit import Emits, collective, matmul, move, pointwise
+from costmodels.program.emit import (
+    Emits,
+    collective,
+    concat_rows,
+    matmul,
+    move,
+    pointwise,
+    regroup,
+    split_rows,
+    total_rows,
+)
 from planner.lowering.blocks import block, state_name
-from planner.lowering.work import RankWork
+from planner.lowering.work import Chunk, RankWork
 from planner.strategies import pipeline, tensor
 
 
@@ -37,6 +48,25 @@ def decode(work: RankWork, length: Size) -> Loop:
     return Loop(name="decode", count=work.workload.output_tokens, body=body)
 
 
+def step(work: RankWork, chunks: tuple[Chunk, ...], name: str = "step") -> Loop:
+    """Run one step of an engine: chunks of prompts beside sequences that decode, one batch.
+
+    Rows of all sequences stand end to end, ``[1, rows, hidden]``; each sequence sees its own
+    cache, and gets scores of its last token.
+    """
+    stream, serving = work.model.streams[0].name, replace(work, memory="append", chunks=chunks)
+    rows = Span(stream, total_rows([chunk.span(stream) for chunk in chunks]))
+    body = tuple(_forward(serving, (step_input(work, chunks, name), rows)))
+    return Loop(name=name, count=1, body=body)
+
+
+def step_input(work: RankWork, chunks: Sequence[Chunk], name: str) -> Tensor:
+    """Embedded tokens of a step, ``[1, rows, hidden]``; whole on every rank."""
+    stream = work.model.streams[0].name
+    rows = total_rows([chunk.span(stream) for chunk in chunks])
+    return Tensor(f"{name}.{stream}", (1, rows, work.model.main.hidden))
+
+
 def mean_length(work: RankWork) -> Size:
     """Tokens in the cache at the middle of the output."""
     prompt = work.workload.length(work.model.streams[0].name)
@@ -48,7 +78,7 @@ def _forward(work: RankWork, given: tuple[Tensor, Span]) -> Emits[None]:
     """One forward through all stages of the pipeline, and the next token's scores."""
     share = work.share
     whole, span = given
-    x = Tensor(state_name((span.stream,)), (share.batch, span.rows, whole.shape[2]))
+    x = Tensor(state_name((span.stream,)), (whole.shape[0], span.rows, whole.shape[2]))
     turn = tuple(_layers(work, (whole, span, x)))
     if share.stages == 1:
         yield from turn
@@ -76,10 +106,9 @@ def _layers(work: RankWork, given: tuple[Tensor, Span, Tensor]) -> Emits[None]:
         yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=number)
 
 
-def _scores(work: RankWork, x: Tensor, span: Span) -> Emits[None]:
-    """Project the last token to the vocabulary, cut over the ranks that share a layer."""
-    batch, hidden, degree = work.share.batch, work.model.main.hidden, work.share.tensor
-    last = Tensor("last", (batch, 1, hidden))
+def _last(x: Tensor, span: Span) -> Emits[Tensor]:
+    """Find the row that stands last in the stream, on whichever rank it is."""
+    last = Tensor("last", (x.shape[0], 1, x.shape[2]))
     yield Rearrange(move="last", inputs=(x,), outputs=(last,), spans=(span,))
     for axis, parts in reversed(span.axes):
         stacked = replace(last, name=f"last.{axis}", shape=(1, *last.shape))
@@ -87,6 +116,30 @@ def _scores(work: RankWork, x: Tensor, span: Span) -> Emits[None]:
         several = yield from collective("all_gather", stacked, axis, parts, f"last.{axis}.all")
         yield from move("latest", [several], last, axis=axis, degree=parts, spans=(span,))
         span = span.within(axis)
+    return last
+
+
+def _last_of_chunks(work: RankWork, x: Tensor) -> Emits[Tensor]:
+    """Find the last row of every sequence of a step, ``[1, sequences, hidden]``."""
+    chunks, stream = work.chunks, work.model.streams[0].name
+    names = [f"last.{chunk.name}" for chunk in chunks]
+    pieces = yield from split_rows(x, [chunk.span(stream).rows for chunk in chunks], names)
+    lasts = []
+    for chunk, piece, name in zip(chunks, pieces, names, strict=True):
+        own = yield from regroup(piece, chunk.sequences, chunk.tokens, f"{name}.apart")
+        last = Tensor(f"{name}.last", (own.shape[0], 1, own.shape[2]))
+        rows = (Span(stream, chunk.tokens),)
+        yield Rearrange(move="last", inputs=(own,), outputs=(last,), spans=rows)
+        row = yield from regroup(last, 1, chunk.sequences, f"{name}.row")
+        lasts.append(row)
+    result = yield from concat_rows(lasts, "last", view=True)
+    return result
+
+
+def _scores(work: RankWork, x: Tensor, span: Span) -> Emits[None]:
+    """Project last tokens to the vocabulary, cut over the ranks that share a layer."""
+    hidden, degree = work.model.main.hidden, work.share.tensor
+    last = yield from (_last_of_chunks(work, x) if work.chunks else _last(x, span))
     h = yield from pointwise("norm", (last,), "final")
     vocabulary = ceil(work.model.vocabulary / degree) * degree
     head = Weight(
@@ -102,7 +155,7 @@ def _scores(work: RankWork, x: Tensor, span: Span) -> Emits[None]:
         stacked = Tensor("scores.stacked", (1, *scores.shape))
         yield from move("stack", [scores], stacked, axis=tensor.AXIS, degree=degree, view=True)
         every = yield from collective("all_gather", stacked, tensor.AXIS, degree, "scores.all")
-        out = Tensor("output", (batch, 1, vocabulary))
+        out = Tensor("output", (*last.shape[:2], vocabulary))
         columns = head.columns
         yield from move(
             "unpack_heads", [every], out, axis=tensor.AXIS, degree=degree, parts=columns

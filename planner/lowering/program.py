@@ -14,7 +14,7 @@ from planner.lowering.variants import (
     with_scattered_inputs,
     with_wide_collectives,
 )
-from planner.lowering.work import Layers, RankWork, work_of
+from planner.lowering.work import Chunk, Layers, RankWork, work_of
 from planner.models import Block, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -63,6 +63,28 @@ def decode_step(model: Model, workload: Workload, plan: Plan, stage: int) -> Loo
     """Write down one step of a decoder over a cache as long as the prompt."""
     work = _with_layers(work_of(model, workload, plan), stage)
     return decoder.decode(work, workload.length(model.streams[0].name))
+
+
+def lower_steps(
+    model: Model, workload: Workload, plan: Plan, steps: Sequence[Sequence[Chunk]], place: int = 0
+) -> Program:
+    """Write down steps of an engine, one after another: what each runs of which sequences.
+
+    Parameters
+    ----------
+    plan : of tensor and pipeline parallelism; replicas are engines of their own.
+    steps : chunks of each; those of one name continue the same sequences.
+    place : of the pipeline.
+    """
+    work = _with_layers(work_of(model, workload, plan), place)
+    loops, inputs = [], []
+    for number, chunks in enumerate(steps):
+        name = f"step{number}" if len(steps) > 1 else "step"
+        loops.append(decoder.step(work, tuple(chunks), name))
+        inputs.append(decoder.step_input(work, chunks, name))
+    scored = sum(np.asarray(chunk.sequences) for chunk in steps[-1])
+    output = Tensor("output", (1, scored, model.vocabulary))
+    return Program(axes=plan.axes, stages=tuple(loops), inputs=tuple(inputs), output=output)
 
 
 def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, cast
 
-from costmodels.program import Part, Span, Tensor, Weight
+from costmodels.program import Part, Size, Span, Tensor, Weight
 from costmodels.program.emit import Emits
-from planner.models import Block, Model
+from planner.models import Block, Model, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import SequenceStrategy, strategies
@@ -22,12 +22,31 @@ Layers = Sequence[tuple[Block, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """What some sequences run in one step of a served model.
+
+    name : of their part of the cache. tokens : new ones of each of `sequences`, behind `context`
+    that are cached: a piece of a prompt, or the one token of a decode step.
+    """
+
+    name: str
+    tokens: Size
+    context: Size
+    sequences: Size = 1
+
+    def span(self, stream: str) -> Span:
+        """Return the rows of all its sequences, end to end."""
+        return Span(stream, self.tokens, start=self.context, copies=self.sequences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankWork:
     """The model, the request, a rank's share of it and what ranks exchange in attention.
 
     layers, stage : of its stage in the pipeline, and which stage that is.
     memory : what a layer does with keys and values: ``load`` those of streams that were run ahead,
     ``store`` its own for later, or ``append`` its own to those stored.
+    chunks : of a step of many sequences; empty for rows that are one batch.
     """
 
     model: Model
@@ -38,6 +57,7 @@ class RankWork:
     layers: Layers = ()
     stage: int = 0
     memory: Literal["load", "store", "append"] = "load"
+    chunks: tuple[Chunk, ...] = ()
 
     @property
     def is_last(self) -> bool:
@@ -62,6 +82,12 @@ class RankWork:
             experts=experts,
             itemsize=WEIGHT_BYTES[self.workload.precision],
         )
+
+    def rows(self, tower: Tower) -> tuple[Span, ...]:
+        """List the rows that a tower takes here, in order."""
+        if self.chunks:
+            return tuple(chunk.span(tower.streams[0]) for chunk in self.chunks)
+        return tuple(self.spans[stream] for stream in tower.streams)
 
     def cached(self, stream: str) -> bool:
         """Whether the keys and values of a stream are computed once, ahead of the steps."""

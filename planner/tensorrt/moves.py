@@ -123,6 +123,11 @@ def _pack_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     return [draft.shuffle(flat, shape, name, second=(1, 0, 2, 3))]
 
 
+def _regroup(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
+    out = op.outputs[0]
+    return [draft.shuffle(inputs[0], tuple(int(size) for size in out.shape), out.name)]
+
+
 def _stack(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     return [draft.shuffle(inputs[0], (1, *inputs[0].shape), op.outputs[0].name)]
 
@@ -208,6 +213,7 @@ _MOVES: Final[dict[str, Callable[[Draft, Rearrange, Values], list[Value]]]] = {
     "unpack_heads": _unpack_heads,
     "unpack_rows": _unpack_rows,
     "pack_rows": _pack_rows,
+    "regroup": _regroup,
     "stack": _stack,
     "unstack": _unstack,
     "last": _last,

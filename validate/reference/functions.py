@@ -215,6 +215,8 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
         case "split_rows":
             cuts = np.cumsum([int(out.shape[1]) for out in op.outputs])[:-1]
             return list(np.split(first, cuts, axis=1))
+        case "regroup":
+            return [first.reshape(*(int(size) for size in op.outputs[0].shape))]
         case "shard":
             return [_take(first, positions(op.spans[0], index))]
         case "heads":

@@ -289,7 +289,8 @@ def _rearrange(op: Rearrange, given: list[Array], here: Here, state: RankState) 
         case "append":
             if state.idle(here):
                 return [np.zeros(shape_of(op.outputs[0]))]
-            state.kept[key] = np.concatenate([state.kept[key], given[0]], axis=1)
+            before = state.kept.get(key, np.zeros(shape_of(op.inputs[0])))
+            state.kept[key] = np.concatenate([before, given[0]], axis=1)
             return [state.kept[key]]
         case "collect":
             out = op.outputs[0]

@@ -34,6 +34,9 @@ def _kernel(op: Rearrange, setting: Setting) -> Kernel:  # noqa: C901, PLR0911, 
             return lambda inputs: list(torch.split(inputs[0], sizes, dim))
         case "concat_features" | "concat_rows":
             return lambda inputs: [torch.cat(list(inputs), dim)]
+        case "regroup":
+            shape = shape_of(op.outputs[0])
+            return lambda inputs: [inputs[0].reshape(shape)]
         case "stack":
             return lambda inputs: [inputs[0].contiguous()[None]]
         case "unstack":

@@ -1,0 +1,100 @@
+"""What a step of an engine costs: one program, priced on a grid of sizes, read in between."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+
+from costmodels.program import Loop, Size
+from costmodels.timeline import cost
+from planner.engines.scenario import Scenario
+from planner.lowering import Chunk, lower_steps
+from planner.request.plan import Plan
+from planner.search.evaluate import in_turn
+
+ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+PARTS: Final = (0.0, 0.125, 0.5, 1.0)
+"""Parts of the longest context at which steps are priced; attention is nearly linear between."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrices:
+    """Seconds of a step by tokens of prompts, their context, sequences that decode, and theirs."""
+
+    nodes: tuple[list[float], list[float], list[float], list[float]]
+    seconds: list[list[list[list[float]]]]
+
+    def __call__(self, tokens: float, context: float, rows: float, length: float) -> float:
+        """Read the grid, linear in each size."""
+        t, ta = _place(self.nodes[0], tokens)
+        r, ra = _place(self.nodes[2], rows)
+        c, ca = _place(self.nodes[1], context)
+        k, ka = _place(self.nodes[3], length)
+        total = 0.0
+        for part, plane in ((1 - ta, t), (ta, t + 1)):
+            if not part:
+                continue
+            for share, line in ((part * (1 - ca), c), (part * ca, c + 1)):
+                if not share:
+                    continue
+                low, high = self.seconds[plane][line][r], self.seconds[plane][line][r + 1]
+                below = low[k] + ka * (low[k + 1] - low[k])
+                above = high[k] + ka * (high[k + 1] - high[k])
+                total += share * (below + ra * (above - below))
+        return total
+
+
+def _place(nodes: Sequence[float], value: float) -> tuple[int, float]:
+    """Find the node below a value, and how far it is to the next; beyond the ends it goes on.
+
+    >>> _place([0.0, 2.0, 4.0], 3.0), _place([0.0, 2.0, 4.0], 5.0)
+    ((1, 0.5), (1, 1.5))
+    """
+    low = min(max(bisect_right(nodes, value) - 1, 0), len(nodes) - 2)
+    return low, (value - nodes[low]) / (nodes[low + 1] - nodes[low])
+
+
+def step_prices(
+    scenario: Scenario, plan: Plan, *, tokens: int, prompt: int, longest: int, rows: int
+) -> StepPrices:
+    """Price the steps of one engine of a plan.
+
+    Parameters
+    ----------
+    tokens : of prompts in a step, at most. prompt : of a request, on average. longest : context.
+    rows : sequences that decode, at most.
+    """
+    prompts, decodes = _up_to(TOKENS, tokens), _up_to(ROWS, rows)
+    contexts = [0.0, float(longest)]
+    lengths = [max(1.0, part * longest) for part in PARTS]
+    t, c, r, k = np.ix_(prompts, contexts, decodes, lengths)
+    each = np.minimum(np.maximum(t, 1.0), float(prompt))
+    chunks = (
+        Chunk(name="prompts", tokens=_size(each), context=_size(c), sequences=_size(t / each)),
+        Chunk(name="answers", tokens=1, context=_size(k), sequences=_size(r)),
+    )
+    model, workload = scenario.model, scenario.workload
+    programs = [
+        lower_steps(model, workload, plan, [chunks], place) for place in range(plan.degree("pp"))
+    ]
+    target = scenario.deployment.target(model, plan, workload.precision)
+    loop: Loop = in_turn([program.stages[0] for program in programs])
+    time = np.broadcast_to(cost(loop, target).time, (len(prompts), 2, len(decodes), len(lengths)))
+    return StepPrices((prompts, contexts, decodes, lengths), time.tolist())
+
+
+def _size(values: object) -> Size:
+    """Take sizes of a grid, which need not be whole, for those of a program."""
+    return cast(Size, values)
+
+
+def _up_to(nodes: Sequence[int], most: int) -> list[float]:
+    """Keep the nodes up to the most that there is, which is the last.
+
+    >>> _up_to((0, 1, 2, 4), 3)
+    [0.0, 1.0, 2.0, 3.0]
+    """
+    return [float(node) for node in nodes if node < most] + [float(most)]

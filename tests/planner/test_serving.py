@@ -1,0 +1,181 @@
+"""Serving: steps of many requests proved on numbers, and a scheduler held to laws and by hand."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+import testmodels
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.engines.engine import Scheduling
+from planner.lowering import Chunk, lower_steps
+from planner.serving.load import Lengths, Load, closed, poisson
+from planner.serving.scheduler import Queue
+from planner.strategies import parse_plan
+from validate.reference import execute
+from validate.reference.weights import Source
+
+MODEL = testmodels.llama
+WORK = replace(testmodels.workload(MODEL), batch=1)
+
+
+def _chunk(name, tokens, context, sequences=1):
+    return Chunk(name=name, tokens=tokens, context=context, sequences=sequences)
+
+
+@dataclass(frozen=True)
+class Given(Source):
+    """Weights as usual, and some inputs that are given."""
+
+    given: dict = field(default_factory=dict)
+
+    def array(self, name, shape):
+        found = self.given.get(name)
+        return super().array(name, shape) if found is None else found.reshape(shape)
+
+
+def _scores(text, steps, given=None):
+    """Run steps on all ranks; the scores of those that have them."""
+    plan = parse_plan(text)
+    places = range(plan.degree("pp"))
+    programs = [lower_steps(MODEL, WORK, plan, steps, place) for place in places]
+    outs = execute(programs, WORK, Given(0, given or {}))
+    return [out for out in outs if not np.isnan(out).any()]
+
+
+MIXED = [
+    [_chunk("a", 6, 0), _chunk("b", 5, 0, 3)],
+    [_chunk("a", 4, 6), _chunk("b", 1, 5, 3)],
+]
+
+
+@pytest.mark.parametrize("text", ["tp2", "tp4", "pp2", "pp2.tp2"])
+def test_a_split_step_of_prompts_and_answers_equals_the_unsplit_one(text):
+    whole = _scores("single", MIXED)[0]
+    split = _scores(text, MIXED)
+
+    assert split
+    assert max(np.abs(out - whole).max() for out in split) < 1e-9 * np.abs(whole).max()
+
+
+def test_sequences_of_a_step_do_not_see_each_other_and_pieces_of_a_prompt_are_the_prompt():
+    random = np.random.default_rng(0).standard_normal
+    hidden = MODEL.main.hidden
+    prompt, others, later = random((10, hidden)), random((3, 5, hidden)), random((3, hidden))
+    first = np.concatenate([prompt[:6], others.reshape(15, hidden)])
+    second = np.concatenate([prompt[6:], later])
+    mixed = _scores("tp2", MIXED, {"step0.tokens#0": first, "step1.tokens#0": second})[0]
+
+    alone = [_scores("single", [[_chunk("a", 10, 0)]], {"step.tokens#0": prompt})[0]]
+    for mine, last in zip(others, later, strict=True):
+        rows = np.concatenate([mine, last[None]])
+        alone += _scores("single", [[_chunk("b", 6, 0)]], {"step.tokens#0": rows})
+
+    np.testing.assert_allclose(mixed[0], np.concatenate(alone, axis=1)[0], atol=1e-9)
+
+
+def _second_a_step(tokens, context, rows, length):
+    """A second a step, and a hundredth more for each token of a prompt."""
+    return 1.0 + tokens / 100
+
+
+def _run(load, *, capacity=10**6, step=_second_a_step, prefix=0.0, **ways):
+    ways = Scheduling(**{"chunk": 100, "block": 1, **ways})
+    trail = Queue(ways, capacity, step, load, prefix).run()
+    return trail, sorted(trail.sequences, key=lambda sequence: sequence.number)
+
+
+FIVE = Load(
+    prompts=[50, 100, 150, 50, 20], outputs=[3, 2, 2, 1, 2], arrivals=[0.0, 0.0, 1.5, 3.0, 20.0]
+)
+
+
+def test_five_requests_by_hand():
+    _, sequences = _run(FIVE)
+
+    firsts, ends = ([getattr(s, name) for s in sequences] for name in ("first", "finish"))
+    # 50 + 50 of 100; then 50, and 49 of 150 beside one; then 98 beside two; then 3 and 50
+    assert firsts == pytest.approx([2.0, 3.99, 7.5, 7.5, 21.2])
+    assert ends == pytest.approx([5.97, 5.97, 8.5, 7.5, 22.2])
+
+
+def test_five_requests_by_hand_where_prompts_go_first_and_whole():
+    _, sequences = _run(FIVE, mixed=False, chunked=False)
+
+    firsts, ends = ([getattr(s, name) for s in sequences] for name in ("first", "finish"))
+    # 50; then 100; then 150, which is over the budget alone; then 50; only then all others
+    assert firsts == pytest.approx([1.5, 3.5, 6.0, 7.5, 21.2])
+    assert ends == pytest.approx([9.5, 8.5, 8.5, 7.5, 22.2])
+
+
+def test_a_cached_prefix_is_not_prefilled_again():
+    trail, _ = _run(FIVE, prefix=0.5)
+
+    assert trail.prefilled == sum(FIVE.prompts) / 2
+
+
+def test_one_request_at_once_waits_as_in_a_queue_of_fixed_service():
+    rate, service, output = 0.06, 11.0, 10
+    load = poisson(Lengths(prompt=100, output=output), rate, 20_000)
+    _, sequences = _run(load, rows=1)
+
+    waits = [s.first - s.arrival - 2.0 for s in sequences]
+    busy = rate * service
+    assert np.mean(waits) == pytest.approx(busy * service / (2 * (1 - busy)), rel=0.05)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 90), st.integers(1, 40)), min_size=1, max_size=30),
+    st.integers(1, 9),
+    st.integers(140, 400),
+    st.sampled_from([0.0, 0.5, 1.0]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_all_work_is_done_once_and_the_cache_never_overflows(
+    sizes, concurrency, capacity, kept, mixed, chunked
+):
+    prompts, outputs = (list(each) for each in zip(*sizes, strict=True))
+    load = Load(prompts=prompts, outputs=outputs, concurrency=concurrency)
+    trail, sequences = _run(
+        load, capacity=capacity, kept=kept, mixed=mixed, chunked=chunked, chunk=32, block=4
+    )
+
+    assert len(sequences) == len(sizes)
+    assert trail.most_tokens <= capacity
+    assert trail.decoded == sum(outputs)
+    assert trail.prefilled >= sum(prompts)
+    assert trail.preempted or trail.prefilled == sum(prompts)
+    assert not (kept == 1.0 and trail.preempted)
+    assert all(s.arrival <= s.first <= s.finish <= trail.seconds for s in sequences)
+    busiest = sorted((s.arrival, 1) for s in sequences) + sorted((s.finish, -1) for s in sequences)
+    assert max(np.cumsum([sign for _, sign in sorted(busiest)])) <= concurrency
+
+
+def test_runs_of_equal_steps_in_one_go_are_the_steps_one_by_one():
+    """A step whose time grows with the cache: jumping over steps loses nothing."""
+
+    def step(tokens, context, rows, length):
+        return 1.0 + tokens / 100 + rows * length / 1000
+
+    load = Load(prompts=[20] * 4, outputs=[31, 31, 31, 11], concurrency=4)
+    trail, _ = _run(load, step=step)
+
+    lengths = [range(20, 50)] * 3 + [range(20, 30)]
+    decode = 30 + sum(sum(each) for each in lengths) / 1000
+    assert trail.seconds == pytest.approx(1.8 + decode)
+
+
+def test_more_load_never_brings_the_first_token_sooner():
+    means = []
+    for rate in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5):
+        _, sequences = _run(poisson(Lengths(prompt=80, output=20), rate, 400))
+        means.append(np.mean([s.first - s.arrival for s in sequences]))
+    for concurrency in (1, 2, 4, 8, 16):
+        _, sequences = _run(closed(Lengths(prompt=80, output=20), concurrency, 200))
+        means.append(np.mean([s.first - s.arrival for s in sequences]))
+
+    assert means[:6] == sorted(means[:6])
+    assert means[6:] == sorted(means[6:])
