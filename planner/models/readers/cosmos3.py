@@ -14,19 +14,15 @@ _TEXT_TOKENS = 3250
 
 def read(fields: Fields) -> Model:
     """Read a `Cosmos3OmniTransformer`. Its text tower does not depend on the step."""
-    hidden = fields.integer("hidden_size", default=4096)
-    grid = _grid(fields)
+    hidden, grid = fields.integer("hidden_size", default=4096), _grid(fields)
     vocabulary = fields.integer("vocab_size", high=VOCABULARY, default=151936)
     layers = parts.layers_of(fields, default=36, name="num_hidden_layers")
     model = parts.assemble(
         fields,
         "cosmos3",
-        usual=_usual(fields),
+        usual=_usual(hidden),
         blocks=(Block(name="layers", count=layers, towers=_towers(fields, hidden)),),
-        streams=(
-            Stream(name="text", tokens=_TEXT_TOKENS, pads=True),
-            Stream(name="video", pads=True),
-        ),
+        streams=(parts.text_stream(_TEXT_TOKENS), Stream(name="video", pads=True)),
         grid=grid,
         outer=2 * vocabulary * hidden + 2 * hidden + _ends(fields, hidden, grid.inputs),
     )
@@ -34,9 +30,8 @@ def read(fields: Fields) -> Model:
     return replace(model, vocabulary=vocabulary, context=context, reuses=("text",))
 
 
-def _usual(fields: Fields) -> str:
+def _usual(hidden: int) -> str:
     """Tell three sizes apart by their width."""
-    hidden = fields.integer("hidden_size", default=4096)
     if hidden <= 2048:
         return "cosmos3-edge"
     return "cosmos3-nano" if hidden <= 4096 else "cosmos3-super"
@@ -46,8 +41,8 @@ def _grid(fields: Fields) -> parts.Grid:
     patch = fields.integer("latent_patch_size", high=parts.PATCH, default=2)
     channels = fields.integer("latent_channel", high=CHANNELS, default=48)
     features = fields.integer("patch_latent_dim", default=min(channels * patch**2, CHANNELS))
-    latent = parts.latent_of((16, 4), channels, (1, patch, patch))
-    return parts.Grid(latent=replace(latent, rounds="up"), inputs=features, outputs=features)
+    latent = parts.latent_of((16, 4), channels, (1, patch, patch), "up")
+    return parts.Grid(latent=latent, inputs=features, outputs=features)
 
 
 def _heads(fields: Fields) -> Heads:
@@ -69,14 +64,9 @@ def _ffn(fields: Fields) -> Ffn:
 
 def _towers(fields: Fields, hidden: int) -> tuple[Tower, Tower]:
     heads = _heads(fields)
-    video = Tower(
-        streams=("video",),
-        hidden=hidden,
-        heads=heads,
-        keys=("text", "video"),
-        ffn=_ffn(fields),
-        extra=2 * hidden + 2 * heads.size,
-    )
+    own = parts.tower_of(("video",), heads, _ffn(fields))
+    extra = 2 * hidden + 2 * heads.size
+    video = replace(own, hidden=hidden, keys=("text", "video"), extra=extra)
     normed = fields.boolean("qk_norm_for_text", default=True)
     reread = fields.boolean("use_und_k_norm_for_gen", default=False)
     small = 2 * hidden + (2 if normed else 0) * heads.size + (heads.size if reread else 0)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from planner.models.architecture import Activation, Block, Ffn, Heads, Model, Stream, Tower
+from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower
 from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY, Fields
 from planner.models.readers import model_type
 from planner.models.readers.count import biased, linear
@@ -28,28 +28,22 @@ def _t5(fields: Fields, kind: str) -> Model:
     count = fields.integer("num_heads", high=HEADS, default=8)
     size = fields.integer("d_kv", high=HEAD_SIZE, default=64)
     layers = fields.integer("num_layers", high=LAYERS, default=8 if kind == "umt5" else 6)
-    ffn = _t5_ffn(fields, kind)
+    every = kind == "umt5"  # T5 has its position table in the first layer alone
+    feed = fields.text("feed_forward_proj", default="gated-gelu" if every else "relu")
+    width = fields.integer("d_ff", default=1024 if every else 2048)
     vocabulary = fields.integer("vocab_size", high=VOCABULARY, default=32128)
     buckets = fields.integer("relative_attention_num_buckets", high=2**16, default=32) * count
-    every = kind == "umt5"  # T5 has its position table in the first layer alone
     tower = Tower(
         streams=STREAMS,
         hidden=hidden,
         heads=Heads(query=count, key_value=count, size=size),
         keys=STREAMS,
-        ffn=ffn,
+        ffn=Ffn(width=width, gated=feed.startswith("gated")),
         qk_norm=False,
         extra=2 * hidden + (buckets if every else 0),
     )
     outer = vocabulary * hidden + hidden + (0 if every else buckets)
     return _model(fields, kind, tower, layers=layers, vocabulary=vocabulary, outer=outer)
-
-
-def _t5_ffn(fields: Fields, kind: str) -> Ffn:
-    usual = "gated-gelu" if kind == "umt5" else "relu"
-    gated = fields.text("feed_forward_proj", default=usual).startswith("gated")
-    width = fields.integer("d_ff", default=1024 if kind == "umt5" else 2048)
-    return Ffn(width=width, gated=gated, activation="gelu")
 
 
 def _clip(fields: Fields) -> Model:
@@ -60,18 +54,13 @@ def _clip(fields: Fields) -> Model:
         raise fields.refused("num_attention_heads", count, f"a divisor of hidden_size {hidden}")
     vocabulary = fields.integer("vocab_size", high=VOCABULARY, default=49408)
     positions = fields.integer("max_position_embeddings", high=CONTEXT, default=77)
-    activation: Activation = "gelu"
     tower = Tower(
         streams=STREAMS,
         hidden=hidden,
         heads=Heads(query=count, key_value=count, size=hidden // count),
         keys=STREAMS,
         causal=True,
-        ffn=Ffn(
-            width=fields.integer("intermediate_size", default=2048),
-            gated=False,
-            activation=activation,
-        ),
+        ffn=Ffn(width=fields.integer("intermediate_size", default=2048), gated=False),
         qk_norm=False,
         extra=4 * hidden,
     )

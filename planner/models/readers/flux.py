@@ -1,50 +1,72 @@
-"""FLUX.1: double-stream layers, then single-stream layers with parallel attention and FFN."""
+"""FLUX.1 and FLUX.2: double-stream, then single-stream layers with attention and FFN side by side.
 
-from planner.models.architecture import Block, Model, Stream
+FLUX.2 has gated FFNs, no biases, and one modulation that all layers share.
+"""
+
+from dataclasses import replace
+
+from planner.models.architecture import Ffn, Model, Stream
 from planner.models.fields import Fields
 from planner.models.readers import parts
 from planner.models.readers.count import linear, perceptron
 
-CLASSES = ("FluxTransformer2DModel",)
+CLASSES = ("FluxTransformer2DModel", "Flux2Transformer2DModel")
 STREAMS = ("text", "image")
 
 
 def read(fields: Fields) -> Model:
-    """Read a `FluxTransformer2DModel`: 2 x 2 latents are packed before it, so its patch is 1."""
+    """Read either class: 2 x 2 latents are packed before it, so its patch is 1."""
+    return _flux(fields) if fields.text("_class_name") == CLASSES[0] else _flux2(fields)
+
+
+def _flux(fields: Fields) -> Model:
+    """Read a `FluxTransformer2DModel`; only dev embeds its guidance, schnell does not."""
     heads = parts.heads_of(fields, query=24, size=128)
-    width = 4 * heads.query_width
-    single = parts.single_tower(STREAMS, heads=heads, width=width)
-    double = parts.joint_towers(STREAMS, heads=heads, width=width)
-    grid = parts.packed_grid(fields, inputs=64)
+    hidden, grid = heads.query_width, parts.packed_grid(fields, inputs=64)
+    double = parts.joint_towers(STREAMS, heads=heads, width=4 * hidden)
+    single = parts.single_tower(STREAMS, heads=heads, width=4 * hidden)
+    guidance = parts.guidance(fields, hidden)
+    text = fields.integer("joint_attention_dim", default=4096)
+    pooled = fields.integer("pooled_projection_dim", default=768)
+    conditions = linear(text, hidden) + parts.time_text(hidden, pooled) + guidance
     return parts.assemble(
         fields,
         "flux",
-        usual=_usual(fields),
-        blocks=(
-            Block(name="double", count=parts.layers_of(fields, default=19), towers=double),
-            Block(
-                name="single",
-                count=parts.layers_of(fields, default=38, name="num_single_layers"),
-                towers=(single,),
-            ),
-        ),
-        streams=(parts.text_stream(512 if _guided(fields) else 256), Stream(name="image")),
+        usual="flux.1-dev" if guidance else "flux.1-schnell",
+        blocks=parts.double_single(fields, double, single, layers=(19, 38)),
+        streams=(parts.text_stream(512 if guidance else 256), Stream(name="image")),
         grid=grid,
-        outer=_outer(fields, heads.query_width, grid),
+        outer=conditions + parts.adaptive_ends(hidden, grid),
     )
 
 
-def _usual(fields: Fields) -> str:
-    """Tell dev from schnell: only the former embeds its guidance."""
-    return "flux.1-dev" if _guided(fields) else "flux.1-schnell"
+def _flux2(fields: Fields) -> Model:
+    """Read a `Flux2Transformer2DModel`."""
+    heads = parts.heads_of(fields, query=48, size=128)
+    hidden, grid = heads.query_width, parts.packed_grid(fields, inputs=128)
+    width = parts.widened(fields, hidden, default=3.0)
+    ffn = Ffn(width=width, gated=True, activation="silu")
+    tower = replace(parts.tower_of(STREAMS, heads, ffn), extra=2 * heads.size)
+    double = tuple(parts.on(stream, tower) for stream in STREAMS)
+    single = replace(tower, parallel=True)
+    time = fields.integer("timestep_guidance_channels", default=256)
+    embeddings = 2 if fields.boolean("guidance_embeds", default=True) else 1
+    text = fields.integer("joint_attention_dim", default=15360)
+    modulation = (6 + 6 + 3 + 2) * hidden  # image, text, single layers, head
+    maps = hidden * (modulation + grid.inputs + grid.outputs + text)
+    return parts.assemble(
+        fields,
+        "flux2",
+        usual=_usual(hidden),
+        blocks=parts.double_single(fields, double, single, layers=(8, 48)),
+        streams=(parts.text_stream(512), Stream(name="image")),
+        grid=grid,
+        outer=maps + embeddings * perceptron(time, hidden, bias=False),
+    )
 
 
-def _guided(fields: Fields) -> bool:
-    return fields.boolean("guidance_embeds", default=False)
-
-
-def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
-    text = linear(fields.integer("joint_attention_dim", default=4096), hidden)
-    conditions = parts.time_text(hidden, fields.integer("pooled_projection_dim", default=768))
-    guidance = perceptron(parts.TIME, hidden) if _guided(fields) else 0
-    return text + conditions + guidance + parts.adaptive_ends(hidden, grid)
+def _usual(hidden: int) -> str:
+    """Tell the sizes apart by their width: klein models have a half or two thirds of it."""
+    if hidden <= 3072:
+        return "flux.2-klein-4b"
+    return "flux.2-klein-9b" if hidden <= 4096 else "flux.2-dev"

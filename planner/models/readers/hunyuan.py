@@ -1,49 +1,62 @@
-"""HunyuanVideo 1.0: double-stream, then single-stream layers behind a text refiner."""
+"""HunyuanVideo: double-stream layers behind a text refiner, and single-stream ones in 1.0.
+
+In 1.5 the text is three texts laid end to end.
+"""
 
 from planner.models.architecture import Block, Heads, Model, Stream
 from planner.models.fields import Fields
 from planner.models.readers import parts
-from planner.models.readers.count import perceptron
+from planner.models.readers.count import linear, perceptron
 
-CLASSES = ("HunyuanVideoTransformer3DModel",)
+CLASSES = ("HunyuanVideoTransformer3DModel", "HunyuanVideo15Transformer3DModel")
 STREAMS = ("video", "text")
+_TEXT_TOKENS = 1000 + 256 + 729  # Qwen2.5-VL, ByT5 and the image slots, masked but carried
+_SOURCES = 3
 
 
 def read(fields: Fields) -> Model:
-    """Read a `HunyuanVideoTransformer3DModel`."""
-    heads = parts.heads_of(fields, query=24, size=128)
-    grid = parts.grid_of(fields, strides=(8, 4), patch=2, channels=(16, 16))
-    return parts.assemble(
-        fields,
-        "hunyuanvideo",
-        usual="hunyuanvideo",
-        blocks=_blocks(fields, heads),
-        streams=(parts.text_stream(256), Stream(name="video")),
-        grid=grid,
-        outer=_outer(fields, heads.query_width, grid),
-    )
-
-
-def _blocks(fields: Fields, heads: Heads) -> tuple[Block, ...]:
+    """Read either class."""
+    first = fields.text("_class_name") == CLASSES[0]
+    heads = parts.heads_of(fields, query=24 if first else 16, size=128)
     width = parts.widened(fields, heads.query_width, default=4.0)
     double = parts.joint_towers(STREAMS, heads=heads, width=width)
-    single = parts.single_tower(STREAMS, heads=heads, width=width)
-    before = parts.layers_before(fields, "num_refiner_layers")
-    return (
-        *parts.refiner("text", heads=heads, width=4 * heads.query_width, layers=before),
-        Block(name="double", count=parts.layers_of(fields, default=20), towers=double),
-        Block(
-            name="single",
-            count=parts.layers_of(fields, default=40, name="num_single_layers"),
-            towers=(single,),
-        ),
+    layers: tuple[Block, ...]
+    if first:
+        name, tokens, outer = "hunyuanvideo", 256, _outer
+        grid = parts.grid_of(fields, strides=(8, 4), patch=2, channels=(16, 16))
+        single = parts.single_tower(STREAMS, heads=heads, width=width)
+        layers = parts.double_single(fields, double, single, layers=(20, 40))
+    else:
+        name, tokens, outer = "hunyuanvideo-1.5", _TEXT_TOKENS, _outer15
+        grid = parts.grid_of(fields, strides=(16, 4), patch=1, channels=(65, 32))
+        count = parts.layers_of(fields, default=54)
+        layers = (Block(name="double", count=count, towers=double),)
+    ends = parts.adaptive_ends(heads.query_width, grid)
+    return parts.assemble(
+        fields,
+        name,
+        usual=name,
+        blocks=(*parts.refiner(fields, "text", heads), *layers),
+        streams=(parts.text_stream(tokens), Stream(name="video")),
+        grid=grid,
+        outer=outer(fields, heads) + ends,
     )
 
 
-def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
-    text = fields.integer("text_embed_dim", default=4096)
-    refined = parts.refined_text(hidden, text)
+def _outer(fields: Fields, heads: Heads) -> int:
+    hidden = heads.query_width
+    refined = parts.refined_text(hidden, fields.integer("text_embed_dim", default=4096))
     pooled = parts.time_text(hidden, fields.integer("pooled_projection_dim", default=768))
-    guided = fields.boolean("guidance_embeds", default=True)
-    guidance = perceptron(parts.TIME, hidden) if guided else 0
-    return refined + pooled + guidance + parts.adaptive_ends(hidden, grid)
+    return refined + pooled + parts.guidance(fields, hidden, default=True)
+
+
+def _outer15(fields: Fields, heads: Heads) -> int:
+    hidden = heads.query_width
+    text = fields.integer("text_embed_dim", default=3584)
+    glyphs = fields.integer("text_embed_2_dim", default=1472)
+    image = fields.integer("image_embed_dim", default=1152)
+    second = 2 * glyphs + perceptron(glyphs, hidden) + linear(hidden, hidden)
+    images = 2 * image + perceptron(image, image, hidden) + 2 * hidden
+    times = 2 if fields.boolean("use_meanflow", default=False) else 1
+    embeddings = times * perceptron(parts.TIME, hidden) + _SOURCES * hidden
+    return parts.refined_text(hidden, text) + second + images + embeddings

@@ -1,9 +1,9 @@
 """LTX-2: a video and a sound stream that attend to the prompt and to each other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from planner.models.architecture import Block, Cross, Ffn, Heads, Model, Stream, Tower
-from planner.models.fields import CHANNELS, HEAD_SIZE, HEADS, Fields
+from planner.models.architecture import Block, Cross, Heads, Model, Stream, Tower
+from planner.models.fields import Fields
 from planner.models.readers import parts
 from planner.models.readers.count import biased, linear, perceptron
 
@@ -16,7 +16,6 @@ class _Side:
     """One of the two streams: its widths, and the letters before its keys."""
 
     stream: str
-    other: str
     prefix: str
     heads: Heads
     text: int
@@ -30,15 +29,15 @@ class _Side:
 
 def read(fields: Fields) -> Model:
     """Read a `LTX2VideoTransformer3DModel`; sound has four latents a hop of 160 samples."""
-    video, audio = _video(fields), _audio(fields)
+    video = _side(fields, "video", "", size=128, text=4096)
+    audio = _side(fields, "audio", "audio_", size=64, text=2048)
     towers = (_tower(fields, video, audio), _tower(fields, audio, video))
     outer = _outer(fields, video) + _outer(fields, audio)
     if fields.boolean("use_keyframes_abs_pos_embedding", default=False):
         outer += video.hidden
-    patch = fields.integer("patch_size", high=parts.PATCH, default=1)
-    frames = fields.integer("patch_size_t", high=parts.PATCH, default=1)
     strides = parts.three_of(fields, "vae_scale_factors", default=(8, 32, 32))
-    latent = parts.latent_of((strides[1], strides[0]), video.outputs, (frames, patch, patch))
+    patch = parts.patch_of(fields, default=1)
+    latent = parts.latent_of((strides[1], strides[0]), video.outputs, patch)
     return parts.assemble(
         fields,
         "ltx2",
@@ -54,30 +53,15 @@ def read(fields: Fields) -> Model:
     )
 
 
-def _video(fields: Fields) -> _Side:
-    inputs, outputs = parts.channels_of(fields, inputs=128, outputs=128)
+def _side(fields: Fields, stream: str, prefix: str, *, size: int, text: int) -> _Side:
+    inputs, outputs = parts.channels_of(fields, inputs=128, outputs=128, prefix=prefix)
     return _Side(
-        stream="video",
-        other="audio",
-        prefix="",
-        heads=parts.heads_of(fields, query=32, size=128),
-        text=fields.integer("cross_attention_dim", default=4096),
+        stream=stream,
+        prefix=prefix,
+        heads=parts.heads_of(fields, query=32, size=size, prefix=prefix),
+        text=fields.integer(f"{prefix}cross_attention_dim", default=text),
         inputs=inputs,
         outputs=outputs,
-    )
-
-
-def _audio(fields: Fields) -> _Side:
-    count = fields.integer("audio_num_attention_heads", high=HEADS, default=32)
-    size = fields.integer("audio_attention_head_dim", high=HEAD_SIZE, default=64)
-    return _Side(
-        stream="audio",
-        other="video",
-        prefix="audio_",
-        heads=Heads(query=count, key_value=count, size=size),
-        text=fields.integer("audio_cross_attention_dim", default=2048),
-        inputs=fields.integer("audio_in_channels", high=CHANNELS, default=128),
-        outputs=fields.integer("audio_out_channels", high=CHANNELS, default=128),
     )
 
 
@@ -99,15 +83,11 @@ def _modulated(fields: Fields, side: _Side) -> bool:
 
 def _tower(fields: Fields, side: _Side, other: _Side) -> Tower:
     sound = side.heads if side.stream == "audio" else other.heads
-    tower = Tower(
-        streams=(side.stream,),
-        hidden=side.hidden,
-        heads=side.heads,
-        keys=(side.stream,),
-        ffn=Ffn(width=4 * side.hidden, gated=False),
+    tower = replace(
+        parts.tower_of((side.stream,), side.heads, 4 * side.hidden),
         cross=(
             Cross(context="text", width=side.text, heads=side.heads),
-            Cross(context=side.other, width=other.hidden, heads=sound),
+            Cross(context=other.stream, width=other.hidden, heads=sound),
         ),
         extra=_small(fields, side, sound),
     )

@@ -16,51 +16,37 @@ def read(fields: Fields) -> Model:
     heads = parts.heads_of(fields, query=24, size=128)
     grid = parts.grid_of(fields, strides=(8, 6), patch=2, channels=(12, 0))
     tokens = fields.integer("max_sequence_length", high=WIDTH, default=256)
+    narrow = fields.integer("pooled_projection_dim", default=1536)
+    layers = parts.layers_of(fields, default=48)
+    video, text = _tower("video", heads, heads.query_width), _tower("text", heads, narrow)
+    last = (_tower("text", heads, narrow, ends=True), video)
+    joint = Block(name="joint", count=layers - 1, towers=(text, video))
     return parts.assemble(
         fields,
         "mochi",
         usual="mochi-1",
-        blocks=_blocks(fields, heads),
+        blocks=(*((joint,) if layers > 1 else ()), Block(name="last", count=1, towers=last)),
         streams=(parts.text_stream(tokens), Stream(name="video")),
         grid=grid,
-        outer=_outer(fields, heads, grid),
+        outer=_outer(fields, heads, narrow) + parts.adaptive_ends(heads.query_width, grid),
     )
 
 
-def _blocks(fields: Fields, heads: Heads) -> tuple[Block, ...]:
-    layers = parts.layers_of(fields, default=48)
-    width = heads.query_width
-    narrow = fields.integer("pooled_projection_dim", default=1536)
-    video = _tower("video", width, heads, width, outputs=4 * width)
-    text = _tower("text", narrow, heads, width, outputs=4 * narrow)
-    last = _tower("text", narrow, heads, width, outputs=narrow, ends=True)
-    blocks = (
-        Block(name="joint", count=layers - 1, towers=(text, video)),
-        Block(name="last", count=1, towers=(last, video)),
-    )
-    return blocks[1:] if layers == 1 else blocks
-
-
-def _tower(
-    stream: str, hidden: int, heads: Heads, inputs: int, *, outputs: int, ends: bool = False
-) -> Tower:
-    tower = Tower(
-        streams=(stream,),
+def _tower(stream: str, heads: Heads, hidden: int, *, ends: bool = False) -> Tower:
+    width = max(4 * hidden * 2 // 3, 1)
+    tower = replace(
+        parts.tower_of(STREAMS, heads, Ffn(width=width, gated=True, activation="silu")),
         hidden=hidden,
-        heads=heads,
-        keys=STREAMS,
-        ffn=Ffn(width=max(4 * hidden * 2 // 3, 1), gated=True, activation="silu"),
-        modulation=Modulation(inputs=inputs, outputs=outputs),
+        modulation=Modulation(inputs=heads.query_width, outputs=(1 if ends else 4) * hidden),
+        ends=ends,
         extra=2 * heads.size,
     )
-    return biased(replace(tower, ends=ends), "out", "modulation")
+    return biased(parts.on(stream, tower), "out", "modulation")
 
 
-def _outer(fields: Fields, heads: Heads, grid: parts.Grid) -> int:
+def _outer(fields: Fields, heads: Heads, narrow: int) -> int:
     hidden = heads.query_width
     text = fields.integer("text_embed_dim", default=4096)
-    narrow = fields.integer("pooled_projection_dim", default=1536)
     pooler = linear(text, 2 * text) + linear(text, text) + linear(text, hidden)
     time = perceptron(fields.integer("time_embed_dim", default=parts.TIME), hidden)
-    positions = 3 * heads.query * (heads.size // 2)
-    return pooler + linear(text, narrow) + time + positions + parts.adaptive_ends(hidden, grid)
+    return pooler + linear(text, narrow) + time + 3 * heads.query * (heads.size // 2)

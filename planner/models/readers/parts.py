@@ -21,6 +21,7 @@ from planner.models.readers.count import Part, biased, linear, perceptron
 TIME: Final = 256  # features of a sinusoidal timestep embedding
 PATCH: Final = 64  # latents a side of a patch, at most
 ALL: Final[tuple[Part, ...]] = ("qkv", "out", "ffn", "modulation")
+CROSSED: Final[tuple[Part, ...]] = ("qkv", "out", "ffn", "cross")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +33,16 @@ class Grid:
     outputs: int
 
 
-def heads_of(fields: Fields, *, query: int, size: int) -> Heads:
+def heads_of(fields: Fields, *, query: int, size: int, prefix: str = "") -> Heads:
     """Read `num_attention_heads` and `attention_head_dim`."""
-    count = fields.integer("num_attention_heads", high=HEADS, default=query)
-    width = fields.integer("attention_head_dim", high=HEAD_SIZE, default=size)
+    count = fields.integer(f"{prefix}num_attention_heads", high=HEADS, default=query)
+    width = fields.integer(f"{prefix}attention_head_dim", high=HEAD_SIZE, default=size)
     return Heads(query=count, key_value=count, size=width)
 
 
-def layers_of(fields: Fields, *, default: int, name: str = "num_layers", low: int = 1) -> int:
+def layers_of(fields: Fields, *, default: int, name: str = "num_layers") -> int:
     """Read a number of layers."""
-    return fields.integer(name, low=low, high=LAYERS, default=default)
+    return fields.integer(name, high=LAYERS, default=default)
 
 
 def layers_before(fields: Fields, name: str) -> int:
@@ -49,83 +50,77 @@ def layers_before(fields: Fields, name: str) -> int:
     return fields.integer(name, low=0, high=REFINERS, default=2)
 
 
-def channels_of(fields: Fields, *, inputs: int, outputs: int = 0) -> tuple[int, int]:
+def alike(fields: Fields, tower: Tower, *, layers: int, name: str = "layers") -> tuple[Block, ...]:
+    """Build a model whose layers are all of one tower; `layers` where no number is given."""
+    return (Block(name=name, count=layers_of(fields, default=layers), towers=(tower,)),)
+
+
+def double_single(
+    fields: Fields, double: tuple[Tower, ...], single: Tower, *, layers: tuple[int, int]
+) -> tuple[Block, Block]:
+    """Build layers with a tower for each stream, then layers of one tower over all of them."""
+    alone = layers_of(fields, default=layers[1], name="num_single_layers")
+    return (
+        Block(name="double", count=layers_of(fields, default=layers[0]), towers=double),
+        Block(name="single", count=alone, towers=(single,)),
+    )
+
+
+def channels_of(
+    fields: Fields, *, inputs: int, outputs: int = 0, prefix: str = ""
+) -> tuple[int, int]:
     """Read `in_channels` and `out_channels`; without `outputs` the latter default to the former."""
-    read = fields.integer("in_channels", high=CHANNELS, default=inputs)
-    return read, fields.integer("out_channels", high=CHANNELS, default=outputs or read)
+    read = fields.integer(f"{prefix}in_channels", high=CHANNELS, default=inputs)
+    leaving = fields.integer(f"{prefix}out_channels", high=CHANNELS, default=outputs or read)
+    return read, leaving
 
 
-def widened(fields: Fields, hidden: int, *, default: float, name: str = "mlp_ratio") -> int:
+def widened(fields: Fields, hidden: int, *, default: float) -> int:
     """Read a FFN width given as a multiple of the hidden size."""
-    ratio = fields.number(name, low=1 / 64, high=256.0, default=default)
+    ratio = fields.number("mlp_ratio", low=1 / 64, high=256.0, default=default)
     return max(int(hidden * ratio), 1)
+
+
+def tower_of(streams: Sequence[str], heads: Heads, ffn: Ffn | int) -> Tower:
+    """Build a tower as wide as its heads that attends to its own streams; a FFN, or its width."""
+    feed = ffn if isinstance(ffn, Ffn) else Ffn(width=ffn, gated=False)
+    own = tuple(streams)
+    return Tower(streams=own, hidden=heads.query_width, heads=heads, keys=own, ffn=feed)
+
+
+def modulated(tower: Tower, rows: int) -> Tower:
+    """Give a tower an adaptive norm: `rows` vectors as wide as it, from one of that width."""
+    return replace(tower, modulation=Modulation(inputs=tower.hidden, outputs=rows * tower.hidden))
 
 
 def joint_towers(
     streams: Sequence[str], *, heads: Heads, width: int, qk_norm: bool = True
 ) -> tuple[Tower, ...]:
     """Build towers with adaptive norms and biases that attend to all of `streams` together."""
-    hidden = heads.query_width
-    tower = Tower(
-        streams=(streams[0],),
-        hidden=hidden,
-        heads=heads,
-        keys=tuple(streams),
-        ffn=Ffn(width=width, gated=False),
-        modulation=Modulation(inputs=hidden, outputs=6 * hidden),
-        qk_norm=qk_norm,
-        extra=2 * heads.size if qk_norm else 0,
-    )
-    return tuple(on(stream, biased(tower, *ALL)) for stream in streams)
+    tower = modulated(tower_of(streams, heads, width), 6)
+    normed = replace(tower, qk_norm=qk_norm, extra=2 * heads.size if qk_norm else 0)
+    return tuple(on(stream, biased(normed, *ALL)) for stream in streams)
 
 
 def single_tower(streams: Sequence[str], *, heads: Heads, width: int) -> Tower:
     """Build a tower over the joined streams whose attention and FFN run side by side."""
-    hidden = heads.query_width
-    tower = Tower(
-        streams=tuple(streams),
-        hidden=hidden,
-        heads=heads,
-        keys=tuple(streams),
-        ffn=Ffn(width=width, gated=False),
-        modulation=Modulation(inputs=hidden, outputs=3 * hidden),
-        parallel=True,
-        extra=2 * heads.size,
-    )
-    return biased(tower, *ALL)
+    tower = modulated(tower_of(streams, heads, width), 3)
+    return biased(replace(tower, parallel=True, extra=2 * heads.size), *ALL)
 
 
 def crossed_tower(stream: str, *, heads: Heads, width: int, text: int) -> Tower:
     """Build a tower with biases that attends to itself, then to a prompt of `text` features."""
-    hidden = heads.query_width
-    tower = Tower(
-        streams=(stream,),
-        hidden=hidden,
-        heads=heads,
-        keys=(stream,),
-        ffn=Ffn(width=width, gated=False),
-        cross=(Cross(context="text", width=text, heads=heads),),
-        qk_norm=False,
-        extra=6 * hidden,
-    )
-    return biased(tower, "qkv", "out", "ffn", "cross")
+    tower = tower_of((stream,), heads, width)
+    cross = (Cross(context="text", width=text, heads=heads),)
+    return biased(replace(tower, cross=cross, qk_norm=False, extra=6 * tower.hidden), *CROSSED)
 
 
-def refiner(stream: str, *, heads: Heads, width: int, layers: int) -> tuple[Block, ...]:
-    """Build the token refiner in front of HunyuanVideo's layers, none without `layers`."""
-    hidden = heads.query_width
-    tower = Tower(
-        streams=(stream,),
-        hidden=hidden,
-        heads=heads,
-        keys=(stream,),
-        ffn=Ffn(width=width, gated=False),
-        modulation=Modulation(inputs=hidden, outputs=2 * hidden),
-        qk_norm=False,
-        extra=4 * hidden,
-    )
-    block = Block(name="refiner", count=layers, towers=(biased(tower, *ALL),), prelude=True)
-    return (block,) if layers else ()
+def refiner(fields: Fields, stream: str, heads: Heads) -> tuple[Block, ...]:
+    """Build the token refiner in front of HunyuanVideo's layers, none where it has no layers."""
+    tower = modulated(tower_of((stream,), heads, 4 * heads.query_width), 2)
+    plain = biased(replace(tower, qk_norm=False, extra=4 * tower.hidden), *ALL)
+    count = layers_before(fields, "num_refiner_layers")
+    return (Block(name="refiner", count=count, towers=(plain,), prelude=True),) if count else ()
 
 
 def on(stream: str, tower: Tower) -> Tower:
@@ -147,24 +142,32 @@ def grid_of(
     rounds: Literal["", "up", "down"] = "",
 ) -> Grid:
     """Read patches and channels; `strides` are the autoencoder's pixels and frames a latent."""
-    side = fields.integer("patch_size", high=PATCH, default=patch)
-    frames = fields.integer("patch_size_t", high=PATCH, default=1)
+    frames, side, _ = sizes = patch_of(fields, default=patch)
     inputs, outputs = channels_of(fields, inputs=channels[0], outputs=channels[1])
-    latent = latent_of(strides, min(inputs, outputs), (frames, side, side))
+    latent = latent_of(strides, min(inputs, outputs), sizes, rounds)
     covered = frames * side**2
-    return Grid(
-        latent=replace(latent, rounds=rounds), inputs=inputs * covered, outputs=outputs * covered
-    )
+    return Grid(latent=latent, inputs=inputs * covered, outputs=outputs * covered)
+
+
+def patch_of(fields: Fields, *, default: int) -> tuple[int, int, int]:
+    """Read the frames, rows and columns of a square patch."""
+    side = fields.integer("patch_size", high=PATCH, default=default)
+    return fields.integer("patch_size_t", high=PATCH, default=1), side, side
 
 
 def packed_grid(fields: Fields, *, inputs: int) -> Grid:
     """Read the channels of a model before which 2 x 2 latents are packed into one."""
     entering, leaving = channels_of(fields, inputs=inputs)
-    latent = latent_of((8, 1), max(leaving // 4, 1), (1, 2, 2))
-    return Grid(latent=replace(latent, rounds="down"), inputs=entering, outputs=leaving)
+    latent = latent_of((8, 1), max(leaving // 4, 1), (1, 2, 2), "down")
+    return Grid(latent=latent, inputs=entering, outputs=leaving)
 
 
-def latent_of(strides: tuple[int, int], channels: int, patch: tuple[int, int, int]) -> Latent:
+def latent_of(
+    strides: tuple[int, int],
+    channels: int,
+    patch: tuple[int, int, int],
+    rounds: Literal["", "up", "down"] = "",
+) -> Latent:
     """Build the geometry of tokens; `patch` has frames, rows and columns."""
     return Latent(
         spatial=strides[0],
@@ -173,6 +176,7 @@ def latent_of(strides: tuple[int, int], channels: int, patch: tuple[int, int, in
         patch_frames=patch[0],
         patch_height=patch[1],
         patch_width=patch[2],
+        rounds=rounds,
     )
 
 
@@ -216,6 +220,12 @@ def assemble(  # noqa: PLR0913  # all that a model is made of
 def time_text(hidden: int, pooled: int) -> int:
     """Count a timestep embedding plus a pooled text embedding."""
     return perceptron(TIME, hidden) + perceptron(pooled, hidden)
+
+
+def guidance(fields: Fields, hidden: int, *, default: bool = False) -> int:
+    """Count the embedding of the guidance, of a model that has one."""
+    embedded = fields.boolean("guidance_embeds", default=default)
+    return perceptron(TIME, hidden) if embedded else 0
 
 
 def refined_text(hidden: int, text: int) -> int:

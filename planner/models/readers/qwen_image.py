@@ -1,7 +1,5 @@
 """Qwen-Image: double-stream layers all the way."""
 
-from dataclasses import replace
-
 from planner.models.architecture import Block, Model, Stream
 from planner.models.fields import CHANNELS, Fields
 from planner.models.readers import parts
@@ -15,15 +13,17 @@ _TEXT_TOKENS = 128  # prompts keep their real length, of at most 512
 def read(fields: Fields) -> Model:
     """Read a `QwenImageTransformer2DModel`; 2 x 2 latents are packed before it."""
     heads = parts.heads_of(fields, query=24, size=128)
-    towers = parts.joint_towers(STREAMS, heads=heads, width=4 * heads.query_width)
+    hidden = heads.query_width
+    towers = parts.joint_towers(STREAMS, heads=heads, width=4 * hidden)
     patch = fields.integer("patch_size", high=parts.PATCH, default=2)
     channels = fields.integer("out_channels", high=CHANNELS, default=16)
-    latent = parts.latent_of((8, 1), channels, (1, patch, patch))
     grid = parts.Grid(
-        latent=replace(latent, rounds="down"),
+        latent=parts.latent_of((8, 1), channels, (1, patch, patch), "down"),
         inputs=fields.integer("in_channels", high=CHANNELS, default=64),
         outputs=channels * patch**2,
     )
+    text = fields.integer("joint_attention_dim", default=3584)
+    embeddings = perceptron(parts.TIME, hidden) + text + linear(text, hidden)
     return parts.assemble(
         fields,
         "qwen-image",
@@ -31,11 +31,5 @@ def read(fields: Fields) -> Model:
         blocks=(Block(name="double", count=parts.layers_of(fields, default=60), towers=towers),),
         streams=(parts.text_stream(_TEXT_TOKENS), Stream(name="image")),
         grid=grid,
-        outer=_outer(fields, heads.query_width, grid),
+        outer=embeddings + parts.adaptive_ends(hidden, grid),
     )
-
-
-def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
-    text = fields.integer("joint_attention_dim", default=3584)
-    embeddings = perceptron(parts.TIME, hidden) + text + linear(text, hidden)
-    return embeddings + parts.adaptive_ends(hidden, grid)

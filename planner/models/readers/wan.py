@@ -1,6 +1,8 @@
 """Wan 2.1 and 2.2: self attention over the video, cross attention to the prompt."""
 
-from planner.models.architecture import Block, Cross, Ffn, Heads, Model, Stream, Tower
+from dataclasses import replace
+
+from planner.models.architecture import Cross, Heads, Model, Stream, Tower
 from planner.models.fields import CHANNELS, HEADS, Fields
 from planner.models.readers import parts
 from planner.models.readers.count import biased, perceptron
@@ -12,30 +14,34 @@ _IMAGE_WIDTH = 1280
 
 def read(fields: Fields) -> Model:
     """Read a `WanTransformer3DModel`, or the `WanModel` of the original repository."""
-    heads, grid, image = _heads(fields), _grid(fields), _image_width(fields) > 0
-    layers = parts.layers_of(fields, default=32 if _original(fields) else 40)
-    tower = _tower(fields, heads, image=image)
+    heads, grid, image = _heads(fields), _grid(fields), _image_width(fields)
+    text = parts.text_stream(fields.integer("text_len", high=2**20, default=512), static=True)
+    context = Stream(name="image_context", tokens=_IMAGE_TOKENS, static=True)
     return parts.assemble(
         fields,
         "wan",
-        usual=_usual(fields),
-        blocks=(Block(name="layers", count=layers, towers=(tower,)),),
-        streams=_streams(fields, image=image),
+        usual=_usual(fields, heads, image),
+        blocks=parts.alike(
+            fields,
+            _tower(fields, heads, image=image > 0),
+            layers=32 if _original(fields) else 40,
+        ),
+        streams=(text, *((context,) if image else ()), Stream(name="video", pads=True)),
         grid=grid,
-        outer=_outer(fields, heads.query_width, grid),
+        outer=_outer(fields, heads.query_width, image) + parts.table_ends(heads.query_width, grid),
     )
 
 
-def _usual(fields: Fields) -> str:
+def _usual(fields: Fields, heads: Heads, image: int) -> str:
     """See the autoencoder in the channels and the size in the heads."""
     inputs, outputs = _channels(fields)
     if outputs == 48:
         return "wan2.2-5b"
-    if _image_width(fields):
+    if image:
         return "wan2.1-i2v-14b"
     if inputs > 2 * outputs:  # a first frame and its mask beside the latent
         return "wan2.2-i2v-a14b"
-    return "wan2.1-1.3b" if _heads(fields).query_width <= 2048 else "wan2.1-14b"
+    return "wan2.1-1.3b" if heads.query_width <= 2048 else "wan2.1-14b"
 
 
 def _original(fields: Fields) -> bool:
@@ -77,35 +83,21 @@ def _image_width(fields: Fields) -> int:
 
 
 def _tower(fields: Fields, heads: Heads, *, image: bool) -> Tower:
-    hidden = heads.query_width
-    crossed = [Cross(context="text", width=hidden, heads=heads)]
-    if image:
-        crossed.append(Cross(context="image_context", width=hidden, heads=heads, added=True))
-    norms = 2 if fields.boolean("cross_attn_norm", default=True) else 0
     width = fields.integer("ffn_dim", default=8192 if _original(fields) else 13824)
-    tower = Tower(
-        streams=("video",),
-        hidden=hidden,
-        heads=heads,
-        keys=("video",),
-        ffn=Ffn(width=width, gated=False),
-        cross=tuple(crossed),
-        extra=(6 + 2 + 2 + norms + (1 if image else 0)) * hidden,
+    plain = parts.tower_of(("video",), heads, width)
+    text = Cross(context="text", width=plain.hidden, heads=heads)
+    context = replace(text, context="image_context", added=True)
+    norms = 2 if fields.boolean("cross_attn_norm", default=True) else 0
+    tower = replace(
+        plain,
+        cross=(text, context) if image else (text,),
+        extra=(6 + 2 + 2 + norms + (1 if image else 0)) * plain.hidden,
     )
-    return biased(tower, "qkv", "out", "ffn", "cross")
+    return biased(tower, *parts.CROSSED)
 
 
-def _streams(fields: Fields, *, image: bool) -> tuple[Stream, ...]:
-    text = parts.text_stream(fields.integer("text_len", high=2**20, default=512), static=True)
-    video = Stream(name="video", pads=True)
-    if not image:
-        return text, video
-    return text, Stream(name="image_context", tokens=_IMAGE_TOKENS, static=True), video
-
-
-def _outer(fields: Fields, hidden: int, grid: parts.Grid) -> int:
+def _outer(fields: Fields, hidden: int, width: int) -> int:
     time = parts.shared_time(hidden, fields.integer("freq_dim", default=parts.TIME))
     text = perceptron(fields.integer("text_dim", default=4096), hidden)
-    width = _image_width(fields)
     image = 2 * width + perceptron(width, width, hidden) + 2 * hidden if width else 0
-    return time + text + image + parts.table_ends(hidden, grid)
+    return time + text + image
