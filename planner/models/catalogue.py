@@ -119,8 +119,7 @@ def catalogued(name: str) -> Model:
 def _completed(model: Model, entry: Entry) -> Model:
     if model.kind != "diffusion":
         return model
-    encoders = _encoders(tuple(name for name, _ in entry.encoders)) if entry.encoders else {}
-    return complete(model, entry, _vaes((entry.vae,)), encoders)
+    return complete(model, entry, _vaes(), _encoders() if entry.encoders else {})
 
 
 def _from_path(text: str) -> Model:
@@ -266,13 +265,13 @@ def _entry(name: str) -> Entry:
 
 
 @cache
-def _vaes(only: tuple[str, ...] = ()) -> dict[str, VaeEntry]:
-    return load_vaes(_packaged("vaes"), only)
+def _vaes() -> dict[str, VaeEntry]:
+    return load_vaes(_packaged("vaes"))
 
 
 @cache
-def _encoders(only: tuple[str, ...]) -> dict[str, Encoder]:
-    return load_encoders(_packaged("encoders"), only)
+def _encoders() -> dict[str, Encoder]:
+    return load_encoders(_packaged("encoders"))
 
 
 def _packaged(name: str) -> str:

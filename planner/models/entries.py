@@ -17,7 +17,7 @@ as a user's file, and beside them what a config.json does not say::
 """
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final, get_args
 
@@ -83,14 +83,14 @@ def load_entry(name: str, text: str) -> Entry:
     )
 
 
-def load_vaes(text: str, only: Collection[str] = ()) -> dict[str, VaeEntry]:
-    """Read the table of decoders, or the rows named in `only`."""
-    return {name: _vae(name, row) for name, row in _rows("vaes", text, only)}
+def load_vaes(text: str) -> dict[str, VaeEntry]:
+    """Read the table of decoders."""
+    return {row.where: _vae(row) for row in _rows("vaes", text)}
 
 
-def load_encoders(text: str, only: Collection[str] = ()) -> dict[str, Encoder]:
+def load_encoders(text: str) -> dict[str, Encoder]:
     """Read the table of encoders; the tokens each reads are a model's business, and 0 here."""
-    return {name: _encoder(name, row) for name, row in _rows("encoders", text, only)}
+    return {row.where: _encoder(row) for row in _rows("encoders", text)}
 
 
 def complete(
@@ -118,19 +118,11 @@ def _parsed(name: str, text: str) -> dict[str, object]:
         raise CatalogueError(f"{name}: not TOML: {error}") from None
 
 
-def _rows(name: str, text: str, only: Collection[str]) -> list[tuple[str, Fields]]:
-    rows = _parsed(name, text).items()
-    return [
-        (key, Fields(where=key, values=_table(key, row)))
-        for key, row in rows
-        if not only or key in only
-    ]
-
-
-def _table(name: str, row: object) -> Mapping[str, object]:
-    if not isinstance(row, Mapping):
-        raise CatalogueError(f"{name}: got {row!r}, wanted a table")
-    return row
+def _rows(name: str, text: str) -> Iterator[Fields]:
+    for key, row in _parsed(name, text).items():
+        if not isinstance(row, Mapping):
+            raise CatalogueError(f"{key}: got {row!r}, wanted a table")
+        yield Fields(where=key, values=row)
 
 
 def _check_sourced(name: str, row: Mapping[str, object]) -> None:
@@ -151,11 +143,9 @@ def _own(table: Fields | None) -> Own:
     if table is None:
         return Own()
     check_keys(table.where, table.values, _SOURCED, ("token_modulation", "traffic"))
-    traffic = table.table("traffic")
+    traffic = table.table("traffic") or Fields(where="", values={})
     return Own(
-        traffic=tuple((name, _quantity(table, traffic, name, "1")) for name in traffic.values)
-        if traffic
-        else (),
+        traffic=tuple((name, _quantity(table, traffic, name, "1")) for name in traffic.values),
         token_modulation=table.boolean("token_modulation", default=False),
     )
 
@@ -166,9 +156,9 @@ def _quantity(sourced: Fields, table: Fields, key: str, unit: str) -> float:
     return read_sourced(where, table.values.get(key), unit, sourced.values).value
 
 
-def _vae(name: str, table: Fields) -> VaeEntry:
+def _vae(table: Fields) -> VaeEntry:
     vae = Vae(
-        name=name,
+        name=table.where,
         parameters=int(_quantity(table, table, "parameters", "1")),
         flop_per_pixel=_quantity(table, table, "flop_per_pixel", "FLOP"),
         peak_bytes_per_pixel=_quantity(table, table, "peak_bytes_per_pixel", "B"),
@@ -181,9 +171,9 @@ def _vae(name: str, table: Fields) -> VaeEntry:
     return VaeEntry(vae=vae, class_name=table.text("class"), channels=channels)
 
 
-def _encoder(name: str, table: Fields) -> Encoder:
+def _encoder(table: Fields) -> Encoder:
     return Encoder(
-        name=name,
+        name=table.where,
         parameters=int(_quantity(table, table, "parameters", "1")),
         layers=table.integer("layers"),
         hidden=table.integer("hidden"),
@@ -201,12 +191,10 @@ def recognised(config: Fields, vaes: Mapping[str, VaeEntry]) -> str:
     'flux'
     """
     name = config.text("_class_name", default="")
-    usual = {known.class_name: known.channels for known in reversed([*vaes.values()])}
-    channels = config.integer("latent_channels", "z_dim", high=CHANNELS, default=usual.get(name, 1))
-    same = (
-        key for key, known in vaes.items() if (known.class_name, known.channels) == (name, channels)
-    )
-    return next(same, "")
+    alike = {key: vae.channels for key, vae in vaes.items() if vae.class_name == name}
+    usual = next(iter(alike.values()), 1)
+    channels = config.integer("latent_channels", "z_dim", high=CHANNELS, default=usual)
+    return next((key for key, count in alike.items() if count == channels), "")
 
 
 def strides(config: Fields) -> tuple[int, int]:
