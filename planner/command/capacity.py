@@ -4,18 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from planner.command import options as common
 from planner.command.files import render
-from planner.command.options import (
-    DONE,
-    FORMATS,
-    NO,
-    Answer,
-    Command,
-    Named,
-    add_output,
-    add_profile,
-    add_sizes,
-)
 from topology.base import InputError, content, decoded
 
 if TYPE_CHECKING:
@@ -29,28 +19,22 @@ _OF_REQUEST: Final = (
 )  # fmt: skip
 
 
+_DEMAND: Final = {
+    "--demand FILE": "demands in TOML: [[demand]] with model, rate, slo and sizes (default: the "
+    "one that --model, --rate and --slo say)",
+    "--model": "a catalogue name, a config.json, or a pipeline folder (default: --demand's)",
+    "--rate": "requests, such as 0.5/min (default: --demand's)",
+    "--slo": "time a request may take, waiting included, such as 60s (default: --demand's)",
+}
+_HARDWARE: Final = "kinds of GPU to compare, names or files, joined by commas (default: h100-sxm)"
+_PRICE: Final = (
+    "what a GPU costs an hour, in TOML: currency, and [gpu_hour] with a number for each kind "
+    "(default: the fewest GPUs are best)"
+)
+
+
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--demand",
-        default="",
-        action=Named,
-        metavar="FILE",
-        help="demands in TOML: [[demand]] with model, rate, slo and sizes (default: the one that "
-        "--model, --rate and --slo say)",
-    )
-    parser.add_argument(
-        "--model",
-        action=Named,
-        help="a catalogue name, a config.json, or a pipeline folder (default: --demand's)",
-    )
-    parser.add_argument(
-        "--rate", action=Named, help="requests, such as 0.5/min (default: --demand's)"
-    )
-    parser.add_argument(
-        "--slo",
-        action=Named,
-        help="time a request may take, waiting included, such as 60s (default: --demand's)",
-    )
+    common.add_named(parser, _DEMAND)
     parser.add_argument(
         "--percentile",
         type=float,
@@ -58,31 +42,16 @@ def _add(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="percentage of requests that are to be done in that time (default: 95)",
     )
-    parser.add_argument(
-        "--hardware",
-        default="h100-sxm",
-        action=Named,
-        metavar="NAMES",
-        help="kinds of GPU to compare, names or files, joined by commas (default: h100-sxm)",
-    )
-    parser.add_argument(
-        "--price",
-        default="",
-        action=Named,
-        metavar="FILE",
-        help="what a GPU costs an hour, in TOML: currency, and [gpu_hour] with a number for each "
-        "kind (default: the fewest GPUs are best)",
-    )
-    add_sizes(parser)
+    common.add_named(parser, {"--hardware NAMES": _HARDWARE}, default="h100-sxm")
+    common.add_named(parser, {"--price FILE": _PRICE})
+    common.add_sizes(parser)
     parser.add_argument(
         "--precision", default="bf16", help="bf16, fp16, fp8, nvfp4 or int8 (default: bf16)"
     )
     parser.add_argument("--runtime", help="as for recommend (default: the engine's, or tensorrt)")
-    parser.add_argument(
-        "--engine", default="", action=Named, help="as for recommend (default: none)"
-    )
-    add_profile(parser)
-    add_output(parser, (*FORMATS, "html"))
+    common.add_named(parser, {"--engine": "as for recommend (default: none)"})
+    common.add_profile(parser)
+    common.add_output(parser, (*common.FORMATS, "html"))
 
 
 def _planned(options: argparse.Namespace) -> "Capacity":
@@ -115,10 +84,10 @@ def _planned(options: argparse.Namespace) -> "Capacity":
 
 def _check_alone(options: argparse.Namespace) -> None:
     """Refuse what a file says of each of its demands."""
-    usual = {"batch": 1, "precision": "bf16", "engine": "", "percentile": PERCENTILE}
-    for name in ("model", "rate", "slo", *_OF_REQUEST, *usual):
+    usual = {"batch": 1, "precision": "bf16", "percentile": PERCENTILE}
+    for name in ("model", "rate", "slo", *_OF_REQUEST, *usual, "engine"):
         value = getattr(options, name)
-        if value != usual.get(name):
+        if value not in (None, "", usual.get(name)):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"demand: got {option} {value} beside a file, which says it of each")
 
@@ -133,7 +102,7 @@ def _content(source: str, what: str, wanted: str) -> str:
         raise InputError(f"--{what} {source[:60]}: {why}{more}") from None
 
 
-def _run(options: argparse.Namespace) -> Answer:
+def _run(options: argparse.Namespace) -> common.Answer:
     from planner.rendering import capacity as shown  # noqa: PLC0415
 
     capacity = _planned(options)
@@ -144,10 +113,10 @@ def _run(options: argparse.Namespace) -> Answer:
         markdown=lambda: shown.markdown(capacity),
         html=lambda: shown.html(capacity),
     )
-    return text, DONE if capacity.met else NO
+    return text, common.DONE if capacity.met else common.NO
 
 
-COMMAND: Final = Command(
+COMMAND: Final = common.Command(
     help="how many GPUs a demand needs",
     text="Find the plan and the number of replicas with which a share of requests are done in\n"
     "time, for each kind of hardware: the least money, or the fewest GPUs.",

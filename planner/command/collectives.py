@@ -3,61 +3,44 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from planner.command import options as common
 from planner.command.files import render
-from planner.command.options import (
-    DONE,
-    FORMATS,
-    Answer,
-    Command,
-    Named,
-    add_machine,
-    add_output,
-    add_profile,
-    piped,
-    whole,
-)
 from topology.base import InputError
 
 if TYPE_CHECKING:
     from planner.request.subset import Subset
 
 
+_OF_A_LOG: Final = {
+    "--op": "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "
+    "scatter or send_recv (default: all_reduce, or that of a log)",
+    "--bytes": "a size, a range that doubles, low:high, or several with commas (default: "
+    "1KiB:1GiB, or all of a log)",
+}
+_LAUNCH: Final = (
+    "who starts a call: graph, a CUDA graph that is replayed; stream, the host each time, which "
+    "small messages wait for (default: graph)"
+)
+_COMPARE: Final = "put an output of nccl-tests beside what is predicted; - reads what is piped in"
+
+
 def _add(parser: argparse.ArgumentParser) -> None:
-    add_machine(parser)
+    common.add_machine(parser)
     parser.add_argument(
-        "--gpus", type=whole, help="in all (default: 8, all of a machine's, or those of a log)"
+        "--gpus",
+        type=common.whole,
+        help="in all (default: 8, all of a machine's, or those of a log)",
     )
-    parser.add_argument(
-        "--op",
-        action=Named,
-        help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "
-        "scatter or send_recv (default: all_reduce, or that of a log)",
-    )
-    parser.add_argument(
-        "--bytes",
-        action=Named,
-        help="a size, a range that doubles, low:high, or several with commas (default: 1KiB:1GiB, "
-        "or all of a log)",
-    )
+    common.add_named(parser, _OF_A_LOG, default=None)
     parser.add_argument(
         "--algorithm",
         default="auto",
         help="auto, NCCL's choice, or one by name, such as ring or nvls (default: auto)",
     )
-    parser.add_argument(
-        "--launch",
-        action=Named,
-        help="who starts a call: graph, a CUDA graph that is replayed; stream, the host each time, "
-        "which small messages wait for (default: graph)",
-    )
-    add_profile(parser)
-    parser.add_argument(
-        "--compare",
-        action=Named,
-        metavar="LOG",
-        help="put an output of nccl-tests beside what is predicted; - reads what is piped in",
-    )
-    add_output(parser, (*FORMATS, "csv"))
+    common.add_named(parser, {"--launch": _LAUNCH}, default=None)
+    common.add_profile(parser)
+    common.add_named(parser, {"--compare LOG": _COMPARE}, default=None)
+    common.add_output(parser, (*common.FORMATS, "csv"))
 
 
 def machine_of(options: argparse.Namespace) -> "Subset | None":
@@ -73,7 +56,7 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
 
     if options.topology == options.compare == "-":
         raise InputError("--topology and --compare: got - for both, wanted one file at least")
-    options.topology = piped(options.topology)
+    options.topology = common.piped(options.topology)
     if options.topology or options.detect:
         return read_machine(
             options.topology,
@@ -87,7 +70,7 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
     return None
 
 
-def _run(options: argparse.Namespace) -> Answer:
+def _run(options: argparse.Namespace) -> common.Answer:
     from planner import collectives  # noqa: PLC0415
 
     subset = machine_of(options)
@@ -107,10 +90,10 @@ def _run(options: argparse.Namespace) -> Answer:
     text = render(
         options.format, table.to_dict, table=table.text, markdown=table.markdown, csv=table.csv
     )
-    return text, DONE
+    return text, common.DONE
 
 
-COMMAND: Final = Command(
+COMMAND: Final = common.Command(
     help="what collectives cost",
     text="Price a collective over a range of sizes, as a table of nccl-tests; or put the\n"
     "output of nccl-tests beside what is predicted, and say why the two part.",

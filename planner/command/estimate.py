@@ -4,31 +4,23 @@ import argparse
 from functools import partial
 from typing import Final
 
+from planner.command import options as common
 from planner.command.files import on_screen, render
-from planner.command.options import (
-    DONE,
-    Answer,
-    Command,
-    add_output,
-    add_plan,
-    add_request,
-    request_of,
-)
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    add_request(parser)
-    add_plan(parser)
-    add_output(parser)
+    common.add_request(parser)
+    common.add_plan(parser)
+    common.add_output(parser)
 
 
-def _run(options: argparse.Namespace) -> Answer:
+def _run(options: argparse.Namespace) -> common.Answer:
     from planner.engines.launch import launch_lines  # noqa: PLC0415
     from planner.engines.scenario import resolve  # noqa: PLC0415
     from planner.recommendation import estimate_plan  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
 
-    scenario = resolve(request_of(options))
+    scenario = resolve(common.request_of(options))
     estimate = estimate_plan(scenario, options.plan)
     lines = partial(launch_lines, scenario, estimate.plan, estimate.placement)
     text = render(
@@ -37,10 +29,10 @@ def _run(options: argparse.Namespace) -> Answer:
         markdown=lambda: report.estimate_markdown(scenario, estimate, lines()),
         table=lambda: on_screen(report.estimate(scenario, estimate, lines())),
     )
-    return text, DONE
+    return text, common.DONE
 
 
-COMMAND: Final = Command(
+COMMAND: Final = common.Command(
     help="one plan in full",
     text="Price one plan: time by stage and by part, memory by part, and how to run it.",
     examples=(

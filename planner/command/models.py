@@ -3,27 +3,19 @@
 import argparse
 from typing import Final
 
+from planner.command import options as common
 from planner.command.files import render
-from planner.command.options import (
-    DONE,
-    Answer,
-    Command,
-    add_action,
-    add_checked_profile,
-    add_output,
-    check_nameless,
-)
 from topology.base import InputError
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    add_action(parser, "list", "show", "import")
+    common.add_action(parser, "list", "show", "import")
     parser.add_argument("name", nargs="?", help="a catalogue name, a config.json or a folder")
-    add_checked_profile(parser)
-    add_output(parser)
+    common.add_checked_profile(parser)
+    common.add_output(parser)
 
 
-def _run(options: argparse.Namespace) -> Answer:
+def _run(options: argparse.Namespace) -> common.Answer:
     from costmodels.tables import check_profile  # noqa: PLC0415
     from planner.models import read_model  # noqa: PLC0415
     from planner.rendering import models  # noqa: PLC0415
@@ -31,7 +23,7 @@ def _run(options: argparse.Namespace) -> Answer:
 
     check_profile(options.profile)
     if options.action == "list":
-        check_nameless(options)
+        common.check_nameless(options)
         roster = models.roster()
         text = render(
             options.format,
@@ -39,16 +31,16 @@ def _run(options: argparse.Namespace) -> Answer:
             table=models.roster_table(roster, headed=False).text,
             markdown=models.roster_table(roster).markdown,
         )
-        return text, DONE
+        return text, common.DONE
     if options.name is None:
         raise InputError(f"models {options.action}: wanted a name or a file")
     described = read_model(options.name).to_dict()
     style = "json" if options.action == "import" else options.format
     table = facts(described)
-    return render(style, lambda: described, table=table.text, markdown=table.markdown), DONE
+    return render(style, lambda: described, table=table.text, markdown=table.markdown), common.DONE
 
 
-COMMAND: Final = Command(
+COMMAND: Final = common.Command(
     help="the models that are known, and files",
     text="list: names, with those that cannot be planned yet and why.\n"
     "show: what a model is made of, by name, or from a config.json or pipeline folder.\n"

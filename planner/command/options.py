@@ -2,7 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -16,6 +17,29 @@ DONE, NO = 0, 1
 FORMATS: Final = ("table", "json", "markdown")
 _DIGITS: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _USUAL: Final = "(default: the model's usual one)"
+
+_ENGINE: Final = (
+    "price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc, vllm, tensorrt-llm or "
+    "sglang-llm; or planner, the executor of `planner validate` (default: none; torch-eager is "
+    "then the model's own repository)"
+)
+_ATTENTION: Final = "kernel to price: fa2, fa3, fa4, cudnn, trtllm ... (default: the runtime's)"
+_HARDWARE: Final = (
+    "a name of `planner topology list`, or a TOML file of your own (default: h100-sxm); with "
+    "--topology the kind of GPU where the text names none"
+)
+_TOPOLOGY: Final = "the machine: nvidia-smi topo -m, XML, a cluster ...; - reads what is piped in"
+_PROFILE: Final = (
+    "calibration to predict with: a file, a name of `planner profile list`, or none, which leaves "
+    "measured profiles out and takes the tables of the GPU's generation alone (default: the one "
+    "that ships for the hardware, if any)"
+)
+_NETWORKS: Final = {
+    "--wide-collectives": "collectives carry 32-bit numbers between casts, twice the bytes of "
+    "bf16, as some TensorRT networks do",
+    "--scattered-inputs": "each rank cuts its part of an input by a reduce-scatter, not by a "
+    "slice, as networks that do not know their rank do: more traffic, one network for all ranks",
+}
 
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
@@ -73,12 +97,10 @@ class Command:
 
 def whole(text: str) -> int:
     """Read a whole number, in plain digits."""
-    if not _DIGITS.fullmatch(text.strip()):
-        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number")
-    try:
-        return int(text)
-    except ValueError:  # thousands of digits
-        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number") from None
+    with suppress(ValueError):  # of thousands of digits
+        if _DIGITS.fullmatch(text.strip()):
+            return int(text)
+    raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number")
 
 
 def hosts(text: str) -> int:
@@ -114,6 +136,21 @@ def request_of(options: argparse.Namespace) -> "Request":
     }
     model, gpus = fields.pop("model"), fields.pop("gpus")
     return api.request_of(model, gpus, fields, getattr(options, "plan", None))
+
+
+def add_named(
+    parser: argparse.ArgumentParser, named: Mapping[str, str], default: str | None = ""
+) -> None:
+    """Add options that take a name or a file, such as ``--price FILE``, each with what it is."""
+    for option, text in named.items():
+        name, _, metavar = option.partition(" ")
+        parser.add_argument(name, default=default, action=Named, metavar=metavar or None, help=text)
+
+
+def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None:
+    """Add options that take nothing, each with what it does."""
+    for name, text in flags.items():
+        parser.add_argument(name, action="store_true", help=text)
 
 
 def add_action(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -160,14 +197,7 @@ def add_request(parser: argparse.ArgumentParser) -> None:
         help="tensorrt, torch-graph, torch-compile or torch-eager "
         "(default: the engine's, or tensorrt)",
     )
-    parser.add_argument(
-        "--engine",
-        default="",
-        action=Named,
-        help="price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc, vllm, "
-        "tensorrt-llm or sglang-llm; or planner, the executor of `planner validate` (default: "
-        "none; torch-eager is then the model's own repository)",
-    )
+    add_named(parser, {"--engine": _ENGINE})
     add_profile(parser)
     _add_variants(parser)
 
@@ -198,20 +228,13 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         help="of collectives: auto, NCCL's choice; engine, the best of NCCL and serving engines' "
         "kernels; or one by name, such as ring, tree, nvls or twoshot (default: auto)",
     )
-    parser.add_argument(
-        "--attention",
-        default="",
-        action=Named,
-        help="kernel to price: fa2, fa3, fa4, cudnn, trtllm ... (default: the runtime's)",
-    )
+    add_named(parser, {"--attention": _ATTENTION})
     parser.add_argument(
         "--text-tower",
         help="run the tower of a model that does not look at the step, as in Cosmos 3: once or "
         "every_step (default: the engine's habit, or once)",
     )
-    parser.add_argument(
-        "--offload", action="store_true", help="text encoders leave the GPU before denoising"
-    )
+    add_flags(parser, {"--offload": "text encoders leave the GPU before denoising"})
     parser.add_argument(
         "--kv-repeat",
         action=argparse.BooleanOptionalAction,
@@ -219,36 +242,14 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         help="tensor parallelism may copy keys and values where it has more ranks than the model "
         "has key-value heads; --no-kv-repeat refuses such plans (default: --kv-repeat)",
     )
-    parser.add_argument(
-        "--wide-collectives",
-        action="store_true",
-        help="collectives carry 32-bit numbers between casts, twice the bytes of bf16, as some "
-        "TensorRT networks do",
-    )
-    parser.add_argument(
-        "--scattered-inputs",
-        action="store_true",
-        help="each rank cuts its part of an input by a reduce-scatter, not by a slice, as networks "
-        "that do not know their rank do: more traffic, one network for all ranks",
-    )
+    add_flags(parser, _NETWORKS)
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Add what a request runs on."""
-    parser.add_argument(
-        "--hardware",
-        action=Named,
-        help="a name of `planner topology list`, or a TOML file of your own (default: h100-sxm); "
-        "with --topology the kind of GPU where the text names none",
-    )
-    parser.add_argument(
-        "--topology",
-        default="",
-        action=Named,
-        metavar="FILE",
-        help="the machine: nvidia-smi topo -m, XML, a cluster ...; - reads what is piped in",
-    )
-    parser.add_argument("--detect", action="store_true", help="the machine this runs on")
+    add_named(parser, {"--hardware": _HARDWARE}, default=None)
+    add_named(parser, {"--topology FILE": _TOPOLOGY})
+    add_flags(parser, {"--detect": "the machine this runs on"})
     add_generation(parser)
     parser.add_argument(
         "--nodes",
@@ -283,21 +284,9 @@ def add_generation(parser: argparse.ArgumentParser) -> None:
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
     """Add the profile to predict with."""
-    parser.add_argument(
-        "--profile",
-        default="",
-        action=Named,
-        help="calibration to predict with: a file, a name of `planner profile list`, or none, "
-        "which leaves measured profiles out and takes the tables of the GPU's generation alone "
-        "(default: the one that ships for the hardware, if any)",
-    )
+    add_named(parser, {"--profile": _PROFILE})
 
 
 def add_checked_profile(parser: argparse.ArgumentParser) -> None:
     """Add the profile to a command that predicts nothing, for scripts that give it to all."""
-    parser.add_argument(
-        "--profile",
-        default="",
-        action=Named,
-        help="a calibration, which is read and checked; nothing is priced",
-    )
+    add_named(parser, {"--profile": "a calibration, which is read and checked; nothing is priced"})

@@ -3,23 +3,14 @@
 import argparse
 from typing import Final
 
+from planner.command import options as common
 from planner.command.files import on_screen, render
-from planner.command.options import (
-    DONE,
-    NO,
-    Answer,
-    Command,
-    add_output,
-    add_request,
-    request_of,
-    whole,
-)
 
 TOP: Final = 8
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    add_request(parser)
+    common.add_request(parser)
     parser.add_argument(
         "--objective",
         default="latency",
@@ -35,20 +26,20 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "where more of them gain less than 3 %%",
     )
     parser.add_argument(
-        "--top", type=whole, help=f"plans to print (default: {TOP}, and all of them in JSON)"
+        "--top", type=common.whole, help=f"plans to print (default: {TOP}, and all of them in JSON)"
     )
     parser.add_argument("--rejected", action="store_true", help="print why plans were rejected")
-    add_output(parser)
+    common.add_output(parser)
 
 
-def _run(options: argparse.Namespace) -> Answer:
+def _run(options: argparse.Namespace) -> common.Answer:
     from planner.engines.scenario import resolve  # noqa: PLC0415
     from planner.recommendation import recommend_plans, shortened  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
 
-    scenario = resolve(request_of(options))
+    scenario = resolve(common.request_of(options))
     answer = recommend_plans(scenario)
-    code = DONE if answer.plans else NO
+    code = common.DONE if answer.plans else common.NO
     if options.top is not None:
         answer = shortened(answer, options.top)
     shown = shortened(answer, options.top or TOP)
@@ -61,7 +52,7 @@ def _run(options: argparse.Namespace) -> Answer:
     return text, code
 
 
-COMMAND: Final = Command(
+COMMAND: Final = common.Command(
     help="rank every way to split a model",
     text="Try every plan that splits a model over the GPUs, and rank those that can run and\n"
     "fit. Sizes that are left out are the model's usual ones.",

@@ -3,30 +3,21 @@
 import argparse
 from typing import Final
 
+from planner.command import options as common
 from planner.command.files import render, write
-from planner.command.options import (
-    DONE,
-    FORMATS,
-    Answer,
-    Command,
-    Named,
-    add_output,
-    add_plan,
-    add_request,
-    request_of,
-    whole,
-)
 from topology.base import InputError, place
+
+_EVEN: Final = "all GPUs are equally fast (default: as far apart as those of one kind are)"
+_TRACE: Final = (
+    "write every operation of a turn as trace events, for Perfetto or chrome://tracing (default: "
+    "none is written)"
+)
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    add_request(parser)
-    add_plan(parser)
-    parser.add_argument(
-        "--even",
-        action="store_true",
-        help="all GPUs are equally fast (default: as far apart as those of one kind are)",
-    )
+    common.add_request(parser)
+    common.add_plan(parser)
+    common.add_flags(parser, {"--even": _EVEN})
     parser.add_argument(
         "--slow",
         action="append",
@@ -36,15 +27,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
         help="a rank computes so many times as long as usual, such as 3=1.1; may be repeated "
         "(default: none does)",
     )
-    parser.add_argument(
-        "--trace",
-        default="",
-        action=Named,
-        metavar="FILE",
-        help="write every operation of a turn as trace events, for Perfetto or chrome://tracing "
-        "(default: none is written)",
-    )
-    add_output(parser, (*FORMATS, "html"))
+    common.add_named(parser, {"--trace FILE": _TRACE})
+    common.add_output(parser, (*common.FORMATS, "html"))
 
 
 def _check_files(options: argparse.Namespace) -> None:
@@ -77,16 +61,16 @@ def _slow(text: str) -> tuple[int, float]:
         raise argparse.ArgumentTypeError(
             f"got {text[:40]!r}, wanted a rank and a number such as 3=1.1"
         )
-    return whole(rank), number
+    return common.whole(rank), number
 
 
-def _run(options: argparse.Namespace) -> Answer:
+def _run(options: argparse.Namespace) -> common.Answer:
     from planner.advice.refusals import notes_on  # noqa: PLC0415
     from planner.engines.scenario import resolve  # noqa: PLC0415
     from planner.rendering import report, simulated  # noqa: PLC0415
     from planner.simulation.simulation import simulate  # noqa: PLC0415
 
-    scenario = resolve(request_of(options))
+    scenario = resolve(common.request_of(options))
     _check_files(options)
     slow = _slow_ranks(options)
     simulation = simulate(scenario, options.plan, even=options.even, slow=slow)
@@ -101,10 +85,10 @@ def _run(options: argparse.Namespace) -> Answer:
         markdown=lambda: simulated.markdown(simulation, headline, notes),
         html=lambda: simulated.html(simulation, headline, notes),
     )
-    return text, DONE
+    return text, common.DONE
 
 
-COMMAND: Final = Command(
+COMMAND: Final = common.Command(
     help="one plan as events on every rank",
     text="Run one plan as events: every rank's kernels and messages on its streams, issued by\n"
     "its host, at the pace of its GPU. Says what each rank does and draws one layer.",

@@ -3,46 +3,35 @@
 import argparse
 from typing import Final
 
+from planner.command import options as common
 from planner.command.files import on_screen, render
-from planner.command.options import (
-    DONE,
-    FORMATS,
-    Answer,
-    Command,
-    Named,
-    add_action,
-    add_checked_profile,
-    add_generation,
-    add_output,
-    check_nameless,
-    piped,
-    whole,
-)
 from topology.base import InputError
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    add_action(parser, "list", "show", "import", "detect")
+    common.add_action(parser, "list", "show", "import", "detect")
     parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
-    parser.add_argument("--hardware", action=Named, help="kind of GPU, where the file does not say")
-    parser.add_argument("--nodes", type=whole, metavar="N", help="hosts, all alike (default: 1)")
-    add_generation(parser)
-    add_checked_profile(parser)
-    add_output(parser, (*FORMATS, "html"))
+    common.add_named(parser, {"--hardware": "kind of GPU, where the file does not say"}, None)
+    parser.add_argument(
+        "--nodes", type=common.whole, metavar="N", help="hosts, all alike (default: 1)"
+    )
+    common.add_generation(parser)
+    common.add_checked_profile(parser)
+    common.add_output(parser, (*common.FORMATS, "html"))
 
 
-def _run(options: argparse.Namespace) -> Answer:
+def _run(options: argparse.Namespace) -> common.Answer:
     from costmodels.tables import check_profile  # noqa: PLC0415
     from topology import drawing  # noqa: PLC0415
     from topology.readers import named  # noqa: PLC0415
 
     check_profile(options.profile)
     if options.action in ("list", "detect"):
-        check_nameless(options)
+        common.check_nameless(options)
     if options.action == "list":
-        return _list(options), DONE
+        return _list(options), common.DONE
     machine = named(
-        None if options.name is None else piped(options.name),
+        None if options.name is None else common.piped(options.name),
         here=options.action == "detect",
         kind=options.hardware,
         nodes=1 if options.nodes is None else options.nodes,
@@ -55,7 +44,7 @@ def _run(options: argparse.Namespace) -> Answer:
         markdown=lambda: drawing.markdown(machine),
         html=lambda: drawing.html(machine),
     )
-    return text, DONE
+    return text, common.DONE
 
 
 def _list(options: argparse.Namespace) -> str:
@@ -78,7 +67,7 @@ def _list(options: argparse.Namespace) -> str:
     )
 
 
-COMMAND: Final = Command(
+COMMAND: Final = common.Command(
     help="machines: catalogue names and files",
     text="list: the hardware that has a name (what --hardware takes).\n"
     "show: a machine by that name or from a file: its links, what NCCL makes of them, what\n"
