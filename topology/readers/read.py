@@ -6,7 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from topology.base import InputError, TopologyError, is_file, is_text, shown, text_of, unknown
+from topology.base import (
+    MOST_CHARACTERS,
+    InputError,
+    TopologyError,
+    is_file,
+    is_text,
+    shown,
+    text_of,
+    unknown,
+)
 from topology.catalogue import (
     Hardware,
     all_hardware,
@@ -22,7 +31,7 @@ from topology.readers.nccl import graphs_machine, read_graph_lines, read_graphs,
 from topology.readers.own import read_own
 from topology.readers.reading import Label, Reading
 from topology.readers.smi_xml import Listing, read_listing, read_smi
-from topology.readers.topo_matrix import checked, find_tables, plain_lines, read_matrices
+from topology.readers.topo_matrix import find_tables, plain_lines, read_matrices
 from topology.readers.xml import parse_xml
 
 _ROOT: Final = re.compile(r"<(system|graphs|nvidia_smi_log)[\s>/]")
@@ -89,7 +98,13 @@ def read_text(text: str, choices: Choices) -> Machine:
     InputError
         If it is nothing known, or contradicts itself; the message names the place.
     """
-    checked(text)
+    if len(text) > MOST_CHARACTERS:
+        raise TopologyError(f"{len(text)} characters: expected at most {MOST_CHARACTERS}")
+    if not text.strip():
+        raise TopologyError("got an empty text, wanted a topology")
+    if "\x00" in text:
+        at = text.index("\x00")
+        raise TopologyError(f"byte {at} is 0: got binary data, wanted text")
     start = text.lstrip("\ufeff \t\r\n")
     if start.startswith("<") or _ROOT.search(text):
         return finished(_xml(text, choices), choices)
