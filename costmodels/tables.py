@@ -43,13 +43,7 @@ def profile_for(hardware: str, asked: str = SHIPPED) -> Profile | None:
 
 
 def check_profile(asked: str) -> None:
-    """Read the profile that was asked for, where nothing is priced with it.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read or is no profile.
-    """
+    """Read the profile that was asked for, where nothing is priced with it."""
     if asked not in (NONE, SHIPPED):
         read_profile(asked)
 
@@ -122,13 +116,7 @@ def read_profile(path: str) -> Profile:
 
 
 def profile_text(path: str) -> str:
-    """Read the text of a profile's file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is no text.
-    """
+    """Read the text of a profile's file."""
     shown = f"profile {path}"
     if _MARKS.isdisjoint(path) and not is_file(path):
         raise unknown("profile or file", path, shipped_profiles())
@@ -177,13 +165,7 @@ def runtimes() -> dict[str, Runtime]:
 
 
 def runtime(name: str) -> Runtime:
-    """Look up a runtime, or say which there are.
-
-    Raises
-    ------
-    InputError
-        If there is no runtime of that name.
-    """
+    """Look up a runtime, or say which there are."""
     known = runtimes()
     if name.lower() not in known:
         raise unknown("runtime", name, known)

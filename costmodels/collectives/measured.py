@@ -132,13 +132,7 @@ def library_of(calibration: Calibration) -> Library:
 
 
 def read_times(place: str, row: Mapping[str, object]) -> Times:
-    """Read one table of a profile, ``[times.hopper.nvlink.all_reduce.graph]``.
-
-    Raises
-    ------
-    CatalogueError
-        If a key is missing or unknown, or sizes and seconds do not go together.
-    """
+    """Read one table of a profile, ``[times.hopper.nvlink.all_reduce.graph]``."""
     missing, extra = _KEYS - set(row), set(row) - _KEYS
     if missing or extra:
         raise CatalogueError(f"{place}: missing {sorted(missing)}, unexpected {sorted(extra)}")

@@ -125,13 +125,7 @@ def transport_of(network: Network, transports: Transports) -> Transport:
 
 
 def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol) -> Hop:
-    """Cost of leaving a node of `fabric`; nothing where there is one node.
-
-    Raises
-    ------
-    InputError
-        If there are several nodes and nothing is known of the network between them.
-    """
+    """Cost of leaving a node of `fabric`; nothing where there is one node."""
     if fabric.nodes == 1:
         return Hop()
     if fabric.network is None:

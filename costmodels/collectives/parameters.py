@@ -62,13 +62,7 @@ class Library:
     like: Mapping[str, str]
 
     def get(self, fabric: Fabric, name: str) -> Fitted:
-        """Find the curve `name` for the links inside a node of `fabric`.
-
-        Raises
-        ------
-        UncalibratedError
-            If neither this generation and link nor a stand-in has it.
-        """
+        """Find the curve `name` for the links inside a node of `fabric`."""
         found = self._at(fabric.architecture, link_class(fabric), name)
         if found is None:
             raise UncalibratedError(
@@ -132,11 +126,6 @@ def load_library(*texts: str) -> Library:
 
     A table ``[hopper.nvlink.ring_ll]`` holds the fields of a curve, as text with units, and its
     provenance; ``[like]`` maps ``"volta.nvlink"`` to the place that stands in for it.
-
-    Raises
-    ------
-    CatalogueError
-        If a table has other fields, or a value is not a quantity in its unit.
     """
     curves: dict[str, Fitted] = {}
     like: dict[str, str] = {}

@@ -214,11 +214,6 @@ def load(text: str, form: type[Parameters]) -> dict[str, Parameters]:
 
     A value is text with its unit, or a table with its own kind and source.
 
-    Raises
-    ------
-    CatalogueError
-        If a record has other fields, or a value is not a quantity in its unit.
-
     Examples
     --------
     >>> text = '''[b200]

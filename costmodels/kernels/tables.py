@@ -45,13 +45,7 @@ def pointwise_table() -> dict[str, PointwiseParameters]:
 
 
 def record(table: Mapping[str, Parameters], device: Device, prefix: str = "") -> Parameters:
-    """Find the record of `table` that stands for `device`, among names that begin with `prefix`.
-
-    Raises
-    ------
-    UncalibratedError
-        If no record stands for a GPU of this compute capability.
-    """
+    """Find the record of `table` that stands for `device`, among names that begin with `prefix`."""
     capability = "{}.{}".format(*device.compute_capability)
     for name, row in table.items():
         if name.startswith(prefix) and capability in row.provenance.compute_capabilities:
@@ -87,13 +81,7 @@ def matmul_record(device: Device, calibration: Calibration) -> MatmulParameters:
 
 
 def attention_record(name: str, device: Device, calibration: Calibration) -> AttentionParameters:
-    """Find the parameters of the implementation `name` on `device`.
-
-    Raises
-    ------
-    UncalibratedError
-        If neither the calibration nor the tables have it.
-    """
+    """Find the parameters of the implementation `name` on `device`."""
     if calibration is not None:
         for known, parameters in calibration.attention:
             if known == name:

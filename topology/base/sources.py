@@ -68,11 +68,6 @@ def check_keys(
     >>> check_keys("t4", {"memry": 1}, ["memory"])
     Traceback (most recent call last):
     topology.base.errors.CatalogueError: t4: unknown key 'memry': did you mean memory?
-
-    Raises
-    ------
-    CatalogueError
-        If it has not.
     """
     if not isinstance(row, Mapping):
         raise CatalogueError(f"{where}: got {shown(row)}, wanted a table")
@@ -86,13 +81,7 @@ def check_keys(
 
 
 def read_choice(where: str, value: object, choices: Collection[str]) -> str:
-    """Give a word of a table back that is one of a few.
-
-    Raises
-    ------
-    CatalogueError
-        If it is none of them.
-    """
+    """Give a word of a table back that is one of a few."""
     if not isinstance(value, str) or value not in choices:
         text = value if isinstance(value, str) else shown(value)
         raise CatalogueError(f"{where}: {unknown('word', text, choices)}")

@@ -84,13 +84,7 @@ def load_devices(text: str) -> dict[str, Device]:
 
 
 def read_device(name: str, row: object) -> Device:
-    """Read the table of one device.
-
-    Raises
-    ------
-    CatalogueError
-        If a key is missing or unknown, or a value cannot be or has no source.
-    """
+    """Read the table of one device."""
     keys = ("kind", "source", "architecture", "compute_capability", "form", "peaks", *_UNITS)
     row = check_keys(name, row, keys)
     capability = re.fullmatch(r"([0-9]{1,2})\.([0-9])", str(row["compute_capability"]))

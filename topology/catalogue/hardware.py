@@ -191,13 +191,7 @@ def load_hardware(text: str, devices: Mapping[str, Device]) -> dict[str, Hardwar
 
 
 def read_hardware(name: str, row: object, devices: Mapping[str, Device]) -> Hardware:
-    """Read the table of one node.
-
-    Raises
-    ------
-    CatalogueError
-        If a key is missing or unknown, or a value cannot be or has no source.
-    """
+    """Read the table of one node."""
     row = check_keys(name, row, _KEYS, _OPTIONAL)
 
     def count(key: str, most: int) -> int:

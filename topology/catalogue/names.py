@@ -101,13 +101,7 @@ class Instance:
 
 
 def load_instances(text: str) -> tuple[Instance, ...]:
-    """Read types of machines from TOML `text`, one table for those with one kind of network.
-
-    Raises
-    ------
-    CatalogueError
-        If a network is unknown, or a number has no source.
-    """
+    """Read types of machines from TOML `text`, one table for those with one kind of network."""
     return tuple(
         _instance(name, entry, table)
         for table in tomllib.loads(text).values()

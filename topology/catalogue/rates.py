@@ -103,13 +103,7 @@ def nvlink_generation(capability: int) -> NvlinkGeneration:
 
 
 def load_rates(text: str) -> Rates:
-    """Read the table of link rates from TOML `text`.
-
-    Raises
-    ------
-    CatalogueError
-        If a number is missing, is no quantity, or has no source.
-    """
+    """Read the table of link rates from TOML `text`."""
     table = tomllib.loads(text)
     try:
         return Rates(

@@ -67,11 +67,6 @@ def machine_of(hardware: Hardware, nodes: int = 1) -> Machine:
     >>> node = machine_of(find_hardware("h100-nvl"))
     >>> [(pair.a, pair.b) for pair in node.pairs if pair.kind == "NVLINK"]
     [('GPU0', 'GPU1'), ('GPU2', 'GPU3'), ('GPU4', 'GPU5'), ('GPU6', 'GPU7')]
-
-    Raises
-    ------
-    TopologyError
-        If there is no node at all.
     """
     if nodes < 1:
         raise TopologyError(f"{nodes} nodes of {hardware.name}: expected at least 1")
@@ -219,13 +214,7 @@ def _meshes(hardware: Hardware, count: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def repeated(host: Machine, hosts: int) -> Machine:
-    """Put `hosts` copies of a machine side by side, on the network its hardware usually has.
-
-    Raises
-    ------
-    TopologyError
-        If the number of hosts is none.
-    """
+    """Put `hosts` copies of a machine side by side, on the network its hardware usually has."""
     if not 1 <= hosts <= MOST_HOSTS:
         raise TopologyError(f"{hosts} hosts: expected 1 to {MOST_HOSTS}")
     if hosts in (1, host.hosts):

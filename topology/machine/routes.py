@@ -117,13 +117,7 @@ def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str
 
 
 def host_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
-    """Find the path over PCIe that climbs least.
-
-    Raises
-    ------
-    TopologyError
-        If nothing joins the two.
-    """
+    """Find the path over PCIe that climbs least."""
     path = host_routes(graph, a, [b]).get(b)
     if path is None:
         raise TopologyError(f"no path from {a} to {b}")

@@ -41,13 +41,7 @@ class Survey:
     capacity: Mapping[Hop, float]
 
     def path(self, a: str, b: str) -> tuple[Hop, ...]:
-        """Give the links that a copy from one GPU to another crosses.
-
-        Raises
-        ------
-        TopologyError
-            If nothing joins the two.
-        """
+        """Give the links that a copy from one GPU to another crosses."""
         if (a, b) not in self.paths:
             raise TopologyError(f"no path from {a} to {b}")
         return self.paths[a, b]

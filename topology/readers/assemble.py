@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Final, cast, get_args
 
-from topology.base import BytesPerSecond, InputError, Sourced
+from topology.base import InputError, Sourced
 from topology.catalogue import (
     Architecture,
     Hardware,
@@ -24,15 +25,12 @@ from topology.machine import (
     Nic,
     Node,
     Pair,
-    PairBasis,
-    adjacency,
-    best_paths,
     cluster_of,
     components,
     concerns,
     gpu_of,
+    graph_pairs,
     nvlink_count,
-    path_kind,
 )
 from topology.readers.layout import lay_out
 from topology.readers.reading import RANKS, GpuText, Label, Reading
@@ -89,8 +87,7 @@ def completed(reading: Reading, islands: Sequence[Domain]) -> dict[tuple[str, st
         (a, b): Label("NVLINK", min(domain.links[a], domain.links[b]))
         for domain in islands
         if domain.switched
-        for index, a in enumerate(domain.gpus)
-        for b in domain.gpus[index + 1 :]
+        for a, b in combinations(domain.gpus, 2)
         if reading.label(a, b) is None
     }
 
@@ -205,8 +202,7 @@ def _usual_nvlinks(
     labelled = {name for pair in reading.labels for name in pair} & set(gpus)
     if labelled or len(gpus) > kind.domain or len({*map(id, kinds.values())}) > 1:
         return {}
-    label = Label("NVLINK", nvlink_count(kind))
-    return {(a, b): label for i, a in enumerate(gpus) for b in gpus[i + 1 :]}
+    return dict.fromkeys(combinations(gpus, 2), Label("NVLINK", nvlink_count(kind)))
 
 
 def _gpu(text: GpuText, kind: Hardware | None, generation: NvlinkGeneration | None) -> Gpu:
@@ -288,41 +284,26 @@ def nvlink_parts(
                 builder.nvlink(gpu, switch, count, rate) for gpu, count in domain.links.items()
             ]
             continue
-        for index, a in enumerate(domain.gpus):
-            for b in domain.gpus[index + 1 :]:
-                label = reading.label(a, b)
-                if label is not None and label.kind == "NVLINK":
-                    edges.append(builder.nvlink(a, b, label.count, rate))
+        for a, b in combinations(domain.gpus, 2):
+            label = reading.label(a, b)
+            if label is not None and label.kind == "NVLINK":
+                edges.append(builder.nvlink(a, b, label.count, rate))
     return tuple(nodes), tuple(edges)
 
 
 def _with_pairs(machine: Machine, reading: Reading, filled: frozenset[tuple[str, str]]) -> Machine:
     """Give every two devices the label that was read, or the one the graph gives them."""
-    graph = adjacency(machine)
-    ports = {nic.name: nic.bandwidth.value for nic in machine.nics if nic.bandwidth}
-    gpus = [gpu.name for gpu in machine.gpus]
-    others = [nic.name for nic in machine.nics]
-    pairs: list[Pair] = []
-    odd = 0
-    for index, a in enumerate(gpus):
-        paths = best_paths(graph, a)
-        for b in (*gpus[index + 1 :], *others):
-            label = reading.label(a, b)
-            kind = path_kind(graph, paths[b])
-            odd += label is not None and label.kind not in ("NVLINK", kind)
-            count = label.count if label is not None else 1
-            width = min(graph.bandwidth(paths[b]), ports.get(b, float("inf")))
-            pairs.append(
-                Pair(
-                    a=a,
-                    b=b,
-                    kind=kind if label is None or label.kind == "NVLINK" else label.kind,
-                    count=count,
-                    bandwidth=BytesPerSecond(width),
-                    read=label is not None and (a, b) not in filled and b not in ports,
-                )
-            )
-    pairs = [_as_given(pair, reading) for pair in pairs]
+    rated = {nic.name for nic in machine.nics if nic.bandwidth}
+    pairs, odd = [], 0
+    for pair in graph_pairs(machine):
+        label = reading.label(pair.a, pair.b)
+        if label is None:
+            pairs.append(_as_given(replace(pair, read=False), reading))
+            continue
+        kind = pair.kind if label.kind == "NVLINK" else label.kind
+        odd += kind != pair.kind
+        read = (pair.a, pair.b) not in filled and pair.b not in rated
+        pairs.append(_as_given(replace(pair, kind=kind, count=label.count, read=read), reading))
     notes = (f"{odd} labels do not nest; taken as written",) if odd else ()
     return replace(machine, pairs=tuple(pairs), assumptions=(*machine.assumptions, *notes))
 
@@ -335,8 +316,7 @@ def _as_given(pair: Pair, reading: Reading) -> Pair:
     alike = abs(given.bandwidth - pair.bandwidth) <= _ALIKE * pair.bandwidth
     if alike and not given.measured:
         return pair
-    basis: PairBasis = "measured" if given.measured else "told"
-    return replace(pair, bandwidth=given.bandwidth, basis=basis)
+    return replace(pair, bandwidth=given.bandwidth, basis="measured" if given.measured else "told")
 
 
 def _guesses(
@@ -383,13 +363,7 @@ def _degraded(reading: Reading, islands: Sequence[Domain]) -> Iterator[str]:
 
 
 def finished(machine: Machine, choices: Choices) -> Machine:
-    """Add what is worrying about the machine to what was odd about the text.
-
-    Raises
-    ------
-    InputError
-        If the GPUs are not of the kind that the user says they are.
-    """
+    """Add what is worrying about the machine to what was odd about the text."""
     if choices.hardware is not None:
         _agreed(machine, choices.hardware)
     return replace(machine, warnings=(*machine.warnings, *concerns(machine)))

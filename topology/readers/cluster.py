@@ -28,7 +28,7 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast, get_args
+from typing import Final, TypeVar, cast, get_args
 
 from topology.base import (
     BytesPerSecond,
@@ -39,8 +39,9 @@ from topology.base import (
     unknown,
 )
 from topology.catalogue import Hardware, NetworkKind
-from topology.machine import MOST_HOSTS, Machine, Pair, assumed_network, machine_of, with_ports
+from topology.machine import MOST_HOSTS, Machine, assumed_network, machine_of, with_ports
 
+Form = TypeVar("Form")
 _MOST_NICS: Final = 256
 _TOP: Final = {"name", "hosts", "hardware", "topology", "network", "rack", "measured"}
 _NETWORK: Final = {
@@ -72,13 +73,7 @@ class ClusterText:
 
 
 def read_cluster(text: str) -> ClusterText:
-    """Read a cluster file.
-
-    Raises
-    ------
-    TopologyError
-        If the TOML is malformed, or a key is unknown, missing or out of range.
-    """
+    """Read a cluster file."""
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -86,37 +81,31 @@ def read_cluster(text: str) -> ClusterText:
     except ValueError:
         raise TopologyError("TOML: got a number of thousands of digits, wanted a count") from None
     _only(table, _TOP, "cluster")
-    network, rack = (_table(table, key) for key in ("network", "rack"))
-    _only(network, _NETWORK, "network")
-    _only(rack, {"hosts"}, "rack")
+    network, rack = (_entry(table, key, dict, f"a table [{key}]") for key in ("network", "rack"))
+    _only(network or {}, _NETWORK, "network")
+    _only(rack or {}, {"hosts"}, "rack")
     if ("hardware" in table) == ("topology" in table):
         raise TopologyError("cluster: expected either hardware or topology")
     return ClusterText(
         name=str(table.get("name", "cluster"))[:100],
         hosts=_count(table, "hosts", "cluster"),
-        hardware=_string(table, "hardware"),
-        topology=_string(table, "topology"),
-        network=network,
+        hardware=_entry(table, "hardware", str, "text"),
+        topology=_entry(table, "topology", str, "text"),
+        network=network or {},
         rack_hosts=_count(rack, "hosts", "rack") if rack else 0,
         measured=_measured_tables(table.get("measured", [])),
     )
 
 
 def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
-    """Repeat `host` as a cluster file says.
-
-    Raises
-    ------
-    TopologyError
-        If the network table holds a value that cannot be.
-    """
+    """Repeat `host` as a cluster file says."""
     network = cluster_text.network
     base = host.cluster or assumed_network()
     kind = str(network.get("kind", base.kind))
     if kind not in get_args(NetworkKind):
         raise unknown("network", kind, get_args(NetworkKind))
     nics = _nics(network, "nics")
-    bandwidth = _bandwidth(network) or base.nic_bandwidth
+    speed = _bandwidth(network)
     ports = nics or len(host.usable_nics) or 1
     hosts_per_leaf = _count(network, "hosts_per_leaf", "network", least=0)
     oversubscription = network.get("oversubscription", 1.0)
@@ -127,14 +116,13 @@ def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
     cluster = replace(
         base,
         kind=cast(NetworkKind, kind),
-        nic_bandwidth=bandwidth,
+        nic_bandwidth=speed or base.nic_bandwidth,
         nics=ports,
         rails=min(ports, _nics(network, "rails") or base.rails),
         hosts_per_leaf=hosts_per_leaf,
         oversubscription=float(oversubscription),
         domain_hosts=cluster_text.rack_hosts or base.domain_hosts,
     )
-    speed = bandwidth if "nic_bandwidth" in network else None
     return replace(
         _with_measured(with_ports(host, nics, speed), cluster_text.measured),
         name=cluster_text.name,
@@ -144,13 +132,7 @@ def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
 
 
 def host_of(cluster_text: ClusterText, catalogue: Mapping[str, Hardware]) -> Machine:
-    """Build the host that a cluster file names.
-
-    Raises
-    ------
-    TopologyError
-        If the catalogue has no such hardware.
-    """
+    """Build the host that a cluster file names, of hardware that the catalogue has."""
     name = (cluster_text.hardware or "").lower()
     if name not in catalogue:
         raise unknown("hardware", name, catalogue)
@@ -158,7 +140,6 @@ def host_of(cluster_text: ClusterText, catalogue: Mapping[str, Hardware]) -> Mac
 
 
 def _measured_tables(rows: object) -> tuple[_Measured, ...]:
-    """Read the tables ``[[measured]]`` of a file."""
     if not isinstance(rows, list):
         raise TopologyError(f"measured is {str(rows)[:40]!r}: {_WANTED}")
     return tuple(map(_measured, rows))
@@ -174,38 +155,25 @@ def _measured(row: object) -> _Measured:
         bandwidth = parse_rate(str(table.get("bandwidth", "")))
     except InputError as error:
         raise TopologyError(f"measured: {str(row)[:80]}: {error}") from None
-    ends = frozenset(map(str, pair)) if named else frozenset[str]()
+    ends = frozenset(map(str, pair if named else ()))
     return _Measured(pair=ends, label=str(label).upper(), bandwidth=bandwidth)
 
 
 def _with_measured(host: Machine, tables: Sequence[_Measured]) -> Machine:
-    """Give pairs of GPUs the bandwidth that copies between them reached; names stand above labels.
-
-    Raises
-    ------
-    TopologyError
-        If the host has no such pair or label.
-    """
+    """Give pairs of GPUs what copies between them reached; names stand above labels."""
     gpus = {gpu.name for gpu in host.gpus}
-    pairs = {frozenset((pair.a, pair.b)): pair for pair in host.pairs if {pair.a, pair.b} <= gpus}
-    bandwidths: dict[frozenset[str], BytesPerSecond] = {}
+    pairs = {frozenset((pair.a, pair.b)): pair for pair in host.pairs}
+    labels = {ends: pair.label for ends, pair in pairs.items() if ends <= gpus}
     for table in sorted(tables, key=lambda table: len(table.pair)):
-        matches = [
-            ends for ends, pair in pairs.items() if ends == table.pair or table.label == pair.label
-        ]
+        matches = [ends for ends in labels if ends == table.pair or table.label == labels[ends]]
         if not matches:
-            labels = sorted({pair.label for pair in pairs.values()})
             raise TopologyError(
                 f"measured: {table.label or ' and '.join(sorted(table.pair))}: {host.name} has no "
-                f"such pair of GPUs, it has {', '.join(labels)}"
+                f"such pair of GPUs, it has {', '.join(sorted({*labels.values()}))}"
             )
-        bandwidths |= dict.fromkeys(matches, table.bandwidth)
-    return replace(host, pairs=tuple(_as_measured(pair, bandwidths) for pair in host.pairs))
-
-
-def _as_measured(pair: Pair, bandwidths: Mapping[frozenset[str], BytesPerSecond]) -> Pair:
-    bandwidth = bandwidths.get(frozenset((pair.a, pair.b)))
-    return pair if bandwidth is None else replace(pair, bandwidth=bandwidth, basis="measured")
+        for ends in matches:
+            pairs[ends] = replace(pairs[ends], bandwidth=table.bandwidth, basis="measured")
+    return replace(host, pairs=tuple(pairs.values()))
 
 
 def _bandwidth(network: Mapping[str, object]) -> Sourced | None:
@@ -220,17 +188,10 @@ def _bandwidth(network: Mapping[str, object]) -> Sourced | None:
     return Sourced(value=value, kind="datasheet", source="cluster file")
 
 
-def _table(table: Mapping[str, object], key: str) -> Mapping[str, object]:
-    value = table.get(key, {})
-    if not isinstance(value, dict):
-        raise TopologyError(f"cluster: {key} is {str(value)[:40]!r}: expected a table [{key}]")
-    return value
-
-
-def _string(table: Mapping[str, object], key: str) -> str | None:
+def _entry(table: Mapping[str, object], key: str, form: type[Form], wanted: str) -> Form | None:
     value = table.get(key)
-    if value is not None and not isinstance(value, str):
-        raise TopologyError(f"cluster: {key} is {str(value)[:40]!r}: expected text")
+    if value is not None and not isinstance(value, form):
+        raise TopologyError(f"cluster: {key} is {str(value)[:40]!r}: expected {wanted}")
     return value
 
 

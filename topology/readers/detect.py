@@ -3,13 +3,14 @@
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any, Final, TypeAlias, cast
 
 from topology.base import Bytes, TopologyError, environment
 from topology.catalogue import Hardware, all_hardware, check_pcie_generation
 from topology.machine import Machine, PairKind, PeerState, PeerStatus, environment_concerns
 from topology.readers.assemble import Choices, assemble, finished
-from topology.readers.reading import RANKS, GpuText, Label, Reading
+from topology.readers.reading import GpuText, Label, Reading
 
 Snapshot: TypeAlias = Mapping[str, Sequence[Mapping[str, object]]]
 _LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -36,13 +37,7 @@ def detect(*, hardware: Hardware | None = None, pcie_generation: int | None = No
 
 
 def snapshot() -> Snapshot:
-    """Ask NVML for GPUs, the levels between them, peer states and NVLinks.
-
-    Raises
-    ------
-    TopologyError
-        If the NVML bindings or the driver are missing.
-    """
+    """Ask NVML for GPUs, the levels between them, peer states and NVLinks."""
     try:
         pynvml = importlib.import_module("pynvml")  # an optional extra
     except ImportError:
@@ -81,23 +76,27 @@ def machine_from(
     >>> machine = machine_from({"gpus": [gpu, gpu], "pairs": [pair], "nvlinks": []})
     >>> machine.pairs[0].kind, machine.peers[0].state
     ('SYS', 'CNS')
-
-    Raises
-    ------
-    TopologyError
-        If the snapshot holds no GPU.
     """
     gpus = tuple(_gpu(index, row) for index, row in enumerate(seen.get("gpus", ())))
     if not gpus:
         raise TopologyError("detection: NVML lists no GPU")
-    under = dict(_levels(seen))
+    pairs = [(f"GPU{row['a']}", f"GPU{row['b']}", row) for row in seen.get("pairs", ())]
+    under = {
+        (a, b): Label(cast(PairKind, level))
+        for a, b, row in pairs
+        if (level := _code(row, "level", _LEVELS))
+    }
     labels = {**under, **_nvlinks(seen, gpus)}
     reading = Reading(
         source="NVML",
         gpus=gpus,
         labels=labels,
         under={pair: label for pair, label in under.items() if labels[pair] != label},
-        peers=tuple(_peers(seen)),
+        peers=tuple(
+            PeerStatus(a=a, b=b, state=cast(PeerState, state), capability="r")
+            for a, b, row in pairs
+            if (state := _code(row, "peer", _STATES))
+        ),
         assumptions=("NVML does not list NICs",),
     )
     choices = Choices(
@@ -130,23 +129,9 @@ def _whole(row: Mapping[str, object], key: str) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def _ends(row: Mapping[str, object]) -> tuple[str, str]:
-    return f"GPU{row['a']}", f"GPU{row['b']}"
-
-
-def _levels(seen: Snapshot) -> Iterator[tuple[tuple[str, str], Label]]:
-    for row in seen.get("pairs", ()):
-        kind = _LEVELS.get(_whole(row, "level") or 0) if row.get("level") is not None else None
-        if kind in RANKS:
-            yield _ends(row), Label(cast(PairKind, kind))
-
-
-def _peers(seen: Snapshot) -> Iterator[PeerStatus]:
-    for row in seen.get("pairs", ()):
-        state = _STATES.get(_whole(row, "peer") or 0) if row.get("peer") is not None else None
-        if state:
-            a, b = _ends(row)
-            yield PeerStatus(a=a, b=b, state=cast(PeerState, state), capability="r")
+def _code(row: Mapping[str, object], key: str, names: Mapping[int, str]) -> str | None:
+    """Name a number of NVML; None where it says nothing, or one that we do not know."""
+    return None if row.get(key) is None else names.get(_whole(row, key) or 0)
 
 
 def _nvlinks(seen: Snapshot, gpus: Sequence[GpuText]) -> dict[tuple[str, str], Label]:
@@ -163,16 +148,10 @@ def _nvlinks(seen: Snapshot, gpus: Sequence[GpuText]) -> dict[tuple[str, str], L
             direct[gpu, peer] = direct.get((gpu, peer), 0) + 1
         elif row.get("kind") == _SWITCH:
             switched[gpu] += 1
-    shared = {
-        (a, b): min(switched[a], switched[b])
-        for a in range(len(gpus))
-        for b in range(a + 1, len(gpus))
-        if min(switched[a], switched[b])
-    }
-    return {
-        (f"GPU{a}", f"GPU{b}"): Label("NVLINK", count)
-        for (a, b), count in {**direct, **shared}.items()
-    }
+    for a, b in combinations(range(len(gpus)), 2):
+        if min(switched[a], switched[b]):
+            direct[a, b] = min(switched[a], switched[b])
+    return {(f"GPU{a}", f"GPU{b}"): Label("NVLINK", count) for (a, b), count in direct.items()}
 
 
 def _asked(nvml: Any) -> Snapshot:  # noqa: ANN401  # the bindings have no types
@@ -186,8 +165,7 @@ def _asked(nvml: Any) -> Snapshot:  # noqa: ANN401  # the bindings have no types
                 "level": _try(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b]),
                 "peer": _try(nvml, "nvmlDeviceGetP2PStatus", handles[a], handles[b], 0),
             }
-            for a in range(len(handles))
-            for b in range(a + 1, len(handles))
+            for a, b in combinations(range(len(handles)), 2)
         ],
         "nvlinks": [
             {"gpu": index, **end}

@@ -4,9 +4,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from itertools import combinations
+from typing import Final, cast
 
-from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
+from topology.base import BytesPerSecond, Sourced, TopologyError
 from topology.catalogue import (
     Hardware,
     architecture_of,
@@ -24,6 +25,7 @@ from topology.machine import (
     Nic,
     Node,
     Pair,
+    PairKind,
     cluster_of,
     gpu_of,
     graph_pairs,
@@ -39,14 +41,12 @@ _BY_SPEED: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _VIRTUAL: Final = re.compile(r"(?:veth|br-|docker|cali|tunl|virbr|lo$|cni|flannel|vxlan).*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Device:
-    """A GPU or a NIC of the file, where it hangs and by which link."""
+    """A GPU or a NIC of the file, and the part that it hangs on."""
 
     element: Element
-    parent: str
-    host: int
-    numa: int | None
+    parent: Node
 
     @property
     def gpu(self) -> Element | None:
@@ -54,9 +54,9 @@ class _Device:
         return self.element.find("gpu")
 
     @property
-    def nvlinks(self) -> tuple[Element, ...]:
+    def nvlinks(self) -> list[Element]:
         """List the NVLinks of a GPU: rows of a target and a number of links."""
-        return self.gpu.all("nvlink") if self.gpu is not None else ()
+        return self.gpu.all("nvlink") if self.gpu is not None else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,51 +69,181 @@ class _Parts:
     uplinks: list[tuple[str, str, Element]] = field(default_factory=list)
     unknown: list[Element] = field(default_factory=list)
 
+    def add(self, element: Element, node: Node) -> None:
+        """Add a part that others hang on, and all that does."""
+        if any(other.name == node.name for other in self.nodes):
+            second = f"a second <cpu> with numaid {-1 if node.numa is None else node.numa}"
+            what = second if node.kind == "cpu" else f"{node.name} comes twice"
+            raise TopologyError(f"XML line {element.line}: {what}")
+        self.nodes.append(node)
+        for child in element.children:
+            if child.tag == "pci":
+                self._sort(child, node)
+            elif child.tag in ("nic", "net"):
+                self._nets(child, node)
+
+    def _sort(self, element: Element, parent: Node) -> None:
+        """Sort a PCI function: GPU, NIC, switch, or something else."""
+        code = element.get("class").lower()
+        inside = {child.tag for child in element.children}
+        if "gpu" in inside or (code.startswith(("0x0300", "0x0302")) and not inside):
+            self.gpus.append(_Device(element, parent))
+        elif inside & {"nic", "net"}:
+            self._nets(element, parent)
+        elif code.startswith("0x02"):
+            self.nics.append(_Device(element, parent))
+        elif "pci" in inside or code.startswith("0x0604"):
+            name = f"switch {element.attributes.get('busid', len(self.nodes))}"
+            chip = " ".join(filter(None, (element.get("vendor"), element.get("device"))))
+            node = replace(parent, name=name, kind="pcie_switch", chip=chip)
+            self.uplinks.append((name, parent.name, element))
+            self.add(element, node)
+        elif not code:
+            self.unknown.append(element)
+
+    def _nets(self, element: Element, parent: Node) -> None:
+        """Collect the network ports inside a NIC, which may carry their PCIe link."""
+        link = element.attributes if element.tag == "pci" else {}
+        for net in element.walk():
+            if net.tag == "net":
+                port = replace(net, attributes={**link, **net.attributes})
+                self.nics.append(_Device(port, parent))
+
 
 def read_system(root: Element, choices: Choices) -> Machine:
-    """Build the machine of an NCCL topology file.
-
-    Raises
-    ------
-    TopologyError
-        If a GPU comes twice, or a number is none, naming the line.
-    """
+    """Build the machine of an NCCL topology file."""
     parts = _Parts()
     hashes: dict[str, int] = {}
     for cpu in root.all("cpu"):
         host = hashes.setdefault(cpu.get("host_hash"), len(hashes))
-        _cpu(parts, cpu, host)
+        parts.add(cpu, _processor(cpu, host))
     notes = tuple(_place_gpus(parts, choices.hardware))
     if len(parts.gpus) > MOST_GPUS or len(parts.gpus) + len(parts.nics) > MOST_DEVICES:
         raise TopologyError(f"{len(parts.gpus)} GPUs, {len(parts.nics)} NICs: too many for a host")
-    gpu_names = _gpu_names(parts.gpus)
-    nic_names = _nic_names(parts.nics)
-    gpus = {name: _gpu(name, device, choices) for name, device in gpu_names.items()}
+    devices, ports = _numbered(parts.gpus), _ports(parts.nics)
+    gpus = {name: _gpu(name, device, choices) for name, device in devices.items()}
     kind = next((_kind(device, choices) for device in parts.gpus), None)
     builder = Builder(generation=_generation(parts, choices))
-    usual = _usual_nvlinks(gpu_names, kind, builder)
-    nvlinks = usual or _nvlinks(gpu_names, gpus, builder)
+    usual = _usual_nvlinks(devices, kind, builder)
+    nvlinks = usual or _nvlinks(devices, gpus, builder)
     switched = any(link.b == _SWITCH for link in nvlinks)
     filled = [f"NVLink as in a usual {kind.name} server"] if kind and usual else []
+    hung = [*devices.items(), *((name, row) for name, rows in ports.items() for row in rows)]
     machine = Machine(
         name=choices.name,
         source="NCCL topology",
         gpus=tuple(gpus.values()),
-        nics=tuple(_nic(name, rows[0], kind) for name, rows in nic_names.items()),
+        nics=tuple(_nic(name, rows[0], kind) for name, rows in ports.items()),
         nodes=(*parts.nodes, *([Node(name=_SWITCH, kind="nvswitch")] if switched else [])),
         edges=(
-            *_pcie(builder, parts, gpu_names, nic_names),
+            *(_link(builder, name, device.parent.name, device.element) for name, device in hung),
+            *(_link(builder, child, parent, element) for child, parent, element in parts.uplinks),
+            *builder.sockets([node for node in parts.nodes if node.kind == "cpu"]),
             *nvlinks,
-            *_coherent(gpu_names, builder),
+            *_coherent(devices, builder),
         ),
         cluster=cluster_of(kind) if kind else None,
         assumptions=(*notes, *_assumed(parts, gpus, builder, choices), *filled),
-        warnings=(*_narrow(parts), *_loops(gpu_names), *_unnamed(parts)),
+        warnings=tuple(_warnings(parts, devices)),
     )
     pairs = graph_pairs(machine)
     if usual:  # those of NVLink were filled in
         pairs = tuple(replace(pair, read=not pair.is_nvlink) for pair in pairs)
     return replace(machine, pairs=pairs)
+
+
+def _processor(cpu: Element, host: int) -> Node:
+    numa = cpu.number("numaid", -1)
+    name = f"CPU{numa}" if host == 0 else f"CPU{numa}.host{host}"
+    words = (cpu.get(key) for key in ("vendor", "familyid", "modelid"))
+    chip = " ".join(filter(None, words)) or cpu.get("arch")
+    return Node(name=name, kind="cpu", host=host, numa=numa if numa >= 0 else None, chip=chip)
+
+
+def _place_gpus(parts: _Parts, kind: Hardware | None) -> Iterator[str]:
+    """Put GPUs of a known kind into a file that names none: evenly, below switches if they fit."""
+    switches = [node for node in parts.nodes if node.kind == "pcie_switch"]
+    cpus = [node for node in parts.nodes if node.kind == "cpu"]
+    if parts.gpus or kind is None:
+        return
+    fit = switches and kind.gpus % len(switches) == 0
+    parents, what = (switches, "switches") if fit else (cpus, "processors")
+    if parents:
+        for index in range(kind.gpus):
+            parent = parents[index * len(parents) // kind.gpus]
+            parts.gpus.append(_Device(Element("pci", 0, {"busid": f"{index:04x}"}), parent))
+        yield f"{kind.gpus} GPUs put evenly on the file's {len(parents)} {what}"
+
+
+def _numbered(devices: Sequence[_Device]) -> dict[str, _Device]:
+    """Give GPUs the numbers NCCL gave them, or by bus where the file leaves that to it."""
+    named: dict[str, _Device] = {}
+    by_bus = sorted(devices, key=lambda device: (device.parent.host, device.element.get("busid")))
+    several = len({device.parent.host for device in devices}) > 1
+    for index, device in enumerate(by_bus):
+        dev = index if device.gpu is None else device.gpu.number("dev", index)
+        name = f"GPU{dev}" if not several else f"host{device.parent.host}.GPU{dev}"
+        if name in named:
+            raise TopologyError(f"XML line {device.element.line}: {name} comes twice")
+        named[name] = device
+    return dict(
+        sorted(named.items(), key=lambda item: (item[1].parent.host, len(item[0]), item[0]))
+    )
+
+
+def _ports(devices: Sequence[_Device]) -> dict[str, list[_Device]]:
+    """Give NICs numbers in the order of the file; a port on several processors is one NIC."""
+    ports: dict[object, list[_Device]] = {}
+    for index, device in enumerate(devices):
+        name, real = (device.element.attributes.get(key) for key in ("name", "busid"))
+        key = (device.parent.host, name) if name and not real else (index,)
+        ports.setdefault(key, []).append(device)
+    return {f"NIC{index}": rows for index, rows in enumerate(ports.values())}
+
+
+def _kind(device: _Device, choices: Choices) -> Hardware | None:
+    return choices.kind(by_device(gpu_names(), device.element.get("device")))
+
+
+def _direct(element: Element | None) -> bool | None:
+    """Tell whether GPUDirect is on; None where the file does not say."""
+    gdr = element.attributes.get("gdr") if element is not None else None
+    return None if gdr is None else gdr != "0"
+
+
+def _gpu(name: str, device: _Device, choices: Choices) -> Gpu:
+    kind, told = _kind(device, choices), device.gpu
+    usual = kind.device.capability if kind else 80
+    capability = (told.number("sm", 0) if told is not None else 0) or usual
+    unknown = Gpu(name=name, architecture=architecture_of(capability), capability=capability)
+    return replace(
+        gpu_of(kind, name) if kind else unknown,
+        host=device.parent.host,
+        numa=device.parent.numa,
+        capability=capability,
+        gpudirect=_direct(told),
+        bus=device.element.get("busid"),
+    )
+
+
+def _nic(name: str, device: _Device, kind: Hardware | None) -> Nic:
+    attributes = device.element.attributes
+    speed = device.element.number("speed", 0)
+    bandwidth = kind.nic_bandwidth if kind else None
+    if speed > 0:
+        bandwidth = Sourced(
+            value=speed * 10**6 / 8, kind="datasheet", source=f"topology file: {speed} Mbit/s"
+        )
+    label = attributes.get("name", attributes.get("busid", ""))
+    return Nic(
+        name=name,
+        device=label,
+        host=device.parent.host,
+        numa=device.parent.numa,
+        bandwidth=bandwidth,
+        gpudirect=_direct(device.element),
+        virtual=bool(_VIRTUAL.fullmatch(label)),
+    )
 
 
 def _usual_nvlinks(
@@ -146,10 +276,10 @@ def _nvlinks(
             count = max(counts) if peers else sum(counts)
             to_switches.append(builder.nvlink(name, _SWITCH, count, rate))
         for row in device.nvlinks:
-            peer = names.get(row.get("target"), name)
-            if peer != name and not _to_switch(row) and frozenset((name, peer)) not in direct:
-                edge = builder.nvlink(name, peer, row.number("count", 1), rate)
-                direct[frozenset((name, peer))] = edge
+            ends = frozenset((name, names.get(row.get("target"), name)))
+            if len(ends) == 2 and not _to_switch(row) and ends not in direct:
+                (peer,) = ends - {name}
+                direct[ends] = builder.nvlink(name, peer, row.number("count", 1), rate)
     return [*to_switches, *direct.values()]
 
 
@@ -161,192 +291,20 @@ def _coherent(devices: Mapping[str, _Device], builder: Builder) -> Iterator[Edge
     """Yield C2C links: `count` of `bw` MB/s each."""
     for name, device in devices.items():
         row = device.gpu.find("c2c") if device.gpu is not None else None
-        if row is not None and device.parent.startswith("CPU"):
+        if row is not None and device.parent.kind == "cpu":
             value = row.number("bw", 0) * row.number("count", 1) * 10**6
             if value > 0:
                 rate = Sourced(value=float(value), kind="datasheet", source="topology file: c2c")
-                yield builder.c2c(name, device.parent, rate)
-
-
-def _loops(devices: Mapping[str, _Device]) -> Iterator[str]:
-    """Say which links lead back to the GPU they leave."""
-    for name, device in devices.items():
-        bus = device.element.get("busid")
-        if any(row.attributes.get("target") == bus for row in device.nvlinks):
-            yield f"{name}: its NVLinks lead back to itself in the file: left out"
-
-
-def _pcie(
-    builder: Builder,
-    parts: _Parts,
-    gpus: Mapping[str, _Device],
-    nics: Mapping[str, Sequence[_Device]],
-) -> list[Edge]:
-    """Join devices, switches and processors as the file nests them."""
-    devices = [*gpus.items(), *((name, row) for name, rows in nics.items() for row in rows)]
-    return [
-        *(_link(builder, name, row.parent, row.element) for name, row in devices),
-        *(_link(builder, child, parent, element) for child, parent, element in parts.uplinks),
-        *builder.sockets([node for node in parts.nodes if node.kind == "cpu"]),
-    ]
-
-
-def _place_gpus(parts: _Parts, kind: Hardware | None) -> Iterator[str]:
-    """Put GPUs of a known kind into a file that names none: evenly, below switches if they fit."""
-    switches = [node for node in parts.nodes if node.kind == "pcie_switch"]
-    cpus = [node for node in parts.nodes if node.kind == "cpu"]
-    if parts.gpus or kind is None:
-        return
-    parents = switches if switches and kind.gpus % len(switches) == 0 else cpus
-    for index in range(kind.gpus if parents else 0):
-        parent = parents[index * len(parents) // kind.gpus]
-        element = Element(
-            tag="pci", line=0, attributes={"busid": f"{index:04x}"}, text="", children=()
-        )
-        parts.gpus.append(
-            _Device(element=element, parent=parent.name, host=parent.host, numa=parent.numa)
-        )
-    if parents:
-        yield f"{kind.gpus} GPUs put evenly on the file's {len(parents)} " + (
-            "switches" if parents is switches else "processors"
-        )
-
-
-def _cpu(parts: _Parts, cpu: Element, host: int) -> None:
-    numa = cpu.number("numaid", -1)
-    name = f"CPU{numa}" if host == 0 else f"CPU{numa}.host{host}"
-    if any(node.name == name for node in parts.nodes):
-        raise TopologyError(f"XML line {cpu.line}: a second <cpu> with numaid {numa}")
-    words = (cpu.get(key) for key in ("vendor", "familyid", "modelid"))
-    chip = " ".join(filter(None, words)) or cpu.get("arch")
-    node = Node(name=name, kind="cpu", host=host, numa=numa if numa >= 0 else None, chip=chip)
-    parts.nodes.append(node)
-    _children(parts, cpu, node)
-
-
-def _children(parts: _Parts, element: Element, parent: Node) -> None:
-    for child in element.children:
-        if child.tag == "pci":
-            _pci(parts, child, parent)
-        elif child.tag in ("nic", "net"):
-            _nets(parts, child, child, parent)
-
-
-def _pci(parts: _Parts, element: Element, parent: Node) -> None:
-    """Sort a PCI function: GPU, NIC, switch, or something else."""
-    code = element.get("class").lower()
-    inside = {child.tag for child in element.children}
-    here = _Device(element=element, parent=parent.name, host=parent.host, numa=parent.numa)
-    if "gpu" in inside or (code.startswith(("0x0300", "0x0302")) and not inside):
-        parts.gpus.append(here)
-    elif inside & {"nic", "net"}:
-        _nets(parts, element, element, parent)
-    elif code.startswith("0x02"):
-        parts.nics.append(here)
-    elif "pci" in inside or code.startswith("0x0604"):
-        name = f"switch {element.attributes.get('busid', len(parts.nodes))}"
-        if any(node.name == name for node in parts.nodes):
-            raise TopologyError(f"XML line {element.line}: {name} comes twice")
-        words = (element.get(key) for key in ("vendor", "device"))
-        node = Node(
-            name=name,
-            kind="pcie_switch",
-            host=parent.host,
-            numa=parent.numa,
-            chip=" ".join(filter(None, words)),
-        )
-        parts.nodes.append(node)
-        parts.uplinks.append((name, parent.name, element))
-        _children(parts, element, node)
-    elif not code:
-        parts.unknown.append(element)
-
-
-def _nets(parts: _Parts, element: Element, port: Element, parent: Node) -> None:
-    """Collect the network ports inside a NIC; `port` carries the PCIe link, if there is one."""
-    for net in element.walk():
-        if net.tag == "net":
-            attributes = (
-                {**port.attributes, **net.attributes} if port.tag == "pci" else net.attributes
-            )
-            merged = replace(net, attributes=attributes)
-            parts.nics.append(
-                _Device(element=merged, parent=parent.name, host=parent.host, numa=parent.numa)
-            )
-
-
-def _gpu_names(devices: Sequence[_Device]) -> dict[str, _Device]:
-    """Give GPUs the numbers NCCL gave them, or by bus where the file leaves that to it."""
-    named: dict[str, _Device] = {}
-    by_bus = sorted(devices, key=lambda device: (device.host, device.element.get("busid")))
-    several = len({device.host for device in devices}) > 1
-    for index, device in enumerate(by_bus):
-        inner = device.gpu
-        dev = index if inner is None else inner.number("dev", index)
-        name = f"GPU{dev}" if not several else f"host{device.host}.GPU{dev}"
-        if name in named:
-            raise TopologyError(f"XML line {device.element.line}: {name} comes twice")
-        named[name] = device
-    return dict(sorted(named.items(), key=lambda item: (item[1].host, len(item[0]), item[0])))
-
-
-def _nic_names(devices: Sequence[_Device]) -> dict[str, list[_Device]]:
-    """Give NICs numbers in the order of the file; a port on several processors is one NIC."""
-    ports: dict[object, list[_Device]] = {}
-    for index, device in enumerate(devices):
-        name = device.element.attributes.get("name")
-        real = device.element.attributes.get("busid")
-        key = (device.host, name) if name and not real else (index,)
-        ports.setdefault(key, []).append(device)
-    return {f"NIC{index}": rows for index, rows in enumerate(ports.values())}
-
-
-def _kind(device: _Device, choices: Choices) -> Hardware | None:
-    return choices.kind(by_device(gpu_names(), device.element.get("device")))
-
-
-def _gpu(name: str, device: _Device, choices: Choices) -> Gpu:
-    kind = _kind(device, choices)
-    usual = kind.device.capability if kind else 80
-    capability = device.gpu.number("sm", 0) if device.gpu is not None else 0
-    capability = capability or usual
-    gdr = device.gpu.attributes.get("gdr") if device.gpu is not None else None
-    unknown = Gpu(name=name, architecture=architecture_of(capability), capability=capability)
-    return replace(
-        gpu_of(kind, name) if kind else unknown,
-        host=device.host,
-        numa=device.numa,
-        capability=capability,
-        gpudirect=None if gdr is None else gdr != "0",
-        bus=device.element.get("busid"),
-    )
-
-
-def _nic(name: str, device: _Device, kind: Hardware | None) -> Nic:
-    attributes = device.element.attributes
-    speed = device.element.number("speed", 0)
-    bandwidth = kind.nic_bandwidth if kind else None
-    if speed > 0:
-        bandwidth = Sourced(
-            value=speed * 10**6 / 8, kind="datasheet", source=f"topology file: {speed} Mbit/s"
-        )
-    label = attributes.get("name", attributes.get("busid", ""))
-    gdr = attributes.get("gdr")
-    return Nic(
-        name=name,
-        device=label,
-        host=device.host,
-        numa=device.numa,
-        bandwidth=bandwidth,
-        gpudirect=None if gdr is None else gdr != "0",
-        virtual=bool(_VIRTUAL.fullmatch(label)),
-    )
+                yield builder.c2c(name, device.parent.name, rate)
 
 
 def _link(builder: Builder, child: str, parent: str, element: Element) -> Edge:
-    generation = _speed(element)
-    lanes = element.number("link_width", 16) or 16
-    return builder.pcie(child, parent, generation=generation, lanes=min(lanes, 64))
+    lanes = min(_lanes(element), 64)
+    return builder.pcie(child, parent, generation=_speed(element), lanes=lanes)
+
+
+def _lanes(element: Element) -> int:
+    return element.number("link_width", 16) or 16
 
 
 def _speed(element: Element) -> int:
@@ -371,18 +329,17 @@ def _assumed(
     bare = [gpu for gpu in gpus.values() if gpu.hardware is None]
     if bare:
         yield f"the file names no known GPU kind: taken as {bare[0].architecture}"
-    skeleton = [device for device in parts.gpus if device.gpu is None]
-    if skeleton:
+    if any(device.gpu is None for device in parts.gpus):
         yield "GPUs numbered by bus; the file leaves NVLink and kind to NCCL"
-    silent = [device for device in (*parts.gpus, *parts.nics) if not _speed(device.element)]
+    silent = any(not _speed(device.element) for device in (*parts.gpus, *parts.nics))
     if silent and choices.pcie_generation is None:
         yield f"PCIe generation {builder.generation} where the file gives no link speed"
 
 
-def _narrow(parts: _Parts) -> Iterator[str]:
-    """Say which uplinks are slower than what hangs on them."""
+def _warnings(parts: _Parts, devices: Mapping[str, _Device]) -> Iterator[str]:
+    """Say which links are narrower than what hangs on them, and what cannot be used."""
     below: dict[str, int] = {}
-    hanging = [(device.parent, device.element) for device in parts.gpus]
+    hanging = [(device.parent.name, device.element) for device in parts.gpus]
     hanging += [(parent, element) for _, parent, element in parts.uplinks]
     for parent, element in hanging:
         below[parent] = max(below.get(parent, 0), _speed(element))
@@ -393,12 +350,13 @@ def _narrow(parts: _Parts) -> Iterator[str]:
                 f"what hangs on it at {below[child]}"
             )
     for device in parts.gpus:
-        lanes = device.element.number("link_width", 16) or 16
-        if lanes < 16:
-            yield f"GPU at {device.element.attributes.get('busid', '?')} has {lanes} PCIe lanes"
-
-
-def _unnamed(parts: _Parts) -> Iterator[str]:
+        if _lanes(device.element) < 16:
+            bus = device.element.attributes.get("busid", "?")
+            yield f"GPU at {bus} has {_lanes(device.element)} PCIe lanes"
+    for name, device in devices.items():
+        bus = device.element.get("busid")
+        if any(row.attributes.get("target") == bus for row in device.nvlinks):
+            yield f"{name}: its NVLinks lead back to itself in the file: left out"
     if not parts.gpus:
         yield "no GPU in the file: a frame that NCCL fills in when it runs"
     if parts.unknown:
@@ -415,14 +373,15 @@ _PATHS: Final = {"NVL": "NVLINK", "NVB": "SYS", "PIX": "PIX", "PXB": "PXB", "PHB
 
 
 def read_graphs(root: Element, choices: Choices) -> Machine:
-    """Give what a dump of NCCL's graphs holds: how many GPUs, and the paths it took.
-
-    Raises
-    ------
-    TopologyError
-        If a number is none, naming the line.
-    """
-    searches = [_search(graph) for graph in root.all("graph")]
+    """Give what a dump of NCCL's graphs holds: how many GPUs, and the paths it took."""
+    searches = [
+        _graph(
+            _SEARCHES.get(graph.get("id"), graph.get("id")[:20]),
+            graph.attributes,
+            f"XML line {graph.line}",
+        )
+        for graph in root.all("graph")
+    ]
     numbers = sorted({gpu.number("dev", 0) for gpu in root.walk() if gpu.tag == "gpu"})
     return graphs_machine(tuple(searches), numbers, choices)
 
@@ -432,68 +391,40 @@ def graphs_machine(
 ) -> Machine:
     """Wrap what NCCL chose; the links themselves are not known."""
     kind = choices.hardware
-    gpus = tuple(
-        Gpu(
-            name=f"GPU{number}",
-            hardware=kind.name if kind else None,
-            architecture=kind.device.architecture if kind else "ampere",
-            capability=kind.device.capability if kind else 80,
-            memory=Bytes(kind.device.memory.value) if kind else None,
+    gpu = Gpu(name="", architecture="ampere", capability=80)
+    gpu = replace(gpu_of(kind, ""), peer_to_peer=True, no_peers="") if kind else gpu
+    gpus = tuple(replace(gpu, name=f"GPU{number}") for number in numbers[:MOST_GPUS])
+    pairs: tuple[Pair, ...] = ()
+    ring = next((search for search in searches if search.channels), None)
+    if ring is not None:
+        path = cast(PairKind, _PATHS.get(ring.type_intra, "SYS"))
+        rate = BytesPerSecond(ring.intra * ring.channels)
+        pairs = tuple(
+            Pair(a=a.name, b=b.name, kind=path, bandwidth=rate, read=False)
+            for a, b in combinations(gpus, 2)
         )
-        for number in numbers[:MOST_GPUS]
-    )
-    taken = [search for search in searches if search.channels]
-    pairs = _path_pairs(gpus, taken[0]) if taken else ()
-    warnings = ["a dump of NCCL's graphs tells the paths it took, not the links there are"]
-    if not gpus:
-        warnings.append("no GPU in the text")
+    warnings = ("a dump of NCCL's graphs tells the paths it took, not the links there are",)
     return Machine(
         name=choices.name,
         source="NCCL graphs",
         gpus=gpus,
         pairs=pairs,
         nccl_graphs=searches,
-        warnings=tuple(warnings),
+        warnings=warnings if gpus else (*warnings, "no GPU in the text"),
     )
 
 
-def _path_pairs(gpus: Sequence[Gpu], ring: NcclGraph) -> tuple[Pair, ...]:
-    kind = _PATHS.get(ring.type_intra, "SYS")
-    return tuple(
-        Pair(
-            a=a.name,
-            b=b.name,
-            kind=kind,  # type: ignore[arg-type]  # from a table of pair kinds
-            bandwidth=BytesPerSecond(ring.intra * ring.channels),
-            read=False,
-        )
-        for index, a in enumerate(gpus)
-        for b in gpus[index + 1 :]
-    )
-
-
-def _search(graph: Element) -> NcclGraph:
-    name = graph.get("id")
-    return graph_of(_SEARCHES.get(name, name[:20]), graph.attributes, f"XML line {graph.line}")
-
-
-def graph_of(name: str, attributes: Mapping[str, str], where: str) -> NcclGraph:
-    """Read one graph's attributes; speeds are in GB/s a channel.
-
-    Raises
-    ------
-    TopologyError
-        If a number is none; `where` names the place.
-    """
+def _graph(name: str, attributes: Mapping[str, str], where: str) -> NcclGraph:
+    """Read one graph's attributes; speeds are in GB/s a channel. An error says `where`."""
     keys = ("nchannels", "speedintra", "speedinter")
-    values = [_value(attributes.get(key, "0") or "0") for key in keys]
-    if not all(0 <= value < _FASTEST for value in values):
+    channels, intra, inter = (_value(attributes.get(key) or "0") for key in keys)
+    if not all(0 <= value < _FASTEST for value in (channels, intra, inter)):
         raise TopologyError(f"{where}: channels or speeds of a graph are no sensible numbers")
     return NcclGraph(
         name=name,
-        channels=int(values[0]),
-        intra=BytesPerSecond(values[1] * 10**9),
-        inter=BytesPerSecond(values[2] * 10**9),
+        channels=int(channels),
+        intra=BytesPerSecond(intra * 10**9),
+        inter=BytesPerSecond(inter * 10**9),
         type_intra=attributes.get("typeintra", "")[:8],
         type_inter=attributes.get("typeinter", "")[:8],
     )
@@ -517,5 +448,5 @@ def read_graph_lines(lines: Sequence[str]) -> tuple[NcclGraph, ...]:
         name = _NAMED.match(line)
         values = dict(_SETTING.findall(line[:1000]))
         if name and "nchannels" in values:
-            graphs.append(graph_of(name[1], values, f"line {index + 1}"))
+            graphs.append(_graph(name[1], values, f"line {index + 1}"))
     return tuple(graphs)

@@ -91,13 +91,7 @@ def _kind(hardware: object) -> Hardware | None:
 
 
 def read_text(text: str, choices: Choices) -> Machine:
-    """Read a machine from `text`, finding out first what it is.
-
-    Raises
-    ------
-    InputError
-        If it is nothing known, or contradicts itself; the message names the place.
-    """
+    """Read a machine from `text`, finding out first what it is."""
     if len(text) > MOST_CHARACTERS:
         raise TopologyError(f"{len(text)} characters: expected at most {MOST_CHARACTERS}")
     if not text.strip():

@@ -1,7 +1,7 @@
 """What `nvidia-smi` says of GPUs beside a matrix: its lists, its table and its XML."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -37,56 +37,45 @@ def read_listing(lines: Sequence[str]) -> Listing:
     """
     gpus: dict[str, GpuText] = {}
     rates: set[float] = set()
-    current = ""
+    gpu = None
     for line in lines:
-        listed, tabled = _LISTED.fullmatch(line), _TABLE_NAME.fullmatch(line.strip())
-        if listed or tabled:
-            match = listed or tabled
-            current = f"GPU{int(match[1])}" if match else ""
-            gpu = gpus.get(current, GpuText(name=current))
-            gpus[current] = replace(gpu, product=gpu.product or (match[2] if match else ""))
-        elif current:
-            gpus[current], rate = _detail(gpus[current], line)
+        match = _LISTED.fullmatch(line) or _TABLE_NAME.fullmatch(line.strip())
+        if match:
+            name = f"GPU{int(match[1])}"
+            gpu = gpus.get(name, GpuText(name=name))
+            gpu = replace(gpu, product=gpu.product or match[2])
+        elif gpu:
+            link = _LINK.fullmatch(line)
+            rate = float(link[1] or 0) * 10**9 if link else 0.0
             rates |= {rate} - {0.0}
-    return Listing(gpus=tuple(gpus.values()), link_rate=_rate(rates))
+            gpu = (
+                replace(gpu, links=(gpu.links or 0) + (rate > 0)) if link else _detailed(gpu, line)
+            )
+        if gpu:
+            gpus[gpu.name] = gpu
+    source = "nvidia-smi nvlink -s in the text"
+    rate_of_link = Sourced(value=min(rates), kind="measured", source=source) if rates else None
+    return Listing(gpus=tuple(gpus.values()), link_rate=rate_of_link)
 
 
-def _detail(gpu: GpuText, line: str) -> tuple[GpuText, float]:
-    """Add what a line below a GPU's name says; the second value is a link's rate in B/s."""
-    link = _LINK.fullmatch(line)
-    if link:
-        rate = float(link[1] or 0) * 10**9
-        return replace(gpu, links=(gpu.links or 0) + (rate > 0)), rate
-    piece = _SLICE.fullmatch(line)
-    if piece:
-        return replace(gpu, mig=True, slices=(*gpu.slices, piece[1].lower())), 0.0
+def _detailed(gpu: GpuText, line: str) -> GpuText:
+    """Add what a line below a GPU's name says of slices and memory."""
+    if piece := _SLICE.fullmatch(line):
+        return replace(gpu, mig=True, slices=(*gpu.slices, piece[1].lower()))
     if _TABLE_MIG.fullmatch(line.strip()):
-        return replace(gpu, mig=True), 0.0
+        return replace(gpu, mig=True)
     memory = _TABLE_MEMORY.fullmatch(line.strip()) if line.startswith("|") else None
     if memory and gpu.memory is None:
-        return replace(gpu, memory=Bytes(float(memory[1]) * MIB)), 0.0
-    return gpu, 0.0
+        return replace(gpu, memory=Bytes(float(memory[1]) * MIB))
+    return gpu
 
 
-def _rate(rates: set[float]) -> Sourced | None:
-    if not rates:
-        return None
-    return Sourced(value=min(rates), kind="measured", source="nvidia-smi nvlink -s in the text")
-
-
-_MEMORY: Final = re.compile(r"([0-9]{1,9}) MiB")
-_WIDTH: Final = re.compile(r"([0-9]{1,2})x")
+_LINKS: Final = "pci/pci_gpu_link_info"
 _IDLE: Final = re.compile(r"P([89]|1[0-5])")
 
 
 def read_smi(root: Element) -> Reading:
-    """Read the log of ``nvidia-smi -q -x``.
-
-    Raises
-    ------
-    TopologyError
-        If it lists no GPU.
-    """
+    """Read the log of ``nvidia-smi -q -x``."""
     elements = root.all("gpu")
     if not elements:
         raise TopologyError(f"XML line {root.line}: <{root.tag}> lists no GPU")
@@ -102,55 +91,38 @@ def read_smi(root: Element) -> Reading:
 
 
 def _gpu(index: int, element: Element) -> GpuText:
-    widths = "pci/pci_gpu_link_info/link_widths"
-    most = _lanes(element.at(f"{widths}/max_link_width")) or 16
+    memory = _number(r"([0-9]{1,9}) MiB", element.at("fb_memory_usage/total"))
+    now, best = (
+        _number(r"([0-9]{1,2})x", element.at(f"{_LINKS}/link_widths/{key}"))
+        for key in ("current_link_width", "max_link_width")
+    )
     return GpuText(
         name=f"GPU{index}",
         product=element.at("product_name"),
         architecture=element.at("product_architecture"),
-        memory=_memory(element),
+        memory=Bytes(float(memory) * MIB) if memory else None,
         bus=element.attributes.get("id", element.at("pci/pci_bus_id")),
         mig=element.at("mig_mode/current_mig") == "Enabled",
-        generation=_generation(element),
-        lanes=_lanes(element.at(f"{widths}/current_link_width")) or most,
-        most_lanes=most,
+        # under load: links of idle GPUs fall back to the first generation
+        generation=_number(r"([1-6])", element.at(f"{_LINKS}/pcie_gen/max_link_gen")),
+        lanes=now or best or 16,
+        most_lanes=best or 16,
     )
 
 
-def _memory(element: Element) -> Bytes | None:
-    match = _MEMORY.fullmatch(element.at("fb_memory_usage/total"))
-    return Bytes(float(match[1]) * MIB) if match else None
-
-
-def _lanes(text: str) -> int:
-    match = _WIDTH.fullmatch(text)
+def _number(pattern: str, text: str) -> int:
+    """Read the number of a text; 0 where it is another text."""
+    match = re.fullmatch(pattern, text)
     return int(match[1]) if match else 0
 
 
-def _generation(element: Element) -> int:
-    """PCIe generation a GPU reaches under load: idle ones fall back to the first."""
-    text = element.at("pci/pci_gpu_link_info/pcie_gen/max_link_gen")
-    return int(text) if text in ("1", "2", "3", "4", "5", "6") else 0
-
-
-def _slow(element: Element) -> list[str]:
+def _slow(element: Element) -> Iterator[str]:
     """Say where a busy GPU's link is slower than it could be."""
-    generations = "pci/pci_gpu_link_info/pcie_gen"
-    now, best = (element.at(f"{generations}/{key}") for key in ("current_link_gen", "max_link_gen"))
-    device = element.at(f"{generations}/max_device_link_gen")
+    keys = ("current_link_gen", "max_link_gen", "max_device_link_gen")
+    texts = [element.at(f"{_LINKS}/pcie_gen/{key}") for key in keys]
+    now, best, device = (int(text[:2]) if text.isdecimal() else -1 for text in texts)
     name = element.attributes.get("id", "GPU")
-    lines = []
-    if (
-        now.isdecimal()
-        and best.isdecimal()
-        and int(now[:2]) < int(best[:2])
-        and not _is_idle(element)
-    ):
-        lines.append(f"{name} runs at PCIe generation {now} of {best}")
-    if device.isdecimal() and best.isdecimal() and int(best[:2]) < int(device[:2]):
-        lines.append(f"{name} could do PCIe generation {device}, its slot does {best}")
-    return lines
-
-
-def _is_idle(element: Element) -> bool:
-    return bool(_IDLE.fullmatch(element.at("performance_state")))
+    if 0 <= now < best and not _IDLE.fullmatch(element.at("performance_state")):
+        yield f"{name} runs at PCIe generation {texts[0]} of {texts[1]}"
+    if 0 <= best < device:
+        yield f"{name} could do PCIe generation {texts[2]}, its slot does {texts[1]}"

@@ -256,13 +256,7 @@ class _Place:
 
 
 def read_matrices(tables: Sequence[Matrix], lines: Sequence[str], listing: Listing) -> Reading:
-    """Combine the tables of one text, and what stands around them, into one reading.
-
-    Raises
-    ------
-    TopologyError
-        If a table contradicts itself, naming the line and the pair.
-    """
+    """Combine the tables of one text, and what stands around them, into one reading."""
     labelled = [table for table in tables if not table.status]
     main = max(labelled or tables, key=lambda table: len(table.gpus))
     same = [table for table in labelled if set(table.gpus) == set(main.gpus)]

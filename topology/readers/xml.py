@@ -1,7 +1,7 @@
 """XML from strangers, read without surprises: no entities, bounded size, depth and count."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 from xml.parsers import expat
@@ -12,28 +12,22 @@ _DEEPEST: Final = 64
 _MOST: Final = 200_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Element:
     """One element: its attributes, its own text, what is inside, and the line it begins on."""
 
     tag: str
     line: int
     attributes: dict[str, str]
-    text: str
-    children: tuple["Element", ...]
+    texts: list[str] = field(default_factory=list)
+    children: list["Element"] = field(default_factory=list)
 
     def get(self, key: str) -> str:
         """Give the text of an attribute; empty where it is absent."""
         return self.attributes.get(key, "")
 
     def number(self, key: str, default: int) -> int:
-        """Read an attribute that is a whole number; `default` where it is absent or negative.
-
-        Raises
-        ------
-        TopologyError
-            If it is no number, naming the line.
-        """
+        """Read an attribute that is a whole number; `default` where it is absent or negative."""
         text = self.get(key)
         if not text:
             return default
@@ -47,18 +41,18 @@ class Element:
 
     def find(self, tag: str) -> "Element | None":
         """Give the first child of that tag."""
-        return next((child for child in self.children if child.tag == tag), None)
+        return next(iter(self.all(tag)), None)
 
-    def all(self, tag: str) -> tuple["Element", ...]:
+    def all(self, tag: str) -> list["Element"]:
         """Give the children of that tag."""
-        return tuple(child for child in self.children if child.tag == tag)
+        return [child for child in self.children if child.tag == tag]
 
     def at(self, path: str) -> str:
         """Text of the element that a path of tags leads to; empty if there is none."""
         node: Element | None = self
         for tag in path.split("/"):
             node = node.find(tag) if node is not None else None
-        return node.text if node is not None else ""
+        return "".join(node.texts).strip() if node is not None else ""
 
     def walk(self) -> Iterator["Element"]:
         """Yield this element and all inside it, in the order of the text."""
@@ -87,76 +81,39 @@ def parse_xml(text: str) -> Element:
     topology.base.errors.TopologyError: XML line 1: declares entities: refused
     """
     parser = expat.ParserCreate("utf-8")
-    building = _Building(parser, [], [], count())
-    parser.StartElementHandler = building.start
-    parser.EndElementHandler = building.end
-    parser.CharacterDataHandler = building.data
-    parser.StartDoctypeDeclHandler = building.doctype
-    parser.EntityDeclHandler = building.entity
     parser.buffer_text = True
+    top = Element("", 0, {})
+    path, numbers = [top], count()
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        line = parser.CurrentLineNumber
+        if len(path) > _DEEPEST:
+            raise TopologyError(f"XML line {line}: <{tag[:40]}> is nested deeper than {_DEEPEST}")
+        if next(numbers) >= _MOST:
+            raise TopologyError(f"XML line {line}: more than {_MOST} elements")
+        element = Element(tag, line, attributes)
+        path[-1].children.append(element)
+        path.append(element)
+
+    def entity(*_details: object) -> None:
+        raise TopologyError(f"XML line {parser.CurrentLineNumber}: declares entities: refused")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _tag: path.pop()
+    parser.CharacterDataHandler = lambda data: path[-1].texts.append(data)  # noqa: PLW0108
+    parser.StartDoctypeDeclHandler = lambda *name: entity() if name[-1] else None
+    parser.EntityDeclHandler = entity
     try:
         parser.Parse(text.encode("utf-8", "replace"), True)  # noqa: FBT003  # positional only
     except expat.ExpatError as error:
-        raise TopologyError(_place(error, building)) from None
-    return building.done[0]
+        raise TopologyError(_place(error, path[1:])) from None
+    return top.children[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    tag: str
-    line: int
-    attributes: dict[str, str]
-    text: list[str]
-    children: list[Element]
-
-
-@dataclass(frozen=True, slots=True)
-class _Building:
-    """What expat calls while it reads; lives for one document."""
-
-    parser: expat.XMLParserType
-    open: list[_Open]
-    done: list[Element]
-    number: Iterator[int]
-
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        line = self.parser.CurrentLineNumber
-        if len(self.open) >= _DEEPEST:
-            raise TopologyError(f"XML line {line}: <{tag[:40]}> is nested deeper than {_DEEPEST}")
-        if next(self.number) >= _MOST:
-            raise TopologyError(f"XML line {line}: more than {_MOST} elements")
-        self.open.append(_Open(tag, line, attributes, [], []))
-
-    def end(self, _tag: str) -> None:
-        top = self.open.pop()
-        element = Element(
-            tag=top.tag,
-            line=top.line,
-            attributes=top.attributes,
-            text="".join(top.text).strip(),
-            children=tuple(top.children),
-        )
-        if self.open:
-            self.open[-1].children.append(element)
-        self.done[:] = [element]
-
-    def data(self, text: str) -> None:
-        if self.open:
-            self.open[-1].text.append(text)
-
-    def doctype(self, _name: str, _system: str | None, _public: str | None, inside: bool) -> None:  # noqa: FBT001  # expat's order
-        if inside:
-            self.entity()
-
-    def entity(self, *_details: object) -> None:
-        line = self.parser.CurrentLineNumber
-        raise TopologyError(f"XML line {line}: declares entities: refused")
-
-
-def _place(error: expat.ExpatError, building: _Building) -> str:
+def _place(error: expat.ExpatError, path: list[Element]) -> str:
     """Say where XML stops making sense, and which element was open there."""
     what = expat.ErrorString(error.code)
-    inside = f" inside <{building.open[-1].tag[:40]}>" if building.open else ""
+    inside = f" inside <{path[-1].tag[:40]}>" if path else ""
     if "no element found" in what or "unclosed" in what:
         what = "the XML is cut"
     return f"XML line {error.lineno}, column {error.offset + 1}{inside}: {what}"
