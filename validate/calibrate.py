@@ -47,14 +47,11 @@ class Task:
 def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
     """Measure this machine and write its profile.
 
+    Raises InputError if something is missing, in the way, or too little could be measured.
+
     Parameters
     ----------
     say : tells a person how it goes.
-
-    Raises
-    ------
-    InputError
-        If something is missing, in the way, or too little could be measured.
     """
     from validate.bench import system  # noqa: PLC0415  # only where it measures
 
@@ -89,10 +86,7 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
 def finish(task: Task, rows: str, manifest: str) -> Calibrated:
     """Fit a profile to the text of measured rows, and write it where nothing is yet.
 
-    Raises
-    ------
-    InputError
-        If the rows or the manifest are damaged, or too few; or the output exists.
+    Raises InputError if the rows or the manifest are damaged, or too few; or the output exists.
     """
     measured = Measurements(
         rows=read_rows(whole(rows), str(task.folder / "rows.jsonl")),
@@ -125,13 +119,7 @@ def _check_measured(folder: Path) -> None:
 
 
 def check_paths(task: Task) -> None:
-    """Refuse to write over anything.
-
-    Raises
-    ------
-    InputError
-        If the output exists, its folder does not, or there are measurements and no ``--resume``.
-    """
+    """Refuse to write over anything."""
     if place(str(task.output), "a profile to write").exists():
         raise InputError(f"--output {task.output}: exists already, wanted a new name")
     place(str(task.folder), "a profile to write")
@@ -146,10 +134,7 @@ def check_paths(task: Task) -> None:
 def check_gpus(listed: str) -> list[str]:
     """Return the names of the GPUs that nvidia-smi lists, if they can be measured together.
 
-    Raises
-    ------
-    InputError
-        If GPUs are missing, differ, or one is cut into slices.
+    Raises InputError if GPUs are missing, differ, or one is cut into slices.
 
     Examples
     --------

@@ -182,10 +182,7 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
 def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     """Measure, fit, write the profile where it is asked for, and say how good it is.
 
-    Raises
-    ------
-    InputError
-        If the output exists, or this machine cannot be measured.
+    Raises InputError if the output exists, or this machine cannot be measured.
     """
     from costmodels.tables import check_profile  # noqa: PLC0415
     from validate.calibrate import Task, calibrate  # noqa: PLC0415
@@ -325,10 +322,7 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
 def compare(options: argparse.Namespace) -> Answer:
     """Put a log of nccl-tests beside what is predicted: ``planner collectives --compare``.
 
-    Raises
-    ------
-    InputError
-        If the log cannot be read, or does not fit what is said of it.
+    Raises InputError if the log cannot be read, or does not fit what is said of it.
     """
     from costmodels.collectives import read_launch  # noqa: PLC0415
     from planner.collectives import ranges_of  # noqa: PLC0415

@@ -22,10 +22,7 @@ SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
 def scales(argv: list[str]) -> None:
     """Measure, and write the file that ``planner export --scales`` reads.
 
-    Raises
-    ------
-    InputError
-        If a name, size or file cannot be right.
+    Raises InputError if a name, size or file cannot be right.
     """
     options = _parser().parse_args(argv)
     place(options.output)

@@ -32,10 +32,7 @@ def own_profile_name(hardware: str, product: str, gpus: int) -> str:
 def install(path: str) -> Path:
     """Copy a profile to where ``--detect`` finds it, under a free name.
 
-    Raises
-    ------
-    InputError
-        If it is no profile, is there already, or cannot be written.
+    Raises InputError if it is no profile, is there already, or cannot be written.
     """
     profile, folder = read_profile(path), profile_folder()
     if path in shipped_profiles():

@@ -61,13 +61,7 @@ class CollectiveFigure:
 
 
 def read_figures(text: str, hardware: Mapping[str, Hardware]) -> list[CollectiveFigure]:
-    """Read a CSV `text` with `COLUMNS`; `hardware` gives the links of a name.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or a row has no source.
-    """
+    """Read a CSV `text` with `COLUMNS`; `hardware` gives the links of a name."""
     return [_figure(row, hardware) for row in read_table(text, COLUMNS, "collectives")]
 
 
@@ -95,11 +89,6 @@ def read_log_figures(text: str, hardware: Mapping[str, Hardware]) -> list[Collec
     pcie_generation, peer_to_peer, crosses_sockets : of GPUs on PCIe; empty for the catalogue's.
     uplink : "shared" where all GPUs of a node hang on one PCIe switch, empty for none.
     network, nics, nic_bandwidth_bytes_per_s : of one node, empty on one.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or a row has no source.
     """
     return [_log_figure(row, hardware) for row in read_table(text, LOG_COLUMNS, "nccl-tests")]
 

@@ -45,14 +45,11 @@ def score(group: str, errors: Iterable[float]) -> Score:
 def read_table(text: str, columns: Sequence[str], name: str) -> Iterator[dict[str, str]]:
     """Yield the rows of a CSV `text`, each with its source.
 
+    Raises InputError if a column is missing, or a row has no source.
+
     Parameters
     ----------
     columns : those that it must have; it may have others. name : of the table, in errors.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or a row has no source.
     """
     table = csv.DictReader(text.splitlines())
     missing = set(columns) - set(table.fieldnames or ())

@@ -96,13 +96,7 @@ class KernelFigure:
 
 
 def read_figures(text: str, devices: Mapping[str, Device]) -> list[KernelFigure]:
-    """Read a CSV `text` with `COLUMNS`; blanks are 0.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or a row has no source.
-    """
+    """Read a CSV `text` with `COLUMNS`; blanks are 0."""
     return [_figure(row, devices) for row in read_table(text, COLUMNS, "kernels")]
 
 

@@ -79,13 +79,7 @@ def _priced(figure: PlanFigure) -> PlanEstimate:
 
 
 def read_figures(text: str) -> list[PlanFigure]:
-    """Read a CSV `text` with `COLUMNS`.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or a row has no source.
-    """
+    """Read a CSV `text` with `COLUMNS`."""
     return [_figure(row) for row in read_table(text, COLUMNS, "plans")]
 
 

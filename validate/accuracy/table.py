@@ -104,10 +104,7 @@ def short_cells(line: Score) -> list[str]:
 def inserted(document: str, begin: str, rows: str) -> str:
     """Put a table between the two marks of a document.
 
-    Raises
-    ------
-    InputError
-        If the document does not have the marks, once each and in order.
+    Raises InputError if the document does not have the marks, once each and in order.
     """
     before, mark, rest = document.partition(begin)
     _, end, after = rest.partition(END)

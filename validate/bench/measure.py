@@ -22,10 +22,7 @@ def measure(  # noqa: PLR0911  # one a family
 ) -> Results:
     """Run one case on this rank: pairs of mode and values.
 
-    Raises
-    ------
-    RuntimeError
-        If the device or a library refuses it.
+    Raises RuntimeError if the device or a library refuses it.
     """
     match case.family:
         case "matmul" | "attention" | "pointwise":

@@ -110,10 +110,7 @@ def file_in(folder: Path) -> Path:
 def read(path: Path) -> list[Row]:
     """Read rows as a session writes them, or as they are kept.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or is damaged.
+    Raises InputError if the file cannot be read, or is damaged.
     """
     text = system.read(path)
     if path.suffix == ".csv":
@@ -124,10 +121,7 @@ def read(path: Path) -> list[Row]:
 def fit(folder: Path) -> Profile:
     """Fit the profile of a folder of measurements.
 
-    Raises
-    ------
-    InputError
-        If a file cannot be read, or says too little.
+    Raises InputError if a file cannot be read, or says too little.
     """
     path = file_in(folder)
     source = source_of(f"{folder.name}/{path.name}", system.read(path))

@@ -130,13 +130,7 @@ def refuse(folder: Path, reason: str) -> None:
 
 
 def keep_manifest(folder: Path, document: Mapping[str, Any]) -> None:
-    """Write the manifest; one that is there must be of the same machine and software.
-
-    Raises
-    ------
-    InputError
-        If it is not.
-    """
+    """Write the manifest; one that is there must be of the same machine and software."""
     path = folder / MANIFEST
     if path.exists():
         before = read_document(path)
@@ -151,10 +145,7 @@ def keep_manifest(folder: Path, document: Mapping[str, Any]) -> None:
 def read(path: Path) -> str:
     """Return what a file says.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read.
+    Raises InputError if it cannot be read.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -165,10 +156,7 @@ def read(path: Path) -> str:
 def read_document(path: Path) -> dict[str, Any]:
     """Return what a JSON file holds.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is no JSON object.
+    Raises InputError if it cannot be read, or is no JSON object.
     """
     try:
         document = json.loads(read(path))
@@ -194,10 +182,7 @@ class Session:
 def run(session: Session) -> int:
     """Run a session to its end; returns how many workers' deaths it took.
 
-    Raises
-    ------
-    InputError
-        If the workers cannot start at all.
+    Raises InputError if the workers cannot start at all.
     """
     try:
         session.folder.mkdir(parents=True, exist_ok=True)

@@ -32,14 +32,12 @@ class Measurements:
 def fit_profile(measurements: Measurements, recipes: Mapping[str, Recipe]) -> Profile:
     """Fit everything that the rows say something about.
 
+    Raises InputError if the machine is not in the catalogue, its GPUs differ, or there are too few
+    rows.
+
     Parameters
     ----------
     recipes : bounds of the curves' parameters, see `validate.fit.collectives.load_recipes`.
-
-    Raises
-    ------
-    InputError
-        If the machine is not in the catalogue, its GPUs differ, or there are too few rows.
     """
     name = hardware_of(measurements.manifest)
     device = find_hardware(name).device
@@ -82,10 +80,7 @@ def source_of(name: str, rows: str) -> str:
 def hardware_of(manifest: Manifest) -> str:
     """Name the hardware that a manifest describes.
 
-    Raises
-    ------
-    InputError
-        If there is no GPU, they differ, or the catalogue does not have them.
+    Raises InputError if there is no GPU, they differ, or the catalogue does not have them.
 
     Examples
     --------

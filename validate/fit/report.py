@@ -203,10 +203,7 @@ def value_rows(profile: Profile) -> list[list[str]]:
 def changes(first: Profile, second: Profile) -> list[Change]:
     """Compare two profiles number by number.
 
-    Raises
-    ------
-    InputError
-        If they are of different hardware.
+    Raises InputError if they are of different hardware.
     """
     if first.hardware != second.hardware:
         raise InputError(
@@ -361,14 +358,11 @@ def diff(
 ) -> str:
     """Say what two profiles differ in, and what that does to a few operations.
 
+    Raises InputError if they are of different hardware.
+
     Parameters
     ----------
     called : what they were asked for by; their own names where left out.
-
-    Raises
-    ------
-    InputError
-        If they are of different hardware.
     """
     names = [name or p.name for name, p in zip(called, (first, second), strict=True)]
     lacking = part_rows(first, second)

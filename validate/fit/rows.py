@@ -67,10 +67,7 @@ def line(row: Row) -> str:
 def read_rows(text: str, name: str = "rows") -> list[Row]:
     """Read rows from `text`; a last line without its end is a write that was cut off: dropped.
 
-    Raises
-    ------
-    InputError
-        If any other line is no row.
+    Raises InputError if any other line is no row.
     """
     lines = text.split("\n")
     return list(_rows(lines[:-1], name))
@@ -137,10 +134,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 def read_csv(text: str, name: str = "rows.csv") -> list[Row]:
     """Read what `to_csv` wrote.
 
-    Raises
-    ------
-    InputError
-        If the columns are others, or a line is no row.
+    Raises InputError if the columns are others, or a line is no row.
 
     Examples
     --------

@@ -39,10 +39,7 @@ class Place:
 def find_place(env: Mapping[str, str]) -> Place:
     """Read the rank from the environment; alone where nothing says otherwise.
 
-    Raises
-    ------
-    InputError
-        If a number is none, or the rank is not below the world size.
+    Raises InputError if a number is none, or the rank is not below the world size.
 
     Examples
     --------

@@ -46,11 +46,8 @@ class LogOptions:
 def compare_all(text: str, options: LogOptions) -> list[Comparison]:
     """Compare every table of a log with the model.
 
-    Raises
-    ------
-    InputError
-        If there is no table, nobody says what was measured on what, or a log and the caller do
-        not agree about it.
+    Raises InputError if there is no table, nobody says what was measured on what, or a log and the
+    caller do not agree about it.
     """
     if options.op:
         read_op(options.op)
@@ -114,10 +111,7 @@ def compare(log: Log, options: LogOptions) -> Comparison:
 def known_op(log: Log, options: LogOptions) -> tuple[Log, tuple[str, ...]]:
     """Find out which collective a log is of, and say so where it had to be inferred.
 
-    Raises
-    ------
-    InputError
-        If nothing tells it, or the log tells another one than the caller.
+    Raises InputError if nothing tells it, or the log tells another one than the caller.
     """
     if log.op is not None:
         if options.op not in ("", log.op):
@@ -149,10 +143,7 @@ def links_of(log: Log, options: LogOptions) -> tuple[Fabric, str, tuple[str, ...
     What the log says of its links stands before the catalogue; a machine that the caller has
     stands before both.
 
-    Raises
-    ------
-    InputError
-        If nobody says how many GPUs of which kind there were.
+    Raises InputError if nobody says how many GPUs of which kind there were.
     """
     ranks = _ranks(log, options)
     nodes = options.nodes or log.nodes or 0
@@ -185,10 +176,7 @@ def _hosts(log: Log, options: LogOptions, fabric: Fabric) -> int:
 def _ranks(log: Log, options: LogOptions) -> int:
     """Say how many GPUs ran: as the caller says, who may leave out some of those that are listed.
 
-    Raises
-    ------
-    InputError
-        If nobody says, it cannot be, or the log says another number.
+    Raises InputError if nobody says, it cannot be, or the log says another number.
     """
     given = options.gpus
     ranks = log.gpus if given is None else given

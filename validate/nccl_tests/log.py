@@ -112,10 +112,7 @@ def read_log(text: str) -> tuple[Log, ...]:
     Columns may lack the reduction, the root or the in-place half; prefixes of launchers, colours
     and other programs' lines are passed over. Rows of no bytes are left out.
 
-    Raises
-    ------
-    InputError
-        If there is no table in the text.
+    Raises InputError if there is no table in the text.
 
     Examples
     --------
@@ -332,14 +329,12 @@ def _even(ranks: int | None, nodes: int | None) -> int | None:
 def inferred_op(log: Log, name: str, gpus: int | None) -> tuple[Op, str]:
     """Infer the collective of a log, and say from what.
 
+    Raises InputError if several collectives print such columns, or the name of the file speaks of
+    another.
+
     Parameters
     ----------
     name : of the file, empty where there is none. gpus : ranks, None where nobody says.
-
-    Raises
-    ------
-    InputError
-        If several collectives print such columns, or the name of the file speaks of another.
     """
     possible = possible_ops(log, gpus)
     if not possible:  # a list of ranks that was cut short

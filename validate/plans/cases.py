@@ -125,14 +125,11 @@ class Subject:
 def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subject:
     """Read the model of a case, and turn its sizes into the tokens of one step.
 
+    Raises InputError if a name or a size cannot be right.
+
     Parameters
     ----------
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
-
-    Raises
-    ------
-    InputError
-        If a name or a size cannot be right.
     """
     request, plan = case.request(hardware, profile), parse_plan(case.plan)
     model, deployment = read_model(case.model), deployment_of(request)
@@ -158,13 +155,7 @@ def digest_of(case: Case, hardware: str) -> str:
 
 
 def read_case(fields: Mapping[str, object]) -> Case:
-    """Read a case from its fields.
-
-    Raises
-    ------
-    InputError
-        If a field is unknown.
-    """
+    """Read a case from its fields."""
     names = set(Case.__dataclass_fields__)
     for name in fields:
         if name not in names:

@@ -21,11 +21,6 @@ CPU_RANKS: Final = 16
 def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
     """Refuse what the executor cannot run on so many ranks.
 
-    Raises
-    ------
-    InputError
-        If a plan does not divide the ranks, or the executor has no such precision.
-
     Examples
     --------
     >>> check_cases([Case(model="flux", plan="tp2")], 3)
@@ -43,13 +38,7 @@ def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
 
 
 def check_plans(plans: Iterable[str], gpus: int) -> None:
-    """Refuse plans that want more GPUs than there are, or do not divide them.
-
-    Raises
-    ------
-    InputError
-        If there is one.
-    """
+    """Refuse plans that want more GPUs than there are, or do not divide them."""
     for plan in plans:
         wanted = parse_plan(plan).gpus
         if wanted > gpus:
@@ -59,13 +48,7 @@ def check_plans(plans: Iterable[str], gpus: int) -> None:
 
 
 def check_proof(plans: Iterable[str]) -> None:
-    """Refuse plans of more ranks than a proof runs.
-
-    Raises
-    ------
-    InputError
-        If there is one.
-    """
+    """Refuse plans of more ranks than a proof runs."""
     for plan in plans:
         ranks = parse_plan(plan).gpus
         if ranks > MOST_PROVED:
@@ -78,10 +61,7 @@ def check_proof(plans: Iterable[str]) -> None:
 def check_gpus(gpus: int | None) -> None:
     """Refuse a number of GPUs that cannot be.
 
-    Raises
-    ------
-    InputError
-        If it is not from 1 to the most that a job may have.
+    Raises InputError if it is not from 1 to the most that a job may have.
     """
     if gpus is not None and not 1 <= gpus <= LARGEST["gpus"]:
         raise InputError(f"gpus: got {gpus}, wanted a whole number from 1 to {LARGEST['gpus']}")
@@ -103,14 +83,11 @@ def check_positive(name: str, value: float) -> None:
 def hardware_of(product: str, name: str = "") -> str:
     """Name the hardware to predict with: what is asked for, or the GPUs of the machine.
 
+    Raises InputError if the machine's GPUs have no name, or are not those that are asked for.
+
     Parameters
     ----------
     product : of the machine's GPUs, as the driver calls it; empty without one.
-
-    Raises
-    ------
-    InputError
-        If the machine's GPUs have no name, or are not those that are asked for.
 
     Examples
     --------
@@ -130,13 +107,7 @@ def hardware_of(product: str, name: str = "") -> str:
 
 
 def check_product(hardware: str, product: str, tell: Callable[[str], None]) -> None:
-    """Refuse to measure one kind of GPU and predict another.
-
-    Raises
-    ------
-    InputError
-        If the catalogue knows the machine's GPUs by another name.
-    """
+    """Refuse to measure one kind of GPU and predict another."""
     hardware_of(product, hardware)
     if by_product(gpu_names(), product) is None:
         tell(f"{product!r} is not in the catalogue: it is predicted as {hardware}")

@@ -48,6 +48,8 @@ class Setup:
 def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
     """Take the road: request, cases, proofs or runs, rows, comparison, report.
 
+    Raises InputError if a name, plan or number cannot be right, or this host lacks something.
+
     Parameters
     ----------
     work : what this process does where it is a rank.
@@ -56,11 +58,6 @@ def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
     -------
     Text in the format asked for, and exit code 1 where the gate is missed. None where this is one
     of several ranks, and not the one that answers.
-
-    Raises
-    ------
-    InputError
-        If a name, plan or number cannot be right, or this host lacks something.
     """
     cases, gate = checked_cases(arguments), share(arguments.gate)
     setup = _setup(arguments, cases)
@@ -79,10 +76,7 @@ def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
 def checked_cases(arguments: argparse.Namespace) -> list[Case]:
     """Return what is asked for, each case once.
 
-    Raises
-    ------
-    InputError
-        If a number, a mode or a model cannot be right.
+    Raises InputError if a number, a mode or a model cannot be right.
     """
     check_gpus(arguments.gpus)
     check_positive("seconds", arguments.seconds)
@@ -121,10 +115,8 @@ def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> Setup:
 def predicted_with(arguments: argparse.Namespace, products: Sequence[str]) -> tuple[str, str]:
     """Hardware and profile: those asked for, or of the GPUs that are there.
 
-    Raises
-    ------
-    InputError
-        If there is none of that name, or a profile cannot be read: before anything runs.
+    Raises InputError if there is none of that name, or a profile cannot be read: before anything
+    runs.
     """
     hardware = hardware_of(products[0] if products else "", arguments.hardware)
     profile = str(arguments.profile)

@@ -100,10 +100,7 @@ def read_measured(text: str, name: str = "results") -> list[Measured]:
 
     A case that was run again counts as it was the last time, on each machine.
 
-    Raises
-    ------
-    InputError
-        If any other line is no result.
+    Raises InputError if any other line is no result.
     """
     rows: dict[tuple[str, str, str], Measured] = {}
     for number, content in enumerate(text.split("\n")[:-1], 1):

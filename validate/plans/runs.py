@@ -95,16 +95,12 @@ def run(
 ) -> list[Measured]:
     """Run what has no result on this machine yet; rows are on the disk as soon as they are known.
 
+    Raises InputError if this host lacks something; before any GPU is touched. Raises ModelError if
+    the ranks cannot start, or die again and again.
+
     Parameters
     ----------
     output : folder of ``results.jsonl``; what is there is kept.
-
-    Raises
-    ------
-    InputError
-        If this host lacks something; before any GPU is touched.
-    ModelError
-        If the ranks cannot start, or die again and again.
     """
     begun, deaths = time.monotonic(), 0
     past = _past(cases, options, output, options.gpus, tell)
@@ -140,15 +136,12 @@ def run_as(
 ) -> list[Measured] | None:
     """Run cases as one of the ranks that somebody else has started, as torchrun and mpirun do.
 
+    Raises InputError, ModelError as `run` does; a rank that does not arrive, or is lost, is named.
+
     Returns
     -------
     list of Measured
         On rank 0; None on the others, which only take part.
-
-    Raises
-    ------
-    InputError, ModelError
-        As `run` does; a rank that does not arrive, or is lost, is named.
     """
     if place.rank:
         work(place, options.job(cases, options.seconds), output)

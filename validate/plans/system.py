@@ -132,10 +132,7 @@ def read_json(path: str) -> dict[str, object]:
 def read(path: Path) -> str:
     """Read a file, nothing where there is none.
 
-    Raises
-    ------
-    InputError
-        If it is no file, holds no text, or cannot be read.
+    Raises InputError if it is no file, holds no text, or cannot be read.
     """
     with _named(path):
         return path.read_text(encoding="utf-8") if path.exists() else ""
@@ -153,13 +150,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that cannot be: a file is in its way, or it cannot be written to.
-
-    Raises
-    ------
-    InputError
-        If it is so.
-    """
+    """Refuse a folder that cannot be: a file is in its way, or it cannot be written to."""
     there = next((one for one in (path, *path.parents) if one.exists()), Path())
     if not there.is_dir():
         raise InputError(f"{str(path)[:80]}: {str(there)[:80]} is no folder")
@@ -177,10 +168,7 @@ def write(path: Path, text: str) -> None:
 def append_line(path: Path, text: str) -> None:
     """Add a line to a file, on the disk before this returns; half a line before it is dropped.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    Raises InputError if the file cannot be written.
     """
     with _named(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,10 +39,7 @@ class Proof:
 def prove(model: Model, workload: Workload, plan: Plan, seed: int = 0) -> Proof:
     """Run a plan and the unsplit model at a small size, and compare every rank's result.
 
-    Raises
-    ------
-    DeadlockError
-        If ranks wait for each other.
+    Raises DeadlockError if ranks wait for each other.
     """
     small = shrink(model, workload, plan)
     whole = run_plan(*small, Plan(), seed)[0]

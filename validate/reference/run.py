@@ -97,10 +97,7 @@ def run_plan(model: Model, workload: Workload, plan: Plan, seed: int = 0) -> lis
 def execute(programs: Sequence[Program], workload: Workload, source: Source) -> list[Array]:
     """Run the programs of all ranks (one for each pipeline stage) until they end.
 
-    Raises
-    ------
-    DeadlockError
-        If ranks wait for each other, naming the operations.
+    Raises DeadlockError if ranks wait for each other, naming the operations.
     """
     axes = programs[0].axes
     ranks: list[Rank] = []

@@ -141,16 +141,12 @@ class Report:
 def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None = None) -> Report:
     """Prove a plan, build its engines where TensorRT is, and run them where GPUs are.
 
+    Raises IllegalPlanError if the plan is illegal for the model, or TensorRT cannot run it. Raises
+    ModelError if a build or a run fails: the layer or rank, and the cause.
+
     Parameters
     ----------
     results : folder for engines and logs. how : what is done; nothing at full size if left out.
-
-    Raises
-    ------
-    IllegalPlanError
-        If the plan is illegal for the model, or TensorRT cannot run it.
-    ModelError
-        If a build or a run fails: the layer or rank, and the cause.
     """
     how = how or How()
     subject = refuse(case, hardware, how.profile)
@@ -184,10 +180,7 @@ def engines_of(case: Case, hardware: str, profile: str = "") -> Subject:
 def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
     """Look a case up, and refuse one that cannot become engines.
 
-    Raises
-    ------
-    IllegalPlanError
-        If the plan is illegal for the model, or TensorRT cannot run it.
+    Raises IllegalPlanError if the plan is illegal for the model, or TensorRT cannot run it.
     """
     subject = engines_of(case, hardware, profile)
     plan = subject.plan

@@ -23,14 +23,11 @@ MODES: Final = ("graph", "eager")
 def validate(arguments: argparse.Namespace) -> Answer | None:
     """Prove, build, run and time plans as engines, as far as this machine can.
 
+    Raises InputError if a name, plan or number cannot be right.
+
     Returns
     -------
     None where this is one of several ranks, and not the one that answers.
-
-    Raises
-    ------
-    InputError
-        If a name, plan or number cannot be right.
     """
     cases, gate = checked_cases(arguments), share(arguments.gate)
     for case in cases:
@@ -75,10 +72,8 @@ def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, H
 def place_among(gpus: int | None, plans: Sequence[str]) -> Place | None:
     """Which rank this is, where a launcher has started as many as every plan wants.
 
-    Raises
-    ------
-    InputError
-        If plans want another number of GPUs than there are, or of ranks than were started.
+    Raises InputError if plans want another number of GPUs than there are, or of ranks than were
+    started.
     """
     if gpus:
         check_plans(plans, gpus)

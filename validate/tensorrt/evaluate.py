@@ -97,10 +97,7 @@ def _with_learned(document: Document, layer: Layer, held: Held, made: Array) -> 
 def together(ranks: Sequence[Rank]) -> list[dict[str, Array]]:
     """Run the ranks of one communicator until all have ended.
 
-    Raises
-    ------
-    RuntimeError
-        If ranks wait for each other, or meet in different collectives.
+    Raises RuntimeError if ranks wait for each other, or meet in different collectives.
     """
     return take_turns(ranks, _complete, deliver)
 

@@ -66,14 +66,11 @@ def build_and_run(
 ) -> tuple[list[RankResult], list[Path]]:
     """Write, build and run.
 
+    Raises RunError if a build or a rank fails, on every rank that is told of it.
+
     Returns
     -------
     what each rank did, in order; and the engines that this process has built
-
-    Raises
-    ------
-    RunError
-        If a build or a rank fails, on every rank that is told of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if execution.place is not None:
@@ -113,10 +110,7 @@ def command(path: Path, execution: Execution) -> list[str]:
 def meets_at(place: Place, step: int) -> tuple[str, int]:
     """Host and port where ranks meet; the launcher's own port is left to it.
 
-    Raises
-    ------
-    InputError
-        If there are several hosts, and nothing says which has rank 0.
+    Raises InputError if there are several hosts, and nothing says which has rank 0.
     """
     if place.here and place.here < place.world and place.address == "127.0.0.1":
         raise InputError("MASTER_ADDR: got none, wanted the host of rank 0, as there are several")

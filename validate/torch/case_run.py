@@ -162,10 +162,7 @@ def fuser_for(mode: Mode, fuser: Fuser) -> Fuser | None:
 def dtype_of(precision: str) -> torch.dtype:
     """Look up the type of activations.
 
-    Raises
-    ------
-    InputError
-        If a precision can be priced but not run.
+    Raises InputError if a precision can be priced but not run.
     """
     if precision not in DTYPES:
         raise InputError(f"precision: got {precision}, wanted {', '.join(DTYPES)} to run")

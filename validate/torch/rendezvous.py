@@ -37,10 +37,7 @@ class Rendezvous:
     def say(self, topic: str, words: object, patience_s: float = PATIENCE_S) -> list[object]:
         """Tell every rank something, and hear what each says of the same topic, in rank order.
 
-        Raises
-        ------
-        ApartError
-            If a rank says nothing for `patience_s`.
+        Raises ApartError if a rank says nothing for `patience_s`.
         """
         self.store.set(f"{topic}/{self.place.rank}", json.dumps(words))
         keys = [f"{topic}/{rank}" for rank in range(self.place.world)]
@@ -65,10 +62,7 @@ class Rendezvous:
 def meet(place: Place, progress: Progress, device: torch.device) -> Rendezvous:
     """Find the other ranks, and make NCCL (or gloo) ready.
 
-    Raises
-    ------
-    ApartError
-        If a rank does not arrive; it is named.
+    Raises ApartError if a rank does not arrive; it is named.
     """
     progress.phase("rendezvous", RENDEZVOUS_S + SETTLE_S)
     store = open_store(place)
@@ -86,13 +80,7 @@ def meet(place: Place, progress: Progress, device: torch.device) -> Rendezvous:
 
 
 def gather(place: Place, store: Store) -> None:
-    """Wait until every rank has said that it is there.
-
-    Raises
-    ------
-    ApartError
-        If one has not within `RENDEZVOUS_S`.
-    """
+    """Wait until every rank has said that it is there."""
     keys = [f"here/{rank}" for rank in range(place.world)]
     store.set(keys[place.rank], "")
     try:

@@ -107,10 +107,7 @@ def _said(error: Exception) -> str:
 def _agreed(session: Session, row: Measured, number: int) -> Measured:
     """Hear what became of the case on every rank: it failed if it did on any.
 
-    Raises
-    ------
-    ApartError
-        If it failed here, and other ranks, which wait for this one, cannot be told.
+    Raises ApartError if it failed here, and other ranks, which wait for this one, cannot be told.
     """
     bad, say = row.status in _BAD, session.bench.rendezvous.say
     if not bad:

@@ -96,10 +96,7 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
 def _device(place: Place, kind: str) -> torch.device:
     """Choose this rank's device.
 
-    Raises
-    ------
-    InputError
-        If this host has fewer GPUs than ranks.
+    Raises InputError if this host has fewer GPUs than ranks.
     """
     if kind == "cpu":
         torch.set_num_threads(1)
