@@ -1,7 +1,11 @@
-"""Profiles in the user's own folder."""
+"""Tables that ship in `validate/data`, and profiles in the user's own folder."""
 
+import tomllib
+from functools import cache
+from importlib.resources import files
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from costmodels.profile import Profile
 from costmodels.tables import (
@@ -13,6 +17,13 @@ from costmodels.tables import (
     shipped_profiles,
 )
 from topology.base import InputError, write_new
+
+
+@cache
+def shipped(name: str) -> dict[str, Any]:
+    """Read a TOML table of `validate/data`, once."""
+    path = files("validate").joinpath("data", name)
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def own_profile_name(hardware: str, product: str, gpus: int) -> str:

@@ -1,8 +1,12 @@
-"""A profile as TOML: what `costmodels.profile.load_profile` reads back."""
+"""A profile as TOML: what `costmodels.profile.load_profile` reads back.
+
+Tables are made of texts, counts, lists of texts and inline tables; what is None is left out.
+Numbers keep four digits, more would pretend.
+"""
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Final
 
@@ -22,12 +26,14 @@ from costmodels.profile import FORMAT, Fit, Profile, RuntimeCalibration
 from topology.base import MIB, Sourced, parse
 
 Record = MatmulParameters | PointwiseParameters | AttentionParameters | EngineParameters
+Table = Mapping[str, object]
 
-MICROSECONDS = 10**6
-GIGA = 10**9
+_HEAD: Final = """\
+# Fitted by `planner calibrate` on one machine; the form is in costmodels/profile.py.
+# A parameter without a standard error was not fitted: it is the shipped one.
+"""
 _WRITTEN: Final = {
     "1": (1.0, ""),
-    "s": (parse("1 us", "s"), "us"),
     "B/s": (parse("1 GB/s", "B/s"), "GB/s"),
     "FLOP/s": (parse("1 TFLOP/s", "FLOP/s"), "TFLOP/s"),
     "W": (1.0, "W"),
@@ -35,61 +41,48 @@ _WRITTEN: Final = {
 
 
 def to_toml(profile: Profile) -> str:
-    """Write a profile; numbers keep four digits, more would pretend."""
-    fits = dict(profile.fits)
-    sections = [
-        _head(profile),
-        *_section("machine", _texts(profile.machine)),
-        *_section("software", _texts(profile.software)),
+    """Write a profile."""
+    curves, fits = profile.curves, dict(profile.fits)
+    sections = [_HEAD + _lines(_head(profile))]
+    sections += _section("machine", dict(profile.machine))
+    sections += _section("software", dict(profile.software))
+    judged: list[tuple[str, Table]] = [
+        *((name, _record(record)) for name, record in kernel_records(profile.kernels)),
+        *((f"curves.{place}", _curve(fitted)) for place, fitted in curves.curves),
+        *((f"times.{times.place}", _times(times)) for times in curves.times),
     ]
-    for name, record in kernel_records(profile.kernels):
-        sections += [record_to_toml(name, record), *_fit(name, fits.get(name))]
-    for place, fitted in profile.curves.curves:
-        name = f"curves.{place}"
-        sections += [curve_to_toml(name, fitted), *_fit(name, fits.get(name))]
-    for times in profile.curves.times:
-        name = f"times.{times.place}"
-        sections += [*_section(name, _times(times)), *_fit(name, fits.get(name))]
-    sections += _section(
-        "launch", _seconds({"host": profile.curves.host, "gap": profile.curves.gap})
-    )
+    for name, table in judged:
+        sections += [*_section(name, table), *_fit(name, fits.get(name))]
+    sections += _section("launch", {"host": _us(curves.host), "gap": _us(curves.gap)})
     for name, runtime in profile.runtimes:
-        sections += _runtime(name, runtime)
-    sections += _section("overlap", [f"{k} = {_entry(share)}" for k, share in profile.overlap])
-    starts = {kind: start.value for kind, start in profile.overlap_start}
-    sections += _section("overlap_start", _seconds(starts))
-    if profile.communicator is not None:
-        size = _mebibytes(profile.communicator.value)
-        sections += _section("memory", [f'communicator = "{size}"'])
+        sections += _runtime(f"runtimes.{name}", runtime)
+    sections += _section("overlap", {kind: _share(share) for kind, share in profile.overlap})
+    starts = {kind: _us(start.value) for kind, start in profile.overlap_start}
+    sections += _section("overlap_start", starts)
+    sections += _section("memory", {"communicator": _mebibytes(profile.communicator)})
     return "\n".join(sections)
 
 
-def _section(name: str, lines: Sequence[str]) -> list[str]:
+def _section(name: str, table: Table) -> list[str]:
     """Write a table; nothing where it would be empty."""
-    return ["\n".join([f"[{name}]", *lines, ""])] if lines else []
+    lines = _lines(table)
+    return [f"[{name}]\n{lines}"] if lines else []
 
 
-def _head(profile: Profile) -> str:
-    return "\n".join(
-        [
-            "# Fitted by `planner calibrate` on one machine; the form is in costmodels/profile.py.",
-            "# A parameter without a standard error was not fitted: it is the shipped one.",
-            f"format = {FORMAT}",
-            f"hardware = {_quoted(profile.hardware)}",
-            f"date = {_quoted(profile.date)}",
-            'kind = "measured"',
-            f"source = {_quoted(profile.source)}",
-            "",
-        ]
-    )
+def _lines(table: Table) -> str:
+    known = {key: value for key, value in table.items() if value is not None}
+    return "".join(f"{key} = {_value(value)}\n" for key, value in known.items())
 
 
-def _texts(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    return [f"{key} = {_quoted(text)}" for key, text in pairs]
+def _value(value: object) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{{ {', '.join(f'{key} = {_value(inner)}' for key, inner in value.items())} }}"
 
 
-def _seconds(values: Mapping[str, float | None]) -> list[str]:
-    return [f'{k} = "{_microseconds(value)}"' for k, value in values.items() if value is not None]
+def _head(profile: Profile) -> Table:
+    named = {"hardware": profile.hardware, "date": profile.date}
+    return {"format": FORMAT, **named, "kind": "measured", "source": profile.source}
 
 
 def kernel_records(kernels: KernelCalibration) -> Iterator[tuple[str, Record]]:
@@ -103,132 +96,126 @@ def kernel_records(kernels: KernelCalibration) -> Iterator[tuple[str, Record]]:
 
 
 def record_to_toml(name: str, record: Record) -> str:
-    """Write a record as a table that `costmodels.kernels.parameters.load` reads.
+    """Write a record as a table that `costmodels.kernels.parameters.load` reads."""
+    return "".join(_section(name, _record(record)))
 
-    Numbers keep four digits, more would pretend; values that are the default are left out.
-    """
-    lines = [f"[{name}]", *_provenance_lines(record.provenance)]
+
+def _record(record: Record) -> Table:
+    """Write what differs from the defaults."""
+    table = _provenance(record.provenance)
     for field in fields(record):
-        value = getattr(record, field.name)
+        value, unit = getattr(record, field.name), KERNEL_UNITS.get(field.name, "1")
         if field.name != "provenance" and value != field.default:
-            lines.append(f"{field.name} = {_written(field.name, value)}")
-    return "\n".join(lines) + "\n"
+            several = isinstance(value, tuple)
+            table[field.name] = (
+                [f"{item:.4g}" for item in value] if several else _quantity(value, unit)
+            )
+    return table
 
 
-def _provenance_lines(provenance: Provenance) -> list[str]:
-    lines = [
-        f'kind = "{provenance.kind}"',
-        f'source = "{provenance.source}"',
-        f"hardware = [{_names(provenance.hardware)}]",
-        f"compute_capabilities = [{_names(provenance.compute_capabilities)}]",
-    ]
+def _provenance(provenance: Provenance) -> dict[str, object]:
+    table: dict[str, object] = {
+        "kind": provenance.kind,
+        "source": provenance.source,
+        "hardware": provenance.hardware,
+        "compute_capabilities": provenance.compute_capabilities,
+    }
     if provenance.rows:
-        lines += [
-            f"rows = {provenance.rows}",
-            f'median_error = "{provenance.median_error:.3f}"',
-            f'p90_error = "{provenance.p90_error:.3f}"',
-        ]
+        table["rows"] = provenance.rows
+        table["median_error"] = f"{provenance.median_error:.3f}"
+        table["p90_error"] = f"{provenance.p90_error:.3f}"
     if provenance.ranges:
-        pairs = ", ".join(f'{key} = "{a:.0f}..{b:.0f}"' for key, a, b in provenance.ranges)
-        lines.append(f"ranges = {{ {pairs} }}")
-    return lines
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
-
-
-def _written(name: str, value: float | tuple[float, ...]) -> str:
-    if isinstance(value, tuple):
-        return f"[{_names([f'{item:.4g}' for item in value])}]"
-    scale, unit = _WRITTEN[KERNEL_UNITS.get(name, "1")]
-    return '"' + f"{value / scale:.4g} {unit}".strip() + '"'
+        table["ranges"] = {key: f"{low:.0f}..{high:.0f}" for key, low, high in provenance.ranges}
+    return table
 
 
 def curve_to_toml(name: str, fitted: Fitted) -> str:
     """Write a fitted curve as a table that `costmodels.collectives.parameters` reads."""
-    defaults = asdict(Curve(launch=fitted.curve.launch, efficiency=fitted.curve.efficiency))
-    lines = [f"[{name}]", f'kind = "{fitted.kind}"', f'source = "{fitted.source}"']
-    for key, value in asdict(fitted.curve).items():
-        if key in ("launch", "efficiency") or value != defaults[key]:
-            lines.append(f'{key} = "{_quantity(value, UNITS.get(key, ""))}"')
-    fewest, most = fitted.ranks
-    lines += [
-        f'ops = "{", ".join(fitted.ops)}"',
-        f'smallest = "{fitted.smallest:.0f} B"',
-        f'largest = "{fitted.largest:.0f} B"',
-        f'ranks = "{fewest}..{most}"',
-        f'median_error = "{fitted.median_error:.3f}"',
-        f'worst_error = "{fitted.worst_error:.3f}"',
-    ]
-    return "\n".join(lines) + "\n"
+    return "".join(_section(name, _curve(fitted)))
+
+
+def _curve(fitted: Fitted) -> Table:
+    curve, always = fitted.curve, ("launch", "efficiency")
+    defaults = asdict(Curve(launch=curve.launch, efficiency=curve.efficiency))
+    return {
+        "kind": fitted.kind,
+        "source": fitted.source,
+        **{
+            key: _quantity(value, UNITS.get(key, "1"))
+            for key, value in asdict(curve).items()
+            if key in always or value != defaults[key]
+        },
+        "ops": ", ".join(fitted.ops),
+        "smallest": _quantity(fitted.smallest, "B"),
+        "largest": _quantity(fitted.largest, "B"),
+        "ranks": "{}..{}".format(*fitted.ranks),
+        "median_error": f"{fitted.median_error:.3f}",
+        "worst_error": f"{fitted.worst_error:.3f}",
+    }
 
 
 def _quantity(value: float, unit: str) -> str:
-    if unit == "s":
-        return _microseconds(value)
     if unit == "B":
         return f"{value:.0f} B"
-    if unit == "B/s":
-        return f"{value / GIGA:.4g} GB/s"
-    return f"{value:.4g}"
+    if unit == "s":
+        return f"{value * 10**6:.4g} us"
+    scale, name = _WRITTEN[unit]
+    return f"{value / scale:.4g} {name}".strip()
 
 
-def _times(times: Times) -> list[str]:
-    sizes = [f"{size:.0f} B" for size in times.sizes]
-    return [
-        f"kind = {_quoted(times.kind)}",
-        f"source = {_quoted(times.source)}",
-        f"ranks = {times.ranks}",
-        f'bandwidth = "{times.bandwidth / GIGA:.6g} GB/s"',
-        f"sizes = {_quoted(sizes)}",
-        f"seconds = {_quoted([_microseconds(time) for time in times.seconds])}",
-        f'median_error = "{times.median_error:.3f}"',
-        f'worst_error = "{times.worst_error:.3f}"',
-    ]
+def _times(times: Times) -> Table:
+    return {
+        "kind": times.kind,
+        "source": times.source,
+        "ranks": times.ranks,
+        "bandwidth": f"{times.bandwidth / _WRITTEN['B/s'][0]:.6g} GB/s",
+        "sizes": [_quantity(size, "B") for size in times.sizes],
+        "seconds": [_us(time) for time in times.seconds],
+        "median_error": f"{times.median_error:.3f}",
+        "worst_error": f"{times.worst_error:.3f}",
+    }
 
 
 def _fit(name: str, fit: Fit | None) -> list[str]:
     if fit is None:
         return []
-    lines = [f"rows = {fit.rows}", *_error("worst_error", fit.worst_error)]
-    if fit.held_out_rows:
-        lines += [f"held_out_rows = {fit.held_out_rows}", f"split = {_quoted(fit.split)}"]
-        lines += _error("held_out_median_error", fit.held_out_median_error)
-        lines += _error("held_out_p90_error", fit.held_out_p90_error)
-        lines += _error("held_out_worst_error", fit.held_out_worst_error)
-    errors = [f'{json.dumps(key)} = "{error:.2g}"' for key, error in fit.standard_errors]
-    return _section(f"{name}.fit", lines) + _section(f"{name}.fit.standard_errors", errors)
-
-
-def _error(name: str, value: float) -> list[str]:
-    return [] if math.isnan(value) else [f'{name} = "{value:.4f}"']
+    held = bool(fit.held_out_rows)
+    errors = {
+        key: None if math.isnan(value) else f"{value:.4f}"
+        for key, value in asdict(fit).items()
+        if key.endswith("_error") and (held or key == "worst_error")
+    }
+    table = {"rows": fit.rows, "worst_error": errors.pop("worst_error")}
+    if held:
+        table |= {"held_out_rows": fit.held_out_rows, "split": fit.split}
+    standard = {json.dumps(key): f"{error:.2g}" for key, error in fit.standard_errors}
+    return [
+        *_section(f"{name}.fit", {**table, **errors}),
+        *_section(f"{name}.fit.standard_errors", standard),
+    ]
 
 
 def _runtime(name: str, runtime: RuntimeCalibration) -> list[str]:
-    numbers = {"host_kernel": runtime.host_kernel, "host_collective": runtime.host_collective}
-    lines = _seconds({key: number.value for key, number in numbers.items() if number})
-    if runtime.memory is not None:
-        lines.append(f'memory = "{_mebibytes(runtime.memory.value)}"')
-    functions = [
-        f"{key} = {{ traffic = {fusion.traffic}, kernels = {fusion.kernels} }}"
+    host = {name: getattr(runtime, name) for name in ("host_kernel", "host_collective")}
+    table = {name: _us(number.value) for name, number in host.items() if number is not None}
+    functions = {
+        key: {"traffic": fusion.traffic, "kernels": fusion.kernels}
         for key, fusion in runtime.functions
+    }
+    return [
+        *_section(name, {**table, "memory": _mebibytes(runtime.memory)}),
+        *_section(f"{name}.functions", functions),
     ]
-    return _section(f"runtimes.{name}", lines) + _section(f"runtimes.{name}.functions", functions)
 
 
-def _entry(share: Sourced) -> str:
-    note = f", note = {_quoted(share.note)}" if share.note else ""
-    return f'{{ value = "{share.value:.3g}"{note} }}'
+def _share(share: Sourced) -> Table:
+    note = {"note": share.note} if share.note else {}
+    return {"value": f"{share.value:.3g}", **note}
 
 
-def _microseconds(seconds: float) -> str:
-    return f"{seconds * MICROSECONDS:.4g} us"
+def _us(seconds: float | None) -> str | None:
+    return None if seconds is None else _quantity(seconds, "s")
 
 
-def _mebibytes(size: float) -> str:
-    return f"{size / MIB:.5g} MiB"
-
-
-def _quoted(text: str | list[str]) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _mebibytes(size: Sourced | None) -> str | None:
+    return None if size is None else f"{size.value / MIB:.5g} MiB"
