@@ -49,8 +49,6 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
 
     Raises InputError if something is missing, in the way, or too little could be measured.
 
-    Parameters
-    ----------
     say : tells a person how it goes.
     """
     from validate.bench import system  # noqa: PLC0415  # only where it measures
@@ -136,8 +134,6 @@ def check_gpus(listed: str) -> list[str]:
 
     Raises InputError if GPUs are missing, differ, or one is cut into slices.
 
-    Examples
-    --------
     >>> check_gpus("NVIDIA L4, [N/A]")
     ['NVIDIA L4']
     """

@@ -29,8 +29,6 @@ def shipped(name: str) -> dict[str, Any]:
 def own_profile_name(hardware: str, product: str, gpus: int) -> str:
     """Name the newest profile that was measured on a machine like this one, "" without one.
 
-    Parameters
-    ----------
     product : what the driver calls its GPUs. gpus : how many it has.
     """
     own = own_profile(hardware, product, gpus)

@@ -47,8 +47,6 @@ def read_table(text: str, columns: Sequence[str], name: str) -> Iterator[dict[st
 
     Raises InputError if a column is missing, or a row has no source.
 
-    Parameters
-    ----------
     columns : those that it must have; it may have others. name : of the table, in errors.
     """
     table = csv.DictReader(text.splitlines())

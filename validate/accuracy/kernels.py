@@ -51,36 +51,18 @@ class KernelFigure:
 
     def predicted(self, calibration: KernelCalibration | None = None) -> Seconds:
         """Price it."""
+        if self.operation == "pointwise":
+            return Seconds(pointwise_time(self.bytes, self.device, calibration))
+        names = ("batch", "precision", "sustained")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        options["calibration"] = calibration
         if self.operation == "matmul":
-            time = matmul_time(
-                self.m,
-                self.n,
-                self.k,
-                self.device,
-                precision=self.precision,
-                batch=self.batch,
-                sustained=self.sustained,
-                calibration=calibration,
-            )
-        elif self.operation == "attention":
-            time = attention_time(
-                self.heads,
-                self.queries,
-                self.keys,
-                self.head_dim,
-                self.device,
-                batch=self.batch,
-                kv_heads=self.kv_heads,
-                causal=self.causal,
-                precision=self.precision,
-                kernel=self.kernel,
-                window=self.window,
-                sustained=self.sustained,
-                calibration=calibration,
-            )
-        else:
-            time = pointwise_time(self.bytes, self.device, calibration)
-        return Seconds(time)
+            return Seconds(matmul_time(self.m, self.n, self.k, self.device, **options))
+        options |= {
+            name: getattr(self, name) for name in ("kv_heads", "causal", "kernel", "window")
+        }
+        sizes = (self.heads, self.queries, self.keys, self.head_dim)
+        return Seconds(attention_time(*sizes, self.device, **options))
 
     @property
     def error(self) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from planner.api import request_of
 from planner.engines.scenario import resolve
@@ -18,6 +18,9 @@ COLUMNS: Final = (
 )  # fmt: skip
 MORE: Final = ("group", "engine", "batch", "input_tokens", "output_tokens", "precision")
 """Columns that a file may have beside."""
+COUNTS: Final = (
+    "gpus", "height", "width", "frames", "steps", "batch", "input_tokens", "output_tokens",
+)  # fmt: skip
 
 Part = Literal["latency", "denoise", "step", "prefill", "speedup"]
 
@@ -84,28 +87,11 @@ def read_figures(text: str) -> list[PlanFigure]:
 
 
 def _figure(row: Mapping[str, str]) -> PlanFigure:
-    return PlanFigure(
-        model=row["model"],
-        hardware=row["hardware"],
-        gpus=int(row["gpus"]),
-        plan=row["plan"],
-        runtime=row["runtime"],
-        attention=row["attention"],
-        height=int(row["height"]),
-        width=int(row["width"]),
-        frames=int(row["frames"]),
-        steps=int(row["steps"]),
-        part=cast(Part, row["part"]),
-        seconds=float(row["seconds"]),
-        source=row["source"],
-        **_more(row),
-    )
-
-
-def _more(row: Mapping[str, str]) -> dict[str, Any]:
-    texts = {name: row[name] for name in MORE if row.get(name)}
-    counts = ("batch", "input_tokens", "output_tokens")
-    return {name: int(text) if name in counts else text for name, text in texts.items()}
+    texts = {name: row[name] for name in COLUMNS} | {n: row[n] for n in MORE if row.get(n)}
+    values: dict[str, Any] = {
+        name: int(text) if name in COUNTS else text for name, text in texts.items()
+    }
+    return PlanFigure(**{**values, "seconds": float(row["seconds"])})
 
 
 def family(figure: PlanFigure) -> str:

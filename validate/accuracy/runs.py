@@ -14,8 +14,6 @@ WITH_PROFILE: Final = "with its profile"
 class Machine:
     """A kind of machine that plans were run on, with a profile that is fitted to other work.
 
-    Examples
-    --------
     >>> one = Machine(words="2 x H100", hardware="h100-sxm", gpus=2, date="2026-11-28")
     >>> one.folder, one.profile
     ('2026-11-28-h100-sxm-x2', 'h100-sxm-x2-2026-11-28')
@@ -46,8 +44,6 @@ MACHINES: Final = (
 def groups(text: str, machine: Machine) -> dict[str, list[float]]:
     """Give the errors of runs on a machine: steps by how they were launched, memory, choices.
 
-    Parameters
-    ----------
     text : lines of results; those that ran out of memory or were wrong do not count.
     """
     rows = [row for row in read_measured(text, machine.folder) if row.status == "done"]

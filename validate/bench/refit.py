@@ -76,8 +76,6 @@ def _kept(task: Refit) -> Refit:
 def without_names(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return a manifest without what names one machine, or says nothing of how it is run.
 
-    Examples
-    --------
     >>> without_names({
     ...     "machine": {"gpus": [{"name": "NVIDIA L4", "uuid": "1-2"}]},
     ...     "environment": "CUDA_HOME=/usr/local/cuda NCCL_NVLS_ENABLE=0 NCCL_VERSION=2.1",

@@ -144,8 +144,6 @@ def burst(
 ) -> list[float]:
     """Seconds of each of `repeats` runs.
 
-    Parameters
-    ----------
     pause : s of rest before each.
     before : enqueued ahead of the start, untimed: what lets ranks meet on the device.
     spin : hold the stream until all is enqueued; without it the host's pace is part of the time.

@@ -255,8 +255,6 @@ def _progress(world: World, place: Position, step: int, case: Case) -> None:
 def describe(device: torch.device, ranks: int, settings: Mapping[str, str]) -> Document:
     """Describe the machine as a JSON document.
 
-    Parameters
-    ----------
     settings : what the session found outside PyTorch: driver, topology, environment, date.
     """
     return {

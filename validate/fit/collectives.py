@@ -191,8 +191,6 @@ def fit_curve(
 ) -> tuple[Fitted, Fit]:
     """Fit the free fields of a curve to what was measured.
 
-    Parameters
-    ----------
     hold : pull towards the guess, per unit of the logarithm, where the rows do not say.
     firm : fields that are held more, and how much.
     """
@@ -324,8 +322,6 @@ def rising(points: Sequence[Point]) -> list[Point]:
     ----------
     R. E. Barlow et al., "Statistical Inference under Order Restrictions", Wiley, 1972.
 
-    Examples
-    --------
     >>> rising([(1.0, 10.0), (2.0, 29.0), (4.0, 10.0), (8.0, 11.0), (16.0, 20.0)])
     [(1.0, 10.0), (2.0, 10.0), (4.0, 10.0), (8.0, 11.0), (16.0, 20.0)]
     """

@@ -227,8 +227,6 @@ def fit_attention(
     The cycles at a head size are fitted where rows of that size (padded as the implementation
     pads) are there; otherwise they keep their ratio to the nearest size that is.
 
-    Parameters
-    ----------
     calibration : products and element-wise work of the same machine; None for the shipped ones.
     """
     device, precision = figures[0].device, figures[0].precision

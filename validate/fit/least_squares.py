@@ -68,8 +68,6 @@ class Problem:
 def minimise(problem: Problem) -> Minimum:
     """Fit the parameters of a problem.
 
-    Examples
-    --------
     A slope of 2 in four rows, of which one is off by a factor:
 
     >>> x = np.array([1.0, 2.0, 3.0, 4.0])
@@ -150,8 +148,6 @@ def kept_back(key: str) -> bool:
 def judge(rows: Sequence[Measured], problem_of: Callable[[Sequence[Measured]], Problem]) -> Judged:
     """Fit once without the rows that are kept back, to judge by them; then to all.
 
-    Parameters
-    ----------
     problem_of : makes the problem of some of the rows; its rows stand in the same order.
     """
     shaping = [row for row in rows if not kept_back(row.source)]

@@ -37,8 +37,6 @@ class MeasuredOn:
 def misses(rows: Iterable[Row], place: MeasuredOn, profile: Profile | None) -> list[Miss]:
     """Compare every row that the models price with what they say.
 
-    Parameters
-    ----------
     profile : None for the shipped tables alone.
     """
     compared = []

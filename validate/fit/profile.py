@@ -35,8 +35,6 @@ def fit_profile(measurements: Measurements, recipes: Mapping[str, Recipe]) -> Pr
     Raises InputError if the machine is not in the catalogue, its GPUs differ, or there are too few
     rows.
 
-    Parameters
-    ----------
     recipes : bounds of the curves' parameters, see `validate.fit.collectives.load_recipes`.
     """
     name = hardware_of(measurements.manifest)
@@ -82,8 +80,6 @@ def hardware_of(manifest: Manifest) -> str:
 
     Raises InputError if there is no GPU, they differ, or the catalogue does not have them.
 
-    Examples
-    --------
     >>> hardware_of({"machine": {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}]}})
     'h100-sxm'
     """

@@ -336,8 +336,6 @@ def listed(entries: Sequence[Entry], style: Style = "table") -> str:
 def show(profile: Profile, style: Style = "table", name: str = "") -> str:
     """Say what a profile was measured on, how far to trust it, and what it holds.
 
-    Parameters
-    ----------
     name : what it was asked for by; its own name where left out.
     """
     called = profile.name if name in ("", profile.name) else f"{name} ({profile.name})"
@@ -360,8 +358,6 @@ def diff(
 
     Raises InputError if they are of different hardware.
 
-    Parameters
-    ----------
     called : what they were asked for by; their own names where left out.
     """
     names = [name or p.name for name, p in zip(called, (first, second), strict=True)]

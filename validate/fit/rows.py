@@ -136,8 +136,6 @@ def read_csv(text: str, name: str = "rows.csv") -> list[Row]:
 
     Raises InputError if the columns are others, or a line is no row.
 
-    Examples
-    --------
     >>> row = Row(
     ...     key="pointwise how=copy bytes=4096", family="pointwise",
     ...     sizes={"how": "copy", "bytes": 4096}, mode="short", values={"seconds": 2e-6},

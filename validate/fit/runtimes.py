@@ -112,8 +112,6 @@ def fusion_of(
 
     Small sizes show the kernels, large ones the traffic; all pairs on a grid are tried.
 
-    Examples
-    --------
     >>> from topology.catalogue import all_devices
     >>> h100 = all_devices()["h100-sxm"]
     >>> sizes = [1e5, 1e7, 1e9]

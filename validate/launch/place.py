@@ -41,8 +41,6 @@ def find_place(env: Mapping[str, str]) -> Place:
 
     Raises InputError if a number is none, or the rank is not below the world size.
 
-    Examples
-    --------
     >>> place = find_place({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"})
     >>> place.rank, place.world, place.local
     (3, 4, 3)

@@ -105,8 +105,6 @@ def launch(
 ) -> LaunchResult:
     """Run `argv` once for every rank on this host, and wait until all have ended.
 
-    Parameters
-    ----------
     env : of the children, who also get their rank in it as torchrun names it.
     log_dir : for ``rank<r>.log`` and heartbeats; made where it does not exist.
     tell : called with a line whenever rank 0 begins a phase.
@@ -176,8 +174,6 @@ def _watch(
 def judge(ranks: Sequence[Seen], now: float, begun: float, limits: Limits) -> LaunchResult | None:
     """Decide whether a run has failed, and whose fault it is; None while it may go on.
 
-    Parameters
-    ----------
     now, begun : of `time.monotonic`.
     """
     dead = [rank for rank in ranks if rank.code]

@@ -114,8 +114,6 @@ def read_log(text: str) -> tuple[Log, ...]:
 
     Raises InputError if there is no table in the text.
 
-    Examples
-    --------
     >>> log, = read_log('''# Collective test starting: all_gather_perf
     ... #  Rank  0 Group  0 Pid 7 on  node1 device  0 [0x07] NVIDIA H100 80GB HBM3
     ... #  Rank  1 Group  0 Pid 8 on  node1 device  1 [0x0b] NVIDIA H100 80GB HBM3
@@ -332,8 +330,6 @@ def inferred_op(log: Log, name: str, gpus: int | None) -> tuple[Op, str]:
     Raises InputError if several collectives print such columns, or the name of the file speaks of
     another.
 
-    Parameters
-    ----------
     name : of the file, empty where there is none. gpus : ranks, None where nobody says.
     """
     possible = possible_ops(log, gpus)

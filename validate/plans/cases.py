@@ -127,8 +127,6 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
 
     Raises InputError if a name or a size cannot be right.
 
-    Parameters
-    ----------
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
     """
     request, plan = case.request(hardware, profile), parse_plan(case.plan)

@@ -21,8 +21,6 @@ CPU_RANKS: Final = 16
 def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
     """Refuse what the executor cannot run on so many ranks.
 
-    Examples
-    --------
     >>> check_cases([Case(model="flux", plan="tp2")], 3)
     Traceback (most recent call last):
     topology.base.errors.InputError: GPUs: got 3, wanted a multiple of the 2 of plan tp2
@@ -85,12 +83,8 @@ def hardware_of(product: str, name: str = "") -> str:
 
     Raises InputError if the machine's GPUs have no name, or are not those that are asked for.
 
-    Parameters
-    ----------
     product : of the machine's GPUs, as the driver calls it; empty without one.
 
-    Examples
-    --------
     >>> hardware_of("NVIDIA L4"), hardware_of(""), hardware_of("", "l40s")
     ('l4', 'h100-sxm', 'l40s')
     """

@@ -50,8 +50,6 @@ def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
 
     Raises InputError if a name, plan or number cannot be right, or this host lacks something.
 
-    Parameters
-    ----------
     work : what this process does where it is a rank.
 
     Returns

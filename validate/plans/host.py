@@ -50,8 +50,6 @@ def facts() -> Facts:
 def problems(facts: Facts, gpus: int, device: str = "cuda") -> list[str]:
     """Say what stands against a run on so many GPUs, one line each; nothing where it can start.
 
-    Examples
-    --------
     >>> problems(Facts(seen={"torch": "2.11", "gpus": ["L4"], "has_nccl": True}), gpus=2)
     ['GPUs: got 1, wanted 2']
     """

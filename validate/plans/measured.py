@@ -15,8 +15,6 @@ Status = Literal["done", "wrong", "out of memory", "failed", "illegal"]
 class Measured:
     """Result of one case, over all ranks the largest.
 
-    Attributes
-    ----------
     status : ``wrong`` where it ran, and what it gave is not the unsplit result. note : why it is
         not done, or what is to be known about it.
     step_s, mean_s, wall_s : median and mean by the device's clock, and mean by the host's, which
@@ -173,8 +171,6 @@ def kept(
 ) -> Kept:
     """Part the rows of earlier runs.
 
-    Parameters
-    ----------
     machine : this one, in the words of its rows. digests : of the cases, by their keys.
     retry : run again what was out of memory or wrong, too.
     """

@@ -98,8 +98,6 @@ def run(
     Raises InputError if this host lacks something; before any GPU is touched. Raises ModelError if
     the ranks cannot start, or die again and again.
 
-    Parameters
-    ----------
     output : folder of ``results.jsonl``; what is there is kept.
     """
     begun, deaths = time.monotonic(), 0

@@ -121,8 +121,6 @@ def take_turns(
 ) -> list[Result]:
     """Let every rank run to its next message; deliver when a group is complete.
 
-    Parameters
-    ----------
     complete : finds ranks that can exchange what they wait for, or raises where there are none.
     deliver : gives each of them its result.
     """

@@ -42,7 +42,7 @@ from topology.base import IllegalPlanError, ModelError, Seconds
 from validate.launch import Place
 from validate.plans.cases import Case, Subject, look_up
 from validate.reference import run_plan, shrink
-from validate.reference.weights import Array
+from validate.tensorrt.evaluate import Document
 from validate.tensorrt.numbers import run_networks
 from validate.tensorrt.probe import probe
 from validate.tensorrt.start import Execution, Judge, RankResult, build_and_run
@@ -144,8 +144,6 @@ def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None 
     Raises IllegalPlanError if the plan is illegal for the model, or TensorRT cannot run it. Raises
     ModelError if a build or a run fails: the layer or rank, and the cause.
 
-    Parameters
-    ----------
     results : folder for engines and logs. how : what is done; nothing at full size if left out.
     """
     how = how or How()
@@ -191,34 +189,24 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
     return subject
 
 
-def _written(small: Subject, recipe: Recipe) -> tuple[tuple[Network, ...], dict[str, object]]:
-    program = lower(small.model, small.workload, small.plan)
-    made = networks_of(program, recipe)
-    return made, schedule_of(made, program, small.workload, small.plan)
+def _written(subject: Subject, recipe: Recipe) -> tuple[tuple[Network, ...], Document]:
+    program = lower(subject.model, subject.workload, subject.plan)
+    networks = networks_of(program, recipe)
+    return networks, schedule_of(networks, program, subject.workload, subject.plan)
 
 
 def _proved(small: Subject) -> Report:
     """Compare all ranks' layers with the unsplit model, both in numpy."""
-    networks_made, order = _written(small, Recipe(compute="fp32"))
+    networks, order = _written(small, Recipe(compute="fp32"))
     whole = run_plan(small.model, small.workload, Plan())[0]
-    outs = run_networks(networks_made, order)
-    worst = max(
-        float(np.abs(output - want).max() / np.abs(want).max())
-        for output, want in zip(outs, _wanted(whole, order, outs), strict=True)
-    )
+    worst = 0.0
+    for rank, output in zip(order["ranks"], run_networks(networks, order), strict=True):
+        want = whole[rank["sample"] : rank["sample"] + len(output)]
+        worst = max(worst, float(np.abs(output - want).max() / np.abs(want).max()))
     collectives: Counter[str] = Counter()
-    for network in networks_made:
+    for network in networks:
         collectives.update(counts(network))
     return Report(case=small.case, number_error=worst, collectives=dict(collectives))
-
-
-def _wanted(whole: Array, order: Mapping[str, object], outs: Sequence[Array]) -> list[Array]:
-    """Take the samples of the unsplit model's output that each rank has."""
-    ranks = cast("list[Mapping[str, int]]", order["ranks"])
-    return [
-        whole[rank["sample"] : rank["sample"] + len(out)]
-        for rank, out in zip(ranks, outs, strict=True)
-    ]
 
 
 def _built(
@@ -232,7 +220,10 @@ def _built(
     if is_rtx(library) or (how.place is None and gpus < small.plan.gpus):
         if how.place is None or not how.place.rank:
             report = _only_built(report, small, library, gpus, how)
-        return replace(report, left_out=(_why_not(library, gpus, small.plan),))
+        why = f"{gpus} GPUs here, wanted {small.plan.gpus}"
+        if is_rtx(library):
+            why = "TensorRT-RTX builds engines here, and does not run those of several GPUs"
+        return replace(report, left_out=(f"run: {why}",))
     ranks, built = _run(small, results / "small", how, tell, weights="drawn")
     report = replace(
         report,
@@ -258,16 +249,8 @@ def predicted(subject: Subject, profile: str) -> float:
     step = price(_question(subject, profile), subject.plan).step_s
     if subject.case.mode == "graph":
         return step
-    program = lower(subject.model, subject.workload, subject.plan)
-    made = networks_of(program, Recipe(precision=subject.case.precision))
-    order = schedule_of(made, program, subject.workload, subject.plan)
+    order = _written(subject, Recipe(precision=subject.case.precision))[1]
     return step + enqueue(order, Seconds(step), allowed()).exposed
-
-
-def _why_not(library: ModuleType, gpus: int, plan: Plan) -> str:
-    if is_rtx(library):
-        return "run: TensorRT-RTX builds engines here, and does not run those of several GPUs"
-    return f"run: {gpus} GPUs here, wanted {plan.gpus}"
 
 
 def _only_built(report: Report, small: Subject, library: ModuleType, gpus: int, how: How) -> Report:
@@ -310,20 +293,16 @@ def _run(
 ) -> tuple[list[RankResult], list[Path]]:
     """Export a plan, build its engines, and run it, one process a GPU."""
     scenario = _question(subject, how.profile)
-    graph = subject.case.mode == "graph"
-    again = how.before is not None
     execution = Execution(
         weights=weights,
         steps=steps,
-        graph=graph,
+        graph=subject.case.mode == "graph",
         place=how.place,
-        again=again,
+        again=how.before is not None,
         outside=how.outside,
     )
     files = tensorrt_folder(scenario, price(scenario, subject.plan))
-    judge: Judge = lambda folder, rank: 0.0  # noqa: ARG005, E731  # fillers mean nothing
-    if weights != "filler":
-        judge = _judge(subject)
+    judge = None if weights == "filler" else _judge(subject)  # fillers mean nothing
     return build_and_run(files, path, execution, judge, tell)
 
 
@@ -334,7 +313,8 @@ def _judge(small: Subject) -> Judge:
 
     def error(folder: harness.Folder, rank: int) -> float:
         out = harness.result_of(folder.path, rank).output.astype(np.float64)
-        first = cast("list[Mapping[str, int]]", folder.plan["ranks"])[rank]["sample"]
+        ranks = cast("list[Document]", folder.plan["ranks"])
+        first = ranks[rank]["sample"]
         return float(np.sqrt(np.mean((out - whole[first : first + len(out)]) ** 2))) / scale
 
     return error

@@ -1,6 +1,6 @@
 """All ranks of a plan's networks, run in numpy in the order of its schedule."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -49,25 +49,21 @@ def made_up(seed: int = 0) -> Numbers:
 def run_networks(
     networks: Sequence[Network], order: Document, numbers: Numbers | None = None
 ) -> list[Array]:
-    """Run a schedule, on made-up weights and inputs where none are given.
-
-    Returns
-    -------
-    one output a rank
-    """
+    """Run a schedule, on made-up weights and inputs where none are given: one output a rank."""
     documents = {network.name: document_of(network) for network in networks}
     arrays = {network.name: arrays_of(network) for network in networks}
     numbers = numbers or made_up()
-    memories = [_memory(order, rank, numbers) for rank in cast("list[Document]", order["ranks"])]
+    memories = [_memory(order, rank, numbers) for rank in order["ranks"]]
 
-    def call(one: Document) -> None:
-        if "copy" in one:
-            source, target = cast("list[str]", one["copy"])
+    def call(step: Document) -> None:
+        if "copy" in step:
+            source, target = step["copy"]
             for memory in memories:
                 memory[target] = memory[source].copy()
             return
-        name = str(one["engine"])
-        for group in _groups(order, name, len(memories)):
+        name = step["engine"]
+        alone = [[rank] for rank in range(len(memories))]
+        for group in order["communicators"].get(name, alone):
             held = [
                 Held(
                     arrays=arrays[name],
@@ -79,60 +75,43 @@ def run_networks(
                 )
                 for place in range(len(group))
             ]
-            _call(documents[name], held, one, [memories[rank] for rank in group])
+            _call(documents[name], held, step["bind"], [memories[rank] for rank in group])
 
-    for one in cast("list[Document]", order["once"]):
-        call(one)
-    for _ in range(cast(int, order["steps"])):
-        for one in cast("list[Document]", order["each_step"]):
-            call(one)
-    return [memory[str(order["output"])] for memory in memories]
+    for step in [*order["once"], *(order["each_step"] * order["steps"])]:
+        call(step)
+    return [memory[order["output"]] for memory in memories]
 
 
 def _memory(order: Document, rank: Document, numbers: Numbers) -> Memory:
     """Fill a rank's buffers with what they start with."""
     memory: Memory = {}
-    for name, one in cast("Mapping[str, Document]", order["buffers"]).items():
-        shape = tuple(cast("list[int]", one["shape"]))
-        start = cast("Mapping[str, object] | None", one["given"])
+    for name, buffer in order["buffers"].items():
+        shape, start = tuple(buffer["shape"]), buffer["given"]
         memory[name] = np.zeros(shape)
         if start is not None:
-            memory[name] = _given(order, rank, start, shape, numbers)
+            main = start["name"] == order["output"]
+            forward = 0 if main else rank["forward"] + start["forward"]
+            first, every = rank["sample"], (rank["samples"], *shape[1:])
+            whole = np.asarray(numbers.given(start["name"], forward, every), np.float64)
+            memory[name] = whole[first : first + shape[0]]
     return memory
 
 
-def _given(
-    order: Document, rank: Document, given: Document, shape: tuple[int, ...], numbers: Numbers
-) -> Array:
-    main = given["name"] == order["output"]
-    forward = 0 if main else cast(int, rank["forward"]) + cast(int, given["forward"])
-    whole = (cast(int, rank["samples"]), *shape[1:])
-    first = cast(int, rank["sample"])
-    every = np.asarray(numbers.given(str(given["name"]), forward, whole), np.float64)
-    return every[first : first + shape[0]]
-
-
-def _groups(order: Document, name: str, ranks: int) -> list[list[int]]:
-    every = cast("Mapping[str, list[list[int]]]", order["communicators"])
-    return every.get(name, [[rank] for rank in range(ranks)])
-
-
 def _call(
-    document: Document, held: Sequence[Held], one: Document, memories: Sequence[Memory]
+    document: Document, held: Sequence[Held], bind: Document, memories: Sequence[Memory]
 ) -> None:
-    bind = cast("Mapping[str, list[object]]", one["bind"])
-    wanted = [str(value["name"]) for value in cast("list[Document]", document["inputs"])]
+    wanted = [value["name"] for value in document["inputs"]]
     ranks = [
-        evaluate(document, mine, {name: memory[str(bind[name][0])] for name in wanted})
+        evaluate(document, mine, {name: memory[bind[name][0]] for name in wanted})
         for mine, memory in zip(held, memories, strict=True)
     ]
     for memory, made in zip(memories, together(ranks), strict=True):
         for name, value in made.items():
             buffer, place = bind[name]
             if buffer == "predictions":
-                memory["predictions"][cast(int, place)] = value
+                memory[buffer][place] = value
             else:
-                memory[str(buffer)] = value
+                memory[buffer] = value
 
 
 def largest_activations(
@@ -142,26 +121,19 @@ def largest_activations(
     work = replace(one_token(workload), precision="bf16")
     program = lower(model, work, Plan())
     made = networks_of(program, Recipe(compute="fp32"))
-    weights, found = _weights(made), dict[str, float]()
+    weights = {
+        layer.name: named(str(layer.attributes["weight"]), cast(int, layer.attributes["layer"]))
+        for network in made
+        for layer in network.of("weight")
+    }
+    largest: dict[str, float] = {}
 
     def watch(layer: Layer, inputs: Sequence[Array]) -> None:
-        name = weights.get(cast("list[str]", layer["inputs"])[1]) if _is_product(layer) else None
+        name = weights.get(layer["inputs"][1]) if layer["kind"] == "matmul" else None
         if name is not None:
-            found[name] = max(found.get(name, 0.0), float(np.abs(inputs[0]).max(initial=0)))
+            top = float(np.abs(inputs[0]).max(initial=0))
+            largest[name] = max(largest.get(name, 0.0), top)
 
     numbers = Numbers(weights=source.weights, learned=source.learned, given=given, watch=watch)
     run_networks(made, schedule_of(made, program, work, Plan()), numbers)
-    return found
-
-
-def _is_product(layer: Layer) -> bool:
-    return layer["kind"] == "matmul"
-
-
-def _weights(made: Sequence[Network]) -> Mapping[str, str]:
-    """Names of weights by the values that hold them."""
-    layers = [layer for network in made for layer in network.of("weight")]
-    return {
-        one.name: named(str(one.attributes["weight"]), cast(int, one.attributes["layer"]))
-        for one in layers
-    }
+    return largest

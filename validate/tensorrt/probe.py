@@ -65,8 +65,6 @@ class Host:
 def probe(environment: Mapping[str, str]) -> Host:
     """Look at the host this runs on.
 
-    Parameters
-    ----------
     environment : LD_LIBRARY_PATH is read from it.
     """
     folders = tuple(

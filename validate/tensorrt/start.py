@@ -58,19 +58,16 @@ class RankResult:
     seconds: tuple[float, ...]
 
 
-Judge = Callable[[harness.Folder, int], float]
+Judge = Callable[[harness.Folder, int], float] | None
+"""From a folder and a rank to its error; None where numbers mean nothing."""
 
 
 def build_and_run(
     files: Mapping[str, bytes], path: Path, execution: Execution, judge: Judge, tell: Tell
 ) -> tuple[list[RankResult], list[Path]]:
-    """Write, build and run.
+    """Write, build and run: what each rank did, in order; and the engines built by this process.
 
     Raises RunError if a build or a rank fails, on every rank that is told of it.
-
-    Returns
-    -------
-    what each rank did, in order; and the engines that this process has built
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if execution.place is not None:
@@ -130,10 +127,15 @@ def _as_rank(
             try:
                 folder = _written(files, path, execution)
                 made = _build(folder, execution, lambda line: None)  # noqa: ARG005
-            except (RunError, InputError) as error:
-                failed = str(error)
+            except (RunError, InputError) as refusal:
+                failed = str(refusal)
         _agree(connections, "built", failed)
-        return _told(connections, _one(path, execution, judge)), made
+        failed, error, seconds = _one(path, execution, judge)
+        _agree(connections, "ran", failed)
+        heard = cast(
+            "list[tuple[float, list[float]]]", connections.say("measured", [error, seconds])
+        )
+        return [RankResult(error=error, seconds=tuple(each)) for error, each in heard], made
     finally:
         connections.close()
 
@@ -166,14 +168,6 @@ def _one(path: Path, execution: Execution, judge: Judge) -> tuple[str, float, li
     return "", ran.error, list(ran.seconds)
 
 
-def _told(connections: Connections, own: tuple[str, float, list[float]]) -> list[RankResult]:
-    """Hear how it went on every rank."""
-    failed, error, seconds = own
-    _agree(connections, "ran", failed)
-    heard = cast("list[tuple[float, list[float]]]", connections.say("measured", [error, seconds]))
-    return [RankResult(error=error, seconds=tuple(seconds)) for error, seconds in heard]
-
-
 def _build(folder: harness.Folder, execution: Execution, tell: Tell) -> list[Path]:
     source = harness.weights_from(execution.weights, folder.plan)
     return harness.build_all(folder, source, Options(outside=execution.outside), tell)
@@ -181,4 +175,4 @@ def _build(folder: harness.Folder, execution: Execution, tell: Tell) -> list[Pat
 
 def _ran(folder: harness.Folder, rank: int, judge: Judge) -> RankResult:
     seconds = harness.result_of(folder.path, rank).seconds
-    return RankResult(error=judge(folder, rank), seconds=seconds)
+    return RankResult(error=judge(folder, rank) if judge else 0.0, seconds=seconds)

@@ -47,8 +47,6 @@ class QueryRun:
 def query_runs(op: Attention, index: Mapping[str, int]) -> list[QueryRun]:
     """Cut an attention into runs of queries.
 
-    Examples
-    --------
     Two ranks in zigzag order, the first one's queries at 0, 1, 6, 7 on keys at 2, 3, 4, 5:
 
     >>> from costmodels.program import Span, Tensor

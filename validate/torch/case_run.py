@@ -72,8 +72,6 @@ class Ran:
 def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False) -> Ran:
     """Time one case on this rank; all ranks must call it together.
 
-    Parameters
-    ----------
     name : of the case among all, for what the ranks say to each other.
     plainly : take a step with kernels called one by one first, to compare with.
     """

@@ -56,8 +56,6 @@ def _straight(items: Iterable[Op | Loop]) -> Iterable[Op]:
 def lived(items: Sequence[Op | Loop], after: Names) -> list[Lived]:
     """Say for every item of a body what it is the last to need.
 
-    Parameters
-    ----------
     after : names that are read after the body, or in its next turn.
     """
     result: list[Lived] = []

@@ -20,8 +20,6 @@ _REDUCE_SCATTER: Final = getattr(dist, "reduce_scatter_single", None) or dist.re
 def message(lived: Lived, state: RankState, number: int, *, following: bool) -> Step:
     """Make a step of a collective or a send.
 
-    Parameters
-    ----------
     number : of the send in its body, which has a buffer of its own.
     following : whether what is sent is itself still on its way here.
     """

@@ -51,8 +51,6 @@ def quantise(share: torch.Tensor, weight: Weight) -> torch.Tensor:
 def experts(x: torch.Tensor, weight: torch.Tensor, route: torch.Tensor) -> torch.Tensor:
     """Multiply each row by the experts it names: sort by expert, multiply groups, sort back.
 
-    Parameters
-    ----------
     x : ``[batch, rows, k]``, or ``[batch, rows, active, k]`` where each expert has a row of its own
     weight : ``[experts, n, k]``
     route : ``[batch, rows, active]``

@@ -103,8 +103,6 @@ def check(
 ) -> Checked:
     """Run one rank of a plan on the reference's numbers and compare with the unsplit reference.
 
-    Parameters
-    ----------
     whole : the unsplit result where it is known already.
     """
     if whole is None:

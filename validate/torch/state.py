@@ -88,8 +88,6 @@ def _bare(step: Step, kind: Class, stream: str) -> Step:
 class RankState:
     """A rank and all it needs to run its program.
 
-    Attributes
-    ----------
     passes : forwards that a step has on this rank.
     fuser : compiler of neighbouring operations; None to call kernels one by one.
     lane : stream of messages that run beside compute; None where there are no streams.

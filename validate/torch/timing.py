@@ -144,8 +144,6 @@ class Inside:
 
         A message is under way when the last rank has come to it, and that rank sees it shortest.
 
-        Parameters
-        ----------
         said : the messages of every rank. Ranks of a pipeline send different ones: there, nothing
             is taken off.
 
@@ -153,8 +151,6 @@ class Inside:
         -------
         seconds by class, and seconds of waiting
 
-        Examples
-        --------
         >>> here = Inside(classes={"communication": 5.0}, messages=(4.0, 1.0), gaps=0.0, how="")
         >>> here.merged([[4.0, 1.0], [1.0, 2.0]])
         ({'communication': 2.0}, 3.0)
@@ -178,8 +174,6 @@ def look_inside(
     Launched eagerly, the step runs as it does when it is timed, at the clocks that it then has, if
     the host keeps ahead. Elsewhere, and where it does not, the device rests before each layer.
 
-    Parameters
-    ----------
     seconds : that a step takes. on_any : whether something is so on any rank; all must take the
         next step together.
     """
