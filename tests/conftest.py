@@ -1,11 +1,17 @@
-"""Shared settings: small models are importable, and property tests do not watch the clock."""
+"""Shared settings: small models are importable, and property tests do not watch the clock.
 
+Products here are small: threads of a linear algebra library would only wait for each other.
+"""
+
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")  # read when numpy is loaded, here and in children
 sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile(
     "default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
