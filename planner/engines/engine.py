@@ -16,32 +16,37 @@ Words = Mapping[str, str]
 class LaunchLine:
     """How an engine is started. `{n}` stands for a degree or a size.
 
-    In commands `{repo}` is the model's repository or folder, `{gpus}` all GPUs, `{hosts}` the
-    hosts, `{local}` the GPUs of each, `{host}` the first of them, `{rank}` the number of this one,
-    `{replicas}` data-parallel copies a host.
+    In commands `{repo}` is the model's repository or folder, `{script}` its script and `{words}`
+    what else the engine has to be told of it, `{gpus}` all GPUs, `{hosts}` the hosts, `{local}` the GPUs of each, `{host}` the first of them, `{rank}` the
+    number of this one, `{replicas}` data-parallel copies a host; `{height}`, `{width}`, `{frames}`
+    and `{steps}` are sizes, in flags of sizes too. A call that names a `{transformer}` is made of
+    each that the model has.
 
-    command, commands : for any family of models, and for some on one host. axes : flag by axis;
-    an axis that is not listed cannot be expressed. vae : flag of a parallel decode.
-    python, call : flags are calls of a script, the first of them the axes'.
+    axes : flag by axis, empty where the number of processes says it; an axis that is not listed
+    cannot be expressed. vae : flag of a parallel decode.
+    python, call : flags are calls of a script, the first of them the axes'; `calls` by axis where
+    one has a call of its own.
     after : what is left to do. runtimes : flag by runtime that is not the engine's usual one.
-    sizes : flag by size; ``length`` is prompt and answer together. request : by size, its name in
-    each request. video : both, where a video asks otherwise. precision : flag by precision.
+    sizes : flag by size, empty where the command has it; ``length`` is prompt and answer together.
+    request : by size, its name in each request. video : both, where a video asks otherwise.
+    precision : flag by precision. attention : flag by attention kernel.
     offload : flag. resident : flags that keep all weights on the GPU, where the default does not.
-    untold : why something has no flag.
+    untold : why something has no flag, or what an axis needs beside its own.
     """
 
     command: str
-    commands: Words = field(default_factory=dict)
     axes: Words = field(default_factory=dict)
     vae: str = ""
     python: bool = False
     call: str = ""
+    calls: Words = field(default_factory=dict)
     after: str = ""
     runtimes: Words = field(default_factory=dict)
     sizes: Words = field(default_factory=dict)
     request: Words = field(default_factory=dict)
     video: Words = field(default_factory=dict)
     precision: Words = field(default_factory=dict)
+    attention: Words = field(default_factory=dict)
     offload: str = ""
     resident: str = ""
     untold: Words = field(default_factory=dict)
@@ -49,20 +54,35 @@ class LaunchLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an engine can run, beside the axes that it has flags for.
+    """What an engine can run of a family of models, or of one model.
 
-    families : the only ones; empty for any. models : the only ones, by its names for them; empty
-    for any. folder : a model may be a folder. degrees : the only ones that an axis may have.
-    alone : axes that exclude each other. without : axes that it does not have for a family; none
-    where it does not run that at all. lacks : why it does not have an axis.
+    reason : why it runs nothing of it. line : name of its launch line, empty for the usual one.
+    name : that the engine has for the model; named : whether it runs models by such names alone.
+    script, words : of the model in a launch line. transformers : of its pipeline, by attribute.
+    axes : those that it has, of the flags of its line; None for all. degrees : the only ones that
+    an axis may have. divide : what has to divide by the ranks of a sequence, each of it (see
+    ``refusal.DIVISIONS``). vae : whether it decodes in parallel.
+    precisions, attention : those that it can be told of; None for all of its line.
+    sizes : the only ones, as ``832x480``; empty for any.
+    alone : by an axis, a precision, a kernel of attention or ``offload``, which others cannot stand
+    beside it. lacks : why it has no axis or no precision.
     """
 
-    families: tuple[str, ...] = ()
-    models: Words = field(default_factory=dict)
-    folder: bool = True
+    reason: str = ""
+    line: str = ""
+    name: str = ""
+    named: bool = False
+    script: str = ""
+    words: str = ""
+    transformers: tuple[str, ...] = ("transformer",)
+    axes: tuple[str, ...] | None = None
     degrees: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    alone: tuple[str, ...] = ()
-    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    divide: tuple[str, ...] = ()
+    vae: bool = True
+    precisions: tuple[str, ...] | None = None
+    attention: tuple[str, ...] | None = None
+    sizes: tuple[str, ...] = ()
+    alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lacks: Words = field(default_factory=dict)
 
 
@@ -120,6 +140,8 @@ class Engine:
     kind : of the models that it runs. place : in lists of engines.
     runtime : the one that it behaves as: ``tensorrt`` stands for fused kernels replayed as CUDA
     graphs, ``torch-compile`` for fused ones issued by the host, ``torch-eager`` for neither.
+    limits : of all models. models : the only ones that it runs, families or single ones, with what
+    each has in place of `limits`; empty for any, and ``any`` is all others. lines : launch lines that are not the usual one.
     source : of its axes. sources : of all else, by field.
     """
 
@@ -131,11 +153,24 @@ class Engine:
     runtime: str
     source: str
     line: LaunchLine
+    lines: Mapping[str, LaunchLine] = field(default_factory=dict)
     limits: Limits = Limits()
+    models: Mapping[str, Limits] = field(default_factory=dict)
     several_hosts: SeveralHosts = SeveralHosts()
     habits: Habits = Habits()
     scheduling: Scheduling = Scheduling()
     sources: Words = field(default_factory=dict)
+
+    def limits_of(self, model: str, family: str) -> Limits | None:
+        """Give what the engine can run of a model, or of its family; None where it runs neither."""
+        if not self.models:
+            return self.limits
+        known = (self.models.get(name) for name in (model, family, "any"))
+        return next(filter(None, known), None)
+
+    def line_of(self, limits: Limits) -> LaunchLine:
+        """Give the launch line of models that have these limits."""
+        return self.lines[limits.line] if limits.line else self.line
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +209,9 @@ def load_engines(texts: Words) -> Engines:
     newest = {name: rows[0] for name, rows in tables.items()}
     known = {
         name: tuple(
-            read_fields(Engine, name, {**row, "name": name, "habits": _habits(row, newest)})
+            read_fields(
+                Engine, name, {**_limits(row), "name": name, "habits": _habits(row, newest)}
+            )
             for row in rows
         )
         for name, rows in tables.items()
@@ -207,6 +244,21 @@ def _merged(table: Table, changes: Table) -> dict[str, object]:
         else:
             merged[name] = value
     return merged
+
+
+def _limits(table: Table) -> dict[str, object]:
+    """Return an engine's table where every model has its limits in full.
+
+    A model is like a family in all that it does not say itself, and both are like all models.
+    """
+    usual = cast(Table, table.get("limits", {}))
+    models = cast("Mapping[str, Table]", table.get("models", {}))
+    full = {}
+    for name, own in models.items():
+        family = models.get(str(own.get("like", "")), {})
+        row = {**usual, **family, **own}
+        full[name] = {key: value for key, value in row.items() if key != "like"}
+    return {**table, "models": full}
 
 
 def _habits(table: Table, tables: Mapping[str, Table]) -> Table:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from planner.engines.engine import Engine, Engines, Words
+from planner.engines.engine import Engine, Engines, LaunchLine, Limits, Words
 from planner.engines.refusal import refusal_of
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
@@ -72,18 +72,18 @@ def launches(
 
 
 def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Launch:
-    line = engine.line
-    runtime = settings.runtime if settings.runtime in line.runtimes else engine.runtime
     reason = refusal_of(engine, model, plan, settings)
-    if reason:
-        return Launch(engine=engine.title, runtime=runtime, reason=reason)
-    command, note = _command(engine, model, plan, settings)
-    flags = [flag for flag in _flags(engine, plan, settings) if flag]
-    request = _by_size(engine, line.request, settings)
-    notes = (*_untold(engine, settings), note, line.after.format(gpus=plan.gpus))
+    limits = engine.limits_of(model.name, model.family)
+    if reason or limits is None:
+        return Launch(engine=engine.title, runtime=engine.runtime, reason=reason)
+    line = engine.line_of(limits)
+    command, note = _command(engine, limits, model, plan, settings)
+    flags = [each for flag in _flags(line, model, plan, settings) for each in _of(limits, flag)]
+    request = _by_size(line, line.request, settings)
+    notes = (*_untold(line, plan, settings), note, line.after.format(gpus=plan.gpus))
     return Launch(
         engine=engine.title,
-        runtime=runtime,
+        runtime=settings.runtime if settings.runtime in line.runtimes else engine.runtime,
         command=command if line.python else " ".join([command, *flags]),
         calls=tuple(flags) if line.python else (),
         request={name: settings.sizes[size] for size, name in request.items()},
@@ -91,32 +91,53 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
     )
 
 
-def _command(engine: Engine, model: Model, plan: Plan, settings: Settings) -> tuple[str, str]:
+def _command(
+    engine: Engine, limits: Limits, model: Model, plan: Plan, settings: Settings
+) -> tuple[str, str]:
     """Fill in how the engine is started, and say what to mind."""
     several, copies = engine.several_hosts, plan.degree("dp")
-    command, note = engine.line.commands.get(model.family, engine.line.command), ""
+    command, note = engine.line_of(limits).command, ""
     if settings.hosts > 1:
         whole = bool(several.replicas) and copies > 1
         command = several.replicas if whole else several.command
         note = several.replicas_note if whole else several.note
-    repository = settings.folder or repository_of(model.name)
+    repository = settings.folder or limits.name or repository_of(model.name)
     filled = command.format(
-        repo=shlex.quote(engine.limits.models.get(model.name, repository)),
+        repo=shlex.quote(repository),
+        script=limits.script,
+        words=limits.words,
         gpus=plan.gpus,
         hosts=settings.hosts,
         local=plan.gpus // settings.hosts,
         replicas=copies // settings.hosts,
         host=settings.host,
         rank=settings.rank,
+        **_sizes(model, settings),
     )
-    return filled, note
+    return filled.strip(), note
 
 
-def _flags(engine: Engine, plan: Plan, settings: Settings) -> Iterator[str]:
-    line = engine.line
-    axes = [line.axes[axis].format(n=degree) for axis, degree in plan.axes]
+def _sizes(model: Model, settings: Settings) -> Mapping[str, int]:
+    """Give the sizes that were asked for, and the model's usual ones of the rest."""
+    names = ("height", "width", "frames", "steps")
+    return {name: settings.sizes.get(name, getattr(model.defaults, name)) for name in names}
+
+
+def _of(limits: Limits, flag: str) -> list[str]:
+    """Write a call once for every transformer that it is to be made of."""
+    if "{transformer}" not in flag:
+        return [flag] if flag else []
+    return [flag.replace("{transformer}", name) for name in limits.transformers]
+
+
+def _flags(line: LaunchLine, model: Model, plan: Plan, settings: Settings) -> Iterator[str]:
+    yield line.attention.get(settings.attention, "")
+    yield from (
+        line.calls[axis].replace("{n}", str(n)) for axis, n in plan.axes if axis in line.calls
+    )
+    axes = [line.axes[axis].format(n=n) for axis, n in plan.axes if axis not in line.calls]
     if line.call and axes:
-        yield line.call.format(arguments=", ".join(axes))
+        yield line.call.format(arguments=", ".join(axes), transformer="{transformer}")
     elif not line.call:
         yield from axes
     if plan.vae > 1:
@@ -124,20 +145,23 @@ def _flags(engine: Engine, plan: Plan, settings: Settings) -> Iterator[str]:
     yield line.precision.get(settings.precision, "")
     yield line.runtimes.get(settings.runtime, "")
     yield line.offload if settings.offload else line.resident
-    for size, flag in _by_size(engine, line.sizes, settings).items():
-        yield flag.format(n=settings.sizes[size])
+    sizes = _sizes(model, settings)
+    for size, flag in _by_size(line, line.sizes, settings).items():
+        yield flag.format(n=settings.sizes[size], **sizes)
 
 
-def _by_size(engine: Engine, names: Words, settings: Settings) -> Words:
+def _by_size(line: LaunchLine, names: Words, settings: Settings) -> Words:
     """Look up the sizes that were asked for; a video's may go by other words."""
-    words = {**names, **(engine.line.video if names and settings.video else {})}
+    words = {**names, **(line.video if names and settings.video else {})}
     return {size: words[size] for size in settings.sizes if size in words}
 
 
-def _untold(engine: Engine, settings: Settings) -> Iterator[str]:
+def _untold(line: LaunchLine, plan: Plan, settings: Settings) -> Iterator[str]:
     """Say of everything that was asked for and has no flag that it has none."""
-    line = engine.line
     flagged = {**line.sizes, **line.request, **(line.video if settings.video else {})}
+    for axis, degree in plan.axes:
+        if axis in line.untold:
+            yield f"{axis}{degree}: {line.untold[axis]}"
     if settings.precision != "bf16" and settings.precision not in line.precision:
         yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"
     if settings.offload and not line.offload:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
 from typing import TypeVar, cast, get_args, get_origin, get_type_hints
 
 from topology.base import CatalogueError, InputError, Sourced, read_sourced
@@ -19,6 +20,8 @@ def read_fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
     CatalogueError
         If a key is no field, or a field that has no default is missing.
     """
+    if not isinstance(table, Mapping):
+        raise CatalogueError(f"{where}: expected a table, got {str(table)[:40]!r}")
     types = get_type_hints(kind)
     units = {field.name: field.metadata.get("unit", "") for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
     unknown = sorted(table.keys() - types.keys())
@@ -40,6 +43,8 @@ def _value(kind: object, where: str, value: object, unit: str = "") -> object:
         return read_sourced(where, value, unit, {})
     if is_dataclass(kind):
         return read_fields(cast("Callable[..., object]", kind), where, cast(Table, value))
+    if get_origin(kind) is UnionType:
+        kind = next(each for each in get_args(kind) if each is not NoneType)
     if get_origin(kind) is tuple:
         if isinstance(value, str):
             return read_version(value)

@@ -1,16 +1,17 @@
 """Why a plan cannot be run: one answer, of engines and of TensorRT alike; and what to watch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
-from planner.engines.engine import Engine
+from planner.engines.engine import Engine, LaunchLine, Limits
 from planner.engines.reading import Version, read_version
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import allowed, find_engine
 from planner.engines.tensorrt_table import Allowed, dotted
-from planner.models import Model
+from planner.models import Model, grid
 from planner.request.plan import Plan, nearest
 from planner.request.request import EXECUTOR
 from planner.strategies.tensor import padded_widths
@@ -22,6 +23,16 @@ MEETS: Final = {"tp": ("all_reduce",), "ulysses": ("all_to_all",), "allgather_kv
 """Collectives that an axis needs inside engines."""
 GATHERS: Final = ("ulysses", "allgather_kv")
 """Axes whose ranks gather rows inside an engine."""
+SEQUENCE: Final = ("ulysses", "ring", "allgather_kv")
+"""Axes over whose ranks a sequence is cut."""
+DIVISIONS: Final[Mapping[str, str]] = {
+    "tokens": "{} tokens",
+    "ring": "{} tokens, which a ring cannot pad,",
+    "frames": "{} latent frames",
+    "latent_rows": "{} rows of latents",
+    "sides": "{} rows and columns of tokens",
+}
+"""What may have to divide by the ranks of a sequence, in words; of `sides` one of the two."""
 GOOD: Final = 32
 """First plans that TensorRT runs, among which the nearest to one that it does not is looked for."""
 
@@ -90,76 +101,153 @@ def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:
 
 
 def refusal_of(engine: Engine, model: Model, plan: Plan, settings: Settings) -> str:
-    """Say why an engine cannot run a plan of a model; empty where it can."""
-    return (
-        _stranger(engine, model, settings)
-        or _inexpressible(engine, plan)
-        or _family(engine, model.family, plan, settings)
-        or _padded(model, plan)
-        or _spread(engine, plan, settings)
-    )
-
-
-def _stranger(engine: Engine, model: Model, settings: Settings) -> str:
-    """Say why an engine cannot load a model; empty where it can."""
-    limits = engine.limits
-    strange = limits.families and model.family not in limits.families
-    if strange or limits.without.get(model.family) == ():
+    """Say why an engine cannot run a plan of a model as it is asked for; empty where it can."""
+    limits = engine.limits_of(model.name, model.family)
+    if limits is None:
         return f"does not run the {model.family} family"
-    if settings.folder and not limits.folder:
+    case = _Case(engine, limits, engine.line_of(limits), model, plan, settings)
+    return next(filter(None, (rule(case) for rule in RULES)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A plan of a model that an engine is asked to run, with the limits that it has there."""
+
+    engine: Engine
+    limits: Limits
+    line: LaunchLine
+    model: Model
+    plan: Plan
+    settings: Settings
+
+
+def _stranger(case: _Case) -> str:
+    """Say why an engine cannot load a model; empty where it can."""
+    limits = case.limits
+    if limits.reason:
+        return limits.reason
+    if limits.named and case.settings.folder:
         return "runs models that it knows by name, not a folder"
-    if limits.models and model.name not in limits.models:
-        return f"does not know {model.name} by name"
-    return ""
+    return f"does not know {case.model.name} by name" if limits.named and not limits.name else ""
 
 
-def _inexpressible(engine: Engine, plan: Plan) -> str:
-    """Say what of a plan an engine has no flag for; empty where it has all."""
-    limits = engine.limits
-    for axis, degree in plan.axes:
-        if axis not in engine.line.axes:
-            return ": ".join([f"has no {axis} axis", *filter(None, [limits.lacks.get(axis)])])
+def _axes(case: _Case) -> str:
+    """Say which axis of a plan an engine has no flag for, or takes the flag of and does nothing."""
+    limits = case.limits
+    for axis, degree in case.plan.axes:
+        lacks = [limits.lacks[axis]] if axis in limits.lacks else []
+        if axis not in case.line.axes:
+            return ": ".join([f"has no {axis} axis", *lacks])
+        if limits.axes is not None and axis not in limits.axes:
+            return ": ".join([f"has no {axis} axis for {case.model.name}", *lacks])
         degrees = limits.degrees.get(axis)
         if degrees and degree not in degrees:
             return f"{axis} of {degree}: expected one of {', '.join(map(str, degrees))}"
-    if plan.vae > 1 and not engine.line.vae:
-        return "has no parallel VAE decode"
-    together = [axis for axis, _ in plan.axes if axis in limits.alone]
-    return f"{' and '.join(together)} exclude each other" if len(together) > 1 else ""
+    return ""
 
 
-def _family(engine: Engine, family: str, plan: Plan, settings: Settings) -> str:
-    """Say what an engine cannot do with one family alone; empty where it can all."""
-    for axis, _ in plan.axes:
-        if axis in engine.limits.without.get(family, ()):
-            return f"has no {axis} axis for the {family} family"
-    alone = family in engine.line.commands and settings.hosts > 1
-    return f"runs {family} on one host" if alone else ""
+def _together(case: _Case) -> str:
+    """Say which of what is asked for exclude each other: axes, precision, attention, offloading."""
+    settings = case.settings
+    offload = ["offload"] if settings.offload else []
+    used = [axis for axis, _ in case.plan.axes]
+    used += [settings.precision, settings.attention, *offload]
+    for name, others in case.limits.alone.items():
+        beside = [other for other in used if other in others]
+        if name in used and beside:
+            return f"{name} and {beside[0]} exclude each other"
+    return ""
 
 
-def _padded(model: Model, plan: Plan) -> str:
+def _parallel_decode(case: _Case) -> str:
+    if case.plan.vae == 1 or (case.line.vae and case.limits.vae):
+        return ""
+    return "has no parallel VAE decode" + (f" for {case.model.name}" if case.line.vae else "")
+
+
+def _division(case: _Case) -> str:
+    """Say what does not divide by the ranks that an engine cuts a sequence over."""
+    latent = case.model.latent
+    ranks = prod(degree for axis, degree in case.plan.axes if axis in SEQUENCE)
+    if ranks == 1 or latent is None:
+        return ""
+    sizes, usual = case.settings.sizes, case.model.defaults
+    height, width, frames = (
+        sizes.get(name, getattr(usual, name)) for name in ("height", "width", "frames")
+    )
+    along_frames, rows, columns = (int(n) for n in grid(latent, height, width, frames))
+    counts = {
+        "tokens": [along_frames * rows * columns],
+        "ring": [along_frames * rows * columns] if case.plan.degree("ring") > 1 else [],
+        "frames": [along_frames],
+        "latent_rows": [height // latent.spatial],
+        "sides": [rows, columns],
+    }
+    for name in case.limits.divide:
+        if counts[name] and all(count % ranks for count in counts[name]):
+            whole = " and ".join(f"{count:,}" for count in counts[name])
+            return f"{DIVISIONS[name].format(whole)} do not divide by {ranks}"
+    return ""
+
+
+def _precision(case: _Case) -> str:
+    asked, limits = case.settings.precision, case.limits
+    known = ("bf16", *case.line.precision, *case.line.untold)
+    if asked in (known if limits.precisions is None else limits.precisions):
+        return ""
+    lacks = [limits.lacks[asked]] if asked in limits.lacks else []
+    return ": ".join([f"has no {asked} for {case.model.name}", *lacks])
+
+
+def _attention(case: _Case) -> str:
+    kernel, limits = case.settings.attention, case.limits
+    if kernel and kernel not in case.line.attention:
+        return f"cannot be told to call {kernel} attention"
+    if kernel and limits.attention is not None and kernel not in limits.attention:
+        return f"has no {kernel} attention for {case.model.name}"
+    return ""
+
+
+def _size(case: _Case) -> str:
+    """Say that an engine makes videos of some sizes alone, and not the one asked for."""
+    sizes, usual, known = case.settings.sizes, case.model.defaults, case.limits.sizes
+    width, height = (sizes.get(name, getattr(usual, name)) for name in ("width", "height"))
+    asked = f"{width}x{height}"
+    return f"{asked}: expected one of {', '.join(known)}" if known and asked not in known else ""
+
+
+def _padded(case: _Case) -> str:
     """Say that no engine here pads a FFN whose width does not divide; empty where none must.
 
     vLLM does not either: vllm-project/vllm#16260.
     """
-    degree = plan.degree("tp")
-    widths = [str(width) for width in padded_widths(model, degree)]
+    degree = case.plan.degree("tp")
+    widths = [str(width) for width in padded_widths(case.model, degree)]
     return f"does not pad the FFN width {' and '.join(widths)} for tp{degree}" if widths else ""
 
 
-def _spread(engine: Engine, plan: Plan, settings: Settings) -> str:
+def _spread(case: _Case) -> str:
     """Say why an engine cannot run a plan over several hosts; empty where it can."""
-    several, hosts, copies = engine.several_hosts, settings.hosts, plan.degree("dp")
+    several, hosts, copies = case.engine.several_hosts, case.settings.hosts, case.plan.degree("dp")
     if hosts == 1:
         return ""
     if several.reason or not several.command:
         return f"{several.reason or 'runs on one host'}, not on {hosts}"
-    never = [axis for axis, _ in plan.axes if axis in several.never]
+    if case.limits.line:
+        return f"runs {case.model.name} on one host"
+    never = [axis for axis, _ in case.plan.axes if axis in several.never]
     if never:
         return f"has no {never[0]} axis over {hosts} hosts"
     if several.replicas and copies > 1 and copies % hosts:
         return f"would split its {copies} copies over {hosts} hosts"
     return ""
+
+
+RULES: Final = (
+    _stranger, _axes, _together, _parallel_decode, _division, _precision, _attention, _size,
+    _padded, _spread,
+)  # fmt: skip
+"""What may stand against a plan, in the order in which it is said."""
 
 
 def obstacles(

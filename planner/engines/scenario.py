@@ -30,8 +30,8 @@ FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
 }
 """What a kind of model does not have."""
 
-REPOSITORY: Final = Habits(repository=True, slow_decoder=True, installed_attention=True)
-"""A model's own repository: eager PyTorch, where no engine is named."""
+REPOSITORY: Final = "repository"
+"""The engine whose habits eager PyTorch has where no engine is named: a model's own code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +248,7 @@ def _habits(request: Request, engine: Engine | None, *, eager: bool) -> Habits:
     """Give the habits of whoever runs a request, and those that it asks for itself."""
     habits = USUAL if engine is None else engine.habits
     if eager and not request.engine:
-        habits = REPOSITORY
+        habits = find_engine(REPOSITORY).habits
     return replace(
         habits,
         text_tower=request.text_tower or habits.text_tower,

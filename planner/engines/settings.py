@@ -10,6 +10,8 @@ from planner.models import known_as
 from planner.request.request import Request
 from planner.request.workload import Workload
 
+USUAL_ATTENTION: Final = ("auto", "engine")
+"""Names of attention kernels that leave the choice to whoever runs a model."""
 UNNAMED: Final = "MODEL"
 """Stands for the path of a model that was given as text."""
 
@@ -20,7 +22,7 @@ class Settings:
 
     folder : path of the model, empty where it comes from its repository. sizes : those asked for,
     by name: height, width, frames, steps, batch, and length, the tokens of prompt and answer.
-    runtime : empty for each engine's own. hosts : that the GPUs are spread over evenly.
+    runtime, attention : empty for each engine's own. hosts : that the GPUs are spread over evenly.
     host, rank : how the first host, and the number of the one at hand, are written.
     """
 
@@ -29,6 +31,7 @@ class Settings:
     video: bool = False
     precision: str = "bf16"
     runtime: str = ""
+    attention: str = ""
     offload: bool = False
     hosts: int = 1
     host: str = "HOST"
@@ -47,6 +50,7 @@ def settings_of(scenario: Scenario, gpus: int) -> Settings:
         video=video,
         precision=request.precision,
         runtime=request.runtime,
+        attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,
         hosts=scenario.deployment.on(gpus).hosts,
     )

@@ -24,10 +24,10 @@ from planner.models.catalogue import (
     repositories,
     repository_of,
 )
-from planner.models.tokens import latent_frames, lengths, line_of
+from planner.models.tokens import grid, latent_frames, lengths, line_of
 
 __all__ = [
     "ALIASES", "Block", "Cross", "Encoder", "Ffn", "Heads", "Kind", "Latent", "LatentAttention",
-    "Model", "Modulation", "Own", "Stream", "Tower", "Vae", "known_as", "latent_frames", "lengths",
-    "line_of", "names", "read_model", "repositories", "repository_of",
+    "Model", "Modulation", "Own", "Stream", "Tower", "Vae", "grid", "known_as", "latent_frames",
+    "lengths", "line_of", "names", "read_model", "repositories", "repository_of",
 ]  # fmt: skip

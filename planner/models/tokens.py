@@ -79,10 +79,23 @@ def line_of(latent: Latent, width: Size) -> Size:
     return _side(latent, width, latent.patch_width)
 
 
-def _latent_tokens(latent: Latent, height: Size, width: Size, frames: Size) -> Size:
+def grid(latent: Latent, height: Size, width: Size, frames: Size) -> tuple[Size, Size, Size]:
+    """Count the tokens of a video along its frames, rows and columns.
+
+    >>> grid(Latent(spatial=8, temporal=4, channels=16, patch_height=2, patch_width=2), 720, 1280, 129)
+    (33, 45, 80)
+    """
     rows = _side(latent, height, latent.patch_height)
-    columns = line_of(latent, width)
-    return ceil_div(latent_frames(latent, frames), latent.patch_frames) * rows * columns
+    return (
+        ceil_div(latent_frames(latent, frames), latent.patch_frames),
+        rows,
+        line_of(latent, width),
+    )
+
+
+def _latent_tokens(latent: Latent, height: Size, width: Size, frames: Size) -> Size:
+    along_frames, rows, columns = grid(latent, height, width, frames)
+    return along_frames * rows * columns
 
 
 def _side(latent: Latent, side: Size, patch: int) -> Size:

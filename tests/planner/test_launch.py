@@ -9,12 +9,13 @@ from generators import asked
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.kernels import KERNELS
 from planner.engines import launch as launching
 from planner.engines import scenario as scenarios
 from planner.engines import tables
 from planner.engines.engine import load_engines
 from planner.engines.launch import launches
-from planner.engines.refusal import refusal
+from planner.engines.refusal import DIVISIONS, refusal
 from planner.engines.scenario import resolve
 from planner.engines.tables import engines
 from planner.models import names, read_model, repositories
@@ -27,6 +28,7 @@ from topology.base import CatalogueError
 from topology.catalogue import Precision
 
 ENGINES = engines()
+EVERY = [one for engine in ENGINES.engines for one in ENGINES.versions(engine)]
 RUNTIMES = ("tensorrt", "torch-compile", "torch-eager")
 SIZES = ("height", "width", "frames", "steps", "batch", "length")
 MODELS = ("flux.1-dev", "wan2.1-14b", "cosmos3-nano", "llama-3.1-70b", "qwen3-8b")
@@ -89,15 +91,36 @@ def test_lines_as_the_engines_document_them(model, plan, engine, line):
         ("cosmos3-nano", "ring8", "TensorRT Model Connect", "has no ring axis"),
         # huggingface/diffusers, _modeling_parallel.py: only rotate_method="allgather" is supported
         ("flux.1-dev", "allgather_kv4", "diffusers", "gathers keys and values, but attends to"),
-        ("cosmos3-nano", "ulysses8", "diffusers", "does not run the cosmos3 family"),
+        # diffusers 0.42.1, transformer_cosmos3.py: one GPU, or an example's own context parallelism
+        ("cosmos3-nano", "ulysses8", "diffusers", "its transformer has no _cp_plan, examples/"),
+        ("cosmos3-nano", "tp8", "diffusers", "its transformer has no _tp_plan"),
+        # diffusers 0.42.1, ParallelConfig
+        ("flux.2-dev", "ulysses2.tp4", "diffusers", "tp and ulysses exclude each other"),
+        ("sd3.5-large", "ulysses2", "diffusers", "its transformer has no _cp_plan"),
         ("flux.1-dev", "pp2.tp4", "xDiT", "has no pp axis"),
         # vllm-project/vllm#16260; TensorRT-LLM's Linear asserts that features divide
         ("llama-3.1-8b", "tp3", "vLLM", "does not pad the FFN width 14336 for tp3"),
-        ("sana-1.6b", "cfg2.tp2", "xDiT", "has no tp axis for the sana family"),
-        ("sana-1.6b", "ulysses2", "SGLang Diffusion", "has no ulysses axis for the sana family"),
+        ("sana-1.6b", "cfg2.tp2", "xDiT", "has no tp axis for sana-1.6b"),
+        ("sana-1.6b", "ulysses2", "SGLang Diffusion", "has no ulysses axis for sana-1.6b"),
         ("sana-1.6b", "ulysses2", "vLLM-Omni", "does not run the sana family"),
         # xDiT, runner.md: a table of valid model names
         ("flux.1-schnell", "ulysses4", "xDiT", "does not know flux.1-schnell by name"),
+        # xDiT#507 and #787: no TP; Wan's text-to-video takes the flag of CFG and does nothing
+        ("wan2.1-14b", "tp2", "xDiT", "has no tp axis"),
+        ("wan2.1-14b", "cfg2", "xDiT", "has no cfg axis for wan2.1-14b"),
+        ("wan2.2-5b", "cfg2", "xDiT", "with --task i2v alone"),
+        # vllm-omni 0.30.0, registry.py: a warning, and every rank computes all
+        ("flux.1-dev", "ulysses4", "vLLM-Omni", "no _sp_plan, and the flag does nothing"),
+        ("flux.1-dev", "tp4/vae4", "vLLM-Omni", "has no parallel VAE decode for flux.1-dev"),
+        ("wan2.1-14b", "allgather_kv2.ring2", "vLLM-Omni", "exclude each other"),
+        # sglang 0.5.23, shard_latents_for_sp: 33 latent frames
+        ("hunyuanvideo", "ulysses2", "SGLang Diffusion", "33 latent frames do not divide by 2"),
+        # tensorrt_model_connect at e9132e7, families: sizes of Wan 2.1 1.3B; FLUX.2 has TP
+        ("wan2.1-14b", "tp4", "TensorRT Model Connect", "does not run the wan family"),
+        ("flux.2-dev", "ulysses4", "TensorRT Model Connect", "has no ulysses axis for flux.2-dev"),
+        # Wan-Video/Wan2.2, generate.py
+        ("wan2.2-a14b", "ring8", "own repository", "Wan 2.2 has Ulysses alone"),
+        ("sd3.5-large", "single", "own repository", "its code was not read"),
         ("flux.1-dev", "ulysses8/vae8", "SGLang Diffusion", "has no parallel VAE decode"),
         ("llama-3.1-70b", "dp2.tp4", "TensorRT-LLM", "has no dp axis"),
     ],
@@ -111,10 +134,10 @@ def test_what_an_engine_cannot_run_has_a_reason(model, plan, engine, reason):
 
 def test_a_model_goes_by_its_repository():
     """An alias that an engine has besides is no name that others can look up."""
-    every = [repo for engine in ENGINES.engines for repo in engine.limits.models.values()]
+    named = [one.name for one in ENGINES.named("xdit").models.values() if one.name]
 
-    assert every
-    assert not [repo for repo in every if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo)]
+    assert named
+    assert not [repo for repo in named if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo)]
     line = said("wan2.1-14b", "ulysses2")["xDiT"].line
     assert line == "xdit --model Wan-AI/Wan2.1-T2V-14B-Diffusers --ulysses_degree 2"
 
@@ -131,59 +154,69 @@ def test_a_parallel_decode_is_asked_for():
 )
 def test_a_line_says_every_degree_or_there_is_none(model, axes, degrees, vae):
     """A plan that cannot be told in full is refused, never told in part."""
-    plan = Plan(tuple(zip(axes, degrees, strict=False)), vae)
-    for one in launches(ENGINES, read_model(model), plan):
+    plan, model = Plan(tuple(zip(axes, degrees, strict=False)), vae), read_model(model)
+    for one in launches(ENGINES, model, plan):
         assert bool(one.line) != bool(one.reason)
         assert "{" not in one.line
-        engine = next(engine for engine in ENGINES.engines if engine.title == one.engine)
+        engine = ENGINES.named(one.engine)
         if one.line:
-            flags = [engine.line.axes[name].format(n=degree) for name, degree in plan.axes]
+            line = engine.line_of(engine.limits_of(model.name, model.family))
+            flags = [line.axes[name].format(n=degree) for name, degree in plan.axes]
             assert all(flag in one.line for flag in flags)
-            assert plan.vae == 1 or engine.line.vae.format(n=vae) in one.line
+            assert plan.vae == 1 or line.vae.format(n=vae) in one.line
 
 
-@pytest.mark.parametrize("engine", ENGINES.engines, ids=lambda engine: engine.title)
+@pytest.mark.parametrize("engine", EVERY, ids=lambda engine: f"{engine.title} {engine.version}")
 def test_engines_name_their_source_and_known_axes(engine):
+    several, lines = engine.several_hosts, (engine.line, *engine.lines.values())
     assert engine.source.strip()
-    line, limits, several = engine.line, engine.limits, engine.several_hosts
-    assert set(line.axes) <= set(axes())
-    assert set(limits.degrees) <= set(line.axes)
-    assert set(limits.alone) <= set(line.axes)
-    assert set(several.never) <= set(line.axes)
     assert engine.runtime in RUNTIMES
-    assert set(line.runtimes) <= set(RUNTIMES) - {engine.runtime}
-    assert set(line.precision) | set(line.untold) <= {*get_args(Precision), *SIZES}
-    assert {*line.sizes, *line.request, *line.video} <= set(SIZES)
     assert bool(several.command) != bool(several.reason)
+    assert set(several.never) <= set(engine.line.axes)
+    for line in lines:
+        assert set(line.axes) <= set(axes())
+        assert set(line.runtimes) <= set(RUNTIMES) - {engine.runtime}
+        assert set(line.precision) | set(line.untold) <= {*get_args(Precision), *SIZES, *axes()}
+        assert {*line.sizes, *line.request, *line.video} <= set(SIZES)
+        assert set(line.attention) <= set(KERNELS)
+    for limits in (engine.limits, *engine.models.values()):
+        flagged = set(engine.line_of(limits).axes)
+        assert set(limits.axes or ()) | set(limits.degrees) <= flagged
+        assert set(limits.divide) <= set(DIVISIONS)
+        words = {*axes(), *get_args(Precision), *KERNELS, "offload"}
+        assert {*limits.alone, *(n for names in limits.alone.values() for n in names)} <= words
+        assert set(limits.lacks) <= {*axes(), *get_args(Precision)}
+        assert set(limits.precisions or ()) <= {"bf16", *get_args(Precision)}
 
 
 @pytest.mark.parametrize("engine", ENGINES.engines, ids=lambda engine: engine.title)
 def test_all_that_an_engine_is_told_has_a_source(engine):
     told = ("sizes", "request", "precision", "offload", "after")
     given = {name for name in told if getattr(engine.line, name)}
+    every = (engine.limits, *engine.models.values())
+    limited = {name for name in ("divide", "alone") if any(getattr(one, name) for one in every)}
 
-    assert given | {"runtime", "several_hosts"} <= set(engine.sources)
-    assert not engine.limits.models or "models" in engine.sources
-    assert engine.limits.folder or "folder" in engine.sources
+    assert given | limited | {"runtime", "several_hosts"} <= set(engine.sources)
+    assert not engine.models or "models" in engine.sources
+    assert not engine.line.attention or "attention_flags" in engine.sources
+    assert not engine.limits.named or "named" in engine.sources
     assert all(text.strip() for text in engine.sources.values())
 
 
-def test_engines_run_families_that_exist():
-    known = {read_model(name).family for name in names()}
-    named = {family for engine in ENGINES.engines for family in engine.limits.families}
+def test_engines_run_families_and_models_that_exist():
+    known = {*names(), *(read_model(name).family for name in names()), "any"}
 
-    assert named <= known
+    for engine in EVERY:
+        assert set(engine.models) <= known
 
 
 def test_repositories_are_of_models_in_the_catalogue():
     assert set(repositories().values()) <= set(names())
-    for engine in ENGINES.engines:
-        assert set(engine.limits.models) <= set(names())
 
 
 def test_a_model_of_no_repository_is_run_by_its_own_name():
     mine = replace(asked("flux.1-dev").model, name="my-flux")
-    found = {one.engine: one for one in launches(ENGINES, mine, parse_plan("ulysses2"))}
+    found = {one.engine: one for one in launches(ENGINES, mine, parse_plan("tp2"))}
 
     assert found["vLLM-Omni"].line.startswith("vllm serve my-flux ")
     assert found["xDiT"].reason == "does not know my-flux by name"
@@ -218,7 +251,8 @@ def test_a_table_of_engines_is_read_as_written():
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[line]", "[lines]", "mine: expected .*, got lines too"),
+        ("[line]", "[lane]", "mine: expected .*, got lane too"),
+        ("[line]", "[lines]", "mine.lines.command: expected a table, got 'run "),
         ("command =", "commando =", "mine.line: expected .*, got commando too"),
         ('title = "Mine"', "", "mine: .*title"),
     ],

@@ -17,7 +17,13 @@ from planner.request.request import Request
 from planner.strategies import parse_plan
 from topology.base import InputError
 
-PLANS = {"flux.1-dev": "ulysses4", "wan2.1-14b": "ulysses4", "llama-3.1-8b": "tp4"}
+PLANS = {
+    "flux.1-dev": "ulysses4",
+    "qwen-image": "ulysses4",
+    "cosmos3-nano": "ulysses4",
+    "wan2.1-14b": "ulysses4",
+    "llama-3.1-8b": "tp4",
+}
 FLUX = {
     "_class_name": "FluxTransformer2DModel",
     "num_layers": 19,
@@ -75,7 +81,7 @@ VIDEO = {"height": 480, "width": 832, "frames": 49, "steps": 5}
         ("flux.1-dev", IMAGE, "xDiT", "--batch_size 2  # batch 2: needs a --dataset_path"),
         ("flux.1-dev", IMAGE, "SGLang Diffusion", "--height 768 --width 512"),
         ("flux.1-dev", IMAGE, "SGLang Diffusion", "--num-outputs-per-prompt 2"),
-        ("flux.1-dev", IMAGE, "vLLM-Omni", "# each request: height=768, width=512"),
+        ("qwen-image", IMAGE, "vLLM-Omni", "# each request: height=768, width=512"),
         ("flux.1-dev", IMAGE, "diffusers", "num_inference_steps=4, num_images_per_prompt=2"),
         ("flux.1-dev", IMAGE, "TensorRT Model Connect", "--image-height 768 --image-width 512"),
         ("flux.1-dev", IMAGE, "TensorRT Model Connect", "--max-batch-size 2"),
@@ -83,7 +89,9 @@ VIDEO = {"height": 480, "width": 832, "frames": 49, "steps": 5}
         ("wan2.1-14b", VIDEO, "SGLang Diffusion", "--num-frames 49 --num-inference-steps 5"),
         ("wan2.1-14b", VIDEO, "vLLM-Omni", "num_frames=49, num_inference_steps=5"),
         ("wan2.1-14b", VIDEO, "diffusers", "each request: height=480, width=832, num_frames=49"),
-        ("wan2.1-14b", VIDEO, "TensorRT Model Connect", "--video-num-frames 49"),
+        ("cosmos3-nano", VIDEO, "TensorRT Model Connect", "--video-num-frames 49"),
+        ("wan2.1-14b", VIDEO, "own repository", "--size 832*480 "),
+        ("wan2.1-14b", VIDEO, "own repository", "--frame_num 49 --sample_steps 5"),
         ("llama-3.1-8b", {"batch": 8}, "vLLM", "--max-num-seqs 8"),
         ("llama-3.1-8b", {"batch": 8}, "SGLang", "--max-running-requests 8"),
         ("llama-3.1-8b", {"batch": 8}, "TensorRT-LLM", "--max_batch_size 8"),
@@ -124,34 +132,79 @@ def test_an_image_has_no_frames():
 DIFFUSION = ("xDiT", "SGLang Diffusion", "vLLM-Omni", "diffusers", "TensorRT Model Connect")
 LANGUAGE = ("vLLM", "TensorRT-LLM", "SGLang")
 PRECISION = {
-    "xDiT": {"fp8": "--use_fp8_gemms", "int8": "--use_int8_gemms"},
-    "SGLang Diffusion": {"fp8": "--quantization fp8", "fp16": "--dit-precision fp16"},
+    "xDiT": {"fp8": "--use_fp8_gemms", "int8": "", "nvfp4": "", "fp16": ""},
+    "SGLang Diffusion": {
+        "fp8": "--quantization fp8", "int8": "--quantization convrot_int8",
+        "fp16": "--dit-precision fp16",
+    },
     "vLLM-Omni": {
         "fp8": "--quantization fp8", "int8": "--quantization int8", "fp16": "--dtype float16",
     },
     "diffusers": {"fp16": "pipe.to(torch.float16)"},
+    # build_cli.py and engine_builder.py at e9132e7: --quantize does not reach diffusion
     "TensorRT Model Connect": {
-        "fp8": "--quantize fp8", "int8": "--quantize int8", "nvfp4": "--quantize nvfp4",
-        "fp16": "--precision fp16",
+        "fp8": "--fp8", "fp16": "--precision fp16", "int8": "", "nvfp4": "",
     },
     "vLLM": {"fp8": "--quantization fp8", "fp16": "--dtype float16"},
     "SGLang": {"fp8": "--quantization fp8", "fp16": "--dtype float16"},
-    "TensorRT-LLM": {"fp16": "--set dtype=float16"},
+    "TensorRT-LLM": {},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("precision", ["fp8", "fp16", "int8", "nvfp4"])
 @pytest.mark.parametrize("engine", [*DIFFUSION, *LANGUAGE])
-def test_a_precision_is_told_or_noted(engine, precision):
-    model = "flux.1-dev" if engine in DIFFUSION else "llama-3.1-8b"
+def test_a_precision_is_told_or_noted_or_refused(engine, precision):
+    model, plan = ("flux.1-dev", "single") if engine in DIFFUSION else ("llama-3.1-8b", "tp4")
     asked = scenario(model, hardware="b200", precision=precision)
     told = Settings(precision=asked.request.precision)
-    found = launches(engines(), asked.model, parse_plan(PLANS[model]), told)
-    line = next(one.line for one in found if one.engine == engine)
+    found = launches(engines(), asked.model, parse_plan(plan), told)
+    one = next(one for one in found if one.engine == engine)
     flag = PRECISION[engine].get(precision)
 
-    assert (flag in line) if flag else (f"{precision}: " in line.partition("#")[2])
-    assert not (flag and f"{precision}: " in line)
+    if flag == "":
+        assert one.reason.startswith(f"has no {precision} for {model}")
+    else:
+        assert (flag in one.line) if flag else (f"{precision}: " in one.line.partition("#")[2])
+    assert not (flag and f"{precision}: " in one.line)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "engine", "flag"),
+    [
+        ("z-image", "int8", "xDiT", "--use_int8_gemms"),
+        ("wan2.1-14b", "nvfp4", "xDiT", "--use_fp4_gemms"),
+        ("hunyuanvideo-1.5", "fp8", "own repository", "--use_fp8_gemm true"),
+    ],
+)
+def test_a_precision_is_of_some_models(model, precision, engine, flag):
+    found = said(model, "single", hardware="b200", precision=precision)
+
+    assert flag in found[engine].line
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("xDiT", "--attention_backend flash_3"),
+        ("SGLang Diffusion", "--attention-backend fa "),
+        ("diffusers", 'pipe.transformer.set_attention_backend("_flash_3_hub")'),
+        ("TensorRT Model Connect", "cannot be told to call fa3 attention"),
+        ("own repository", "cannot be told to call fa3 attention"),
+    ],
+)
+def test_an_attention_kernel_is_told_or_refused(engine, told):
+    found = said("flux.1-dev", "single", attention="fa3")[engine]
+
+    assert told in (found.line if found.command else found.reason)
+
+
+def test_an_attention_kernel_may_be_of_whole_sequences():
+    """diffusers 0.42.1, attention_dispatch.py: xFormers has no context parallelism."""
+    assert "xformers" in said("flux.1-dev", "single", attention="xformers")["diffusers"].line
+    found = said("flux.1-dev", "ulysses4", attention="xformers")["diffusers"]
+    assert found.reason == "xformers and ulysses exclude each other"
+    masked = said("hunyuanvideo", "single", attention="fa2", offload=True)["diffusers"]
+    assert masked.reason == "has no fa2 attention for hunyuanvideo"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +218,10 @@ def test_a_precision_is_told_or_noted(engine, precision):
     ],
 )
 def test_offloading_is_told_or_noted(engine, told):
-    assert told in said("flux.1-dev", offload=True)[engine].line
+    assert (
+        told
+        in said("flux.1-dev", "tp4" if engine == "vLLM-Omni" else "", offload=True)[engine].line
+    )
     if engine != "SGLang Diffusion":  # which offloads by itself, and is told not to
         assert "offload" not in said("flux.1-dev")[engine].line
 
@@ -217,8 +273,10 @@ def test_an_engine_is_told_to_compile(engine, told):
         ("xDiT", "xdit --nnodes 2 --node_rank 0 --nproc_per_node 8 --master_addr HOST"),
         ("diffusers", "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d"),
         ("diffusers", "--rdzv-endpoint HOST:29500 run.py"),
-        ("SGLang Diffusion", "starts all its ranks on one host, not on 2"),
-        ("vLLM-Omni", "runs all ranks of a diffusion stage on one host, not on 2"),
+        # sglang 0.5.23, launch_server.py
+        ("SGLang Diffusion", "--num-gpus 16 --nnodes 2 --node-rank 0 --dist-init-addr HOST:20000"),
+        ("vLLM-Omni", "has no ring axis"),
+        ("own repository", "no ring axis"),
         ("TensorRT Model Connect", "has no ring axis"),
     ],
 )
@@ -226,6 +284,12 @@ def test_two_hosts_of_eight(engine, told):
     found = launched("ring2.ulysses8", model="flux.1-dev", gpus=16, nodes=2)[engine]
 
     assert told in (found.line if found.command else found.reason)
+
+
+def test_a_stage_of_vllm_omni_runs_on_one_host():
+    found = said("flux.1-dev", plan="tp8", hosts=2)["vLLM-Omni"]
+
+    assert found.reason == "runs all ranks of a diffusion stage on one host, not on 2"
 
 
 def test_model_connect_runs_on_one_host():
@@ -294,7 +358,7 @@ def test_a_folder_has_sizes_precision_and_offloading():
 
     assert "--quantization fp8 --dit-cpu-offload false --text-encoder-cpu-offload" in line
     assert "--height 1024 --width 1024 --num-inference-steps 4 --num-outputs-per-prompt 2" in line
-    request = json.loads(files(asked, "ulysses4", "vllm-omni")["request.json"])
+    request = json.loads(files(asked, "tp4", "vllm-omni")["request.json"])
     assert request["num_inference_steps"] == 4
     assert request["height"] == 1024
 
@@ -332,7 +396,7 @@ def test_a_language_model_in_a_folder_is_named_by_its_path(folders, engine, file
 
 @pytest.mark.parametrize("engine", ["SGLang Diffusion", "vLLM-Omni", "TensorRT Model Connect"])
 def test_a_transformer_in_a_folder_is_named_by_its_pipeline(folders, engine):
-    assert f" {folders}/flux " in said(f"{folders}/flux/transformer", "ulysses4")[engine].line
+    assert f" {folders}/flux " in said(f"{folders}/flux/transformer", "tp4")[engine].line
 
 
 def test_engines_that_take_no_folder_say_so(folders):
