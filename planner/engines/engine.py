@@ -17,9 +17,10 @@ class LaunchLine:
     """How an engine is started. `{n}` stands for a degree or a size.
 
     In commands `{repo}` is the model's repository or folder, `{script}` its script and `{words}`
-    what else the engine has to be told of it, `{gpus}` all GPUs, `{hosts}` the hosts, `{local}` the GPUs of each, `{host}` the first of them, `{rank}` the
-    number of this one, `{replicas}` data-parallel copies a host; `{height}`, `{width}`, `{frames}`
-    and `{steps}` are sizes, in flags of sizes too. A call that names a `{transformer}` is made of
+    what else the engine has to be told of it, `{gpus}` all GPUs, `{hosts}` the hosts, `{local}`
+    the GPUs of each, `{host}` the first of them, `{rank}` the number of this one, `{replicas}`
+    data-parallel copies a host; `{height}`, `{width}`, `{frames}` and `{steps}` are sizes, in
+    flags of sizes too. A call that names a `{transformer}` is made of
     each that the model has.
 
     axes : flag by axis, empty where the number of processes says it; an axis that is not listed
@@ -141,7 +142,8 @@ class Engine:
     runtime : the one that it behaves as: ``tensorrt`` stands for fused kernels replayed as CUDA
     graphs, ``torch-compile`` for fused ones issued by the host, ``torch-eager`` for neither.
     limits : of all models. models : the only ones that it runs, families or single ones, with what
-    each has in place of `limits`; empty for any, and ``any`` is all others. lines : launch lines that are not the usual one.
+    each has in place of `limits`; empty for any, and ``any`` is all others. lines : launch lines
+    that are not the usual one.
     source : of its axes. sources : of all else, by field.
     """
 

@@ -120,6 +120,12 @@ class _Case:
     plan: Plan
     settings: Settings
 
+    @property
+    def of(self) -> str:
+        """Name the model, or its family where the engine makes no difference between its models."""
+        name = self.model.name
+        return name if name in self.engine.models else f"the {self.model.family} family"
+
 
 def _stranger(case: _Case) -> str:
     """Say why an engine cannot load a model; empty where it can."""
@@ -139,7 +145,7 @@ def _axes(case: _Case) -> str:
         if axis not in case.line.axes:
             return ": ".join([f"has no {axis} axis", *lacks])
         if limits.axes is not None and axis not in limits.axes:
-            return ": ".join([f"has no {axis} axis for {case.model.name}", *lacks])
+            return ": ".join([f"has no {axis} axis for {case.of}", *lacks])
         degrees = limits.degrees.get(axis)
         if degrees and degree not in degrees:
             return f"{axis} of {degree}: expected one of {', '.join(map(str, degrees))}"
@@ -162,7 +168,7 @@ def _together(case: _Case) -> str:
 def _parallel_decode(case: _Case) -> str:
     if case.plan.vae == 1 or (case.line.vae and case.limits.vae):
         return ""
-    return "has no parallel VAE decode" + (f" for {case.model.name}" if case.line.vae else "")
+    return "has no parallel VAE decode" + (f" for {case.of}" if case.line.vae else "")
 
 
 def _division(case: _Case) -> str:
@@ -196,7 +202,7 @@ def _precision(case: _Case) -> str:
     if asked in (known if limits.precisions is None else limits.precisions):
         return ""
     lacks = [limits.lacks[asked]] if asked in limits.lacks else []
-    return ": ".join([f"has no {asked} for {case.model.name}", *lacks])
+    return ": ".join([f"has no {asked} for {case.of}", *lacks])
 
 
 def _attention(case: _Case) -> str:
@@ -204,7 +210,7 @@ def _attention(case: _Case) -> str:
     if kernel and kernel not in case.line.attention:
         return f"cannot be told to call {kernel} attention"
     if kernel and limits.attention is not None and kernel not in limits.attention:
-        return f"has no {kernel} attention for {case.model.name}"
+        return f"has no {kernel} attention for {case.of}"
     return ""
 
 

@@ -32,6 +32,9 @@ STARTS: Final[Mapping[str, str]] = {
 }
 """How each folder is started. vLLM-Omni serves, and TensorRT Model Connect builds first."""
 
+CONFIGURATIONS: Final = ("ContextParallelConfig", "TensorParallelConfig")
+"""Classes of diffusers that calls of a script may need."""
+
 _SCRIPT: Final = """\
 {docstring}
 
@@ -40,7 +43,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from diffusers import ContextParallelConfig, DiffusionPipeline
+from diffusers import {names}
 from diffusers.utils import export_to_video
 
 if len(sys.argv) != 2:
@@ -146,9 +149,11 @@ def _needs(launch: Launch) -> list[str]:
 
 def _diffusers(launch: Launch, settings: Settings, document: Mapping[str, object]) -> str:
     """Write the script that the launch line starts."""
-    setup = (*(() if settings.offload else ('pipe.to("cuda")',)), *launch.calls)
+    setup = (*launch.calls, *(() if settings.offload else ('pipe.to("cuda")',)))
     arguments = ["sys.argv[1]", *(f"{name}={size}" for name, size in launch.request.items())]
+    configurations = [name for name in CONFIGURATIONS if any(f"{name}(" in call for call in setup)]
     return _SCRIPT.format(
+        names=", ".join([*configurations, "DiffusionPipeline"]),
         docstring=_docstring(
             f"{document['model']}, {document['plan']}: one rank, started by launch.sh."
         ),

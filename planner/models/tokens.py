@@ -82,7 +82,8 @@ def line_of(latent: Latent, width: Size) -> Size:
 def grid(latent: Latent, height: Size, width: Size, frames: Size) -> tuple[Size, Size, Size]:
     """Count the tokens of a video along its frames, rows and columns.
 
-    >>> grid(Latent(spatial=8, temporal=4, channels=16, patch_height=2, patch_width=2), 720, 1280, 129)
+    >>> latent = Latent(spatial=8, temporal=4, channels=16, patch_height=2, patch_width=2)
+    >>> grid(latent, 720, 1280, 129)
     (33, 45, 80)
     """
     rows = _side(latent, height, latent.patch_height)

@@ -156,15 +156,17 @@ def test_a_plan_that_tensorrt_cannot_run_says_why(tmp_path):
 
 @pytest.mark.parametrize(
     ("backend", "flag"),
-    [("xdit", "--ulysses_degree 4"), ("sglang", "--ulysses-degree 4"), ("vllm-omni", "--usp 4"),
-     ("trtmc", "--context-parallel-size 4"), ("diffusers", "torchrun --nproc-per-node 4")],
+    [("xdit", "--ulysses_degree 4"), ("sglang", "--ulysses-degree 4"),
+     ("vllm-omni", "--tensor-parallel-size 4"), ("trtmc", "--context-parallel-size 4"),
+     ("diffusers", "torchrun --nproc-per-node 4")],
 )  # fmt: skip
 def test_other_engines_are_told_the_plan(backend, flag):
-    found = files(FLUX, "ulysses4", backend)
+    plan_of = "tp4" if backend == "vllm-omni" else "ulysses4"  # which splits no FLUX.1 otherwise
+    found = files(FLUX, plan_of, backend)
 
     assert flag in found["launch.sh"].decode()
     plan = json.loads(found["plan.json"])
-    assert (plan["backend"], plan["plan"], plan["gpus"]) == (backend, "ulysses4", 4)
+    assert (plan["backend"], plan["plan"], plan["gpus"]) == (backend, plan_of, 4)
     assert plan["expected"]["latency_s"] > 0
 
 
@@ -206,7 +208,8 @@ def test_the_diffusers_script_enables_the_plan():
 
 @pytest.mark.parametrize("backend", ["xdit", "sglang", "vllm-omni", "trtmc", "diffusers"])
 def test_the_folder_of_an_engine_expects_what_that_engine_takes(tmp_path, backend):
-    words = ("--model", "flux.1-dev", "--plan", "ulysses4", "--format", "json")
+    plan = "tp4" if backend == "vllm-omni" else "ulysses4"
+    words = ("--model", "flux.1-dev", "--plan", plan, "--format", "json")
     priced = json.loads(run("estimate", *words, "--engine", backend)[1])
 
     code, _, _ = run("export", *words[:4], "--backend", backend, "--output", str(tmp_path / "out"))
@@ -275,7 +278,8 @@ def test_the_name_of_a_folder_is_never_run(tmp_path, backend, name):
     plain = tmp_path / "plain"
     plain.mkdir()
     try:
-        made = export(request, "ulysses2", backend, str(plain / "out"))
+        plan = "tp2" if backend == "vllm-omni" else "ulysses2"
+        made = export(request, plan, backend, str(plain / "out"))
     except IllegalPlanError as error:
         assert "by name" in str(error)  # noqa: PT017  # an engine that takes no folder
         return
