@@ -48,7 +48,8 @@ class Target:
     """What a program runs on: one rank's device, the links along every axis, and the runtime.
 
     ranks : that wait for each other. algorithm : of collectives; ``auto`` is NCCL's choice.
-    attention : kernel; ``auto`` is the best commonly available. profile : what was measured on
+    attention : kernel; ``auto`` is the best commonly available. engine : whose kernels, where they
+    were measured. profile : what was measured on
     this machine.
     """
 
@@ -59,6 +60,7 @@ class Target:
     ranks: int = 1
     algorithm: str = "auto"
     attention: str = "auto"
+    engine: str = ""
     profile: Profile | None = None
 
 
@@ -97,10 +99,11 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case Matmul():
             weight = op.weight
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, weight.experts)
-            return ("matmul", *sizes, weight.layered)
+            return ("matmul", target.engine, *sizes, weight.layered)
         case Attention():
             heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
-            return ("attention", target.attention, op.q.shape, op.keys, op.causal, *heads)
+            how = (target.attention, target.engine, op.k.itemsize)
+            return ("attention", *how, op.q.shape, op.keys, op.causal, *heads)
         case LinearAttention() | Depthwise():
             return (_named(op), target.runtime.fusion(_named(op)), op.traffic, op.flop)
         case Pointwise():
@@ -172,11 +175,16 @@ def _matmul(op: Matmul, target: Target) -> Priced:
             precision=precision,
             batch=batch,
             sustained=True,
+            engine=target.engine,
             calibration=_kernels(target),
         ),
         kernels=1,
         basis=matmul_basis(
-            target.device, precision, _kernels(target), **_seen(target, "matmul", m=m, n=n, k=k)
+            target.device,
+            precision,
+            _kernels(target),
+            target.engine,
+            **_seen(target, "matmul", m=m, n=n, k=k),
         ),
     )
 
@@ -204,6 +212,7 @@ def _attention(op: Attention, target: Target) -> Priced:
     kernel = target.attention
     whole = op.causal and op.pairs == 1.0 and op.turn is None
     masked = whole and bool(np.any(np.greater(op.queries, 1)))
+    cache = "fp8" if op.k.itemsize == 1 else precision
     keys = np.minimum(op.keys, op.window + op.queries - 1) if op.window else op.keys
     seconds = attention_time(
         op.heads,
@@ -216,18 +225,27 @@ def _attention(op: Attention, target: Target) -> Priced:
         causal=masked,
         precision=precision,
         kernel=kernel,
+        kv_precision=cache,
+        engine=target.engine,
         sustained=True,
         calibration=_kernels(target),
     )
-    sizes = _seen(
-        target, "attention", heads=op.heads, queries=op.queries, keys=op.keys, head_dim=op.size
-    )
+    names = {"heads": op.heads, "queries": op.queries, "keys": op.keys, "head_dim": op.size}
+    sizes = _seen(target, "attention", **names)
     empty = np.asarray(op.q.shape[0]) * op.queries == 0  # a step without prompts, or of them alone
     return Priced(
         kind="attention",
         seconds=np.where(empty, 0.0, seconds) if np.any(empty) else seconds,
         kernels=1,
-        basis=attention_basis(target.device, precision, kernel, _kernels(target), **sizes),
+        basis=attention_basis(
+            target.device,
+            precision,
+            kernel,
+            _kernels(target),
+            kv_precision=cache,
+            engine=target.engine,
+            **sizes,
+        ),
     )
 
 

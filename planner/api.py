@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypedDict, TypeVar, Unpack, 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.formats import FORMATS, SERVING
 from costmodels.tables import profile_for, runtimes
 from planner import models
 from planner.collectives import MOST_GPUS, MOST_NODES, curves_of
@@ -44,6 +45,7 @@ Number = float | NDArray[np.float64]
 
 _COUNTS: Final = frozenset(LARGEST) - {"top"}
 MOST: Final = 2**53
+KV_PRECISIONS: Final = ("bf16", "fp8")
 
 
 class Options(TypedDict, total=False):
@@ -347,19 +349,26 @@ def read_topology(
 
 
 @_public
-def matmul(
+def matmul(  # noqa: PLR0913  # the contract's signature
     m: Number,
     n: Number,
     k: Number,
     hardware: str | Path = "h100-sxm",
     precision: str = "bf16",
     *,
+    engine: str = "",
+    sustained: bool = False,
     profile: str | Path = "",
 ) -> Number:
     """Return the seconds of ``[m, k] x [k, n]`` on one GPU, for numbers or arrays.
 
     Parameters
     ----------
+    precision : ``bf16``, ``fp16``, ``fp8``, ``fp8_block`` (a scale a block), ``nvfp4``, ``int8``,
+        and weights alone in ``int4`` or ``mxfp4``; quantised ones with what a serving engine does
+        to their inputs.
+    engine : whose kernels: ``vllm``, ``sglang-llm`` or ``tensorrt-llm``; empty for any.
+    sustained : at the clock after seconds of load.
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
 
     Raises
@@ -370,6 +379,7 @@ def matmul(
     from costmodels.kernels import matmul_time  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, profile=profile)
+    _check_engine(engine)
     _check_precision(hardware, precision)
     sizes = _sizes(m=m, n=n, k=k)
     profiled = profile_for(find_hardware(hardware).name, str(profile))
@@ -381,6 +391,8 @@ def matmul(
             sizes["k"],
             find_hardware(hardware).device,
             precision=precision,
+            sustained=bool(sustained),
+            engine=engine,
             calibration=None if profiled is None else profiled.kernels,
         ),
     )
@@ -398,7 +410,11 @@ def attention(  # noqa: PLR0913  # the contract's signature
     kv_heads: Number | None = None,
     causal: bool = False,
     precision: str = "bf16",
+    kv_precision: str | None = None,
+    window: int | None = None,
     kernel: str = "engine",
+    engine: str = "",
+    sustained: bool = False,
     profile: str | Path = "",
 ) -> Number:
     """Return the seconds of one attention on one GPU, for numbers or arrays.
@@ -408,6 +424,10 @@ def attention(  # noqa: PLR0913  # the contract's signature
     kv_heads : heads of keys and values, which divide `heads`; as many where left out.
     kernel : ``engine`` is a call as a serving engine makes it, with what it does around its
         kernel; ``auto`` the best bare kernel; or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
+    kv_precision : of an engine's cache, ``bf16`` or ``fp8``; as `precision` where left out.
+    window : keys that a query sees, itself among them; all where left out.
+    engine : whose kernels: ``vllm``, ``sglang-llm`` or ``tensorrt-llm``; empty for any.
+    sustained : at the clock after seconds of load.
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
 
     Raises
@@ -417,7 +437,14 @@ def attention(  # noqa: PLR0913  # the contract's signature
     """
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
-    _check_names(hardware=hardware, precision=precision, kernel=kernel, profile=profile)
+    cache = kv_precision or precision
+    _check_names(
+        hardware=hardware, precision=precision, kv_precision=cache, kernel=kernel, profile=profile
+    )
+    _check_engine(engine)
+    if kv_precision not in (None, *KV_PRECISIONS):
+        raise unknown("kv_precision", cache, KV_PRECISIONS)
+    seen = 0 if window is None else _counted("window", window, MOST)
     if not isinstance(causal, bool | np.bool_):
         raise InputError(f"causal: got {shown(causal)}, wanted True or False")
     _check_precision(hardware, precision)
@@ -442,7 +469,11 @@ def attention(  # noqa: PLR0913  # the contract's signature
             kv_heads=sizes.get("kv_heads"),
             causal=bool(causal),
             precision=precision,
+            kv_precision=cache,
+            window=seen,
             kernel=kernel,
+            engine=engine,
+            sustained=bool(sustained),
             calibration=None if profiled is None else profiled.kernels,
         ),
     )
@@ -463,9 +494,17 @@ def _check_names(**names: object) -> None:
             raise InputError(f"{what}: got {shown(text)}, wanted a name")
 
 
+def _check_engine(engine: object) -> None:
+    if not isinstance(engine, str):
+        raise InputError(f"engine: got {shown(engine)}, wanted a name")
+    if engine and engine not in SERVING:
+        raise unknown("engine with kernels of its own", engine, SERVING)
+
+
 def _check_precision(hardware: str | Path, precision: str) -> None:
     device = find_hardware(hardware).device
-    if device.peak(precision) is None:
+    multiplied = FORMATS[precision].multiplied if precision in FORMATS else precision
+    if multiplied and device.peak(multiplied) is None:
         can = ", ".join(name for name, _ in device.peaks)
         raise InputError(
             f"{device.name} has no tensor cores for {precision}: expected one of {can}"

@@ -33,11 +33,18 @@ import numpy as np
 
 from costmodels.basis import Basis
 from costmodels.kernels.common import Number, Real, joined, plain, rounds, settled
+from costmodels.kernels.decode import CACHES, Sizes, decode_time, few_queries
 from costmodels.kernels.matmul import matrix_rate, peak_rate
-from costmodels.kernels.parameters import AttentionParameters, EngineParameters
+from costmodels.kernels.parameters import (
+    AttentionParameters,
+    DecodeParameters,
+    EngineParameters,
+)
 from costmodels.kernels.tables import (
     Calibration,
     attention_record,
+    decode_table,
+    engine_record,
     engine_table,
     matmul_record,
     pointwise_record,
@@ -108,6 +115,8 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     precision: str = "bf16",
     kernel: str = "auto",
     window: int = 0,
+    kv_precision: str = "",
+    engine: str = "",
     sustained: bool = False,
     calibration: Calibration = None,
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
@@ -122,6 +131,8 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     kernel : one of `KERNELS`. ``auto`` is the best commonly available; ``engine`` is that of a
         serving engine together with what it does around it: copies of q, k and v.
     window : keys before itself that a query sees; 0 means all.
+    kv_precision : of an engine's cache, that of q where it is empty.
+    engine : whose kernels an ``engine`` has; the best known ones where it is empty.
     sustained : the GPU has been busy for a second; see `matmul_time`.
     calibration : parameters of this very machine.
 
@@ -154,7 +165,29 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
         half = machine(device, _half(device), kernel, calibration)
         time = np.minimum(time, call_time(half, shape, sustained=sustained))
+    if kernel == "engine":
+        time = np.minimum(time, _engine_decode(device, shape, kv_precision or precision, engine))
     return plain(time)
+
+
+def _engine_decode(device: Device, shape: Shape, cache: str, engine: str) -> Real:
+    """Seconds of a few queries a request as an engine decodes them; endless where they are many."""
+    known = _decode_record(device, cache, engine)
+    sizes = Sizes(
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        queries=shape.queries,
+        keys=_keys_read(shape),
+        head_dim=shape.head_dim,
+        batch=shape.batch,
+    )
+    return np.where(few_queries(shape.queries), decode_time(known, device, sizes, cache), np.inf)
+
+
+def _decode_record(device: Device, cache: str, engine: str) -> DecodeParameters:
+    if cache not in CACHES:
+        raise unknown("precision of the cache", cache, CACHES)
+    return engine_record(decode_table(), device, "fp8" if cache == "fp8" else "bf16", engine)
 
 
 def attention_basis(
@@ -162,6 +195,9 @@ def attention_basis(
     precision: str = "bf16",
     kernel: str = "auto",
     calibration: Calibration = None,
+    *,
+    kv_precision: str = "",
+    engine: str = "",
     **sizes: Number,
 ) -> Basis:
     """How well `attention_time` of `sizes` is known.
@@ -170,6 +206,9 @@ def attention_basis(
     >>> attention_basis(all_devices()["h100-sxm"], kernel="fa3", head_dim=128).name
     'CALIBRATED'
     """
+    if kernel == "engine" and "queries" in sizes and np.all(few_queries(sizes["queries"])):
+        decoded = _decode_record(device, kv_precision or precision, engine).provenance
+        return decoded.basis(device.name, sizes)
     known = machine(device, precision, kernel, calibration).parameters.provenance
     return known.basis(device.name, sizes, alike=precision != "fp8")
 

@@ -6,14 +6,16 @@ r"""Matrix products on one GPU: tiles in rounds over multiprocessors, or the mem
               (\mathrm{joined}(multiply, load) + overhead)
 
 for a tile p x q and a cut s of the inner dimension, and the best of a small set of (p, q, s): what
-a tuned library takes. With k' = k / s in whole steps of 64, r the rate of one multiprocessor and
-e the bytes of an element
+a tuned library takes. With k' = k / s in whole steps of 64, r the rate of one multiprocessor, e the
+bytes of an input and w those of a weight
 
 .. math::
-    multiply = 2 p q k' (1 + h/p + h/q) / r, \quad load = (p + q) k' e / bandwidth_{SM}, \quad
-    memory = (e (m k + k n) + 2 m n)\, b / (share\, bandwidth)
+    multiply = 2 p q k' (1 + h/p + h/q) / r, \quad load = (p e + q w) k' / bandwidth_{SM}, \quad
+    memory = (e m k + w k n + 2 m n)\, b / (share\, bandwidth)
 
-It never promises more than the data sheet: at least flop / peak and bytes / bandwidth.
+It never promises more than the data sheet: at least flop / peak and bytes / bandwidth. Where
+numbers are quantised, an engine scales and rounds the inputs first, which takes a while of its own
+and passes over them; weights alone in 4 bits are multiplied as 16-bit numbers.
 
 References
 ----------
@@ -29,6 +31,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.basis import Basis
+from costmodels.formats import FORMATS, Format
 from costmodels.kernels.common import (
     SETTLED,
     SETTLING,
@@ -39,15 +42,21 @@ from costmodels.kernels.common import (
     rounds,
     settled,
 )
-from costmodels.kernels.parameters import MatmulParameters
-from costmodels.kernels.tables import Calibration, matmul_record
-from topology.base import FlopPerSecond, InputError
+from costmodels.kernels.parameters import MatmulParameters, QuantisedParameters
+from costmodels.kernels.tables import (
+    Calibration,
+    engine_record,
+    matmul_record,
+    quantised_table,
+)
+from topology.base import FlopPerSecond, InputError, unknown
 from topology.catalogue import Device
 
 _SHAPES: Final = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
 _SPLITS: Final = (1, 2, 4, 8)
 _STEP: Final = 64.0  # elements of a row that one step of the inner loop takes
-_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
+_PLAIN: Final = ("bf16", "fp16")  # precisions that need no scales
+_INPUT: Final = 2.0  # bytes of an element of the inputs as an engine has them
 _OUTPUT: Final = 2.0  # bytes of an element of the result
 _SUM: Final = 4.0  # bytes of an element of a partial sum
 
@@ -56,7 +65,8 @@ _SUM: Final = 4.0  # bytes of an element of a partial sum
 class Machine:
     """A device and a precision with all that does not depend on the sizes of a product.
 
-    Arrays have one element for each tile and cut.
+    Arrays have one element for each tile and cut. fixed : s, and passes : s for each element of
+    the inputs, before a product of quantised numbers.
     """
 
     parameters: MatmulParameters
@@ -64,7 +74,11 @@ class Machine:
     drop: float
     peak: FlopPerSecond
     bandwidth: float
-    itemsize: float
+    memory_efficiency: float
+    tile_overhead: float
+    fixed: float
+    passes: float
+    format: Format
     rows: Real
     columns: Real
     cuts: Real
@@ -82,6 +96,7 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     precision: str = "bf16",
     batch: Number = 1,
     sustained: bool = False,
+    engine: str = "",
     calibration: Calibration = None,
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time `batch` products ``[m, k] x [k, n]``, as a kernel of a CUDA graph.
@@ -89,9 +104,10 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     Parameters
     ----------
     m, n, k, batch : numbers or arrays that broadcast, at least 1.
-    precision : of the inputs; the result has 16 bits.
+    precision : of `FORMATS`, with what an engine does to 16-bit inputs; the result has 16 bits.
     sustained : the GPU has been busy for a second, so that its power limit acts on short
         kernels too; otherwise it acts as in a benchmark of this kernel alone.
+    engine : whose kernels; those of none in particular where it is empty or has none of its own.
     calibration : parameters of this very machine.
 
     Returns
@@ -111,12 +127,16 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     >>> 0.5 < matmul_time(2**15, 2**16, 494.7e12 / 2**32, all_devices()["h100-sxm"]) < 1.0
     True
     """
-    prepared = machine(device, precision, calibration)
+    prepared = machine(device, precision, calibration, engine)
     return plain(product_time(prepared, m, n, k, batch, sustained=sustained))
 
 
 def matmul_basis(
-    device: Device, precision: str = "bf16", calibration: Calibration = None, **sizes: Number
+    device: Device,
+    precision: str = "bf16",
+    calibration: Calibration = None,
+    engine: str = "",
+    **sizes: Number,
 ) -> Basis:
     """How well `matmul_time` of `sizes` (m, n, k) is known.
 
@@ -125,44 +145,66 @@ def matmul_basis(
     >>> matmul_basis(devices["h100-sxm"], m=4096).name, matmul_basis(devices["h20"]).name
     ('CALIBRATED', 'DATASHEET')
     """
-    if precision == "nvfp4":
-        return Basis.ASSUMED
     known = matmul_record(device, calibration).provenance
-    return known.basis(device.name, sizes, alike=precision in ("bf16", "fp16"))
+    if precision in _PLAIN:
+        return known.basis(device.name, sizes)
+    steps = engine_record(quantised_table(), device, precision, engine).provenance
+    return max(known.basis(device.name, sizes), steps.basis(device.name, sizes))
 
 
 @cache
-def machine(device: Device, precision: str, calibration: Calibration = None) -> Machine:
+def machine(
+    device: Device, precision: str, calibration: Calibration = None, engine: str = ""
+) -> Machine:
     """Prepare `device` for products of `precision`."""
-    return machine_of(matmul_record(device, calibration), device, precision)
+    parameters = matmul_record(device, calibration)
+    peak_rate(device, precision)  # or an error that says what the device has
+    if precision in _PLAIN:
+        return machine_of(parameters, device, precision)
+    steps = engine_record(quantised_table(), device, precision, engine)
+    return machine_of(parameters, device, precision, steps)
 
 
-def machine_of(parameters: MatmulParameters, device: Device, precision: str) -> Machine:
-    """Prepare `device` with `parameters` for products of `precision`."""
-    itemsize, slots = _BYTES.get(precision, 0.0), device.multiprocessors.value
+def machine_of(
+    parameters: MatmulParameters,
+    device: Device,
+    precision: str,
+    steps: QuantisedParameters | None = None,
+) -> Machine:
+    """Prepare `device` with `parameters` for products of `precision`; `steps` if quantised."""
+    form, slots = FORMATS[precision], device.multiprocessors.value
     peak, rate = peak_rate(device, precision), powered_rate(parameters, device, precision)
     tiles = sorted({*_SHAPES, *((q, p) for p, q in _SHAPES)})
     rows, columns, cuts = np.array([(p, q, s) for p, q in tiles for s in _SPLITS], float).T
     half, overhead = parameters.tile_half, parameters.split_overhead
+    tile_overhead, share = parameters.tile_overhead, parameters.memory_efficiency
+    if steps is not None:
+        overhead, tile_overhead = steps.split_overhead, steps.tile_overhead
+        share, rate = share * steps.memory, rate * steps.gain
     passes = _SUM * parameters.reduction_passes
     flop_time = np.maximum(
         (1.0 + half / rows + half / columns) / rate, 1.0 / (parameters.ceiling * peak)
     )
     multiply = 2.0 * rows * columns * slots * flop_time
-    load = (rows + columns) * itemsize / parameters.load_bandwidth
+    load = (rows * form.inputs + columns * form.weights) / parameters.load_bandwidth
+    bandwidth = device.memory_bandwidth.value
     return Machine(
         parameters=parameters,
         slots=slots,
         drop=_drop(parameters, device),
         peak=peak,
-        bandwidth=device.memory_bandwidth.value,
-        itemsize=itemsize,
+        bandwidth=bandwidth,
+        memory_efficiency=share,
+        tile_overhead=tile_overhead,
+        fixed=steps.fixed if steps else 0.0,
+        passes=_INPUT * steps.passes / bandwidth if steps else 0.0,
+        format=form,
         rows=rows,
         columns=columns,
         cuts=cuts,
         seconds_per_k=joined(multiply, load),
         cut_overhead=np.where(cuts > 1, overhead, 0.0),
-        cut_passes=np.where(cuts > 1, cuts, 0.0) * passes / device.memory_bandwidth.value,
+        cut_passes=np.where(cuts > 1, cuts, 0.0) * passes / bandwidth,
     )
 
 
@@ -178,12 +220,15 @@ def product_time(
     """Evaluate the formula: shape of the broadcast sizes."""
     known = machine.parameters
     m, n, k, batch = (np.asarray(size, float) for size in (m, n, k, batch))
-    traffic = batch * (machine.itemsize * (m * k + k * n) + _OUTPUT * m * n) / machine.bandwidth
-    stream = traffic / known.memory_efficiency
+    form = machine.format
+    moved = form.inputs * m * k + form.weights * k * n + _OUTPUT * m * n
+    traffic = batch * moved / machine.bandwidth
+    stream = traffic / machine.memory_efficiency
     tiled = known.floor + _tiled(machine, (m, n, k, batch), stream, sustained=sustained)
     vector = np.where(np.minimum(m, n) > 1, np.inf, known.vector_floor + stream)
     bound = np.maximum(2.0 * m * n * k * batch / machine.peak, traffic)
-    time: Real = np.maximum(np.minimum(tiled, vector), bound)
+    before = machine.fixed + machine.passes * batch * m * k
+    time: Real = before + np.maximum(np.minimum(tiled, vector), bound)
     return time
 
 
@@ -194,7 +239,7 @@ def _tiled(
     known, cuts = machine.parameters, machine.cuts
     tiles = np.ceil(m / machine.rows) * np.ceil(n / machine.columns) * (batch * cuts)
     inner = np.ceil(k / (cuts * _STEP)) * _STEP
-    turn = inner * machine.seconds_per_k + known.tile_overhead
+    turn = inner * machine.seconds_per_k + machine.tile_overhead
     turns = rounds(tiles, machine.slots, known.softness)
     compute = settled(turns * turn, machine.drop, sustained=sustained)
     sums = machine.cut_overhead + machine.cut_passes * (batch * m * n)
@@ -211,10 +256,11 @@ def matrix_rate(parameters: MatmulParameters, device: Device, precision: str) ->
 def powered_rate(parameters: MatmulParameters, device: Device, precision: str) -> float:
     """FLOP/s of an endless tile at the clock that the power limit allows."""
     rate = clocked_rate(parameters, device) / max(1.0, _shortage(parameters, device))
-    if precision in ("bf16", "fp16"):
+    multiplied = FORMATS[precision].multiplied
+    if multiplied in ("", *_PLAIN):
         return rate
-    gain = peak_rate(device, precision) / _half_peak(device)
-    return float(rate * gain * getattr(parameters, precision))
+    gain = peak_rate(device, multiplied) / _half_peak(device)
+    return float(rate * gain * getattr(parameters, multiplied))
 
 
 def clocked_rate(parameters: MatmulParameters, device: Device) -> float:
@@ -225,7 +271,10 @@ def clocked_rate(parameters: MatmulParameters, device: Device) -> float:
 
 def peak_rate(device: Device, precision: str) -> FlopPerSecond:
     """FLOP/s of the data sheet, or an error that says what the device has."""
-    peak = device.peak(precision)
+    if precision not in FORMATS:
+        raise unknown("precision", precision, FORMATS)
+    multiplied = FORMATS[precision].multiplied or ("bf16" if device.peak("bf16") else "fp16")
+    peak = device.peak(multiplied)
     if peak is None:
         have = ", ".join(name for name, _ in device.peaks)
         raise InputError(f"{device.name} has no tensor cores for {precision!r}: it has {have}")

@@ -114,6 +114,46 @@ class MatmulParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuantisedParameters:
+    """Products of quantised numbers, with what an engine does to their inputs before.
+
+    gain : share that its kernels reach of the tensor cores' rate as `MatmulParameters` has it.
+    memory : of the bandwidth that 16-bit products reach. tile_overhead, split_overhead : s, in
+    place of those of 16-bit products.
+    fixed : s, and passes : over the inputs in 16 bits, that scaling and rounding them takes.
+    """
+
+    provenance: Provenance
+    gain: float
+    memory: float
+    tile_overhead: Seconds
+    split_overhead: Seconds
+    fixed: Seconds
+    passes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeParameters:
+    """Attention of one new token a request in a serving engine; see `costmodels.kernels.decode`.
+
+    floor : s, of all its kernels. item : s of a multiprocessor for a request and head of keys.
+    load_bandwidth : B/s at which one multiprocessor takes up keys and values. merge : s, of keys
+    that were cut. memory_efficiency : share of the nominal bandwidth.
+    passes : over the new queries, keys and values: writing them to the cache, and the result.
+    shared : most heads that share keys and go along with them; of more each goes on its own.
+    """
+
+    provenance: Provenance
+    floor: Seconds
+    item: Seconds
+    load_bandwidth: BytesPerSecond
+    merge: Seconds
+    memory_efficiency: float
+    passes: float
+    shared: float = 64.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionParameters:
     """One implementation on one generation; see `costmodels.kernels.attention`.
 
@@ -190,7 +230,13 @@ class PointwiseParameters:
 
 
 Parameters = TypeVar(
-    "Parameters", MatmulParameters, AttentionParameters, EngineParameters, PointwiseParameters
+    "Parameters",
+    MatmulParameters,
+    QuantisedParameters,
+    AttentionParameters,
+    DecodeParameters,
+    EngineParameters,
+    PointwiseParameters,
 )
 
 UNITS: Final = {
@@ -198,6 +244,8 @@ UNITS: Final = {
     "vector_floor": "s",
     "tile_overhead": "s",
     "split_overhead": "s",
+    "item": "s",
+    "merge": "s",
     "fixed": "s",
     "causal_fixed": "s",
     "ramp": "s",

@@ -10,10 +10,12 @@ from importlib.resources import files
 
 from costmodels.kernels.parameters import (
     AttentionParameters,
+    DecodeParameters,
     EngineParameters,
     MatmulParameters,
     Parameters,
     PointwiseParameters,
+    QuantisedParameters,
     load,
 )
 from topology.base import UncalibratedError
@@ -24,6 +26,21 @@ from topology.catalogue import Device
 def matmul_table() -> dict[str, MatmulParameters]:
     """Read `data/kernels_matmul.toml`, once."""
     return load(_read("kernels_matmul.toml"), MatmulParameters)
+
+
+@cache
+def quantised_table() -> dict[str, QuantisedParameters]:
+    """Read `data/kernels_quantised.toml`, once. Names are ``format.engine-generation``.
+
+    A record without an engine stands for those that have none.
+    """
+    return load(_read("kernels_quantised.toml"), QuantisedParameters)
+
+
+@cache
+def decode_table() -> dict[str, DecodeParameters]:
+    """Read `data/kernels_decode.toml`, once. Names are as in `quantised_table`, by cache format."""
+    return load(_read("kernels_decode.toml"), DecodeParameters)
 
 
 @cache
@@ -51,6 +68,22 @@ def record(table: Mapping[str, Parameters], device: Device, prefix: str = "") ->
         if name.startswith(prefix) and capability in row.provenance.compute_capabilities:
             return row
     raise UncalibratedError(f"no {prefix or 'kernel '}parameters for {device.name} ({capability})")
+
+
+def engine_record(
+    table: Mapping[str, Parameters], device: Device, name: str, engine: str
+) -> Parameters:
+    """Find the record of `engine` under a `name`, or the one that stands for all engines.
+
+    Raises
+    ------
+    UncalibratedError
+        If there is neither for a GPU of this compute capability.
+    """
+    try:
+        return record(table, device, f"{name}.{engine}-")
+    except UncalibratedError:
+        return record(table, device, f"{name}-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ class Deployment:
             self.attention
             or (installed if self.habits.installed_attention else "")
             or self.habits.kernel(model.family, architecture)
-            or "auto"
+            or ("engine" if model.kind == "decoder" and self.engine != EXECUTOR else "auto")
         )
 
     def runtime_of(self, model: Model) -> Runtime:
@@ -120,6 +120,7 @@ class Deployment:
             ranks=plan.gpus // plan.degree("dp"),
             algorithm=self.algorithm,
             attention=self.attention_of(model),
+            engine=self.engine.partition("@")[0],
             profile=self.profile,
         )
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.basis import Basis
+from costmodels.formats import FORMATS
 from costmodels.kernels import (
     KERNELS,
     attention_basis,
@@ -24,7 +25,6 @@ from topology.catalogue import all_devices
 
 DEVICES = list(all_devices().values())
 H100, A100, B200 = (all_devices()[name] for name in ("h100-sxm", "a100-sxm-80gb", "b200"))
-BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "nvfp4": 0.5625}
 SLACK = 1 + 1e-9
 
 gpus = st.sampled_from(DEVICES)
@@ -64,21 +64,58 @@ def test_a_larger_product_never_takes_less_time(device, m, n, k, batch, which):
 
 @given(device=gpus, m=sizes, n=sizes, k=sizes, batch=st.integers(1, 64), data=st.data())
 def test_a_product_keeps_the_promises_of_the_data_sheet(device, m, n, k, batch, data):
-    precision = data.draw(st.sampled_from([name for name, _ in device.peaks]))
+    precision = data.draw(st.sampled_from([*quantised(device), half(device)]))
+    form = FORMATS[precision]
+    peak = device.peak(form.multiplied or half(device)).value
 
     time = matmul_time(m, n, k, device, precision=precision, batch=batch)
 
-    moved = batch * (BYTES[precision] * (m * k + k * n) + 2 * m * n)
-    assert time >= 2 * m * n * k * batch / device.peak(precision).value / SLACK
+    moved = batch * (form.inputs * m * k + form.weights * k * n + 2 * m * n)
+    assert time >= 2 * m * n * k * batch / peak / SLACK
     assert time >= moved / device.memory_bandwidth.value / SLACK
 
 
-@given(device=gpus, m=sizes, n=sizes, k=sizes)
-def test_eight_bits_are_never_slower_where_the_gpu_multiplies_them_faster(device, m, n, k):
+@given(device=gpus, shape=st.tuples(sizes, sizes, sizes), which=st.integers(0, 2), data=st.data())
+def test_a_larger_quantised_product_never_takes_less_time(device, shape, which, data):
+    """Whoever's kernels they are."""
+    precision = data.draw(st.sampled_from(sorted(quantised(device))))
+    engine = data.draw(st.sampled_from(["", "tensorrt-llm", "vllm", "sglang-llm", "xdit"]))
+    longer = list(shape)
+    longer[which] += 1 + longer[which] // 7
+
+    small, large = (
+        matmul_time(*s, device, precision=precision, engine=engine) for s in (shape, longer)
+    )
+
+    assert 0 < small <= large * SLACK
+
+
+def quantised(device):
+    return {name for name in FORMATS if name not in ("bf16", "fp16") and multiplies(device, name)}
+
+
+def multiplies(device, precision):
+    try:
+        matmul_time(1, 1, 1, device, precision=precision)
+    except InputError:
+        return False
+    return True
+
+
+@given(device=gpus, m=st.integers(8192, 65536), n=st.integers(4096, 65536))
+def test_eight_bits_pay_in_large_products_where_the_gpu_multiplies_them_faster(device, m, n):
+    """Scaling and rounding the inputs grows with two of the sizes, the product with three."""
     if device.peak("fp8"):
-        fp8, bf16 = (matmul_time(m, n, k, device, precision=p) for p in ("fp8", "bf16"))
+        fp8, bf16 = (matmul_time(m, n, 8192, device, precision=p) for p in ("fp8", "bf16"))
 
         assert fp8 <= bf16 * SLACK
+
+
+@given(device=gpus, n=st.integers(4096, 65536), k=st.integers(4096, 65536))
+def test_weights_of_four_bits_pay_where_memory_is_what_is_waited_for(device, n, k):
+    int4, plain = (matmul_time(1, n, k, device, precision=p) for p in ("int4", half(device)))
+
+    assert int4 <= plain
 
 
 @given(device=gpus, m=sizes, n=sizes, k=sizes)
@@ -284,7 +321,8 @@ def test_a_head_size_without_a_kernel_is_padded():
 
 def test_what_was_measured_is_better_known():
     assert matmul_basis(H100, m=4096, n=4096, k=4096) is Basis.CALIBRATED
-    assert matmul_basis(H100, "fp8", m=4096) is Basis.DATASHEET
+    assert matmul_basis(H100, "fp8", m=4096, n=4096, k=4096) is Basis.CALIBRATED
+    assert matmul_basis(H100, "int4", m=4096) is Basis.ASSUMED
     assert matmul_basis(all_devices()["l40s"], m=np.array([1, 4096])) is Basis.DATASHEET
     assert matmul_basis(H100, m=np.array([1, 10**6])) is Basis.ASSUMED
     assert attention_basis(H100, kernel="engine", head_dim=128) is Basis.CALIBRATED

@@ -16,17 +16,26 @@ from costmodels.collectives.parameters import UNITS, Fitted
 from costmodels.kernels.parameters import UNITS as KERNEL_UNITS
 from costmodels.kernels.parameters import (
     AttentionParameters,
+    DecodeParameters,
     EngineParameters,
     MatmulParameters,
     PointwiseParameters,
     Provenance,
+    QuantisedParameters,
 )
 from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import FORMAT, Fit, Profile, RuntimeCalibration
 from topology.base import MIB, Sourced, parse
 
-Record = MatmulParameters | PointwiseParameters | AttentionParameters | EngineParameters
 Table = Mapping[str, object]
+Record = (
+    MatmulParameters
+    | PointwiseParameters
+    | AttentionParameters
+    | EngineParameters
+    | QuantisedParameters
+    | DecodeParameters
+)
 
 _HEAD: Final = """\
 # Fitted by `planner calibrate` on one machine; the form is in costmodels/profile.py.

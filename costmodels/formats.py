@@ -1,0 +1,33 @@
+"""Number formats of matrix products: bytes of inputs and weights, and what multiplies them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """Bytes of an element of the inputs and of the weights, and what multiplies them.
+
+    Scales count: 16 bits for 128 weights of int4, with their zero; 8 for 16 of nvfp4, for 32 of
+    mxfp4. multiplied : as which precision; empty for the 16-bit one of the device.
+    """
+
+    inputs: float
+    weights: float
+    multiplied: str
+
+
+FORMATS: Final = {
+    "bf16": Format(inputs=2.0, weights=2.0, multiplied="bf16"),
+    "fp16": Format(inputs=2.0, weights=2.0, multiplied="fp16"),
+    "fp8": Format(inputs=1.0, weights=1.0, multiplied="fp8"),
+    "fp8_block": Format(inputs=1.0, weights=1.0, multiplied="fp8"),
+    "int8": Format(inputs=1.0, weights=1.0, multiplied="int8"),
+    "nvfp4": Format(inputs=0.5625, weights=0.5625, multiplied="nvfp4"),
+    "int4": Format(inputs=2.0, weights=0.52, multiplied=""),
+    "mxfp4": Format(inputs=2.0, weights=0.53125, multiplied=""),
+}
+"""What products there are. fp8 has a scale a tensor, channel or token, fp8_block one for a block of
+128 x 128 weights and 128 inputs of a token."""
+SERVING: Final = ("tensorrt-llm", "vllm", "sglang-llm")
+"""Engines whose kernels were measured on their own."""

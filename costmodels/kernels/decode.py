@@ -1,0 +1,72 @@
+r"""Decode attention of a serving engine: one new query a request, over keys and values it kept.
+
+An item is the keys of one request and one head of keys; the queries that share them go along, and
+each on its own where more heads share them than the kernel takes together. Items are spread over
+multiprocessors, and the keys of few items are cut over idle ones:
+
+.. math::
+    t = floor + \mathrm{joined}(compute, memory) + passes\, new, \qquad
+    compute = \max(items\, (item + keys\, load) / SMs,\ item + cut\, load + merge)
+
+beside the traffic of the cache, the queries and the result. `new` is the traffic of what the step
+adds: queries, keys and values that are rotated, written to the cache and read again.
+
+References
+----------
+T. Dao et al., "Flash-Decoding for long-context inference", 2023. The formula is our own; fitted by
+`validate.fit.engine_kernels`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.kernels.common import Number, Real, joined
+from costmodels.kernels.parameters import DecodeParameters
+from topology.catalogue import Device
+
+CACHES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+"""Bytes of a number in the cache, by its precision."""
+_TILE: Final = 64.0  # queries that share keys and are multiplied together
+_QUERIES: Final = 8.0  # of one request that are still decoded, as where tokens are guessed ahead
+_KEYS: Final = 256.0  # fewest keys that are worth a multiprocessor of their own
+_NEW: Final = 2.0  # bytes of a number that the step adds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Arrays that broadcast: heads, heads of keys, new queries, keys seen, head size, requests."""
+
+    heads: Real
+    kv_heads: Real
+    queries: Real
+    keys: Real
+    head_dim: Real
+    batch: Real
+
+
+def few_queries(queries: Number) -> NDArray[np.bool_]:
+    """Whether a request's new queries are few enough to be decoded."""
+    return np.asarray(np.asarray(queries) <= _QUERIES)
+
+
+def decode_time(known: DecodeParameters, device: Device, sizes: Sizes, cache: str) -> Real:
+    """Evaluate the formula for a `cache` of one of the `CACHES`: shape of the broadcast sizes."""
+    slots, bandwidth = device.multiprocessors.value, device.memory_bandwidth.value
+    together = np.ceil(sizes.heads / sizes.kv_heads)
+    tiles = np.where(together > known.shared, together, np.ceil(together * sizes.queries / _TILE))
+    held = sizes.batch * sizes.kv_heads
+    items = held * tiles
+    row = 2.0 * sizes.head_dim * CACHES[cache]
+    keys = sizes.keys * row / known.load_bandwidth
+    least = np.minimum(sizes.keys, _KEYS) * row / known.load_bandwidth
+    merge = np.where(sizes.keys > _KEYS, known.merge, 0.0)
+    even = items * (known.item + keys) / slots
+    alone = known.item + np.minimum(keys, np.maximum(least, items * keys / slots)) + merge
+    asked = sizes.batch * sizes.queries * sizes.heads * sizes.head_dim
+    added = 2.0 * sizes.batch * sizes.queries * sizes.kv_heads * sizes.head_dim
+    memory = (held * sizes.keys * row + 2.0 * _NEW * asked) / bandwidth
+    busy = joined(np.maximum(even, alone), memory / known.memory_efficiency)
+    return known.floor + busy + known.passes * _NEW * (asked + added) / bandwidth

@@ -1,0 +1,256 @@
+"""Fit what serving engines' kernels take to published tables of them.
+
+Products of quantised numbers and decode attention are fitted for each generation of GPUs, number
+format and engine, and once more to all engines together, which stands where none is named. Run as
+``python -m validate.fit.engine_kernels gemm.csv generation_attention.csv``: it prints the records
+of `costmodels/data`, and how each fit does on the third of the rows that a first fit did not see.
+"""
+
+import csv
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from costmodels.formats import SERVING
+from costmodels.kernels import decode, matmul
+from costmodels.kernels.parameters import DecodeParameters, Provenance, QuantisedParameters
+from costmodels.kernels.tables import matmul_record
+from topology.base import BytesPerSecond, Seconds
+from topology.catalogue import Device, all_devices
+from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
+from validate.fit.text import record_to_toml
+
+SYSTEMS: Final = {
+    "a100_sxm": ("a100-sxm-80gb", "ampere", ("8.0",)),
+    "h100_sxm": ("h100-sxm", "hopper", ("9.0",)),
+    "b200_sxm": ("b200", "blackwell", ("10.0", "10.3")),
+    "rtx_pro_6000_server": ("rtx-pro-6000", "rtx", ("8.6", "8.9", "12.0")),
+}
+"""Hardware, generation and compute capabilities of the systems of the tables."""
+ENGINES: Final = dict(zip(("trtllm", "vllm", "sglang"), SERVING, strict=True))
+FORMATS: Final = {
+    "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4", "sq": "int8",
+}  # fmt: skip
+CACHES: Final = {"bfloat16": "bf16", "fp8": "fp8"}
+HOST_BOUND: Final = {("vllm", "fp8_block")}
+"""Rows that took 60 us and more at any size, as no graph of kernels does: they time the host."""
+SHARED: Final = {"trtllm": 32.0}
+"""Heads that share keys and go together in an engine's kernel, where that is fewer than usual."""
+USUAL: Final = 64.0
+HOLD: Final = 0.03
+SOURCE: Final = (
+    "aiconfigurator-core {} tables (Apache-2.0), fitted by validate/fit/engine_kernels.py"
+)
+MICRO: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFigure:
+    """One call of an engine's kernels as a table has it; `source` tells it from all others."""
+
+    engine: str
+    seconds: float
+    sizes: Mapping[str, float]
+    source: str
+
+
+Groups = Mapping[tuple[str, str], Sequence[EngineFigure]]
+"""Figures by system and format."""
+
+
+def products(rows: Iterable[Mapping[str, str]]) -> Groups:
+    """Group products of quantised numbers by system and format."""
+    groups: dict[tuple[str, str], list[EngineFigure]] = {}
+    for row in rows:
+        form = FORMATS.get(row["gemm_dtype"])
+        if form and (row["engine"], row["gemm_dtype"]) not in HOST_BOUND:
+            figure = _figure(row, {name: float(row[name]) for name in ("m", "n", "k")})
+            groups.setdefault((row["system"], form), []).append(figure)
+    return groups
+
+
+def decodes(rows: Iterable[Mapping[str, str]]) -> Groups:
+    """Group decode attention by system and format of the cache; what the cache explains, not."""
+    groups: dict[tuple[str, str], list[EngineFigure]] = {}
+    for row in rows:
+        keys, window = int(row["isl"]) + int(row["step"]), int(row["window_size"] or 0)
+        sizes = {
+            "heads": float(row["num_heads"]),
+            "kv_heads": float(row["num_key_value_heads"]),
+            "queries": 1.0,
+            "keys": float(min(keys, window) if window else keys),
+            "head_dim": float(row["head_dim"]),
+            "batch": float(row["batch_size"]),
+        }
+        form, figure = CACHES[row["kv_cache_dtype"]], _figure(row, sizes)
+        if _from_memory(figure, all_devices()[SYSTEMS[row["system"]][0]], form):
+            groups.setdefault((row["system"], form), []).append(figure)
+    return groups
+
+
+def _figure(row: Mapping[str, str], sizes: Mapping[str, float]) -> EngineFigure:
+    key = " ".join(f"{name}={value}" for name, value in row.items() if name != "us")
+    return EngineFigure(
+        engine=row["engine"], seconds=float(row["us"]) * MICRO, sizes=sizes, source=key
+    )
+
+
+def _from_memory(figure: EngineFigure, device: Device, form: str) -> bool:
+    """Whether memory could deliver the cache in that time: it was not left in another one."""
+    size = figure.sizes
+    held = 2 * size["batch"] * size["kv_heads"] * size["keys"] * size["head_dim"]
+    return figure.seconds >= held * decode.CACHES[form] / device.memory_bandwidth.value
+
+
+def fit_quantised(
+    figures: Sequence[EngineFigure], device: Device, form: str
+) -> tuple[QuantisedParameters, Judged]:
+    """Fit one engine's products of one format, or those of several, on one device."""
+    base = matmul_record(device, None)
+    first = {
+        "gain": 1.0,
+        "memory": 1.0,
+        "tile_overhead": base.tile_overhead,
+        "split_overhead": base.split_overhead,
+        "fixed": 4 * MICRO,
+        "passes": 2.0,
+    }
+
+    def build(values: Values) -> QuantisedParameters:
+        return QuantisedParameters(provenance=_NOWHERE, **values)  # type: ignore[arg-type]  # names
+
+    def problem(subset: Sequence[EngineFigure]) -> Problem:
+        sizes = [_column(subset, name) for name in ("m", "n", "k")]
+        measured = _seconds(subset)
+
+        def ratio(values: Values) -> Vector:
+            machine = matmul.machine_of(base, device, form, build(values))
+            return np.asarray(matmul.product_time(machine, *sizes) / measured)
+
+        limits = {"gain": (0.3, 1.2), "memory": (0.3, 1.0 / base.memory_efficiency)}
+        return Problem(first=first, ratio=ratio, hold=HOLD, limits=limits)
+
+    judged = judge(figures, problem)
+    return build(judged.values), judged
+
+
+def fit_decode(
+    figures: Sequence[EngineFigure], device: Device, form: str
+) -> tuple[DecodeParameters, Judged]:
+    """Fit one engine's decode attention over one format of cache, or that of several."""
+    engines = {figure.engine for figure in figures}
+    shared = SHARED.get(engines.pop(), USUAL) if len(engines) == 1 else USUAL
+    if len(engines) > 1 or shared == USUAL:
+        figures = [figure for figure in figures if _group(figure) <= min(SHARED.values())]
+    first = {
+        "floor": 8 * MICRO,
+        "item": MICRO,
+        "load_bandwidth": 60e9,
+        "merge": 2 * MICRO,
+        "memory_efficiency": 0.85,
+        "passes": 3.0,
+    }
+
+    def build(values: Values) -> DecodeParameters:
+        known = {name: values[name] for name in ("passes", "memory_efficiency")}
+        return DecodeParameters(
+            provenance=_NOWHERE,
+            floor=Seconds(values["floor"]),
+            item=Seconds(values["item"]),
+            merge=Seconds(values["merge"]),
+            load_bandwidth=BytesPerSecond(values["load_bandwidth"]),
+            shared=shared,
+            **known,
+        )
+
+    def problem(subset: Sequence[EngineFigure]) -> Problem:
+        names = ("heads", "kv_heads", "queries", "keys", "head_dim", "batch")
+        sizes = decode.Sizes(**{name: _column(subset, name) for name in names})
+        measured = _seconds(subset)
+
+        def ratio(values: Values) -> Vector:
+            time = decode.decode_time(build(values), device, sizes, form)
+            return np.asarray(time / measured)
+
+        return Problem(first=first, ratio=ratio, hold=HOLD, shares=frozenset({"memory_efficiency"}))
+
+    judged = judge(figures, problem)
+    return build(judged.values), judged
+
+
+_NOWHERE: Final = Provenance(kind="derived", source="not yet", hardware=(), compute_capabilities=())
+
+
+def _group(figure: EngineFigure) -> float:
+    return figure.sizes["heads"] / figure.sizes["kv_heads"]
+
+
+def _column(figures: Sequence[EngineFigure], name: str) -> Vector:
+    return np.array([figure.sizes[name] for figure in figures], float)
+
+
+def _seconds(figures: Sequence[EngineFigure]) -> Vector:
+    return np.array([figure.seconds for figure in figures], float)
+
+
+def fitted(groups: Groups, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield records as TOML, and a line on how well each does on rows it did not see."""
+    for (system, form), figures in sorted(groups.items(), key=lambda item: (item[0][1], item[0])):
+        name, generation, capabilities = SYSTEMS[system]
+        device = all_devices()[name]
+        by_engine = {
+            engine: [figure for figure in figures if figure.engine == engine]
+            for engine in sorted({figure.engine for figure in figures})
+        }
+        for engine, rows in {**by_engine, "": list(figures)}.items():
+            if kind == "gemm":
+                record, judged = fit_quantised(rows, device, form)
+            else:
+                record, judged = fit_decode(rows, device, form)  # type: ignore[assignment]
+            provenance = replace(
+                _NOWHERE,
+                source=SOURCE.format(kind),
+                hardware=(name,),
+                compute_capabilities=capabilities,
+                rows=len(rows),
+                median_error=judged.median_error,
+                p90_error=judged.p90_error,
+                ranges=tuple(_ranges(rows)),
+            )
+            title = f"{form}.{ENGINES[engine]}-{generation}" if engine else f"{form}-{generation}"
+            text = record_to_toml(f'"{title}"', replace(record, provenance=provenance))
+            fit = judged.fit
+            yield (
+                text,
+                (
+                    f"{title}: {fit.held_out_rows} rows held back, median "
+                    f"{fit.held_out_median_error:.3f}, 9 of 10 within {fit.held_out_p90_error:.3f}"
+                ),
+            )
+
+
+def _ranges(figures: Sequence[EngineFigure]) -> Iterator[tuple[str, float, float]]:
+    for name in figures[0].sizes:
+        column = _column(figures, name)
+        yield name, float(column.min()), float(column.max())
+
+
+def main(paths: Sequence[str]) -> None:
+    """Print the records that the tables of `paths` give; how good they are goes to stderr."""
+    for path in paths:
+        rows = csv.DictReader(Path(path).read_text(encoding="utf-8").splitlines())
+        if "gemm" in Path(path).name:
+            results = fitted(products(rows), "gemm")
+        else:
+            results = fitted(decodes(rows), "generation_attention")
+        for text, quality in results:
+            sys.stdout.write(f"{text}\n")
+            sys.stderr.write(f"{quality}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
