@@ -124,15 +124,13 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
 
     Parameters
     ----------
-    heads, queries, keys, head_dim, batch, kv_heads : numbers or arrays that broadcast;
-        `kv_heads` as many as `heads` by default.
+    heads, queries, keys, head_dim, batch, kv_heads : numbers or arrays that broadcast.
     causal : the last query sees all keys, each one before it one fewer.
     precision : of q, k and v: ``bf16``, ``fp16`` or ``fp8``.
     kernel : one of `KERNELS`. ``auto`` is the best commonly available; ``engine`` is that of a
         serving engine together with what it does around it: copies of q, k and v.
     window : keys before itself that a query sees; 0 means all.
-    kv_precision : of an engine's cache, that of q where it is empty.
-    engine : whose kernels an ``engine`` has; the best known ones where it is empty.
+    kv_precision, engine : of an ``engine``: its cache, as q where empty, and whose kernels.
     sustained : the GPU has been busy for a second; see `matmul_time`.
     calibration : parameters of this very machine.
 
@@ -147,8 +145,6 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
 
     Examples
     --------
-    Causal work is half of it, but for the ends.
-
     >>> from topology.catalogue import all_devices
     >>> h100 = all_devices()["h100-sxm"]
     >>> full, half = (attention_time(16, 8192, 8192, 128, h100, causal=c) for c in (False, True))
@@ -156,18 +152,23 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     True
     """
     sizes = (heads, heads if kv_heads is None else kv_heads, queries, keys, head_dim, batch)
-    h, g, q, k, d, b = (np.asarray(size, float) for size in sizes)
-    shape = Shape(
-        heads=h, kv_heads=g, queries=q, keys=k, head_dim=d, batch=b, causal=causal, window=window
-    )
+    shape = _shape(*(np.asarray(size, float) for size in sizes), causal=causal, window=window)
     prepared = machine(device, precision, kernel, calibration)
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
         half = machine(device, _half(device), kernel, calibration)
         time = np.minimum(time, call_time(half, shape, sustained=sustained))
-    if kernel == "engine":
-        time = np.minimum(time, _engine_decode(device, shape, kv_precision or precision, engine))
-    return plain(time)
+    if kernel != "engine":
+        return plain(time)
+    cache = kv_precision or precision
+    return plain(np.minimum(time, _engine_decode(device, shape, cache, engine)))
+
+
+def _shape(*sizes: Real, causal: bool, window: int) -> Shape:
+    h, g, q, k, d, b = sizes
+    return Shape(
+        heads=h, kv_heads=g, queries=q, keys=k, head_dim=d, batch=b, causal=causal, window=window
+    )
 
 
 def _engine_decode(device: Device, shape: Shape, cache: str, engine: str) -> Real:
