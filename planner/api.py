@@ -441,21 +441,11 @@ def attention(  # noqa: PLR0913  # the contract's signature
     _check_names(
         hardware=hardware, precision=precision, kv_precision=cache, kernel=kernel, profile=profile
     )
-    _check_engine(engine)
-    if kv_precision not in (None, *KV_PRECISIONS):
-        raise unknown("kv_precision", cache, KV_PRECISIONS)
-    seen = 0 if window is None else _counted("window", window, MOST)
-    if not isinstance(causal, bool | np.bool_):
-        raise InputError(f"causal: got {shown(causal)}, wanted True or False")
+    _check_how(causal=causal, kv_precision=kv_precision, engine=engine)
     _check_precision(hardware, precision)
-    shared = {} if kv_heads is None else {"kv_heads": kv_heads}
-    sizes = _sizes(
-        heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch, **shared
+    sizes = _attention_sizes(
+        kv_heads, heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch
     )
-    if "kv_heads" in sizes and np.any(sizes["heads"] % sizes["kv_heads"]):
-        raise InputError(
-            f"kv_heads: got {shown(kv_heads)}, wanted a divisor of heads {shown(heads)}"
-        )
     profiled = profile_for(find_hardware(hardware).name, str(profile))
     return cast(
         Number,
@@ -470,13 +460,31 @@ def attention(  # noqa: PLR0913  # the contract's signature
             causal=bool(causal),
             precision=precision,
             kv_precision=cache,
-            window=seen,
+            window=0 if window is None else _counted("window", window, MOST),
             kernel=kernel,
             engine=engine,
             sustained=bool(sustained),
             calibration=None if profiled is None else profiled.kernels,
         ),
     )
+
+
+def _check_how(*, causal: object, kv_precision: object, engine: object) -> None:
+    _check_engine(engine)
+    if kv_precision not in (None, *KV_PRECISIONS):
+        raise unknown("kv_precision", str(kv_precision), KV_PRECISIONS)
+    if not isinstance(causal, bool | np.bool_):
+        raise InputError(f"causal: got {shown(causal)}, wanted True or False")
+
+
+def _attention_sizes(kv_heads: Number | None, **given: Number) -> dict[str, Number]:
+    shared = {} if kv_heads is None else {"kv_heads": kv_heads}
+    sizes = _sizes(**given, **shared)
+    if "kv_heads" in sizes and np.any(sizes["heads"] % sizes["kv_heads"]):
+        raise InputError(
+            f"kv_heads: got {shown(kv_heads)}, wanted a divisor of heads {shown(given['heads'])}"
+        )
+    return sizes
 
 
 def _counted(name: str, value: object, most: int) -> int:
