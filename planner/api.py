@@ -422,13 +422,11 @@ def attention(  # noqa: PLR0913  # the contract's signature
     Parameters
     ----------
     kv_heads : heads of keys and values, which divide `heads`; as many where left out.
-    kernel : ``engine`` is a call as a serving engine makes it, with what it does around its
-        kernel; ``auto`` the best bare kernel; or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
     kv_precision : of an engine's cache, ``bf16`` or ``fp8``; as `precision` where left out.
     window : keys that a query sees, itself among them; all where left out.
-    engine : whose kernels: ``vllm``, ``sglang-llm`` or ``tensorrt-llm``; empty for any.
-    sustained : at the clock after seconds of load.
-    profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
+    kernel : ``engine`` is a call as a serving engine makes it, with what it does around its
+        kernel; ``auto`` the best bare kernel; or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
+    engine, sustained, profile : as of `matmul`.
 
     Raises
     ------
@@ -437,36 +435,26 @@ def attention(  # noqa: PLR0913  # the contract's signature
     """
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
-    cache = kv_precision or precision
-    _check_names(
-        hardware=hardware, precision=precision, kv_precision=cache, kernel=kernel, profile=profile
-    )
+    _check_names(hardware=hardware, precision=precision, kernel=kernel, profile=profile)
     _check_how(causal=causal, kv_precision=kv_precision, engine=engine)
     _check_precision(hardware, precision)
     sizes = _attention_sizes(
         kv_heads, heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch
     )
     profiled = profile_for(find_hardware(hardware).name, str(profile))
-    return cast(
-        Number,
-        attention_time(
-            sizes["heads"],
-            sizes["queries"],
-            sizes["keys"],
-            sizes["head_dim"],
-            find_hardware(hardware).device,
-            batch=sizes["batch"],
-            kv_heads=sizes.get("kv_heads"),
-            causal=bool(causal),
-            precision=precision,
-            kv_precision=cache,
-            window=0 if window is None else _counted("window", window, MOST),
-            kernel=kernel,
-            engine=engine,
-            sustained=bool(sustained),
-            calibration=None if profiled is None else profiled.kernels,
-        ),
+    time = attention_time(
+        **sizes,
+        device=find_hardware(hardware).device,
+        causal=bool(causal),
+        precision=precision,
+        kv_precision=kv_precision or precision,
+        window=0 if window is None else _counted("window", window, MOST),
+        kernel=kernel,
+        engine=engine,
+        sustained=bool(sustained),
+        calibration=None if profiled is None else profiled.kernels,
     )
+    return cast(Number, time)
 
 
 def _check_how(*, causal: object, kv_precision: object, engine: object) -> None:

@@ -1,13 +1,15 @@
 """``python -m validate``: how right the models are, on the figures that ship with them.
 
-``python -m validate scales`` measures activations for products in fewer bits.
+``python -m validate scales`` measures activations for products in fewer bits;
+``python -m validate engine-kernels gemm.csv generation_attention.csv`` fits the kernels of serving
+engines to published tables of them.
 """
 
 import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 
@@ -38,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     """Print the accuracy table; with ``--write`` also put it into a document."""
     words = sys.argv[1:] if argv is None else argv
     parser = Parser(prog="python -m validate")
-    parser.add_argument("command", choices=["accuracy", "scales"])
+    parser.add_argument("command", choices=["accuracy", "scales", "engine-kernels"])
     parser.add_argument("--format", choices=["table", "json", "markdown"], default="table")
     parser.add_argument("--write", metavar="FILE", help="put the table into this document")
     try:
@@ -46,6 +48,8 @@ def main(argv: list[str] | None = None) -> int:
             from validate.scales import scales  # noqa: PLC0415  # it runs networks
 
             scales(words[1:])
+        elif words[:1] == ["engine-kernels"]:
+            _fit_engines(words[1:])
         else:
             _answer(parser.parse_args(words))
         sys.stdout.flush()
@@ -73,6 +77,16 @@ def _answer(arguments: argparse.Namespace) -> None:
         print(shown.markdown())
     else:
         print(shown.text())
+
+
+def _fit_engines(names: Sequence[str]) -> None:
+    """Print the records that tables of engines' kernels give; on stderr how good they are."""
+    from validate.fit.engine_kernels import fitted  # noqa: PLC0415  # scipy takes a while to load
+
+    for name in names:
+        for record, quality in fitted(content(name, LARGEST).decode()):
+            print(record)
+            print(quality, file=sys.stderr)
 
 
 def tables(errors: Groups) -> dict[str, str]:

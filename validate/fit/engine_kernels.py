@@ -1,16 +1,13 @@
 """Fit what serving engines' kernels take to published tables of them.
 
 Products of quantised numbers and decode attention are fitted for each generation of GPUs, number
-format and engine, and once more to all engines together, which stands where none is named. Run as
-``python -m validate.fit.engine_kernels gemm.csv generation_attention.csv``: it prints the records
-of `costmodels/data`, and how each fit does on the third of the rows that a first fit did not see.
+format and engine, and once more to all engines together, which stands where none is named. Each fit
+is judged by the third of the rows that a first fit did not see.
 """
 
 import csv
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,7 +16,7 @@ from costmodels.formats import SERVING
 from costmodels.kernels import decode, matmul
 from costmodels.kernels.parameters import DecodeParameters, Provenance, QuantisedParameters
 from costmodels.kernels.tables import matmul_record
-from topology.base import BytesPerSecond, Seconds
+from topology.base import BytesPerSecond, InputError, Seconds
 from topology.catalogue import Device, all_devices
 from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
 from validate.fit.text import record_to_toml
@@ -58,6 +55,7 @@ class EngineFigure:
     source: str
 
 
+EngineRecord = QuantisedParameters | DecodeParameters
 Groups = Mapping[tuple[str, str], Sequence[EngineFigure]]
 """Figures by system and format."""
 
@@ -197,38 +195,55 @@ def _seconds(figures: Sequence[EngineFigure]) -> Vector:
     return np.array([figure.seconds for figure in figures], float)
 
 
-def fitted(groups: Groups, kind: str) -> Iterator[tuple[str, str]]:
-    """Yield records as TOML, and a line on how well each does on rows it did not see."""
+def fitted(text: str) -> Iterator[tuple[str, str]]:
+    """Fit a table of products or of decode attention.
+
+    Yields
+    ------
+    Records as TOML, each with a line on how well it does on rows that a first fit did not see.
+
+    Raises
+    ------
+    InputError
+        If the table is neither.
+    """
+    rows = list(csv.DictReader(text.splitlines()))
+    columns = set(rows[0]) if rows else set()
+    if "gemm_dtype" in columns:
+        yield from _records(products(rows), "gemm", fit_quantised)
+    elif "kv_cache_dtype" in columns:
+        yield from _records(decodes(rows), "generation_attention", fit_decode)
+    else:
+        raise InputError(f"columns: got {sorted(columns)}, wanted gemm_dtype or kv_cache_dtype")
+
+
+def _records(
+    groups: Groups,
+    kind: str,
+    fit: Callable[[Sequence[EngineFigure], Device, str], tuple[EngineRecord, Judged]],
+) -> Iterator[tuple[str, str]]:
     for (system, form), figures in sorted(groups.items(), key=lambda item: (item[0][1], item[0])):
         name, generation, capabilities = SYSTEMS[system]
-        device = all_devices()[name]
-        by_engine = {
-            engine: [figure for figure in figures if figure.engine == engine]
-            for engine in sorted({figure.engine for figure in figures})
-        }
-        for engine, rows in {**by_engine, "": list(figures)}.items():
-            if kind == "gemm":
-                record, judged = fit_quantised(rows, device, form)
-            else:
-                record, judged = fit_decode(rows, device, form)  # type: ignore[assignment]
+        for engine in (*sorted({figure.engine for figure in figures}), ""):
+            rows = [figure for figure in figures if engine in ("", figure.engine)]
+            record, judged = fit(rows, all_devices()[name], form)
             provenance = replace(
                 _NOWHERE,
                 source=SOURCE.format(kind),
                 hardware=(name,),
                 compute_capabilities=capabilities,
-                rows=len(rows),
+                rows=judged.fit.rows,
                 median_error=judged.median_error,
                 p90_error=judged.p90_error,
                 ranges=tuple(_ranges(rows)),
             )
             title = f"{form}.{ENGINES[engine]}-{generation}" if engine else f"{form}-{generation}"
-            text = record_to_toml(f'"{title}"', replace(record, provenance=provenance))
-            fit = judged.fit
+            held = judged.fit
             yield (
-                text,
+                record_to_toml(title, replace(record, provenance=provenance)),
                 (
-                    f"{title}: {fit.held_out_rows} rows held back, median "
-                    f"{fit.held_out_median_error:.3f}, 9 of 10 within {fit.held_out_p90_error:.3f}"
+                    f"{title}: {held.held_out_rows} rows held back, median "
+                    f"{held.held_out_median_error:.3f}, 9 of 10 within {held.held_out_p90_error:.3f}"
                 ),
             )
 
@@ -237,20 +252,3 @@ def _ranges(figures: Sequence[EngineFigure]) -> Iterator[tuple[str, float, float
     for name in figures[0].sizes:
         column = _column(figures, name)
         yield name, float(column.min()), float(column.max())
-
-
-def main(paths: Sequence[str]) -> None:
-    """Print the records that the tables of `paths` give; how good they are goes to stderr."""
-    for path in paths:
-        rows = csv.DictReader(Path(path).read_text(encoding="utf-8").splitlines())
-        if "gemm" in Path(path).name:
-            results = fitted(products(rows), "gemm")
-        else:
-            results = fitted(decodes(rows), "generation_attention")
-        for text, quality in results:
-            sys.stdout.write(f"{text}\n")
-            sys.stderr.write(f"{quality}\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,0 +1,164 @@
+"""Kernels of serving engines: fits recover what made a table, and decoding keeps its laws."""
+
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.formats import SERVING
+from costmodels.kernels import attention_time, decode, matmul, matmul_time
+from costmodels.kernels.parameters import DecodeParameters, QuantisedParameters, load
+from costmodels.kernels.tables import decode_table, matmul_table, quantised_table
+from topology.base import InputError
+from topology.catalogue import all_devices
+from validate.fit.engine_kernels import fitted
+
+H100 = all_devices()["h100-sxm"]
+SLACK = 1 + 1e-9
+
+
+def products(true):
+    """A table of fp8 products on H100 that the parameters `true` explain."""
+    machine = matmul.machine_of(matmul_table()["hopper"], H100, "fp8", true)
+    lines = ["system,engine,version,gemm_dtype,m,n,k,us"]
+    for m in (1, 16, 128, 1024, 8192):
+        for n in (512, 4096, 16384):
+            for k in (1024, 8192):
+                us = 1e6 * float(matmul.product_time(machine, m, n, k))
+                lines.append(f"h100_sxm,vllm,1,fp8,{m},{n},{k},{us}")
+    return "\n".join(lines)
+
+
+def decodes(true):
+    """A table of decode attention on H100 that the parameters `true` explain."""
+    head = "system,engine,version,attn_dtype,kv_cache_dtype,batch_size,isl,num_heads"
+    lines = [f"{head},num_key_value_heads,head_dim,window_size,step,us"]
+    for batch in (1, 32, 256):
+        for kv_heads in (1, 8):
+            for keys, window in ((64, 0), (2048, 0), (16384, 0), (16384, 1024)):
+                sizes = decode.Sizes(
+                    heads=np.array(8.0 * kv_heads),
+                    kv_heads=np.array(float(kv_heads)),
+                    queries=np.array(1.0),
+                    keys=np.array(float(min(keys, window) if window else keys)),
+                    head_dim=np.array(128.0),
+                    batch=np.array(float(batch)),
+                )
+                us = 1e6 * float(decode.decode_time(true, H100, sizes, "fp8"))
+                row = f"{batch},1,{8 * kv_heads},{kv_heads},128,{window or ''},{keys - 1},{us}"
+                lines.append(f"h100_sxm,vllm,1,bfloat16,fp8,{row}")
+    return "\n".join(lines)
+
+
+def test_the_fit_of_products_finds_what_made_them():
+    true = quantised_table()["fp8.vllm-hopper"]
+
+    found = {}
+    for text, _ in fitted(products(true)):
+        found |= load(text, QuantisedParameters)
+
+    assert found.keys() == {"fp8.vllm-hopper", "fp8-hopper"}
+    record = found["fp8.vllm-hopper"]
+    assert record.fixed == pytest.approx(true.fixed, rel=0.1)
+    assert record.passes == pytest.approx(true.passes, rel=0.1)
+    assert record.gain == pytest.approx(true.gain, rel=0.05)
+    assert record.provenance.median_error < 0.01
+
+
+def test_the_fit_of_decoding_finds_what_made_it():
+    true = decode_table()["fp8.vllm-hopper"]
+
+    found = {}
+    for text, _ in fitted(decodes(true)):
+        found |= load(text, DecodeParameters)
+
+    record = found["fp8.vllm-hopper"]
+    assert record.floor == pytest.approx(true.floor, rel=0.1)
+    assert record.memory_efficiency == pytest.approx(true.memory_efficiency, rel=0.05)
+    assert record.provenance.median_error < 0.02
+
+
+def test_another_table_is_refused():
+    with pytest.raises(InputError, match=r"columns: got \['a', 'b'\], wanted gemm_dtype or"):
+        list(fitted("a,b\n1,2"))
+
+
+@pytest.mark.parametrize("name", ["kernels_quantised", "kernels_decode"])
+def test_every_engine_falls_back_on_all_of_them(name):
+    table = quantised_table() if name == "kernels_quantised" else decode_table()
+    for title in table:
+        form, _, rest = title.partition(".")
+        if rest:
+            engine, _, generation = rest.rpartition("-")
+            assert engine in SERVING
+            assert f"{form}-{generation}" in table
+
+
+devices = st.sampled_from(list(all_devices().values()))
+engines = st.sampled_from(["", *SERVING])
+caches = st.sampled_from(["bf16", "fp8"])
+
+
+@given(
+    device=devices,
+    engine=engines,
+    cache=caches,
+    sizes=st.tuples(st.integers(1, 16), st.integers(1, 100000), st.integers(1, 512)),
+    which=st.integers(0, 2),
+)
+def test_more_decoding_never_takes_less_time(device, engine, cache, sizes, which):
+    half = "bf16" if device.peak("bf16") else "fp16"
+    longer = list(sizes)
+    longer[which] += 1 + longer[which] // 7
+
+    small, large = (
+        attention_time(
+            8 * kv_heads, 1, keys, 128, device, batch=batch, kv_heads=kv_heads,
+            precision=half, kernel="engine", engine=engine, kv_precision=cache,
+        )
+        for kv_heads, keys, batch in (sizes, longer)
+    )  # fmt: skip
+
+    assert 0 < small <= large * SLACK
+
+
+@given(device=devices, cache=caches, keys=st.integers(4096, 100000), batch=st.integers(8, 256))
+def test_decoding_is_bound_by_its_cache_and_a_window_by_less(device, cache, keys, batch):
+    half = "bf16" if device.peak("bf16") else "fp16"
+
+    whole, window = (
+        attention_time(
+            32, 1, keys, 128, device, batch=batch, kv_heads=8,
+            precision=half, kernel="engine", kv_precision=cache, window=w,
+        )
+        for w in (0, 1024)
+    )  # fmt: skip
+
+    held = 2 * 8 * 128 * keys * batch * (1 if cache == "fp8" else 2)
+    assert held / device.memory_bandwidth.value <= whole * SLACK
+    assert window <= whole * SLACK
+
+
+def test_engines_differ_where_they_were_measured():
+    """TensorRT-LLM's per-tensor scaling takes several kernels on H100, vLLM's one."""
+    slow, quick, any_of_them = (
+        matmul_time(16, 4096, 4096, H100, precision="fp8", engine=engine)
+        for engine in ("tensorrt-llm", "vllm", "xdit")
+    )
+
+    assert slow > 1.3 * quick
+    assert any_of_them == matmul_time(16, 4096, 4096, H100, precision="fp8")
+
+
+def test_the_files_say_where_they_are_from():
+    for table in (quantised_table(), decode_table()):
+        assert all(record.provenance.source for record in table.values())
+
+
+def test_published_tables_are_toml():
+    for text, quality in fitted(products(quantised_table()["fp8-hopper"])):
+        ((name, row),) = tomllib.loads(text).items()
+        assert quality.startswith(name)
+        assert row["kind"] == "derived"
