@@ -16,7 +16,8 @@ from costmodels.formats import SERVING
 from costmodels.kernels import decode, matmul
 from costmodels.kernels.parameters import DecodeParameters, Provenance, QuantisedParameters
 from costmodels.kernels.tables import matmul_record
-from topology.base import BytesPerSecond, InputError, Seconds
+from costmodels.profile import Fit
+from topology.base import BytesPerSecond, InputError, Seconds, parse
 from topology.catalogue import Device, all_devices
 from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
 from validate.fit.text import record_to_toml
@@ -42,7 +43,7 @@ HOLD: Final = 0.03
 SOURCE: Final = (
     "aiconfigurator-core {} tables (Apache-2.0), fitted by validate/fit/engine_kernels.py"
 )
-MICRO: Final = 1e-6
+MICRO: Final = parse("1 us", "s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ def fit_decode(
     first = {
         "floor": 8 * MICRO,
         "item": MICRO,
-        "load_bandwidth": 60e9,
+        "load_bandwidth": parse("60 GB/s", "B/s"),
         "merge": 2 * MICRO,
         "memory_efficiency": 0.85,
         "passes": 3.0,
@@ -238,14 +239,14 @@ def _records(
                 ranges=tuple(_ranges(rows)),
             )
             title = f"{form}.{ENGINES[engine]}-{generation}" if engine else f"{form}-{generation}"
-            held = judged.fit
-            yield (
-                record_to_toml(title, replace(record, provenance=provenance)),
-                (
-                    f"{title}: {held.held_out_rows} rows held back, median "
-                    f"{held.held_out_median_error:.3f}, 9 of 10 within {held.held_out_p90_error:.3f}"
-                ),
-            )
+            text = record_to_toml(f'"{title}"', replace(record, provenance=provenance))
+            yield text, f"{title}: {_quality(judged.fit)}"
+
+
+def _quality(fit: Fit) -> str:
+    """Say how well a first fit did on the rows that it did not see."""
+    median, most = fit.held_out_median_error, fit.held_out_p90_error
+    return f"{fit.held_out_rows} rows held back, median {median:.3f}, 9 of 10 within {most:.3f}"
 
 
 def _ranges(figures: Sequence[EngineFigure]) -> Iterator[tuple[str, float, float]]:
