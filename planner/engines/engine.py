@@ -66,7 +66,7 @@ class Limits:
     precisions, attention : those that it can be told of; None for all of its line.
     sizes : the only ones, as ``832x480``; empty for any.
     alone : by an axis, a precision, a kernel of attention or ``offload``, which others cannot stand
-    beside it. lacks : why it has no axis or no precision.
+    beside it. lacks : why it has no axis, no precision or no size.
     """
 
     reason: str = ""

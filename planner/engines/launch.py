@@ -78,9 +78,11 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
         return Launch(engine=engine.title, runtime=engine.runtime, reason=reason)
     line = engine.line_of(limits)
     command, note = _command(engine, limits, model, plan, settings)
-    flags = [each for flag in _flags(line, model, plan, settings) for each in _of(limits, flag)]
-    request = _by_size(line, line.request, settings)
-    notes = (*_untold(line, plan, settings), note, line.after.format(gpus=plan.gpus))
+    flags = [
+        each for flag in _flags(line, limits, model, plan, settings) for each in _of(limits, flag)
+    ]
+    request = _by_size(line, limits, line.request, settings)
+    notes = (*_untold(line, limits, plan, settings), note, line.after.format(gpus=plan.gpus))
     return Launch(
         engine=engine.title,
         runtime=settings.runtime if settings.runtime in line.runtimes else engine.runtime,
@@ -124,13 +126,16 @@ def _sizes(model: Model, settings: Settings) -> Mapping[str, int]:
 
 
 def _of(limits: Limits, flag: str) -> list[str]:
-    """Write a call once for every transformer that it is to be made of."""
+    """Write a flag, or a call once for every transformer that it is to be made of."""
     if "{transformer}" not in flag:
         return [flag] if flag else []
-    return [flag.replace("{transformer}", name) for name in limits.transformers]
+    told = flag.replace("{words}", limits.words)
+    return [told.replace("{transformer}", name) for name in limits.transformers]
 
 
-def _flags(line: LaunchLine, model: Model, plan: Plan, settings: Settings) -> Iterator[str]:
+def _flags(
+    line: LaunchLine, limits: Limits, model: Model, plan: Plan, settings: Settings
+) -> Iterator[str]:
     yield line.attention.get(settings.attention, "")
     yield from (
         line.calls[axis].replace("{n}", str(n)) for axis, n in plan.axes if axis in line.calls
@@ -146,19 +151,20 @@ def _flags(line: LaunchLine, model: Model, plan: Plan, settings: Settings) -> It
     yield line.runtimes.get(settings.runtime, "")
     yield line.offload if settings.offload else line.resident
     sizes = _sizes(model, settings)
-    for size, flag in _by_size(line, line.sizes, settings).items():
+    for size, flag in _by_size(line, limits, line.sizes, settings).items():
         yield flag.format(n=settings.sizes[size], **sizes)
 
 
-def _by_size(line: LaunchLine, names: Words, settings: Settings) -> Words:
+def _by_size(line: LaunchLine, limits: Limits, names: Words, settings: Settings) -> Words:
     """Look up the sizes that were asked for; a video's may go by other words."""
     words = {**names, **(line.video if names and settings.video else {})}
-    return {size: words[size] for size in settings.sizes if size in words}
+    return {n: words[n] for n in settings.sizes if n in words and n not in limits.lacks}
 
 
-def _untold(line: LaunchLine, plan: Plan, settings: Settings) -> Iterator[str]:
+def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) -> Iterator[str]:
     """Say of everything that was asked for and has no flag that it has none."""
     flagged = {**line.sizes, **line.request, **(line.video if settings.video else {})}
+    reasons = {**line.untold, **limits.lacks}
     for axis, degree in plan.axes:
         if axis in line.untold:
             yield f"{axis}{degree}: {line.untold[axis]}"
@@ -167,5 +173,5 @@ def _untold(line: LaunchLine, plan: Plan, settings: Settings) -> Iterator[str]:
     if settings.offload and not line.offload:
         yield f"offload: {line.untold.get('offload', 'no flag')}"
     for size in settings.sizes:
-        if size not in flagged or size in line.untold:
-            yield f"{size} {settings.sizes[size]}: {line.untold.get(size, 'no flag')}"
+        if size not in flagged or size in reasons:
+            yield f"{size} {settings.sizes[size]}: {reasons.get(size, 'no flag')}"

@@ -1,0 +1,243 @@
+"""Every launch line against the parser of its engine: flags that it has, values that they take.
+
+What the parsers take is in ``engineparsers.toml``, read from their code at named versions.
+"""
+
+import ast
+import itertools
+import shlex
+import tomllib
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from planner.engines.launch import Launch, launches
+from planner.engines.settings import Settings
+from planner.engines.tables import engines
+from planner.models import names, read_model
+from planner.request.plan import Plan
+from planner.search.plans import plans
+
+FIXTURE = Path(__file__).parents[1] / "engineparsers.toml"
+PARSERS = tomllib.loads(FIXTURE.read_text("utf-8"))
+LAUNCHERS = {name: parser for name, parser in PARSERS.items() if parser.get("launches")}
+VALUES = {"flag": (0, 0), "boolean": (0, 1), "ints": (1, 99), "texts": (1, 99)}
+"""Fewest and most values of a kind of flag; one where it is not here."""
+READ = {"int": int, "ints": int, "float": float}
+BATCH, STEPS = 2, 7
+EXTRA = "1 words that belong to no flag"
+
+
+def parser_of(engine, limits):
+    """Find the parser of a launch line: of its engine, or of the line, at its version or any."""
+    key = f"{engine.name} {limits.line}".strip()
+    return PARSERS.get(f"{key} {engine.version}") or PARSERS[key]
+
+
+@cache
+def kinds(key):
+    """Give the kind of every flag of a parser, and of the one that it stands beside."""
+    parser = next(parser for parser in PARSERS.values() if parser["source"] == key)
+    own = {
+        flag: kind
+        for kind in ("flag", "boolean", "int", "ints", "float", "text", "texts")
+        for flag in parser.get(kind, ())
+    }
+    own |= dict.fromkeys(parser.get("choices", {}), "text")
+    beside = parser.get("beside")
+    return (kinds(PARSERS[beside]["source"]) | own) if beside else own
+
+
+def complaints(command, parser):
+    """Say what a command has that its parser does not take; nothing where it takes all."""
+    words = [word for word in shlex.split(command) if not word.startswith("CUDA_VISIBLE_DEVICES=")]
+    while words[0] in LAUNCHERS:
+        said, words = _parsed(words[1:], LAUNCHERS[words[0]], stop=True)
+        yield from said
+    for start in (start.split() for start in parser["start"]):
+        if words[: len(start)] == start:
+            yield from _parsed(words[len(start) :], parser)[0]
+            return
+    yield f"starts with {words[:2]}, not with {parser['start']}"
+
+
+def _parsed(words, parser, *, stop=False):
+    """Return complaints about words; where a launcher stops, what it launches too."""
+    known, choices = kinds(parser["source"]), parser.get("choices", {})
+    seen, said, positional, words = [], [], 0, list(words)
+    while words:
+        word, equals, inline = words.pop(0).partition("=")
+        if not word.startswith("-"):
+            if stop:
+                return said, [word, *words]
+            positional += 1
+            continue
+        if word in seen:
+            said.append(f"{word} twice")
+        seen.append(word)
+        if word not in known:
+            said.append(f"no flag {word}")
+            continue
+        least, most = VALUES.get(known[word], (1, 1))
+        values = [inline] if equals else []
+        while words and len(values) < most and not words[0].startswith("-"):
+            values.append(words.pop(0))
+        if len(values) < least:
+            said.append(f"{word} without a value")
+        said += _bad(word, known[word], choices.get(word), values)
+    if positional > parser.get("positional", 0):
+        said.append(f"{positional} words that belong to no flag")
+    said += [f"no {flag}" for flag in parser.get("required", ()) if flag not in seen]
+    return said, []
+
+
+def _bad(flag, kind, choices, values):
+    """Say which values a flag does not take."""
+    for value in values:
+        if choices and value not in choices:
+            yield f"{flag} {value}: none of {choices}"
+        if kind == "boolean" and value.lower() not in ("true", "false"):
+            yield f"{flag} {value}: no boolean"
+        try:
+            READ.get(kind, str)(value)
+        except ValueError:
+            yield f"{flag} {value}: no {kind}"
+
+
+def check(engine, model, plan, settings, checked):
+    """Check a launch line once; give what was launched, None where it was refused."""
+    alone = type(engines())((engine,))
+    (one,) = launches(alone, model, plan, settings)
+    if one.reason:
+        return None
+    limits = engine.limits_of(model.name, model.family)
+    if engine.line_of(limits).python:
+        _check_script(one, model)
+    elif one.command not in checked:
+        checked.add(one.command)
+        assert not list(complaints(one.command, parser_of(engine, limits))), one.command
+    return one
+
+
+def _check_script(one: Launch, model):
+    """Check calls of a script: methods and keywords that diffusers has."""
+    facts = PARSERS["diffusers"]
+    assert not list(complaints(one.command, {"start": ["run.py"], "source": facts["source"]}))
+    for call in (node for text in one.calls for node in ast.walk(ast.parse(text))):
+        if isinstance(call, ast.Call):
+            name = getattr(call.func, "attr", "") or call.func.id
+            assert {keyword.arg for keyword in call.keywords} <= set(facts["calls"][name])
+            if name == "set_attention_backend":
+                assert call.args[0].value in facts["attention"]
+            if name == "compile_repeated_blocks":
+                assert model.family in facts["repeated_blocks"]
+    kind = "video" if model.defaults.frames > 1 else "image"
+    assert set(one.request) <= set(facts["request"].get(model.family, facts["request"][kind]))
+
+
+def every(kind):
+    listed = engines()
+    return [
+        version
+        for engine in listed.engines
+        for version in listed.versions(engine)
+        if engine.kind == kind
+    ]
+
+
+def shapes(model):
+    """Yield plans of 1, 2, 3, 8 and 16 GPUs, and those of two with a parallel decode too."""
+    for gpus in (1, 2, 3, 8, 16):
+        yield from plans(model, gpus)
+    if model.vae is not None:
+        yield from (Plan(plan.axes, 2) for plan in plans(model, 2))
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "decoder"])
+def test_a_line_of_any_plan_is_one_that_its_engine_parses(kind):
+    checked = set()
+    for name in names():
+        model = read_model(name)
+        if model.kind == kind:
+            for engine, plan in itertools.product(every(kind), shapes(model)):
+                hosts = 2 if plan.gpus == 16 else 1
+                check(engine, model, plan, Settings(hosts=hosts, video=_video(model)), checked)
+    assert len(checked) > 300
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "decoder"])
+def test_a_line_of_anything_asked_is_one_that_its_engine_parses(kind):
+    checked, launched = set(), set()
+    for name in names():
+        model = read_model(name)
+        if model.kind == kind:
+            few = [Plan(()), *(Plan(((axis, 2),)) for axis in ("cfg", "ulysses", "tp"))]
+            for engine, plan, told in itertools.product(every(kind), few, asked(model)):
+                if check(engine, model, plan, told, checked):
+                    launched.add(engine.title)
+    assert launched == {engine.title for engine in every(kind)}
+    assert len(checked) > 100
+
+
+def asked(model):
+    """Yield settings, each with one thing that is not usual."""
+    usual, video = model.defaults, _video(model)
+    sizes = {"height": usual.height, "width": usual.width, "steps": STEPS, "batch": BATCH}
+    sizes |= {"frames": usual.frames} if video else {}
+    if model.kind == "decoder":
+        sizes = {"batch": BATCH, "length": 4096}
+    yield Settings(sizes=sizes, video=video)
+    for precision in ("fp16", "fp8", "int8", "nvfp4"):
+        yield Settings(precision=precision, video=video)
+    for runtime in ("tensorrt", "torch-compile", "torch-eager"):
+        yield Settings(runtime=runtime, video=video)
+    for attention in ("cudnn", "fa2", "fa3", "fa4", "sage", "trtllm", "xformers"):
+        yield Settings(attention=attention, video=video)
+    if model.kind == "diffusion":
+        yield Settings(offload=True, video=video)
+
+
+def _video(model):
+    return model.defaults.frames > 1
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("xdit --model a/b --data_parallel_degree 2 --ulysses_degree 4", []),
+        ("xdit --model a/b --ulysses-degrees 4", ["no flag --ulysses-degrees", EXTRA]),
+        ("xdit --model a/b --ulysses_degree four", ["--ulysses_degree four: no int"]),
+        ("xdit --model a/b --height 1 --height 2", ["--height twice"]),
+        ("xdit --ulysses_degree", ["--ulysses_degree without a value", "no --model"]),
+        ("xdit --model a/b c/d", [EXTRA]),
+        ("torchrun --nproc_per_node 2 --nodes=3 xdit --model a/b", ["no flag --nodes"]),
+        ("ydit --model a/b", ["starts with ['ydit', '--model'], not with ['xdit']"]),
+    ],
+)
+def test_the_check_finds_what_is_wrong(line, said):
+    """A test of the test: it is worth no more than what it refuses."""
+    assert list(complaints(line, PARSERS["xdit"])) == said
+
+
+def test_every_line_has_a_parser_with_a_source():
+    for kind in ("diffusion", "decoder"):
+        for engine in every(kind):
+            for limits in (engine.limits, *engine.models.values()):
+                if engine.line_of(limits).command and not limits.reason:
+                    assert parser_of(engine, limits)["source"]
+
+
+@pytest.mark.skipif(find_spec("diffusers") is None, reason="diffusers is not installed")
+def test_the_facts_of_diffusers_are_those_of_its_code():
+    """Where it is installed: the classes and methods are read, not imported."""
+    folder = Path(find_spec("diffusers").submodule_search_locations[0])
+    calls = {name: set(words) for name, words in PARSERS["diffusers"]["calls"].items()}
+    tree = ast.parse((folder / "models" / "_modeling_parallel.py").read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name in calls:
+            fields = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
+            assert calls[node.name] <= fields
+    text = (folder / "models" / "modeling_utils.py").read_text("utf-8")
+    assert all(f"def {name}(" in text for name in ("enable_parallelism", "set_attention_backend"))
