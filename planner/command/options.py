@@ -19,9 +19,9 @@ _DIGITS: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _USUAL: Final = "(default: the model's usual one)"
 
 _ENGINE: Final = (
-    "price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc, vllm, tensorrt-llm or "
-    "sglang-llm; or planner, the executor of `planner validate` (default: none; torch-eager is "
-    "then the model's own repository)"
+    "price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc, vllm, tensorrt-llm, "
+    "sglang-llm or repository, the model's own; or planner, the executor of `planner validate` "
+    "(default: none; torch-eager is then the model's own repository)"
 )
 _ATTENTION: Final = "kernel to price: fa2, fa3, fa4, cudnn, trtllm ... (default: the runtime's)"
 _HARDWARE: Final = (
