@@ -26,7 +26,6 @@ from topology.machine.routes import (
     NVLINK,
     SYSTEM,
     adjacency,
-    hops,
     host_route,
     host_routes,
     routes,
@@ -304,7 +303,3 @@ def test_mig_slices_do_not_talk():
 
     assert refused_pairs(machine) == (("GPU0", "GPU1", "MIG slices have no peer access"),)
     assert not fabric(machine, [0, 1]).peer_to_peer
-
-
-def test_links_of_a_path_keep_their_direction():
-    assert hops(("a", "b", "c")) == (("a", "b"), ("b", "c"))

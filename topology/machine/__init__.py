@@ -22,21 +22,20 @@ from topology.machine.graph import (
     Nic,
     Node,
     Pair,
-    PairBasis,
     PairKind,
     PeerState,
     PeerStatus,
 )
 from topology.machine.groups import fabric
 from topology.machine.paths import gpudirect, nccl_bandwidth, nccl_peers, path_types
-from topology.machine.routes import adjacency, best_paths, components, graph_pairs, path_kind
+from topology.machine.routes import components, graph_pairs
 from topology.machine.survey import Survey, survey_of
 
 __all__ = [
     "MOST_HOSTS", "Builder", "Edge", "Gpu", "Machine", "NcclGraph", "Nic", "Node", "Pair",
-    "PairBasis", "PairKind", "PeerState", "PeerStatus", "Survey", "adjacency",
-    "assumed_network", "best_paths", "bisection_bandwidth", "cluster_of", "components",
+    "PairKind", "PeerState", "PeerStatus", "Survey",
+    "assumed_network", "bisection_bandwidth", "cluster_of", "components",
     "concerns", "environment_concerns", "fabric", "gpu_of", "gpudirect", "graph_pairs",
-    "machine_of", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_kind", "path_types",
+    "machine_of", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_types",
     "repeated", "survey_of", "usual_nvlinks", "with_ports",
 ]  # fmt: skip

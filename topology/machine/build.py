@@ -1,6 +1,7 @@
 """Machines built: links with their rates, the node of a catalogue name, several of them."""
 
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Final
 
 from topology.base import Bytes, Sourced, TopologyError
@@ -29,35 +30,22 @@ class Builder:
 
     def sockets(self, cpus: list[Node]) -> list[Edge]:
         """Join every two processors of one host."""
+        rate = link_rates().socket_rate(self.generation)
         return [
-            Edge(
-                a=first.name,
-                b=second.name,
-                kind="socket",
-                bandwidth=link_rates().socket_rate(self.generation),
-            )
-            for index, first in enumerate(cpus)
-            for second in cpus[index + 1 :]
-            if first.host == second.host
+            Edge(a=a.name, b=b.name, kind="socket", bandwidth=rate)
+            for a, b in combinations(cpus, 2)
+            if a.host == b.host
         ]
 
     def nvlink(self, a: str, b: str, count: int, rate: Sourced) -> Edge:
         """Join a GPU to another, or to the NVLink switches, by `count` links of `rate`."""
-        return Edge(a=a, b=b, kind="nvlink", count=count, bandwidth=_together(rate, count))
+        source = f"{count} x {rate.value / 10**9:g} GB/s: {rate.source}"
+        together = replace(rate, value=rate.value * count, source=source)
+        return Edge(a=a, b=b, kind="nvlink", count=count, bandwidth=together)
 
     def c2c(self, gpu: str, cpu: str, bandwidth: Sourced) -> Edge:
         """Join a GPU to its processor coherently."""
         return Edge(a=gpu, b=cpu, kind="c2c", bandwidth=bandwidth)
-
-
-def _together(rate: Sourced, count: int) -> Sourced:
-    """Give the rate of `count` links together."""
-    return Sourced(
-        value=rate.value * count,
-        kind=rate.kind,
-        source=f"{count} x {rate.value / 10**9:g} GB/s: {rate.source}",
-        note=rate.note,
-    )
 
 
 def machine_of(hardware: Hardware, nodes: int = 1) -> Machine:
@@ -189,28 +177,18 @@ def usual_nvlinks(hardware: Hardware, builder: Builder) -> tuple[list[Node], lis
     count = nvlink_count(hardware)
     if not count:
         return [], []
-    rate = Sourced(
-        value=hardware.link_bandwidth.value / count,
-        kind=hardware.link_bandwidth.kind,
-        source=hardware.link_bandwidth.source,
-    )
+    rate = replace(hardware.link_bandwidth, value=hardware.link_bandwidth.value / count, note="")
     if hardware.link == "nvswitch":
         links = [builder.nvlink(f"GPU{i}", "NVSwitch", count, rate) for i in range(hardware.gpus)]
         return [Node(name="NVSwitch", kind="nvswitch")], links
-    whole = hardware.domain == hardware.gpus == 8
-    mesh = link_rates().mesh if whole else _meshes(hardware, count)
+    mesh, size = link_rates().mesh, hardware.domain
+    if not size == hardware.gpus == 8:  # bridges, every two GPUs with the same number of links
+        mesh = tuple(
+            (a, b, max(1, count // (size - 1)))
+            for first in range(0, hardware.gpus, size)
+            for a, b in combinations(range(first, first + size), 2)
+        )
     return [], [builder.nvlink(f"GPU{a}", f"GPU{b}", links, rate) for a, b, links in mesh]
-
-
-def _meshes(hardware: Hardware, count: int) -> tuple[tuple[int, int, int], ...]:
-    """Join the GPUs of each bridge, every two of them with the same number of links."""
-    size = hardware.domain
-    return tuple(
-        (a, b, max(1, count // (size - 1)))
-        for first in range(0, hardware.gpus, size)
-        for a in range(first, first + size)
-        for b in range(a + 1, first + size)
-    )
 
 
 def repeated(host: Machine, hosts: int) -> Machine:

@@ -1,6 +1,7 @@
 """What about a machine should worry somebody who wants to split a model over it."""
 
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Final
 
 from topology.catalogue import CROWD, all_hardware
@@ -9,7 +10,10 @@ from topology.machine.paths import PathType, path_types, processor_of, refused_p
 from topology.machine.rings import nvlink_islands
 
 _SHOWN: Final = 4
-_LEVELS: Final = {"0": "LOC", "1": "NVL", "LOC": "LOC", "NVL": "NVL"}
+_DISABLED: Final = {
+    "NCCL_P2P_DISABLE": "all copies go through the host, NVLink is idle",
+    "NCCL_SHM_DISABLE": "GPUs without peers talk over the network, even in a host",
+}
 
 
 def concerns(machine: Machine) -> tuple[str, ...]:
@@ -74,15 +78,10 @@ def _bridges(machine: Machine) -> Iterator[str]:
     if islands and (len(islands) > 1 or len(joined) < len(names)):
         shown = " | ".join(_few(island) for island in islands[:_SHOWN])
         yield f"NVLink joins only {shown}; between others traffic takes PCIe"
-    short = [
-        (a, b)
-        for island in islands
-        for index, a in enumerate(island)
-        for b in island[index + 1 :]
-        if not is_nvlink(pairs.get((a, b)))
-    ]
+    within = (ends for island in islands for ends in combinations(island, 2))
+    short = [ends for ends in within if not is_nvlink(pairs.get(ends))]
     if short:
-        yield f"no direct NVLink for {len(short)} pairs, such as {short[0][0]}-{short[0][1]}"
+        yield f"no direct NVLink for {len(short)} pairs, such as {'-'.join(short[0])}"
 
 
 def _exchanges(machine: Machine) -> Iterator[str]:
@@ -93,10 +92,9 @@ def _exchanges(machine: Machine) -> Iterator[str]:
     if len(machine.gpus) < CROWD or not held or machine.described_hosts > 1:
         return
     pairs, refused = machine.pairs_by_ends, {pair[:2] for pair in refused_pairs(machine)}
-    names = [gpu.name for gpu in machine.gpus]
-    ends = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    bridged = [pair for pair in ends if is_nvlink(pairs.get(pair))]
-    if bridged and not refused.issuperset(set(ends) - set(bridged)):
+    ends = set(combinations([gpu.name for gpu in machine.gpus], 2))
+    bridged = {pair for pair in ends if is_nvlink(pairs.get(pair))}
+    if bridged and not refused >= ends - bridged:
         yield (
             "all-to-all over PCIe peers is no faster than through the host on such servers: "
             "NCCL_P2P_LEVEL=NVL is worth a try"
@@ -110,33 +108,25 @@ def environment_concerns(environment: Mapping[str, str]) -> tuple[str, ...]:
     ('NCCL_P2P_LEVEL=LOC is set: peers are not used at all, NVLink neither; unset it',)
     """
     lines = []
-    level = _LEVELS.get(environment.get("NCCL_P2P_LEVEL", "").upper(), "")
-    if level == "LOC":
+    level = environment.get("NCCL_P2P_LEVEL", "").upper()
+    if level in ("0", "LOC"):
         lines.append(
             f"NCCL_P2P_LEVEL={environment['NCCL_P2P_LEVEL']} is set: peers are not used at all, "
             f"NVLink neither; unset it"
         )
-    elif level == "NVL":
+    elif level in ("1", "NVL"):
         lines.append("NCCL_P2P_LEVEL=NVL is set: peers are used over NVLink only, not over PCIe")
-    if environment.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
-        lines.append("NCCL_P2P_DISABLE is set: all copies go through the host, NVLink is idle")
-    if environment.get("NCCL_SHM_DISABLE", "0") not in ("", "0"):
-        lines.append(
-            "NCCL_SHM_DISABLE is set: GPUs without peers talk over the network, even in a host"
-        )
+    for name, then in _DISABLED.items():
+        if environment.get(name, "0") not in ("", "0"):
+            lines.append(f"{name} is set: {then}")
     return tuple(lines)
 
 
 def _nics(machine: Machine) -> Iterator[str]:
     types = path_types(machine)
-    far = [
-        nic.device or nic.name
-        for nic in machine.nics
-        if not nic.virtual
-        and all(
-            types.get((gpu.name, nic.name), PathType.DIS) > PathType.PXN for gpu in machine.gpus
-        )
-    ]
+    near = {b for (_, b), kind in types.items() if kind <= PathType.PXN}
+    real = [nic for nic in machine.nics if not nic.virtual]
+    far = [nic.device or nic.name for nic in real if nic.name not in near]
     if far and machine.gpus:
         yield f"{len(far)} of {len(machine.nics)} NICs share no switch with a GPU: {_few(far)}"
 

@@ -1,12 +1,13 @@
 """From a machine to what one group of ranks talks over, for the cost models."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
 from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
 from topology.catalogue import Architecture, Fabric, LinkKind, Network, find_hardware
-from topology.machine.graph import Cluster, Gpu, Machine, Nic, is_nvlink
+from topology.machine.graph import Cluster, Machine, Nic, is_nvlink
 from topology.machine.rings import best_ring, chain_rate, exchange_rate, has_nvlink_ring, load_of
 from topology.machine.survey import Survey, nominal_bandwidth, survey_of
 
@@ -49,39 +50,39 @@ def fabric(
         for copy, names in _by_copy(machine, ranks).items()
     }
     local = [_local(survey, names, rest) for names, rest in sorted(shapes)]
-    members = [machine.place(rank)[1] for rank in ranks]
-    hosts = max(1, _hosts_in(machine, ranks) // len(islands))
-    network = _network(machine, ranks, len(islands), others) if len(islands) > 1 else None
-    return _fabric(survey, local, members, (len(ranks), len(islands), hosts), network)
+    places = {(copy, gpu.host) for copy, gpu in map(machine.place, ranks)}
+    hosts = max(1, len(places) // len(islands))
+    network = None
+    if len(islands) > 1:
+        copies = {copy for copy, _ in places}
+        across = [set(other) for other in others if len(other) > 1]
+        sharing = 1 + max(sum(copy in other for other in across) for copy in copies)
+        network = _network(machine, (min(copies), max(copies)), hosts, sharing)
+    return _fabric(local, (len(ranks), len(islands), hosts), network)
 
 
 def _fabric(
-    survey: Survey,
-    local: Sequence["_Local"],
-    members: Sequence[Gpu],
-    counts: tuple[int, int, int],
-    network: Network | None,
+    parts: Sequence[Fabric], counts: tuple[int, int, int], network: Network | None
 ) -> Fabric:
     """Put the parts of a group together; `counts` are its ranks, its islands and their hosts."""
     ranks, islands, hosts = counts
-    worst = min(local, key=lambda part: part.bandwidth)
-    architecture = min((gpu.architecture for gpu in members), key=_ORDER.index)
-    return Fabric(
+    worst = min(parts, key=lambda part: part.bandwidth)
+    architecture = min((part.architecture for part in parts), key=_ORDER.index)
+    return replace(
+        worst,
         architecture=architecture,
         ranks=ranks,
         nodes=islands,
-        link=worst.link,
-        bandwidth=BytesPerSecond(worst.bandwidth),
         multicast=worst.link == "nvswitch"
         and architecture in ("hopper", "blackwell")
         and ranks // islands > 2,
-        peer_to_peer=all(part.peer_to_peer for part in local),
-        crosses_sockets=hosts > 1 or any(part.crosses_sockets for part in local),
-        pcie_generation=_generation(survey.machine, members),
+        peer_to_peer=all(part.peer_to_peer for part in parts),
+        crosses_sockets=hosts > 1 or any(part.crosses_sockets for part in parts),
+        pcie_generation=min(filter(None, (part.pcie_generation for part in parts)), default=0),
         network=network,
         hosts=hosts,
-        exchange=BytesPerSecond(min(part.exchange for part in local)),
-        chain=BytesPerSecond(min(part.chain for part in local)),
+        exchange=min(part.exchange for part in parts),
+        chain=min(part.chain for part in parts),
     )
 
 
@@ -106,23 +107,10 @@ def _of_whole_hosts(survey: Survey, ranks: range) -> Fabric:
     copies = len(ranks) // len(machine.gpus)
     hosts = min(copies, machine.domain_hosts)
     islands = copies // hosts
-    network = None
-    if islands > 1:
-        first = ranks.start // len(machine.gpus)
-        node = _node_bandwidth(machine, first, first + copies - 1)
-        network = _shared(machine, node, hosts, 1)
-    local = [_local(survey, [gpu.name for gpu in machine.gpus], ())]
-    return _fabric(survey, local, machine.gpus, (len(ranks), islands, hosts), network)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Local:
-    link: LinkKind
-    bandwidth: float
-    peer_to_peer: bool
-    crosses_sockets: bool
-    exchange: float = 0.0
-    chain: float = 0.0
+    first = ranks.start // len(machine.gpus)
+    network = _network(machine, (first, first + copies - 1), hosts, 1) if islands > 1 else None
+    local = _local(survey, [gpu.name for gpu in machine.gpus], ())
+    return _fabric([local], (len(ranks), islands, hosts), network)
 
 
 def _islands(machine: Machine, ranks: Sequence[int]) -> list[list[tuple[int, str]]]:
@@ -159,18 +147,24 @@ def _by_copy(machine: Machine, ranks: Sequence[int]) -> dict[int, tuple[str, ...
     return {copy: tuple(names) for copy, names in copies.items()}
 
 
-def _local(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]) -> _Local:
+def _local(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]) -> Fabric:
     """Describe the links between the members of a group on one host."""
-    gpus = survey.machine.gpus
+    machine, inside = survey.machine, set(names)
+    members = [gpu for gpu in machine.gpus if gpu.name in inside]
+    ports = [e for e in machine.edges if e.kind == "pcie" and (e.a in inside or e.b in inside)]
     link, bandwidth, chain = _link(survey, names, beside)
-    alone = len(names) == 1 and not all(gpu.peer_to_peer for gpu in gpus if gpu.name in names)
-    return _Local(
+    alone = len(names) == 1 and not all(gpu.peer_to_peer for gpu in members)
+    shared = link == "pcie" and len(names) > 2
+    return Fabric(
+        architecture=min((gpu.architecture for gpu in members), key=_ORDER.index),
+        ranks=len(names),
         link=link,
-        bandwidth=bandwidth,
-        peer_to_peer=link != "pcie" or not (alone or any(p <= set(names) for p in survey.refused)),
+        bandwidth=BytesPerSecond(bandwidth),
+        peer_to_peer=link != "pcie" or not (alone or any(p <= inside for p in survey.refused)),
         crosses_sockets=len({survey.cpus[name] for name in names}) > 1,
-        exchange=_exchange(survey, names, beside) if link == "pcie" and len(names) > 2 else 0.0,
-        chain=chain if chain > bandwidth else 0.0,
+        pcie_generation=min((port.generation for port in ports), default=0),
+        exchange=BytesPerSecond(_exchange(survey, names, beside) if shared else 0.0),
+        chain=BytesPerSecond(chain if chain > bandwidth else 0.0),
     )
 
 
@@ -192,7 +186,7 @@ def _link(
     pairs = survey.pairs
     if len(names) == 1:
         return *_alone(survey, names[0]), 0.0
-    inside = [pairs.get((a, b)) for i, a in enumerate(names) for b in names[i + 1 :]]
+    inside = [pairs.get(ends) for ends in combinations(names, 2)]
     if all(pair is not None and pair.kind == "NVSWITCH" for pair in inside):
         given = [nominal_bandwidth(pair) for pair in inside if pair is not None and pair.is_given]
         return "nvswitch", min(given or (survey.nvlink[name] for name in names)), 0.0
@@ -209,63 +203,31 @@ def _alone(survey: Survey, name: str) -> tuple[LinkKind, float]:
     """Describe a group of one by the links its GPU has."""
     machine, total = survey.machine, survey.nvlink[name]
     if total:
-        switched = any(
+        switched = any(node.kind == "nvswitch" for node in machine.nodes) or any(
             a == name and pair.kind == "NVSWITCH" for (a, _), pair in survey.pairs.items()
         )
-        behind = any(node.kind == "nvswitch" for node in machine.nodes)
-        return ("nvswitch" if switched or behind else "nvlink"), total
+        return ("nvswitch" if switched else "nvlink"), total
     ports = [link.bandwidth.value for link in machine.links_of(name, "pcie")]
     return "pcie", max(ports, default=0.0)
 
 
-def _generation(machine: Machine, members: Sequence[Gpu]) -> int:
-    names = {gpu.name for gpu in members}
-    ports = [edge for edge in machine.edges if edge.kind == "pcie" and {edge.a, edge.b} & names]
-    return min((port.generation for port in ports), default=0)
+def _network(machine: Machine, span: tuple[int, int], hosts: int, sharing: int) -> Network:
+    """Give what a node of `hosts` hosts can send and receive where `sharing` groups do at once.
 
-
-def _hosts_in(machine: Machine, ranks: Sequence[int]) -> int:
-    places = [machine.place(rank) for rank in ranks]
-    return len({(copy, gpu.host) for copy, gpu in places})
-
-
-def _network(
-    machine: Machine,
-    ranks: Sequence[int],
-    islands: int,
-    others: Sequence[Mapping[int, Sequence[str]]],
-) -> Network:
-    """Give what one node (or NVLink domain) of a group can send and receive at once."""
-    hosts = max(1, _hosts_in(machine, ranks) // islands)
-    copies = {machine.place(rank)[0] for rank in ranks}
-    node = _node_bandwidth(machine, min(copies), max(copies))
-    across = [set(other) for other in others if len(other) > 1]
-    sharing = 1 + max(sum(copy in other for other in across) for copy in copies)
-    return _shared(machine, node, hosts, sharing)
-
-
-def _node_bandwidth(machine: Machine, first: int, last: int) -> float:
-    """Bytes a second of the NICs of one host, or what leaf switches leave of it between hosts."""
-    cluster, nics = _cluster(machine), machine.usable_nics
+    `span` is the first and the last host of the group: the NICs of each have their own pace, or
+    what leaf switches leave of it where hosts hang on several.
+    """
+    cluster, nics = machine.cluster, machine.usable_nics
+    if cluster is None:
+        raise TopologyError(f"{machine.name} has {machine.hosts} nodes and no network between them")
     node = sum(_port(machine, nic, cluster) for nic in nics) or cluster.nic_bandwidth.value
     per_leaf = cluster.hosts_per_leaf
-    if per_leaf and first // per_leaf != last // per_leaf:
+    if per_leaf and span[0] // per_leaf != span[1] // per_leaf:
         node = min(node, cluster.rails * cluster.uplink(per_leaf, len(nics)).value)
-    return node
-
-
-def _cluster(machine: Machine) -> Cluster:
-    if machine.cluster is None:
-        raise TopologyError(f"{machine.name} has {machine.hosts} nodes and no network between them")
-    return machine.cluster
-
-
-def _shared(machine: Machine, node: float, hosts: int, sharing: int) -> Network:
-    """Give one group's part of the NICs of `hosts` hosts, of `node` bytes a second each."""
     return Network(
-        kind=_cluster(machine).kind,
+        kind=cluster.kind,
         bandwidth=BytesPerSecond(node * hosts / sharing),
-        nics=max(1, len(machine.usable_nics) * hosts // sharing),
+        nics=max(1, len(nics) * hosts // sharing),
     )
 
 

@@ -6,7 +6,7 @@ NCCL ranks paths by type first, by bandwidth second; the order of the types is i
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
+from itertools import combinations, pairwise, permutations
 from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
@@ -82,34 +82,20 @@ def path_types(machine: Machine) -> dict[tuple[str, str], PathType]:
     }
     better: dict[tuple[str, str], PathType] = {}
     for a in names:
-        better |= {(a, b): PathType.NVB for b in names if _over_a_peer(types, peers, a, b)}
-        better |= {(a, nic): kind for nic, kind in _to_nics(machine, types, peers[a], a).items()}
+        for b in names:
+            if types.get((a, b), PathType.DIS) > PathType.NVB and peers[a] & peers[b]:
+                better[a, b] = PathType.NVB
+        coherent = bool(machine.links_of(a, "c2c"))
+        for nic in (nic.name for nic in machine.nics):
+            kind = types.get((a, nic), PathType.DIS)
+            if coherent and kind == PathType.PHB:
+                better[a, nic] = kind = PathType.P2C
+            near = (types.get((peer, nic), PathType.DIS) <= PathType.P2C for peer in peers[a])
+            if kind > PathType.PXN and any(near):
+                better[a, nic] = PathType.PXN
     for (a, b), kind in better.items():
         types[a, b] = types[b, a] = kind
     return types
-
-
-def _over_a_peer(
-    types: Mapping[tuple[str, str], PathType], peers: Mapping[str, set[str]], a: str, b: str
-) -> bool:
-    return types.get((a, b), PathType.DIS) > PathType.NVB and bool(peers[a] & peers[b])
-
-
-def _to_nics(
-    machine: Machine, types: Mapping[tuple[str, str], PathType], peers: set[str], gpu: str
-) -> dict[str, PathType]:
-    """Find the NICs better reached over coherent links to the processor, or through a peer."""
-    better: dict[str, PathType] = {}
-    coherent = bool(machine.links_of(gpu, "c2c"))
-    for nic in machine.nics:
-        direct = types.get((gpu, nic.name), PathType.DIS)
-        if coherent and direct == PathType.PHB:
-            better[nic.name] = direct = PathType.P2C
-        if direct > PathType.PXN and any(
-            types.get((peer, nic.name), PathType.DIS) <= PathType.P2C for peer in peers
-        ):
-            better[nic.name] = PathType.PXN
-    return better
 
 
 def nccl_bandwidth(machine: Machine, table: NcclRates) -> dict[tuple[str, str], BytesPerSecond]:
@@ -169,13 +155,11 @@ def socket_rate(table: NcclRates, chip: str) -> float:
     """
     rates = {name: rate.value for name, rate in table.socket}
     vendor, _, numbers = chip.partition(" ")
-    if vendor == "AuthenticAMD":
-        return rates["amd"]
-    if vendor.startswith("arm"):
-        return rates["arm"]
-    if vendor.startswith("power"):
-        return rates["power"]
-    model = int(numbers.split()[-1]) if numbers.split() and numbers.split()[-1].isdecimal() else 0
+    for name, begins in (("amd", "AuthenticAMD"), ("arm", "arm"), ("power", "power")):
+        if vendor.startswith(begins):
+            return rates[name]
+    last = numbers.split()[-1:]
+    model = int(last[0]) if last and last[0].isdecimal() else 0
     if model >= 0xCF:
         return rates["emerald_rapids"]
     return rates["sapphire_rapids"] if model >= 0x8F else rates["skylake"]
@@ -212,11 +196,10 @@ def refused_pairs(machine: Machine) -> tuple[tuple[str, str, str], ...]:
     """List the pairs of GPUs of one host without peer access, with the reason."""
     pairs = machine.pairs_by_ends
     refused = []
-    for index, a in enumerate(machine.gpus):
-        for b in machine.gpus[index + 1 :]:
-            access = _peer_allowed(machine, pairs, a, b)
-            if not access.allowed and a.host == b.host:
-                refused.append((a.name, b.name, access.reason))
+    for a, b in combinations(machine.gpus, 2):
+        access = _peer_allowed(machine, pairs, a, b)
+        if not access.allowed and a.host == b.host:
+            refused.append((a.name, b.name, access.reason))
     return tuple(refused)
 
 
@@ -230,30 +213,17 @@ def nccl_peers(machine: Machine) -> dict[tuple[str, str], Access]:
     >>> nccl_peers(machine_of(find_hardware("rtx-pro-6000")))["GPU0", "GPU2"].reason
     'PHB is beyond level PXB'
     """
-    types = path_types(machine)
-    pairs = machine.pairs_by_ends
-    limit = _peer_level(machine)
-    return {
-        (a.name, b.name): _nccl_access(
-            _peer_allowed(machine, pairs, a, b), types.get((a.name, b.name), PathType.DIS), limit
-        )
-        for a in machine.gpus
-        for b in machine.gpus
-        if a is not b
-    }
-
-
-def _nccl_access(driver: Access, kind: PathType, limit: PathType) -> Access:
-    if not driver.allowed:
-        return driver
-    if kind > limit:
-        return Access(allowed=False, reason=f"{kind.name} is beyond level {limit.name}")
-    return Access(allowed=True, reason=f"{kind.name} is within level {limit.name}")
-
-
-def _peer_level(machine: Machine) -> PathType:
+    types, pairs = path_types(machine), machine.pairs_by_ends
     amd = any(node.chip.startswith("AuthenticAMD") for node in machine.nodes)
-    return PathType.SYS if amd and len(machine.gpus) <= 2 else PathType.PXB
+    limit = PathType.SYS if amd and len(machine.gpus) <= 2 else PathType.PXB
+    peers: dict[tuple[str, str], Access] = {}
+    for a, b in permutations(machine.gpus, 2):
+        driver = _peer_allowed(machine, pairs, a, b)
+        kind = types.get((a.name, b.name), PathType.DIS)
+        where = "within" if kind <= limit else "beyond"
+        level = Access(allowed=kind <= limit, reason=f"{kind.name} is {where} level {limit.name}")
+        peers[a.name, b.name] = level if driver.allowed else driver
+    return peers
 
 
 def gpudirect(machine: Machine) -> dict[tuple[str, str], Access]:

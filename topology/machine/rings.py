@@ -1,9 +1,10 @@
 """Rings through the GPUs of one host: which order lets each GPU pass most to the next."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, combinations, pairwise, permutations
+from itertools import combinations, pairwise, permutations
 from typing import Final
 
 from topology.base import BytesPerSecond
@@ -53,41 +54,41 @@ def best_ring(
     return _search(survey, crossed, best)
 
 
-def crossings(survey: Survey, order: Sequence[str]) -> dict[Hop, int]:
-    """Count how often a ring crosses each link."""
-    crossed: dict[Hop, int] = {}
-    for a, b in zip(order, [*order[1:], order[0]], strict=True):
-        for hop in survey.path(a, b):
-            crossed[hop] = crossed.get(hop, 0) + 1
-    return crossed
+def crossings(survey: Survey, ways: Iterable[tuple[str, str]]) -> Counter[Hop]:
+    """Count how often copies between pairs of GPUs cross each link."""
+    return Counter(hop for a, b in ways for hop in survey.path(a, b))
+
+
+def _around(order: Sequence[str]) -> Iterable[tuple[str, str]]:
+    return pairwise((*order, order[0]))
 
 
 def chain_rate(
     survey: Survey, order: Sequence[str], load: Mapping[Hop, int] | None = None
 ) -> BytesPerSecond:
     """Bytes per second that each GPU can pass to the next where the last has nobody to pass to."""
-    crossed = dict(load or {})
-    ways = [survey.path(a, b) for a, b in pairwise(order)]
-    for hop in chain.from_iterable(ways):
-        crossed[hop] = crossed.get(hop, 0) + 1
+    return _slowest(survey, crossings(survey, pairwise(order)), load or {})
+
+
+def _slowest(survey: Survey, own: Mapping[Hop, int], load: Mapping[Hop, int]) -> BytesPerSecond:
+    """Bytes per second over the busiest link of one's `own`, shared with the `load` of others."""
     return BytesPerSecond(
-        min(survey.capacity[hop] / crossed[hop] for hop in chain.from_iterable(ways))
+        min(survey.capacity[hop] / (users + load.get(hop, 0)) for hop, users in own.items())
     )
 
 
-def load_of(survey: Survey, groups: Sequence[Sequence[str]]) -> dict[Hop, int]:
+def load_of(survey: Survey, groups: Sequence[Sequence[str]]) -> Counter[Hop]:
     """Count how often the best rings of `groups` cross each link."""
-    crossed: dict[Hop, int] = {}
+    crossed: Counter[Hop] = Counter()
     for names in groups:
         if len(names) > 1:
-            for hop, users in _crossed_alone(survey, tuple(names)).items():
-                crossed[hop] = crossed.get(hop, 0) + users
+            crossed.update(_crossed_alone(survey, tuple(names)))
     return crossed
 
 
 @lru_cache(maxsize=4096)
-def _crossed_alone(survey: Survey, names: tuple[str, ...]) -> dict[Hop, int]:
-    return crossings(survey, best_ring(survey, names).order)
+def _crossed_alone(survey: Survey, names: tuple[str, ...]) -> Counter[Hop]:
+    return crossings(survey, _around(best_ring(survey, names).order))
 
 
 def exchange_rate(
@@ -107,23 +108,15 @@ def exchange_rate(
     >>> exchange_rate(pairs, ["GPU0", "GPU1", "GPU2", "GPU3"]) / 31.5e9  # two to a switch
     0.75
     """
-    flows: dict[Hop, int] = {}
-    for group in (names, *beside):
-        for a, b in permutations(group, 2):
-            for hop in survey.path(a, b):
-                flows[hop] = flows.get(hop, 0) + 1
-    own = {hop for a, b in permutations(names, 2) for hop in survey.path(a, b)}
-    slowest = min(survey.capacity[hop] / flows[hop] for hop in own)
-    return BytesPerSecond((len(names) - 1) * slowest)
+    others = crossings(survey, (ends for group in beside for ends in permutations(group, 2)))
+    own = crossings(survey, permutations(names, 2))
+    return BytesPerSecond((len(names) - 1) * _slowest(survey, own, others))
 
 
 def _ring(survey: Survey, order: Sequence[str], load: Mapping[Hop, int]) -> GpuRing:
     """Rate a ring: the busiest link sets the pace of all."""
-    rate = min(
-        survey.capacity[hop] / (users + load.get(hop, 0))
-        for hop, users in crossings(survey, order).items()
-    )
-    return GpuRing(order=tuple(order), rate=BytesPerSecond(rate))
+    rate = _slowest(survey, crossings(survey, _around(order)), load)
+    return GpuRing(order=tuple(order), rate=rate)
 
 
 def _bound(survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]) -> float:

@@ -4,7 +4,8 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -14,26 +15,20 @@ from topology.machine.graph import Edge, EdgeKind, Machine, NodeKind, Pair, Pair
 Hop = tuple[str, str]  # one link in one direction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Level:
     """How far a route may climb: links it may use and parts it may pass."""
 
-    edges: frozenset[EdgeKind]
-    through: frozenset[NodeKind]
+    edges: AbstractSet[EdgeKind]
+    through: AbstractSet[NodeKind]
 
 
-def _level(edges: Sequence[EdgeKind], through: Sequence[NodeKind]) -> Level:
-    return Level(edges=frozenset(edges), through=frozenset(through))
-
-
-NVLINK: Final = _level(("nvlink",), ("nvswitch",))
-SWITCHES: Final = _level(("pcie",), ("pcie_switch",))
-ROOT: Final = _level(("pcie", "host"), ("pcie_switch", "root"))
-PROCESSOR: Final = _level(("pcie", "host", "c2c"), ("pcie_switch", "root", "cpu"))
-SYSTEM: Final = _level(("pcie", "host", "c2c", "socket"), ("pcie_switch", "root", "cpu"))
-NETWORK: Final = _level(
-    ("pcie", "host", "c2c", "socket", "network"), ("pcie_switch", "root", "cpu", "nic", "switch")
-)
+NVLINK: Final = Level({"nvlink"}, {"nvswitch"})
+SWITCHES: Final = Level({"pcie"}, {"pcie_switch"})
+ROOT: Final = Level({"pcie", "host"}, {"pcie_switch", "root"})
+PROCESSOR: Final = Level({"pcie", "host", "c2c"}, {"pcie_switch", "root", "cpu"})
+SYSTEM: Final = Level({"pcie", "host", "c2c", "socket"}, PROCESSOR.through)
+NETWORK: Final = Level(SYSTEM.edges | {"network"}, SYSTEM.through | {"nic", "switch"})
 CLIMB: Final = (SWITCHES, ROOT, PROCESSOR, SYSTEM, NETWORK)
 
 
@@ -131,11 +126,6 @@ def nearest(graph: Adjacency, name: str, kind: NodeKind) -> str | None:
     )
 
 
-def hops(path: Sequence[str]) -> tuple[Hop, ...]:
-    """Split a path into its links, each with its direction."""
-    return tuple(pairwise(path))
-
-
 def reach(
     graph: Adjacency, start: str, level: Level, width: float = 0.0
 ) -> dict[str, tuple[str, ...]]:
@@ -214,39 +204,25 @@ def graph_pairs(machine: Machine) -> tuple[Pair, ...]:
     ports = {nic.name: nic.bandwidth.value for nic in machine.nics if nic.bandwidth}
     pairs: list[Pair] = []
     for index, gpu in enumerate(machine.gpus):
-        paths = best_paths(graph, gpu.name)
+        paths: dict[str, tuple[str, ...]] = {}
+        for level in (NVLINK, *CLIMB[:-1]):
+            paths = reach(graph, gpu.name, level) | paths
         others = [peer.name for peer in machine.gpus[index + 1 :]]
         others += [nic.name for nic in machine.nics]
-        pairs += [
+        found = (
             _pair(graph, paths[other], ports.get(other, math.inf))
             for other in others
             if other in paths
-            and (
-                hosts[other] == gpu.host or path_kind(graph, paths[other]) in ("NVLINK", "NVSWITCH")
-            )
-        ]
+        )
+        pairs += [pair for pair in found if hosts[pair.b] == gpu.host or pair.is_nvlink]
     return tuple(pairs)
 
 
-def best_paths(graph: Adjacency, start: str) -> dict[str, tuple[str, ...]]:
-    """Find the way to every device of the host: NVLink first, then what climbs least."""
-    paths: dict[str, tuple[str, ...]] = {}
-    for level in (NVLINK, *CLIMB[:-1]):
-        paths = reach(graph, start, level) | paths
-    return paths
-
-
 def _pair(graph: Adjacency, path: tuple[str, ...], port: float) -> Pair:
-    kind = path_kind(graph, path)
-    nvlink = kind in ("NVLINK", "NVSWITCH")
-    edges = [graph.edge(a, b) for a, b in pairwise(path)]
-    return Pair(
-        a=path[0],
-        b=path[-1],
-        kind=kind,
-        count=min(edge.count for edge in edges) if nvlink else 1,
-        bandwidth=BytesPerSecond(min(port, graph.bandwidth(path))),
-    )
+    width = BytesPerSecond(min(port, graph.bandwidth(path)))
+    pair = Pair(a=path[0], b=path[-1], kind=path_kind(graph, path), bandwidth=width)
+    links = min(graph.edge(a, b).count for a, b in pairwise(path))
+    return replace(pair, count=links) if pair.is_nvlink else pair
 
 
 def components(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[list[str]]:

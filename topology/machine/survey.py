@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, pairwise, permutations
 
 from topology.base import BytesPerSecond, TopologyError
 from topology.catalogue import link_rates
@@ -13,7 +13,6 @@ from topology.machine.routes import (
     Adjacency,
     Hop,
     adjacency,
-    hops,
     host_route,
     host_routes,
     routes,
@@ -62,9 +61,8 @@ class Survey:
         >>> [survey_of(node).uniform for node in nodes]
         [True, False]
         """
-        names = [gpu.name for gpu in self.machine.gpus]
         kinds = {gpu.hardware for gpu in self.machine.gpus}
-        labels = {self.label(a, b) for i, a in enumerate(names) for b in names[i + 1 :]}
+        labels = {self.label(a.name, b.name) for a, b in combinations(self.machine.gpus, 2)}
         return len(labels) <= 1 and len(kinds) == 1
 
 
@@ -128,7 +126,7 @@ def _paths(
         elif path is None:
             path = over_host[a.name].get(b.name)
         if path is not None:
-            paths[ends] = hops(path)
+            paths[ends] = tuple(pairwise(path))
     return paths
 
 
