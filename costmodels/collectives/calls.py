@@ -1,7 +1,8 @@
 """The public face: how long a collective takes, by which algorithm, and how well that is known."""
 
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,12 @@ from costmodels.collectives.algorithms import BY_NAME, Algorithm
 from costmodels.collectives.choice import build, nccl_pricing
 from costmodels.collectives.engines import Engine
 from costmodels.collectives.measured import Calibration
-from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op, refuse
+from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op
 from costmodels.collectives.pricing import AsMeasured, Fastest, Launched, Pricing, always, fastest
 from costmodels.collectives.settings import DEFAULT, Launch, Settings, read_algorithm, read_launch
-from costmodels.collectives.tables import eager, engines, tuning
+from costmodels.collectives.tables import engines, tuning, unrecorded
 from costmodels.kernels.parameters import NEAR
-from topology.base import InputError, Seconds, unknown
+from topology.base import InputError, unknown
 from topology.catalogue import Fabric
 
 _PRICINGS: Final = 4096  # remembered
@@ -68,9 +69,7 @@ def collective_time(  # noqa: PLR0913  # how a library is run
     >>> collective_time("all_reduce", 2.0**30, find_hardware("h100-sxm").fabric(1))
     0.0
     """
-    pricing = _pricing(
-        read_op(op), fabric, _read(algorithm), read_launch(launch), settings, calibration
-    )
+    pricing = _pricing(op, fabric, algorithm, settings, calibration, launch)
     if isinstance(message_bytes, np.ndarray):
         sizes = np.asarray(message_bytes, dtype=np.float64)
         if not np.all((sizes >= 0) & np.isfinite(sizes)):
@@ -110,7 +109,7 @@ def choose(
     >>> choose("all_reduce", 65536.0, node), choose("all_reduce", 2.0**30, node)
     (('ring', 'LL'), ('nvls', 'Simple'))
     """
-    pricing = _pricing(read_op(op), fabric, _read(algorithm), "graph", settings, calibration)
+    pricing = _pricing(op, fabric, algorithm, settings, calibration)
     size = _checked(message_bytes)
     if pricing is None:
         return "none", "none"
@@ -140,8 +139,7 @@ def basis(
     >>> basis("all_gather", 1e6, find_hardware("v100-sxm").fabric(4)).name
     'DATASHEET'
     """
-    name = read_op(op)
-    pricing = _pricing(name, fabric, _read(algorithm), "graph", settings, calibration)
+    pricing = _pricing(op, fabric, algorithm, settings, calibration)
     size = _checked(message_bytes)
     if pricing is None:
         return Basis.MEASURED
@@ -156,12 +154,12 @@ def basis(
         )  # fmt: skip
         return max(Basis.EXTRAPOLATED, inside)
     if fitted.own:
-        if fitted.covers(name, fabric):
+        if fitted.covers(op, fabric):
             return Basis.MEASURED
         shipped = basis(op, size, fabric, algorithm=algorithm, settings=settings)
         return max(Basis.CALIBRATED, shipped)
     measured = fitted.kind == "measured" and not fitted.carried
-    return Basis.CALIBRATED if measured and fitted.covers(name, fabric) else Basis.DATASHEET
+    return Basis.CALIBRATED if measured and fitted.covers(op, fabric) else Basis.DATASHEET
 
 
 def _checked(message_bytes: float) -> float:
@@ -178,35 +176,38 @@ def _read(algorithm: Named) -> Named:
     return BY_NAME.get(read_algorithm(algorithm), algorithm)
 
 
-@lru_cache(maxsize=_PRICINGS)
 def _pricing(
-    op: Op,
+    op: str,
     fabric: Fabric,
     algorithm: Named,
-    launch: Launch,
     settings: Settings,
     calibration: Calibration,
+    launch: str = "graph",
 ) -> Pricing | None:
-    """Everything that does not depend on the size; None on one rank."""
+    """Price every size of a call; None on one rank."""
+    read, kind = read_op(op), _read(algorithm)
+    return _priced(_Call(read, fabric, read_launch(launch), settings, calibration), kind)
+
+
+@lru_cache(maxsize=_PRICINGS)
+def _priced(call: "_Call", algorithm: Named) -> Pricing | None:
+    op, fabric, settings = call.op, call.fabric, call.settings
     allowed = _engines(settings)
     if fabric.ranks == 1:
         return None
     if algorithm == "engine":
-        return fastest(
-            [_of_engine(engine, op, fabric, launch, settings, calibration) for engine in allowed]
-        )
+        return fastest([call.by_engine(engine) for engine in allowed])
     if isinstance(algorithm, str):
-        return _of_nccl(op, fabric, None, launch, settings, calibration)
+        return call.by_nccl(None)
     reason = algorithm.obstacle(op, fabric)
     if not reason and settings.nccl < algorithm.since:
         reason = "it needs NCCL {}.{} or newer".format(*algorithm.since)
     if reason:
-        raise refuse(algorithm.name, op, reason)
+        raise InputError(f"{op} by {algorithm.name}: {reason}")
     if not algorithm.engine:
-        return _of_nccl(op, fabric, algorithm, launch, settings, calibration)
+        return call.by_nccl(algorithm)
     having = [engine for engine in allowed if algorithm.name in engine.kernels] or allowed
-    leanest = min(having, key=lambda engine: engine.extra_on(fabric))
-    return _kernel(algorithm, leanest, op, fabric, launch)
+    return call.by_kernel(algorithm, min(having, key=lambda engine: engine.extra_on(fabric)))
 
 
 def _engines(settings: Settings) -> list[Engine]:
@@ -218,101 +219,66 @@ def _engines(settings: Settings) -> list[Engine]:
     return [shipped[settings.engine]]
 
 
-def _of_nccl(
-    op: Op,
-    fabric: Fabric,
-    algorithm: type[Algorithm] | None,
-    launch: Launch,
-    settings: Settings,
-    calibration: Calibration,
-) -> Pricing:
-    replayed = _of_library(op, fabric, algorithm, "graph", settings, calibration)
-    floor = 0.0
-    if settings.launcher == "single":
-        floor = eager().launching(fabric, _posts(op, fabric))
-    match launch:
-        case "graph":
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A collective on its ranks, and how it is run: all but its size and its algorithm."""
+
+    op: Op
+    fabric: Fabric
+    launch: Launch
+    settings: Settings
+    calibration: Calibration
+
+    def by_nccl(self, algorithm: type[Algorithm] | None) -> Pricing:
+        """Price a call of NCCL, which chooses the algorithm where that is None."""
+        op, fabric, own, shipped = self.op, self.fabric, self.calibration, unrecorded()
+        replayed = self._kernels(algorithm, "graph")
+        floor = 0.0
+        if self.settings.launcher == "single":
+            # sends and receives of the busiest rank are posted one by one
+            posts = 2 if op == "send_recv" else 2 * (fabric.ranks - 1)
+            floor = shipped.launching(fabric, posts if op in PAIRWISE_OPS else 0)
+        if self.launch == "graph":
             return Launched(way=replayed, host=floor) if floor else replayed
-        case "stream":
-            called = _of_library(op, fabric, algorithm, "stream", settings, calibration)
-            if isinstance(called, AsMeasured):
-                return Launched(way=called, host=floor)
-            host, gap = _calls(calibration)
-            return Launched(way=replayed, host=max(floor, host), gap=gap)
-        case _:
-            assert_never(launch)
+        called = self._kernels(algorithm, "stream")
+        if isinstance(called, AsMeasured):
+            return Launched(way=called, host=floor)
+        host = shipped.host if own is None or own.host is None else own.host
+        gap = shipped.gap if own is None or own.gap is None else own.gap
+        return Launched(way=replayed, host=max(floor, host), gap=gap)
 
+    def _kernels(self, algorithm: type[Algorithm] | None, launch: Launch) -> Pricing:
+        """Leave to NCCL what is not asked for; its own choice as measured, where it was here."""
+        numbers, own = tuning().at(self.settings.nccl), self.calibration
+        protocols = self.settings.protocols
+        way = nccl_pricing(self.op, self.fabric, numbers, algorithm, own, protocols=protocols)
+        if own is None or algorithm is not None:
+            return way
+        times = own.times_of(self.op, self.fabric, launch)
+        return way if times is None else AsMeasured(way=way, times=times)
 
-def _of_library(
-    op: Op,
-    fabric: Fabric,
-    algorithm: type[Algorithm] | None,
-    launch: Launch,
-    settings: Settings,
-    calibration: Calibration,
-) -> Pricing:
-    """Leave to NCCL what is not asked for; its own choice as measured, where this machine was."""
-    pricing = nccl_pricing(
-        op,
-        fabric,
-        tuning().at(settings.nccl),
-        algorithm,
-        calibration,
-        protocols=settings.protocols,
-    )
-    if calibration is None or algorithm is not None:
-        return pricing
-    times = calibration.times_of(op, fabric, launch)
-    return pricing if times is None else AsMeasured(way=pricing, times=times)
+    def by_kernel(self, algorithm: type[Algorithm], engine: Engine) -> Pricing:
+        """Price a kernel that a serving engine brings."""
+        way = always(build(algorithm, "Simple", self.op, self.fabric))
+        bare = Launched(way=way, gap=engine.extra_on(self.fabric))
+        return self._issued(bare, engine.host_on(self.fabric))
 
+    def by_engine(self, engine: Engine) -> Pricing:
+        """Take the fastest of an engine's kernels, each up to its limit, and NCCL."""
+        fabric = self.fabric
+        ways = [self._issued(self._kernels(None, "graph"), engine.nccl_host)]
+        limits = [np.inf]
+        crowded = fabric.link == "pcie" and fabric.ranks > 2  # engines leave these to NCCL
+        for name in engine.kernels:
+            if not crowded and not BY_NAME[name].obstacle(self.op, fabric):
+                ways.append(self.by_kernel(BY_NAME[name], engine))
+                limits.append(engine.limit_of(name, fabric))
+        return Fastest(ways=tuple(ways), limits=tuple(limits))
 
-def _posts(op: Op, fabric: Fabric) -> int:
-    """Count the sends and receives of the busiest rank that the library posts one by one."""
-    if op not in PAIRWISE_OPS:
-        return 0
-    return 2 if op == "send_recv" else 2 * (fabric.ranks - 1)
-
-
-def _calls(calibration: Calibration) -> tuple[Seconds, Seconds]:
-    """Seconds that a call which no graph replays takes of the host, and loses on the GPU."""
-    shipped = eager()
-    if calibration is None:
-        return shipped.host, shipped.gap
-    return (
-        shipped.host if calibration.host is None else calibration.host,
-        shipped.gap if calibration.gap is None else calibration.gap,
-    )
-
-
-def _kernel(
-    algorithm: type[Algorithm], engine: Engine, op: Op, fabric: Fabric, launch: Launch
-) -> Pricing:
-    choice = build(algorithm, "Simple", op, fabric)
-    bare = Launched(way=always(choice), gap=engine.extra_on(fabric))
-    return bare if launch == "graph" else _eager(bare, engine.host_on(fabric), fabric)
-
-
-def _of_engine(
-    engine: Engine,
-    op: Op,
-    fabric: Fabric,
-    launch: Launch,
-    settings: Settings,
-    calibration: Calibration,
-) -> Pricing:
-    """Take the fastest of an engine's kernels, each up to its limit, and NCCL."""
-    nccl = _of_library(op, fabric, None, "graph", settings, calibration)
-    ways = [nccl if launch == "graph" else _eager(nccl, engine.nccl_host, fabric)]
-    limits = [np.inf]
-    crowded = fabric.link == "pcie" and fabric.ranks > 2  # engines leave these to NCCL
-    for name in engine.kernels:
-        algorithm = BY_NAME[name]
-        if not crowded and not algorithm.obstacle(op, fabric):
-            ways.append(_kernel(algorithm, engine, op, fabric, launch))
-            limits.append(engine.limit_of(name, fabric))
-    return Fastest(ways=tuple(ways), limits=tuple(limits))
-
-
-def _eager(way: Pricing, host: float, fabric: Fabric) -> Pricing:
-    copy = 1 / eager().copy_bandwidth(fabric)
-    return Launched(way=way, host=host, gap=eager().gap, copy=copy)
+    def _issued(self, way: Pricing, host: float) -> Pricing:
+        """Let an engine issue a call that no graph replays: it copies the input aside."""
+        if self.launch == "graph":
+            return way
+        shipped = unrecorded()
+        copy = 1 / shipped.copy_bandwidth(self.fabric)
+        return Launched(way=way, host=host, gap=shipped.gap, copy=copy)

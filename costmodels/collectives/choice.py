@@ -1,14 +1,14 @@
 """Which algorithm and protocol a message gets: NCCL's choice by size, in order over the links."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
+from functools import partial
 from typing import Final, cast
 
 import numpy as np
 
 from costmodels.collectives.algorithms import BY_NAME, Algorithm, Pairwise
 from costmodels.collectives.measured import Calibration, library_of
-from costmodels.collectives.nccl_tuning import Candidate, Numbers, View
+from costmodels.collectives.nccl_tuning import Candidate, NcclView, Numbers
 from costmodels.collectives.network import hop
 from costmodels.collectives.operations import PAIRWISE_OPS, PROTOCOLS, Op, WireProtocol
 from costmodels.collectives.pricing import Choice, Pricing, always, by_size, fastest
@@ -16,8 +16,7 @@ from costmodels.collectives.tables import transports
 from topology.base import BytesPerSecond, UncalibratedError
 from topology.catalogue import Fabric, pcie_bandwidth
 
-_OCTAVES: Final = 46
-_POINTS: Final = 8  # an octave
+_SIZES: Final = 2.0 ** (np.arange(8 * 46) / 8)  # B, at which NCCL is asked what it takes
 _COMPARED: Final = 2.0 ** (np.arange(4 * 40) / 4)  # B, at which two links are compared
 
 
@@ -44,7 +43,7 @@ def candidates(
     op: Op, fabric: Fabric, numbers: Numbers, algorithm: type[Algorithm] | None = None
 ) -> list[tuple[type[Algorithm], Candidate]]:
     """Everything that NCCL would consider for `op` on `fabric`, of one algorithm or of all."""
-    view = View(fabric=fabric, numbers=numbers)
+    view = NcclView(fabric=fabric, numbers=numbers)
     return [
         (considered, candidate)
         for considered in (BY_NAME.values() if algorithm is None else (algorithm,))
@@ -86,7 +85,7 @@ def nccl_pricing(
     """
 
     def over(links: Fabric) -> Pricing:
-        return _on_one_link(op, links, numbers, algorithm, calibration, protocols=protocols)
+        return _on_one_link(op, links, numbers, algorithm, calibration, protocols)
 
     own = over(fabric)
     if fabric.nodes > 1:
@@ -111,58 +110,33 @@ def _on_one_link(
     numbers: Numbers,
     algorithm: type[Algorithm] | None,
     calibration: Calibration,
-    *,
     protocols: tuple[WireProtocol, ...],
 ) -> Pricing:
-    """Follow NCCL's choice of algorithm and protocol."""
+    """Follow NCCL's choice of algorithm and protocol.
+
+    Pairs send small parts with flags in the data, up to a fixed size a peer.
+    """
+    made = partial(build, op=op, fabric=fabric, calibration=calibration)
     if algorithm is Pairwise or (algorithm is None and op in PAIRWISE_OPS):
-        return _pairwise(op, fabric, numbers, calibration, protocols)
+        large = made(Pairwise, "Simple")
+        if "LL" not in protocols:
+            return always(large)
+        beyond = np.nextafter(Pairwise.flagged_bytes(op, fabric, numbers), np.inf)
+        return by_size([(0.0, made(Pairwise, "LL")), (cast(float, beyond), large)])
     considered = candidates(op, fabric, numbers, algorithm)
     allowed = [pair for pair in considered if pair[1].protocol in protocols] or considered
     if algorithm is not None and not allowed:
-        built = (build(algorithm, each, op, fabric, calibration) for each in algorithm.protocols)
-        return fastest([always(choice) for choice in built])
-    steps = _switches([candidate for _, candidate in allowed])
-    return by_size([(size, _build(*allowed[i], op, fabric, calibration)) for size, i in steps])
-
-
-def _build(
-    algorithm: type[Algorithm],
-    candidate: Candidate,
-    op: Op,
-    fabric: Fabric,
-    calibration: Calibration,
-) -> Choice:
-    try:
-        return build(algorithm, candidate.protocol, op, fabric, calibration)
-    except UncalibratedError:
-        return build(algorithm, "Simple", op, fabric, calibration)
-
-
-def _switches(considered: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
-    """Yield the sizes at which NCCL takes another candidate, and its number."""
-    sizes = 2.0 ** (np.arange(_OCTAVES * _POINTS) / _POINTS)
-    best = np.argmin([candidate.price(sizes) for candidate in considered], axis=0)
-    yield 0.0, int(best[0])
-    for (_, before), (size, now) in pairwise(zip(sizes, best, strict=True)):
-        if now != before:
-            yield float(size), int(now)
-
-
-def _pairwise(
-    op: Op,
-    fabric: Fabric,
-    numbers: Numbers,
-    calibration: Calibration,
-    protocols: tuple[WireProtocol, ...],
-) -> Pricing:
-    """Send small parts with flags in the data, as NCCL does up to a fixed size a peer."""
-    large = build(Pairwise, "Simple", op, fabric, calibration)
-    if "LL" not in protocols:
-        return always(large)
-    small = build(Pairwise, "LL", op, fabric, calibration)
-    limit = Pairwise.flagged_bytes(op, fabric, numbers)
-    return by_size([(0.0, small), (cast(float, np.nextafter(limit, np.inf)), large)])
+        return fastest([always(made(algorithm, protocol)) for protocol in algorithm.protocols])
+    best = np.argmin([candidate.price(_SIZES) for _, candidate in allowed], axis=0)
+    steps = []
+    for at in (0, *(np.flatnonzero(np.diff(best)) + 1)):
+        kind, candidate = allowed[best[at]]
+        try:
+            choice = made(kind, candidate.protocol)
+        except UncalibratedError:
+            choice = made(kind, "Simple")
+        steps.append((float(_SIZES[at]) if at else 0.0, choice))
+    return by_size(steps)
 
 
 def over_pcie(fabric: Fabric) -> Fabric:

@@ -1,13 +1,14 @@
 """Serving engines: which all-reduce kernels they bring, up to which size, at what host cost."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 from topology.base import Bytes, BytesPerSecond, CatalogueError, Kind, Seconds, parse
 from topology.catalogue import Fabric
 
+Form = TypeVar("Form", bound=float)
 _KEYS = {"kind", "source", "kernels", "limit", "extra", "host", "nccl_host"}
 
 
@@ -50,7 +51,7 @@ def _link(fabric: Fabric) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eager:
+class Unrecorded:
     """What a call costs that no graph replays.
 
     host : s, PyTorch's own collective call. gap : s between kernels.
@@ -75,44 +76,37 @@ class Eager:
         return self.copy[f"{fabric.architecture}.{_link(fabric)}"]
 
 
-def load_engines(text: str) -> tuple[dict[str, Engine], Eager]:
+def load_engines(text: str) -> tuple[dict[str, Engine], Unrecorded]:
     """Read engines, and the table ``[eager]``, from TOML `text`; the caller does the file I/O."""
     tables = tomllib.loads(text)
-    eager = tables.pop("eager")
-    return {name: _engine(name, row) for name, row in tables.items()}, Eager(
-        host=Seconds(parse(eager["host"], "s")),
-        gap=Seconds(parse(eager["gap"], "s")),
-        single=Seconds(parse(eager["single"], "s")),
-        post=Seconds(parse(eager["post"], "s")),
-        copy={
-            place: BytesPerSecond(value) for place, value in _places(eager["copy"], "B/s").items()
-        },
-    )
+    row = tables.pop("eager")
+    engines = {name: _engine(name, table) for name, table in tables.items()}
+    numbers = {key: Seconds(parse(row[key], "s")) for key in ("host", "gap", "single", "post")}
+    copy = _places(row["copy"], "B/s", BytesPerSecond)
+    return engines, Unrecorded(copy=copy, **numbers)
 
 
-def _places(table: Mapping[str, object], unit: str) -> dict[str, float]:
+def _places(table: object, unit: str, form: Callable[[float], Form]) -> dict[str, Form]:
     """Flatten ``hopper.nvlink = "4 MiB"`` and ``nvlink = "2 us"`` to values by place."""
-    flat: dict[str, float] = {}
-    for key, value in table.items():
+    flat: dict[str, Form] = {}
+    for key, value in cast(Mapping[str, object], table).items():
         if isinstance(value, Mapping):
-            flat |= {f"{key}.{link}": parse(str(text), unit) for link, text in value.items()}
+            places = _places(value, unit, form)
+            flat |= {f"{key}.{place}": number for place, number in places.items()}
         else:
-            flat[key] = parse(str(value), unit)
+            flat[key] = form(parse(str(value), unit))
     return flat
 
 
 def _engine(name: str, row: Mapping[str, object]) -> Engine:
     if row.keys() != _KEYS:
         raise CatalogueError(f"{name}: expected {sorted(_KEYS)}, got {sorted(row)}")
-    limit = _places(cast(Mapping[str, object], row["limit"]), "B")
-    extra = _places(cast(Mapping[str, object], row["extra"]), "s")
-    host = _places(cast(Mapping[str, object], row["host"]), "s")
     return Engine(
         kind=cast(Kind, row["kind"]),
         source=str(row["source"]),
         kernels=tuple(cast(list[str], row["kernels"])),
-        limit={place: Bytes(value) for place, value in limit.items()},
-        extra={place: Seconds(value) for place, value in extra.items()},
-        host={place: Seconds(value) for place, value in host.items()},
+        limit=_places(row["limit"], "B", Bytes),
+        extra=_places(row["extra"], "s", Seconds),
+        host=_places(row["host"], "s", Seconds),
         nccl_host=Seconds(parse(str(row["nccl_host"]), "s")),
     )

@@ -85,7 +85,7 @@ def _numbers(tables: Mapping[str, Mapping[str, list[str]]]) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class NcclView:
     """What NCCL makes of a fabric, and the constants it rates it by."""
 
     fabric: Fabric

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.base import InputError, unknown
+from topology.base import unknown
 from topology.catalogue import Fabric
 
 Op = Literal[
@@ -44,15 +44,6 @@ def read_op(name: str) -> Op:
         if op == name:
             return op
     raise unknown("collective", name, OPS)
-
-
-def refuse(algorithm: str, op: str, reason: str) -> InputError:
-    """Build the error for an algorithm that cannot run `op` here.
-
-    >>> str(refuse("tree", "all_gather", "it exists for all_reduce only"))
-    'all_gather by tree: it exists for all_reduce only'
-    """
-    return InputError(f"{op} by {algorithm}: {reason}")
 
 
 def ring_steps(op: Op, ranks: int) -> int:

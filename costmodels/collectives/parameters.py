@@ -96,14 +96,6 @@ class Library:
         faster = self._at(architecture, CLASSES[place - 1], name) if place else None
         return curve if faster is None else curve.starting(max, faster.curve)
 
-    def has(self, fabric: Fabric, name: str) -> bool:
-        """Whether `get` would find it."""
-        try:
-            self.get(fabric, name)
-        except UncalibratedError:
-            return False
-        return True
-
 
 def link_class(fabric: Fabric) -> LinkClass:
     """Name what a copy between two GPUs of one node goes over.

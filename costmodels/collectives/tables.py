@@ -3,7 +3,7 @@
 from functools import cache
 from importlib.resources import files
 
-from costmodels.collectives.engines import Eager, Engine, load_engines
+from costmodels.collectives.engines import Engine, Unrecorded, load_engines
 from costmodels.collectives.nccl_tuning import Tuning, load_tuning
 from costmodels.collectives.network import Transports, load_transports
 from costmodels.collectives.parameters import Library, load_library
@@ -34,13 +34,13 @@ def engines() -> dict[str, Engine]:
     return _engines()[0]
 
 
-def eager() -> Eager:
+def unrecorded() -> Unrecorded:
     """Give what a call costs that no graph replays."""
     return _engines()[1]
 
 
 @cache
-def _engines() -> tuple[dict[str, Engine], Eager]:
+def _engines() -> tuple[dict[str, Engine], Unrecorded]:
     """Read the engines' file, once."""
     return load_engines(_read("collectives_engines.toml"))
 

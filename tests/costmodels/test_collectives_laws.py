@@ -22,6 +22,7 @@ from costmodels.collectives import (
 )
 from costmodels.collectives.algorithms import BY_NAME
 from costmodels.collectives.choice import build
+from costmodels.collectives.curve import Curve
 from topology.base import InputError
 from topology.catalogue import Fabric, Network, NetworkKind
 
@@ -267,3 +268,30 @@ def test_a_size_that_cannot_be_is_refused(size):
         collective_time("all_reduce", size, fabric)
     with pytest.raises(InputError, match="message size"):
         collective_time("all_reduce", np.array([1.0, size]), fabric)
+
+
+LINK = {"link": "nvlink", "bandwidth": 1e9, "architecture": "ampere"}
+SWITCH = {"link": "nvswitch", "bandwidth": 400e9, "architecture": "hopper", "multicast": True}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "op", "ranks", "links", "curve", "size", "seconds"),
+    [
+        ("ring", "all_gather", 4, LINK, (1e-6, 1e-6, 1.0), 4e6, 4e-6 + 3e-3),
+        ("tree", "all_reduce", 2, LINK, (1e-6, 1e-6, 1.0), 4e6, 3e-6 + 2 * 4e-3),
+        ("oneshot", "all_reduce", 3, LINK, (1e-6, 0.0, 1.0), 1e6, 1e-6 + 2 * 1e-3),
+        ("twoshot", "all_reduce", 4, LINK, (1e-6, 1e-6, 1.0), 4e6, 7e-6 + 6 * 1e-3),
+        ("symmetric", "all_gather", 4, LINK, (1e-6, 1e-6, 1.0), 4e6, 4e-6 + 3e-3),
+        ("multishot", "all_reduce", 8, SWITCH, (10e-6, 0.0, 0.5), 2e6, 10e-6 + 10e-6),
+        ("nvls", "all_reduce", 8, SWITCH, (10e-6, 0.0, 0.5), 2e6, 10e-6 + 10e-6),
+        ("pairwise", "all_to_all", 4, LINK, (1e-6, 0.0, 1.0), 4e6, 1e-6 + 3 * 1e-3),
+    ],
+)
+def test_algorithms_take_what_their_formula_says(algorithm, op, ranks, links, curve, size, seconds):
+    launch, step, efficiency = curve
+    fabric = Fabric(ranks=ranks, **links)
+    model = BY_NAME[algorithm](
+        op=op, fabric=fabric, curve=Curve(launch=launch, step=step, efficiency=efficiency)
+    )
+
+    assert model.time(size) == pytest.approx(seconds, rel=1e-12)

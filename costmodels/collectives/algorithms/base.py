@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from costmodels.collectives.curve import Curve
-from costmodels.collectives.nccl_tuning import Candidate, View
+from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.network import Hop
 from costmodels.collectives.operations import Amount, Op, WireProtocol
 from topology.catalogue import Fabric
@@ -34,6 +34,17 @@ def one_node(fabric: Fabric) -> str:
 def several_nodes(fabric: Fabric) -> str:
     """Need a network."""
     return "" if fabric.nodes > 1 else "it needs several nodes, got 1"
+
+
+def nvlink(fabric: Fabric) -> str:
+    """Need NVLink."""
+    return "it needs NVLink between all GPUs" if fabric.link == "pcie" else ""
+
+
+def one_gpu_a_node(fabric: Fabric) -> str:
+    """Need nodes of one GPU."""
+    alone = fabric.nodes == fabric.ranks
+    return "" if alone else f"it needs one GPU a node, got {fabric.ranks} on {fabric.nodes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +94,6 @@ class Algorithm(ABC):
         return name if len(cls.protocols) == 1 else f"{name}_{protocol.lower()}"
 
     @classmethod
-    def candidates(cls, op: Op, view: View) -> Iterator[Candidate]:  # noqa: ARG003
+    def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:  # noqa: ARG003
         """Yield what NCCL believes that it takes, by protocol; nothing where NCCL never asks."""
         yield from ()

@@ -1,56 +1,42 @@
-"""Collectives that the NVLink switch reduces and replicates."""
+"""Collectives that switches reduce and replicate: those of NVLink, those of the network."""
 
+import math
 from collections.abc import Iterator
 
-from costmodels.collectives.algorithms.base import Algorithm, multicast, one_node
-from costmodels.collectives.nccl_tuning import Candidate, View
-from costmodels.collectives.operations import Amount, Op, ring_steps
+from costmodels.collectives.algorithms.base import Algorithm, multicast, one_node, several_nodes
+from costmodels.collectives.algorithms.direct import Direct
+from costmodels.collectives.algorithms.tree import tree_depth, tree_passes
+from costmodels.collectives.nccl_tuning import Candidate, NcclView
+from costmodels.collectives.network import transport_of, usable_bandwidth
+from costmodels.collectives.operations import Amount, Op, WireProtocol, ring_steps
+from costmodels.collectives.tables import transports
+from topology.catalogue import Fabric
 
 
-class Nvls(Algorithm):
-    r"""NVLink SHARP: the switch adds what GPUs send and multicasts the sums.
+class Nvls(Direct):
+    """NVLink SHARP: the switch adds what GPUs send and multicasts the sums.
 
-    .. math:: start = launch, \quad stream = m \beta_{link}
-
-    with m the message: in an all-reduce every byte leaves a GPU once and enters it once, so
-    neither term knows the number of GPUs. All-gather and reduce-scatter use one of the two
-    directions for (n - 1) / n of the full array m.
+    In an all-reduce every byte leaves a GPU once and enters it once, so that neither term knows
+    the number of GPUs. All-gather and reduce-scatter use one of the two directions for
+    (n - 1) / n of the full array.
 
     References
     ----------
     Graham et al., "Scalable Hierarchical Aggregation and Reduction Protocol (SHARP)", 2020;
-    NCCL src/transport/nvls.cc.
-
-    Examples
-    --------
-    >>> from costmodels.collectives.curve import Curve
-    >>> from topology.base import BytesPerSecond, Seconds
-    >>> from topology.catalogue import Fabric
-    >>> curve = Curve(launch=Seconds(10e-6), efficiency=0.5)
-    >>> node = Fabric(
-    ...     architecture="hopper", ranks=8, link="nvswitch", bandwidth=BytesPerSecond(400e9),
-    ...     multicast=True,
-    ... )
-    >>> f"{Nvls(op='all_reduce', fabric=node, curve=curve).time(2e6) * 1e6:.0f} us"
-    '20 us'
+    NCCL src/transport/nvls.cc and coll_net.cc.
     """
 
     name = "nvls"
     ops = ("all_reduce", "all_gather", "reduce_scatter")
     needs = (multicast, one_node)
 
-    def time(self, message_bytes: Amount) -> Amount:
-        """Seconds for a message of `message_bytes`."""
+    def work(self) -> tuple[int, int, float]:
         ranks = self.fabric.ranks
-        share = 1.0 if self.op == "all_reduce" else (ranks - 1) / ranks
-        start = self.curve.start(1, message_bytes / ranks)
-        return self.curve.join(start, message_bytes * (share * self.curve.per_byte_on(self.fabric)))
+        return 1, ranks, 1.0 if self.op == "all_reduce" else (ranks - 1) / ranks
 
     @classmethod
-    def candidates(cls, op: Op, view: View) -> Iterator[Candidate]:
-        """Yield what NCCL believes that the switch takes."""
-        ranks = view.fabric.ranks
-        speed = switch_speed(view)
+    def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:
+        ranks, speed = view.fabric.ranks, switch_speed(view)
         if speed:
             channel = speed * (2 if op == "all_reduce" else (ranks - 1) / ranks)
             yield Candidate(
@@ -60,7 +46,49 @@ class Nvls(Algorithm):
             )
 
 
-def switch_speed(view: View) -> float:
+class NvlsTree(Algorithm):
+    r"""NVLink SHARP inside each node, two binary trees between nodes, in one pipeline.
+
+    .. math::
+        start = launch + 2 \lceil \log_2 N \rceil\,hop, \quad
+        stream = m \max((1 + relay)\,\beta_{link}, w\,\beta_{network})
+
+    with m the message, N the nodes, w = 1 for two nodes and 2 for more, and `relay` what a GPU
+    loses of its links to passing its share of the node's sum on to the network and taking it
+    back (`copy_reduce` of the curve).
+    """
+
+    name = "nvls_tree"
+    needs = (multicast, several_nodes)
+    curves_of = "nvls"
+
+    def time(self, message_bytes: Amount) -> Amount:
+        nodes = self.fabric.nodes
+        travel = 2 * tree_depth(nodes) * self.hop.tree_step
+        start = self.curve.start(1, message_bytes / self.fabric.ranks)
+        inside = (1 + self.curve.copy_reduce) * self.curve.per_byte_on(self.fabric)
+        outside = tree_passes(nodes) * self.hop.per_byte
+        streams = message_bytes * inside, message_bytes * outside
+        return self.hop.join(self.curve, start, travel, streams)
+
+    @classmethod
+    def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:
+        fabric, speed = view.fabric, switch_speed(view)
+        if not speed or fabric.network is None:
+            return
+        ranks, nodes = fabric.ranks, fabric.nodes
+        local = ranks // nodes
+        network = usable_bandwidth(fabric, fabric.network) / local * (2 if nodes == 2 else 1)
+        channel = min(2 * speed, network, view.cap("nvls_tree"))
+        travel = 2 * math.floor(math.log2(nodes)) * view.first("network_nvls_tree")
+        yield Candidate(
+            protocol="Simple",
+            latency=view.first("nvlink_nvls") + travel,
+            per_byte=ring_steps(op, ranks) / ranks / (channel * local),
+        )
+
+
+def switch_speed(view: NcclView) -> float:
     """Bytes a second that NCCL believes a GPU has through the switch; 0 where it uses none."""
     fabric, key = view.fabric, f"{view.generation}_nvls"
     local = fabric.ranks // fabric.nodes
@@ -70,3 +98,37 @@ def switch_speed(view: View) -> float:
     speeds = view.numbers[f"{key}_channel"]
     speed = next((s for s in speeds if s * local <= total), speeds[-1])
     return speed * view.first(key) * (local - 1) / local
+
+
+def reducing(fabric: Fabric) -> str:
+    """Need switches that reduce."""
+    network = fabric.network
+    reduces = network is not None and transport_of(network, transports()).offload > 0
+    return "" if reduces else "it needs InfiniBand switches that reduce"
+
+
+class Collnet(Algorithm):
+    r"""Reduce inside each node, let the InfiniBand switches add the nodes' parts, spread back.
+
+    .. math::
+        start = launch + 2\,step + 2\,hop, \quad
+        stream = m \max(\beta_{link}, \beta_{network} / offload)
+
+    with m the message: every byte leaves a node once and comes back once, for any number of
+    nodes. Inside a node the switch reduces (CollNetDirect on NVLink SHARP).
+    """
+
+    name = "collnet"
+    needs = (several_nodes, reducing)
+
+    def time(self, message_bytes: Amount) -> Amount:
+        start = self.curve.start(2, message_bytes / self.fabric.ranks)
+        inside = self.curve.per_byte_on(self.fabric)
+        outside = self.hop.per_byte / self.hop.offload
+        streams = message_bytes * inside, message_bytes * outside
+        return self.hop.join(self.curve, start, 2 * self.hop.step, streams)
+
+    @classmethod
+    def curve_name(cls, protocol: WireProtocol, fabric: Fabric) -> str:  # noqa: ARG003
+        """Name its curve: that of the switch inside a node, or of a ring."""
+        return "nvls" if fabric.multicast else "ring_simple"

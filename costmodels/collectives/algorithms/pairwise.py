@@ -18,20 +18,6 @@ class Pairwise(Algorithm):
     r = n - g the remote ones; all g GPUs of a node share its network. Gather and scatter are
     the same at their root, whose NIC is one of its node's: the others do not help it. Send and
     receive pass the whole of m to the next rank.
-
-    Examples
-    --------
-    Four GPUs at 1 GB/s exchange 4 MB each: three times 1 MB leave every GPU.
-
-    >>> from costmodels.collectives.curve import Curve
-    >>> from topology.base import BytesPerSecond, Seconds
-    >>> from topology.catalogue import Fabric
-    >>> curve = Curve(launch=Seconds(1e-6), efficiency=1.0)
-    >>> node = Fabric(
-    ...     architecture="ampere", ranks=4, link="nvlink", bandwidth=BytesPerSecond(1e9)
-    ... )
-    >>> f"{Pairwise(op='all_to_all', fabric=node, curve=curve).time(4e6):.6f} s"
-    '0.003001 s'
     """
 
     name = "pairwise"
@@ -39,7 +25,6 @@ class Pairwise(Algorithm):
     protocols = ("LL", "Simple")
 
     def time(self, message_bytes: Amount) -> Amount:
-        """Seconds for a message of `message_bytes`."""
         ranks = self.fabric.ranks
         local = ranks // self.fabric.nodes
         if self.op == "send_recv":
@@ -58,7 +43,6 @@ class Pairwise(Algorithm):
         return self.hop.join(self.curve, start, travel, (chunk * inside, chunk * outside))
 
     def _inside(self) -> float:
-        """Seconds a byte of one GPU inside its node."""
         if self.op == "all_to_all":
             return self.curve.per_byte_exchanged(self.fabric)
         return self.curve.per_byte_on(self.fabric)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from costmodels.collectives.algorithms.base import Algorithm
-from costmodels.collectives.nccl_tuning import Candidate, View
+from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import (
     PROTOCOLS,
     RING_OPS,
@@ -29,20 +29,6 @@ class Ring(Algorithm):
     ----------
     Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
     MPICH", IJHPCA 19(1), 2005. The copies, and the steps' dependence on the chunk, are ours.
-
-    Examples
-    --------
-    Four GPUs at 1 GB/s, 4 MB, 1 us to launch and 1 us a step: all-gather is 1 + 3 us + 3 ms.
-
-    >>> from costmodels.collectives.curve import Curve
-    >>> from topology.base import BytesPerSecond, Seconds
-    >>> from topology.catalogue import Fabric
-    >>> curve = Curve(launch=Seconds(1e-6), step=Seconds(1e-6), efficiency=1.0)
-    >>> node = Fabric(
-    ...     architecture="ampere", ranks=4, link="nvlink", bandwidth=BytesPerSecond(1e9)
-    ... )
-    >>> f"{Ring(op='all_gather', fabric=node, curve=curve).time(4e6):.6f} s"
-    '0.003004 s'
     """
 
     name = "ring"
@@ -50,7 +36,6 @@ class Ring(Algorithm):
     protocols = PROTOCOLS
 
     def time(self, message_bytes: Amount) -> Amount:
-        """Seconds for a message of `message_bytes`."""
         ranks, nodes = self.fabric.ranks, self.fabric.nodes
         steps = ring_steps(self.op, ranks)
         crossings = ring_steps(self.op, nodes)
@@ -73,8 +58,7 @@ class Ring(Algorithm):
         ) * self.hop.per_byte
 
     @classmethod
-    def candidates(cls, op: Op, view: View) -> Iterator[Candidate]:
-        """Yield what NCCL believes that a ring takes."""
+    def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:
         ranks, hosts, bus = view.fabric.ranks, view.hosts, view.bus
         steps = ranks if op in ("broadcast", "reduce") else ring_steps(op, ranks)
         crossings = ring_steps(op, hosts)

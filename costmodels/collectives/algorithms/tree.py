@@ -1,10 +1,10 @@
-"""All-reduce up and down two trees of nodes."""
+"""Trees of nodes: all-reduce up and down two of them, all-gather over one for each rank."""
 
 import math
 from collections.abc import Iterator
 
-from costmodels.collectives.algorithms.base import Algorithm
-from costmodels.collectives.nccl_tuning import Candidate, View
+from costmodels.collectives.algorithms.base import Algorithm, one_gpu_a_node, several_nodes
+from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import PROTOCOLS, Amount, Op
 
 
@@ -43,20 +43,6 @@ class Tree(Algorithm):
     ----------
     Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
     scan", Parallel Computing 35(12), 2009.
-
-    Examples
-    --------
-    One node of two GPUs is a chain of two: 1 + 2 us + 2 x 4 MB / 1 GB/s.
-
-    >>> from costmodels.collectives.curve import Curve
-    >>> from topology.base import BytesPerSecond, Seconds
-    >>> from topology.catalogue import Fabric
-    >>> curve = Curve(launch=Seconds(1e-6), step=Seconds(1e-6), efficiency=1.0)
-    >>> node = Fabric(
-    ...     architecture="ampere", ranks=2, link="nvlink", bandwidth=BytesPerSecond(1e9)
-    ... )
-    >>> f"{Tree(fabric=node, curve=curve).time(4e6):.6f} s"
-    '0.008003 s'
     """
 
     name = "tree"
@@ -64,7 +50,6 @@ class Tree(Algorithm):
     curves_of = "ring"
 
     def time(self, message_bytes: Amount) -> Amount:
-        """Seconds for an all-reduce of `message_bytes`."""
         nodes, hosts = self.fabric.nodes, self.fabric.hosts
         local = self.fabric.ranks // nodes
         chunk = message_bytes / self.fabric.ranks
@@ -79,8 +64,7 @@ class Tree(Algorithm):
         )
 
     @classmethod
-    def candidates(cls, op: Op, view: View) -> Iterator[Candidate]:  # noqa: ARG003
-        """Yield what NCCL believes that trees take."""
+    def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:  # noqa: ARG003
         hosts = view.hosts
         chain, channels = view.chain
         bus = min(view.first("tree") * chain, channels * view.cap("tree"))
@@ -99,3 +83,41 @@ class Tree(Algorithm):
                 per_byte=2 / ceilings[index],
                 correction=view.numbers[f"correction_{protocol.lower()}"],
             )
+
+
+class Pat(Algorithm):
+    r"""Parallel aggregated trees: every rank is the root of a binomial tree, batched.
+
+    .. math::
+        start = launch + \lceil \log_2 n \rceil\,hop, \quad
+        stream = m \frac{n - 1}{n} \beta_{network}
+
+    with m the full array and n the ranks, one a node.
+
+    References
+    ----------
+    Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale",
+    arXiv:2506.20252, 2025.
+    """
+
+    name = "pat"
+    ops = ("all_gather", "reduce_scatter")
+    needs = (several_nodes, one_gpu_a_node)
+    curves_of = "ring_simple"
+
+    def time(self, message_bytes: Amount) -> Amount:
+        ranks = self.fabric.ranks
+        start = self.curve.start(0, message_bytes / ranks)
+        outside = message_bytes * ((ranks - 1 + self.hop.copy) / ranks * self.hop.per_byte)
+        travel = tree_depth(ranks) * self.hop.step
+        return self.hop.join(self.curve, start, travel, (outside * 0.0, outside))
+
+    @classmethod
+    def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:  # noqa: ARG003
+        ranks = view.fabric.ranks
+        travel = math.log2(ranks) * view.numbers["network_tree"][2] / 3.5
+        yield Candidate(
+            protocol="Simple",
+            latency=view.first("base_pat") + travel + ranks * view.first("pat_rank"),
+            per_byte=(ranks - 1) / ranks / (view.first("pat") * view.bus),
+        )
