@@ -7,8 +7,8 @@ from typing import Literal, assert_never
 import numpy as np
 
 from costmodels.basis import Basis
-from costmodels.collectives import CurveCalibration, collective_time, supports
 from costmodels.collectives import basis as collective_basis
+from costmodels.collectives import collective_time, supports
 from costmodels.kernels import (
     attention_basis,
     attention_time,
@@ -37,7 +37,6 @@ from costmodels.program import (
     ceil_div,
 )
 from costmodels.runtime import Runtime
-from topology.base import UncalibratedError
 from topology.catalogue import Device, Fabric, Precision
 
 Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "convolution"]
@@ -49,8 +48,7 @@ class Target:
 
     ranks : that wait for each other. algorithm : of collectives; ``auto`` is NCCL's choice.
     attention : kernel; ``auto`` is the best commonly available. engine : whose kernels, where they
-    were measured. profile : what was measured on
-    this machine.
+    were measured. profile : what was measured on this machine.
     """
 
     device: Device
@@ -62,6 +60,20 @@ class Target:
     attention: str = "auto"
     engine: str = ""
     profile: Profile | None = None
+
+    @property
+    def kernels(self) -> KernelCalibration | None:
+        """Kernels as they were measured on this machine."""
+        return None if self.profile is None else self.profile.kernels
+
+    @property
+    def plain(self) -> Precision:
+        """16-bit type of layers that are not quantised."""
+        return "bf16" if self.device.peak("bf16") is not None else "fp16"
+
+    def seen(self, part: str, **sizes: Real | Size) -> dict[str, Real | Size]:
+        """Return the sizes to hold against a profile's part; the shipped tables go beyond."""
+        return sizes if getattr(self.kernels, part, None) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +94,16 @@ Known = dict[tuple[object, ...], Priced]
 """Prices found so far, by what they depend on besides device, profile and precision."""
 
 
-def recall(op: Op, target: Target, known: Known) -> Priced:
-    """Price `op`, or remember the price of one like it; `known` is of one device and request."""
+def cached_price(op: Op, target: Target, known: Known) -> Priced:
+    """Price `op`, or take the price of one like it; `known` is of one device and request."""
     key = _key(op, target)
     try:
-        found = known.get(key)
+        priced = known.get(key)
     except TypeError:  # sizes are arrays
         return price(op, target)
-    if found is None:
-        found = known[key] = price(op, target)
-    return found
+    if priced is None:
+        priced = known[key] = price(op, target)
+    return priced
 
 
 def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one case an operation
@@ -126,11 +138,6 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
     Sizes may be arrays that broadcast, and so is `Priced.seconds` then. A view takes no time; an
     algorithm of collectives that cannot do `op` on its links gives way to NCCL's choice.
 
-    Returns
-    -------
-    Priced
-        Seconds on the device, what the host issues, and how well the time is known.
-
     Raises
     ------
     InputError
@@ -147,7 +154,7 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
         case LinearAttention() | Depthwise():
             return _bounded(op, target)
         case Pointwise():
-            return _pointwise(op, target)
+            return _streamed(op.function, op.traffic, target)
         case Rearrange():
             return _rearrange(op, target)
         case Collective() | SendReceive():
@@ -164,52 +171,18 @@ def _matmul(op: Matmul, target: Target) -> Priced:
     if op.weight.experts > 1:
         batch = np.minimum(m, op.weight.experts)
         m = np.ceil(m / batch)
-    precision = target.precision if op.weight.layered else _plain(target)
-    return Priced(
-        kind="gemm",
-        seconds=matmul_time(
-            m,
-            n,
-            k,
-            target.device,
-            precision=precision,
-            batch=batch,
-            sustained=True,
-            engine=target.engine,
-            calibration=_kernels(target),
-        ),
-        kernels=1,
-        basis=matmul_basis(
-            target.device,
-            precision,
-            _kernels(target),
-            target.engine,
-            **_seen(target, "matmul", m=m, n=n, k=k),
-        ),
-    )
-
-
-def _kernels(target: Target) -> KernelCalibration | None:
-    return None if target.profile is None else target.profile.kernels
-
-
-def _curves(target: Target) -> CurveCalibration | None:
-    return None if target.profile is None else target.profile.curves
-
-
-def _seen(target: Target, part: str, **sizes: Real | Size) -> dict[str, Real | Size]:
-    """Return the sizes to hold against the range of a profile's part; shipped tables go beyond."""
-    return sizes if getattr(_kernels(target), part, None) else {}
-
-
-def _plain(target: Target) -> Precision:
-    """16-bit type of layers that are not quantised."""
-    return "bf16" if target.device.peak("bf16") is not None else "fp16"
+    device, engine, own = target.device, target.engine, target.kernels
+    precision = target.precision if op.weight.layered else target.plain
+    seconds = matmul_time(
+        m, n, k, device, precision=precision, batch=batch, sustained=True, engine=engine,
+        calibration=own,
+    )  # fmt: skip
+    basis = matmul_basis(device, precision, own, engine, **target.seen("matmul", m=m, n=n, k=k))
+    return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
 
 
 def _attention(op: Attention, target: Target) -> Priced:
-    precision = _plain(target)
-    kernel = target.attention
+    precision, kernel, own = target.plain, target.attention, target.kernels
     whole = op.causal and op.pairs == 1.0 and op.turn is None
     masked = whole and bool(np.any(np.greater(op.queries, 1)))
     cache = "fp8" if op.k.itemsize == 1 else precision
@@ -228,25 +201,16 @@ def _attention(op: Attention, target: Target) -> Priced:
         kv_precision=cache,
         engine=target.engine,
         sustained=True,
-        calibration=_kernels(target),
+        calibration=own,
     )
     names = {"heads": op.heads, "queries": op.queries, "keys": op.keys, "head_dim": op.size}
-    sizes = _seen(target, "attention", **names)
-    empty = np.asarray(op.q.shape[0]) * op.queries == 0  # a step without prompts, or of them alone
-    return Priced(
-        kind="attention",
-        seconds=np.where(empty, 0.0, seconds) if np.any(empty) else seconds,
-        kernels=1,
-        basis=attention_basis(
-            target.device,
-            precision,
-            kernel,
-            _kernels(target),
-            kv_precision=cache,
-            engine=target.engine,
-            **sizes,
-        ),
+    sizes = target.seen("attention", **names)
+    basis = attention_basis(
+        target.device, precision, kernel, own, kv_precision=cache, engine=target.engine, **sizes
     )
+    empty = np.asarray(op.q.shape[0]) * op.queries == 0  # a step without prompts, or of them alone
+    seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
+    return Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
 
 
 def _named(op: LinearAttention | Depthwise) -> str:
@@ -256,87 +220,49 @@ def _named(op: LinearAttention | Depthwise) -> str:
 
 def _bounded(op: LinearAttention | Depthwise, target: Target) -> Priced:
     """Price small products: bound by memory traffic, or by arithmetic where that is more."""
-    peak = target.device.peak(_plain(target))
-    if peak is None:
-        raise UncalibratedError(f"{target.device.name} has no 16-bit tensor peak")
     streamed = _streamed(_named(op), op.traffic, target)
+    peak = target.device.needed_peak(target.plain)
     return replace(
         streamed,
         kind="attention" if isinstance(op, LinearAttention) else "convolution",
-        seconds=np.maximum(streamed.seconds, np.asarray(op.flop) / peak.value),
+        seconds=np.maximum(streamed.seconds, np.asarray(op.flop) / peak),
         basis=Basis.ASSUMED,
     )
 
 
-def _pointwise(op: Pointwise, target: Target) -> Priced:
-    return _streamed(op.function, op.traffic, target)
-
-
 def _streamed(function: str, traffic: Real, target: Target) -> Priced:
-    fusion = target.runtime.fusion(function)
+    device, own, fusion = target.device, target.kernels, target.runtime.fusion(function)
     moved = traffic * fusion.traffic / fusion.kernels
-    return Priced(
-        kind="pointwise",
-        seconds=chain_time(
-            traffic, fusion.traffic, fusion.kernels, target.device, _kernels(target)
-        ),
-        kernels=fusion.kernels,
-        basis=pointwise_basis(
-            target.device, _kernels(target), **_seen(target, "pointwise", bytes=moved)
-        ),
-    )
+    seconds = chain_time(traffic, fusion.traffic, fusion.kernels, device, own)
+    basis = pointwise_basis(device, own, **target.seen("pointwise", bytes=moved))
+    return Priced(kind="pointwise", seconds=seconds, kernels=fusion.kernels, basis=basis)
 
 
 def _rearrange(op: Rearrange, target: Target) -> Priced:
     if op.view:
         return Priced(kind="layout", seconds=0.0)
-    return Priced(
-        kind="layout",
-        seconds=pointwise_time(op.traffic, target.device, _kernels(target)),
-        kernels=1,
-        basis=pointwise_basis(
-            target.device, _kernels(target), **_seen(target, "pointwise", bytes=op.traffic)
-        ),
-    )
+    device, own = target.device, target.kernels
+    seconds = pointwise_time(op.traffic, device, own)
+    basis = pointwise_basis(device, own, **target.seen("pointwise", bytes=op.traffic))
+    return Priced(kind="layout", seconds=seconds, kernels=1, basis=basis)
 
 
 def _communication(op: Communication, target: Target) -> Priced:
-    fabric, size = target.fabrics[op.axis], op.message_bytes
+    fabric, size = target.fabrics[op.axis], np.asarray(op.message_bytes, float)
     asked = target.algorithm
     algorithm = asked if supports(op.kind, asked, fabric) else "auto"
-    return Priced(
-        kind="communication",
-        seconds=collective_time(
-            op.kind,
-            np.asarray(size, float),
-            fabric,
-            algorithm=algorithm,
-            calibration=_curves(target),
-        ),
-        calls=1,
-        basis=collective_basis(
-            op.kind,
-            float(np.max(size)),
-            fabric,
-            algorithm=algorithm,
-            calibration=_curves(target),
-        ),
-    )
+    own = None if target.profile is None else target.profile.curves
+    seconds = collective_time(op.kind, size, fabric, algorithm=algorithm, calibration=own)
+    largest = float(np.max(size))
+    basis = collective_basis(op.kind, largest, fabric, algorithm=algorithm, calibration=own)
+    return Priced(kind="communication", seconds=seconds, calls=1, basis=basis)
 
 
 def _convolve(op: Convolve, target: Target) -> Priced:
-    device = target.device
-    peak = device.peak(_plain(target))
-    if peak is None:
-        raise UncalibratedError(f"{device.name} has no 16-bit tensor peak")
+    device, runtime = target.device, target.runtime
     cycles = device.multiprocessors.value * device.clock.value
-    runtime = target.runtime
     reached = runtime.plane_convolution if op.planes else runtime.convolution
-    rate = np.minimum(peak.value, cycles * reached.value)
+    rate = np.minimum(device.needed_peak(target.plain), cycles * reached.value)
     memory = np.asarray(op.traffic) / device.memory_bandwidth.value
-    return Priced(
-        kind="convolution",
-        seconds=np.maximum(np.asarray(op.flop) / rate, memory),
-        kernels=1,
-        basis=Basis.ASSUMED,
-    )
+    seconds = np.maximum(np.asarray(op.flop) / rate, memory)
+    return Priced(kind="convolution", seconds=seconds, kernels=1, basis=Basis.ASSUMED)

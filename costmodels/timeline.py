@@ -13,8 +13,8 @@ import numpy as np
 
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
-from costmodels.price import Class, Known, Priced, Target, recall
-from costmodels.program import Communication, Loop, Op, Real, Size, Tensor
+from costmodels.price import Class, Known, Priced, Target, cached_price
+from costmodels.program import Communication, Loop, Op, Real, Size
 
 K = TypeVar("K")
 _TINY: Final = 2.0**-100  # s, keeps a share of nothing finite
@@ -44,20 +44,16 @@ class Cost:
     @property
     def basis(self) -> dict[Class, Basis]:
         """How well each class is known: the weakest of what makes up a real share of it."""
-        found: dict[Class, Basis] = {}
+        weakest: dict[Class, Basis] = {}
         for (kind, basis), seconds in self.known.items():
             if np.any(np.asarray(seconds) >= SHARE * np.asarray(self.classes[kind])):
-                found[kind] = max(found.get(kind, Basis.MEASURED), basis)
-        return found
+                weakest[kind] = max(weakest.get(kind, Basis.MEASURED), basis)
+        return weakest
 
     @property
     def compute(self) -> Real:
         """Busy seconds of everything but communication."""
-        total: Real = 0.0
-        for kind, seconds in self.classes.items():
-            if kind != "communication":
-                total = total + seconds
-        return total
+        return _compute(self.classes)
 
     @property
     def device(self) -> Real:
@@ -96,8 +92,16 @@ class Cost:
         )
 
 
-def _added(one: Mapping[K, Real], other: Mapping[K, Real]) -> dict[K, Real]:
-    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}
+def _added(first: Mapping[K, Real], second: Mapping[K, Real]) -> dict[K, Real]:
+    return {key: first.get(key, 0.0) + second.get(key, 0.0) for key in {**first, **second}}
+
+
+def _compute(classes: Mapping[Class, Real]) -> Real:
+    total: Real = 0.0
+    for kind, seconds in classes.items():
+        if kind != "communication":
+            total = total + seconds
+    return total
 
 
 def cost(loop: Loop, target: Target, known: Known | None = None) -> Cost:
@@ -107,10 +111,10 @@ def cost(loop: Loop, target: Target, known: Known | None = None) -> Cost:
     ----------
     known : prices of operations met before on this device; it is added to.
     """
-    found = _turns(loop, target, {} if known is None else known)
-    if "communication" not in found.classes:
-        return found
-    return replace(found, waiting=found.compute * waiting_share(target.ranks))
+    total = _turns(loop, target, {} if known is None else known)
+    if "communication" not in total.classes:
+        return total
+    return replace(total, waiting=total.compute * waiting_share(target.ranks))
 
 
 def _turns(loop: Loop, target: Target, known: Known) -> Cost:
@@ -123,29 +127,20 @@ def _turns(loop: Loop, target: Target, known: Known) -> Cost:
 
 def _straight(ops: list[Op], target: Target, known: Known) -> Cost:
     """Price operations between barriers."""
-    priced = [(op, recall(op, target, known)) for op in ops]
+    priced = [(op, cached_price(op, target, known)) for op in ops]
     classes: dict[Class, Real] = {}
     weights: dict[tuple[Class, Basis], Real] = {}
-    for _, one in priced:
-        if one.kernels or one.calls:
-            classes[one.kind] = classes.get(one.kind, 0.0) + one.seconds
-            part = one.kind, one.basis
-            weights[part] = weights.get(part, 0.0) + one.seconds
-    exposed, hidden = _overlap(priced, classes, target)
-    return Cost(
-        classes=classes,
-        exposed=exposed,
-        hidden=hidden,
-        host=_host(priced, target),
-        known=weights,
-    )
-
-
-def _host(priced: list[tuple[Op, Priced]], target: Target) -> Real:
-    kernels = sum(one.kernels for _, one in priced)
-    calls = sum(one.calls for _, one in priced)
+    kernels = calls = 0
+    for _, price in priced:
+        kernels, calls = kernels + price.kernels, calls + price.calls
+        if price.kernels or price.calls:
+            classes[price.kind] = classes.get(price.kind, 0.0) + price.seconds
+            part = price.kind, price.basis
+            weights[part] = weights.get(part, 0.0) + price.seconds
     runtime = target.runtime
-    return kernels * runtime.host_kernel.value + calls * runtime.host_collective.value
+    host = kernels * runtime.host_kernel.value + calls * runtime.host_collective.value
+    exposed, hidden = _overlap(priced, classes, target)
+    return Cost(classes=classes, exposed=exposed, hidden=hidden, host=host, known=weights)
 
 
 def _overlap(
@@ -155,11 +150,7 @@ def _overlap(
     communication = classes.get("communication", 0.0)
     if all(op.stream == "compute" for op, _ in priced):
         return communication, 0.0
-    compute: Real = 0.0
-    for kind, seconds in classes.items():
-        if kind != "communication":
-            compute = compute + seconds
-    finish = makespan(priced)
+    compute, finish = _compute(classes), makespan(priced)
     beside = np.maximum(compute + communication - finish, 0.0)
     hidden = beside * _hidden_share(priced, target)
     return np.maximum(finish - compute, 0.0) + beside - hidden, hidden
@@ -169,10 +160,10 @@ def _hidden_share(priced: list[tuple[Op, Priced]], target: Target) -> Real:
     """Share that is hidden of what runs beside compute: the mean over messages, by their time."""
     total: Real = 0.0
     hidden: Real = 0.0
-    for op, one in priced:
+    for op, price in priced:
         if op.stream != "compute" and isinstance(op, Communication):
-            share = hidden_share(op.kind, one.seconds, target.profile)
-            total, hidden = total + one.seconds, hidden + one.seconds * share
+            share = hidden_share(op.kind, price.seconds, target.profile)
+            total, hidden = total + price.seconds, hidden + price.seconds * share
     return hidden / np.maximum(total, _TINY)
 
 
@@ -181,17 +172,13 @@ def makespan(priced: list[tuple[Op, Priced]]) -> Real:
     free: dict[str, Real] = {}
     ready: dict[str, Real] = {}
     last: Real = 0.0
-    for op, one in priced:
+    for op, price in priced:
         start: Real = free.get(op.stream, 0.0)
         for tensor in op.reads:
-            start = np.maximum(start, _ready(ready, tensor))
-        end = start + one.seconds
+            start = np.maximum(start, ready.get(tensor.name, 0.0))
+        end = start + price.seconds
         free[op.stream] = end
         for tensor in op.writes:
             ready[tensor.name] = end
         last = np.maximum(last, end)
     return last
-
-
-def _ready(ready: Mapping[str, Real], tensor: Tensor) -> Real:
-    return ready.get(tensor.name, 0.0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodels.events import Lane, Task
 from costmodels.overlap import hidden_share
-from costmodels.price import Class, Known, Priced, Target, recall
+from costmodels.price import Class, Known, Priced, Target, cached_price
 from costmodels.program import Communication, Loop, Op, SendReceive, Tensor
 from planner.request.plan import Plan
 
@@ -109,7 +109,7 @@ def _steps(loop: Loop, target: Target, prices: Known, turns: _Turns) -> Iterator
             for _ in range(0 if idle else int(np.max(item.count))):
                 yield from _steps(item, target, prices, turns)
         elif not idle or isinstance(item, SendReceive):
-            priced = recall(item, target, prices)
+            priced = cached_price(item, target, prices)
             name = item.writes[0].name if item.writes else getattr(item, "name", "")
             label = Label(name=name, kind=priced.kind, loop=loop.name, turn=turn)
             yield Step(op=item, priced=priced, label=label)
