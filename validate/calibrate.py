@@ -11,7 +11,6 @@ from topology.base import InputError, place, write_new
 from validate.fit.profile import Measurements, fit_profile, source_of
 from validate.fit.report import Calibrated, failures_of
 from validate.fit.rows import read_rows, whole
-from validate.fit.tables import recipes
 from validate.fit.text import to_toml
 
 QUICK_MINUTES: Final = 3.0
@@ -92,7 +91,7 @@ def finish(task: Task, rows: str, manifest: str) -> Calibrated:
         source=source_of(f"{task.folder.name}/rows.jsonl", rows),
     )
     try:
-        profile = fit_profile(measured, recipes())
+        profile = fit_profile(measured)
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

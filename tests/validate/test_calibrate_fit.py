@@ -24,13 +24,12 @@ from topology.catalogue import find_hardware
 from validate.accuracy.collectives import CollectiveFigure
 from validate.calibrate import Task, check_gpus, check_paths, finish
 from validate.fit import report
-from validate.fit.collectives import builder, curve_of
+from validate.fit.collectives import MeasuredOn, builder, curve_of
 from validate.fit.least_squares import SPLIT, Problem, kept_back, minimise
-from validate.fit.misses import HEADERS, MeasuredOn, miss_rows, misses
+from validate.fit.misses import HEADERS, miss_rows, misses
 from validate.fit.profile import Measurements, fabric_of, fit_profile, hardware_of
 from validate.fit.rows import Row, line
 from validate.fit.runtimes import Sample, fusion_of
-from validate.fit.tables import recipes
 from validate.fit.text import to_toml
 
 H100 = find_hardware("h100-sxm")
@@ -153,7 +152,7 @@ def rows():
 @pytest.fixture(scope="module")
 def profile(rows):
     measured = Measurements(rows=rows, manifest=MANIFEST, source="known, sha256 0")
-    return fit_profile(measured, recipes())
+    return fit_profile(measured)
 
 
 def test_kernels_are_predicted_within_the_noise(profile):
@@ -281,7 +280,7 @@ def test_kernels_and_traffic_of_a_function_come_back(traffic, kernels):
 
 def test_too_few_rows_are_refused():
     with pytest.raises(InputError, match="got 0 good rows"):
-        fit_profile(Measurements(rows=[], manifest=MANIFEST, source="none"), recipes())
+        fit_profile(Measurements(rows=[], manifest=MANIFEST, source="none"))
 
 
 @pytest.mark.parametrize(

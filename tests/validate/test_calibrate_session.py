@@ -19,9 +19,8 @@ pytest.importorskip("torch")
 import torch  # needs it, as all below
 
 from validate.bench import system as harness
-from validate.bench.backend import backend_function
 from validate.bench.cases import all_cases, case_of, runs
-from validate.bench.functions import FUNCTIONS
+from validate.bench.functions import FUNCTIONS, backend_function
 
 ROOT = Path(__file__).parents[2]
 SMALL = {case.key for case in all_cases(2, small=True) if case.family != "memory"}

@@ -1,7 +1,6 @@
 """Fits find curves whose answer is known."""
 
 from dataclasses import replace
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from costmodels.collectives.tables import library, tuning
 from topology.base import InputError
 from topology.catalogue import find_hardware
 from validate.accuracy.collectives import CollectiveFigure, read_figures
-from validate.fit.collectives import Recipe, builder, curve_of, fit_curve, load_recipes
+from validate.fit.collectives import Recipe, builder, curve_of, fit_curve, recipes
 from validate.fit.text import curve_to_toml
 
 TRUTH = Curve(
@@ -71,9 +70,6 @@ def test_one_wild_measurement_does_not_bend_the_curve():
 
 def test_a_family_is_fitted_curve_by_curve():
     """Rows are shared out by what NCCL would have used."""
-    recipes = load_recipes(
-        files("validate").joinpath("data", "collectives_recipes.toml").read_text(encoding="utf-8")
-    )
     numbers = tuning().at((2, 29))
     known = library()
     measured = {}
@@ -85,7 +81,7 @@ def test_a_family_is_fitted_curve_by_curve():
 
     assert set(measured) == {"ring_ll", "ring_ll128", "ring_simple"}
     for name, figures in measured.items():
-        fit, _ = fit_curve(name, figures, recipes[f"nvlink.{name}"], hold=0.01)
+        fit, _ = fit_curve(name, figures, recipes()[f"nvlink.{name}"], hold=0.01)
         assert fit.median_error < 0.02, name
 
 

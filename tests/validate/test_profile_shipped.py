@@ -55,7 +55,7 @@ def rows(name, kind=H100):
 
 @cache
 def place(kind=H100):
-    return refit.place_of(refit.system.read_document(folder(kind) / "manifest.json"))
+    return refit.measured_on(refit.system.read_document(folder(kind) / "manifest.json"))
 
 
 @cache

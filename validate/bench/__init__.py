@@ -2,7 +2,7 @@
 
 * cases      what is measured, most informative first (pure)
 * timing     events, graphs, bursts and sustained load (torch)
-* compute, functions, backend, collectives, overheads   the families of cases (torch)
+* compute, functions, collectives, overheads   the families of cases (torch)
 * measure    one case, by its family; worker   one rank's loop over all of them (torch)
 * system     files, processes, environment and screen
 * session    ``python3 -m validate.bench.session``: measure this machine

@@ -106,11 +106,7 @@ def collective(case: Case, device: torch.device, group: ProcessGroup) -> Results
     if on_gpu(device):
         results.append(("graph", statistics(_replayed(prepared, once, device, group))))
     calls = max(2, min(20, int(CHUNK / once)))
-
-    def repeat() -> None:
-        for index in range(calls):
-            prepared.work(index)
-
+    repeat = _repeated(prepared, calls)
     times = burst(repeat, REPEATS, device, pause=0.0, before=meeting(group, device), spin=False)
     results.append(("stream", statistics([t / calls for t in times])))
     return results
@@ -192,22 +188,16 @@ def beside_compute(case: Case, device: torch.device, group: dist.ProcessGroup) -
 
     Both sides get as many calls as make them last about equally long.
     """
-    compute, message = (
-        _compute(case.text("work"), device),
-        exchange(case.text("op"), case.number("bytes"), group, device),
-    )
+    compute = _compute(case.text("work"), device)
+    message = exchange(case.text("op"), case.number("bytes"), group, device)
     counts = [
         max(1, min(MOST, round(LONG / shared_estimate(prepared, device, group))))
         for prepared in (compute, message)
     ]
-    runs = [_repeated(p, count) for p, count in zip((compute, message), counts, strict=True)]
-    side = torch.cuda.Stream(device)
+    main, beside = _repeated(compute, counts[0]), _repeated(message, counts[1])
+    both = _forked(main, beside, torch.cuda.Stream(device), device)
     seconds = {}
-    for name, run in (
-        ("compute", runs[0]),
-        ("communication", runs[1]),
-        ("both", _forked(runs[0], runs[1], side, device)),
-    ):
+    for name, run in (("compute", main), ("communication", beside), ("both", both)):
         replay = captured(lambda _, run=run: run(), 1, device)  # type: ignore[misc]
         times = burst(replay, BESIDE_REPEATS, device, pause=0.0, before=meeting(group, device))
         seconds[name] = statistics(times)["seconds"]

@@ -1,6 +1,6 @@
 """Matrix products, attention and memory traffic on one GPU."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,6 +18,7 @@ COLD: Final = 200 * MIB
 MOST_SETS: Final = 64
 ROOM: Final = 16 * GIB
 
+Call = Callable[..., object]
 _aten = torch.ops.aten
 
 
@@ -36,39 +37,38 @@ def numbers(*shape: int, device: torch.device) -> Tensor:
     return torch.randn(*shape, device=device, dtype=torch.bfloat16)
 
 
+def prepare(call: Call, sets: int, make: Callable[[], Sequence[Tensor]]) -> Prepared:
+    """Prepare a call on each of so many sets of tensors in turn."""
+    tensors = [make() for _ in range(sets)]
+    return Prepared(work=lambda index: call(*tensors[index % sets]), sets=sets)
+
+
 def matmul(case: Case, device: torch.device) -> Prepared:
     """``[m, k] x [n, k]^T``, as a linear layer multiplies."""
     m, n, k = (case.number(name) for name in ("m", "n", "k"))
     if case.text("precision") == "fp8":
         return _eight_bit(m, n, k, device)
+
+    def make() -> list[Tensor]:
+        out = torch.empty(m, n, device=device, dtype=torch.bfloat16)
+        return [numbers(m, k, device=device), numbers(n, k, device=device), out]
+
     sets = sets_of(2 * (m * k + n * k + m * n))
-    left = [numbers(m, k, device=device) for _ in range(sets)]
-    right = [numbers(n, k, device=device) for _ in range(sets)]
-    out = [torch.empty(m, n, device=device, dtype=torch.bfloat16) for _ in range(sets)]
-
-    def work(index: int) -> object:
-        i = index % sets
-        return torch.mm(left[i], right[i].t(), out=out[i])
-
-    return Prepared(work=work, sets=sets)
+    return prepare(lambda left, right, out: torch.mm(left, right.t(), out=out), sets, make)
 
 
 def _eight_bit(m: int, n: int, k: int, device: torch.device) -> Prepared:
-    sets = sets_of(m * k + n * k + 2 * m * n)
-    left = [numbers(m, k, device=device).to(torch.float8_e4m3fn) for _ in range(sets)]
-    right = [numbers(n, k, device=device).to(torch.float8_e4m3fn) for _ in range(sets)]
     scale = torch.ones((), device=device)
 
-    def work(index: int) -> object:
-        i = index % sets
+    def make() -> list[Tensor]:
+        return [numbers(rows, k, device=device).to(torch.float8_e4m3fn) for rows in (m, n)]
+
+    def multiply(left: Tensor, right: Tensor) -> object:
         return torch._scaled_mm(  # noqa: SLF001  # there is no public one
-            left[i], right[i].t(), scale, scale, out_dtype=torch.bfloat16
+            left, right.t(), scale, scale, out_dtype=torch.bfloat16
         )
 
-    return Prepared(work=work, sets=sets)
-
-
-Attend = Callable[[Tensor, Tensor, Tensor], object]
+    return prepare(multiply, sets_of(m * k + n * k + 2 * m * n), make)
 
 
 def attention(case: Case, device: torch.device) -> Prepared:
@@ -79,22 +79,18 @@ def attention(case: Case, device: torch.device) -> Prepared:
     bytes_each = 2 * batch * size * (2 * queries * heads + 2 * keys * kv_heads)
     sets = min(8, sets_of(bytes_each))
 
-    def tensor(rows: int, count: int) -> Tensor:
-        return numbers(batch, rows, count, size, device=device).transpose(1, 2)
+    def make() -> list[Tensor]:
+        shapes = ((queries, heads), (keys, kv_heads), (keys, kv_heads))
+        return [
+            numbers(batch, rows, count, size, device=device).transpose(1, 2)
+            for rows, count in shapes
+        ]
 
-    q = [tensor(queries, heads) for _ in range(sets)]
-    k = [tensor(keys, kv_heads) for _ in range(sets)]
-    v = [tensor(keys, kv_heads) for _ in range(sets)]
-    attend = attender(case.text("kernel"), causal=bool(case.number("causal")), few=kv_heads < heads)
-
-    def work(index: int) -> object:
-        i = index % sets
-        return attend(q[i], k[i], v[i])
-
-    return Prepared(work=work, sets=sets)
+    causal, few = bool(case.number("causal")), kv_heads < heads
+    return prepare(attender(case.text("kernel"), causal=causal, few=few), sets, make)
 
 
-def attender(kernel: str, *, causal: bool, few: bool) -> Attend:
+def attender(kernel: str, *, causal: bool, few: bool) -> Call:
     """Return the call of `kernel`; `few` where keys have fewer heads than queries."""
     default = partial(functional.scaled_dot_product_attention, is_causal=causal, enable_gqa=few)
     match kernel:
@@ -120,7 +116,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> object:
     return _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)  # noqa: SLF001
 
 
-def _with(backend: SDPBackend, attend: Attend) -> Attend:
+def _with(backend: SDPBackend, attend: Call) -> Call:
     def call(q: Tensor, k: Tensor, v: Tensor) -> object:
         with sdpa_kernel(backend):
             return attend(q, k, v)
@@ -153,20 +149,15 @@ def pointwise(case: Case, device: torch.device) -> Prepared:
     how, moved = case.text("how"), case.number("bytes")
     streams = {"copy": 2, "add": 3, "fill": 1, "sum": 1}[how]
     each = max(1, moved // streams // 2)
-    sets = sets_of(moved)
-    tensors = [[numbers(each, device=device) for _ in range(streams)] for _ in range(sets)]
-    calls: Mapping[str, Callable[..., object]] = {
+    calls: Mapping[str, Call] = {
         "copy": lambda a, b: b.copy_(a),
         "add": lambda a, b, c: torch.add(a, b, out=c),
         "fill": lambda a: a.fill_(1.0),
         "sum": lambda a: a.sum(),
     }
-    call = calls[how]
-
-    def work(index: int) -> object:
-        return call(*tensors[index % sets])
-
-    return Prepared(work=work, sets=sets)
+    return prepare(
+        calls[how], sets_of(moved), lambda: [numbers(each, device=device) for _ in range(streams)]
+    )
 
 
 PREPARE: Final[Mapping[str, Callable[[Case, torch.device], Prepared]]] = {

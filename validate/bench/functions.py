@@ -1,4 +1,4 @@
-"""Element-wise functions as eager code writes them, and as a compiler sees them.
+"""Element-wise functions: as eager code writes them, compiled, and as the backend here runs them.
 
 Each moves a known least number of bytes: inputs read once, outputs written once. What eager code
 moves and launches beyond that is what a runtime's table of functions says.
@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from costmodels import program
 from validate.bench.cases import Case
-from validate.bench.compute import numbers, sets_of
+from validate.bench.compute import numbers, prepare, sets_of
 from validate.bench.timing import Prepared
 
 HEAD: Final = 128
 ROOT: Final = 1e-3  # keeps a norm of nothing finite
+VECTORS: Final = 6  # of a conditioning row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +144,77 @@ def function(case: Case, device: torch.device) -> Prepared:
     name, rows, width = case.text("name"), case.number("rows"), case.number("width")
     spec = FUNCTIONS[name]
     call = torch.compile(spec.call, dynamic=False) if case.text("way") == "compiled" else spec.call
-    sets = sets_of(spec.traffic(rows, width))
 
-    def tensors() -> list[Tensor]:
+    def make() -> list[Tensor]:
         return [
             numbers(rows if full else 1, round(share * width), device=device)
             for share, full in zip(spec.inputs, spec.has_rows, strict=True)
         ]
 
-    inputs = [tensors() for _ in range(sets)]
+    return prepare(call, sets_of(spec.traffic(rows, width)), make)
 
-    def work(index: int) -> object:
-        return call(*inputs[index % sets])
 
-    return Prepared(work=work, sets=sets)
+def backend_function(case: Case, device: torch.device) -> tuple[Prepared, float]:
+    """Prepare the backend's function on `rows` rows of `width`, and the least bytes that it moves.
+
+    It runs one kernel after another.
+    """
+    from validate.torch.functions import bind  # noqa: PLC0415  # large
+    from validate.torch.setting import Setting  # noqa: PLC0415
+
+    op = operation_of(case.text("name"), case.number("rows"), case.number("width"))
+    setting = Setting(device=device, dtype=torch.bfloat16, index={})
+    bound = bind(op, setting)
+
+    def make() -> list[Tensor]:
+        inputs = [
+            numbers(*map(int, tensor.shape), device=device).to(setting.dtype_of(tensor))
+            for tensor in op.inputs
+        ]
+        return [*inputs, *bound.tables]
+
+    traffic = float(op.traffic)
+    return prepare(lambda *inputs: bound.run(inputs), sets_of(traffic), make), traffic
+
+
+def operation_of(name: str, rows: int, width: int) -> program.Pointwise:
+    """Write a function as an operation of a program.
+
+    >>> operation_of("residual", 10, 4).traffic
+    240.0
+    """
+    heads = max(1, width // HEAD)
+    x, wide = _rows("x", rows, width), _rows("x", rows, 4 * width)
+    row = program.Tensor("row", (1, 1, VECTORS * width))
+    sums = program.Tensor("sum", (1, rows, heads), 4)
+    three = _rows("x", rows, 3 * width)
+    inputs: dict[str, tuple[program.Tensor, ...]] = {
+        "modulated_norm": (x, row),
+        "gated_residual": (x, x, row),
+        "residual": (x, x),
+        "rotary": (three,),
+        "gelu": (wide,),
+        "silu_gated": (_rows("x", rows, 8 * width),),
+        "merge": (x, sums, x, sums),
+        "guidance": (program.Tensor("x", (2, 1, rows, width)),),
+        "step": (x, x),
+    }
+    outputs: dict[str, tuple[program.Tensor, ...]] = {
+        "rotary": (three,),
+        "gelu": (wide,),
+        "silu_gated": (wide,),
+        "merge": (x, sums),
+    }
+    function: program.Function = name  # type: ignore[assignment]  # one of the benchmark's own list
+    return program.Pointwise(
+        function=function,
+        inputs=inputs.get(name, (x,)),
+        outputs=outputs.get(name, (x,)),
+        spans=(program.Span("rows", rows),),
+        heads=(heads, heads),
+        size=HEAD,
+    )
+
+
+def _rows(name: str, rows: int, width: int) -> program.Tensor:
+    return program.Tensor(name, (1, rows, width))

@@ -6,11 +6,10 @@ from typing import assert_never
 import torch
 import torch.distributed as dist
 
-from validate.bench.backend import backend_function
 from validate.bench.cases import Case, Family, case_of
 from validate.bench.collectives import beside_compute, collective, forced, peer
 from validate.bench.compute import PREPARE, chosen
-from validate.bench.functions import FUNCTIONS, function
+from validate.bench.functions import FUNCTIONS, backend_function, function
 from validate.bench.overheads import host, memory, stack
 from validate.bench.timing import Results, both, on_gpu, quick
 

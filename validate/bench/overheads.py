@@ -34,8 +34,8 @@ def host(case: Case, device: torch.device, group: dist.ProcessGroup | None) -> R
     if op in ("graph", "gap"):
         return _graph(op, device)
     if op in _LOCAL:
-        work = _local(op, device)
-        return [("host", statistics(_warm(work, CALLS, device)))]
+        x, call = numbers(WIDTH, WIDTH, device=device), _LOCAL[op]
+        return [("host", statistics(_warm(lambda _: call(x), CALLS, device)))]
     if group is None:
         return []
     work = exchange(op, 2**12, group, device).work
@@ -59,12 +59,6 @@ _LOCAL: Final[Mapping[str, Callable[[Tensor], object]]] = {
     "silu": functional.silu,
     "attention": lambda x: functional.scaled_dot_product_attention(*[x.view(1, 4, 64, WIDTH)] * 3),
 }
-
-
-def _local(op: str, device: torch.device) -> Work:
-    x = numbers(WIDTH, WIDTH, device=device)
-    call = _LOCAL[op]
-    return lambda _: call(x)
 
 
 def _graph(op: str, device: torch.device) -> Results:
@@ -142,12 +136,9 @@ def _go(stage: str, device: torch.device, group: dist.ProcessGroup | None) -> No
         attention(
             case_of("attention", 1, kernel="default", batch=1, causal=0, **sizes), device
         ).work(0)
-    elif group is not None:
-        _communicate(stage, device, group)
-
-
-def _communicate(stage: str, device: torch.device, group: dist.ProcessGroup) -> None:
-    if stage == "communicator":
+    elif group is None:
+        return
+    elif stage == "communicator":
         exchange("all_reduce", 2**20, group, device).work(0)
     elif stage == "exchange":
         exchange("all_to_all", 2**20, group, device).work(0)

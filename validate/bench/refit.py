@@ -15,20 +15,12 @@ from typing import Any, Final
 from costmodels.profile import Profile
 from planner.command.options import Parser
 from topology.base import InputError, write_new
-from topology.catalogue import find_hardware
 from validate.bench import system
 from validate.fit import report
-from validate.fit.misses import HEADERS, MeasuredOn, miss_rows, misses
-from validate.fit.profile import (
-    Measurements,
-    fabric_of,
-    fit_profile,
-    hardware_of,
-    release_of,
-    source_of,
-)
+from validate.fit.collectives import MeasuredOn
+from validate.fit.misses import HEADERS, miss_rows, misses
+from validate.fit.profile import Measurements, fit_profile, measured_on, source_of
 from validate.fit.rows import Row, read_csv, read_rows, to_csv, whole
-from validate.fit.tables import recipes
 from validate.fit.text import to_toml
 
 TABLE: Final = "rows.csv"
@@ -124,17 +116,7 @@ def fit(folder: Path) -> Profile:
     path = file_in(folder)
     source = source_of(f"{folder.name}/{path.name}", system.read(path))
     manifest = system.read_document(folder / system.MANIFEST)
-    return fit_profile(Measurements(rows=read(path), manifest=manifest, source=source), recipes())
-
-
-def place_of(manifest: dict[str, Any]) -> MeasuredOn:
-    """Say where rows were measured."""
-    name = hardware_of(manifest)
-    return MeasuredOn(
-        device=find_hardware(name).device,
-        fabric=fabric_of(manifest, name),
-        nccl=release_of(manifest),
-    )
+    return fit_profile(Measurements(rows=read(path), manifest=manifest, source=source))
 
 
 def _refit(task: Refit) -> None:
@@ -143,7 +125,7 @@ def _refit(task: Refit) -> None:
     failures = report.failures_of(rows)
     made = report.Calibrated(profile=profile, output=task.output, failures=failures)
     system.say(report.calibrated(made))
-    place = place_of(system.read_document(task.measurements / system.MANIFEST))
+    place = measured_on(system.read_document(task.measurements / system.MANIFEST))
     _judge(rows, place, profile, "")
     if task.against is not None:
         _judge(read(task.against), place, profile, f" on {task.against.name}")

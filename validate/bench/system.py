@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from topology.base import InputError, write_whole
-from validate.fit.rows import Row, line, whole
+from validate.fit.rows import Row, failure, line, whole
 from validate.launch.system import free_port
 
 ROWS: Final = "rows.jsonl"
@@ -65,13 +65,7 @@ def task() -> RankTask:
         local=int(os.environ.get("LOCAL_RANK", str(rank))),
         address=os.environ.get("MASTER_ADDR", "127.0.0.1"),
         port=int(os.environ.get("MASTER_PORT", "29511")),
-        device=document["device"],
-        folder=Path(document["folder"]),
-        until=float(document["until"]),
-        parent=int(document["parent"]),
-        tiers=int(document["tiers"]),
-        small=bool(document["small"]),
-        settings=document["settings"],
+        **{**document, "folder": Path(document["folder"])},
     )
 
 
@@ -292,11 +286,7 @@ def _blame(session: Session, death: Death) -> None:
             f"rank {rank} of {session.ranks} ended with code {code} before the first case: "
             f"see {session.folder}/rank{rank}.log"
         )
-    reason = f"the process ended with code {code}"
-    row = Row(
-        key=key, family=key.split()[0], sizes={}, mode="failed", values={}, rank=rank, error=reason
-    )
-    append(session.folder, [row])
+    append(session.folder, [failure(key, rank, f"the process ended with code {code}")])
 
 
 def surroundings() -> dict[str, str]:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ import torch.distributed as dist
 from topology.base import InputError
 from validate.bench import system
 from validate.bench.cases import Case, all_cases, runs
-from validate.fit.rows import Row, done, read_rows, whole
+from validate.fit.rows import Row, done, failure, read_rows, whole
 
 STUCK: Final = 45.0  # s: a case that takes longer hangs
 SLOW: Final = {"compiled": 150.0, "stack": 150.0, "forced": 60.0, "memory": 90.0}
@@ -29,6 +29,8 @@ HUNG: Final = 17  # exit code
 TIDY: Final = 32 * 2**30  # B that the allocator may keep
 
 Document = dict[str, Any]
+Place = tuple[int, int]
+"""Cases behind a run, of how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +73,12 @@ class World:
         return self.until - time.time()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """How far the run is: cases behind it, of how many."""
-
-    reached: int
-    total: int
-
-
 def main() -> None:
     """Run as one rank, and leave without looking back."""
     task = system.task()
     world = _join(task)
-    cases = [
-        case for case in all_cases(world.ranks, small=task.small) if case.tier <= task.tiers
-    ]  # fmt: skip
+    every = all_cases(world.ranks, small=task.small)
+    cases = [case for case in every if case.tier <= task.tiers]
     if world.rank == 0:
         try:
             system.keep_manifest(world.folder, describe(world.device, world.ranks, task.settings))
@@ -138,9 +131,8 @@ def _run_all(cases: Sequence[Case], world: World) -> None:
     left = [case for case in cases if case.key not in finished]
     reached = len(cases) - len(left)
     for number, group in enumerate(runs(left)):
-        place = Position(reached=reached, total=len(cases))
         take = _together if group[0].together else _apart
-        if not take(group, world, place, number):
+        if not take(group, world, (reached, len(cases)), number):
             return
         reached += len(group)
 
@@ -154,13 +146,14 @@ def _finished(world: World) -> frozenset[str]:
     return frozenset(filter(None, world.agree("\n".join(sorted(keys))).split("\n")))
 
 
-def _together(group: Sequence[Case], world: World, place: Position, _: int) -> bool:
+def _together(group: Sequence[Case], world: World, place: Place, _: int) -> bool:
     for step, case in enumerate(group):
         if world.agree("go" if world.left > 0 else "stop") != "go":
             return False
         _progress(world, place, step, case)
         rows = _attempt(case, world)
-        errors = [error for error in world.all_hear(_error_of(rows)) if error]
+        first = next((row.error for row in rows if row.error), "")
+        errors = [error for error in world.all_hear(first) if error]
         if errors:
             rows = [failed(case, world.rank, errors[0])] if world.rank == 0 else []
         elif world.rank and case.family not in ("anchor", "memory"):
@@ -169,7 +162,7 @@ def _together(group: Sequence[Case], world: World, place: Position, _: int) -> b
     return True
 
 
-def _apart(group: Sequence[Case], world: World, place: Position, number: int) -> bool:
+def _apart(group: Sequence[Case], world: World, place: Place, number: int) -> bool:
     """Take the next case that nobody has taken, until there are none."""
     while world.left > 0:
         step = world.store.add(f"group {number}", 1) - 1
@@ -182,6 +175,8 @@ def _apart(group: Sequence[Case], world: World, place: Position, number: int) ->
 
 def _attempt(case: Case, world: World) -> list[Row]:
     """Run a case; an error is a row."""
+    from validate.bench.measure import measure  # noqa: PLC0415  # compilers are slow to import
+
     system.stop_without(world.parent)
     system.mark(world.folder, world.rank, case.key)
     try:
@@ -195,7 +190,7 @@ def _attempt(case: Case, world: World) -> list[Row]:
                     values=values,
                     rank=world.rank,
                 )
-                for mode, values in _measure(case, world)
+                for mode, values in measure(case, world.device, world.rank, world.data)
             ]
     except Exception as error:  # noqa: BLE001  # whatever it is, the next case may be fine
         return [failed(case, world.rank, f"{type(error).__name__}: {error}")]
@@ -204,27 +199,10 @@ def _attempt(case: Case, world: World) -> list[Row]:
             torch.cuda.empty_cache()
 
 
-def _measure(case: Case, world: World) -> list[tuple[str, dict[str, float]]]:
-    from validate.bench.measure import measure  # noqa: PLC0415  # compilers are slow to import
-
-    return measure(case, world.device, world.rank, world.data)
-
-
 def failed(case: Case, rank: int, reason: str) -> Row:
     """Write down why a case has no result."""
-    return Row(
-        key=case.key,
-        family=case.family,
-        sizes=dict(case.sizes),
-        mode="failed",
-        values={},
-        rank=rank,
-        error=" ".join(reason.split())[:300],
-    )
-
-
-def _error_of(rows: Sequence[Row]) -> str:
-    return next((row.error for row in rows if row.error), "")
+    row = failure(case.key, rank, " ".join(reason.split())[:300])
+    return replace(row, sizes=dict(case.sizes))
 
 
 @contextmanager
@@ -245,10 +223,10 @@ def _limited(seconds: float, case: Case, world: World) -> Iterator[None]:
         timer.cancel()
 
 
-def _progress(world: World, place: Position, step: int, case: Case) -> None:
+def _progress(world: World, place: Place, step: int, case: Case) -> None:
     if world.rank == 0:
         minutes, seconds = divmod(int(max(0.0, world.left)), 60)
-        where = f"{place.reached + step + 1}/{place.total}, {minutes}:{seconds:02} left at most"
+        where = f"{place[0] + step + 1}/{place[1]}, {minutes}:{seconds:02} left at most"
         system.say(f"bench: {where}: {case.key}")
 
 
@@ -257,20 +235,17 @@ def describe(device: torch.device, ranks: int, settings: Mapping[str, str]) -> D
 
     settings : what the session found outside PyTorch: driver, topology, environment, date.
     """
+    count = torch.cuda.device_count() if device.type == "cuda" else 0
     return {
         "machine": {
-            "gpus": [_gpu(index) for index in range(_count(device))],
+            "gpus": [_gpu(index) for index in range(count)],
             "ranks": ranks,
             "cpu": platform.processor() or platform.machine(),
-            "peer_access": _peers(device),
+            "peer_access": count > 1 and torch.cuda.can_device_access_peer(0, 1),
         },
         "software": _software(device),
         **settings,
     }
-
-
-def _count(device: torch.device) -> int:
-    return torch.cuda.device_count() if device.type == "cuda" else 0
 
 
 def _gpu(index: int) -> Document:
@@ -282,11 +257,6 @@ def _gpu(index: int) -> Document:
         "compute_capability": f"{properties.major}.{properties.minor}",
         "uuid": str(getattr(properties, "uuid", "")),
     }
-
-
-def _peers(device: torch.device) -> bool:
-    count = _count(device)
-    return count > 1 and torch.cuda.can_device_access_peer(0, 1)
 
 
 def _software(device: torch.device) -> Document:

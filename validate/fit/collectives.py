@@ -12,9 +12,9 @@ must not bend the rest, so times are first made to rise with the size, by median
 between two sizes is judged by sizes that were left out.
 """
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from typing import Final
 
@@ -29,10 +29,11 @@ from costmodels.collectives.parameters import UNITS, Fitted, link_class
 from costmodels.collectives.tables import library, tuning
 from costmodels.profile import Fit
 from topology.base import MIB, Bytes, Seconds, UncalibratedError, parse
-from topology.catalogue import Fabric
+from topology.catalogue import Device, Fabric
 from validate.accuracy.collectives import CollectiveFigure
 from validate.fit.least_squares import HOLD, LEAST, Problem, Values, Vector, held_out, judge
 from validate.fit.rows import Row
+from validate.tables import shipped
 
 Build = Callable[[Curve, Op, Fabric], Algorithm]
 Fits = tuple[tuple[str, Fit], ...]
@@ -62,24 +63,20 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """What the rows were measured on.
+class MeasuredOn:
+    """Where rows were measured, and with which release of NCCL."""
 
-    recipes : which fields of a curve are free, and between which bounds. nccl : its release.
-    """
-
+    device: Device
     fabric: Fabric
-    recipes: Mapping[str, Recipe]
     nccl: tuple[int, int]
-    source: str
-    identity: str
 
 
-def load_recipes(text: str) -> dict[str, Recipe]:
-    """Read recipes ``[nvlink.ring_ll]`` ... from TOML `text`; the caller does the file I/O."""
+@cache
+def recipes() -> dict[str, Recipe]:
+    """Read how each curve is fitted, by names such as ``nvlink.ring_ll``."""
     return {
         f"{link}.{name}": _recipe(row)
-        for link, rows in tomllib.loads(text).items()
+        for link, rows in shipped("collectives_recipes.toml").items()
         for name, row in rows.items()
     }
 
@@ -95,50 +92,49 @@ def _recipe(row: Mapping[str, Sequence[str]]) -> Recipe:
     )
 
 
-def fit_collectives(rows: Sequence[Row], links: Links) -> tuple[CurveCalibration, Fits]:
+def fit_collectives(
+    rows: Sequence[Row], place: MeasuredOn, source: str, identity: str
+) -> tuple[CurveCalibration, Fits]:
     """Fit every curve that the rows say something about, and keep times as they were measured."""
     groups: dict[str, list[CollectiveFigure]] = {}
     for row in rows:
-        name = _curve_name(row, links)
+        name = _curve_name(row, place)
         if name:
-            groups.setdefault(name, []).append(collective_of(row, links.fabric, links.nccl))
-    place = f"{links.fabric.architecture}.{link_class(links.fabric)}"
+            groups.setdefault(name, []).append(collective_of(row, place))
+    link = f"{place.fabric.architecture}.{link_class(place.fabric)}"
     curves, fits = [], []
     for name, figures in sorted(groups.items()):
-        fitted = _fit_on_machine(name, figures, links)
+        fitted = _fit_on_machine(name, figures, place.fabric)
         if fitted is not None:
-            curves.append((f"{place}.{name}", fitted[0]))
-            fits.append((f"curves.{place}.{name}", fitted[1]))
+            curves.append((f"{link}.{name}", replace(fitted[0], source=source)))
+            fits.append((f"curves.{link}.{name}", fitted[1]))
     host, gap = _calls(rows)
-    times, time_fits = fit_times(rows, links.fabric, links.source)
+    times, time_fits = fit_times(rows, place.fabric, source)
     calibration = CurveCalibration(
-        identity=links.identity, curves=tuple(curves), host=host, gap=gap, times=times
+        identity=identity, curves=tuple(curves), host=host, gap=gap, times=times
     )
     return calibration, (*fits, *time_fits)
 
 
-def collective_of(row: Row, fabric: Fabric, nccl: tuple[int, int]) -> CollectiveFigure:
+def collective_of(row: Row, place: MeasuredOn) -> CollectiveFigure:
     """Say what a row of a collective measured."""
     return CollectiveFigure(
         op=read_op(str(row.sizes["op"])),
-        fabric=fabric,
+        fabric=place.fabric,
         message_bytes=float(row.number("bytes")),
         seconds=row.seconds,
         launch="graph" if row.mode == "graph" else "stream",
-        settings=Settings(nccl=nccl),
+        settings=Settings(nccl=place.nccl),
         source=row.key,
     )
 
 
-def _curve_name(row: Row, links: Links) -> str:
+def _curve_name(row: Row, place: MeasuredOn) -> str:
     """Name the curve that a message was sent by; empty for what shapes none."""
-    if row.error or row.mode != "graph" or links.fabric.ranks < 2:
+    if row.error or row.mode != "graph" or place.fabric.ranks < 2:
         return ""
-    if row.family == "collective" and row.sizes["op"] in ONE_WAY:
-        return ""
-    if row.family == "collective":
-        figure = collective_of(row, links.fabric, links.nccl)
-        return curve_of(figure, tuning().at(links.nccl))
+    if row.family == "collective" and row.sizes["op"] not in ONE_WAY:
+        return curve_of(collective_of(row, place), tuning().at(place.nccl))
     if row.family == "forced" and row.sizes["algorithm"] == "Ring":
         return f"ring_{row.sizes['protocol']}".lower()
     return ""
@@ -164,21 +160,20 @@ def builder(curve: str) -> Build:
 
 
 def _fit_on_machine(
-    name: str, figures: Sequence[CollectiveFigure], links: Links
+    name: str, figures: Sequence[CollectiveFigure], fabric: Fabric
 ) -> tuple[Fitted, Fit] | None:
     """Fit a curve from where the shipped one stands; None without a shipped one or enough rows."""
-    link = link_class(links.fabric)
-    recipe = links.recipes.get(f"{'nvlink' if link == 'bridge' else link}.{name}")
+    link = link_class(fabric)
+    recipe = recipes().get(f"{'nvlink' if link == 'bridge' else link}.{name}")
     try:
-        start = library().get(links.fabric, name)
+        start = library().get(fabric, name)
     except UncalibratedError:
         return None
     if recipe is None or len(figures) < LEAST:
         return None
-    few = links.fabric.ranks < start.ranks[1]
+    few = fabric.ranks < start.ranks[1]
     firm = {field: FIRM for field in BY_RANKS if few and field in recipe.bounds}
-    fitted, fit = fit_curve(name, figures, replace(recipe, guess=start.curve), firm=firm)
-    return replace(fitted, source=links.source), fit
+    return fit_curve(name, figures, replace(recipe, guess=start.curve), firm=firm)
 
 
 def fit_curve(
@@ -300,16 +295,15 @@ def fit_times(
 
 def _measured(rows: Sequence[Row], fabric: Fabric) -> Iterator[tuple[str, Launch, list[Point]]]:
     """Yield each collective and launch with its points, in order of size."""
-    chosen = [row for row in rows if row.family == "collective" and not row.error]
-
-    def name(row: Row) -> tuple[str, str]:
-        return str(row.sizes["op"]), row.mode
-
-    for (op, mode), group in groupby(sorted(chosen, key=name), name):
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for row in rows:
+        if row.family == "collective" and not row.error:
+            point = float(row.number("bytes")), row.seconds
+            groups.setdefault((str(row.sizes["op"]), row.mode), []).append(point)
+    for (op, mode), points in sorted(groups.items()):
         launch = next((launch for launch in LAUNCHES if launch == mode), None)
-        points = sorted((float(row.number("bytes")), row.seconds) for row in group)
         if launch is not None and fabric.ranks > 1 and len({size for size, _ in points}) > 1:
-            yield op, launch, points
+            yield op, launch, sorted(points)
 
 
 def rising(points: Sequence[Point]) -> list[Point]:

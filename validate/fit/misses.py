@@ -6,9 +6,8 @@ from typing import Final
 
 from costmodels.profile import Profile
 from topology.base import ModelError
-from topology.catalogue import Device, Fabric
 from validate.accuracy.figures import score
-from validate.fit.collectives import collective_of
+from validate.fit.collectives import MeasuredOn, collective_of
 from validate.fit.kernels import kernel_of
 from validate.fit.rows import Row
 
@@ -23,15 +22,6 @@ class Miss:
     group: str
     key: str
     error: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredOn:
-    """Where rows were measured, and with which NCCL."""
-
-    device: Device
-    fabric: Fabric
-    nccl: tuple[int, int]
 
 
 def misses(rows: Iterable[Row], place: MeasuredOn, profile: Profile | None) -> list[Miss]:
@@ -78,7 +68,7 @@ def _predicted(row: Row, place: MeasuredOn, profile: Profile | None) -> float | 
         if row.family in ("matmul", "attention", "pointwise"):
             return float(kernel_of(row, place.device).predicted(kernels))
         if row.family == "collective":
-            return float(collective_of(row, place.fabric, place.nccl).predicted(curves))
+            return float(collective_of(row, place).predicted(curves))
     except ModelError:
         pass
     return None

@@ -8,7 +8,7 @@ from typing import Any
 from costmodels.profile import Profile, load_profile
 from topology.base import InputError
 from topology.catalogue import Fabric, by_product, find_hardware, gpu_names
-from validate.fit.collectives import Links, Recipe, fit_collectives
+from validate.fit.collectives import MeasuredOn, fit_collectives
 from validate.fit.kernels import fit_kernels
 from validate.fit.rows import Row
 from validate.fit.runtimes import communicator, fit_hiding, fit_runtimes
@@ -29,44 +29,34 @@ class Measurements:
     source: str
 
 
-def fit_profile(measurements: Measurements, recipes: Mapping[str, Recipe]) -> Profile:
+def fit_profile(measurements: Measurements) -> Profile:
     """Fit everything that the rows say something about.
 
     Raises InputError if the machine is not in the catalogue, its GPUs differ, or there are too few
     rows.
-
-    recipes : bounds of the curves' parameters, see `validate.fit.collectives.load_recipes`.
     """
-    name = hardware_of(measurements.manifest)
-    device = find_hardware(name).device
-    identity = f"fit {measurements.source}"
-    kernels, kernel_fits = fit_kernels(measurements.rows, device, measurements.source, identity)
-    links = Links(
-        fabric=fabric_of(measurements.manifest, name),
-        recipes=recipes,
-        nccl=release_of(measurements.manifest),
-        source=measurements.source,
-        identity=identity,
-    )
-    curves, curve_fits = fit_collectives(measurements.rows, links)
-    hiding = fit_hiding(measurements.rows, measurements.source)
+    rows, manifest, source = measurements.rows, measurements.manifest, measurements.source
+    place, identity = measured_on(manifest), f"fit {source}"
+    kernels, kernel_fits = fit_kernels(rows, place.device, source, identity)
+    curves, curve_fits = fit_collectives(rows, place, source, identity)
+    hiding = fit_hiding(rows, source)
     draft = Profile(
-        hardware=name,
-        date=str(measurements.manifest.get("date", "")),
-        source=measurements.source,
-        machine=_machine(measurements.manifest),
-        software=_software(measurements.manifest),
+        hardware=hardware_of(manifest),
+        date=str(manifest.get("date", "")),
+        source=source,
+        machine=_machine(manifest),
+        software=_software(manifest),
         kernels=kernels,
         curves=curves,
-        runtimes=fit_runtimes(measurements.rows, device, kernels, measurements.source),
+        runtimes=fit_runtimes(rows, place.device, kernels, source),
         overlap=hiding.shares,
         overlap_start=hiding.starts,
-        communicator=communicator(measurements.rows, measurements.source),
+        communicator=communicator(rows, source),
         fits=(*kernel_fits, *curve_fits),
     )
     if not draft.fits:
-        count = sum(not row.error for row in measurements.rows)
-        raise InputError(f"{measurements.source}: got {count} good rows, too few to fit anything")
+        count = sum(not row.error for row in rows)
+        raise InputError(f"{source}: got {count} good rows, too few to fit anything")
     return load_profile(to_toml(draft), draft.name)
 
 
@@ -107,10 +97,15 @@ def fabric_of(manifest: Manifest, name: str) -> Fabric:
     return fabric
 
 
-def release_of(manifest: Manifest) -> tuple[int, int]:
-    """Release of NCCL, major and minor."""
-    parts = str(manifest.get("software", {}).get("nccl", "2.29")).split(".")
-    return int(parts[0]), int(parts[1])
+def measured_on(manifest: Manifest) -> MeasuredOn:
+    """Say where rows were measured, and with which release of NCCL."""
+    name = hardware_of(manifest)
+    nccl = str(manifest.get("software", {}).get("nccl", "2.29")).split(".")
+    return MeasuredOn(
+        device=find_hardware(name).device,
+        fabric=fabric_of(manifest, name),
+        nccl=(int(nccl[0]), int(nccl[1])),
+    )
 
 
 def _machine(manifest: Manifest) -> tuple[tuple[str, str], ...]:

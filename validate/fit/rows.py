@@ -46,6 +46,12 @@ class Row:
         return self.values["seconds"]
 
 
+def failure(key: str, rank: int, reason: str) -> Row:
+    """Say that a case has no result, and why."""
+    family = key.partition(" ")[0]
+    return Row(key=key, family=family, sizes={}, mode="failed", values={}, rank=rank, error=reason)
+
+
 def line(row: Row) -> str:
     """Write one row as one line.
 
