@@ -209,7 +209,7 @@ def test_the_report_says_how_classes_were_taken_and_what_has_no_verdict(show):
         waiting_s=0.25,
     )
     found = [Comparison(measured=measured, predicted=prediction("extrapolated"))]
-    text = show(found, [], summarise(found, []), 0.1)
+    text = show(found, 0.1)
 
     assert "gemm *" in text
     assert "instrumented, without a verdict" in text

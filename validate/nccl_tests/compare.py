@@ -55,7 +55,10 @@ def compare_all(text: str, options: LogOptions) -> list[Comparison]:
     comparisons = [compare(log, options) for log in logs if _chosen(log, options)]
     if not comparisons:
         every = [row.message_bytes for log in logs for row in log.rows]
-        wanted = ", ".join(_written(*ends) for ends in options.sizes[:3])
+        wanted = ", ".join(
+            " to ".join(map(format_bytes, ends if ends[0] < ends[1] else ends[:1]))
+            for ends in options.sizes[:3]
+        )
         whole = f"{format_bytes(min(every))} to {format_bytes(max(every))}"
         raise InputError(f"bytes: got {wanted}, wanted some of the log's, {whole}")
     return comparisons
@@ -68,10 +71,6 @@ def _chosen(log: Log, options: LogOptions) -> list[LogRow]:
         for row in log.rows
         if any(low <= row.message_bytes <= high for low, high in options.sizes)
     ]
-
-
-def _written(low: float, high: float) -> str:
-    return f"{format_bytes(low)} to {format_bytes(high)}" if low < high else format_bytes(low)
 
 
 def compare(log: Log, options: LogOptions) -> Comparison:
@@ -103,7 +102,7 @@ def compare(log: Log, options: LogOptions) -> Comparison:
         nodes=_hosts(log, options, fabric),
         rows=tuple(_rows(run, [row.in_place_s for row in rows])),
         mismatch=mismatch,
-        notes=(*inferred, *read, *_apart(log, fabric), *_notes(log, fabric)),
+        notes=(*inferred, *read, *_notes(log, fabric)),
         diagnosis=tuple(disturbances(run) if mismatch else diagnose(run)),
     )
 
@@ -190,12 +189,6 @@ def _ranks(log: Log, options: LogOptions) -> int:
     return ranks
 
 
-def _apart(log: Log, fabric: Fabric) -> Iterator[str]:
-    """Say which of the GPUs that a log lists ran."""
-    if log.stated > fabric.ranks:
-        yield f"bandwidths of {fabric.ranks} of the {log.stated} GPUs that the log lists, in groups"
-
-
 def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
     predicted, marks = run.times(), disturbed(run.seconds)
     factor = bus_factor(run.op, run.fabric.ranks)
@@ -219,7 +212,9 @@ def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
 
 
 def _notes(log: Log, fabric: Fabric) -> Iterator[str]:
-    """Say what in the log does not add up, and what was assumed."""
+    """Say which GPUs ran, what in the log does not add up, and what was assumed."""
+    if log.stated > fabric.ranks:
+        yield f"bandwidths of {fabric.ranks} of the {log.stated} GPUs that the log lists, in groups"
     printed = ranks_of(log.op, log.rows)
     if printed is not None and abs(printed - fabric.ranks) > 0.02 * fabric.ranks:
         yield f"bus bandwidths were printed for {printed} ranks, not for {fabric.ranks}"

@@ -23,7 +23,7 @@ APART: Final = 0.2  # relative error that asks for a reason
 SIZES: Final = 0.3  # how much better than any path other sizes must explain the times
 EXPLAINS: Final = 0.5  # share of an error that may be left by a reason
 DISTURBED: Final = 1.8  # a row this many times slower than a larger message was disturbed
-RARER: Final = 2.0  # how much better a cause inside nodes must explain a run over several
+RARER: Final = 2.0  # how much better than the network a lost NVLink must explain a run over nodes
 FLAT: Final = 1.3  # slowest over fastest of sizes that a floor makes alike
 
 _BRIDGES: Final[Mapping[str, tuple[NvlinkGeneration, int]]] = {
@@ -94,8 +94,7 @@ def disturbed(seconds: Array) -> NDArray[np.bool_]:
 def diagnose(run: Run) -> Iterator[str]:
     """Say where and why measured and modelled times part; nothing where they do not."""
     yield from disturbances(run)
-    marked = disturbed(run.seconds)
-    clean = run.kept(~marked)
+    clean = run.kept(~disturbed(run.seconds))
     if clean.sizes.size:
         yield from _floor(clean)
         yield from _large(clean)
@@ -104,18 +103,14 @@ def diagnose(run: Run) -> Iterator[str]:
 def disturbances(run: Run) -> Iterator[str]:
     """Say which rows something else disturbed."""
     marked = disturbed(run.seconds)
-    if marked.any():
-        yield _disturbance(marked)
-
-
-def _disturbance(marked: NDArray[np.bool_]) -> str:
     count = int(marked.sum())
-    first = bool(marked[:count].all())
-    which = f"{'the first ' if first else ''}{count} row{'s' if count > 1 else ''}"
-    return (
-        f"{which} took over {DISTURBED:g} times as long as larger messages "
-        f"({'warm-up' if first else 'something else ran'}): left out of the reasons"
-    )
+    if count:
+        first = bool(marked[:count].all())
+        which = f"{'the first ' if first else ''}{count} row{'s' if count > 1 else ''}"
+        yield (
+            f"{which} took over {DISTURBED:g} times as long as larger messages "
+            f"({'warm-up' if first else 'something else ran'}): left out of the reasons"
+        )
 
 
 def _off(run: Run, factor: float = 1.0) -> float:
@@ -136,8 +131,9 @@ def _floor(run: Run) -> Iterator[str]:
     single = replace(flat, settings=replace(flat.settings, launcher="single"))
     alone = float(np.median(single.times()))
     ends = f"from {format_bytes(flat.sizes.min())} to {format_bytes(flat.sizes.max())}"
+    fastest, slowest = format_seconds(float(times.min())), format_seconds(float(times.max()))
     reason = f"small messages take {format_seconds(measured)} whatever their size, {ends}"
-    reason += f", the model {_range(times)}"
+    reason += f", the model {fastest if fastest == slowest else f'{fastest} to {slowest}'}"
     if run.settings.launcher == "process" and abs(np.log(alone / measured)) < np.log1p(APART):
         yield f"{reason}: launch overhead, the floor of one process that launches all GPUs (-g)"
     elif run.fabric.nodes > 1:
@@ -157,14 +153,10 @@ def _flat(run: Run) -> Run:
     return small.kept(small.sizes < end)
 
 
-def _range(times: Array) -> str:
-    low, high = format_seconds(float(times.min())), format_seconds(float(times.max()))
-    return low if low == high else f"{low} to {high}"
-
-
 def _large(run: Run) -> Iterator[str]:
     """Large messages on another path than the machine has, or of another size than printed."""
-    large = next(part for part in _largest(run) if part.sizes.size)
+    every = (run.kept(run.sizes >= least) for least in (16 * MIB, MIB, 0))
+    large = next(part for part in every if part.sizes.size)  # where bandwidth rules, if any
     plain = _off(large)
     if plain < np.log1p(APART):
         return
@@ -175,7 +167,7 @@ def _large(run: Run) -> Iterator[str]:
             words=words,
             large=_off(replace(large, fabric=links)),
             whole=_off(replace(run, fabric=links)),
-            doubt=_weight(run.fabric, links),
+            doubt=RARER if run.fabric.nodes > 1 and links.link != run.fabric.link else 1.0,
         )
         for words, links in _paths(run.fabric)
     ]
@@ -194,17 +186,6 @@ def _large(run: Run) -> Iterator[str]:
     else:
         why = "other traffic, or a broken link" if ratio > 1 else "links are better than modelled"
         yield f"{reason}, and no cause that was tried explains it: {why}"
-
-
-def _weight(fabric: Fabric, links: Fabric) -> float:
-    """Doubt that GPUs of a node lost NVLink where the network may be the cause."""
-    return RARER if fabric.nodes > 1 and links.link != fabric.link else 1.0
-
-
-def _largest(run: Run) -> Iterator[Run]:
-    """Yield the rows that bandwidth rules, or the largest there are."""
-    for least in (16 * MIB, MIB, 0):
-        yield run.kept(run.sizes >= least)
 
 
 def _beyond(run: Run) -> bool:
@@ -247,7 +228,8 @@ def _paths(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
         for half in (2, 4):
             yield f"each GPU has 1/{half} of its lanes (degraded or shared)", fabric.narrowed(half)
     if fabric.network is not None:
-        yield from _networks(fabric, fabric.network)
+        for words, network in _networks(fabric.network):
+            yield words, fabric.over_network(network)
 
 
 def _bridges(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
@@ -260,12 +242,7 @@ def _bridges(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
         yield "an NVLink bridge joins the two GPUs (describe them with --topology)", joined
 
 
-def _networks(fabric: Fabric, network: Network) -> Iterator[tuple[str, Fabric]]:
-    for words, kind in _other_networks(network):
-        yield words, fabric.over_network(kind)
-
-
-def _other_networks(network: Network) -> Iterator[tuple[str, Network]]:
+def _networks(network: Network) -> Iterator[tuple[str, Network]]:
     for left in {network.nics - 1, network.nics // 2, network.nics // 4, 1}:
         if 0 < left < network.nics:
             yield f"{left} of {network.nics} NICs carry the traffic", network.on_nics(left)

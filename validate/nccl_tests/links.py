@@ -119,7 +119,8 @@ def read_switches(line: str, switches: Switches) -> Switches:
     if not _COMMAND.search(line):
         return switches
     pairs = [(match[1], match[2].rstrip(".")) for match in _PAIR.finditer(line.replace("\\", ""))]
-    off = frozenset(_turned_off(pairs))
+    turned = (_OFF.get(pair) or _OFF.get((pair[0], pair[1].lower())) for pair in pairs)
+    off = frozenset(what for what in turned if what)
     ports = [_ports(value) for name, value in pairs if name == "IB_HCA"]
     kinds = list(_networks(pairs))
     left = [_protocols(value) for name, value in pairs if name == "PROTO"]
@@ -131,13 +132,6 @@ def read_switches(line: str, switches: Switches) -> Switches:
         network=kinds[0] if kinds else switches.network,
         protocols=left[-1] if left else switches.protocols,
     )
-
-
-def _turned_off(pairs: list[tuple[str, str]]) -> Iterator[Off]:
-    for name, value in pairs:
-        off = _OFF.get((name, value)) or _OFF.get((name, value.lower()))
-        if off:
-            yield off
 
 
 def _ports(value: str) -> int:
@@ -227,7 +221,9 @@ def read_network(text: str) -> LinksText:
     named = next((rate for pattern, rate in _NAMED if re.search(pattern, words)), 0)
     if total and not (count and total.start() > count.start()):
         total_rate = float(total[1]) * 10.0 ** (12 if total[2] == "t" else 9)
-        total_rate /= 1 if _is_bytes(text, total) else 8
+        # GB/s and GBps against Gb/s and Gbps, in a text as it was written
+        bits = "B" not in text[total.start() : total.end()] and total[3] != "byte"
+        total_rate /= 8 if bits else 1
         return LinksText(kind=kind, nics=nics, total=total_rate, rates=_rates(named))
     each = _EACH.search(words)
     return LinksText(kind=kind, nics=nics, rates=_rates(int(each[1]) if each else named))
@@ -235,11 +231,6 @@ def read_network(text: str) -> LinksText:
 
 def _kind_named(text: str) -> NetworkKind | None:
     return next((kind for pattern, kind in _KINDS if re.search(pattern, text.lower())), None)
-
-
-def _is_bytes(text: str, total: re.Match[str]) -> bool:
-    """Tell ``GB/s`` from ``Gb/s``, ``Gbps`` and ``GBps`` in a text as it was written."""
-    return "B" in text[total.start() : total.end()] or total[3] == "byte"
 
 
 def gigabit(gigabits: int) -> float:
@@ -324,7 +315,7 @@ def fabric_of_log(
     """Put what a log says of its links in place of the catalogue's, and say what was read."""
     links = _switched(links)
     inside = _inside(fabric, links)
-    notes = () if inside == fabric else (f"the log says of its nodes: {_words(inside)}",)
+    notes = () if inside == fabric else (f"the log says of its nodes: {', '.join(_parts(inside))}",)
     if {"peers", "shared"} <= links.switches.off:
         return _by_network(inside, links, node, product)
     if fabric.network is None:
@@ -445,10 +436,6 @@ def _near(local: int, nics: int, node: Hardware) -> int:
 def _over(network: Network) -> str:
     speed = network.bandwidth / network.nics * 8 / 10**9
     return f"{network.kind}, {counted(network.nics, 'NIC')} of {speed:.4g} Gbit/s a node"
-
-
-def _words(fabric: Fabric) -> str:
-    return ", ".join(_parts(fabric))
 
 
 def _parts(fabric: Fabric) -> Iterator[str]:

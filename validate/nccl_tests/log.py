@@ -353,7 +353,15 @@ def inferred_op(log: Log, name: str, gpus: int | None) -> tuple[Op, str]:
 
 def possible_ops(log: Log, gpus: int | None) -> tuple[Op, ...]:
     """List the collectives that would print such columns."""
-    return tuple(op for op in OPS if all(_fits(op, row, gpus) for row in _largest(log)))
+    rows = _largest(log)
+    return tuple(
+        op
+        for op in OPS
+        if all(
+            _columns_fit(op, row) and _size_fits(op, row) and _ratio_fits(op, row, gpus)
+            for row in rows
+        )
+    )
 
 
 def forced(log: Log, op: Op, fabric: Fabric) -> str:
@@ -371,10 +379,6 @@ def sizes_hold(log: Log, op: Op, ranks: int) -> bool:
 
 def _largest(log: Log) -> tuple[LogRow, ...]:
     return log.rows[-8:]  # the largest: their bandwidths have most digits
-
-
-def _fits(op: Op, row: LogRow, gpus: int | None) -> bool:
-    return _columns_fit(op, row) and _size_fits(op, row) and _ratio_fits(op, row, gpus)
 
 
 def _columns_fit(op: Op, row: LogRow) -> bool:

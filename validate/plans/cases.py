@@ -10,6 +10,7 @@ from planner.models import Model, read_model
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request, TowerHabit
 from planner.request.workload import Workload
+from planner.search.plans import objections
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, unknown
 from topology.catalogue import Precision
@@ -120,6 +121,11 @@ class Subject:
     workload: Workload
     plan: Plan
     deployment: Deployment
+
+    @property
+    def objections(self) -> str:
+        """Say why the plan is illegal for the model; empty where it is legal."""
+        return "; ".join(objections(self.model, self.workload, self.plan, self.plan.gpus))
 
 
 def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subject:

@@ -10,7 +10,6 @@ from costmodels.tables import profile_for
 from planner.command.files import render
 from planner.command.options import DONE, NO, Answer
 from planner.models import read_model
-from planner.search.plans import objections
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 from validate.launch import Place, find_place, is_rank
@@ -50,16 +49,17 @@ def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
 
     Raises InputError if a name, plan or number cannot be right, or this host lacks something.
 
-    work : what this process does where it is a rank.
+    Returns exit code 1 where the gate is missed, and None where this is one of several ranks, and
+    not the one that answers.
 
-    Returns
-    -------
-    Text in the format asked for, and exit code 1 where the gate is missed. None where this is one
-    of several ranks, and not the one that answers.
+    work : what this process does where it is a rank.
     """
     cases, gate = checked_cases(arguments), share(arguments.gate)
     setup = _setup(arguments, cases)
-    _refuse_illegal(cases, setup.hardware)
+    for case in cases:
+        objections = look_up(case, setup.hardware).objections
+        if objections:
+            raise IllegalPlanError(f"plan {case.plan}: {objections}")
     check_plans([case.plan for case in cases], setup.gpus)
     if arguments.backend == "reference":
         return _proved(cases, setup, arguments.format)
@@ -165,10 +165,10 @@ def _measured(
 
 
 def _mode(word: str) -> Mode:
-    for mode in RUNTIMES:
-        if word.strip() == mode:
-            return mode
-    raise InputError(f"mode: got {word[:40]!r}, wanted {', '.join(RUNTIMES)}")
+    mode = next((mode for mode in RUNTIMES if mode == word.strip()), None)
+    if mode is None:
+        raise InputError(f"mode: got {word[:40]!r}, wanted {', '.join(RUNTIMES)}")
+    return mode
 
 
 def _stage(arguments: argparse.Namespace) -> Stage:
@@ -190,38 +190,28 @@ def share(words: str) -> float:
     try:
         value = float(number) / (100 if words.strip().endswith("%") else 1)
     except ValueError:
-        raise InputError(f"gate: got {words[:40]!r}, wanted a share such as 10%") from None
+        value = 0.0
     if not 0 < value <= 1:
         raise InputError(f"gate: got {words[:40]!r}, wanted a share such as 10%")
     return value
 
 
-def _refuse_illegal(cases: Sequence[Case], hardware: str) -> None:
-    for case in cases:
-        subject = look_up(case, hardware)
-        reasons = list(objections(subject.model, subject.workload, subject.plan, subject.plan.gpus))
-        if reasons:
-            raise IllegalPlanError(f"plan {case.plan}: {'; '.join(reasons)}")
-
-
 def _report(comparisons: Sequence[Comparison], gate: float, style: str) -> str:
     from validate.plans.report import instrumented, markdown, text  # noqa: PLC0415
 
-    ranked = rankings(comparisons)
-    summary = summarise(comparisons, ranked)
-
     def document() -> dict[str, object]:
+        ranked = rankings(comparisons)
         return {
             "gate": gate,
             "cases": [{**each.to_dict(), "passes": each.passes(gate)} for each in comparisons],
             "rankings": [asdict(ranking) for ranking in ranked],
-            "summary": asdict(summary),
+            "summary": asdict(summarise(comparisons, ranked)),
             "notes": instrumented(comparisons),
         }
 
     return render(
         style,
         document,
-        table=lambda: text(comparisons, ranked, summary, gate),
-        markdown=lambda: markdown(comparisons, ranked, summary, gate),
+        table=lambda: text(comparisons, gate),
+        markdown=lambda: markdown(comparisons, gate),
     )

@@ -5,7 +5,7 @@ from typing import Final
 
 from topology.base import counted, format_bytes, format_seconds
 from topology.base.table import Table, bullets, terminal
-from validate.plans.compare import Comparison, Ranking, Summary
+from validate.plans.compare import Comparison, Ranking, rankings, summarise
 from validate.reference import Proof
 
 HEADERS: Final = (
@@ -18,16 +18,13 @@ INSTRUMENTED: Final = (
 )
 KNOWN: Final = ("measured", "calibrated", "")
 """Bases of a prediction that need no remark; the others are extrapolated, datasheet, assumed."""
-_ROW_WISE: Final = ("pointwise", "layout")
 
 
 def _cells(comparison: Comparison, gate: float) -> list[str]:
     measured = comparison.measured
     if not measured.step_s:
         return [measured.key, *["-"] * (len(HEADERS) - 2), f"{measured.status}: {measured.note}"]
-    gemm, attention, messages = (
-        _beside(comparison, (kind,)) for kind in ("gemm", "attention", "communication")
-    )
+    columns = (("gemm",), ("attention",), ("pointwise", "layout"), ("communication",))
     return [
         measured.key,
         format_seconds(measured.step_s),
@@ -35,10 +32,7 @@ def _cells(comparison: Comparison, gate: float) -> list[str]:
         percent(comparison.step_error),
         _memory(comparison),
         f"{max(measured.error, measured.full_error):.1e}",
-        gemm,
-        attention,
-        _beside(comparison, _ROW_WISE),
-        messages,
+        *(_beside(comparison, kinds) for kinds in columns),
         _verdict(comparison, gate),
     ]
 
@@ -80,29 +74,29 @@ def percent(share: float) -> str:
     return f"{100 * share:+.1f} %"
 
 
-def text(
-    comparisons: Sequence[Comparison], rankings: Sequence[Ranking], summary: Summary, gate: float
-) -> str:
+def text(comparisons: Sequence[Comparison], gate: float) -> str:
     """Everything for a terminal."""
     table = Table(head=HEADERS, rows=[_cells(each, gate) for each in comparisons], align="<")
-    return terminal([table, "", *_said(comparisons, rankings, summary, gate)])
+    return terminal([table, "", *_below(comparisons, gate)])
 
 
-def markdown(
-    comparisons: Sequence[Comparison], rankings: Sequence[Ranking], summary: Summary, gate: float
-) -> str:
+def markdown(comparisons: Sequence[Comparison], gate: float) -> str:
     """Everything for a document."""
     rows = [[cell.replace("|", "/") for cell in _cells(each, gate)] for each in comparisons]
     table = Table(head=HEADERS, rows=rows).markdown()
-    return "\n".join([table, "", *bullets(_said(comparisons, rankings, summary, gate))])
+    return "\n".join([table, "", *bullets(_below(comparisons, gate))])
 
 
-def _said(
-    comparisons: Sequence[Comparison], rankings: Sequence[Ranking], summary: Summary, gate: float
-) -> Iterator[str]:
-    """Lines below the table."""
-    yield from _rankings(rankings)
-    yield "; ".join(_summary(comparisons, rankings, summary, gate))
+def _below(comparisons: Sequence[Comparison], gate: float) -> Iterator[str]:
+    """Yield the lines below the table."""
+    ranked = rankings(comparisons)
+    for ranking in ranked:
+        yield (
+            f"{ranking.subject}, {ranking.mode}: chose {ranking.chosen}, fastest {ranking.best}, "
+            f"regret {percent(ranking.regret)}, rank correlation {ranking.correlation:.2f} over "
+            f"{len(ranking.plans)} plans"
+        )
+    yield "; ".join(_summary(comparisons, ranked, gate))
     yield from _notes(comparisons)
     yield from instrumented(comparisons)
 
@@ -146,31 +140,17 @@ def proofs_text(proofs: Iterable[Proof]) -> str:
 def proofs_markdown(proofs: Iterable[Proof]) -> str:
     """Write proofs for a document."""
     rows = [
-        [
-            proof.model,
-            proof.plan,
-            str(proof.ranks),
-            f"{proof.error:.1e}",
-            "right" if proof.ok else "wrong",
-        ]
-        for proof in proofs
+        [p.model, p.plan, str(p.ranks), f"{p.error:.1e}", "right" if p.ok else "wrong"]
+        for p in proofs
     ]
     return Table(head=("model", "plan", "ranks", "error", ""), rows=rows).markdown()
 
 
-def _rankings(rankings: Iterable[Ranking]) -> Iterator[str]:
-    for ranking in rankings:
-        yield (
-            f"{ranking.subject}, {ranking.mode}: chose {ranking.chosen}, fastest {ranking.best}, "
-            f"regret {percent(ranking.regret)}, rank correlation {ranking.correlation:.2f} over "
-            f"{len(ranking.plans)} plans"
-        )
-
-
 def _summary(
-    comparisons: Iterable[Comparison], rankings: Sequence[Ranking], summary: Summary, gate: float
+    comparisons: Sequence[Comparison], ranked: Sequence[Ranking], gate: float
 ) -> Iterator[str]:
     """Sum up what there is of it: nothing of errors where nothing was done or measured."""
+    summary = summarise(comparisons, ranked)
     done = f"{summary.done} of {summary.cases} cases done"
     if not summary.done:
         yield done
@@ -183,5 +163,5 @@ def _summary(
         yield f"memory {percent(summary.median_memory_error)}"
     else:
         yield "memory not measured"
-    if rankings:
+    if ranked:
         yield f"mean regret {percent(summary.mean_regret)}"

@@ -19,7 +19,7 @@ from validate.launch import Limits
 from validate.plans import system
 from validate.plans.cases import Case, Mode, cross
 from validate.plans.checks import check_cases, check_gpus, check_positive, hardware_of
-from validate.plans.compare import compare, rankings, summarise
+from validate.plans.compare import compare
 from validate.plans.measured import read_measured, remaining
 from validate.plans.report import markdown, text
 from validate.plans.runs import Options, run
@@ -73,11 +73,8 @@ def _session(arguments: argparse.Namespace) -> int:
     )
     rows = run(cases, options, arguments.output, partial(system.append_line, log))
     comparisons = compare(rows, hardware, arguments.profile)
-    ranked = rankings(comparisons)
-    summary = summarise(comparisons, ranked)
-    shown = (comparisons, ranked, summary, arguments.gate)
-    system.write(arguments.output / "report.md", markdown(*shown))
-    system.say(text(*shown))
+    system.write(arguments.output / "report.md", markdown(comparisons, arguments.gate))
+    system.say(text(comparisons, arguments.gate))
     return 0
 
 
@@ -92,7 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plans", default=",".join(PLANS))
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument(
-        "--subjects", type=_numbers, default=[], help="numbers of the list, joined by commas"
+        "--subjects",
+        type=lambda text: [whole(number) for number in text.split(",") if number],
+        default=[],
+        help="numbers of the list, joined by commas",
     )
     parser.add_argument("--compiler", default="inductor", help="backend of torch.compile")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds to repeat a case")
@@ -101,10 +101,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--known", default="", help="files of results, joined by commas: not again")
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
     return parser
-
-
-def _numbers(text: str) -> list[int]:
-    return [whole(number) for number in text.split(",") if number]
 
 
 def _files(text: str) -> list[str]:

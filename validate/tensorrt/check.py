@@ -19,7 +19,6 @@ from planner.engines.tables import allowed
 from planner.export.tensorrt import one_token, tensorrt_folder
 from planner.lowering import lower
 from planner.request.plan import Plan
-from planner.search.plans import objections
 from planner.search.search import price
 from planner.tensorrt import (
     Network,
@@ -181,11 +180,9 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
     Raises IllegalPlanError if the plan is illegal for the model, or TensorRT cannot run it.
     """
     subject = engines_of(case, hardware, profile)
-    plan = subject.plan
-    reasons = list(objections(subject.model, subject.workload, plan, plan.gpus))
-    if reasons:
-        raise IllegalPlanError(f"plan {plan}: {'; '.join(reasons)}")
-    check_tensorrt(_question(subject, profile), plan)
+    if subject.objections:
+        raise IllegalPlanError(f"plan {subject.plan}: {subject.objections}")
+    check_tensorrt(_question(subject, profile), subject.plan)
     return subject
 
 

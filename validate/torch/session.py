@@ -8,7 +8,6 @@ from typing import Final, cast
 
 import torch
 
-from planner.search.plans import objections
 from topology.base import ModelError
 from validate.launch import is_aftermath
 from validate.plans import system
@@ -83,9 +82,8 @@ def _one(session: Session, case: Case, number: int) -> Measured:
     """Run a case; whatever goes wrong on any rank becomes its row."""
     try:
         subject = look_up(case, session.hardware)
-        reasons = list(objections(subject.model, subject.workload, subject.plan, subject.plan.gpus))
-        if reasons:
-            return Measured(case=case, status="illegal", note="; ".join(reasons))
+        if subject.objections:
+            return Measured(case=case, status="illegal", note=subject.objections)
         row = _measured(session, subject, number)
     except ApartError:
         raise
