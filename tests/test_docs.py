@@ -102,13 +102,12 @@ def test_the_picture_is_what_the_command_draws():
 
 
 def test_the_accuracy_tables_are_the_current_ones():
-    from validate.__main__ import _texts, tables
-    from validate.accuracy.table import END, groups
+    from validate.accuracy.table import END, documents, groups
 
-    documents = README + (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    written = README + (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
 
-    for begin, made in tables(groups(_texts())).items():
-        assert documents.partition(begin)[2].partition(END)[0].strip() == made
+    for begin, made in documents(groups()).items():
+        assert written.partition(begin)[2].partition(END)[0].strip() == made
 
 
 def test_rooms_of_the_architecture_exist():

@@ -11,25 +11,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 
 from planner.command.files import write
 from planner.command.options import Parser
 from topology.base import InputError, content
-from topology.base.table import Table
-from validate.accuracy.runs import MACHINES
 from validate.accuracy.table import (
     BEGIN,
-    HEADERS,
     SHORT_BEGIN,
-    SHORT_HEADERS,
-    Groups,
-    Texts,
-    cells,
+    documents,
     groups,
     inserted,
-    short_cells,
-    short_table,
+    scores,
     table,
 )
 
@@ -65,18 +57,16 @@ def _answer(arguments: argparse.Namespace) -> None:
     if arguments.command != "accuracy":
         raise InputError(f"{arguments.command}: wanted ahead of its options")
     if arguments.write:  # before the tables are made, which takes a while
-        _put(arguments.write, dict.fromkeys((BEGIN, SHORT_BEGIN), ""), dry=True)
-    errors = groups(_texts())
+        _put(arguments.write, None)
+    errors = groups()
     if arguments.write:
-        _put(arguments.write, tables(errors))
-    scores = table(errors)
-    shown = Table(head=HEADERS, rows=[cells(line) for line in scores])
+        _put(arguments.write, documents(errors))
     if arguments.format == "json":
-        print(json.dumps([asdict(line) for line in scores], indent=2))
+        print(json.dumps([asdict(line) for line in scores(errors)], indent=2))
     elif arguments.format == "markdown":
-        print(shown.markdown())
+        print(table(errors).markdown())
     else:
-        print(shown.text())
+        print(table(errors).text())
 
 
 def _fit_engines(names: Sequence[str]) -> None:
@@ -89,44 +79,20 @@ def _fit_engines(names: Sequence[str]) -> None:
             print(quality, file=sys.stderr)
 
 
-def tables(errors: Groups) -> dict[str, str]:
-    """Write the tables of documents, by the line that each begins with."""
-    whole = Table(head=HEADERS, rows=[cells(line) for line in table(errors)])
-    short = Table(head=SHORT_HEADERS, rows=[short_cells(line) for line in short_table(errors)])
-    return {BEGIN: whole.markdown(), SHORT_BEGIN: short.markdown()}
-
-
-def _texts() -> Texts:
-    folder = files("validate").joinpath("data")
-    names = {
-        "collectives": "collectives_figures.csv",
-        "logs": "nccl_table_figures.csv",
-        "unseen": "nccl_unseen_figures.csv",
-        "kernels": "kernel_figures.csv",
-        "plans": "plan_figures.csv",
-        "others": "plan_figures_of_other_sources.csv",
-    }
-    runs = [folder.joinpath(machine.folder, "plans.jsonl") for machine in MACHINES]
-    return Texts(
-        **{key: folder.joinpath(name).read_text(encoding="utf-8") for key, name in names.items()},
-        runs=tuple(path.read_text(encoding="utf-8") for path in runs),
-    )
-
-
-def _put(name: str, tables: Mapping[str, str], *, dry: bool = False) -> None:
-    """Put tables between those marks that a document has, whole or not at all; `dry` only looks."""
+def _put(name: str, tables: Mapping[str, str] | None) -> None:
+    """Put tables between those marks that a document has, whole or not at all; None only looks."""
     try:
         text = content(name, LARGEST).decode()
     except ValueError as error:
         why = str(error) if isinstance(error, InputError) else "no text"
         raise InputError(f"--write {name}: {why}") from None
-    changed = text
-    for begin in [begin for begin in tables if begin in text] or [BEGIN]:
+    changed, wanted = text, tables or dict.fromkeys((BEGIN, SHORT_BEGIN), "")
+    for begin in [begin for begin in wanted if begin in text] or [BEGIN]:
         try:
-            changed = inserted(changed, begin, tables[begin])
+            changed = inserted(changed, begin, wanted[begin])
         except InputError as error:
             raise InputError(f"--write {name}: {error}") from None
-    if changed != text and not dry:
+    if changed != text and tables:
         write(changed.removesuffix("\n"), name, "--write")
 
 

@@ -19,11 +19,15 @@ from costmodels.tables import (
 from topology.base import InputError, write_new
 
 
+def text(name: str) -> str:
+    """Read a file of `validate/data`."""
+    return files("validate").joinpath("data", name).read_text(encoding="utf-8")
+
+
 @cache
 def shipped(name: str) -> dict[str, Any]:
     """Read a TOML table of `validate/data`, once."""
-    path = files("validate").joinpath("data", name)
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    return tomllib.loads(text(name))
 
 
 def own_profile_name(hardware: str, product: str, gpus: int) -> str:

@@ -1,13 +1,15 @@
 """The accuracy table: every model against the figures that ship in `validate/data`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from topology.base import InputError
+from topology.base.table import Table
 from topology.catalogue import all_devices, all_hardware
 from validate.accuracy import collectives, kernels, plans, runs
 from validate.accuracy.figures import Score, score
+from validate.tables import text
 
 HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "worst", "bias")
 SHORT_HEADERS: Final = ("what", "figures", "median", "9 of 10 within", "bias")
@@ -30,63 +32,59 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 were in no fit, or where that is not known of each, all. No profile of the machine counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
-    """The files of figures, as text.
-
-    runs : results of each of `runs.MACHINES`, in that order.
-    """
-
-    collectives: str
-    logs: str
-    unseen: str
-    kernels: str
-    plans: str
-    others: str
-    runs: tuple[str, ...]
-
-
 Groups = Mapping[str, Sequence[float]]
 """Relative errors of groups of figures, by the name of the group."""
 
 
-def groups(texts: Texts) -> Groups:
+@cache
+def groups() -> Groups:
     """Compare every figure with the models."""
-    unseen = collectives.read_log_figures(texts.unseen, all_hardware())
-    named = {"whole plans": texts.plans, "plans of other sources": texts.others}
+    logs, unseen = (
+        collectives.read_log_figures(text(f"nccl_{name}_figures.csv"), all_hardware())
+        for name in ("table", "unseen")
+    )
+    published = collectives.read_figures(text("collectives_figures.csv"), all_hardware())
     errors: dict[str, list[float]] = {
-        **collectives.groups(collectives.read_figures(texts.collectives, all_hardware())),
-        **collectives.log_groups(collectives.read_log_figures(texts.logs, all_hardware())),
+        **collectives.groups(published),
+        **collectives.log_groups(logs),
         UNSEEN: [figure.error for figure in unseen],
-        **kernels.groups(kernels.read_figures(texts.kernels, all_devices())),
+        **kernels.groups(kernels.read_figures(text("kernel_figures.csv"), all_devices())),
     }
-    for words, text in named.items():
-        by_family = plans.groups(plans.read_figures(text))
-        errors |= {f"{words}, {name}": group for name, group in by_family.items()}
-    for text, machine in zip(texts.runs, runs.MACHINES, strict=True):
-        errors |= runs.groups(text, machine)
+    names = {
+        "whole plans": "plan_figures",
+        "plans of other sources": "plan_figures_of_other_sources",
+    }
+    for words, name in names.items():
+        by_family = plans.groups(plans.read_figures(text(f"{name}.csv")))
+        errors |= {f"{words}, {family}": group for family, group in by_family.items()}
+    for machine in runs.MACHINES:
+        errors |= runs.groups(text(f"{machine.folder}/plans.jsonl"), machine)
     return errors
 
 
-def table(errors: Groups) -> list[Score]:
+def scores(errors: Groups) -> list[Score]:
     """Score every group, one line a group."""
     return [score(name, group) for name, group in errors.items() if group]
 
 
-def short_table(errors: Groups) -> list[Score]:
-    """Score what the groups of each of the `KINDS` say together."""
-    return [
-        score(
-            words,
-            [
-                error
-                for name, group in errors.items()
-                if name.startswith(starts) and not name.endswith(runs.WITH_PROFILE)
-                for error in group
-            ],
-        )
-        for words, starts in KINDS.items()
-    ]
+def table(errors: Groups) -> Table:
+    """Make the table of all groups."""
+    return Table(head=HEADERS, rows=[cells(line) for line in scores(errors)])
+
+
+def short_table(errors: Groups) -> Table:
+    """Make a table of what the groups of each of the `KINDS` say together, without outliers."""
+    rows = []
+    for words, starts in KINDS.items():
+        pooled = [
+            error
+            for name, group in errors.items()
+            if name.startswith(starts) and not name.endswith(runs.WITH_PROFILE)
+            for error in group
+        ]
+        name, count, median, p90, _, bias = cells(score(words, pooled))
+        rows.append([name, count, median, p90, bias])
+    return Table(head=SHORT_HEADERS, rows=rows)
 
 
 def cells(line: Score) -> list[str]:
@@ -95,10 +93,9 @@ def cells(line: Score) -> list[str]:
     return [line.group[0], str(line.rows), *percent, f"{100 * line.bias:+.1f} %"]
 
 
-def short_cells(line: Score) -> list[str]:
-    """Write one line of the short table: no figure stands out there."""
-    name, rows, median, p90, _, bias = cells(line)
-    return [name, rows, median, p90, bias]
+def documents(errors: Groups) -> dict[str, str]:
+    """Write the tables of documents, by the line that each begins with."""
+    return {BEGIN: table(errors).markdown(), SHORT_BEGIN: short_table(errors).markdown()}
 
 
 def inserted(document: str, begin: str, rows: str) -> str:

@@ -11,19 +11,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from topology.base import GIB
-from validate.bench import system
+from validate.bench import system, timing
 from validate.bench.cases import Case, case_of
 from validate.bench.compute import attention, matmul, numbers
-from validate.bench.timing import (
-    Prepared,
-    Results,
-    Run,
-    burst,
-    captured,
-    estimate,
-    on_gpu,
-    statistics,
-)
+from validate.bench.timing import Prepared, Results, Run
 
 REPEATS: Final = 9
 CHUNK: Final = 0.002  # s of collectives in one graph
@@ -103,12 +94,14 @@ def collective(case: Case, device: torch.device, group: ProcessGroup) -> Results
     prepared = exchange(case.text("op"), case.number("bytes"), group, device)
     once = shared_estimate(prepared, device, group)
     results: Results = []
-    if on_gpu(device):
-        results.append(("graph", statistics(_replayed(prepared, once, device, group))))
+    if timing.on_gpu(device):
+        results.append(("graph", timing.statistics(_replayed(prepared, once, device, group))))
     calls = max(2, min(20, int(CHUNK / once)))
     repeat = _repeated(prepared, calls)
-    times = burst(repeat, REPEATS, device, pause=0.0, before=meeting(group, device), spin=False)
-    results.append(("stream", statistics([t / calls for t in times])))
+    times = timing.burst(
+        repeat, REPEATS, device, pause=0.0, before=meeting(group, device), spin=False
+    )
+    results.append(("stream", timing.statistics([t / calls for t in times])))
     return results
 
 
@@ -119,22 +112,22 @@ def forced(case: Case, device: torch.device, group: ProcessGroup) -> Results:
     )
     prepared = exchange(case.text("op"), case.number("bytes"), special, device)
     once = shared_estimate(prepared, device, special)
-    return [("graph", statistics(_replayed(prepared, once, device, special)))]
+    return [("graph", timing.statistics(_replayed(prepared, once, device, special)))]
 
 
 def _replayed(
     prepared: Prepared, once: float, device: torch.device, group: ProcessGroup
 ) -> list[float]:
     calls = max(prepared.sets if once < CHUNK else 1, min(40, int(CHUNK / once)))
-    run = captured(prepared.work, calls, device)
+    run = timing.captured(prepared.work, calls, device)
     repeats = REPEATS if once < CHUNK else 5
-    times = burst(run, repeats, device, pause=0.0, before=meeting(group, device))
+    times = timing.burst(run, repeats, device, pause=0.0, before=meeting(group, device))
     return [t / calls for t in times]
 
 
 def shared_estimate(prepared: Prepared, device: torch.device, group: ProcessGroup) -> float:
     """Seconds of one call, roughly, and the same number on all ranks."""
-    seconds = torch.tensor([estimate(prepared, device)], device=device, dtype=torch.float64)
+    seconds = torch.tensor([timing.estimate(prepared, device)], device=device, dtype=torch.float64)
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)
     return float(seconds.item())
 
@@ -160,7 +153,7 @@ def forced_group(algorithm: str, protocol: str, ranks: int) -> ProcessGroup:
 
 def peer(case: Case, device: torch.device, rank: int) -> Results:
     """Time copies to a neighbour's memory, one way or both at once; rank 0 does it alone."""
-    if rank or not on_gpu(device) or torch.cuda.device_count() < 2:
+    if rank or not timing.on_gpu(device) or torch.cuda.device_count() < 2:
         return []
     neighbour = torch.device("cuda", (device.index + 1) % torch.cuda.device_count())
     elements = max(1, case.number("bytes") // 2)
@@ -180,7 +173,7 @@ def peer(case: Case, device: torch.device, rank: int) -> Results:
 
     for _ in range(3):
         run()
-    return [("stream", statistics(burst(run, REPEATS, device, pause=0.0)))]
+    return [("stream", timing.statistics(timing.burst(run, REPEATS, device, pause=0.0)))]
 
 
 def beside_compute(case: Case, device: torch.device, group: dist.ProcessGroup) -> Results:
@@ -198,9 +191,11 @@ def beside_compute(case: Case, device: torch.device, group: dist.ProcessGroup) -
     both = _forked(main, beside, torch.cuda.Stream(device), device)
     seconds = {}
     for name, run in (("compute", main), ("communication", beside), ("both", both)):
-        replay = captured(lambda _, run=run: run(), 1, device)  # type: ignore[misc]
-        times = burst(replay, BESIDE_REPEATS, device, pause=0.0, before=meeting(group, device))
-        seconds[name] = statistics(times)["seconds"]
+        replay = timing.captured(lambda _, run=run: run(), 1, device)  # type: ignore[misc]
+        times = timing.burst(
+            replay, BESIDE_REPEATS, device, pause=0.0, before=meeting(group, device)
+        )
+        seconds[name] = timing.statistics(times)["seconds"]
     saved = seconds["compute"] + seconds["communication"] - seconds["both"]
     share = max(0.0, saved) / min(seconds["compute"], seconds["communication"])
     seconds |= {"share": share, "messages": float(counts[1]), "seconds": seconds["both"]}

@@ -8,20 +8,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
+from validate.bench import timing
 from validate.bench.cases import Case, case_of
 from validate.bench.collectives import exchange
 from validate.bench.compute import attention, matmul, numbers
-from validate.bench.timing import (
-    BURSTS,
-    Results,
-    Work,
-    burst,
-    captured,
-    host_seconds,
-    on_gpu,
-    settle,
-    statistics,
-)
+from validate.bench.timing import Results, Work
 
 CALLS: Final = 200
 WIDTH: Final = 256
@@ -35,18 +26,18 @@ def host(case: Case, device: torch.device, group: dist.ProcessGroup | None) -> R
         return _graph(op, device)
     if op in _LOCAL:
         x, call = numbers(WIDTH, WIDTH, device=device), _LOCAL[op]
-        return [("host", statistics(_warm(lambda _: call(x), CALLS, device)))]
+        return [("host", timing.statistics(_warm(lambda _: call(x), CALLS, device)))]
     if group is None:
         return []
     work = exchange(op, 2**12, group, device).work
-    return [("host", statistics(_warm(work, CALLS // 4, device)))]
+    return [("host", timing.statistics(_warm(work, CALLS // 4, device)))]
 
 
 def _warm(work: Work, calls: int, device: torch.device) -> list[float]:
     for index in range(10):
         work(index)
-    settle(device)
-    return host_seconds(work, calls, device)
+    timing.settle(device)
+    return timing.host_seconds(work, calls, device)
 
 
 _LOCAL: Final[Mapping[str, Callable[[Tensor], object]]] = {
@@ -64,16 +55,16 @@ _LOCAL: Final[Mapping[str, Callable[[Tensor], object]]] = {
 def _graph(op: str, device: torch.device) -> Results:
     """`graph`: host seconds of one replay. `gap`: seconds a kernel that does almost nothing."""
     x = numbers(64, device=device)
-    if not on_gpu(device):
+    if not timing.on_gpu(device):
         return []
     if op == "graph":
-        replay = captured(lambda _: x.add_(1.0), 20, device)
-        return [("host", statistics(host_seconds(lambda _: replay(), 50, device)))]
+        replay = timing.captured(lambda _: x.add_(1.0), 20, device)
+        return [("host", timing.statistics(timing.host_seconds(lambda _: replay(), 50, device)))]
     results: Results = []
     for kernels in GAPS:
-        run = captured(lambda _: x.add_(1.0), kernels, device)
-        times = [t / kernels for t in burst(run, BURSTS, device)]
-        results.append((f"kernels_{kernels}", statistics(times)))
+        run = timing.captured(lambda _: x.add_(1.0), kernels, device)
+        times = [t / kernels for t in timing.burst(run, timing.BURSTS, device)]
+        results.append((f"kernels_{kernels}", timing.statistics(times)))
     return results
 
 
@@ -101,7 +92,7 @@ def stack(case: Case, device: torch.device) -> Results:
     if case.text("way") == "compiled":
         call = torch.compile(_layers, dynamic=False)
     x = numbers(64, WIDTH, device=device)
-    return [("host", statistics(_warm(lambda _: call(x, weights), 40, device)))]
+    return [("host", timing.statistics(_warm(lambda _: call(x, weights), 40, device)))]
 
 
 def used(device: torch.device) -> float:
@@ -117,11 +108,11 @@ def memory(case: Case, device: torch.device, group: dist.ProcessGroup | None) ->
     The stages build on each other: a context; a product; attention; a communicator; messages
     between pairs; a second communicator.
     """
-    if not on_gpu(device):
+    if not timing.on_gpu(device):
         return []
     before = used(device)
     _go(case.text("stage"), device, group)
-    settle(device)
+    timing.settle(device)
     after = used(device)
     return [("used", {"bytes": after, "more_bytes": max(0.0, after - before)})]
 

@@ -13,16 +13,8 @@ from planner.models import read_model
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 from validate.launch import Place, find_place, is_rank
-from validate.plans import system
+from validate.plans import checks, system
 from validate.plans.cases import RUNTIMES, Case, Mode, Stage, look_up
-from validate.plans.checks import (
-    check_cases,
-    check_gpus,
-    check_plans,
-    check_positive,
-    check_proof,
-    hardware_of,
-)
 from validate.plans.compare import Comparison, compare, rankings, summarise
 from validate.plans.measured import Measured
 from validate.plans.runs import Options, Work, run, run_as
@@ -60,7 +52,7 @@ def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
         objections = look_up(case, setup.hardware).objections
         if objections:
             raise IllegalPlanError(f"plan {case.plan}: {objections}")
-    check_plans([case.plan for case in cases], setup.gpus)
+    checks.check_plans([case.plan for case in cases], setup.gpus)
     if arguments.backend == "reference":
         return _proved(cases, setup, arguments.format)
     rows = _measured(cases, setup, arguments, work)
@@ -76,8 +68,8 @@ def checked_cases(arguments: argparse.Namespace) -> list[Case]:
 
     Raises InputError if a number, a mode or a model cannot be right.
     """
-    check_gpus(arguments.gpus)
-    check_positive("seconds", arguments.seconds)
+    checks.check_gpus(arguments.gpus)
+    checks.check_positive("seconds", arguments.seconds)
     sizes = {name: getattr(arguments, name) for name in SIZES}
     modes = [_mode(word) for word in arguments.mode.split(",")]
     stage = _stage(arguments)
@@ -116,7 +108,7 @@ def predicted_with(arguments: argparse.Namespace, products: Sequence[str]) -> tu
     Raises InputError if there is none of that name, or a profile cannot be read: before anything
     runs.
     """
-    hardware = hardware_of(products[0] if products else "", arguments.hardware)
+    hardware = checks.hardware_of(products[0] if products else "", arguments.hardware)
     profile = str(arguments.profile)
     if products and not profile:
         profile = own_profile_name(hardware, products[0], len(products))
@@ -129,7 +121,7 @@ def _proved(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
     from validate.plans.report import proofs_markdown, proofs_text  # noqa: PLC0415
     from validate.reference import prove  # noqa: PLC0415
 
-    check_proof(case.plan for case in cases)
+    checks.check_proof(case.plan for case in cases)
     by_plan = {case.plan: look_up(case, setup.hardware) for case in cases}
     proofs = [prove(subject.model, subject.workload, subject.plan) for subject in by_plan.values()]
     code = DONE if all(proof.ok for proof in proofs) else NO
@@ -146,7 +138,7 @@ def _measured(
     cases: Sequence[Case], setup: Setup, arguments: argparse.Namespace, work: Work
 ) -> list[Measured] | None:
     """Run and time cases by PyTorch, on ranks of our own or as one of those that were started."""
-    check_cases(cases, setup.gpus, arguments.device)
+    checks.check_cases(cases, setup.gpus, arguments.device)
     options = Options(
         gpus=setup.gpus,
         hardware=setup.hardware,

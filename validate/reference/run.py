@@ -7,22 +7,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from costmodels.program import (
-    Attention,
-    Collective,
-    Communication,
-    Convolve,
-    Depthwise,
-    LinearAttention,
-    Loop,
-    Matmul,
-    Op,
-    Pointwise,
-    Program,
-    Rearrange,
-    SendReceive,
-    Tensor,
-)
+from costmodels import program as ops
+from costmodels.program import Loop, Program, Tensor
 from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
@@ -44,7 +30,7 @@ class DeadlockError(ModelError):
 class Message:
     """What a rank stops for: a collective or a send, and what it gives."""
 
-    op: Communication
+    op: ops.Communication
     given: Array
 
 
@@ -82,12 +68,9 @@ class RankState:
 
 
 def run_plan(model: Model, workload: Workload, plan: Plan, seed: int = 0) -> list[Array]:
-    """Run a plan and give every rank's output.
+    """Run a plan and give every rank's output: latents after all steps, or the next token's scores.
 
-    Returns
-    -------
-    one array a rank: the latents after all steps, or the next token's scores (NaN on the ranks
-    of a pipeline that do not have them).
+    Ranks of a pipeline that do not have them give NaN.
     """
     places = range(plan.degree("pp"))
     programs = [lower(model, workload, plan, place) for place in places]
@@ -161,7 +144,7 @@ def _complete(waiting: Mapping[int, Message], axes: Sequence[tuple[str, int]]) -
 def _deliver(messages: Sequence[Message]) -> list[Array]:
     op, given = messages[0].op, [message.given for message in messages]
     degree = len(messages)
-    if isinstance(op, SendReceive):
+    if isinstance(op, ops.SendReceive):
         moved = [given[(rank - op.offset) % degree] for rank in range(degree)]
         if op.ends:
             moved[0] = given[0]
@@ -215,41 +198,38 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _step(  # noqa: C901  # one case an operation
-    op: Op, here: Here, state: RankState
+    op: ops.Op, here: Here, state: RankState
 ) -> Turns:
     """Run one operation and check that what it made has the shape it said."""
-    if isinstance(op, Collective) and op.kind == "broadcast":
+    if isinstance(op, ops.Collective) and op.kind == "broadcast":
         state.values.setdefault(op.x.name, np.zeros(shape_of(op.x)))
-    given = [_read(tensor, here, state) for tensor in op.reads if not _kept(op, tensor)]
+    kept = isinstance(op, ops.Rearrange) and op.move in ("load", "append")  # the first of them
+    given = [_read(tensor, here, state) for tensor in op.reads[kept:]]
     match op:
-        case Matmul():
+        case ops.Matmul():
             weight = state.source.weight(op.weight, here.layer, state.index)
             route = given[1] if op.route is not None else None
             made = [functions.matmul(given[0], weight, route)]
-        case Attention():
+        case ops.Attention():
             out, total = functions.attention(op, given[0], given[1], given[2], state.index)
             made = [out] if op.log_sum_exp is None else [out, total]
-        case LinearAttention():
+        case ops.LinearAttention():
             made = [functions.linear_attention(op, given[0], given[1])]
-        case Depthwise():
+        case ops.Depthwise():
             kernels = state.source.weight(op.weight, here.layer, state.index)
             made = [functions.depthwise(op, given[0], kernels, state.index)]
-        case Pointwise():
+        case ops.Pointwise():
             made = functions.pointwise(op, given, state.index)
-        case Rearrange():
+        case ops.Rearrange():
             made = _rearrange(op, given, here, state)
-        case Collective() | SendReceive():
+        case ops.Collective() | ops.SendReceive():
             made = [(yield Message(op, given[0]))]
-        case Convolve():
+        case ops.Convolve():
             made = []
     for tensor, value in zip(op.writes, made, strict=True):
         shape = shape_of(tensor)
         assert value.shape == shape, f"{tensor.name}: made {value.shape}, said {shape}"
         state.values[tensor.name] = value
-
-
-def _kept(op: Op, tensor: Tensor) -> bool:
-    return isinstance(op, Rearrange) and op.move in ("load", "append") and tensor is op.inputs[0]
 
 
 def _read(tensor: Tensor, here: Here, state: RankState) -> Array:
@@ -273,7 +253,7 @@ def _input(tensor: Tensor, state: RankState, forward: int) -> Array:
     return full[first : first + size]
 
 
-def _rearrange(op: Rearrange, given: list[Array], here: Here, state: RankState) -> list[Array]:
+def _rearrange(op: ops.Rearrange, given: list[Array], here: Here, state: RankState) -> list[Array]:
     key = (op.inputs[0].name, here.layer, here.forward)
     match op.move:
         case "store":

@@ -13,6 +13,7 @@ from typing import Final, cast
 
 import numpy as np
 
+from planner import tensorrt
 from planner.advice.refusals import check_tensorrt
 from planner.engines.scenario import Scenario
 from planner.engines.tables import allowed
@@ -20,16 +21,7 @@ from planner.export.tensorrt import one_token, tensorrt_folder
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.search.search import price
-from planner.tensorrt import (
-    Network,
-    Recipe,
-    arrays_of,
-    counts,
-    document_of,
-    enqueue,
-    networks_of,
-    schedule_of,
-)
+from planner.tensorrt import Network, Recipe
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.errors import RunError
@@ -188,8 +180,8 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
 
 def _written(subject: Subject, recipe: Recipe) -> tuple[tuple[Network, ...], Document]:
     program = lower(subject.model, subject.workload, subject.plan)
-    networks = networks_of(program, recipe)
-    return networks, schedule_of(networks, program, subject.workload, subject.plan)
+    networks = tensorrt.networks_of(program, recipe)
+    return networks, tensorrt.schedule_of(networks, program, subject.workload, subject.plan)
 
 
 def _proved(small: Subject) -> Report:
@@ -202,7 +194,7 @@ def _proved(small: Subject) -> Report:
         worst = max(worst, float(np.abs(output - want).max() / np.abs(want).max()))
     collectives: Counter[str] = Counter()
     for network in networks:
-        collectives.update(counts(network))
+        collectives.update(tensorrt.counts(network))
     return Report(case=small.case, number_error=worst, collectives=dict(collectives))
 
 
@@ -247,7 +239,7 @@ def predicted(subject: Subject, profile: str) -> float:
     if subject.case.mode == "graph":
         return step
     order = _written(subject, Recipe(precision=subject.case.precision))[1]
-    return step + enqueue(order, Seconds(step), allowed()).exposed
+    return step + tensorrt.enqueue(order, Seconds(step), allowed()).exposed
 
 
 def _only_built(report: Report, small: Subject, library: ModuleType, gpus: int, how: How) -> Report:
@@ -266,7 +258,7 @@ def _only_built(report: Report, small: Subject, library: ModuleType, gpus: int, 
 
 def build_network(network: Network, library: ModuleType, options: Options) -> list[bytes]:
     """Build the engines of a network on made-up weights: one, or one a rank."""
-    document, arrays = document_of(network), arrays_of(network)
+    document, arrays = tensorrt.document_of(network), tensorrt.arrays_of(network)
     plain = Share(document=document, arrays=arrays, weights=drawn())
     made = []
     for rank in range(1 if network.shared else network.ranks):

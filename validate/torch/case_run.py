@@ -17,17 +17,10 @@ from topology.base import InputError
 from validate.launch import Progress
 from validate.plans.cases import Case, Mode, Subject
 from validate.plans.measured import Measured
+from validate.torch import proof
 from validate.torch.attention import kernel_for, shape_for
 from validate.torch.fuse import Fuser
-from validate.torch.proof import (
-    Comm,
-    Work,
-    differences,
-    expected_counts,
-    program_of,
-    setting_for,
-    state_for,
-)
+from validate.torch.proof import Comm, Work
 from validate.torch.rendezvous import Rendezvous
 from validate.torch.routine import Routine, make_routines, play
 from validate.torch.state import CountKey, RankState
@@ -117,7 +110,7 @@ def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False
         distinct_layers=state.weights.distinct,
         kernels=_kernels(state, stage),
     )
-    miscounted = tuple(differences(counts, _stage_counts(state.program, stage)))
+    miscounted = tuple(proof.differences(counts, _stage_counts(state.program, stage)))
     return Ran(row=row, miscounted=miscounted, output=output, plain=plain)
 
 
@@ -142,12 +135,12 @@ def state_of(subject: Subject, bench: Bench) -> RankState:
     """Put a rank together, with weights drawn on its device."""
     work = Work(model=subject.model, workload=subject.workload, plan=subject.plan)
     dtype = dtype_of(subject.case.precision)
-    setting = setting_for(work, bench.comm.rank, bench.device, dtype)
-    stages = running(program_of(work, bench.comm.rank))
+    setting = proof.setting_for(work, bench.comm.rank, bench.device, dtype)
+    stages = running(proof.program_of(work, bench.comm.rank))
     weights = drawn(setting, _distinct(stages, bench.device))
     given = inputs_drawn(setting, int(np.asarray(subject.workload.batch)))
     fuser = fuser_for(subject.case.mode, bench.fuser)
-    state = state_for(work, bench.comm, setting, weights, given, fuser=fuser)
+    state = proof.state_for(work, bench.comm, setting, weights, given, fuser=fuser)
     weights.prepare(stages)
     return state
 
@@ -228,7 +221,7 @@ def _counted(step: Callable[[], None], state: RankState, clock: Clock) -> Counte
 
 def _stage_counts(program: Program, stage: str) -> Counter[CountKey]:
     stages = tuple(loop for loop in program.stages if loop.name == stage)
-    return expected_counts(replace(program, stages=stages))
+    return proof.expected_counts(replace(program, stages=stages))
 
 
 def _kernels(state: RankState, stage: str) -> str:
