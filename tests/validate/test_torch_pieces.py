@@ -228,7 +228,7 @@ def test_layers_share_weights_where_memory_is_short():
 
     assert weights.of(op, 0) is weights.of(op, 2)
     assert weights.of(op, 0) is not weights.of(op, 1)
-    assert fitting({0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}, 2.5) == 2
+    assert fitting(4, 4.0, 2.5) == 2
 
 
 def add(left, right, out):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from costmodels import memory
-from costmodels.program import Attention, Loop, Program
+from costmodels.program import Attention, Loop
 from planner.search.evaluate import running
 from topology.base import InputError
 from validate.launch import Progress
@@ -78,7 +78,8 @@ def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False
     bench.fuser.begin()
     step = step_of(make_routines(state)[stage], state)
     counts = _counted(step, state, clock)
-    _reset_peak(bench.device)
+    if bench.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     begun = perf_counter()
     if subject.case.mode == "graph" and bench.device.type == "cuda":
         progress.phase(f"capture of {name}", STEP_S)
@@ -98,7 +99,9 @@ def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False
         slowest,
         lambda late: any(bench.rendezvous.say(f"{name}: behind", late)),
     )
-    classes, waiting = inside.merged(bench.rendezvous.say(f"{name}: classes", inside.words()))
+    classes, waiting = inside.merged(
+        bench.rendezvous.say(f"{name}: classes", list(inside.messages))
+    )
     row = replace(
         _timed(subject.case, times, memory_held),
         classes_s=classes,
@@ -110,7 +113,8 @@ def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False
         distinct_layers=state.weights.distinct,
         kernels=_kernels(state, stage),
     )
-    miscounted = tuple(proof.differences(counts, _stage_counts(state.program, stage)))
+    wanted = proof.expected_counts(replace(state.program, stages=tuple(_loops(state, stage))))
+    miscounted = tuple(proof.differences(counts, wanted))
     return Ran(row=row, miscounted=miscounted, output=output, plain=plain)
 
 
@@ -167,9 +171,11 @@ def _distinct(stages: list[Loop], device: torch.device) -> int:
     free = torch.cuda.mem_get_info()[0]
     moving = max(float(np.max(memory.activations(stage))) for stage in stages)
     layers = max(_layers(stage) for stage in stages)
-    total = memory.weights(stages)
-    each = dict.fromkeys(range(layers), total / layers)
-    return fitting(each, 0.93 * free - 1.3 * moving - float(np.max(memory.caches(stages))))
+    return fitting(
+        layers,
+        memory.weights(stages),
+        0.93 * free - 1.3 * moving - float(np.max(memory.caches(stages))),
+    )
 
 
 def _layers(loop: Loop) -> int:
@@ -219,17 +225,15 @@ def _counted(step: Callable[[], None], state: RankState, clock: Clock) -> Counte
     return state.counts - before
 
 
-def _stage_counts(program: Program, stage: str) -> Counter[CountKey]:
-    stages = tuple(loop for loop in program.stages if loop.name == stage)
-    return proof.expected_counts(replace(program, stages=stages))
+def _loops(state: RankState, stage: str) -> list[Loop]:
+    return [loop for loop in state.program.stages if loop.name == stage]
 
 
 def _kernels(state: RankState, stage: str) -> str:
     """Name the attention kernels of a stage."""
-    loops = [loop for loop in state.program.stages if loop.name == stage]
     names = {
         kernel_for(shape_for(op, state.setting))
-        for loop in loops
+        for loop in _loops(state, stage)
         for op in loop.walk()
         if isinstance(op, Attention)
     }
@@ -264,11 +268,6 @@ def _collect(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
 
 
 def _memory(device: torch.device) -> tuple[float, float, float]:

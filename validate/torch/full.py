@@ -173,13 +173,10 @@ def sample(subject: Subject, bench: Bench, output: torch.Tensor | None) -> objec
     """Return some values of a result, for other ranks to compare: which samples, and numbers."""
     if output is None:
         return None
-    picked = output.flatten()[_places(output.numel())]
+    size = output.numel()  # drawn, and the same everywhere: steps may find a single column
+    places = torch.randint(size, (SAMPLE,), generator=torch.Generator().manual_seed(size))
+    picked = output.flatten()[places]
     return [_key(subject, bench.comm.rank), picked.double().tolist()]
-
-
-def _places(size: int) -> torch.Tensor:
-    """Draw the same places on every rank: steps of one length may find a single column."""
-    return torch.randint(size, (SAMPLE,), generator=torch.Generator().manual_seed(size))
 
 
 def apart(said: Sequence[object]) -> float:

@@ -3,7 +3,7 @@
 A tensor lives until its last reader, also in the next turn of a loop or in a later stage.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.program import Loop, Op, Rearrange
@@ -39,18 +39,11 @@ def arriving(items: Sequence[Op | Loop]) -> Names:
     """Names that are read before they are written, in this turn or the first of an inner loop."""
     written: set[str] = set()
     names: set[str] = set()
-    for op in _straight(items):
-        names |= {name for name in reads_of(op) if name not in written}
-        written |= set(writes_of(op))
-    return frozenset(names)
-
-
-def _straight(items: Iterable[Op | Loop]) -> Iterable[Op]:
     for item in items:
-        if isinstance(item, Loop):
-            yield from item.walk()
-        else:
-            yield item
+        for op in item.walk() if isinstance(item, Loop) else (item,):
+            names |= {name for name in reads_of(op) if name not in written}
+            written |= set(writes_of(op))
+    return frozenset(names)
 
 
 def lived(items: Sequence[Op | Loop], after: Names) -> list[Lived]:
@@ -62,15 +55,12 @@ def lived(items: Sequence[Op | Loop], after: Names) -> list[Lived]:
     live = after
     for item in reversed(items):
         if isinstance(item, Loop):
-            touched = arriving(item.body) | _written(item)
+            reads = arriving(item.body)
+            touched = reads | {name for op in item.walk() for name in writes_of(op)}
             result.append(Lived(item, touched - live))
-            live = live | arriving(item.body)
+            live = live | reads
         else:
             reads, writes = frozenset(reads_of(item)), frozenset(writes_of(item))
             result.append(Lived(item, (reads | writes) - live))
             live = (live - writes) | reads
     return result[::-1]
-
-
-def _written(loop: Loop) -> Names:
-    return frozenset(name for op in loop.walk() for name in writes_of(op))

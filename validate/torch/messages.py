@@ -60,16 +60,12 @@ def _collective(op: Collective, state: RankState, *, dies: bool) -> Step:
         if op.kind == "broadcast" and op.x.name not in state.values:
             state.values[op.x.name] = zeros(op.x, state)
         x = fetch(here)[0]
-        made = _exchange(op, x.contiguous(), shape, group, in_place=dies and _alone(x))
+        alone = x._base is None and x.is_contiguous()  # noqa: SLF001  # no view of another
+        made = _exchange(op, x.contiguous(), shape, group, in_place=dies and alone)
         state.values[name] = made
         _count(op, state, x, made)
 
     return step
-
-
-def _alone(x: torch.Tensor) -> bool:
-    """Whether a tensor is no view of another, and may be overwritten when nobody reads it."""
-    return x._base is None and x.is_contiguous()  # noqa: SLF001  # PyTorch's own name for it
 
 
 def _exchange(

@@ -52,12 +52,9 @@ def bind(op: Compute, setting: Setting) -> Bound:
 Fetch = Callable[[Here], list[torch.Tensor]]
 
 
-def class_of(op: Op) -> Class:
-    """Class under which an operation's time is counted."""
-    return _CLASSES[type(op)]
 
 
-_CLASSES: Final[dict[type, Class]] = {
+CLASSES: Final[dict[type, Class]] = {
     Matmul: "gemm",
     Attention: "attention",
     LinearAttention: "attention",
@@ -122,7 +119,7 @@ def compute(lived: Lived, state: RankState) -> Step:
     )  # fmt: skip
     if state.checked:
         step = _checking(step, op, state)
-    return state.around(freeing(step, lived.frees, state), class_of(op), op.stream)
+    return state.around(freeing(step, lived.frees, state), CLASSES[type(op)], op.stream)
 
 
 def _product(op: Matmul | Depthwise, bound: Bound, outs: list[str], state: RankState) -> Step:
@@ -162,7 +159,7 @@ def freeing(step: Step, frees: Names, state: RankState) -> Step:
 
 def _checking(step: Step, op: Op, state: RankState) -> Step:
     """Say what is done, and check that what is made has the shape that the program says."""
-    text = f"{class_of(op)} {', '.join(writes_of(op))}".encode()
+    text = f"{CLASSES[type(op)]} {', '.join(writes_of(op))}".encode()
 
     def both(here: Here) -> None:
         state.tell(text)

@@ -135,21 +135,13 @@ class Inside:
     gaps: float
     how: str
 
-    def words(self) -> list[float]:
-        """Say to other ranks what they need to know."""
-        return list(self.messages)
-
     def merged(self, said: Sequence[object]) -> tuple[dict[str, float], float]:
-        """Take from communication what this rank waited for others.
+        """Take from communication what this rank waited for others: by class, and the waiting.
 
         A message is under way when the last rank has come to it, and that rank sees it shortest.
 
         said : the messages of every rank. Ranks of a pipeline send different ones: there, nothing
             is taken off.
-
-        Returns
-        -------
-        seconds by class, and seconds of waiting
 
         >>> here = Inside(classes={"communication": 5.0}, messages=(4.0, 1.0), gaps=0.0, how="")
         >>> here.merged([[4.0, 1.0], [1.0, 2.0]])

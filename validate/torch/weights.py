@@ -4,7 +4,7 @@ Weights lie as PyTorch has them, ``[experts,] columns, rows``.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import sqrt
 
@@ -83,12 +83,10 @@ def drawn(setting: Setting, distinct: int = 0) -> Weights:
         whole = _draw(f"{weight.name}@{layer}", (weight.experts, columns, rows), setting)
         whole *= 1 / sqrt(rows)
         share, degree, rank = whole, weight.degree, setting.index.get("tp", 0)
-        if weight.split == "rows" and degree > 1:
-            runs = moves.from_rows(own_features(weight.rows, degree, rank))
-            share = moves.join([whole], runs, 2).contiguous()
-        if weight.split == "columns" and degree > 1:
-            runs = moves.from_rows(own_features(weight.columns, degree, rank))
-            share = moves.join([whole], runs, 1).contiguous()
+        for side, parts, dim in (("rows", weight.rows, 2), ("columns", weight.columns, 1)):
+            if weight.split == side and degree > 1:
+                runs = moves.from_rows(own_features(parts, degree, rank))
+                share = moves.join([whole], runs, dim).contiguous()
         if share.untyped_storage().nbytes() > share.nbytes:
             share = share.clone()
         share = share if weight.experts > 1 else share[0]
@@ -104,18 +102,13 @@ def _draw(name: str, shape: tuple[int, ...], setting: Setting) -> torch.Tensor:
 
 def inputs_from_source(source: Source, setting: Setting, batch: int) -> Given:
     """Give the inputs of the reference; replicas take their own samples of the batch."""
-    made: dict[tuple[str, int], torch.Tensor] = {}
 
     def given(tensor: Tensor, forward: int) -> torch.Tensor:
-        key = (tensor.name, forward)
-        if key not in made:
-            shape = shape_of(tensor)
-            full = source.array(f"{tensor.name}#{forward}", (batch, *shape[1:]))
-            first = setting.index.get("dp", 0) * shape[0] if shape[0] < batch else 0
-            made[key] = setting.table(full[first : first + shape[0]], setting.dtype)
-        return made[key]
+        shape, first = _samples(tensor, setting, batch)
+        full = source.array(f"{tensor.name}#{forward}", (batch, *shape[1:]))
+        return setting.table(full[first : first + shape[0]], setting.dtype)
 
-    return given
+    return _kept(given)
 
 
 def inputs_drawn(setting: Setting, batch: int) -> Given:
@@ -123,27 +116,39 @@ def inputs_drawn(setting: Setting, batch: int) -> Given:
 
     Replicas take their own samples of the `batch`.
     """
-    made: dict[str, torch.Tensor] = {}
+
+    def given(tensor: Tensor, _: int) -> torch.Tensor:
+        shape, first = _samples(tensor, setting, batch)
+        whole = _draw(tensor.name, (max(shape[0], batch), *shape[1:]), setting)
+        return whole[first : first + shape[0]].clone()
+
+    every = _kept(given)
+    return lambda tensor, _: every(tensor, 0)
+
+
+def _samples(tensor: Tensor, setting: Setting, batch: int) -> tuple[tuple[int, ...], int]:
+    """Shape of an input, and the first of the batch's samples that a replica has."""
+    shape = shape_of(tensor)
+    return shape, setting.index.get("dp", 0) * shape[0] if shape[0] < batch else 0
+
+
+def _kept(make: Given) -> Given:
+    """Make each input once a forward."""
+    made: dict[tuple[str, int], torch.Tensor] = {}
 
     def given(tensor: Tensor, forward: int) -> torch.Tensor:
-        del forward
-        if tensor.name not in made:
-            rows, *rest = shape_of(tensor)
-            whole = _draw(tensor.name, (max(rows, batch), *rest), setting)
-            first = setting.index.get("dp", 0) * rows if rows < batch else 0
-            made[tensor.name] = whole[first : first + rows].clone()
-        return made[tensor.name]
+        key = (tensor.name, forward)
+        if key not in made:
+            made[key] = make(tensor, forward)
+        return made[key]
 
     return given
 
 
-def fitting(bytes_by_layer: Mapping[int, float], room: float) -> int:
-    """Layers that can have weights of their own in `room` bytes; zero where all fit.
+def fitting(layers: int, total: float, room: float) -> int:
+    """Layers that can have weights of their own in `room` of `total` bytes; zero where all fit.
 
-    >>> fitting({0: 10.0, 1: 10.0, 2: 10.0}, 25.0), fitting({0: 10.0}, 25.0)
+    >>> fitting(3, 30.0, 25.0), fitting(1, 10.0, 25.0)
     (2, 0)
     """
-    total = sum(bytes_by_layer.values())
-    if total <= room:
-        return 0
-    return max(1, int(len(bytes_by_layer) * room / total))
+    return 0 if total <= room else max(1, int(layers * room / total))
