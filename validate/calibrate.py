@@ -53,8 +53,13 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
     from validate.bench import system  # noqa: PLC0415  # only where it measures
 
     check_paths(task)
-    if task.folder.exists():
-        _check_measured(task.folder)
+    rows, manifest = task.folder / system.ROWS, task.folder / system.MANIFEST
+    if task.folder.exists() and not task.folder.is_dir():
+        raise InputError(f"{task.folder}: no folder, wanted measurements from before")
+    if rows.exists():  # damaged ones are refused before anything is started
+        read_rows(whole(system.read(rows)), str(rows))
+    if manifest.exists():
+        _document(system.read(manifest))
     if importlib.util.find_spec("torch") is None:
         raise InputError("calibrate: got no PyTorch, wanted it: pip install 'torch>=2.6,<3'")
     ranks = task.gpus or 1
@@ -76,8 +81,7 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
             small=task.small,
         )
     )
-    text = system.read(task.folder / system.ROWS)
-    return finish(task, text, system.read(task.folder / system.MANIFEST))
+    return finish(task, system.read(rows), system.read(manifest))
 
 
 def finish(task: Task, rows: str, manifest: str) -> Calibrated:
@@ -100,19 +104,6 @@ def finish(task: Task, rows: str, manifest: str) -> Calibrated:
     write_new(task.output, to_toml(profile))
     failures = failures_of(measured.rows)
     return Calibrated(profile=profile, output=task.output, failures=failures)
-
-
-def _check_measured(folder: Path) -> None:
-    """Read what is there before anything is started, where it is damaged."""
-    from validate.bench import system  # noqa: PLC0415  # only where it measures
-
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no folder, wanted measurements from before")
-    if (folder / system.ROWS).exists():
-        text = system.read(folder / system.ROWS)
-        read_rows(whole(text), str(folder / system.ROWS))
-    if (folder / system.MANIFEST).exists():
-        _document(system.read(folder / system.MANIFEST))
 
 
 def check_paths(task: Task) -> None:

@@ -2,15 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from costmodels.collectives import collective_time
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
-from costmodels.profile import Fit, Profile
-from topology.base import GIB, MIB, InputError, counted, format_seconds
+from costmodels.profile import Profile
+from topology.base import GIB, MIB, InputError, Sourced, counted, format_seconds
 from topology.base.table import Table
 from topology.catalogue import find_hardware
 from validate.fit.rows import Row
@@ -23,6 +23,7 @@ FIT_HEADERS: Final = (
 VALUE_HEADERS: Final = ("parameter", "value", "standard error")
 DIFF_HEADERS: Final = ("parameter", "first", "second", "change", "in standard errors")
 ENTRY_HEADERS: Final = ("profile", "hardware", "used", "parts")
+HOST: Final = ("host_kernel", "host_collective", "memory")
 EXAMPLE_HEADERS: Final = ("example", "first", "second", "change")
 
 
@@ -84,34 +85,24 @@ class Change:
 def values(profile: Profile) -> list[Value]:
     """List every fitted number."""
     fits = dict(profile.fits)
-    numbers = [*_kernel_values(profile, fits), *_curve_values(profile, fits)]
-    for name, runtime in profile.runtimes:
-        for key in ("host_kernel", "host_collective", "memory"):
-            number = getattr(runtime, key)
-            if number is not None:
-                where = f"runtimes.{name}.{key}"
-                numbers.append(Value(name=where, value=number.value, error=math.nan))
-    for part in ("overlap", "overlap_start"):
-        for kind, number in getattr(profile, part):
-            numbers.append(Value(name=f"{part}.{kind}", value=number.value, error=math.nan))
-    return numbers
-
-
-def _kernel_values(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[Value]:
-    for table, record in kernel_records(profile.kernels):
+    records: list[tuple[str, object]] = [
+        *kernel_records(profile.kernels),
+        *((f"curves.{place}", fitted.curve) for place, fitted in profile.curves.curves),
+    ]
+    numbers = []
+    for table, record in records:
         for name, error in fits[table].standard_errors if table in fits else ():
             field, _, place = name.partition("@")
             value = getattr(record, field)
-            number = value[int(place)] if place else value
-            yield Value(name=f"{table}.{name}", value=float(number), error=error)
-
-
-def _curve_values(profile: Profile, fits: Mapping[str, Fit]) -> Iterator[Value]:
-    for place, fitted in profile.curves.curves:
-        table = f"curves.{place}"
-        for name, error in fits[table].standard_errors if table in fits else ():
-            value = float(getattr(fitted.curve, name))
-            yield Value(name=f"{table}.{name}", value=value, error=error)
+            number = float(value[int(place)] if place else value)
+            numbers.append(Value(name=f"{table}.{name}", value=number, error=error))
+    sourced: list[tuple[str, Sourced]] = []
+    for name, runtime in profile.runtimes:
+        numbers_of = {key: getattr(runtime, key) for key in HOST}
+        sourced += [(f"runtimes.{name}.{key}", n) for key, n in numbers_of.items() if n is not None]
+    for part in ("overlap", "overlap_start"):
+        sourced += [(f"{part}.{kind}", number) for kind, number in getattr(profile, part)]
+    return numbers + [Value(name=name, value=n.value, error=math.nan) for name, n in sourced]
 
 
 def medians(profile: Profile) -> dict[str, float]:
@@ -182,8 +173,7 @@ def fit_rows(profile: Profile) -> list[list[str]]:
             _percent(median.get(name, math.nan)),
             _percent(fit.worst_error),
             str(fit.held_out_rows),
-            _percent(fit.held_out_median_error),
-            _percent(fit.held_out_p90_error),
+            *map(_percent, (fit.held_out_median_error, fit.held_out_p90_error)),
             _percent(fit.held_out_worst_error),
         ]
         for name, fit in profile.fits
@@ -193,11 +183,6 @@ def fit_rows(profile: Profile) -> list[list[str]]:
 def failures_of(rows: Iterable[Row]) -> tuple[str, ...]:
     """List the cases that could not be measured, and why."""
     return tuple(f"{row.key}: {row.error}" for row in rows if row.error)
-
-
-def value_rows(profile: Profile) -> list[list[str]]:
-    """Write every fitted number, a line each."""
-    return [[v.name, f"{v.value:.4g}", _percent(v.error)] for v in values(profile)]
 
 
 def changes(first: Profile, second: Profile) -> list[Change]:
@@ -339,11 +324,12 @@ def show(profile: Profile, style: Style = "table", name: str = "") -> str:
     name : what it was asked for by; its own name where left out.
     """
     called = profile.name if name in ("", profile.name) else f"{name} ({profile.name})"
+    fitted = [[v.name, f"{v.value:.4g}", _percent(v.error)] for v in values(profile)]
     sections = [
         _titled(f"{called}: {profile.source}", style),
         lines(("machine", ""), (*profile.machine, *profile.software), style),
         lines(FIT_HEADERS, fit_rows(profile), style),
-        lines(VALUE_HEADERS, value_rows(profile), style),
+        lines(VALUE_HEADERS, fitted, style),
     ]
     return "\n\n".join(sections)
 

@@ -73,8 +73,10 @@ def read_row(number: int, line: str) -> LogRow | None:
     if len(numbers) in (5, 9) or (len(numbers) == 4 and "." not in numbers[0]):
         root, numbers = numbers[0], numbers[1:]
     inside = numbers[4] if len(numbers) >= 7 else "N/A"
-    time, in_place = (_time(word, number) for word in (numbers[0], inside))
-    algorithm, bus = (_bandwidth(word, number) for word in numbers[1:3])
+    wanted = f"a time from {_LEAST} to {_MOST} us"
+    time, in_place = (_value(word, number, _LEAST, wanted) for word in (numbers[0], inside))
+    wanted = f"a bandwidth from 0 to {_MOST} GB/s"
+    algorithm, bus = (_value(word, number, 0, wanted) for word in numbers[1:3])
     if not time:
         return None
     return LogRow(
@@ -91,24 +93,12 @@ def read_row(number: int, line: str) -> LogRow | None:
     )
 
 
-def _time(word: str, line: int) -> float:
-    value = _value(word)
-    if value and not _LEAST <= value <= _MOST:
-        wanted = f"a time from {_LEAST} to {_MOST} us"
+def _value(word: str, line: int, least: float, wanted: str) -> float:
+    """Read a number, or 0 for none; others may not be below `least`, or beyond the most."""
+    value = 0.0 if word.upper() in ("N/A", "NAN", "-NAN", "INF") else float(word)
+    if value and not least <= value <= _MOST:
         raise InputError(f"log, line {line}: got {word[:20]}, wanted {wanted}")
     return value
-
-
-def _bandwidth(word: str, line: int) -> float:
-    value = _value(word)
-    if not 0 <= value <= _MOST:
-        wanted = f"a bandwidth from 0 to {_MOST} GB/s"
-        raise InputError(f"log, line {line}: got {word[:20]}, wanted {wanted}")
-    return value
-
-
-def _value(word: str) -> float:
-    return 0.0 if word.upper() in ("N/A", "NAN", "-NAN", "INF") else float(word)
 
 
 def read_count(digits: str) -> int:

@@ -127,14 +127,11 @@ def read_log(text: str) -> tuple[Log, ...]:
     lines = plain_lines(text)
     logs = tuple(_tables(lines))
     if not logs:
-        raise _without_rows(lines)
+        begun = (number for number, line in enumerate(lines, 1) if row_bytes(line) is not None)
+        where = next((f"number that can be read from line {number}" for number in begun), "")
+        what = where or "line of an nccl-tests table"
+        raise InputError(f"log: got no {what}, wanted size, count, type, time ...")
     return logs
-
-
-def _without_rows(lines: Sequence[str]) -> InputError:
-    begun = next((number for number, line in enumerate(lines, 1) if row_bytes(line) is not None), 0)
-    read = f"number that can be read from line {begun}" if begun else "line of an nccl-tests table"
-    return InputError(f"log: got no {read}, wanted size, count, type, time ...")
 
 
 def _tables(lines: Sequence[str]) -> Iterator[Log]:
@@ -153,7 +150,11 @@ def _tables(lines: Sequence[str]) -> Iterator[Log]:
             log, ranks, rows, unread = _next_table(log), [], [], []
         if rank:
             ranks.append(rank)
-        log = _with_product(log, rank.product) if rank else _with_line(log, line)
+            # a driver older than the card has no name for it
+            named = rank.product and "Graphics Device" not in rank.product
+            log = replace(log, product=rank.product) if named else log
+        else:
+            log = _with_line(log, line)
     if rows:
         yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
 
@@ -173,12 +174,6 @@ def _next_table(log: Log) -> Log:
         per_node=log.per_node,
         links=replace(log.links, switches=next_run(log.links.switches)),
     )
-
-
-def _with_product(log: Log, product: str) -> Log:
-    """Take up what the list of ranks calls a GPU; a driver older than the card has no name."""
-    named = product and "Graphics Device" not in product
-    return replace(log, product=product) if named else log
 
 
 def _with_line(log: Log, line: str) -> Log:

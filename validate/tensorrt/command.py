@@ -23,11 +23,8 @@ MODES: Final = ("graph", "eager")
 def validate(arguments: argparse.Namespace) -> Answer | None:
     """Prove, build, run and time plans as engines, as far as this machine can.
 
-    Raises InputError if a name, plan or number cannot be right.
-
-    Returns
-    -------
-    None where this is one of several ranks, and not the one that answers.
+    Returns None where this is one of several ranks, and not the one that answers. Raises InputError
+    if a name, plan or number cannot be right.
     """
     cases, gate = checked_cases(arguments), share(arguments.gate)
     for case in cases:
@@ -42,17 +39,13 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
     system.check_folder(folder)
     reports: list[Report] = []
     for case in cases:
-        case_how = replace(how, before=_otherwise(case, reports))
-        reports.append(check(case, hardware, folder, system.complain, case_how))
+        # what was just found of the same engines, launched in another way
+        same = reports and replace(reports[-1].case, mode=case.mode) == case
+        before = reports[-1] if same else None
+        reports.append(check(case, hardware, folder, system.complain, replace(how, before=before)))
     if how.place is not None and how.place.rank:
         return None
     return answer(reports, gate, arguments.format, numbers_only=how.numbers_only)
-
-
-def _otherwise(case: Case, reports: Sequence[Report]) -> Report | None:
-    """Return what was just found of the same engines, launched in another way."""
-    same = reports and replace(reports[-1].case, mode=case.mode) == case
-    return reports[-1] if same else None
 
 
 def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, How]:

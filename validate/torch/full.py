@@ -91,7 +91,9 @@ def compared(wholes: Wholes, subject: Subject, bench: Bench, ran: Ran) -> Full:
             return unjudged
         mode = "eager" if ran.plain is not None else subject.case.mode
         whole = (f"{subject.plan} {mode}", first)
-        _note(wholes, subject, bench.comm.rank, whole)
+        for key in [key for key in wholes if key.partition(" | ")[0] != subject.case.subject]:
+            del wholes[key]  # later plans are of this subject
+        wholes[_key(subject, bench.comm.rank)] = whole
         if ran.plain is None:
             return unjudged
     if ran.output is None:
@@ -160,13 +162,6 @@ def _whole(wholes: Wholes, subject: Subject, rank: int) -> tuple[str, torch.Tens
     against, whole = wholes[subject.case.subject]
     each = len(whole) // degree
     return against, whole[place * each : (place + 1) * each]
-
-
-def _note(wholes: Wholes, subject: Subject, rank: int, whole: tuple[str, torch.Tensor]) -> None:
-    """Note what later plans are compared with; what was of another subject is let go."""
-    for key in [key for key in wholes if key.partition(" | ")[0] != subject.case.subject]:
-        del wholes[key]
-    wholes[_key(subject, rank)] = whole
 
 
 def sample(subject: Subject, bench: Bench, output: torch.Tensor | None) -> object:

@@ -88,18 +88,16 @@ def _one(session: Session, case: Case, number: int) -> Measured:
     except ApartError:
         raise
     except Exception as error:  # noqa: BLE001  # recorded, and the run goes on
-        row = Measured(case=case, status=_status(error), note=_said(error))
+        row = _failed(case, error)
     return _agreed(session, row, number)
 
 
-def _status(error: Exception) -> Status:
+def _failed(case: Case, error: Exception) -> Measured:
     full = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
-    return "out of memory" if full else "failed"
-
-
-def _said(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text[:300] if isinstance(error, ModelError) else f"{type(error).__name__}: {text[:300]}"
+    kind = type(error).__name__
+    text = " ".join(str(error).split())[:300] or kind
+    note = text if isinstance(error, ModelError) else f"{kind}: {text}"
+    return Measured(case=case, status="out of memory" if full else "failed", note=note)
 
 
 def _agreed(session: Session, row: Measured, number: int) -> Measured:

@@ -51,9 +51,6 @@ def bind(op: Compute, setting: Setting) -> Bound:
 
 Fetch = Callable[[Here], list[torch.Tensor]]
 
-
-
-
 CLASSES: Final[dict[type, Class]] = {
     Matmul: "gemm",
     Attention: "attention",
@@ -67,18 +64,14 @@ CLASSES: Final[dict[type, Class]] = {
 }
 
 
-def fusible(op: Op) -> bool:
-    """Whether a compiler may fuse an operation with its neighbours."""
-    return isinstance(op, Pointwise) or (isinstance(op, Rearrange) and op.move not in BEYOND)
-
-
 def joins(op: Op, state: RankState) -> bool:
     """Whether an operation is compiled together with its neighbours."""
     fuser = state.fuser
     if isinstance(op, Matmul):
         plain = op.route is None and not state.setting.is_quantised(op.weight)
         return plain and fuser is not None and fuser.products
-    return fuser is not None and fusible(op)
+    fusible = isinstance(op, Pointwise) or (isinstance(op, Rearrange) and op.move not in BEYOND)
+    return fuser is not None and fusible
 
 
 def launches(op: Op) -> bool:

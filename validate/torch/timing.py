@@ -62,17 +62,17 @@ def clock_of(device: torch.device) -> Clock:
             between=lambda start, stop: stop - start,
             wait=lambda: None,
         )
-    return Clock(mark=_event, between=_elapsed, wait=torch.cuda.synchronize)
+    return Clock(
+        mark=_event,
+        between=lambda start, stop: float(start.elapsed_time(stop)) / 1e3,
+        wait=torch.cuda.synchronize,
+    )
 
 
 def _event(stream: object) -> Mark:
     event = torch.cuda.Event(enable_timing=True)
     event.record(stream or torch.cuda.current_stream())
     return event
-
-
-def _elapsed(start: Mark, stop: Mark) -> float:
-    return float(start.elapsed_time(stop)) / 1e3
 
 
 def repeat(run: Callable[[], None], count: int, clock: Clock) -> Times:
