@@ -26,24 +26,29 @@ VECTORS: Final = 6  # of a conditioning row
 class Function:
     """A function of tensors whose widths are `inputs` and `outputs`, in units of the row's width.
 
-    has_rows : for each input, whether it has all rows (else it is one row of conditioning).
+    single : how many of the last inputs are one row of conditioning; the others have all rows.
     """
 
     call: Callable[..., object]
     inputs: tuple[float, ...]
-    outputs: float
-    has_rows: tuple[bool, ...]
+    outputs: float = 1
+    single: int = 0
+
+    def shapes(self, rows: int, width: int) -> list[tuple[int, int]]:
+        """Rows and columns of each input."""
+        return [(count, round(share * width)) for count, share in self._sides(rows)]
+
+    def _sides(self, rows: int) -> list[tuple[int, float]]:
+        counts = [rows] * (len(self.inputs) - self.single) + [1] * self.single
+        return list(zip(counts, self.inputs, strict=True))
 
     def traffic(self, rows: int, width: int) -> float:
         """Bytes read and written once, 2 bytes an element.
 
-        >>> Function(call=max, inputs=(1, 1), outputs=1, has_rows=(True, False)).traffic(10, 4)
+        >>> Function(call=max, inputs=(1, 1), single=1).traffic(10, 4)
         168.0
         """
-        read = sum(
-            share * (rows if full else 1)
-            for share, full in zip(self.inputs, self.has_rows, strict=True)
-        )
+        read = sum(share * count for count, share in self._sides(rows))
         return 2.0 * width * (read + self.outputs * rows)
 
 
@@ -116,26 +121,17 @@ def cast(x: Tensor) -> Tensor:
 
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
-    "norm": Function(call=norm, inputs=(1,), outputs=1, has_rows=(True,)),
-    "modulated_norm": Function(
-        call=modulated_norm, inputs=(1, 1, 1), outputs=1, has_rows=(True, False, False)
-    ),
-    "gated_residual": Function(
-        call=gated_residual, inputs=(1, 1, 1), outputs=1, has_rows=(True, True, False)
-    ),
-    "residual": Function(call=residual, inputs=(1, 1), outputs=1, has_rows=(True, True)),
-    "rotary": Function(call=rotary, inputs=(3, 1, 1), outputs=3, has_rows=(True, False, False)),
-    "gelu": Function(call=gelu, inputs=(4,), outputs=4, has_rows=(True,)),
-    "silu_gated": Function(call=silu_gated, inputs=(8,), outputs=4, has_rows=(True,)),
-    "merge": Function(
-        call=merge,
-        inputs=(1, 1 / HEAD, 1, 1 / HEAD),
-        outputs=1 + 1 / HEAD,
-        has_rows=(True, True, True, True),
-    ),
-    "guidance": Function(call=guidance, inputs=(2,), outputs=1, has_rows=(True,)),
-    "step": Function(call=step, inputs=(1, 1), outputs=1, has_rows=(True, True)),
-    "cast": Function(call=cast, inputs=(1,), outputs=1, has_rows=(True,)),
+    "norm": Function(call=norm, inputs=(1,)),
+    "modulated_norm": Function(call=modulated_norm, inputs=(1, 1, 1), single=2),
+    "gated_residual": Function(call=gated_residual, inputs=(1, 1, 1), single=1),
+    "residual": Function(call=residual, inputs=(1, 1)),
+    "rotary": Function(call=rotary, inputs=(3, 1, 1), outputs=3, single=2),
+    "gelu": Function(call=gelu, inputs=(4,), outputs=4),
+    "silu_gated": Function(call=silu_gated, inputs=(8,), outputs=4),
+    "merge": Function(call=merge, inputs=(1, 1 / HEAD, 1, 1 / HEAD), outputs=1 + 1 / HEAD),
+    "guidance": Function(call=guidance, inputs=(2,)),
+    "step": Function(call=step, inputs=(1, 1)),
+    "cast": Function(call=cast, inputs=(1,)),
 }
 
 
@@ -144,14 +140,9 @@ def function(case: Case, device: torch.device) -> Prepared:
     name, rows, width = case.text("name"), case.number("rows"), case.number("width")
     spec = FUNCTIONS[name]
     call = torch.compile(spec.call, dynamic=False) if case.text("way") == "compiled" else spec.call
-
-    def make() -> list[Tensor]:
-        return [
-            numbers(rows if full else 1, round(share * width), device=device)
-            for share, full in zip(spec.inputs, spec.has_rows, strict=True)
-        ]
-
-    return prepare(call, sets_of(spec.traffic(rows, width)), make)
+    sets = sets_of(spec.traffic(rows, width))
+    shapes = spec.shapes(rows, width)
+    return prepare(call, sets, lambda: [numbers(*shape, device=device) for shape in shapes])
 
 
 def backend_function(case: Case, device: torch.device) -> tuple[Prepared, float]:

@@ -39,7 +39,7 @@ def fit_profile(measurements: Measurements) -> Profile:
     place, identity = measured_on(manifest), f"fit {source}"
     kernels, kernel_fits = fit_kernels(rows, place.device, source, identity)
     curves, curve_fits = fit_collectives(rows, place, source, identity)
-    hiding = fit_hiding(rows, source)
+    overlap, overlap_start = fit_hiding(rows, source)
     draft = Profile(
         hardware=hardware_of(manifest),
         date=str(manifest.get("date", "")),
@@ -49,8 +49,8 @@ def fit_profile(measurements: Measurements) -> Profile:
         kernels=kernels,
         curves=curves,
         runtimes=fit_runtimes(rows, place.device, kernels, source),
-        overlap=hiding.shares,
-        overlap_start=hiding.starts,
+        overlap=overlap,
+        overlap_start=overlap_start,
         communicator=communicator(rows, source),
         fits=(*kernel_fits, *curve_fits),
     )

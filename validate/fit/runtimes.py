@@ -27,6 +27,10 @@ MOST_KERNELS: Final = 40
 TRAFFIC: Final = np.linspace(0.5, 16.0, 156)
 
 
+Shares = tuple[tuple[str, Sourced], ...]
+"""A number of each kind of collective."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """A function at one size: least traffic in bytes, and seconds measured."""
@@ -133,16 +137,11 @@ def fusion_of(
     return best[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hiding:
-    """By kind of collective: share that compute hides, and of a message's time above what."""
+def fit_hiding(rows: Sequence[Row], source: str) -> tuple[Shares, Shares]:
+    """Fit the share of each collective that compute hides, and of its time above what.
 
-    shares: tuple[tuple[str, Sourced], ...]
-    starts: tuple[tuple[str, Sourced], ...]
-
-
-def fit_hiding(rows: Sequence[Row], source: str) -> Hiding:
-    """Fit what compute hides of each kind of collective, see `costmodels.overlap`."""
+    See `costmodels.overlap`.
+    """
     cases_by_op: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if row.family == "beside" and not row.error:
@@ -157,7 +156,7 @@ def fit_hiding(rows: Sequence[Row], source: str) -> Hiding:
         measured = partial(Sourced, kind="measured", source=source)
         shares.append((op, measured(value=share, note=note)))
         starts.append((op, measured(value=start)))
-    return Hiding(shares=tuple(shares), starts=tuple(starts))
+    return tuple(shares), tuple(starts)
 
 
 def _hiding(cases: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.program import Size
-from planner.models import Block, Cross, Ffn, Heads, Model, Modulation, Tower
+from planner.models import Ffn, Heads, Model, Modulation, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies.sequence import convolved, is_causal
@@ -31,7 +31,14 @@ def shrink(model: Model, workload: Workload, plan: Plan) -> tuple[Model, Workloa
     """Return a small model and request that `plan` cuts as it cuts the large ones."""
     widths = _widths(model)
     degree, layers = plan.degree("tp"), max(2, plan.degree("pp"))
-    blocks = tuple(_block(block, widths, degree, layers) for block in model.blocks)
+    blocks = tuple(
+        replace(
+            block,
+            count=min(block.count, layers),
+            towers=tuple(_tower(tower, widths, degree) for tower in block.towers),
+        )
+        for block in model.blocks
+    )
     small = replace(
         model,
         blocks=blocks,
@@ -51,11 +58,6 @@ def _widths(model: Model) -> dict[int, int]:
     return {old: HIDDEN + 16 * place for place, old in enumerate(sorted(hidden))}
 
 
-def _block(block: Block, widths: Mapping[int, int], degree: int, layers: int) -> Block:
-    towers = tuple(_tower(tower, widths, degree) for tower in block.towers)
-    return replace(block, count=min(block.count, layers), towers=towers)
-
-
 def _tower(tower: Tower, widths: Mapping[int, int], degree: int) -> Tower:
     return replace(
         tower,
@@ -63,7 +65,10 @@ def _tower(tower: Tower, widths: Mapping[int, int], degree: int) -> Tower:
         heads=_heads(tower.heads),
         ffn=_ffn(tower.ffn, degree),
         modulation=_modulation(tower.modulation, tower.hidden, widths),
-        cross=tuple(_cross(cross, widths) for cross in tower.cross),
+        cross=tuple(
+            replace(cross, width=widths[cross.width], heads=_heads(cross.heads))
+            for cross in tower.cross
+        ),
         window=min(tower.window, ROWS // 2),
     )
 
@@ -97,10 +102,6 @@ def _modulation(
         outputs=vectors * widths[hidden],
         rank=min(spec.rank, HEAD_SIZE),
     )
-
-
-def _cross(cross: Cross, widths: Mapping[int, int]) -> Cross:
-    return replace(cross, width=widths[cross.width], heads=_heads(cross.heads))
 
 
 def _workload(model: Model, workload: Workload, plan: Plan) -> Workload:
