@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from costmodels.collectives import Calibration, Op, Settings, collective_time, read_op
 from topology.base import KIB, MIB, BytesPerSecond, InputError
@@ -14,7 +14,7 @@ from topology.catalogue import (
     NetworkKind,
     pcie_bandwidth,
 )
-from validate.accuracy.figures import read_table
+from validate.accuracy.figures import fields_of, read_table
 
 COLUMNS: Final = (
     "hardware", "op", "gpus", "nodes", "message_bytes", "seconds",
@@ -62,24 +62,12 @@ class CollectiveFigure:
 
 def read_figures(text: str, hardware: Mapping[str, Hardware]) -> list[CollectiveFigure]:
     """Read a CSV `text` with `COLUMNS`; `hardware` gives the links of a name."""
-    return [_figure(row, hardware) for row in read_table(text, COLUMNS, "collectives")]
-
-
-def _figure(row: Mapping[str, str], hardware: Mapping[str, Hardware]) -> CollectiveFigure:
-    gpus, nodes = int(row["gpus"]), int(row["nodes"])
-    return CollectiveFigure(
-        op=read_op(row["op"]),
-        fabric=hardware[row["hardware"]].fabric(gpus, nodes if nodes > 1 else 0),
-        message_bytes=float(row["message_bytes"]),
-        seconds=float(row["seconds"]),
-        algorithm=row["algorithm"],
-        launch=row["launch"],
-        settings=Settings(
-            launcher="single" if row["launcher"] == "single" else "process",
-            engine=row["engine"],
-        ),
-        source=row["source"],
-    )
+    figures = []
+    for row in read_table(text, COLUMNS, "collectives"):
+        gpus, nodes = int(row["gpus"]), int(row["nodes"])
+        fabric = hardware[row["hardware"]].fabric(gpus, nodes if nodes > 1 else 0)
+        figures.append(_figure(row, fabric, engine=row["engine"]))
+    return figures
 
 
 def read_log_figures(text: str, hardware: Mapping[str, Hardware]) -> list[CollectiveFigure]:
@@ -90,23 +78,19 @@ def read_log_figures(text: str, hardware: Mapping[str, Hardware]) -> list[Collec
     uplink : "shared" where all GPUs of a node hang on one PCIe switch, empty for none.
     network, nics, nic_bandwidth_bytes_per_s : of one node, empty on one.
     """
-    return [_log_figure(row, hardware) for row in read_table(text, LOG_COLUMNS, "nccl-tests")]
+    figures = []
+    for row in read_table(text, LOG_COLUMNS, "nccl-tests"):
+        major, _, minor = row["nccl"].partition(".")
+        fabric = _fabric(row, hardware[row["hardware"]])
+        figure = _figure(row, fabric, nccl=(int(major), int(minor)))
+        figures.append(replace(figure, source=f"{row['table']}: {row['source']}"))
+    return figures
 
 
-def _log_figure(row: Mapping[str, str], hardware: Mapping[str, Hardware]) -> CollectiveFigure:
-    major, _, minor = row["nccl"].partition(".")
-    return CollectiveFigure(
-        op=read_op(row["op"]),
-        fabric=_fabric(row, hardware[row["hardware"]]),
-        message_bytes=float(row["message_bytes"]),
-        seconds=float(row["seconds"]),
-        algorithm=row["algorithm"],
-        settings=Settings(
-            nccl=(int(major), int(minor)),
-            launcher="single" if row["launcher"] == "single" else "process",
-        ),
-        source=f"{row['table']}: {row['source']}",
-    )
+def _figure(row: Mapping[str, str], fabric: Fabric, **settings: Any) -> CollectiveFigure:  # noqa: ANN401  # of Settings
+    launcher: Literal["single", "process"] = "single" if row["launcher"] == "single" else "process"
+    values = fields_of(CollectiveFigure, row) | {"op": read_op(row["op"]), "fabric": fabric}
+    return CollectiveFigure(**values, settings=Settings(launcher=launcher, **settings))
 
 
 def _fabric(row: Mapping[str, str], node: Hardware) -> Fabric:

@@ -1,12 +1,13 @@
 """Tables of figures, and how far the models are from a group of them."""
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import numpy as np
 
-from topology.base import InputError
+from topology.base import InputError, Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,20 @@ def score(group: str, errors: Iterable[float]) -> Score:
         worst=float(size.max()),
         bias=float(np.median(signed)),
     )
+
+
+_READ: Final[Mapping[object, Callable[[str], object]]] = {
+    int: int,
+    float: float,
+    Seconds: float,
+    bool: lambda text: text == "1",
+}
+
+
+def fields_of(figure: type, row: Mapping[str, str]) -> dict[str, Any]:
+    """Read those fields of a figure that a row says something of, by their types."""
+    named = [field for field in fields(figure) if row.get(field.name)]
+    return {field.name: _READ.get(field.type, str)(row[field.name]) for field in named}
 
 
 def read_table(text: str, columns: Sequence[str], name: str) -> Iterator[dict[str, str]]:

@@ -9,7 +9,7 @@ from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.kernels.tables import KernelCalibration
 from topology.base import Seconds
 from topology.catalogue import Device
-from validate.accuracy.figures import read_table
+from validate.accuracy.figures import fields_of, read_table
 
 Operation = Literal["matmul", "attention", "pointwise"]
 COLUMNS: Final = (
@@ -79,24 +79,10 @@ class KernelFigure:
 
 def read_figures(text: str, devices: Mapping[str, Device]) -> list[KernelFigure]:
     """Read a CSV `text` with `COLUMNS`; blanks are 0."""
-    return [_figure(row, devices) for row in read_table(text, COLUMNS, "kernels")]
-
-
-def _figure(row: Mapping[str, str], devices: Mapping[str, Device]) -> KernelFigure:
-    counts = ("m", "n", "k", "heads", "kv_heads", "queries", "keys", "head_dim", "window")
-    sizes: dict[str, Any] = {name: int(row[name] or 0) for name in counts}
-    return KernelFigure(
-        device=devices[row["hardware"]],
-        operation=row["operation"],  # type: ignore[arg-type]  # checked by the tests of the file
-        seconds=Seconds(float(row["seconds"])),
-        kernel=row["kernel"] or "auto",
-        precision=row["precision"] or "bf16",
-        batch=int(row["batch"] or 1),
-        causal=row["causal"] == "1",
-        bytes=float(row["bytes"] or 0.0),
-        source=row["source"],
-        **sizes,
-    )
+    return [
+        KernelFigure(device=devices[row["hardware"]], **fields_of(KernelFigure, row))
+        for row in read_table(text, COLUMNS, "kernels")
+    ]
 
 
 def groups(figures: Iterable[KernelFigure]) -> dict[str, list[float]]:

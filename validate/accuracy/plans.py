@@ -3,24 +3,24 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from planner.api import request_of
 from planner.engines.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from planner.search.search import price
 from planner.strategies import parse_plan
-from validate.accuracy.figures import read_table
+from validate.accuracy.figures import fields_of, read_table
 
 COLUMNS: Final = (
     "model", "hardware", "gpus", "plan", "runtime", "attention", "height", "width", "frames",
     "steps", "part", "seconds", "source",
 )  # fmt: skip
-MORE: Final = ("group", "engine", "batch", "input_tokens", "output_tokens", "precision")
-"""Columns that a file may have beside."""
-COUNTS: Final = (
-    "gpus", "height", "width", "frames", "steps", "batch", "input_tokens", "output_tokens",
+OPTIONS: Final = (
+    "hardware", "runtime", "attention", "height", "width", "frames", "steps", "engine", "batch",
+    "input_tokens", "output_tokens", "precision",
 )  # fmt: skip
+"""What is asked of the planner beside the model and the number of GPUs."""
 
 Part = Literal["latency", "denoise", "step", "prefill", "speedup"]
 
@@ -39,8 +39,8 @@ class PlanFigure:
     hardware: str
     gpus: int
     plan: str
-    runtime: str
-    attention: str
+    runtime: str = ""
+    attention: str = ""
     height: int
     width: int
     frames: int
@@ -72,8 +72,7 @@ class PlanFigure:
 
 @cache
 def _priced(figure: PlanFigure) -> PlanEstimate:
-    names = ("hardware", "runtime", "attention", "height", "width", "frames", "steps", *MORE[1:])
-    values: dict[str, object] = {name: getattr(figure, name) for name in names}
+    values: dict[str, object] = {name: getattr(figure, name) for name in OPTIONS}
     options = {name: value for name, value in values.items() if value}
     if figure.height:
         options["offload"] = True
@@ -82,16 +81,9 @@ def _priced(figure: PlanFigure) -> PlanEstimate:
 
 
 def read_figures(text: str) -> list[PlanFigure]:
-    """Read a CSV `text` with `COLUMNS`."""
-    return [_figure(row) for row in read_table(text, COLUMNS, "plans")]
-
-
-def _figure(row: Mapping[str, str]) -> PlanFigure:
-    texts = {name: row[name] for name in COLUMNS} | {n: row[n] for n in MORE if row.get(n)}
-    values: dict[str, Any] = {
-        name: int(text) if name in COUNTS else text for name, text in texts.items()
-    }
-    return PlanFigure(**{**values, "seconds": float(row["seconds"])})
+    """Read a CSV `text` with `COLUMNS`, and others of a figure."""
+    rows = read_table(text, COLUMNS, "plans")
+    return [PlanFigure(**fields_of(PlanFigure, row)) for row in rows]
 
 
 def family(figure: PlanFigure) -> str:
