@@ -113,8 +113,8 @@ def test_lines_as_the_engines_document_them(model, plan, engine, line):
         ("flux.1-dev", "ulysses4", "vLLM-Omni", "no _sp_plan, and the flag does nothing"),
         ("flux.1-dev", "tp4/vae4", "vLLM-Omni", "has no parallel VAE decode for the flux family"),
         ("wan2.1-14b", "allgather_kv2.ring2", "vLLM-Omni", "exclude each other"),
-        # sglang 0.5.23, shard_latents_for_sp: 33 latent frames
-        ("hunyuanvideo", "ulysses2", "SGLang Diffusion", "33 latent frames do not divide by 2"),
+        # sglang 0.5.23, stablediffusion3.py: attention of diffusers, of whole images
+        ("sd3.5-large", "ulysses2", "SGLang Diffusion", "has no ulysses axis for the sd3 family"),
         # tensorrt_model_connect at e9132e7, families: sizes of Wan 2.1 1.3B; FLUX.2 has TP
         ("wan2.1-14b", "tp4", "TensorRT Model Connect", "does not run the wan family"),
         (
@@ -145,6 +145,16 @@ def test_a_model_goes_by_its_repository():
     assert not [repo for repo in named if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo)]
     line = said("wan2.1-14b", "ulysses2")["xDiT"].line
     assert line == "xdit --model Wan-AI/Wan2.1-T2V-14B-Diffusers --ulysses_degree 2"
+
+
+def test_a_line_says_what_to_mind_on_several_gpus():
+    """sglang 0.5.23, align_num_frames_for_num_gpus."""
+    split, whole = (
+        said("hunyuanvideo", plan)["SGLang Diffusion"].line for plan in ("tp2", "single")
+    )
+
+    assert "133 for 129 on two" in split
+    assert "133" not in whole
 
 
 def test_a_parallel_decode_is_asked_for():
