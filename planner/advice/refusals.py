@@ -6,12 +6,12 @@ from typing import Final
 from planner.advice.advice import context_note
 from planner.engines.refusal import (
     Refusal,
-    cautions,
     refusals,
     runner_of,
     tensorrt_refusal,
 )
 from planner.engines.scenario import Scenario
+from planner.engines.tensorrt_rules import cautions
 from planner.request.plan import Plan, nearest
 from planner.search.estimate import PlanEstimate
 from planner.search.plans import objections, plans

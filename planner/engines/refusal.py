@@ -1,28 +1,20 @@
-"""Why a plan cannot be run: one answer, of engines and of TensorRT alike; and what to watch."""
+"""Why a plan cannot be run: one answer, of engines and of TensorRT alike."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
 
 from planner.engines.engine import Engine, LaunchLine, Limits
-from planner.engines.reading import Version, read_version
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
-from planner.engines.tables import allowed, find_engine
-from planner.engines.tensorrt_table import Allowed, dotted
+from planner.engines.tables import find_engine
+from planner.engines.tensorrt_rules import obstacles
 from planner.models import Model, grid
 from planner.request.plan import Plan, nearest
 from planner.request.request import EXECUTOR
 from planner.strategies.tensor import padded_widths
-from topology.catalogue import Hardware
 
-INNER: Final = ("ulysses", "allgather_kv", "tp")
-"""Axes whose ranks meet inside an engine."""
-MEETS: Final = {"tp": ("all_reduce",), "ulysses": ("all_to_all",), "allgather_kv": ("all_gather",)}
-"""Collectives that an axis needs inside engines."""
-GATHERS: Final = ("ulysses", "allgather_kv")
-"""Axes whose ranks gather rows inside an engine."""
 SEQUENCE: Final = ("ulysses", "ring", "allgather_kv")
 """Axes over whose ranks a sequence is cut."""
 DIVISIONS: Final[Mapping[str, str]] = {
@@ -254,108 +246,3 @@ RULES: Final = (
     _padded, _spread,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""
-
-
-def obstacles(
-    plan: Plan, hardware: Hardware, version: str = "", *, precision: str = "bf16"
-) -> Iterator[str]:
-    """Yield what keeps TensorRT from running a plan, one clause each; nothing where it can.
-
-    Parameters
-    ----------
-    version : such as ``11.2.1.2``; the newest known where left out.
-
-    Raises
-    ------
-    InputError
-        If the version is no version.
-    """
-    table = allowed()
-    runs = read_version(version) if version else table.newest
-    yield from messages(plan)
-    yield from _hardware(plan, hardware, precision, table)
-    yield from _version(plan, runs, table)
-    if not table.uneven_gathers:
-        yield from _uneven(plan)
-
-
-def messages(plan: Plan) -> Iterator[str]:
-    """Yield what stands against a plan whatever the GPU: messages that no layer passes."""
-    degrees = dict(plan.axes)
-    if "ring" in degrees:
-        yield (
-            "ring needs point-to-point messages, which TensorRT has not, and a log-sum-exp that "
-            "its attention does not give (what NVIDIA's builder calls ring is allgather_kv)"
-        )
-    if "pp" in degrees:
-        yield "pp needs point-to-point messages between stages, which TensorRT has not"
-    if "ep" in degrees:
-        yield "experts on several GPUs are not modelled"
-
-
-def _hardware(plan: Plan, hardware: Hardware, precision: str, table: Allowed) -> Iterator[str]:
-    has = hardware.device.compute_capability
-    if _meet(plan) and has < table.capability:
-        yield (
-            f"collectives need compute capability {dotted(table.capability)}, "
-            f"and {hardware.name} has {dotted(has)}"
-        )
-    needs = table.precisions.get(precision, (0, 0))
-    if has < needs:
-        yield f"{precision} needs compute capability {dotted(needs)}, got {dotted(has)}"
-
-
-def _version(plan: Plan, runs: Version, table: Allowed) -> Iterator[str]:
-    for axis, degree in plan.axes:
-        for operation in MEETS.get(axis, ()):
-            since = table.since[operation]
-            if runs < since:
-                yield f"{axis}{degree} needs {operation}, which TensorRT has since {dotted(since)}"
-    if plan.degree("cfg") > 1 and runs < table.first:
-        yield f"cfg{plan.degree('cfg')} needs TensorRT {dotted(table.first)}"
-    if _inner(plan) > 1 and any(_same(runs, bad) for bad in table.groups_broken):
-        yield (
-            f"{plan}: collectives among some ranks of an engine give wrong sums on TensorRT "
-            f"{dotted(runs)} (pytorch/TensorRT issue 4380)"
-        )
-
-
-def _uneven(plan: Plan) -> Iterator[str]:
-    """Yield axes along which fewer ranks gather than meet along another inside an engine."""
-    inside = {axis: degree for axis, degree in plan.axes if axis in INNER}
-    most = max(inside.values(), default=1)
-    for axis in GATHERS:
-        if 1 < inside.get(axis, 1) < most:
-            yield (
-                f"{axis}{inside[axis]} gathers among {inside[axis]} ranks in an engine with "
-                f"collectives of {most}, which TensorRT's builder refuses"
-            )
-
-
-def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
-    """Yield what to watch with a plan that TensorRT can run."""
-    table = allowed()
-    runs = read_version(version) if version else table.newest
-    proven = [*table.groups_broken, *table.groups_work]
-    if _inner(plan) > 1 and not any(_same(runs, other) for other in proven):
-        yield (
-            "collectives among some ranks of an engine are unproven on TensorRT "
-            f"{dotted(runs)}: they gave wrong sums on {dotted(table.groups_broken[0])}"
-        )
-    if plan.degree("ulysses") > 1:
-        yield f"all-to-all needs NCCL {dotted(table.nccl_all_to_all)} or newer"
-    if any(tower.ffn and tower.ffn.experts for block in model.blocks for tower in block.towers):
-        yield "a mixture of experts is built so that every expert takes every token"
-
-
-def _meet(plan: Plan) -> bool:
-    return any(axis in (*INNER, "cfg") for axis, _ in plan.axes)
-
-
-def _inner(plan: Plan) -> int:
-    return sum(axis in INNER for axis, _ in plan.axes)
-
-
-def _same(runs: Version, other: Version) -> bool:
-    """Whether a version is another, as far as it is told."""
-    return runs[: len(other)] == other

@@ -22,7 +22,8 @@ class Platform:
 class Allowed:
     """The table. Versions are tuples, capabilities CUDA's.
 
-    since : first version of each collective. precisions : capability that each needs.
+    lacks : why it has no axis. meets : the collective that ranks of an axis meet in, inside an
+    engine. since : first version of each collective. precisions : capability that each needs.
     attention : capability, first version and types of an attention on several devices.
     groups_broken, groups_work : versions on which collectives among some ranks fail, and are right.
     uneven_gathers : whether a gather may have fewer ranks than another collective of an engine.
@@ -38,6 +39,8 @@ class Allowed:
     general: Version
     newest: Version
     capability: Capability
+    lacks: Mapping[str, str]
+    meets: Mapping[str, str]
     since: Mapping[str, Version]
     attention_capability: Capability
     attention_since: Version

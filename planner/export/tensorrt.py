@@ -10,9 +10,9 @@ import numpy as np
 
 from planner.advice.refusals import check_tensorrt
 from planner.engines.reading import read_version
-from planner.engines.refusal import cautions
 from planner.engines.scenario import Scenario
 from planner.engines.tables import allowed
+from planner.engines.tensorrt_rules import cautions
 from planner.engines.tensorrt_table import dotted
 from planner.export.checkpoints import checkpoint_of
 from planner.export.cpp_schedule import cpp_schedule

@@ -33,7 +33,8 @@ from costmodels.program import (
     Tensor,
 )
 from costmodels.program.rows import Index
-from planner.engines.refusal import INNER, messages
+from planner.engines.tables import allowed
+from planner.engines.tensorrt_rules import messages
 from planner.request.plan import Plan
 from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
 from planner.tensorrt.draft import Draft
@@ -100,7 +101,7 @@ def networks_of(program: Program, recipe: Recipe) -> tuple[Network, ...]:
     spread: frozenset[str] = frozenset()
     if recipe.multi_device:
         program, spread = with_multi_device_attention(program)
-    inner = tuple(axis for axis in program.axes if axis[0] in INNER)
+    inner = tuple(axis for axis in program.axes if axis[0] in allowed().meets)
     return tuple(
         _network(program, section, recipe, spread) for section in _sections(program, inner)
     )

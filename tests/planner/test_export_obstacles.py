@@ -5,9 +5,9 @@ import testmodels
 
 from planner.advice.refusals import footnotes
 from planner.engines.reading import read_version
-from planner.engines.refusal import cautions, obstacles
 from planner.engines.scenario import resolve
 from planner.engines.tables import allowed
+from planner.engines.tensorrt_rules import cautions, obstacles
 from planner.recommendation import recommend_plans
 from planner.request.plan import nearest
 from planner.request.request import Request

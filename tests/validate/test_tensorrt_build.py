@@ -13,8 +13,8 @@ import testmodels
 from engines import FAST, TRT, fresh, share, written
 from readback import read_back
 
-from planner.engines.refusal import obstacles
 from planner.engines.scenario import resolve
+from planner.engines.tensorrt_rules import obstacles
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.request.request import Request

@@ -5,8 +5,8 @@ import json
 import pytest
 from engines import FAST, TRT, share
 
-from planner.engines.refusal import obstacles
 from planner.engines.scenario import resolve
+from planner.engines.tensorrt_rules import obstacles
 from planner.lowering import lower
 from planner.models import read_model
 from planner.request.request import Request
