@@ -1,6 +1,6 @@
 """Plans that an engine or TensorRT cannot run, in words, and what it can instead."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from planner.advice.advice import context_note
@@ -21,8 +21,8 @@ SIGN: Final = "!"
 """Stands behind a plan's name in a table; the reason follows below."""
 
 
-def instead(scenario: Scenario, plan: Plan, version: str = "") -> list[Plan]:
-    """Return the plans most like one that TensorRT cannot run, of all that are legal and run.
+def instead(scenario: Scenario, plan: Plan, refuses: Callable[[Plan], str]) -> str:
+    """Name the plans most like one that is refused, of all that are legal and are not.
 
     Whether they fit in memory, and how fast they are, is not looked at.
     """
@@ -32,9 +32,8 @@ def instead(scenario: Scenario, plan: Plan, version: str = "") -> list[Plan]:
         for other in plans(model, plan.gpus)
         if not any(objections(model, work, other, plan.gpus))
     )
-    return nearest(
-        plan, (other for other in legal if not tensorrt_refusal(scenario, other, version))
-    )
+    near = ", ".join(map(str, nearest(plan, (other for other in legal if not refuses(other)))))
+    return f"; nearest that run: {near}" if near else ""
 
 
 def check_tensorrt(scenario: Scenario, plan: Plan, version: str = "") -> None:
@@ -47,10 +46,8 @@ def check_tensorrt(scenario: Scenario, plan: Plan, version: str = "") -> None:
     """
     reason = tensorrt_refusal(scenario, plan, version)
     if reason:
-        near = ", ".join(map(str, instead(scenario, plan, version)))
-        raise IllegalPlanError(
-            f"plan {plan}: {reason}" + (f"; nearest that run: {near}" if near else "")
-        )
+        near = instead(scenario, plan, lambda other: tensorrt_refusal(scenario, other, version))
+        raise IllegalPlanError(f"plan {plan}: {reason}{near}")
 
 
 def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:

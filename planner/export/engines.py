@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from planner.advice.refusals import instead
 from planner.engines.launch import Launch, launches
+from planner.engines.refusal import refusal_of
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
-from planner.engines.tables import engines
+from planner.engines.tables import engines, find_engine
 from planner.models import repository_of
+from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
 from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
@@ -71,7 +74,7 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
     InputError
         If no engine of the name runs this kind of model.
     IllegalPlanError
-        If the engine cannot run the plan, saying why.
+        If the engine cannot run the plan: why, and the nearest that it can.
     """
     title = TITLES[backend]
     settings = _settings(scenario, estimate)
@@ -80,7 +83,7 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
     if launch is None:
         raise InputError(f"--backend {backend}: {title} runs no {scenario.model.kind} models")
     if launch.reason:
-        raise IllegalPlanError(f"plan {estimate.plan}: {title} {launch.reason}")
+        raise IllegalPlanError(_refused(scenario, estimate.plan, backend, settings))
     document: dict[str, object] = {
         "schema": SCHEMA,
         "backend": backend,
@@ -99,6 +102,14 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
     files |= _scripts(launch, backend, settings, document)
     files["README.md"] = _readme(document, title, files).encode()
     return files
+
+
+def _refused(scenario: Scenario, plan: Plan, backend: str, settings: Settings) -> str:
+    """Say why an engine cannot run a plan, and which plans like it it can."""
+    engine, model = find_engine(backend), scenario.model
+    near = instead(scenario, plan, lambda other: refusal_of(engine, model, other, settings))
+    reason = refusal_of(engine, model, plan, settings)
+    return f"plan {plan}: {engine.title} {reason}{near}"
 
 
 def _settings(scenario: Scenario, estimate: PlanEstimate) -> Settings:

@@ -220,6 +220,15 @@ def test_the_folder_of_an_engine_expects_what_that_engine_takes(tmp_path, backen
     assert f", {priced['runtime']}. Expected:" in (tmp_path / "out" / "README.md").read_text()
 
 
+def test_a_plan_that_an_engine_refuses_is_answered_with_the_nearest(tmp_path):
+    words = ("--model", "wan2.1-14b", "--gpus", "2", "--plan", "tp2", "--backend", "xdit")
+    code, _, error = run("export", *words, "--output", str(tmp_path / "out"))
+
+    assert code == 2
+    assert "plan tp2: xDiT has no tp axis; nearest that run: dp2, ring2, ulysses2" in error
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_diffusers_script_keeps_what_it_made():
     script = files(FLUX, "ulysses4", "diffusers")["run.py"].decode()
 

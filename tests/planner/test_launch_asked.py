@@ -286,6 +286,12 @@ def test_two_hosts_of_eight(engine, told):
     assert told in (found.line if found.command else found.reason)
 
 
+def test_a_model_of_several_tasks_is_told_its_task_on_every_host():
+    """xfuser 0.7.0, _validate_config: such a model requires --task."""
+    for hosts in (1, 2):
+        assert "--task t2v " in said("wan2.2-5b", plan="ring2.ulysses8", hosts=hosts)["xDiT"].line
+
+
 def test_a_stage_of_vllm_omni_runs_on_one_host():
     found = said("flux.1-dev", plan="tp8", hosts=2)["vLLM-Omni"]
 
