@@ -7,8 +7,8 @@ from typing import Literal, assert_never
 import numpy as np
 
 from costmodels.basis import Basis
+from costmodels.collectives import Settings, collective_time, supports
 from costmodels.collectives import basis as collective_basis
-from costmodels.collectives import collective_time, supports
 from costmodels.kernels import (
     attention_basis,
     attention_time,
@@ -47,8 +47,10 @@ class Target:
     """What a program runs on: one rank's device, the links along every axis, and the runtime.
 
     ranks : that wait for each other. algorithm : of collectives; ``auto`` is NCCL's choice.
+    messages : serving engine whose kernels ``engine`` takes, ``best`` for those of any.
     attention : kernel; ``auto`` is the best commonly available. engine : whose kernels, where they
-    were measured. profile : what was measured on this machine.
+    were measured. rounding : share of the rounding of inputs to a precision that stands apart from
+    the kernel before. profile : what was measured on this machine.
     """
 
     device: Device
@@ -57,8 +59,10 @@ class Target:
     precision: Precision
     ranks: int = 1
     algorithm: str = "auto"
+    messages: str = "best"
     attention: str = "auto"
     engine: str = ""
+    rounding: float = 1.0
     profile: Profile | None = None
 
     @property
@@ -169,13 +173,13 @@ def _matmul(op: Matmul, target: Target) -> Priced:
     m, n, k = op.m, op.weight.local_columns, op.weight.local_rows
     batch: Real = 1
     if op.weight.experts > 1:
-        batch = np.minimum(m, op.weight.experts)
+        batch = np.maximum(np.minimum(m, op.weight.experts), 1)  # none in an empty step
         m = np.ceil(m / batch)
     device, engine, own = target.device, target.engine, target.kernels
     precision = target.precision if op.weight.layered else target.plain
     seconds = matmul_time(
         m, n, k, device, precision=precision, batch=batch, sustained=True, engine=engine,
-        calibration=own,
+        rounding=target.rounding, calibration=own,
     )  # fmt: skip
     basis = matmul_basis(device, precision, own, engine, **target.seen("matmul", m=m, n=n, k=k))
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
@@ -252,7 +256,10 @@ def _communication(op: Communication, target: Target) -> Priced:
     asked = target.algorithm
     algorithm = asked if supports(op.kind, asked, fabric) else "auto"
     own = None if target.profile is None else target.profile.curves
-    seconds = collective_time(op.kind, size, fabric, algorithm=algorithm, calibration=own)
+    settings = Settings(engine=target.messages)
+    seconds = collective_time(
+        op.kind, size, fabric, algorithm=algorithm, settings=settings, calibration=own
+    )
     largest = float(np.max(size))
     basis = collective_basis(op.kind, largest, fabric, algorithm=algorithm, calibration=own)
     return Priced(kind="communication", seconds=seconds, calls=1, basis=basis)

@@ -5,7 +5,7 @@ Every result has ``to_dict()``, equal to what the command prints with ``--format
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
@@ -22,6 +22,7 @@ from planner.engines.tables import engine_name, engines, find_engine
 from planner.models import Model
 from planner.recommendation import Recommendation, estimate_plan, recommend_plans
 from planner.request.plan import Plan
+from planner.request.quantities import read_rate, read_time
 from planner.request.request import (
     EXECUTOR,
     LARGEST,
@@ -64,7 +65,7 @@ class Options(TypedDict, total=False):
     precision: Precision
     runtime: str | None
     engine: str | None
-    objective: Objective
+    objective: Objective | None
     at_most_gpus: bool
     offload: bool
     text_tower: TowerHabit | None
@@ -77,6 +78,15 @@ class Options(TypedDict, total=False):
     topology: "str | Path | Machine"
     detect: bool
     pcie_generation: int | None
+    concurrency: int | None
+    rate: str | float | None
+    arrivals: str | Path
+    spread: float
+    burst: float
+    slo_ttft: str | float | None
+    slo_tpot: str | float | None
+    chunk: int | None
+    prefix_hit: float
 
 
 def _public(function: Callable[P, R]) -> Callable[P, R]:
@@ -128,12 +138,30 @@ def request_of(
         name: whole_number(name, value) if name in _COUNTS and value is not None else value
         for name, value in {**given, "gpus": 1 if gpus is None else gpus}.items()
     }
+    fields |= _written(given)
+    if fields.get("objective") is None:
+        aimed = any(fields.get(name) is not None for name in ("slo_ttft", "slo_tpot"))
+        fields["objective"] = "throughput" if aimed else "latency"
     if isinstance(model, Path):
         model = str(model)
     if not isinstance(model, str | Model):
         raise InputError(f"model: got {shown(model)}, wanted a name or the path of a config.json")
     request = Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
     return request if gpus is not None else replace(request, gpus=_all(request, plan))
+
+
+def _written(options: Mapping[str, object]) -> dict[str, float]:
+    """Read rates and times that are written with their unit; others stay as they are."""
+    read: dict[str, Callable[[str], float]] = {
+        "rate": read_rate,
+        "slo_ttft": partial(read_time, "slo_ttft"),
+        "slo_tpot": partial(read_time, "slo_tpot"),
+    }
+    return {
+        name: reader(value)
+        for name, reader in read.items()
+        if isinstance(value := options.get(name), str)
+    }
 
 
 def _all(request: Request, plan: object) -> int:

@@ -17,6 +17,8 @@ from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.plans import LONGEST
 from planner.search.search import MANY, Ranking, estimates, judge, outcomes_on, search
+from planner.search.served import Point
+from planner.serving.search import served_ranking, with_load
 from planner.strategies import parse_plan
 from topology.base import (
     IllegalPlanError,
@@ -57,6 +59,7 @@ class Recommendation:
     notes: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     lead: PlanEstimate | None = None
+    frontier: tuple[Point, ...] = ()
 
     def __repr__(self) -> str:
         first = f", {self.plans[0].plan} first" if self.plans else ""
@@ -67,7 +70,7 @@ class Recommendation:
 
     def table(self, *, numbered: bool = True) -> Table:
         """Make a row of each plan, best first, and last of the one to run if it is none of them."""
-        columns, listed = _columns(self.request), _listed(self)
+        columns, listed = _columns(self), _listed(self)
         places = [str(number + 1) for number in range(len(self.plans))] + [".."]
         rows = [_cells(plan, self) for plan in listed]
         if not numbered:
@@ -93,6 +96,7 @@ class Recommendation:
                 {"gpus": best.gpus, "plan": str(best.plan), "latency_s": best.latency_s}
                 for best in self.scaling
             ],
+            **({"frontier": [point.to_dict() for point in self.frontier]} if self.frontier else {}),
             "advice": list(self.advice),
             "launch": [launch.to_dict() for launch in self.launch],
             **({"notes": list(self.notes)} if self.notes else {}),
@@ -113,16 +117,31 @@ def _cells(one: PlanEstimate, answer: Recommendation) -> list[str]:
     return [f"{name} {SIGN}" if barred else name, *rest]
 
 
-def _columns(request: Request) -> list[str]:
+def _columns(answer: Recommendation) -> list[str]:
     """Name the columns: the usual ones, and what plans are ranked by if it is none of them."""
-    more = {"throughput": ["results/s"], "cost": ["GPU-s a result"]}.get(request.objective, [])
+    request = answer.request
+    goal = {"throughput": ["results/s"], "cost": ["GPU-s a result"]}.get(request.objective, [])
     counts = ["GPUs"] if request.at_most_gpus else []
+    if _writes(answer):
+        return ["plan", *counts, "latency", *_OF_TOKENS, "memory", "bound by"]
     usual = ["latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by"]
-    return ["plan", *counts, *more, *usual]
+    return ["plan", *counts, *goal, *usual]
+
+
+def _writes(answer: Recommendation) -> bool:
+    """Whether plans are of a language model."""
+    return any("prefill" in plan.stages_s for plan in _listed(answer)[:1])
+
+
+_OF_TOKENS: Final = ("at once", "TTFT", "TPOT", "tokens/s", "a GPU")
 
 
 def _row(one: PlanEstimate, answer: Recommendation) -> list[str]:
     baseline, request = answer.baseline, answer.request
+    counts = [str(one.gpus)] if request.at_most_gpus else []
+    bound = one.bound_by.replace(" of the time", "")
+    if _writes(answer):
+        return [str(one.plan), *counts, *_of_tokens(one), format_bytes(one.memory_bytes), bound]
     speed = baseline.latency_s / one.latency_s if baseline else 0.0
     exposed = one.breakdown_s.get("communication_exposed", 0.0)
     goal = {
@@ -131,14 +150,29 @@ def _row(one: PlanEstimate, answer: Recommendation) -> list[str]:
     }.get(request.objective, [])
     return [
         str(one.plan),
-        *([str(one.gpus)] if request.at_most_gpus else []),
+        *counts,
         *goal,
         format_interval(one.latency_s, one.half_width_s),
         f"{speed:.2f}x" if baseline else "-",
         f"{100 * speed / one.gpus:.0f} %" if baseline else "-",
         format_bytes(one.memory_bytes),
         f"{format_seconds(exposed)} ({100 * exposed / one.latency_s:.0f} %)",
-        one.bound_by.replace(" of the time", ""),
+        bound,
+    ]
+
+
+def _of_tokens(one: PlanEstimate) -> list[str]:
+    """Write the latency of a request alone, and what clients see with as many at once."""
+    ttft, tpot, rate = one.tokens
+    serving = one.serving
+    together = serving.concurrency if serving else one.throughput_per_s * one.latency_s
+    return [
+        format_interval(one.latency_s, one.half_width_s),
+        f"{together:,.3g}",
+        format_seconds(ttft),
+        format_seconds(tpot),
+        f"{rate:,.0f}",
+        f"{rate / one.gpus:,.0f}",
     ]
 
 
@@ -151,6 +185,8 @@ def cost(plan: PlanEstimate) -> str:
 def recommend_plans(scenario: Scenario) -> Recommendation:
     """Search all plans of a request, and say which to run, how, and why."""
     ranking = search(scenario)
+    if scenario.model.kind == "decoder" and scenario.request.batch == 1:
+        ranking = served_ranking(scenario, ranking)
     runnable = _runnable(scenario, ranking)
     lead = next(iter(runnable.plans or ranking.plans), None)
     lines = () if lead is None else launch_lines(scenario, lead.plan, lead.placement)
@@ -165,6 +201,7 @@ def recommend_plans(scenario: Scenario) -> Recommendation:
         notes=tuple(_notes(scenario)),
         refusals=refusals(scenario, [estimate.plan for estimate in ranking.plans]),
         lead=lead,
+        frontier=ranking.frontier,
     )
 
 
@@ -218,7 +255,7 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     plan = parse_plan("single" if text is None else str(text))
     outcome = judge(scenario, plan)
     if isinstance(outcome, PlanEstimate):
-        return outcome
+        return with_load(scenario, outcome)
     raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")
 
 

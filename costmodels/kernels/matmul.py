@@ -23,7 +23,7 @@ Our own, after the wave quantisation of NVIDIA's "Matrix Multiplication Backgrou
 and split-K of CUTLASS; fitted by `validate.fit.kernels`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import log1p
 from typing import Any, Final
@@ -49,7 +49,7 @@ from costmodels.kernels.tables import (
     matmul_record,
     quantised_table,
 )
-from topology.base import FlopPerSecond, InputError, unknown
+from topology.base import FlopPerSecond, InputError, Seconds, unknown
 from topology.catalogue import Device
 
 _SHAPES: Final = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))
@@ -96,6 +96,7 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     precision: str = "bf16",
     batch: Number = 1,
     sustained: bool = False,
+    rounding: float = 1.0,
     engine: str = "",
     calibration: Calibration = None,
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
@@ -107,6 +108,7 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     precision : of `FORMATS`, with what an engine does to 16-bit inputs; the result has 16 bits.
     sustained : the GPU has been busy for a second, so that its power limit acts on short
         kernels too; otherwise it acts as in a benchmark of this kernel alone.
+    rounding : share of the scaling and rounding of inputs that is not part of the kernel before.
     engine : whose kernels; those of none in particular where it is empty or has none of its own.
     calibration : parameters of this very machine.
 
@@ -127,7 +129,7 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     >>> 0.5 < matmul_time(2**15, 2**16, 494.7e12 / 2**32, all_devices()["h100-sxm"]) < 1.0
     True
     """
-    prepared = machine(device, precision, calibration, engine)
+    prepared = machine(device, precision, calibration, engine, rounding)
     return plain(product_time(prepared, m, n, k, batch, sustained=sustained))
 
 
@@ -154,7 +156,11 @@ def matmul_basis(
 
 @cache
 def machine(
-    device: Device, precision: str, calibration: Calibration = None, engine: str = ""
+    device: Device,
+    precision: str,
+    calibration: Calibration = None,
+    engine: str = "",
+    rounding: float = 1.0,
 ) -> Machine:
     """Prepare `device` for products of `precision`."""
     parameters = matmul_record(device, calibration)
@@ -162,7 +168,8 @@ def machine(
     if precision in _PLAIN:
         return machine_of(parameters, device, precision)
     steps = engine_record(quantised_table(), device, precision, engine)
-    return machine_of(parameters, device, precision, steps)
+    apart = replace(steps, fixed=Seconds(rounding * steps.fixed), passes=rounding * steps.passes)
+    return machine_of(parameters, device, precision, apart)
 
 
 def machine_of(

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from planner.advice.remedies import would_fit
+from planner.advice.under_load import compared, missed
 from planner.engines.launch import Launch, launch_lines
 from planner.engines.refusal import refusal
 from planner.engines.scenario import Scenario
@@ -56,21 +57,26 @@ def advice(
     if lead is None:
         yield from _nothing(scenario, ranking)
         return
-    objective = scenario.request.objective
+    objective, served = scenario.request.objective, lead.serving is not None
     peers = [plan for plan in runnable.plans if plan.gpus == lead.gpus]
     yield from _seats(scenario, lead)
     rivals = [plan for plan in peers if plan is not lead]
-    if rivals and objective == "latency":
+    under_load = served and (scenario.request.loaded or objective != "latency")
+    if served:
+        yield from compared(lead, rivals, scenario.request)
+    if rivals and objective == "latency" and not under_load:
         yield _why(lead, rivals[0])
         yield from _sensitivity(lead, rivals)
-    elif rivals:
+    elif rivals and not under_load:
         yield _better(lead, rivals[0], objective)
     yield from (f"{lead.plan}: {note}" for note in lead.notes)
     yield from _engines(scenario, ranking, lines)
-    yield from _fewer(scenario, lead, runnable)
-    yield from _replicas(lead, peers, objective)
+    if not under_load:
+        yield from _fewer(scenario, lead, runnable)
     yield from context_note(scenario.model, scenario.workload)
-    yield from throughput_note(scenario.model.kind, scenario.request.batch, lead.gpus)
+    if not served:
+        yield from _replicas(lead, peers, objective)
+        yield from throughput_note(scenario.model.kind, scenario.request.batch, lead.gpus)
     yield from _decode(scenario, lead)
 
 
@@ -78,6 +84,10 @@ def _nothing(scenario: Scenario, ranking: Ranking) -> Iterator[str]:
     lacking = list(unsupported(scenario.model))
     if lacking:
         yield from lacking
+        return
+    late = missed(ranking.rejected, scenario.request)
+    if late:
+        yield late
         return
     gpus = scenario.request.gpus
     yield f"no plan of {counted(gpus, 'GPU')} can run; {would_fit(scenario, _short(ranking))}"

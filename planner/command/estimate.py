@@ -10,6 +10,7 @@ from planner.command.files import on_screen, render
 
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
+    common.add_load(parser)
     common.add_plan(parser)
     common.add_output(parser)
 

@@ -40,6 +40,23 @@ _NETWORKS: Final = {
     "--scattered-inputs": "each rank cuts its part of an input by a reduce-scatter, not by a "
     "slice, as networks that do not know their rank do: more traffic, one network for all ranks",
 }
+_LOADED: Final = {
+    "--concurrency": "requests that clients keep in flight; each place sends ten, the first all at "
+    "once (default: searched by recommend, none for estimate)",
+    "--chunk": "tokens of a step, prompts and answers together (default: the engine's)",
+}
+_LOADS: Final = {
+    "--rate R": "requests that come at random, such as 5/s, in place of --concurrency",
+    "--arrivals FILE": "requests of a trace, in place of --concurrency: CSV with arrival_s, "
+    "input_tokens, output_tokens",
+    "--slo-ttft T": "time to the first token that is wanted on average, such as 500ms",
+    "--slo-tpot T": "time of each later token that is wanted on average, such as 30ms",
+}
+_SHARES: Final = {
+    "--prefix-hit": (0.0, "share of each prompt that is cached already (default: 0)"),
+    "--spread": (0.1, "lengths are uniform within this share of their mean (default: 0.1)"),
+    "--burst": (1.0, "squared variation of times between requests of --rate (default: 1, Poisson)"),
+}
 
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
@@ -218,6 +235,19 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch", type=whole, default=1, metavar="N", help="results at once (default: 1)"
     )
+
+
+def add_load(parser: argparse.ArgumentParser) -> None:
+    """Add how many requests a language model is to serve, and how soon."""
+    group = parser.add_argument_group("language models under load")
+    for name, text in _LOADED.items():
+        group.add_argument(name, type=whole, metavar="N", help=text)
+    for option, text in _LOADS.items():
+        name, _, metavar = option.partition(" ")
+        default = "" if metavar == "FILE" else None
+        group.add_argument(name, default=default, action=Named, metavar=metavar, help=text)
+    for name, (usual, text) in _SHARES.items():
+        group.add_argument(name, type=float, default=usual, metavar="F", help=text)
 
 
 def _add_variants(parser: argparse.ArgumentParser) -> None:

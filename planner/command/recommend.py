@@ -11,12 +11,13 @@ TOP: Final = 8
 
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
+    common.add_load(parser)
     parser.add_argument(
         "--objective",
-        default="latency",
         help="what the best plan has least or most of: latency, the least seconds a result; "
-        "throughput, the most results a second; memory, the fewest bytes on a GPU; cost, the "
-        "fewest GPU-seconds a result (default: latency)",
+        "throughput, the most results or tokens a second; memory, the fewest bytes on a GPU; cost, "
+        "the fewest GPU-seconds a result or token (default: latency, or throughput where "
+        "--slo-ttft or --slo-tpot is wanted)",
     )
     parser.add_argument(
         "--at-most-gpus",
@@ -29,7 +30,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--top", type=common.whole, help=f"plans to print (default: {TOP}, and all of them in JSON)"
     )
     parser.add_argument("--rejected", action="store_true", help="print why plans were rejected")
-    common.add_output(parser)
+    common.add_output(parser, (*common.FORMATS, "html"))
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
@@ -47,6 +48,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
         options.format,
         answer.to_dict,
         markdown=lambda: report.recommendation_markdown(scenario, shown),
+        html=lambda: report.recommendation_html(scenario, shown),
         table=lambda: on_screen(report.recommendation(scenario, shown, rejected=options.rejected)),
     )
     return text, code

@@ -16,6 +16,7 @@ _TRACE: Final = (
 
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
+    common.add_load(parser)
     common.add_plan(parser)
     common.add_flags(parser, {"--even": _EVEN})
     parser.add_argument(

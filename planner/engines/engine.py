@@ -116,7 +116,7 @@ class Scheduling:
     is less than 1 sequences may lose their cache and start again.
     memory : share of a GPU's memory that the engine uses.
     step, row : seconds that a step takes beside its kernels (scheduling, sampling), and for each of
-    its sequences.
+    its sequences. front : seconds of a request outside of steps, on the way in and out.
     """
 
     chunk: int = 8192
@@ -128,6 +128,12 @@ class Scheduling:
     memory: float = 0.92
     step: Sourced | None = field(default=None, metadata={"unit": "s"})
     row: Sourced | None = field(default=None, metadata={"unit": "s"})
+    front: Sourced | None = field(default=None, metadata={"unit": "s"})
+
+    @property
+    def front_s(self) -> float:
+        """Seconds of a request outside of steps."""
+        return self.front.value if self.front else 0.0
 
     def host_s(self, rows: float) -> float:
         """Seconds of a step of so many sequences beside its kernels."""

@@ -9,7 +9,7 @@ from costmodels.price import Target
 from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
-from planner.engines.engine import Engine
+from planner.engines.engine import Engine, Scheduling
 from planner.engines.tables import engines, find_engine
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.placement.placement import Placement, fabrics
@@ -26,8 +26,11 @@ INPUT_TOKENS: Final = 2048
 OUTPUT_TOKENS: Final = 128
 FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "decoder": ("height", "width", "frames", "steps", "text_tokens", "text_tower", "offload"),
-    "diffusion": ("input_tokens", "output_tokens"),
-}
+    "diffusion": (
+        "input_tokens", "output_tokens", "concurrency", "rate", "arrivals", "slo_ttft", "slo_tpot",
+        "chunk", "prefix_hit",
+    ),
+}  # fmt: skip
 """What a kind of model does not have."""
 
 REPOSITORY: Final = "repository"
@@ -40,8 +43,8 @@ class Deployment:
 
     gpus : as many as were asked for. engine : that runs the model, by its name in the table; empty
     for none, or the model's own repository. habits : of the engine, as the request has them.
-    nodes : hosts; 0 for as few as hold the GPUs. subset : GPUs of the machine that the request
-    brings. placed : where a plan sits on them.
+    scheduling : how it serves many requests. nodes : hosts; 0 for as few as hold the GPUs.
+    subset : GPUs of the machine that the request brings. placed : where a plan sits on them.
     """
 
     gpus: int
@@ -50,6 +53,7 @@ class Deployment:
     runtime: Runtime
     engine: str = ""
     habits: Habits = USUAL
+    scheduling: Scheduling = Scheduling()
     nodes: int = 0
     algorithm: str = "auto"
     attention: str = ""
@@ -110,6 +114,7 @@ class Deployment:
 
     def target(self, model: Model, plan: Plan, precision: Precision) -> Target:
         """Return what the operations of a plan are priced on."""
+        own = self.algorithm == "auto" and bool(self.habits.messages)
         return Target(
             device=self.hardware.device,
             fabrics=self.placed.fabrics
@@ -118,7 +123,9 @@ class Deployment:
             runtime=self.runtime_of(model),
             precision=precision,
             ranks=plan.gpus // plan.degree("dp"),
-            algorithm=self.algorithm,
+            algorithm="engine" if own else self.algorithm,
+            messages=self.habits.messages if own else "best",
+            rounding=self.habits.rounding,
             attention=self.attention_of(model),
             engine=self.engine.partition("@")[0],
             profile=self.profile,
@@ -204,7 +211,7 @@ def _check_kind(model: Model, request: Request) -> None:
     language = model.kind == "decoder"
     for name in FOREIGN.get(model.kind, ()):
         value = getattr(request, name)
-        if value is not None and value is not False:
+        if value is not None and value is not False and value not in (0, ""):
             what = "a language model" if language else "no language model"
             raise InputError(f"{name}: got {value}, wanted none: {model.name} is {what}")
 
@@ -237,6 +244,7 @@ def deployment_of(request: Request) -> Deployment:
         runtime=named if profile is None else profile.runtime(named, lean=lean),
         engine=request.engine,
         habits=_habits(request, engine, eager=named.name == "torch-eager"),
+        scheduling=_scheduling(request, engine),
         nodes=request.nodes,
         algorithm=request.algorithm,
         attention=request.attention,
@@ -258,6 +266,12 @@ def _habits(request: Request, engine: Engine | None, *, eager: bool) -> Habits:
         wide_collectives=request.wide_collectives,
         scattered_inputs=request.scattered_inputs,
     )
+
+
+def _scheduling(request: Request, engine: Engine | None) -> Scheduling:
+    """Give the ways of the engine that serves, with the budget that is asked for."""
+    ways = Scheduling() if engine is None else engine.scheduling
+    return ways if request.chunk is None else replace(ways, chunk=request.chunk)
 
 
 def _profile(request: Request, hardware: Hardware, subset: "Subset | None") -> Profile | None:

@@ -1,16 +1,15 @@
-"""Files that `planner capacity` reads: demands and prices, in TOML; and how rates are written."""
+"""Files that `planner capacity` reads: demands and prices, in TOML."""
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from planner.api import request_of
 from planner.fleet.fleet import Demand, Prices
-from topology.base import InputError, parse, shown, unknown
+from planner.request.quantities import read_rate, read_time
+from topology.base import InputError, shown, unknown
 from topology.catalogue import find_hardware
 
-PERIODS: Final = {"s": 1, "sec": 1, "min": 60, "h": 3600, "hour": 3600, "day": 86400}
 SHARE: Final = 95.0
 LONGEST_NAME: Final = 60
 LONGEST_CURRENCY: Final = 16
@@ -22,48 +21,6 @@ _SIZES: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
     "precision", "runtime", "engine", "offload", "profile",
 )  # fmt: skip
-_RATE: Final = re.compile(r"([0-9.eE+-]+)\s*/\s*([a-z]+)")
-_TIME: Final = re.compile(r"([0-9.eE+-]+)\s*(min|h)")
-
-
-def read_rate(text: str) -> float:
-    """Read requests a second, such as ``0.5/min``.
-
-    >>> read_rate("30/min"), read_rate("2 / s")
-    (0.5, 2.0)
-    """
-    match = _RATE.fullmatch(text.strip())
-    if match is None or match[2] not in PERIODS:
-        raise InputError(f"rate: got {shown(text)}, wanted requests over a time such as 0.5/min")
-    return _positive("rate", match[1], text) / PERIODS[match[2]]
-
-
-def read_time(text: str) -> float:
-    """Read seconds, such as ``60s``, ``1.5 min`` or ``500 ms``.
-
-    >>> read_time("1.5 min"), read_time("500 ms"), read_time("60s")
-    (90.0, 0.5, 60.0)
-    """
-    match = _TIME.fullmatch(text.strip())
-    if match is not None:
-        return _positive("slo", match[1], text) * PERIODS[match[2]]
-    try:
-        seconds = parse(text, "s")
-    except InputError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise InputError(f"slo: got {shown(text)}, wanted a time such as 60s or 1.5 min")
-    return seconds
-
-
-def _positive(what: str, number: str, text: str) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise InputError(f"{what}: got {shown(text)}, wanted more than 0")
-    return value
 
 
 def read_share(percentile: object) -> float:
@@ -83,7 +40,7 @@ def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, 
         name=name,
         request=request_of(model, 1, sizes),
         rate_per_s=read_rate(rate),
-        slo_s=read_time(slo),
+        slo_s=read_time("slo", slo),
         share=read_share(options.get("percentile", SHARE)),
     )
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final
 
-from planner.fleet.demand_file import PERIODS
 from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
 from planner.rendering.plot import plot
+from planner.request.quantities import PERIODS
 from topology.base import counted, format_interval, format_seconds, one_line
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs, terminal
 

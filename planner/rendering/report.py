@@ -10,10 +10,11 @@ from planner.engines.launch import Launch
 from planner.engines.scenario import Scenario
 from planner.placement.placement import visible
 from planner.recommendation import Recommendation, cost
+from planner.rendering import frontier
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import room
 from topology.base import counted, format_bytes, format_interval, format_seconds
-from topology.base.table import Line, Table, bullets
+from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
 
 BAR = 36
 Parts: TypeAlias = list[str | Line | Table]
@@ -24,7 +25,8 @@ def recommendation(scenario: Scenario, answer: Recommendation, *, rejected: bool
     parts: Parts = [Line(text=headline(scenario), style="bold"), *_notes(answer.notes), ""]
     if answer.plans:
         lead = answer.lead or answer.plans[0]
-        parts += [answer.table(), *_notes(_baseline(scenario, answer)), ""]
+        parts += [answer.table(), *_notes(_below_table(scenario, answer)), ""]
+        parts += frontier.on_screen(answer.frontier)
         if answer.request.at_most_gpus and len(answer.scaling) > 1:
             title = "the best plan of each number of GPUs"
             parts += [*_notes([title]), _scaling(answer), ""]
@@ -58,9 +60,22 @@ def headline(scenario: Scenario) -> str:
     parts.append(", ".join(_stream(name, tokens) for name, tokens in work.tokens))
     if work.batch != 1:
         parts.append(f"batch {work.batch}")
+    parts += _load(scenario)
     engine = [scenario.deployment.engine] if scenario.deployment.engine else []
     parts += [work.precision, scenario.deployment.runtime.name, *engine]
     return " · ".join(parts)
+
+
+def _load(scenario: Scenario) -> list[str]:
+    """Say how many requests come, and how soon tokens are wanted."""
+    request = scenario.request
+    limits = (("TTFT", request.slo_ttft), ("TPOT", request.slo_tpot))
+    wanted = [f"{name} within {format_seconds(limit)}" for name, limit in limits if limit]
+    if request.concurrency:
+        return [f"{counted(request.concurrency, 'request')} at once", *wanted]
+    if request.rate:
+        return [f"{request.rate:.3g} requests a second", *wanted]
+    return [*([f"requests of {request.arrivals}"] if request.arrivals else []), *wanted]
 
 
 def _machine(scenario: Scenario) -> str:
@@ -81,14 +96,30 @@ def _notes(lines: Iterable[str]) -> list[Line]:
     return [Line(text=line, style="dim") for line in lines]
 
 
-def _baseline(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
-    """Say what the speed-up is over, where it is a GPU that could not hold the model."""
+def _below_table(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
+    """Say what the table's numbers are of.
+
+    Of what the speed-up is over, where it is a GPU that could not hold the model; of a language
+    model, how many requests each number is of.
+    """
     single = answer.baseline
-    if single is not None and single.memory_bytes > room(scenario):
+    if scenario.model.kind == "decoder":
+        yield _of_requests(answer)
+    elif single is not None and single.memory_bytes > room(scenario):
         yield (
             f"speed-up and efficiency are over one GPU, {format_seconds(single.latency_s)}, "
             f"had it the {format_bytes(single.memory_bytes)} that the model needs"
         )
+
+
+def _of_requests(answer: Recommendation) -> str:
+    """Say how many requests the numbers of a language model are of."""
+    alone = "latency is of a request by itself"
+    if not any(plan.serving for plan in answer.plans):
+        return f"{alone}, all else of a batch that starts and ends together"
+    if answer.request.loaded:
+        return f"{alone}, TTFT, TPOT and tokens/s of the load asked for, on average"
+    return f"{alone}, TTFT, TPOT and tokens/s of as many at once as serve most"
 
 
 def _scaling(answer: Recommendation) -> Table:
@@ -155,6 +186,7 @@ def estimate(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Laun
     total = f"{estimate.plan}: {took}, {estimate.basis.name.lower()}; "
     total += f"{estimate.throughput_per_s:.3g} results a second, bound by {estimate.bound_by}"
     subset = scenario.deployment.subset
+    writes = bool(estimate.token_rows())
     return [
         Line(text=headline(scenario), style="bold"),
         *_notes(() if subset is None else subset.notes()),
@@ -162,6 +194,7 @@ def estimate(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Laun
         *([visible(estimate.placement.devices)] if estimate.placement else []),
         *_notes(notes_on(scenario, estimate)),
         *_notes(throughput_note(scenario.model.kind, scenario.request.batch, estimate.gpus)),
+        *([Table(rows=estimate.token_rows(), align="<", indent=2)] if writes else []),
         "",
         *_notes(["time by stage"]),
         *_parts_of(estimate.stages_s, format_seconds),
@@ -204,10 +237,29 @@ def recommendation_markdown(scenario: Scenario, answer: Recommendation) -> str:
     parts = [f"**{headline(scenario)}**", ""]
     if answer.plans:
         parts += [answer.table(numbered=False).markdown(), ""]
-        parts += bullets(_baseline(scenario, answer))
+        parts += bullets(_below_table(scenario, answer))
+        parts += ["", *_frontier_markdown(answer)]
     below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
     lines = (*answer.notes, *answer.advice, *below, *_runs(answer.launch))
     return "\n".join([*parts, *bullets(lines)])
+
+
+def _frontier_markdown(answer: Recommendation) -> list[str]:
+    points = answer.frontier
+    return [f"{frontier.TITLE}.", "", frontier.table(points).markdown(), ""] if points else []
+
+
+def recommendation_html(scenario: Scenario, answer: Recommendation) -> str:
+    """Write everything that ``planner recommend`` says as a page, which needs nothing else."""
+    body = [heading(headline(scenario), 1), *paragraphs(answer.notes)]
+    if answer.plans:
+        body += [answer.table().html(), *paragraphs(_below_table(scenario, answer))]
+    if answer.frontier:
+        points = answer.frontier
+        body += [heading(frontier.TITLE), frontier.svg(points), frontier.table(points).html()]
+    below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
+    body += [items([*answer.advice, *below, *_runs(answer.launch)])]
+    return page(headline(scenario), body)
 
 
 def estimate_markdown(

@@ -32,6 +32,7 @@ def headlines(simulation: Simulation) -> Iterator[str]:
         "one was run; "
         f"{simulation.tasks:,} operations on {counted(len(simulation.ranks), 'rank')}"
     )
+    yield from (f"{name}: {number}" for name, number in estimate.token_rows())
     replicas = estimate.plan.degree("dp")
     if replicas > 1:
         yield f"one of {replicas} replicas, which do not meet"

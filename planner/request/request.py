@@ -27,12 +27,19 @@ LARGEST: Final = {
     "input_tokens": 2**24,
     "output_tokens": 2**20,
     "text_tokens": 2**20,
+    "concurrency": 65536,
+    "chunk": 2**20,
     "top": 1000,
     "pcie_generation": 6,
 }
 
 
 MAY_BE_ZERO: Final = ("nodes", "output_tokens")
+
+SPREAD: Final = 0.1
+"""Share of their mean by which lengths differ, as benchmark clients draw them."""
+SHARES: Final = ("spread", "prefix_hit")
+POSITIVE: Final = ("rate", "slo_ttft", "slo_tpot", "burst")
 
 EXECUTOR: Final = "planner"
 """Engine that ``planner validate`` runs plans with."""
@@ -53,6 +60,14 @@ class Request:
     what was read of one, `detect` for the one at hand; `hardware` then names the kind of its GPUs
     where the text does not, and is empty otherwise. pcie_generation : of a machine whose text does
     not say.
+
+    Of a language model that is served: concurrency : requests that clients keep in flight; or
+    rate : requests a second, that come at random; or arrivals : path of a file of requests.
+    spread : lengths are uniform within that share of the mean. burst : squared variation of the
+    time between requests, 1 for a Poisson process. slo_ttft, slo_tpot : seconds that the 99th
+    percentile of the time to the first token, and the mean time of a later one, are to keep.
+    chunk : tokens of a step, the engine's budget where left out. prefix_hit : share of each prompt
+    that is cached.
     """
 
     model: "str | Model"
@@ -83,6 +98,20 @@ class Request:
     topology: "str | Machine" = ""
     detect: bool = False
     pcie_generation: int | None = None
+    concurrency: int | None = None
+    rate: float | None = None
+    arrivals: str = ""
+    spread: float = SPREAD
+    burst: float = 1.0
+    slo_ttft: float | None = None
+    slo_tpot: float | None = None
+    chunk: int | None = None
+    prefix_hit: float = 0.0
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the request says how many requests there are at once."""
+        return bool(self.concurrency or self.rate or self.arrivals)
 
     @property
     def brings_machine(self) -> bool:
@@ -122,10 +151,32 @@ class Request:
             left_out = not value if name in MAY_BE_ZERO else value is None and kind is not int
             if kind in (int, int | None) and not left_out:
                 _check_count(name, value)
+        for name in (*SHARES, *POSITIVE):
+            _check_real(name, values[name][1])
+        _check_load(self)
         _check_choice("precision", self.precision, get_args(Precision))
         _check_choice("objective", self.objective, get_args(Objective))
         if self.text_tower is not None:
             _check_choice("text_tower", self.text_tower, get_args(TowerHabit))
+
+
+def _check_real(name: str, value: object) -> None:
+    """Raise unless `value` is a share, or a number of something that there is."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    real = cast(float, value) if number else math.nan
+    if name in SHARES and not 0 <= real < 1:
+        raise InputError(f"{name}: got {shown(value)}, wanted a share, 0 or more and less than 1")
+    if name in POSITIVE and value is not None and not 0 < real < math.inf:
+        raise InputError(f"{name}: got {shown(value)}, wanted more than 0")
+
+
+def _check_load(request: Request) -> None:
+    """Refuse to be told twice how many requests there are."""
+    names = [name for name in ("concurrency", "rate", "arrivals") if getattr(request, name)]
+    if names and request.batch > 1:
+        raise InputError(f"batch: got {request.batch} beside {names[0]}, wanted one of the two")
+    if len(names) > 1:
+        raise InputError(f"{names[1]}: got one beside {names[0]}, wanted one of the two")
 
 
 def _check_machine(request: Request) -> None:

@@ -24,6 +24,9 @@ class Habits:
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.
+    messages : serving engine whose all-reduce kernels it has, in place of NCCL; empty for none.
+    rounding : share of the rounding of a product's inputs to a precision that is a kernel of its
+    own; the rest is part of the norm, attention or activation before.
     installed_attention : attention is the kernel that the model's repository installs.
     attention : the kernel that is called, by architecture of the GPU; eager : what element-wise
     functions move and launch in eager PyTorch. Both by family of models, ``any`` for the rest.
@@ -37,6 +40,8 @@ class Habits:
     kv_repeat: bool = True
     wide_collectives: bool = False
     scattered_inputs: bool = False
+    messages: str = ""
+    rounding: float = 1.0
     installed_attention: bool = False
     attention: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     eager: Mapping[str, Mapping[str, Fusion]] = field(default_factory=dict, hash=False)

@@ -8,6 +8,7 @@ from typing import Final
 from costmodels.basis import Basis
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
+from planner.search.served import Serving
 from topology.base import format_bytes, format_interval, format_seconds
 from topology.base.table import Table
 
@@ -38,7 +39,8 @@ class PlanEstimate:
     """One plan in full; SI units. The parts of `breakdown_s` add up to the latency.
 
     engine : whose habits are priced, empty for none. notes : where engines part ways over the
-    plan.
+    plan. written : tokens of an answer, of a language model. serving : what its clients see, where
+    it is served; all else is of one batch that starts and ends together.
     """
 
     model: str
@@ -60,6 +62,20 @@ class PlanEstimate:
     engine: str = ""
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
+    written: float = 0.0
+    serving: Serving | None = None
+
+    @property
+    def tokens(self) -> tuple[float, float, float]:
+        """TTFT and TPOT of a language model in seconds, and tokens/s: under load, if there is one.
+
+        Else of one batch, whose requests start and end together.
+        """
+        if self.serving is not None:
+            served = self.serving
+            return served.ttft.mean, served.tpot.mean, served.tokens_per_s
+        each = self.stages_s["decode"] / self.written if self.written else 0.0
+        return self.stages_s["prefill"], each, self.throughput_per_s * self.written
 
     @property
     def basis(self) -> Basis:
@@ -115,6 +131,7 @@ class PlanEstimate:
     def table(self) -> Table:
         """Make a row of each number."""
         rows = [["latency", format_interval(self.latency_s, self.half_width_s)]]
+        rows += self.token_rows()
         rows += [[f"stage {worded(k)}", format_seconds(v)] for k, v in self.stages_s.items()]
         rows += [[worded(k), format_seconds(v)] for k, v in self.breakdown_s.items()]
         rows += [["memory", f"{format_bytes(self.memory_bytes)} at {worded(self.peak_stage)}"]]
@@ -125,6 +142,16 @@ class PlanEstimate:
         if self.placement:
             rows.append(["GPUs", visible(self.placement.devices)])
         return Table(head=[str(self.plan), ""], rows=rows)
+
+    def token_rows(self) -> list[list[str]]:
+        """Make rows of what clients of a language model see; none of other models."""
+        if self.serving is not None:
+            return self.serving.rows()
+        if "prefill" not in self.stages_s:
+            return []
+        ttft, tpot, rate = self.tokens
+        rows = [["TTFT", format_seconds(ttft)], ["TPOT", format_seconds(tpot)]]
+        return [*rows, ["tokens/s", f"{rate:,.0f}"]] if self.written else rows[:1]
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints for one plan."""
@@ -153,6 +180,7 @@ class PlanEstimate:
             "basis": self.basis_word,
             "basis_by_part": {name: basis.name.lower() for name, basis in self.known.items()},
             "bound_by": self.bound_by,
+            **({"serving": self.serving.to_dict()} if self.serving else {}),
             **({"remarks": list(self.notes)} if self.notes else {}),
             **({"placement": self.placement.to_dict()} if self.placement else {}),
         }
@@ -183,13 +211,14 @@ def worded(name: str) -> str:
 class Rejected:
     """A plan that cannot run, and why; `short` is what it would be if there were room.
 
-    remedy : a setting under which there is.
+    remedy : a setting under which there is. nearest : how near it comes to times that are wanted.
     """
 
     plan: Plan
     reason: str
     short: PlanEstimate | None = None
     remedy: str = ""
+    nearest: Serving | None = None
 
     @property
     def explanation(self) -> str:

@@ -114,6 +114,7 @@ def _evaluate(
         known=_bases(total, costs),
         placement=deployment.placed,
         notes=tuple(notes(model, plan)),
+        written=float(np.max(workload.output_tokens)),
     )
 
 
@@ -141,7 +142,7 @@ def costs_of(
     """
     if places[0].stages[-1].name == "decode":
         rows = zip(*(program.stages for program in places), strict=True)
-        return {row[0].name: cost(in_turn(row), target, prices) for row in rows}
+        return {row[0].name: cost(_in_turn(row), target, prices) for row in rows}
     costs = [
         {stage.name: cost(stage, target, prices) for stage in program.stages} for program in places
     ]
@@ -155,7 +156,7 @@ def costs_of(
     return {**costs[0], "denoise": once + again}
 
 
-def in_turn(places: Sequence[Loop]) -> Loop:
+def _in_turn(places: Sequence[Loop]) -> Loop:
     """Put a decoder's stage together: one turn at each place, and the scores of the last."""
     *before, last = places
     if not before:
@@ -203,7 +204,7 @@ def _step(
         return float(costs["prefill"].time)
     once = replace(workload, output_tokens=1)
     places = [decode_step(model, once, plan, place) for place in range(plan.degree("pp"))]
-    return float(cost(in_turn(places), target, prices).time)
+    return float(cost(_in_turn(places), target, prices).time)
 
 
 def _throughput(workload: Workload, plan: Plan, latency: float) -> float:

@@ -20,6 +20,7 @@ from planner.search.plans import (
     replicated,
     turned,
 )
+from planner.search.served import Point, Serving
 from topology.base import InputError, counted, format_bytes
 
 TIE: Final = 0.03
@@ -35,6 +36,8 @@ class Ranking:
 
     plans : that run, best first. by_gpus : the same in no order, by number of GPUs; of fewer
     GPUs than were asked for too. baseline : one GPU, priced whether or not it fits.
+    frontier : of a language model that is served, the plans and concurrencies that no other beats
+    in both the time of a token and tokens/s a GPU.
     """
 
     request: Request
@@ -42,11 +45,31 @@ class Ranking:
     by_gpus: Mapping[int, Sequence[PlanEstimate]]
     rejected: tuple[Rejected, ...]
     baseline: PlanEstimate | None
+    frontier: tuple[Point, ...] = ()
 
     @property
     def scaling(self) -> tuple[PlanEstimate, ...]:
         """The best plan at every number of GPUs."""
         return tuple(rank(row, self.request)[0] for row in self.by_gpus.values() if row)
+
+    def asks(self, gpus: int) -> bool:
+        """Whether plans of so many GPUs are an answer."""
+        return _is_asked(gpus, self.request)
+
+    def judged(
+        self,
+        by_gpus: Mapping[int, Sequence[PlanEstimate]],
+        rejected: Iterable[Rejected],
+        frontier: tuple[Point, ...],
+    ) -> "Ranking":
+        """Rank the same plans again, of which more is known."""
+        return replace(
+            self,
+            by_gpus=by_gpus,
+            plans=_ranked(by_gpus, self.request),
+            rejected=tuple(rejected),
+            frontier=frontier,
+        )
 
     def only(self, keep: Callable[[Plan], bool]) -> "Ranking":
         """Rank some of the plans alone."""
@@ -102,6 +125,8 @@ def rank(estimates: Iterable[PlanEstimate], request: Request) -> list[PlanEstima
 
 
 def _goal(estimate: PlanEstimate, request: Request) -> float:
+    if estimate.serving is not None and (request.loaded or request.objective != "latency"):
+        return _served_goal(estimate, estimate.serving, request)
     match request.objective:
         case "latency":
             return estimate.latency_s
@@ -111,6 +136,18 @@ def _goal(estimate: PlanEstimate, request: Request) -> float:
             return estimate.memory_bytes
         case "cost":
             return estimate.gpus / estimate.throughput_per_s
+
+
+def _served_goal(estimate: PlanEstimate, serving: Serving, request: Request) -> float:
+    match request.objective:
+        case "latency":
+            return serving.request.mean
+        case "throughput":
+            return -serving.tokens_per_s
+        case "memory":
+            return estimate.memory_bytes
+        case "cost":
+            return 1 / serving.tokens_per_s_per_gpu
 
 
 def estimates(outcomes: Iterable[Outcome]) -> list[PlanEstimate]:

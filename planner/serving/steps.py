@@ -7,12 +7,11 @@ from typing import Final, cast
 
 import numpy as np
 
-from costmodels.program import Loop, Size
+from costmodels.program import Size
 from costmodels.timeline import cost
 from planner.engines.scenario import Scenario
 from planner.lowering import Chunk, lower_steps
 from planner.request.plan import Plan
-from planner.search.evaluate import in_turn
 
 ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -77,12 +76,12 @@ def step_prices(
         Chunk(name="answers", tokens=1, context=_size(k), sequences=_size(r)),
     )
     model, workload = scenario.model, scenario.workload
-    programs = [
-        lower_steps(model, workload, plan, [chunks], place) for place in range(plan.degree("pp"))
-    ]
     target = scenario.deployment.target(model, plan, workload.precision)
-    loop: Loop = in_turn([program.stages[0] for program in programs])
-    time = np.broadcast_to(cost(loop, target).time, (len(prompts), 2, len(decodes), len(lengths)))
+    shape = (len(prompts), len(contexts), len(decodes), len(lengths))
+    time = np.zeros(shape)
+    for place in range(plan.degree("pp")):  # batches follow one another, at the slowest's pace
+        program = lower_steps(model, workload, plan, [chunks], place)
+        time = np.maximum(time, cost(program.stages[0], target).time)
     return StepPrices((prompts, contexts, decodes, lengths), time.tolist())
 
 

@@ -151,6 +151,7 @@ class Simulation:
             "turn_s": self.turn_s,
             "ranks": [rank.to_dict() for rank in self.ranks],
             "tasks": self.tasks,
+            **({"serving": estimate.serving.to_dict()} if estimate.serving else {}),
         }
 
 

@@ -17,10 +17,11 @@ from planner.command import cli
 from planner.engines.refusal import refusals
 from planner.engines.scenario import resolve
 from planner.fleet import fleet as fleets
-from planner.fleet.demand_file import read_demands, read_prices, read_rate, read_share, read_time
+from planner.fleet.demand_file import read_demands, read_prices, read_share
 from planner.fleet.fleet import Demand, Prices, capacity, curve
 from planner.fleet.queueing import most_rate, servers_needed, wait
 from planner.rendering import capacity as capacity_shown
+from planner.request.quantities import read_rate, read_time
 from planner.request.request import Request
 from topology.base import InputError
 
@@ -349,7 +350,8 @@ def test_a_file_of_prices_says_what_is_wrong(text, said):
 
 def test_rates_and_times_have_units():
     assert [read_rate(text) for text in ("1/s", "30/min", "72/h", "86400/day")] == [1, 0.5, 0.02, 1]
-    assert [read_time(text) for text in ("2s", "2 min", "0.5 h", "20 ms")] == [2, 120, 1800, 0.02]
+    times = [read_time("slo", text) for text in ("2s", "2 min", "0.5 h", "20 ms")]
+    assert times == [2, 120, 1800, 0.02]
     assert read_share(99.9) == pytest.approx(0.999)
     assert math.isinf(wait(1, 2.0, 1.0, 0.5))
 

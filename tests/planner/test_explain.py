@@ -26,7 +26,6 @@ KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEAS
     [
         ("flux.1-dev", 8, 4, ", which dp splits: dp4 at most; at batch 1 each replica serves"),
         ("flux.1-dev", 2, 3, "throughput is at batch 3; at batch 1 each replica serves a request"),
-        ("llama-3.1-8b", 2, 1, "throughput is at batch 1; a larger --batch may serve more"),
         ("llama-3.1-8b", 2, 4, "throughput is at batch 4, which dp splits: dp2 at most; a larger"),
     ],
 )

@@ -1,0 +1,59 @@
+"""What to say of language models under load: which plan writes most, and times that are missed."""
+
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from planner.request.request import Request
+from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.served import Serving
+from topology.base import counted, format_seconds
+
+WORTH = 1.1
+"""Another plan is worth a line when it writes this many times as many tokens a second."""
+
+
+def compared(lead: PlanEstimate, rivals: Sequence[PlanEstimate], request: Request) -> Iterator[str]:
+    """Say what the plan to run does under load, beside the next, and what would write more."""
+    here = lead.serving
+    if here is None:
+        return
+    yield f"{lead.plan} {_does(here)}"
+    others = [(rival, rival.serving) for rival in rivals if rival.serving is not None]
+    if others and (request.loaded or request.objective != "latency"):
+        rival, there = others[0]
+        yield f"next comes {rival.plan}, which {_does(there)}"
+        return
+    most = max(others, key=lambda pair: pair[1].tokens_per_s, default=None)
+    if most is not None and most[1].tokens_per_s > WORTH * here.tokens_per_s:
+        factor = most[1].tokens_per_s / here.tokens_per_s
+        yield (
+            f"for throughput use {most[0].plan}: {factor:.2f} times as many tokens/s, "
+            f"{_with(most[1])}"
+        )
+
+
+def _does(serving: Serving) -> str:
+    return f"writes {serving.tokens_per_s_per_gpu:,.0f} tokens/s a GPU, {_with(serving)}"
+
+
+def _with(serving: Serving) -> str:
+    number = max(1, round(serving.concurrency))
+    return (
+        f"TTFT {format_seconds(serving.ttft.mean)} and TPOT {format_seconds(serving.tpot.mean)} "
+        f"with {counted(number, 'request')} at once"
+    )
+
+
+def missed(rejected: Sequence[Rejected], request: Request) -> str:
+    """Say that no plan does what is wanted, and which comes nearest; empty where none was tried."""
+    tried = [(row.nearest, row) for row in rejected if row.nearest is not None]
+    if not tried:
+        return ""
+
+    def apart(pair: tuple[Serving, Rejected]) -> tuple[float, float, str]:
+        served, row = pair
+        over = served.beyond(request.slo_ttft, request.slo_tpot)
+        return (-served.requests_per_s if served.overloaded else -inf), over, str(row.plan)
+
+    row = min(tried, key=apart)[1]
+    return f"no plan meets what is wanted: {row.plan} comes nearest, {row.reason}"

@@ -1,0 +1,175 @@
+"""Plans under load: at the load that is asked for, or at the concurrency that serves most."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from planner.engines.scenario import Scenario
+from planner.request.plan import Plan
+from planner.request.request import Request
+from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.search import TIE, Ranking
+from planner.search.served import Point, Serving
+from planner.serving.load import read_arrivals
+from planner.serving.serving import Served, check_context, lengths_of, served
+from topology.base import IllegalPlanError, ModelError, counted, format_seconds
+
+MOST: Final = 1024
+"""Requests in flight that are tried at most."""
+GAIN: Final = 1.01
+"""More requests at once have to serve more by this factor to be tried further."""
+SEARCHED: Final = 64
+"""Requests that are followed at each concurrency that is tried."""
+HALVINGS: Final = 3
+
+
+def under_load(scenario: Scenario, plan: Plan) -> Serving | str:
+    """Serve the load that a request asks for with a plan, or say why it cannot.
+
+    Raises
+    ------
+    InputError
+        If requests are longer than the model takes, or the file of arrivals cannot be right.
+    """
+    request = scenario.request
+    trace = read_arrivals(request.arrivals) if request.arrivals else None
+    lengths = lengths_of(scenario) if trace is None else trace.lengths
+    check_context(scenario.model, lengths)
+    ready = served(scenario, plan, lengths, request.concurrency or MOST)
+    if isinstance(ready, str):
+        return ready
+    if trace is not None:
+        return ready.traced(trace)
+    if request.concurrency:
+        return ready.at(request.concurrency)
+    assert request.rate
+    return ready.by(request.rate, request.burst)
+
+
+def with_load(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
+    """Add to an estimate what clients see at the load that is asked for, if one is.
+
+    Raises
+    ------
+    IllegalPlanError
+        If the plan cannot serve it.
+    OverloadedError
+        If more requests come than it serves.
+    """
+    if not scenario.request.loaded:
+        return estimate
+    serving = under_load(scenario, estimate.plan)
+    if isinstance(serving, str):
+        raise IllegalPlanError(f"plan {estimate.plan}: {serving}")
+    if serving.overloaded:
+        raise OverloadedError(f"plan {estimate.plan}: {_missed(serving, scenario.request)}")
+    return replace(estimate, serving=serving)
+
+
+class OverloadedError(ModelError):
+    """More requests come than a plan can serve."""
+
+
+def served_ranking(scenario: Scenario, ranking: Ranking) -> Ranking:
+    """Serve every plan of a ranking that has the GPUs asked for, and rank them again.
+
+    Plans that miss the times that are wanted go to the rejected ones, with the nearest they come.
+    """
+    by_gpus: dict[int, Sequence[PlanEstimate]] = {}
+    rejected, points = list(ranking.rejected), list[Point]()
+    for gpus, row in ranking.by_gpus.items():
+        if not ranking.asks(gpus):
+            by_gpus[gpus] = row
+            continue
+        judged = [_judged(scenario, estimate, points) for estimate in row]
+        by_gpus[gpus] = [each for each in judged if isinstance(each, PlanEstimate)]
+        rejected += [each for each in judged if isinstance(each, Rejected)]
+    return ranking.judged(by_gpus, rejected, frontier(points))
+
+
+def _judged(
+    scenario: Scenario, estimate: PlanEstimate, points: list[Point]
+) -> PlanEstimate | Rejected:
+    """Serve one plan at the load asked for, or at the best concurrency; adds what was tried."""
+    request, plan = scenario.request, estimate.plan
+    wanted = request.slo_ttft, request.slo_tpot
+    tried: list[Serving] | str
+    if request.loaded:
+        serving = under_load(scenario, plan)
+        tried = serving if isinstance(serving, str) else [serving]
+    else:
+        tried = _concurrencies(scenario, plan)
+    if isinstance(tried, str):
+        if request.loaded or any(wanted):
+            return Rejected(plan=plan, reason=tried)
+        return estimate  # of one request at a time
+    points += [Point(plan=plan, serving=each) for each in tried]
+    good = [each for each in tried if each.meets(*wanted)]
+    if not good:
+        nearest = min(tried, key=lambda each: each.beyond(*wanted))
+        return Rejected(plan=plan, reason=_missed(nearest, request), nearest=nearest)
+    most = max(each.tokens_per_s for each in good)
+    enough = (each for each in good if each.tokens_per_s >= (1 - TIE) * most)
+    return replace(estimate, serving=min(enough, key=lambda each: each.concurrency))
+
+
+def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:
+    """Serve more and more requests at once, until times are missed or nothing is gained."""
+    request, lengths = scenario.request, lengths_of(scenario)
+    ready = served(scenario, plan, lengths, MOST)
+    if isinstance(ready, str):
+        return ready
+    wanted = request.slo_ttft, request.slo_tpot
+    most = max(ready.engines, min(ready.places, MOST))
+    tried: list[Serving] = []
+    concurrency = ready.engines
+    while True:
+        tried.append(ready.at(concurrency, SEARCHED))
+        if concurrency >= most or not tried[-1].meets(*wanted) or _flat(tried):
+            break
+        concurrency = min(2 * concurrency, most)
+    if len(tried) > 1 and not tried[-1].meets(*wanted):
+        tried += _between(ready, tried[-2], tried[-1], wanted)
+    return tried
+
+
+def _flat(tried: Sequence[Serving]) -> bool:
+    return len(tried) > 1 and tried[-1].tokens_per_s < GAIN * tried[-2].tokens_per_s
+
+
+def _between(
+    ready: Served, met: Serving, missed: Serving, wanted: tuple[float | None, float | None]
+) -> Iterator[Serving]:
+    """Halve the step between a concurrency that meets the times wanted and one that does not."""
+    low, high = round(met.concurrency), round(missed.concurrency)
+    for _ in range(HALVINGS):
+        middle = (low + high) // 2 // ready.engines * ready.engines
+        if middle <= low:
+            return
+        serving = ready.at(middle, SEARCHED)
+        yield serving
+        low, high = (middle, high) if serving.meets(*wanted) else (low, middle)
+
+
+def _missed(nearest: Serving, request: Request) -> str:
+    """Say how near a plan comes to the requests, or to the times, that are wanted."""
+    if nearest.overloaded and request.rate:
+        return f"serves {nearest.requests_per_s:.3g} of {request.rate:.3g} requests a second"
+    rows = (("TTFT", nearest.ttft, request.slo_ttft), ("TPOT", nearest.tpot, request.slo_tpot))
+    parts = [
+        f"{name} {format_seconds(spread.mean)} of {format_seconds(limit)}"
+        for name, spread, limit in rows
+        if limit is not None
+    ]
+    number = max(1, round(nearest.concurrency))
+    return f"{' and '.join(parts)} at the least, with {counted(number, 'request')} at once"
+
+
+def frontier(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Keep the points that no other beats in both the time of a token and tokens/s a GPU."""
+    ordered = sorted(points, key=lambda point: (point.tpot_s, -point.tokens_per_s_per_gpu))
+    kept: list[Point] = []
+    for point in ordered:
+        if not kept or point.tokens_per_s_per_gpu > kept[-1].tokens_per_s_per_gpu:
+            kept.append(point)
+    return tuple(kept)

@@ -1,0 +1,195 @@
+"""A plan under load: its engines, the requests that each gets, and what clients see."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+import numpy as np
+
+from planner.engines.engine import Scheduling
+from planner.engines.scenario import Scenario
+from planner.models import Model
+from planner.request.plan import Plan
+from planner.search.served import Serving, spread_of
+from planner.serving.cache import cache_tokens
+from planner.serving.load import Lengths, Load, closed, poisson
+from planner.serving.scheduler import Queue, Trail
+from planner.serving.steps import StepPrices, step_prices
+from topology.base import InputError
+
+AXES: Final = ("dp", "pp", "tp")
+"""Axes that engines serve with; those that cut a sequence are for one long prompt."""
+ROUNDS: Final = 10
+"""Requests that a client's place sends, the first all at once: as benchmark clients do."""
+FOLLOWED: Final = 240
+"""Requests that are followed at least, where there are so many; later rounds are alike."""
+FEWEST: Final = 3
+"""Rounds that are followed at least."""
+OPEN: Final = 800
+"""Requests that are followed where they come at random; the first tenth fills the queue."""
+MOST_ROWS: Final = 2048
+STEADY: Final = 1.5
+"""Times as long as before that later requests wait where the queue grows."""
+OVERLOADED: Final = 0.95
+"""Part of the requests that come and are done in that time, below which the queue only grows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Engines of a plan, ready to be given requests.
+
+    engines : that share the requests: replicas, and in each as many batches as the pipeline has
+    stages, which follow one another. capacity : tokens that the cache of one of them holds.
+    """
+
+    plan: Plan
+    ways: Scheduling
+    lengths: Lengths
+    engines: int
+    capacity: int
+    steps: StepPrices
+    prefix: float
+
+    @property
+    def places(self) -> int:
+        """Requests that fit at once, on all engines."""
+        each = self.lengths.prompt + self.lengths.output + self.ways.block
+        return min(self.capacity // each, self.ways.rows) * self.engines
+
+    def under(self, load: Load) -> Trail:
+        """Follow the requests of one engine."""
+        ways, steps = self.ways, self.steps
+        host, row = ways.host_s(0), ways.host_s(1) - ways.host_s(0)
+
+        def step(tokens: float, context: float, rows: float, length: float) -> float:
+            return steps(tokens, context, rows, length) + host + row * rows
+
+        return Queue(ways, self.capacity, step, load, self.prefix).run()
+
+    def at(self, concurrency: int, followed: int = FOLLOWED) -> Serving:
+        """Keep so many requests in flight, of which `followed` are followed at least."""
+        each = ceil(concurrency / self.engines)
+        rounds = max(FEWEST, min(ROUNDS, ceil(followed / each)))
+        load = closed(self.lengths, each, each * rounds)
+        trail = self.under(load)
+        later = (ROUNDS - 1) / (rounds - 1)
+        weights = [1.0 if s.number < each else later for s in trail.sequences]
+        return self._seen([(load, trail)], weights, concurrency=float(concurrency))
+
+    def by(self, rate: float, burst: float) -> Serving:
+        """Let requests come at random, `rate` a second in all."""
+        load = poisson(self.lengths, rate / self.engines, OPEN, burst)
+        trail = self.under(load)
+        assert load.arrivals is not None
+        late = load.arrivals[-1] < OVERLOADED * trail.seconds and self._grows(trail)
+        weights = [float(s.number >= OPEN // 10) for s in trail.sequences]
+        done = self.engines * OPEN / trail.seconds if late else rate
+        return replace(self._seen([(load, trail)], weights, rate=done), overloaded=late)
+
+    def traced(self, load: Load) -> Serving:
+        """Let the requests of a trace come, each to the next engine."""
+        parts = [load.part(number, self.engines) for number in range(self.engines)]
+        seen = [(part, self.under(part)) for part in parts if part.count]
+        ended = max(trail.seconds for _, trail in seen)
+        return self._seen(seen, [1.0] * load.count, rate=load.count / ended)
+
+    def _grows(self, trail: Trail) -> bool:
+        """Whether later requests wait much longer than those before them."""
+        waits = {s.number: s.first - s.arrival for s in trail.sequences}
+        ordered = [waits[number] for number in range(len(waits))]
+        third = len(ordered) // 3
+        return bool(np.mean(ordered[-third:]) > STEADY * np.mean(ordered[third : 2 * third]))
+
+    def _seen(
+        self,
+        runs: Sequence[tuple[Load, Trail]],
+        weights: Sequence[float],
+        *,
+        concurrency: float | None = None,
+        rate: float = 0.0,
+    ) -> Serving:
+        """Say what clients saw of the requests that were followed.
+
+        Parameters
+        ----------
+        runs : of some engines. weights : requests that each one stands for, in the order of the
+            trails. concurrency : on all engines; where left out that of `rate`, by Little's law.
+        """
+        sequences = [s for _, trail in runs for s in trail.sequences]
+        written = [load.outputs[s.number] for load, trail in runs for s in trail.sequences]
+        front = self.ways.front_s
+        ttft = [front + s.first - s.arrival for s in sequences]
+        waits = [s.finish - s.first for s in sequences]
+        tpot = [wait / max(1, output - 1) for wait, output in zip(waits, written, strict=True)]
+        whole = spread_of([front + s.finish - s.arrival for s in sequences], weights)
+        flight = rate * whole.mean if concurrency is None else concurrency
+        trails = [trail for _, trail in runs]
+        seconds = sum(trail.seconds for trail in trails)
+        return Serving(
+            gpus=self.plan.gpus,
+            concurrency=flight,
+            ttft=spread_of(ttft, weights),
+            tpot=spread_of(tpot, weights),
+            request=whole,
+            tokens_per_s=flight * float(np.average(written, weights=weights)) / whole.mean,
+            max_concurrency=self.places,
+            kv_tokens=self.capacity * self.engines,
+            occupancy=sum(trail.token_s for trail in trails) / seconds / self.capacity,
+            preempted=sum(trail.preempted for trail in trails) / len(sequences),
+        )
+
+
+def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Served | str:
+    """Make a plan ready to serve at most so many requests at once, or say why it cannot."""
+    if any(axis not in AXES for axis, _ in plan.axes):
+        return "engines that serve many requests at once have no axis that cuts a sequence"
+    ways = scenario.deployment.scheduling
+    capacity = cache_tokens(scenario, plan, ways, lengths.longest) // plan.degree("pp")
+    if capacity < lengths.longest + ways.block:
+        return (
+            f"the cache of {plan} holds {capacity:,} tokens, one request has "
+            f"{lengths.longest + ways.block:,}"
+        )
+    engines = plan.degree("dp") * plan.degree("pp")
+    each = lengths.prompt + lengths.output
+    rows = min(ceil(most / engines), ways.rows, MOST_ROWS, max(1, capacity // each) * 2)
+    prompt = max(ways.chunk, 0 if ways.chunked else lengths.longest)
+    alone = Plan(tuple(axis for axis in plan.axes if axis[0] != "dp"))
+    steps = step_prices(
+        scenario.on(alone.gpus),
+        alone,
+        tokens=min(prompt, lengths.longest * rows),
+        prompt=lengths.prompt,
+        longest=lengths.longest,
+        rows=rows,
+    )
+    return Served(
+        plan=plan,
+        ways=ways,
+        lengths=lengths,
+        engines=engines,
+        capacity=capacity,
+        steps=steps,
+        prefix=scenario.request.prefix_hit,
+    )
+
+
+def lengths_of(scenario: Scenario) -> Lengths:
+    """Return how long the requests of a scenario are."""
+    workload = scenario.workload
+    return Lengths(
+        prompt=int(workload.length(scenario.model.streams[0].name)),
+        output=max(1, int(workload.output_tokens)),
+        spread=scenario.request.spread,
+    )
+
+
+def check_context(model: Model, lengths: Lengths) -> None:
+    """Refuse requests that are longer than the model takes."""
+    whole = lengths.most or lengths.prompt + lengths.output
+    if model.context and whole > model.context:
+        raise InputError(
+            f"tokens: got {whole:,} of prompt and answer, wanted at most {model.context:,}, the "
+            f"context of {model.name}"
+        )
