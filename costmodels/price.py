@@ -16,7 +16,6 @@ from costmodels.kernels import (
     matmul_basis,
     matmul_time,
     pointwise_basis,
-    pointwise_time,
 )
 from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import Profile
@@ -48,7 +47,8 @@ class Target:
 
     ranks : that wait for each other. algorithm : of collectives; ``auto`` is NCCL's choice.
     messages : serving engine whose kernels ``engine`` takes, ``best`` for those of any.
-    attention : kernel; ``auto`` is the best commonly available. engine : whose kernels, where they
+    attention : kernel; ``auto`` is the best commonly available. mask : that self-attention is
+    given, one of `costmodels.kernels.attention.MASKS`, or none. engine : whose kernels, where they
     were measured. rounding : share of the rounding of inputs to a precision that stands apart from
     the kernel before. profile : what was measured on this machine.
     """
@@ -62,6 +62,7 @@ class Target:
     messages: str = "best"
     attention: str = "auto"
     engine: str = ""
+    mask: str = ""
     rounding: float = 1.0
     profile: Profile | None = None
 
@@ -84,14 +85,21 @@ class Target:
 class Priced:
     """Time of one operation on the device, and what the host does for it.
 
-    seconds : on its stream. kernels, calls : launches and collective calls by the host.
+    seconds : on its stream. kernels, calls : launches and collective calls by the host; what
+    stands for several functions may launch a share of a kernel.
     """
 
     kind: Class
     seconds: Real
-    kernels: int = 0
+    kernels: float = 0
     calls: int = 0
     basis: Basis = Basis.CALIBRATED
+
+
+def host_seconds(op: Op, priced: Priced, runtime: Runtime) -> Real:
+    """Seconds of host time to issue an operation once."""
+    calls = priced.calls * runtime.host_call(op.kind) if isinstance(op, Communication) else 0.0
+    return priced.kernels * runtime.host_kernel.value + calls
 
 
 Known = dict[tuple[object, ...], Priced]
@@ -118,14 +126,14 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
             return ("matmul", target.engine, *sizes, weight.layered)
         case Attention():
             heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
-            how = (target.attention, target.engine, op.k.itemsize)
+            how = (target.attention, target.mask, target.engine, op.k.itemsize)
             return ("attention", *how, op.q.shape, op.keys, op.causal, *heads)
         case LinearAttention() | Depthwise():
             return (_named(op), target.runtime.fusion(_named(op)), op.traffic, op.flop)
         case Pointwise():
             return ("pointwise", target.runtime.fusion(op.function), op.traffic)
         case Rearrange():
-            return ("move", op.view, op.traffic)
+            return ("move", op.view, target.runtime.fusion("copy"), op.traffic)
         case Collective() | SendReceive():
             return (op.kind, target.algorithm, op.message_bytes, target.fabrics[op.axis])
         case Convolve():
@@ -204,6 +212,7 @@ def _attention(op: Attention, target: Target) -> Priced:
         kernel=kernel,
         kv_precision=cache,
         engine=target.engine,
+        mask=target.mask if _sees_itself(op) else "",
         sustained=True,
         calibration=own,
     )
@@ -215,6 +224,14 @@ def _attention(op: Attention, target: Target) -> Priced:
     empty = np.asarray(op.q.shape[0]) * op.queries == 0  # a step without prompts, or of them alone
     seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
     return Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
+
+
+def _sees_itself(op: Attention) -> bool:
+    """Whether queries look at keys of their own streams, not at a text beside."""
+    asking, answering = (
+        {span.stream for span in spans} for spans in (op.query_spans, op.key_spans)
+    )
+    return asking <= answering
 
 
 def _named(op: LinearAttention | Depthwise) -> str:
@@ -237,7 +254,9 @@ def _bounded(op: LinearAttention | Depthwise, target: Target) -> Priced:
 def _streamed(function: str, traffic: Real, target: Target) -> Priced:
     device, own, fusion = target.device, target.kernels, target.runtime.fusion(function)
     moved = traffic * fusion.traffic / fusion.kernels
+    rate = device.multiprocessors.value * device.clock.value
     seconds = chain_time(traffic, fusion.traffic, fusion.kernels, device, own)
+    seconds = seconds + fusion.cycles * traffic / rate
     basis = pointwise_basis(device, own, **target.seen("pointwise", bytes=moved))
     return Priced(kind="pointwise", seconds=seconds, kernels=fusion.kernels, basis=basis)
 
@@ -245,10 +264,7 @@ def _streamed(function: str, traffic: Real, target: Target) -> Priced:
 def _rearrange(op: Rearrange, target: Target) -> Priced:
     if op.view:
         return Priced(kind="layout", seconds=0.0)
-    device, own = target.device, target.kernels
-    seconds = pointwise_time(op.traffic, device, own)
-    basis = pointwise_basis(device, own, **target.seen("pointwise", bytes=op.traffic))
-    return Priced(kind="layout", seconds=seconds, kernels=1, basis=basis)
+    return replace(_streamed("copy", op.traffic, target), kind="layout")
 
 
 def _communication(op: Communication, target: Target) -> Priced:

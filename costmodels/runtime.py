@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from topology.base import CatalogueError, Sourced, read_sourced
 
@@ -20,7 +20,10 @@ _UNITS: Final = {
 class Fusion:
     """What an element-wise function costs: `traffic` over the bytes of its inputs and outputs.
 
-    It and `kernels` are counted, not fitted: a fused function reads and writes everything once,
+    cycles : of one multiprocessor for each of these bytes, in kernels that stream no faster: casts,
+    operands that broadcast or have strides. traffic : of all other kernels.
+
+    They and `kernels` are counted, not fitted: a fused function reads and writes everything once,
     in one kernel; an eager one does what PyTorch issues for the lines of a model's repository. So
     ``norm(x) * (1 + scale) + shift`` reads and writes x three times, in four kernels [1]_, and
     ``x + gate * y`` moves five tensors where three would do, in two. A rotary embedding with the
@@ -34,7 +37,8 @@ class Fusion:
     """
 
     traffic: float
-    kernels: int
+    kernels: float
+    cycles: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,7 @@ class Runtime:
     convolution, plane_convolution : FLOP a cycle and multiprocessor that a VAE's convolutions
     reach, over space and time and over space alone.
     kernels_of : the runtime that makes its kernels, itself or another whose kernels it replays.
+    calls : seconds of host time of some kinds of collectives, where they are not `host_collective`.
     """
 
     name: str
@@ -57,6 +62,11 @@ class Runtime:
     plane_convolution: Sourced
     functions: tuple[tuple[str, Fusion], ...]
     kernels_of: str
+    calls: tuple[tuple[str, float], ...] = ()
+
+    def host_call(self, kind: str) -> float:
+        """Seconds of host time to issue a collective of a kind."""
+        return dict(self.calls).get(kind, self.host_collective.value)
 
     def fusion(self, function: str) -> Fusion:
         """Look up the cost of an element-wise function; the runtime's usual one if it has none."""
@@ -95,7 +105,7 @@ def _runtime(
         launch=cast(Literal["graph", "stream"], row["launch"]),
         functions=tuple(read_fusions(rows[maker]["functions"]).items()),
         kernels_of=maker,
-        **numbers,
+        **cast("dict[str, Any]", numbers),
     )
 
 
@@ -103,6 +113,6 @@ def read_fusions(table: object) -> dict[str, Fusion]:
     """Read what functions cost from a TOML `table`, by name."""
     rows = cast("Mapping[str, Mapping[str, float]]", table)
     return {
-        name: Fusion(traffic=float(row["traffic"]), kernels=int(row["kernels"]))
+        name: Fusion(traffic=float(row["traffic"]), kernels=float(row["kernels"]))
         for name, row in rows.items()
     }

@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
-from costmodels.price import Class, Known, Priced, Target, cached_price
+from costmodels.price import Class, Known, Priced, Target, cached_price, host_seconds
 from costmodels.program import Communication, Loop, Op, Real, Size
 
 K = TypeVar("K")
@@ -130,15 +130,13 @@ def _straight(ops: list[Op], target: Target, known: Known) -> Cost:
     priced = [(op, cached_price(op, target, known)) for op in ops]
     classes: dict[Class, Real] = {}
     weights: dict[tuple[Class, Basis], Real] = {}
-    kernels = calls = 0
-    for _, price in priced:
-        kernels, calls = kernels + price.kernels, calls + price.calls
+    host: Real = 0.0
+    for op, price in priced:
+        host = host + host_seconds(op, price, target.runtime)
         if price.kernels or price.calls:
             classes[price.kind] = classes.get(price.kind, 0.0) + price.seconds
             part = price.kind, price.basis
             weights[part] = weights.get(part, 0.0) + price.seconds
-    runtime = target.runtime
-    host = kernels * runtime.host_kernel.value + calls * runtime.host_collective.value
     exposed, hidden = _overlap(priced, classes, target)
     return Cost(classes=classes, exposed=exposed, hidden=hidden, host=host, known=weights)
 

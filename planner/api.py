@@ -479,6 +479,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
         window=0 if window is None else _counted("window", window, MOST),
         kernel=kernel,
         engine=engine,
+        mask="",
         sustained=bool(sustained),
         calibration=None if profiled is None else profiled.kernels,
     )

@@ -25,7 +25,7 @@ arXiv:2307.08691; T. Dao et al., "Flash-Decoding for long-context inference", 20
 our own; fitted by `validate.fit.kernels`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -58,6 +58,9 @@ IMPLEMENTATIONS: Final = (
 )  # fmt: skip
 KERNELS: Final = ("auto", "engine", *IMPLEMENTATIONS)
 
+MASKS: Final = ("keys", "pairs")
+"""What a mask has a flag for."""
+
 _BEST: Final = {7: "xformers", 8: "fa2", 9: "cudnn", 10: "trtllm", 12: "fa2"}
 _BEST_FP8: Final = {8: "sage2", 9: "fa3", 10: "cudnn", 12: "sage2"}
 _DECODE_ROWS: Final = 64.0  # rows of a tile that holds all queries that share keys
@@ -70,7 +73,7 @@ _BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 class Shape:
     """Sizes of an attention call, as arrays that broadcast, and its two traits.
 
-    window : keys before itself that a query sees; 0 means all.
+    window : keys before itself that a query sees; 0 means all. mask : what `MASKS` has, or none.
     """
 
     heads: Real
@@ -81,6 +84,7 @@ class Shape:
     batch: Real
     causal: bool
     window: int = 0
+    mask: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +121,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     window: int = 0,
     kv_precision: str = "",
     engine: str = "",
+    mask: str = "",
     sustained: bool = False,
     calibration: Calibration = None,
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
@@ -129,7 +134,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     precision : of q, k and v: ``bf16``, ``fp16`` or ``fp8``.
     kernel : one of `KERNELS`. ``auto`` is the best commonly available; ``engine`` is that of a
         serving engine together with what it does around it: copies of q, k and v.
-    window : keys before itself that a query sees; 0 means all.
+    window : keys before itself that a query sees; 0 means all. mask : one of `MASKS`, or none.
     kv_precision, engine : of an ``engine``: its cache, as q where empty, and whose kernels.
     sustained : the GPU has been busy for a second; see `matmul_time`.
     calibration : parameters of this very machine.
@@ -152,7 +157,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     True
     """
     sizes = (heads, heads if kv_heads is None else kv_heads, queries, keys, head_dim, batch)
-    shape = _shape(*(np.asarray(size, float) for size in sizes), causal=causal, window=window)
+    shape = _shape(*sizes, causal=causal, window=window, mask=mask)
     prepared = machine(device, precision, kernel, calibration)
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
@@ -164,10 +169,18 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     return plain(np.minimum(time, _engine_decode(device, shape, cache, engine)))
 
 
-def _shape(*sizes: Real, causal: bool, window: int) -> Shape:
-    h, g, q, k, d, b = sizes
+def _shape(*sizes: Number, causal: bool, window: int, mask: str) -> Shape:
+    h, g, q, k, d, b = (np.asarray(size, float) for size in sizes)
     return Shape(
-        heads=h, kv_heads=g, queries=q, keys=k, head_dim=d, batch=b, causal=causal, window=window
+        heads=h,
+        kv_heads=g,
+        queries=q,
+        keys=k,
+        head_dim=d,
+        batch=b,
+        causal=causal,
+        window=window,
+        mask=mask,
     )
 
 
@@ -230,10 +243,22 @@ def machine(
             parameters = attention_record(name, device, calibration)
         except UncalibratedError:
             continue
+        if calibration is not None:
+            parameters = _with_masks(parameters, name, device)
         if precision != "fp8" or parameters.fp8_cycles:
             return machine_of(parameters, device, precision, engine, calibration)
     have = ", ".join(name for name in IMPLEMENTATIONS if _has(device, name))
     raise InputError(f"{device.name} has no {precision} attention {kernel!r}: it has {have}")
+
+
+def _with_masks(own: AttentionParameters, name: str, device: Device) -> AttentionParameters:
+    """Give a profile's parameters what no profile measures, at its pace: the cycles of masks."""
+    try:
+        shipped = attention_record(name, device, None)
+    except UncalibratedError:
+        return own
+    scale = own.cycles[-1] / float(np.interp(own.head_dims[-1], shipped.head_dims, shipped.cycles))
+    return replace(own, mask_keys=scale * shipped.mask_keys, mask_pairs=scale * shipped.mask_pairs)
 
 
 def machine_of(
@@ -276,7 +301,7 @@ def call_time(machine: Machine, shape: Shape, *, sustained: bool = False) -> Rea
     """Evaluate the formula: shape of the broadcast sizes."""
     known = machine.parameters
     traffic = _traffic(machine, shape)
-    score, rows = _score_time(machine, shape.head_dim)
+    score, rows = _score_time(machine, shape)
     tiled = _masked if shape.causal else _full
     compute = np.minimum(
         tiled(machine, shape, rows, score * rows), _decoding(machine, shape, score)
@@ -339,9 +364,9 @@ def _pairs(shape: Shape) -> Real:
     return shape.batch * shape.heads * seen
 
 
-def _score_time(machine: Machine, head_dim: Real) -> tuple[Real, Real]:
+def _score_time(machine: Machine, shape: Shape) -> tuple[Real, Real]:
     """Seconds of one multiprocessor for a score, and queries of a tile, for each head size."""
-    known = machine.parameters
+    known, head_dim = machine.parameters, shape.head_dim
     dims, cycles = np.array(known.head_dims), np.array(machine.cycles)
     next_dim = np.minimum(np.searchsorted(dims, head_dim), len(dims) - 1)
     rows = np.array(known.tile_rows)[next_dim]
@@ -357,6 +382,8 @@ def _score_time(machine: Machine, head_dim: Real) -> tuple[Real, Real]:
         own = machine.peak / (machine.slots * machine.clock)
         slower = 1.0 / own - 1.0 / known.serial_rate
         taken = taken + 4.0 * head_dim / known.serial_share * slower
+    if shape.mask:
+        taken = taken + (known.mask_keys if shape.mask == "keys" else known.mask_pairs)
     least = 4.0 * head_dim * machine.slots / machine.rate
     return np.maximum(taken / machine.clock, least), rows
 

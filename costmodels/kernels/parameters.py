@@ -176,6 +176,8 @@ class AttentionParameters:
     multiprocessors only the products take longer.
     power_exponent : on a GPU with less than `reference_power` watts a multiprocessor, a busy clock
     falls as this power of their ratio.
+    mask_keys, mask_pairs : cycles that a score takes longer under a mask with a flag for every key,
+    or for every pair of a query and a key.
     """
 
     provenance: Provenance
@@ -198,6 +200,8 @@ class AttentionParameters:
     reference_power: float = 0.0
     power_exponent: float = 0.0
     ragged: float = 0.0
+    mask_keys: float = 0.0
+    mask_pairs: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

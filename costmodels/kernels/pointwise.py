@@ -40,7 +40,7 @@ def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration
 def chain_time(
     once: Number,
     traffic: float,
-    kernels: int,
+    kernels: float,
     device: Device,
     calibration: Calibration = None,
 ) -> Any:  # noqa: ANN401  # as its input

@@ -283,4 +283,4 @@ def _habits(table: Table, tables: Mapping[str, Table]) -> Table:
     )
     families = {**eager, **added}
     own["eager"] = {name: {**eager.get(name, {}), **added.get(name, {})} for name in families}
-    return {**own, **{name: shared[name] for name in ("host_kernel",) if name in shared}}
+    return own

@@ -104,13 +104,13 @@ class Deployment:
         )
 
     def runtime_of(self, model: Model) -> Runtime:
-        """Return the runtime, with the ways of whoever runs the model in eager PyTorch."""
-        if self.runtime.name != "torch-eager":
-            return self.runtime
-        if self.habits.repository:
-            return self.runtime.moving(dict(model.own.traffic))
-        eager = self.runtime.doing(self.habits.functions(model.family))
-        return replace(eager, host_kernel=self.habits.host_kernel or eager.host_kernel)
+        """Return the runtime, with the ways and the host times of whoever runs the model."""
+        runtime, host = self.runtime, self.habits.host.get(self.runtime.name)
+        if host is not None:
+            runtime = host.of(runtime)
+        if self.habits.repository and runtime.name == "torch-eager":
+            return runtime.moving(dict(model.own.traffic))
+        return runtime.doing(self.habits.functions(runtime.name, model.family, model.name))
 
     def target(self, model: Model, plan: Plan, precision: Precision) -> Target:
         """Return what the operations of a plan are priced on."""
@@ -128,6 +128,7 @@ class Deployment:
             rounding=self.habits.rounding,
             attention=self.attention_of(model),
             engine=self.engine.partition("@")[0],
+            mask=self.habits.masks.get(model.family, ""),
             profile=self.profile,
         )
 

@@ -109,7 +109,9 @@ def _text_layers(work: RankWork) -> Emits[None]:
 
 def _forward(work: RankWork) -> Emits[None]:
     """Emit one forward through this rank's layers."""
-    if work.workload.habits.repository and work.model.own.token_modulation:
+    habits = work.workload.habits
+    own = habits.repository and work.model.own.token_modulation
+    if own or work.model.name in habits.token_modulation:
         yield from _modulate_tokens(work)
     if work.stage == 0:
         state = yield from _embed(work)

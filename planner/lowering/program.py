@@ -10,6 +10,7 @@ from costmodels.program.emit import total_rows
 from planner.lowering import decoder, diffusion
 from planner.lowering.blocks import block, state_name
 from planner.lowering.variants import (
+    with_exchanges_apart,
     with_gathered_rings,
     with_scattered_inputs,
     with_wide_collectives,
@@ -54,6 +55,8 @@ def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None
     habits = workload.habits
     if habits.scattered_inputs:
         program = with_scattered_inputs(program)
+    if habits.exchanges_apart:
+        program = with_exchanges_apart(program)
     if habits.gathered_rings:
         program = with_gathered_rings(program)
     return with_wide_collectives(program) if habits.wide_collectives else program

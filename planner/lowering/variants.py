@@ -2,11 +2,13 @@
 
 TensorRT builders have cast collectives to 32 bits to keep them out of fused regions, and have cut
 replicated inputs by a reduce-scatter where a slice would do. Diffusers gathers the keys and values
-of all ranks before the first partial attention of a ring [1]_. All cost, so all can be priced.
+of all ranks before the first partial attention of a ring, and exchanges queries, keys and values
+one after the other [1]_. All cost, so all can be priced.
 
 References
 ----------
-.. [1] ``TemplatedRingAttention`` in diffusers, src/diffusers/models/attention_dispatch.py
+.. [1] ``TemplatedRingAttention`` and ``TemplatedUlyssesAttention`` in diffusers,
+   src/diffusers/models/attention_dispatch.py
 """
 
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from costmodels.program import (
     Span,
     Tensor,
 )
+from costmodels.program.emit import collective, split_features
 
 Change = Callable[[Op], Iterator[Op]]
 
@@ -43,6 +46,51 @@ def with_scattered_inputs(program: Program) -> Program:
 def with_gathered_rings(program: Program) -> Program:
     """Return a program whose rings gather all chunks first, and pass none on."""
     return replace(program, stages=tuple(_gathered(loop) for loop in program.stages))
+
+
+def with_exchanges_apart(program: Program) -> Program:
+    """Return a program whose queries, keys and values go to their heads one after the other."""
+    return replace(program, stages=tuple(_apart(loop) for loop in program.stages))
+
+
+def _apart(loop: Loop) -> Loop:
+    body: list[Op | Loop] = []
+    packed: dict[str, Rearrange] = {}
+    for item in loop.body:
+        if isinstance(item, Loop):
+            body.append(_apart(item))
+        elif isinstance(item, Rearrange) and item.move == "pack_heads" and len(item.parts) > 1:
+            packed[item.outputs[0].name] = item
+        elif isinstance(item, Collective) and item.x.name in packed:
+            packed[item.out.name] = packed.pop(item.x.name)
+        elif isinstance(item, Rearrange) and item.inputs[0].name in packed:
+            body += _exchanged_apart(packed.pop(item.inputs[0].name), item)
+        else:
+            body.append(item)
+    return replace(loop, body=tuple(body))
+
+
+def _exchanged_apart(pack: Rearrange, unpack: Rearrange) -> Iterator[Op | Loop]:
+    """Exchange one part of the features after the other, and lay them side by side again."""
+    pieces = []
+    columns: list[list[Tensor]] = []
+    widths = [part.local(1) for part in pack.parts]
+    for x in pack.inputs:
+        names = [f"{x.name}.alone{number}" for number in range(len(pack.parts))]
+        columns.append((yield from split_features(x, widths, names)))
+    for number, part in enumerate(pack.parts):
+        name, width = f"{unpack.outputs[0].name}.alone{number}", part.local(pack.degree)
+        sent, met = (
+            replace(tensor, name=f"{name}.{kind}", shape=(*tensor.shape[:-1], width))
+            for tensor, kind in ((pack.outputs[0], "packed"), (unpack.inputs[0], "received"))
+        )
+        rows = replace(unpack.outputs[0], name=name, shape=(*unpack.outputs[0].shape[:-1], width))
+        inputs = tuple(column[number] for column in columns)
+        yield replace(pack, inputs=inputs, outputs=(sent,), parts=(part,))
+        yield from collective("all_to_all", sent, pack.axis, pack.degree, met.name)
+        yield replace(unpack, inputs=(met,), outputs=(rows,))
+        pieces.append(rows)
+    yield Rearrange(move="concat_features", inputs=tuple(pieces), outputs=unpack.outputs, view=True)
 
 
 def _gathered(loop: Loop) -> Loop:

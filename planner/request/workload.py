@@ -5,12 +5,35 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from costmodels.program import Size
-from costmodels.runtime import Fusion
+from costmodels.runtime import Fusion, Runtime
 from topology.base import Sourced
 from topology.catalogue import Precision
 
 TextTower = Literal["usual", "once", "every_step"]
 """Usual is once, and with every step in a pipeline, whose stages it is cut into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTimes:
+    """Host time of whoever runs a model to issue a kernel or a collective; None for the runtime's.
+
+    all_reduce, all_gather : where they are not as other collectives.
+    """
+
+    kernel: Sourced | None = field(default=None, metadata={"unit": "s"})
+    collective: Sourced | None = field(default=None, metadata={"unit": "s"})
+    all_reduce: Sourced | None = field(default=None, metadata={"unit": "s"})
+    all_gather: Sourced | None = field(default=None, metadata={"unit": "s"})
+
+    def of(self, runtime: Runtime) -> Runtime:
+        """Return a runtime with these times."""
+        own = (("all_reduce", self.all_reduce), ("all_gather", self.all_gather))
+        return replace(
+            runtime,
+            host_kernel=self.kernel or runtime.host_kernel,
+            host_collective=self.collective or runtime.host_collective,
+            calls=tuple((kind, time.value) for kind, time in own if time is not None),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +44,8 @@ class Habits:
     repository : the model's own repository runs it, in eager PyTorch.
     slow_decoder : images are decoded as such repositories do.
     gathered_rings : rings gather all keys and values before the first partial attention.
+    exchanges_apart : queries, keys and values go to their heads one after the other.
+    token_modulation : models whose shifts and scales are projected for every token.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.
@@ -29,14 +54,18 @@ class Habits:
     own; the rest is part of the norm, attention or activation before.
     installed_attention : attention is the kernel that the model's repository installs.
     attention : the kernel that is called, by architecture of the GPU; eager : what element-wise
-    functions move and launch in eager PyTorch. Both by family of models, ``any`` for the rest.
-    host_kernel : host time to issue a kernel in eager PyTorch; None for the runtime's.
+    functions move and launch in eager PyTorch, and compiled : likewise once compiled. All by family
+    of models, ``any`` for the rest; the last two also by a model of its own.
+    masks : what is passed to self-attention, by family: ``keys`` (one flag a key) or ``pairs``
+    (one a query and key). host : by runtime.
     """
 
     text_tower: TextTower = "usual"
     repository: bool = False
     slow_decoder: bool = False
     gathered_rings: bool = False
+    exchanges_apart: bool = False
+    token_modulation: tuple[str, ...] = ()
     kv_repeat: bool = True
     wide_collectives: bool = False
     scattered_inputs: bool = False
@@ -45,21 +74,28 @@ class Habits:
     installed_attention: bool = False
     attention: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     eager: Mapping[str, Mapping[str, Fusion]] = field(default_factory=dict, hash=False)
-    host_kernel: Sourced | None = field(default=None, metadata={"unit": "s"})
+    compiled: Mapping[str, Mapping[str, Fusion]] = field(default_factory=dict, hash=False)
+    masks: Mapping[str, str] = field(default_factory=dict, hash=False)
+    host: Mapping[str, HostTimes] = field(default_factory=dict, hash=False)
 
     @property
     def in_programs(self) -> "Habits":
         """What of it is in programs; the rest is in the prices of their operations alone."""
-        return replace(self, installed_attention=False, attention={}, eager={}, host_kernel=None)
+        return replace(
+            self, installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={}
+        )
 
     def kernel(self, family: str, architecture: str) -> str:
         """Name the attention kernel for a family of models; empty for the usual one."""
         kernels = {**self.attention.get("any", {}), **self.attention.get(family, {})}
         return kernels.get(architecture, "")
 
-    def functions(self, family: str) -> Mapping[str, Fusion]:
-        """Say what element-wise functions do in eager PyTorch for a family of models."""
-        return {**self.eager.get("any", {}), **self.eager.get(family, {})}
+    def functions(self, runtime: str, family: str, model: str) -> Mapping[str, Fusion]:
+        """Say what element-wise functions do on a runtime for a model of a family."""
+        by_runtime = {"torch-eager": self.eager, "torch-compile": self.compiled}
+        tables = by_runtime.get(runtime, {})
+        rows = (tables.get(name, {}) for name in ("any", family, model))
+        return {name: fusion for row in rows for name, fusion in row.items()}
 
 
 USUAL: Final = Habits()

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodels.events import Lane, Task
 from costmodels.overlap import hidden_share
-from costmodels.price import Class, Known, Priced, Target, cached_price
+from costmodels.price import Class, Known, Priced, Target, cached_price, host_seconds
 from costmodels.program import Communication, Loop, Op, SendReceive, Tensor
 from planner.request.plan import Plan
 
@@ -133,8 +133,7 @@ class _Draft:
         host = 0.0
         for step in steps:
             op, priced = step.op, step.priced
-            host += priced.kernels * runtime.host_kernel.value
-            host += priced.calls * runtime.host_collective.value
+            host += float(host_seconds(op, priced, runtime))
             after = _after(ready, op.reads)
             others = tuple(n for n in sorted(after) if self.tasks[n].stream != op.stream)
             if isinstance(op, Communication):

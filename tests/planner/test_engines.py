@@ -99,7 +99,7 @@ def test_only_its_own_repository_has_its_bytes():
     )
 
     assert own > 1.1 * diffusers
-    assert diffusers > 1.5 * executor
+    assert diffusers > 1.4 * executor
     assert deployment("wan2.1-14b", runtime="torch-eager").habits.repository
     assert not deployment("wan2.1-14b").habits.repository
 
@@ -124,7 +124,7 @@ def test_modulations_of_every_token_are_not_split():
 @pytest.mark.parametrize(
     ("model", "hardware", "asked", "kernel"),
     [
-        ("flux.1-dev", "h100-sxm", {"engine": "diffusers"}, "fa2"),
+        ("flux.1-dev", "h100-sxm", {"engine": "diffusers"}, "cudnn"),
         ("flux.1-dev", "h100-sxm", {"engine": "diffusers", "attention": "fa3"}, "fa3"),
         ("flux.1-dev", "a100-sxm-80gb", {"engine": "diffusers"}, "auto"),
         ("cosmos3", "h100-sxm", {"engine": "diffusers"}, "cudnn"),
@@ -159,12 +159,12 @@ def test_eager_code_of_an_engine_is_that_of_the_models_it_runs():
         for name in ("xdit", "diffusers", "sglang")
     )
 
-    ours, theirs = (dict(one.runtime_of(flux).functions) for one in (xdit, diffusers))
+    ours, theirs = (dict(one.runtime_of(wan).functions) for one in (xdit, diffusers))
     assert ours.pop("merge").kernels < theirs.pop("merge").kernels  # of rings, its own
+    assert ours.pop("copy").cycles < theirs.pop("copy").cycles  # around exchanges
     assert ours == theirs
     assert sglang.runtime_of(flux) == runtime("torch-eager")
-    assert xdit.runtime_of(flux).fusion("rotary").traffic > 12
-    assert xdit.runtime_of(wan).fusion("norm").traffic > 10
+    assert xdit.runtime_of(flux).fusion("rotary").traffic > 12  # of FLUX an older code
     assert xdit.runtime_of(flux).fusion("norm") == runtime("torch-eager").fusion("norm")
     assert xdit.runtime_of(flux).host_kernel.value > sglang.runtime_of(flux).host_kernel.value
     compiled = deployment("flux.1-dev", engine="xdit", runtime="torch-compile", profile="none")
@@ -233,7 +233,7 @@ def test_plans_that_the_named_engine_cannot_run_are_marked_with_what_it_can(caps
 
 
 def test_all_words_are_about_the_first_plan_that_the_engine_runs(capsys):
-    found = planner.recommend("qwen-image", gpus=8, engine="diffusers")
+    found = planner.recommend("qwen-image", gpus=8, engine="diffusers", runtime="torch-compile")
 
     assert str(found.plans[0].plan) == "cfg2.allgather_kv4"  # the best, which it has not
     assert found.to_dict()["recommended"] == str(found.lead.plan) == "ulysses8"

@@ -94,12 +94,33 @@ def test_a_ring_that_gathers_first_changes_no_result(model, text):
     assert _moved(model, variant, plan) > _moved(model, work, plan)
 
 
+@pytest.mark.parametrize("text", ["ulysses2", "ulysses4", "ulysses2.ring2", "ulysses2.tp2"])
+@pytest.mark.parametrize("model", [testmodels.flux, testmodels.cosmos3])
+def test_exchanges_apart_change_no_result(model, text):
+    """Queries, keys and values travel one after the other: as many bytes, in more calls."""
+    plan = parse_plan(text)
+    work = testmodels.workload(model, batch=2)
+    if any(objections(model, work, plan, plan.gpus)):
+        pytest.skip("illegal for this model")
+    variant = testmodels.with_habits(work, exchanges_apart=True)
+    whole = run_plan(model, work, parse_plan("single"))[0]
+
+    assert _error(run_plan(model, variant, plan), whole, plan) < 1e-9
+    assert _moved(model, variant, plan) == _moved(model, work, plan)
+    assert _calls(model, variant, plan) > _calls(model, work, plan)
+
+
 def test_a_causal_ring_may_gather_first():
     work = testmodels.workload(testmodels.llama, batch=2, passes=1)
     variant, plan = testmodels.with_habits(work, gathered_rings=True), parse_plan("ring3")
     whole = run_plan(testmodels.llama, work, parse_plan("single"))[0]
 
     assert _error(run_plan(testmodels.llama, variant, plan), whole, plan) < 1e-9
+
+
+def _calls(model, work, plan):
+    stages = lower(model, work, plan).stages
+    return sum(isinstance(op, Collective) for stage in stages for op in stage.walk())
 
 
 def _moved(model, work, plan):

@@ -300,7 +300,7 @@ def _shapes(
     for (causal, window, loaded), places in groups.items():
         group = [figures[place] for place in places]
         sizes = {name: _column(group, name) for name in names}
-        shape = attention.Shape(**sizes, causal=causal, window=window)
+        shape = attention.Shape(**sizes, causal=causal, window=window, mask="")
         shapes.append((shape, loaded, places, _column(group, "seconds")))
     return shapes
 

@@ -121,7 +121,7 @@ def fusion_of(
     >>> sizes = [1e5, 1e7, 1e9]
     >>> samples = [Sample(traffic=b, seconds=3 * pointwise_time(b, h100)) for b in sizes]
     >>> fusion_of(samples, h100, None)
-    Fusion(traffic=3.0, kernels=3)
+    Fusion(traffic=3.0, kernels=3, cycles=0.0)
     """
     least = np.array([sample.traffic for sample in samples])
     measured = np.array([sample.seconds for sample in samples])
