@@ -125,7 +125,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     sustained: bool = False,
     calibration: Calibration = None,
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
-    """Time fused attention, as a kernel of a CUDA graph.
+    """Time fused attention, in seconds, as a kernel of a CUDA graph: float in, float out.
 
     Parameters
     ----------
@@ -138,10 +138,6 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     kv_precision, engine : of an ``engine``: its cache, as q where empty, and whose kernels.
     sustained : the GPU has been busy for a second; see `matmul_time`.
     calibration : parameters of this very machine.
-
-    Returns
-    -------
-    seconds, a float or an array
 
     Raises
     ------

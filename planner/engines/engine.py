@@ -272,7 +272,7 @@ def _limits(table: Table) -> dict[str, object]:
 
 
 def _habits(table: Table, tables: Mapping[str, Table]) -> Table:
-    """Return an engine's habits; `code` names the engine whose eager code it runs but its own."""
+    """Return an engine's habits; `code` names the engine whose code it runs but its own."""
     own = dict(cast(Table, table.get("habits", {})))
     code = own.pop("code", "")
     if not code:
@@ -282,5 +282,7 @@ def _habits(table: Table, tables: Mapping[str, Table]) -> Table:
         cast("Mapping[str, Table]", habits.get("eager", {})) for habits in (shared, own)
     )
     families = {**eager, **added}
+    times = cast("Mapping[str, Table]", shared.get("host", {}))
+    own.setdefault("host", {name: {"kernel": each["kernel"]} for name, each in times.items()})
     own["eager"] = {name: {**eager.get(name, {}), **added.get(name, {})} for name in families}
     return own

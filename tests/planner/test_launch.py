@@ -300,4 +300,4 @@ def test_an_engine_is_added_by_one_file(tmp_path, monkeypatch):
     assert scenario.deployment.attention_of(scenario.model) == "fa3"
     ours, theirs = (price(one, parse_plan("tp4")) for one in (scenario, other))
     assert ours.breakdown_s["attention"] < theirs.breakdown_s["attention"]
-    assert ours.latency_s == theirs.latency_s  # bound by the host, whose code is that of diffusers
+    assert ours.latency_s < theirs.latency_s  # the code of diffusers, without its collectives

@@ -16,14 +16,16 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
+from functools import cache
 from typing import Final, Literal, NamedTuple
 
+from costmodels.kernels.tables import pointwise_record
 from costmodels.program import Loop, Matmul, Pointwise, Rearrange
 from planner.api import request_of
 from planner.engines.scenario import resolve
 from planner.lowering import lower
 from planner.request.plan import Plan
+from topology.catalogue import find_hardware
 from validate.engines import diffusers_models as models
 from validate.engines import files
 
@@ -50,10 +52,17 @@ _FEED_FORWARD: Final = r"FeedForward|SwiGLU|MLP|^GELU|Expert|MoE|GLUMBConv"
 _SHORT: Final = 512
 _HALF: Final = 2  # bytes
 _LEAST: Final = 0.01
+_GPU: Final = "h200-sxm"  # whose kernels were measured
 _COPIED: Final = 4.0
 """Bytes that a copy of a 16-bit number moves."""
-_H200: Final = 132 * 1.98e9, 4.3e12
-"""Cycles of all multiprocessors a second and bytes a second of a stream, to weigh them."""
+
+
+@cache
+def _rates() -> tuple[float, float]:
+    """Cycles of all multiprocessors and bytes of a stream a second, to weigh one by the other."""
+    device = find_hardware(_GPU).device
+    cycles = device.multiprocessors.value * device.clock.value
+    return cycles, device.memory_bandwidth.value * pointwise_record(device, None).memory_efficiency
 
 
 class Operand(NamedTuple):
@@ -112,7 +121,8 @@ class Work:
     def less(self, other: "Work") -> "Work":
         """Take away what is priced elsewhere: cycles first, then bytes of as much time."""
         cycles = min(self.cycles, other.cycles)
-        moved = (other.cycles - cycles) / _H200[0] * _H200[1]
+        rate, bandwidth = _rates()
+        moved = (other.cycles - cycles) / rate * bandwidth
         return Work(
             bytes=max(0.0, self.bytes - moved),
             cycles=self.cycles - cycles,
@@ -196,7 +206,8 @@ def work_of(kernel: Kernel, cycles: Mapping[str, float]) -> Work:
     if kind.endswith("_row"):
         elements //= kernel.inputs[0].shape[-1]
     spent = elements * cycles[kind]
-    if spent / _H200[0] < moved / _H200[1]:
+    rate, bandwidth = _rates()
+    if spent / rate < moved / bandwidth:
         return Work(bytes=moved, kernels=1)
     return Work(cycles=spent, kernels=1)
 
@@ -282,8 +293,7 @@ def table(kernels: Iterable[Kernel], program: Known) -> dict[str, tuple[float, f
 
 
 def _kinds() -> Mapping[str, str]:
-    path = resources.files("validate.engines") / "kinds.toml"
-    cycles: Mapping[str, str] = tomllib.loads(path.read_text(encoding="utf-8"))["cycles"]
+    cycles: Mapping[str, str] = tomllib.loads(files.kinds_text())["cycles"]
     return cycles
 
 

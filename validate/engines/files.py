@@ -12,6 +12,11 @@ def catalogue_text(model: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
+def kinds_text() -> str:
+    """Read what kinds of element-wise kernels take."""
+    return (resources.files("validate.engines") / "kinds.toml").read_text(encoding="utf-8")
+
+
 def read(path: Path) -> str:
     """Read a file of text."""
     return path.read_text(encoding="utf-8")
