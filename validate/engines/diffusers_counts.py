@@ -344,7 +344,7 @@ def counted(sample: Sample) -> list[Kernel]:
     """Run a transformer without its numbers and note its kernels."""
     import torch  # noqa: PLC0415  # an optional package
 
-    from validate.engines.diffusers_kernels import noted  # noqa: PLC0415  # imports PyTorch
+    from validate.torch.noted_kernels import noted  # noqa: PLC0415  # imports PyTorch
 
     family, config = models.configured(sample.model)
     if sample.layers:
