@@ -188,20 +188,21 @@ def test_engines_name_their_source_and_known_axes(engine):
     assert engine.runtime in RUNTIMES
     assert bool(several.command) != bool(several.reason)
     assert set(several.never) <= set(engine.line.axes)
+    precisions = {*get_args(Precision), "int4", "mxfp4"}
     for line in lines:
         assert set(line.axes) <= set(axes())
         assert set(line.runtimes) <= set(RUNTIMES) - {engine.runtime}
-        assert set(line.precision) | set(line.untold) <= {*get_args(Precision), *SIZES, *axes()}
+        assert set(line.precision) | set(line.untold) <= {*precisions, *SIZES, *axes()}
         assert {*line.sizes, *line.request, *line.video} <= set(SIZES)
         assert set(line.attention) <= set(KERNELS)
     for limits in (engine.limits, *engine.models.values()):
         flagged = set(engine.line_of(limits).axes)
         assert set(limits.axes or ()) | set(limits.degrees) <= flagged
         assert set(limits.divide) <= set(DIVISIONS)
-        words = {*axes(), *get_args(Precision), *KERNELS, "offload"}
+        words = {*axes(), *precisions, *KERNELS, "offload"}
         assert {*limits.alone, *(n for names in limits.alone.values() for n in names)} <= words
-        assert set(limits.lacks) <= {*axes(), *get_args(Precision), *SIZES}
-        assert set(limits.precisions or ()) <= {"bf16", *get_args(Precision)}
+        assert set(limits.lacks) <= {*axes(), *precisions, *SIZES}
+        assert set(limits.precisions or ()) <= precisions
 
 
 @pytest.mark.parametrize("engine", ENGINES.engines, ids=lambda engine: engine.title)
