@@ -25,17 +25,18 @@ It is read from TOML that `planner calibrate` writes::
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import lru_cache
-from typing import Final, TypeVar, get_args
+from typing import Final, get_args
 
-from costmodels.collectives import OPS, CurveCalibration, Times
+from costmodels.collectives import OPS, CurveCalibration
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.measured import read_times
 from costmodels.collectives.parameters import UNITS as CURVE_UNITS
-from costmodels.collectives.parameters import Fitted, read_fitted
+from costmodels.collectives.parameters import read_fitted
 from costmodels.kernels.parameters import (
     UNITS,
     AttentionParameters,
@@ -58,7 +59,6 @@ from topology.base import (
     unknown,
 )
 
-Read = TypeVar("Read")
 FORMAT: Final = 1
 Table = Mapping[str, object]
 _HEAD: Final = {"format", "hardware", "date", "kind", "source"}
@@ -69,10 +69,6 @@ _PARTS: Final = {
 _CHECK: Final = (
     "worst_error", "held_out_median_error", "held_out_p90_error", "held_out_worst_error",
 )  # fmt: skip
-_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "launch": ("host", "gap"),
-    "memory": ("communicator",),
-}
 _PROVENANCE: Final = ("kind", "source", "note", "fit")
 _DEPTHS: Final[Mapping[str, int]] = {"attention": 1, "runtimes": 1, "curves": 3, "times": 4}
 """How many names stand before a table of a part, such as ``hopper.nvlink.ring_ll``."""
@@ -95,7 +91,6 @@ _DIVISORS: Final[Mapping[type, tuple[str, ...]]] = {
 }  # fmt: skip
 _SHORT: Final = 10**-30  # s, of a ramp that is none
 _GPUS: Final = 4096
-_SPOKEN: Final = (str, int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +221,7 @@ def _check_head(document: Table, name: str) -> None:
     for key in ("hardware", "source"):
         if not isinstance(document[key], str):
             raise InputError(f"{name}: {key}: got {shown(document[key])}, wanted a text")
-    if not is_date(str(document["date"])):
+    if not _is_date(str(document["date"])):
         raise InputError(f"{name}: date: got {shown(document['date'])}, wanted 2026-11-27")
     for part in _PARTS & set(document):
         if not isinstance(document[part], Mapping):
@@ -235,24 +230,23 @@ def _check_head(document: Table, name: str) -> None:
 
 def _profile(document: Table, text: str) -> Profile:
     tables = {part: _inner(document.get(part, {}), part) for part in _PARTS}
-    for part in ("launch", "memory"):
-        check_keys(part, tables[part], (*_KEYS[part], *_PROVENANCE))
+    check_keys("launch", tables["launch"], ("host", "gap", *_PROVENANCE))
+    check_keys("memory", tables["memory"], ("communicator", *_PROVENANCE))
     identity = f"{document['hardware']} {document['date']} {hash(text)}"
+    defaults = {"kind": document.get("kind", "measured"), "source": document.get("source")}
+    runtimes = tables["runtimes"].items()
     return Profile(
         hardware=str(document["hardware"]),
         date=str(document["date"]),
         source=one_line(str(document["source"])),
-        machine=texts("machine", tables["machine"]),
-        software=texts("software", tables["software"]),
+        machine=_texts("machine", tables["machine"]),
+        software=_texts("software", tables["software"]),
         kernels=_kernels(tables, identity),
         curves=_curves(tables, identity),
-        runtimes=tuple(
-            (key, _runtime(key, _inner(row, key), document))
-            for key, row in tables["runtimes"].items()
-        ),
-        overlap=tuple(_by_kind("overlap", "1", tables["overlap"], document)),
-        overlap_start=tuple(_by_kind("overlap_start", "s", tables["overlap_start"], document)),
-        communicator=_optional(tables["memory"], "memory", "communicator", "B", document),
+        runtimes=tuple((key, _runtime(key, _inner(row, key), defaults)) for key, row in runtimes),
+        overlap=tuple(_by_kind("overlap", "1", tables["overlap"], defaults)),
+        overlap_start=tuple(_by_kind("overlap_start", "s", tables["overlap_start"], defaults)),
+        communicator=_optional(tables["memory"], "memory", "communicator", "B", defaults),
         fits=tuple(_fits(tables)),
     )
 
@@ -268,40 +262,64 @@ def _bare(row: Table) -> dict[str, object]:
     return {key: value for key, value in row.items() if key != "fit"}
 
 
-def _kernels(tables: Mapping[str, Table], identity: str) -> KernelCalibration:
-    def one(where: str, row: Table, form: type[Parameters]) -> Parameters | None:
-        if not row:
-            return None
-        found = placed(where, lambda: read_record(where, _bare(row), form))
-        check_record(where, found)
-        check_errors(where, found, _errors(where, row))
-        return found
+@contextmanager
+def _within(where: str) -> Iterator[None]:
+    """Say which table it was that cannot be read."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: malformed: {error!s:.100}") from None
 
+
+def _record(where: str, row: Table, form: type[Parameters]) -> Parameters | None:
+    if not row:
+        return None
+    with _within(where):
+        record = read_record(where, _bare(row), form)
+    _check_record(where, record, row)
+    return record
+
+
+def _kernels(tables: Mapping[str, Table], identity: str) -> KernelCalibration:
     attention = []
-    for name, row in tables["attention"].items():
-        where = f"attention.{name}"
-        found = one(where, _inner(row, where), AttentionParameters)
-        if found is not None:
-            check_series(where, found)
-            attention.append((name, found))
+    for where, row in _deep(tables["attention"], 1, "attention"):
+        record = _record(where, row, AttentionParameters)
+        if record is not None:
+            _check_series(where, record)
+            attention.append((where.removeprefix("attention."), record))
     return KernelCalibration(
         identity=identity,
-        matmul=one("matmul", tables["matmul"], MatmulParameters),
+        matmul=_record("matmul", tables["matmul"], MatmulParameters),
         attention=tuple(attention),
-        pointwise=one("pointwise", tables["pointwise"], PointwiseParameters),
+        pointwise=_record("pointwise", tables["pointwise"], PointwiseParameters),
     )
 
 
 def _curves(tables: Mapping[str, Table], identity: str) -> CurveCalibration:
-    launch = tables["launch"]
     defaults = {"kind": "measured", "source": "launch"}
-    host, gap = (_optional(launch, "launch", key, "s", defaults) for key in ("host", "gap"))
+    host, gap = (
+        _optional(tables["launch"], "launch", key, "s", defaults) for key in ("host", "gap")
+    )
+    curves, times = [], []
+    for where, row in _deep(tables["curves"], 3):
+        with _within(f"curves.{where}"):
+            fitted = read_fitted(where, _bare(row))
+        _check_record(f"curves.{where}", fitted.curve, row)
+        curves.append((where, fitted))
+    for where, row in _deep(tables["times"], 4):
+        with _within(f"times.{where}"):
+            read = read_times(where, _bare(row))
+        check_number(f"times.{where}.seconds", max(read.seconds), "s")
+        check_number(f"times.{where}.sizes", max(read.sizes), "B")
+        times.append(read)
     return CurveCalibration(
         identity=identity,
-        curves=tuple(_places(tables["curves"])),
+        curves=tuple(curves),
         host=None if host is None else Seconds(host.value),
         gap=None if gap is None else Seconds(gap.value),
-        times=tuple(_times(tables["times"])),
+        times=tuple(times),
     )
 
 
@@ -315,32 +333,13 @@ def _deep(table: Table, depth: int, where: str = "") -> Iterator[tuple[str, Tabl
             yield from _deep(_inner(row, place), depth - 1, place)
 
 
-def _times(table: Table) -> Iterator[Times]:
-    for where, row in _deep(table, 4):
-        found = placed(f"times.{where}", lambda: read_times(where, _bare(row)))  # noqa: B023
-        check_number(f"times.{where}.seconds", max(found.seconds), "s")
-        check_number(f"times.{where}.sizes", max(found.sizes), "B")
-        yield found
-
-
-def _places(table: Table) -> Iterator[tuple[str, Fitted]]:
-    for where, row in _deep(table, 3):
-        name = f"curves.{where}"
-        fitted = placed(name, lambda: read_fitted(where, _bare(row)))  # noqa: B023
-        check_record(name, fitted.curve)
-        check_errors(name, fitted.curve, _errors(name, row))
-        yield where, fitted
-
-
-def _runtime(where: str, row: Table, document: Table) -> RuntimeCalibration:
+def _runtime(where: str, row: Table, defaults: Table) -> RuntimeCalibration:
     functions = _inner(row.get("functions", {}), f"{where}.functions")
     units = {"host_kernel": "s", "host_collective": "s", "memory": "B"}
-    check_keys(f"runtimes.{where}", row, (*units, "functions", *_PROVENANCE))
-    check_keys(f"runtimes.{where}.functions", functions, get_args(Function))
-    numbers = {
-        key: _optional(row, f"runtimes.{where}", key, unit, {**_defaults(document), **row})
-        for key, unit in units.items()
-    }
+    place = f"runtimes.{where}"
+    check_keys(place, row, (*units, "functions", *_PROVENANCE))
+    check_keys(f"{place}.functions", functions, get_args(Function))
+    numbers = {key: _optional(row, place, key, unit, defaults) for key, unit in units.items()}
     fusions = ((key, _fusion(f"{where}.{key}", value)) for key, value in functions.items())
     return RuntimeCalibration(functions=tuple(fusions), **numbers)
 
@@ -351,32 +350,28 @@ def _fusion(where: str, entry: object) -> Fusion:
     if len(row) < len(("traffic", "kernels")):
         raise InputError(f"{where}: got {', '.join(row) or 'nothing'}, wanted traffic and kernels")
     traffic = _number(f"{where}.traffic", row["traffic"])
-    kernels = whole(f"{where}.kernels", row["kernels"], 1)
+    kernels = _whole(f"{where}.kernels", row["kernels"], 1)
     if not 0 < traffic <= 1000 or kernels > 1000:
         raise InputError(f"{where}: got {traffic:g} and {kernels}, wanted positive ones up to 1000")
     return Fusion(traffic=traffic, kernels=kernels)
 
 
-def _by_kind(part: str, unit: str, table: Table, document: Table) -> Iterator[tuple[str, Sourced]]:
+def _by_kind(part: str, unit: str, table: Table, defaults: Table) -> Iterator[tuple[str, Sourced]]:
     """Yield a number for each kind of collective that a part names."""
     check_keys(part, table, (*OPS, *_PROVENANCE))
     for kind in OPS:
-        found = _optional(table, part, kind, unit, document)
-        if found is not None:
-            check_number(f"{part}.{kind}", found.value, unit, int(unit == "1"))
-            yield kind, found
+        number = _optional(table, part, kind, unit, defaults)
+        if number is not None:
+            check_number(f"{part}.{kind}", number.value, unit, int(unit == "1"))
+            yield kind, number
 
 
 def _optional(table: Table, where: str, key: str, unit: str, defaults: Table) -> Sourced | None:
     if key not in table:
         return None
-    found = read_sourced(f"{where}.{key}", table[key], unit, {**_defaults(defaults), **table})
-    check_number(f"{where}.{key}", found.value, unit)
-    return found
-
-
-def _defaults(document: Table) -> dict[str, object]:
-    return {"kind": document.get("kind", "measured"), "source": document.get("source")}
+    number = read_sourced(f"{where}.{key}", table[key], unit, {**defaults, **table})
+    check_number(f"{where}.{key}", number.value, unit)
+    return number
 
 
 def _fits(tables: Mapping[str, Table]) -> Iterator[tuple[str, Fit]]:
@@ -394,8 +389,8 @@ def _fit(where: str, row: Table) -> Fit:
     check_keys(f"{where}.fit", row, Fit.__dataclass_fields__)
     errors = {key: _number(f"{where}.fit.{key}", row[key]) for key in _CHECK if key in row}
     return Fit(
-        rows=whole(f"{where}.fit.rows", row.get("rows", 0)),
-        held_out_rows=whole(f"{where}.fit.held_out_rows", row.get("held_out_rows", 0)),
+        rows=_whole(f"{where}.fit.rows", row.get("rows", 0)),
+        held_out_rows=_whole(f"{where}.fit.held_out_rows", row.get("held_out_rows", 0)),
         split=one_line(str(row.get("split", ""))),
         standard_errors=tuple(_errors(where, {"fit": row})),
         **errors,
@@ -419,12 +414,7 @@ def _number(where: str, text: object) -> float:
 
 
 def check_keys(where: str, row: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a key that nothing reads, with the nearest ones.
-
-    >>> check_keys("launch", ["gapp"], ["host", "gap"])
-    Traceback (most recent call last):
-    topology.base.errors.InputError: unknown key of launch 'gapp': did you mean gap?
-    """
+    """Refuse a key that nothing reads, with the nearest ones."""
     names = sorted(known)
     for key in row:
         if key not in names:
@@ -432,11 +422,7 @@ def check_keys(where: str, row: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_number(where: str, value: float, unit: str, most: int = 0) -> float:
-    """Refuse a number that no machine has; what is not known, NaN, passes.
-
-    Parameters
-    ----------
-    most : that may be, 0 for what is usual of a unit.
+    """Refuse a number beyond `most`, or what is usual of a unit; NaN is not known and passes.
 
     >>> check_number("launch.gap", 1e300, "s")
     Traceback (most recent call last):
@@ -449,83 +435,59 @@ def check_number(where: str, value: float, unit: str, most: int = 0) -> float:
     return value
 
 
-def check_record(where: str, found: object) -> None:
-    """Refuse a record of parameters with a number that no machine has."""
-    units = CURVE_UNITS if isinstance(found, Curve) else UNITS
-    for name, value in _numbers(found):
+def _check_record(where: str, record: object, row: Table) -> None:
+    """Refuse numbers that no machine has, and standard errors of what the record has not."""
+    units = CURVE_UNITS if isinstance(record, Curve) else UNITS
+    numbers = dict(_numbers(record))
+    for name, value in numbers.items():
         field = name.partition("@")[0]
         check_number(f"{where}.{name}", value, units.get(field, "1"), _EXPONENTS.get(field, 0))
         least = _SHORT if field == "ramp" else _LEAST
-        if field in _DIVISORS[type(found)] and value < least:
+        if field in _DIVISORS[type(record)] and value < least:
             wanted = "more than 0" if value <= 0 else f"at least {least:g}"
             raise InputError(f"{where}.{name}: got {value:g}, wanted {wanted}")
+    check_keys(f"{where}.fit.standard_errors", dict(_errors(where, row)), numbers)
 
 
-def check_errors(where: str, found: object, errors: Iterable[tuple[str, float]]) -> None:
-    """Refuse standard errors of what the record `found` has not."""
-    known = [name for name, _ in _numbers(found)]
-    check_keys(f"{where}.fit.standard_errors", [name for name, _ in errors], known)
-
-
-def _numbers(found: object) -> Iterator[tuple[str, float]]:
+def _numbers(record: object) -> Iterator[tuple[str, float]]:
     """Yield the numbers of a record; those of a series have their place, as in ``cycles@1``."""
-    for field in fields(found):  # type: ignore[arg-type]  # records are dataclasses
-        value = getattr(found, field.name)
+    for field in fields(record):  # type: ignore[arg-type]  # records are dataclasses
+        value = getattr(record, field.name)
         if isinstance(value, float):
             yield field.name, value
         elif isinstance(value, tuple):
-            yield from ((f"{field.name}@{place}", one) for place, one in enumerate(value))
+            yield from ((f"{field.name}@{place}", number) for place, number in enumerate(value))
 
 
-def check_series(where: str, found: AttentionParameters) -> None:
+def _check_series(where: str, record: AttentionParameters) -> None:
     """Refuse series of an attention kernel that do not belong together."""
-    sizes = {len(found.head_dims), len(found.cycles), len(found.tile_rows)}
-    ordered = list(found.head_dims) == sorted(set(found.head_dims))
-    positive = min((*found.head_dims, *found.cycles, *found.tile_rows), default=0.0) > 0
-    if len(sizes) > 1 or not ordered or not positive or len(found.fp8_cycles) not in (0, *sizes):
+    sizes = {len(record.head_dims), len(record.cycles), len(record.tile_rows)}
+    ordered = list(record.head_dims) == sorted(set(record.head_dims))
+    positive = min((*record.head_dims, *record.cycles, *record.tile_rows), default=0.0) > 0
+    if len(sizes) > 1 or not ordered or not positive or len(record.fp8_cycles) not in (0, *sizes):
         raise InputError(f"{where}: head_dims, cycles and tile_rows do not go together")
 
 
-def whole(where: str, value: object, least: int = 0) -> int:
-    """Read a count.
-
-    >>> whole("rows", "12")
-    12
-    """
+def _whole(where: str, value: object, least: int = 0) -> int:
     text = str(value) if isinstance(value, str | int) else ""
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
         raise InputError(f"{where}: got {shown(value)}, wanted a whole number from {least}")
     return int(text)
 
 
-def texts(where: str, table: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+def _texts(where: str, table: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     """Read what is for people: words, on one line each; the number of GPUs is one."""
     for key, value in table.items():
-        if not isinstance(value, _SPOKEN):
+        if not isinstance(value, str | int | float):
             raise InputError(f"{where}.{key}: got {shown(value)}, wanted a text")
-    if where == "machine" and not 1 <= whole("machine.gpus", table.get("gpus", 1)) <= _GPUS:
+    if where == "machine" and not 1 <= _whole("machine.gpus", table.get("gpus", 1)) <= _GPUS:
         raise InputError(f"machine.gpus: got {table['gpus']}, wanted 1 to {_GPUS}")
     told = ((one_line(key), one_line(str(value))) for key, value in table.items())
     return tuple((key, text) for key, text in told if key != "source")
 
 
-def is_date(text: str) -> bool:
-    """Whether a text is a day that there is.
-
-    >>> is_date("2026-11-27"), is_date("2026-99-99")
-    (True, False)
-    """
+def _is_date(text: str) -> bool:
     try:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
-
-
-def placed(where: str, read: Callable[[], Read]) -> Read:
-    """Read a table, and say which one it was that cannot be read."""
-    try:
-        return read()
-    except InputError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: malformed: {error!s:.100}") from None

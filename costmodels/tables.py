@@ -2,7 +2,6 @@
 
 import os
 import tomllib
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -36,10 +35,10 @@ def profile_for(hardware: str, asked: str = SHIPPED) -> Profile | None:
         return None
     if asked == SHIPPED:
         return shipped_profile(hardware)
-    found = read_profile(asked)
-    if found.hardware != hardware:
-        raise InputError(f"{asked}: a profile of {found.hardware}, wanted one of {hardware}")
-    return found
+    profile = read_profile(asked)
+    if profile.hardware != hardware:
+        raise InputError(f"{asked}: a profile of {profile.hardware}, wanted one of {hardware}")
+    return profile
 
 
 def check_profile(asked: str) -> None:
@@ -62,23 +61,15 @@ def own_profile(hardware: str, product: str, gpus: int) -> Profile | None:
     ----------
     product : what the driver calls its GPUs. gpus : how many it has.
     """
-    alike = [
-        one
-        for one in _profiles()
-        if one.hardware == hardware
-        and dict(one.machine).get("gpu") == product
-        and dict(one.machine).get("gpus") == str(gpus)
-        and one != shipped_profile(hardware)
-    ]
-    return max(alike, key=lambda one: one.date, default=None)
-
-
-def _profiles() -> Iterator[Profile]:
-    """Yield profiles of the user's own folder, and those that ship, which may be bad."""
-    yield from map(read_profile, shipped_profiles())
-    for path in own_files():
-        with suppress(InputError):
-            yield read_profile(path)
+    alike = []
+    for path in (*shipped_profiles(), *own_files()):
+        with suppress(InputError):  # files of the user's own may be bad
+            profile = read_profile(path)
+            here = dict(profile.machine) | {"gpu": product, "gpus": str(gpus)}
+            if profile.hardware == hardware and dict(profile.machine) == here:
+                alike.append(profile)
+    alike = [profile for profile in alike if profile != shipped_profile(hardware)]
+    return max(alike, key=lambda profile: profile.date, default=None)
 
 
 def own_files() -> list[str]:
@@ -107,12 +98,12 @@ def read_profile(path: str) -> Profile:
     """
     if path in shipped_profiles():
         return load_profile(_read(f"profiles/{path}.toml"), path)
-    found = load_profile(profile_text(path), path)
+    profile = load_profile(profile_text(path), path)
     try:
-        _check_names(found)
+        _check_names(profile)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    return found
+    return profile
 
 
 def profile_text(path: str) -> str:
@@ -136,7 +127,7 @@ def _check_names(profile: Profile) -> None:
     generation = find_hardware(profile.hardware).device.architecture
     curves = {place.rpartition(".")[2] for place in library().curves}
     places = [f"curves.{place}".split(".") for place, _ in profile.curves.curves]
-    times = [f"times.{one.place}".split(".") for one in profile.curves.times]
+    times = [f"times.{time.place}".split(".") for time in profile.curves.times]
     check_keys("runtimes", [name for name, _ in profile.runtimes], runtimes())
     check_keys("attention", [name for name, _ in profile.kernels.attention], IMPLEMENTATIONS)
     for part, name, link, *rest in (*places, *times):
@@ -176,11 +167,13 @@ def runtime(name: str) -> Runtime:
 def overlap_table() -> dict[str, tuple[float, float]]:
     """Read `data/overlap.toml`, once: share, and seconds before it, by kind of collective."""
     table = tomllib.loads(_read("overlap.toml"))
-    shares, starts = (
-        {key: read_sourced(f"{part}.{key}", row, unit, table).value for key, row in rows.items()}
-        for part, unit, rows in (("share", "1", table["share"]), ("start", "s", table["start"]))
-    )
-    return {kind: (share, starts[kind]) for kind, share in shares.items()}
+
+    def number(part: str, kind: str, unit: str) -> float:
+        return read_sourced(f"{part}.{kind}", table[part][kind], unit, table).value
+
+    return {
+        kind: (number("share", kind, "1"), number("start", kind, "s")) for kind in table["share"]
+    }
 
 
 @cache

@@ -32,14 +32,10 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.basis import Basis
-from costmodels.kernels.common import Number, Real, joined, plain, rounds, settled
-from costmodels.kernels.decode import CACHES, Sizes, decode_time, few_queries
+from costmodels.kernels.common import Number, Real, Shape, joined, plain, rounds, settled
+from costmodels.kernels.decode import CACHES, decode_time, few_queries
 from costmodels.kernels.matmul import matrix_rate, peak_rate
-from costmodels.kernels.parameters import (
-    AttentionParameters,
-    DecodeParameters,
-    EngineParameters,
-)
+from costmodels.kernels.parameters import AttentionParameters, DecodeParameters, EngineParameters
 from costmodels.kernels.tables import (
     Calibration,
     attention_record,
@@ -67,24 +63,6 @@ _DECODE_ROWS: Final = 64.0  # rows of a tile that holds all queries that share k
 _DECODE_KEYS: Final = 256.0  # fewest keys that are worth a tile of their own
 _MARGIN: Final = 1.15  # attention may multiply this much faster than a power-limited product
 _BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Sizes of an attention call, as arrays that broadcast, and its two traits.
-
-    window : keys before itself that a query sees; 0 means all. mask : what `MASKS` has, or none.
-    """
-
-    heads: Real
-    kv_heads: Real
-    queries: Real
-    keys: Real
-    head_dim: Real
-    batch: Real
-    causal: bool
-    window: int = 0
-    mask: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +131,8 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     True
     """
     sizes = (heads, heads if kv_heads is None else kv_heads, queries, keys, head_dim, batch)
-    shape = _shape(*sizes, causal=causal, window=window, mask=mask)
+    arrays = (np.asarray(size, float) for size in sizes)
+    shape = Shape(*arrays, causal=causal, window=window, mask=mask)
     prepared = machine(device, precision, kernel, calibration)
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
@@ -165,33 +144,10 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     return plain(np.minimum(time, _engine_decode(device, shape, cache, engine)))
 
 
-def _shape(*sizes: Number, causal: bool, window: int, mask: str) -> Shape:
-    h, g, q, k, d, b = (np.asarray(size, float) for size in sizes)
-    return Shape(
-        heads=h,
-        kv_heads=g,
-        queries=q,
-        keys=k,
-        head_dim=d,
-        batch=b,
-        causal=causal,
-        window=window,
-        mask=mask,
-    )
-
-
 def _engine_decode(device: Device, shape: Shape, cache: str, engine: str) -> Real:
     """Seconds of a few queries a request as an engine decodes them; endless where they are many."""
-    known = _decode_record(device, cache, engine)
-    sizes = Sizes(
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        queries=shape.queries,
-        keys=_keys_read(shape),
-        head_dim=shape.head_dim,
-        batch=shape.batch,
-    )
-    return np.where(few_queries(shape.queries), decode_time(known, device, sizes, cache), np.inf)
+    known, read = _decode_record(device, cache, engine), replace(shape, keys=_keys_read(shape))
+    return np.where(few_queries(shape.queries), decode_time(known, device, read, cache), np.inf)
 
 
 def _decode_record(device: Device, cache: str, engine: str) -> DecodeParameters:

@@ -1,5 +1,6 @@
 """What all kernels have in common: rounds of tiles, two limits at once, a clock that sinks."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -7,6 +8,26 @@ from numpy.typing import NDArray
 
 Real: TypeAlias = NDArray[np.float64]
 Number: TypeAlias = float | NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of an attention call, as arrays that broadcast, and its traits.
+
+    window : keys before itself that a query sees; 0 means all. mask : what `MASKS` has, or none.
+    """
+
+    heads: Real
+    kv_heads: Real
+    queries: Real
+    keys: Real
+    head_dim: Real
+    batch: Real
+    _: KW_ONLY
+    causal: bool = False
+    window: int = 0
+    mask: str = ""
+
 
 SETTLING: Final = 1e-3  # s: kernels shorter than this run before the power limit acts
 SETTLED: Final = 0.1  # s: and those longer run as if for ever

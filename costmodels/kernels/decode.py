@@ -17,13 +17,12 @@ T. Dao et al., "Flash-Decoding for long-context inference", 2023. The formula is
 `validate.fit.engine_kernels`.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.kernels.common import Number, Real, joined
+from costmodels.kernels.common import Number, Real, Shape, joined
 from costmodels.kernels.parameters import DecodeParameters
 from topology.catalogue import Device
 
@@ -35,24 +34,12 @@ _KEYS: Final = 256.0  # fewest keys that are worth a multiprocessor of their own
 _NEW: Final = 2.0  # bytes of a number that the step adds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Arrays that broadcast: heads, heads of keys, new queries, keys seen, head size, requests."""
-
-    heads: Real
-    kv_heads: Real
-    queries: Real
-    keys: Real
-    head_dim: Real
-    batch: Real
-
-
 def few_queries(queries: Number) -> NDArray[np.bool_]:
     """Whether a request's new queries are few enough to be decoded."""
     return np.asarray(np.asarray(queries) <= _QUERIES)
 
 
-def decode_time(known: DecodeParameters, device: Device, sizes: Sizes, cache: str) -> Real:
+def decode_time(known: DecodeParameters, device: Device, sizes: Shape, cache: str) -> Real:
     """Evaluate the formula for a `cache` of one of the `CACHES`: shape of the broadcast sizes."""
     slots, bandwidth = device.multiprocessors.value, device.memory_bandwidth.value
     together = np.ceil(sizes.heads / sizes.kv_heads)

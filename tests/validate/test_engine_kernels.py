@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from costmodels.formats import SERVING
 from costmodels.kernels import attention_time, decode, matmul, matmul_time
+from costmodels.kernels.common import Shape
 from costmodels.kernels.parameters import DecodeParameters, QuantisedParameters, load
 from costmodels.kernels.tables import decode_table, matmul_table, quantised_table
 from topology.base import InputError
@@ -38,7 +39,7 @@ def decodes(true):
     for batch in (1, 32, 256):
         for kv_heads in (1, 8):
             for keys, window in ((64, 0), (2048, 0), (16384, 0), (16384, 1024)):
-                sizes = decode.Sizes(
+                sizes = Shape(
                     heads=np.array(8.0 * kv_heads),
                     kv_heads=np.array(float(kv_heads)),
                     queries=np.array(1.0),

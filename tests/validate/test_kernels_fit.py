@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from costmodels.kernels import attention, matmul
+from costmodels.kernels.common import Shape
 from costmodels.kernels.parameters import (
     AttentionParameters,
     EngineParameters,
@@ -112,7 +113,7 @@ def time_of(prepared, row):
     sizes = (row.heads, row.kv_heads, row.queries, row.keys, row.head_dim, row.batch)
     names = ("heads", "kv_heads", "queries", "keys", "head_dim", "batch")
     arrays = {name: np.asarray(size, float) for name, size in zip(names, sizes, strict=True)}
-    return float(attention.call_time(prepared, attention.Shape(**arrays, causal=row.causal)))
+    return float(attention.call_time(prepared, Shape(**arrays, causal=row.causal)))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodels.formats import SERVING
 from costmodels.kernels import decode, matmul
+from costmodels.kernels.common import Shape
 from costmodels.kernels.parameters import DecodeParameters, Provenance, QuantisedParameters
 from costmodels.kernels.tables import matmul_record
 from costmodels.profile import Fit
@@ -168,7 +169,7 @@ def fit_decode(
 
     def problem(subset: Sequence[EngineFigure]) -> Problem:
         names = ("heads", "kv_heads", "queries", "keys", "head_dim", "batch")
-        sizes = decode.Sizes(**{name: _column(subset, name) for name in names})
+        sizes = Shape(*(_column(subset, name) for name in names))
         measured = _seconds(subset)
 
         def ratio(values: Values) -> Vector:

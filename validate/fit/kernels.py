@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.kernels import attention, matmul
+from costmodels.kernels.common import Shape
 from costmodels.kernels.parameters import (
     AttentionParameters,
     EngineParameters,
@@ -289,7 +290,7 @@ def _rescaled(cycles: Sequence[float], values: Values) -> tuple[float, ...]:
 
 def _shapes(
     figures: Sequence[KernelFigure],
-) -> list[tuple[attention.Shape, bool, list[int], Vector]]:
+) -> list[tuple[Shape, bool, list[int], Vector]]:
     """Group rows that share what is no array: the mask, the window and the load."""
     groups: dict[tuple[bool, int, bool], list[int]] = {}
     for place, figure in enumerate(figures):
@@ -300,7 +301,7 @@ def _shapes(
     for (causal, window, loaded), places in groups.items():
         group = [figures[place] for place in places]
         sizes = {name: _column(group, name) for name in names}
-        shape = attention.Shape(**sizes, causal=causal, window=window, mask="")
+        shape = Shape(**sizes, causal=causal, window=window)
         shapes.append((shape, loaded, places, _column(group, "seconds")))
     return shapes
 
