@@ -39,9 +39,7 @@ from costmodels.kernels.parameters import AttentionParameters, DecodeParameters,
 from costmodels.kernels.tables import (
     Calibration,
     attention_record,
-    decode_table,
     engine_record,
-    engine_table,
     matmul_record,
     pointwise_record,
     record,
@@ -153,7 +151,7 @@ def _engine_decode(device: Device, shape: Shape, cache: str, engine: str) -> Rea
 def _decode_record(device: Device, cache: str, engine: str) -> DecodeParameters:
     if cache not in CACHES:
         raise unknown("precision of the cache", cache, CACHES)
-    return engine_record(decode_table(), device, "fp8" if cache == "fp8" else "bf16", engine)
+    return engine_record(DecodeParameters, device, "fp8" if cache == "fp8" else "bf16", engine)
 
 
 def attention_basis(
@@ -189,7 +187,7 @@ def machine(
     if precision not in _BYTES:
         raise unknown("attention precision", precision, _BYTES)
     peak_rate(device, precision)  # or an error that says what the device has
-    engine = record(engine_table(), device) if kernel == "engine" else None
+    engine = record(EngineParameters, device) if kernel == "engine" else None
     for name in _names(device, precision, kernel):
         try:
             parameters = attention_record(name, device, calibration)

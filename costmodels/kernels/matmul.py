@@ -43,12 +43,7 @@ from costmodels.kernels.common import (
     settled,
 )
 from costmodels.kernels.parameters import MatmulParameters, QuantisedParameters
-from costmodels.kernels.tables import (
-    Calibration,
-    engine_record,
-    matmul_record,
-    quantised_table,
-)
+from costmodels.kernels.tables import Calibration, engine_record, matmul_record
 from topology.base import FlopPerSecond, InputError, Seconds, unknown
 from topology.catalogue import Device
 
@@ -150,7 +145,7 @@ def matmul_basis(
     known = matmul_record(device, calibration).provenance
     if precision in _PLAIN:
         return known.basis(device.name, sizes)
-    steps = engine_record(quantised_table(), device, precision, engine).provenance
+    steps = engine_record(QuantisedParameters, device, precision, engine).provenance
     return max(known.basis(device.name, sizes), steps.basis(device.name, sizes))
 
 
@@ -167,7 +162,7 @@ def machine(
     peak_rate(device, precision)  # or an error that says what the device has
     if precision in _PLAIN:
         return machine_of(parameters, device, precision)
-    steps = engine_record(quantised_table(), device, precision, engine)
+    steps = engine_record(QuantisedParameters, device, precision, engine)
     apart = replace(steps, fixed=Seconds(rounding * steps.fixed), passes=rounding * steps.passes)
     return machine_of(parameters, device, precision, apart)
 

@@ -3,87 +3,54 @@
 Nothing else here touches a packaged file.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any, cast
 
 from costmodels.kernels.parameters import (
     AttentionParameters,
-    DecodeParameters,
-    EngineParameters,
     MatmulParameters,
     Parameters,
     PointwiseParameters,
-    QuantisedParameters,
     load,
 )
 from topology.base import UncalibratedError
 from topology.catalogue import Device
 
 
-@cache
-def matmul_table() -> dict[str, MatmulParameters]:
-    """Read `data/kernels_matmul.toml`, once."""
-    return load(_read("kernels_matmul.toml"), MatmulParameters)
+def shipped(form: type[Parameters]) -> dict[str, Parameters]:
+    """Give the records of one `form` that ship: ``data/kernels_matmul.toml`` and its like.
 
-
-@cache
-def quantised_table() -> dict[str, QuantisedParameters]:
-    """Read `data/kernels_quantised.toml`, once. Names are ``format.engine-generation``.
-
-    A record without an engine stands for those that have none.
+    Those of attention are called ``implementation-generation``; those that engines bring, products
+    of quantised numbers and decode attention, ``format.engine-generation``, where a record without
+    an engine stands for those that have none.
     """
-    return load(_read("kernels_quantised.toml"), QuantisedParameters)
+    records: dict[str, Parameters] = _table(cast(Any, form))
+    return records
 
 
 @cache
-def decode_table() -> dict[str, DecodeParameters]:
-    """Read `data/kernels_decode.toml`, once. Names are as in `quantised_table`, by cache format."""
-    return load(_read("kernels_decode.toml"), DecodeParameters)
+def _table(form: type[Any]) -> Any:  # noqa: ANN401  # caches forget types
+    name = f"kernels_{form.__name__.removesuffix('Parameters').lower()}.toml"
+    return load(files("costmodels").joinpath("data", name).read_text(encoding="utf-8"), form)
 
 
-@cache
-def attention_table() -> dict[str, AttentionParameters]:
-    """Read `data/kernels_attention.toml`, once. Names are ``implementation-generation``."""
-    return load(_read("kernels_attention.toml"), AttentionParameters)
-
-
-@cache
-def engine_table() -> dict[str, EngineParameters]:
-    """Read `data/kernels_engine.toml`, once."""
-    return load(_read("kernels_engine.toml"), EngineParameters)
-
-
-@cache
-def pointwise_table() -> dict[str, PointwiseParameters]:
-    """Read `data/kernels_pointwise.toml`, once."""
-    return load(_read("kernels_pointwise.toml"), PointwiseParameters)
-
-
-def record(table: Mapping[str, Parameters], device: Device, prefix: str = "") -> Parameters:
-    """Find the record of `table` that stands for `device`, among names that begin with `prefix`."""
+def record(form: type[Parameters], device: Device, prefix: str = "") -> Parameters:
+    """Find the record that stands for `device`, among names that begin with `prefix`."""
     capability = "{}.{}".format(*device.compute_capability)
-    for name, row in table.items():
+    for name, row in shipped(form).items():
         if name.startswith(prefix) and capability in row.provenance.compute_capabilities:
             return row
     raise UncalibratedError(f"no {prefix or 'kernel '}parameters for {device.name} ({capability})")
 
 
-def engine_record(
-    table: Mapping[str, Parameters], device: Device, name: str, engine: str
-) -> Parameters:
-    """Find the record of `engine` under a `name`, or the one that stands for all engines.
-
-    Raises
-    ------
-    UncalibratedError
-        If there is neither for a GPU of this compute capability.
-    """
+def engine_record(form: type[Parameters], device: Device, name: str, engine: str) -> Parameters:
+    """Find the record of `engine` under a `name`, or the one that stands for all engines."""
     try:
-        return record(table, device, f"{name}.{engine}-")
+        return record(form, device, f"{name}.{engine}-")
     except UncalibratedError:
-        return record(table, device, f"{name}-")
+        return record(form, device, f"{name}-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,26 +75,17 @@ Calibration = KernelCalibration | None
 
 def matmul_record(device: Device, calibration: Calibration) -> MatmulParameters:
     """Find the parameters of matrix products on `device`."""
-    if calibration is not None and calibration.matmul is not None:
-        return calibration.matmul
-    return record(matmul_table(), device)
+    own = None if calibration is None else calibration.matmul
+    return own or record(MatmulParameters, device)
 
 
 def attention_record(name: str, device: Device, calibration: Calibration) -> AttentionParameters:
     """Find the parameters of the implementation `name` on `device`."""
-    if calibration is not None:
-        for known, parameters in calibration.attention:
-            if known == name:
-                return parameters
-    return record(attention_table(), device, f"{name}-")
+    own = None if calibration is None else dict(calibration.attention).get(name)
+    return own or record(AttentionParameters, device, f"{name}-")
 
 
 def pointwise_record(device: Device, calibration: Calibration) -> PointwiseParameters:
     """Find the parameters of element-wise work on `device`."""
-    if calibration is not None and calibration.pointwise is not None:
-        return calibration.pointwise
-    return record(pointwise_table(), device)
-
-
-def _read(name: str) -> str:
-    return files("costmodels").joinpath("data", name).read_text(encoding="utf-8")
+    own = None if calibration is None else calibration.pointwise
+    return own or record(PointwiseParameters, device)

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from costmodels.formats import SERVING
 from costmodels.kernels import attention_time, decode, matmul, matmul_time
 from costmodels.kernels.common import Shape
-from costmodels.kernels.parameters import DecodeParameters, QuantisedParameters, load
-from costmodels.kernels.tables import decode_table, matmul_table, quantised_table
+from costmodels.kernels.parameters import (
+    DecodeParameters,
+    MatmulParameters,
+    QuantisedParameters,
+    load,
+)
+from costmodels.kernels.tables import shipped
 from topology.base import InputError
 from topology.catalogue import all_devices
 from validate.fit.engine_kernels import fitted
@@ -22,7 +27,7 @@ SLACK = 1 + 1e-9
 
 def products(true):
     """A table of fp8 products on H100 that the parameters `true` explain."""
-    machine = matmul.machine_of(matmul_table()["hopper"], H100, "fp8", true)
+    machine = matmul.machine_of(shipped(MatmulParameters)["hopper"], H100, "fp8", true)
     lines = ["system,engine,version,gemm_dtype,m,n,k,us"]
     for m in (1, 16, 128, 1024, 8192):
         for n in (512, 4096, 16384):
@@ -54,7 +59,7 @@ def decodes(true):
 
 
 def test_the_fit_of_products_finds_what_made_them():
-    true = quantised_table()["fp8.vllm-hopper"]
+    true = shipped(QuantisedParameters)["fp8.vllm-hopper"]
 
     found = {}
     for text, _ in fitted(products(true)):
@@ -69,7 +74,7 @@ def test_the_fit_of_products_finds_what_made_them():
 
 
 def test_the_fit_of_decoding_finds_what_made_it():
-    true = decode_table()["fp8.vllm-hopper"]
+    true = shipped(DecodeParameters)["fp8.vllm-hopper"]
 
     found = {}
     for text, _ in fitted(decodes(true)):
@@ -88,7 +93,8 @@ def test_another_table_is_refused():
 
 @pytest.mark.parametrize("name", ["kernels_quantised", "kernels_decode"])
 def test_every_engine_falls_back_on_all_of_them(name):
-    table = quantised_table() if name == "kernels_quantised" else decode_table()
+    forms = {"kernels_quantised": QuantisedParameters, "kernels_decode": DecodeParameters}
+    table = shipped(forms[name])
     for title in table:
         form, _, rest = title.partition(".")
         if rest:
@@ -154,12 +160,12 @@ def test_engines_differ_where_they_were_measured():
 
 
 def test_the_files_say_where_they_are_from():
-    for table in (quantised_table(), decode_table()):
+    for table in (shipped(QuantisedParameters), shipped(DecodeParameters)):
         assert all(record.provenance.source for record in table.values())
 
 
 def test_published_tables_are_toml():
-    for text, quality in fitted(products(quantised_table()["fp8-hopper"])):
+    for text, quality in fitted(products(shipped(QuantisedParameters)["fp8-hopper"])):
         ((name, row),) = tomllib.loads(text).items()
         assert quality.startswith(name)
         assert row["kind"] == "derived"

@@ -13,7 +13,7 @@ from costmodels.kernels.parameters import (
     MatmulParameters,
     load,
 )
-from costmodels.kernels.tables import attention_table, engine_table, matmul_table
+from costmodels.kernels.tables import shipped
 from topology.base import CatalogueError
 from topology.catalogue import all_devices
 from validate.accuracy.kernels import KernelFigure
@@ -21,9 +21,9 @@ from validate.fit.kernels import fit_attention, fit_matmul
 from validate.fit.text import record_to_toml
 
 H100 = all_devices()["h100-sxm"]
-PRODUCT = matmul_table()["hopper"]
-KERNEL = attention_table()["trtllm-hopper"]
-ENGINE = engine_table()["hopper"]
+PRODUCT = shipped(MatmulParameters)["hopper"]
+KERNEL = shipped(AttentionParameters)["trtllm-hopper"]
+ENGINE = shipped(EngineParameters)["hopper"]
 RECORD = """[x]
 kind = "assumed"
 source = "example"
@@ -144,7 +144,9 @@ def test_a_broken_table_does_not_load(old, new, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("table", [matmul_table(), attention_table(), engine_table()])
+@pytest.mark.parametrize(
+    "table", [shipped(MatmulParameters), shipped(AttentionParameters), shipped(EngineParameters)]
+)
 def test_every_number_is_in_its_right_range(table):
     for name, record in table.items():
         assert record.provenance.compute_capabilities, name
@@ -153,7 +155,7 @@ def test_every_number_is_in_its_right_range(table):
 
 
 def test_attention_series_go_together():
-    for name, record in attention_table().items():
+    for name, record in shipped(AttentionParameters).items():
         assert len(record.head_dims) == len(record.cycles) == len(record.tile_rows), name
         assert list(record.head_dims) == sorted(record.head_dims), name
         assert all(a <= b for a, b in zip(record.fp8_cycles, record.cycles, strict=False)), name

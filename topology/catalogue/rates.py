@@ -13,11 +13,8 @@ NvlinkGeneration = Literal["volta", "turing", "ampere", "ga102", "hopper", "blac
 Table: TypeAlias = tuple[tuple[str, Sourced], ...]
 MeshLink: TypeAlias = tuple[int, int, int]
 
-_ARCHITECTURES: Final[tuple[tuple[int, Architecture], ...]] = (
-    (100, "blackwell"), (90, "hopper"), (89, "ada"), (80, "ampere"), (75, "turing"), (0, "volta"),
-)  # fmt: skip
-_CAPABILITIES: Final = {
-    "volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90, "blackwell": 100,
+_CAPABILITIES: Final[Mapping[Architecture, int]] = {
+    "blackwell": 100, "hopper": 90, "ada": 89, "ampere": 80, "turing": 75, "volta": 70,
 }  # fmt: skip
 
 
@@ -78,7 +75,7 @@ def architecture_of(capability: int) -> Architecture:
     >>> architecture_of(86), architecture_of(90), architecture_of(120)
     ('ampere', 'hopper', 'blackwell')
     """
-    return next(name for least, name in _ARCHITECTURES if capability >= least)
+    return next((name for name, least in _CAPABILITIES.items() if capability >= least), "volta")
 
 
 def capability_of(architecture: Architecture) -> int:
@@ -121,15 +118,15 @@ def load_rates(text: str) -> Rates:
 
 
 def _nccl(row: Mapping[str, Mapping[str, object]]) -> NcclRates:
-    def part(name: str) -> Table:
-        return _numbers(row[name], "B/s", row)
-
+    nvlink, pcie, socket = (
+        _numbers(row[name], "B/s", row) for name in ("nvlink", "pcie", "socket")
+    )
     return NcclRates(
         local=read_sourced("nccl.local", row["local"], "B/s", row),
         network=read_sourced("nccl.network", row["network"], "B/s", row),
-        nvlink=tuple(sorted(part("nvlink"), key=lambda entry: int(entry[0]))),
-        pcie=part("pcie"),
-        socket=part("socket"),
+        nvlink=tuple(sorted(nvlink, key=lambda entry: int(entry[0]))),
+        pcie=pcie,
+        socket=socket,
     )
 
 

@@ -48,14 +48,10 @@ def report(machine: Machine) -> list[str | Line | Table]:
         parts += ["", Line(text=title, style="bold"), table]
         if len(table.rows) == SHOWN:
             parts.append(CUT)
-    notes: tuple[tuple[str, Sequence[str], Style], ...] = (
-        ("Assumed", machine.assumptions, "yellow"),
-        ("Warnings", machine.warnings, "red"),
-    )
-    for title, lines, style in notes:
-        if lines:
-            parts += ["", Line(text=title, style="bold")]
-            parts += [Line(text=line, style=style) for line in bullets(lines)]
+    for title, lines in notes(machine):
+        style: Style = "red" if title == "Warnings" else "yellow"
+        parts += ["", Line(text=title, style="bold")]
+        parts += [Line(text=line, style=style) for line in bullets(lines)]
     return parts
 
 
@@ -64,12 +60,8 @@ def html(machine: Machine) -> str:
     body = [heading(machine.name, 1), *paragraphs([summary(machine)]), svg(machine)]
     for title, table in tables(machine):
         body += [heading(title), table.html()]
-    for title, lines, mark in (
-        ("Warnings", machine.warnings, "w"),
-        ("Assumed", machine.assumptions, ""),
-    ):
-        if lines:
-            body += [heading(title), items(lines, mark)]
+    for title, lines in reversed(notes(machine)):
+        body += [heading(title), items(lines, "w" if title == "Warnings" else "")]
     return page(machine.name, body)
 
 
@@ -78,10 +70,15 @@ def markdown(machine: Machine) -> str:
     lines = [f"# {machine.name}", "", summary(machine), ""]
     for title, table in tables(machine):
         lines += [f"## {title}", "", table.markdown(), ""]
-    for title, notes in (("Assumed", machine.assumptions), ("Warnings", machine.warnings)):
-        if notes:
-            lines += [f"## {title}", "", *bullets(notes), ""]
+    for title, told in notes(machine):
+        lines += [f"## {title}", "", *bullets(told), ""]
     return "\n".join(lines)
+
+
+def notes(machine: Machine) -> list[tuple[str, Sequence[str]]]:
+    """Give what was assumed and what is worrying, as far as there is any."""
+    told = (("Assumed", machine.assumptions), ("Warnings", machine.warnings))
+    return [(title, lines) for title, lines in told if lines]
 
 
 def hardware_table(hardware: Iterable[Hardware]) -> Table:
@@ -107,17 +104,17 @@ def _hardware_row(hardware: Hardware) -> list[str]:
 
 def tables(machine: Machine) -> list[tuple[str, Table]]:
     """Give the tables of a report with their titles."""
-    found = []
+    titled = []
     if len(machine.gpus) > 1:
-        found += [
+        titled += [
             ("Links: count, GB/s each way (? filled in)", link_rows(machine)),
             ("NCCL: path, GB/s it expects (* staged)", nccl_rows(machine)),
         ]
     if machine.gpus and any(not nic.virtual for nic in machine.nics):
-        found.append(("GPU to NIC: NCCL path (+ GPUDirect)", nic_rows(machine)))
+        titled.append(("GPU to NIC: NCCL path (+ GPUDirect)", nic_rows(machine)))
     if machine.nccl_graphs:
-        found.append(("Graphs NCCL chose, GB/s a channel", _graph_rows(machine)))
-    return [(title, _table(rows)) for title, rows in found]
+        titled.append(("Graphs NCCL chose, GB/s a channel", _graph_rows(machine)))
+    return [(title, _table(rows)) for title, rows in titled]
 
 
 def summary(machine: Machine) -> str:
@@ -219,21 +216,11 @@ def _joined(machine: Machine, name: str) -> str:
 
 
 def _graph_rows(machine: Machine) -> Rows:
-    head = ["graph", "channels", "inside", "between", "path inside", "path between"]
-    return [
-        head,
-        *(
-            [
-                graph.name,
-                str(graph.channels),
-                f"{graph.intra / 10**9:g}",
-                f"{graph.inter / 10**9:g}",
-                graph.type_intra,
-                graph.type_inter,
-            ]
-            for graph in machine.nccl_graphs
-        ),
-    ]
+    rows = [["graph", "channels", "inside", "between", "path inside", "path between"]]
+    for graph in machine.nccl_graphs:
+        speeds = [f"{graph.intra / 10**9:g}", f"{graph.inter / 10**9:g}"]
+        rows.append([graph.name, str(graph.channels), *speeds, graph.type_intra, graph.type_inter])
+    return rows
 
 
 def _table(rows: Rows) -> Table:
@@ -283,13 +270,13 @@ def nic_rows(machine: Machine) -> Rows:
     direct = gpudirect(machine)
     nics = [nic for nic in machine.nics if not nic.virtual][:SHOWN]
     rows = [["", *(nic.device or nic.name for nic in nics)]]
-    for gpu in machine.gpus[:SHOWN]:
-        cells = []
-        for nic in nics:
-            ends = gpu.name, nic.name
-            kind = types[ends].name if ends in types else "?"
-            cells.append(f"{kind}{'+' if direct[ends].allowed else ''}")
-        rows.append([gpu.name, *cells])
+
+    def cell(gpu: str, nic: str) -> str:
+        ends = gpu, nic
+        kind = types[ends].name if ends in types else "?"
+        return f"{kind}{'+' if direct[ends].allowed else ''}"
+
+    rows += [[g.name, *(cell(g.name, nic.name) for nic in nics)] for g in machine.gpus[:SHOWN]]
     return rows
 
 
