@@ -300,8 +300,8 @@ def _shapes(
     shapes = []
     for (causal, window, loaded), places in groups.items():
         group = [figures[place] for place in places]
-        sizes = {name: _column(group, name) for name in names}
-        shape = Shape(**sizes, causal=causal, window=window)
+        sizes = (_column(group, name) for name in names)
+        shape = Shape(*sizes, causal=causal, window=window)
         shapes.append((shape, loaded, places, _column(group, "seconds")))
     return shapes
 
