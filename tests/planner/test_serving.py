@@ -1,5 +1,6 @@
 """Serving: steps of many requests proved on numbers, and a scheduler held to laws and by hand."""
 
+import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,11 +9,18 @@ import testmodels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import planner
+from planner.api import request_of
 from planner.engines.engine import Scheduling
+from planner.engines.scenario import resolve
 from planner.lowering import Chunk, lower_steps
+from planner.recommendation import recommend_plans
+from planner.rendering import report
 from planner.serving.load import Lengths, Load, closed, poisson
 from planner.serving.scheduler import Queue
 from planner.strategies import parse_plan
+from topology.base import InputError, ModelError
+from topology.base.table import terminal
 from validate.reference import execute
 from validate.reference.weights import Source
 
@@ -179,3 +187,132 @@ def test_more_load_never_brings_the_first_token_sooner():
 
     assert means[:6] == sorted(means[:6])
     assert means[6:] == sorted(means[6:])
+
+
+def _asked(plan="tp4", model="llama-3.1-70b", **options):
+    sizes = {"input_tokens": 1024, "output_tokens": 256, "hardware": "h200-sxm", **options}
+    return planner.estimate(model, plan=plan, precision="fp8", **sizes)
+
+
+def test_what_clients_see_is_in_the_answer_word_for_word():
+    serving = _asked(concurrency=16, engine="vllm").to_dict()["serving"]
+
+    names = ["concurrency", "ttft_s", "tpot_s", "request_s", "tokens_per_s"]
+    assert list(serving)[:8] == [
+        *names,
+        "tokens_per_s_per_gpu",
+        "max_concurrency",
+        "kv_tokens",
+    ]
+    assert all(list(serving[name]) == ["mean", "p50", "p90", "p99"] for name in names[1:4])
+    assert serving["concurrency"] == 16
+    assert serving["tokens_per_s_per_gpu"] == serving["tokens_per_s"] / 4
+    means = [serving[name]["mean"] for name in ("ttft_s", "tpot_s", "request_s")]
+    assert means[2] == pytest.approx(means[0] + 255 * means[1], rel=0.02)
+    assert serving["tokens_per_s"] == pytest.approx(16 * 256 / means[2], rel=0.02)
+    assert "serving" not in _asked().to_dict()
+
+
+def test_replicas_share_the_requests_and_a_pipeline_takes_turns():
+    alone, twice = _asked("tp2", concurrency=8), _asked("dp2.tp2", concurrency=16)
+
+    assert twice.serving.tokens_per_s == pytest.approx(2 * alone.serving.tokens_per_s)
+    assert twice.serving.kv_tokens == 2 * alone.serving.kv_tokens
+    piped = _asked("pp2.tp2", concurrency=16).serving
+    assert 0.7 < piped.tokens_per_s / twice.serving.tokens_per_s < 1.1
+
+
+def test_a_rate_is_served_or_the_plan_says_how_much_it_serves():
+    quiet = _asked(rate="1/s").serving
+
+    assert quiet.tokens_per_s == pytest.approx(256, rel=0.02)
+    assert quiet.concurrency == pytest.approx(quiet.request.mean)
+    assert _asked(rate="4/s", burst=8.0).serving.ttft.p99 > _asked(rate="4/s").serving.ttft.p99
+    with pytest.raises(ModelError, match=r"plan tp4: serves [\d.]+ of 1e\+03 requests a second"):
+        _asked(rate="1000/s")
+
+
+def test_a_trace_is_served_as_it_comes(tmp_path):
+    lines = [f"{number},{1000 + number},{10 + number}" for number in range(20)]
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *lines]))
+    serving = _asked(arrivals=path).serving
+
+    assert serving.tokens_per_s == pytest.approx(sum(range(10, 30)) / 19, rel=0.1)
+    assert _asked("dp2.tp2", arrivals=str(path)).serving.ttft.mean > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("arrival_s,input_tokens\n0,1\n", "got no column output_tokens"),
+        ("arrival_s,input_tokens,output_tokens\n-1,10,10\n", "line 2: arrival_s: got -1"),
+        ("arrival_s,input_tokens,output_tokens\ninf,10,10\n", "line 2: arrival_s: got inf"),
+        ("arrival_s,input_tokens,output_tokens\n0,10,ten\n", "output_tokens: got 'ten'"),
+        ("arrival_s,input_tokens,output_tokens\n0,10,0.5\n", "wanted a whole number from 1"),
+        ("arrival_s,input_tokens,output_tokens\n", "got no requests"),
+        ("arrival_s,input_tokens,output_tokens\n0,200000,9\n", "wanted at most 131,072, the"),
+    ],
+)
+def test_a_bad_trace_is_one_line(tmp_path, text, message):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as error:
+        _asked(arrivals=path)
+
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": 0}, "concurrency: got 0"),
+        ({"rate": "fast"}, "rate: got 'fast'"),
+        ({"rate": -1.0}, "rate: got -1.0, wanted more than 0"),
+        ({"prefix_hit": 1.0, "concurrency": 2}, "prefix_hit: got 1.0, wanted a share"),
+        ({"slo_tpot": "soon"}, "slo_tpot: got 'soon'"),
+        ({"concurrency": 2, "rate": 2.0}, "rate: got one beside concurrency"),
+        ({"concurrency": 2, "batch": 4}, "batch: got 4 beside concurrency"),
+        ({"concurrency": 2, "input_tokens": 131000}, "wanted at most 131,072, the context of"),
+        (
+            {"concurrency": 2, "input_tokens": 105000, "spread": 0.9, "plan": "single"},
+            "the cache of single holds",
+        ),
+    ],
+)
+def test_a_load_that_cannot_be_is_one_line(options, message):
+    with pytest.raises(InputError, match=message) as error:
+        _asked(**options)
+
+    assert "\n" not in str(error.value)
+
+
+def test_a_search_finds_the_concurrency_and_says_what_comes_nearest():
+    sizes = {"input_tokens": 512, "output_tokens": 128, "engine": "vllm"}
+    answer = planner.recommend("llama-3.1-8b", 2, slo_tpot="12ms", **sizes)
+    lead = answer.lead.serving
+
+    assert answer.request.objective == "throughput"
+    assert lead.tpot.mean <= 12e-3
+    assert lead.tokens_per_s == max(plan.serving.tokens_per_s for plan in answer.plans)
+    points = [(point.tpot_s, point.tokens_per_s_per_gpu) for point in answer.frontier]
+    assert points == sorted(points)
+    assert [rate for _, rate in points] == sorted(rate for _, rate in points)
+
+    hopeless = planner.recommend("llama-3.1-8b", 2, slo_tpot=1e-4, **sizes)
+    assert not hopeless.plans
+    (line,) = hopeless.advice
+    assert re.match(r"no plan meets what is wanted: tp2 comes nearest, TPOT [\d.]+ ms of 100", line)
+
+
+def test_tables_of_language_models_have_their_words():
+    scenario = resolve(request_of("llama-3.1-8b", 2, {"slo_tpot": "12ms"}))
+    answer = recommend_plans(scenario)
+    page = report.recommendation_html(scenario, answer)
+    texts = [terminal(report.recommendation(scenario, answer, rejected=False), 120), page]
+    one = _asked(concurrency=4)
+    texts += [one.table().text(), terminal(report.estimate(scenario, one, []), 120)]
+    texts += [_asked().table().text()]
+
+    assert all(word in text for text in texts for word in ("TTFT", "TPOT", "tokens/s"))
+    assert "<svg" in page

@@ -7,7 +7,7 @@ from typing import Final
 from topology.base import InputError
 from topology.base.table import Table
 from topology.catalogue import all_devices, all_hardware
-from validate.accuracy import collectives, kernels, plans, runs
+from validate.accuracy import collectives, kernels, plans, runs, serving
 from validate.accuracy.figures import Score, score
 from validate.tables import text
 
@@ -25,6 +25,9 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "kernels: samples of fitted tables, and seven other GPUs": ("matrix products", "attention"),
     "whole plans: published by others": ("whole plans", "plans of other sources"),
     "whole plans: run by us on 2 GPUs": ("steps run on",),
+    "language models under load: TPOT": ("serving TPOT",),
+    "language models under load: tokens/s": ("serving tokens/s",),
+    "language models under load: TTFT": ("serving TTFT",),
     "peak memory of plans run on 2 GPUs": ("peak memory",),
     "time lost by the choice of a plan on 2 GPUs": ("time lost",),
 }  # fmt: skip
@@ -57,6 +60,7 @@ def groups() -> Groups:
     for words, name in names.items():
         by_family = plans.groups(plans.read_figures(text(f"{name}.csv")))
         errors |= {f"{words}, {family}": group for family, group in by_family.items()}
+    errors |= serving.groups(serving.read_figures(text("serving_figures.csv")))
     for machine in runs.MACHINES:
         errors |= runs.groups(text(f"{machine.folder}/plans.jsonl"), machine)
     return errors
