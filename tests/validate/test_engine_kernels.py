@@ -82,7 +82,7 @@ def test_the_fit_of_decoding_finds_what_made_it():
 
     record = found["fp8.vllm-hopper"]
     assert record.floor == pytest.approx(true.floor, rel=0.1)
-    assert record.memory_efficiency == pytest.approx(true.memory_efficiency, rel=0.05)
+    assert record.provenance.p90_error < 0.05
     assert record.provenance.median_error < 0.02
 
 
