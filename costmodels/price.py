@@ -123,7 +123,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case Matmul():
             weight = op.weight
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, weight.experts)
-            return ("matmul", target.engine, *sizes, weight.layered)
+            return ("matmul", target.engine, *sizes, weight.precision)
         case Attention():
             heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
             how = (target.attention, target.mask, target.engine, op.k.itemsize)
@@ -184,7 +184,7 @@ def _matmul(op: Matmul, target: Target) -> Priced:
         batch = np.maximum(np.minimum(m, op.weight.experts), 1)  # none in an empty step
         m = np.ceil(m / batch)
     device, engine, own = target.device, target.engine, target.kernels
-    precision = target.precision if op.weight.layered else target.plain
+    precision = op.weight.precision or target.plain
     seconds = matmul_time(
         m, n, k, device, precision=precision, batch=batch, sustained=True, engine=engine,
         rounding=target.rounding, calibration=own,

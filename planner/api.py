@@ -62,7 +62,7 @@ class Options(TypedDict, total=False):
     input_tokens: int | None
     output_tokens: int | None
     text_tokens: int | None
-    precision: Precision
+    precision: Precision | None
     runtime: str | None
     engine: str | None
     objective: Objective | None

@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.formats import FORMATS
+
 Size = int | NDArray[np.int64]
 Real = float | NDArray[np.floating]
 
@@ -123,7 +125,8 @@ class Weight:
     """A matrix ``[rows, columns]``, of which one rank holds the share that `split` says.
 
     `experts` such matrices stand in a stack when there is more than one. `layered`: the matrix is
-    a different one at every turn of the enclosing loop over layers.
+    a different one at every turn of the enclosing loop over layers. precision : one of
+    `costmodels.formats.FORMATS`; empty for the 16-bit one of the device.
     """
 
     name: str
@@ -133,7 +136,12 @@ class Weight:
     degree: int = 1
     experts: int = 1
     layered: bool = True
-    itemsize: float = 2
+    precision: str = ""
+
+    @property
+    def itemsize(self) -> float:
+        """Bytes of an element, scales included."""
+        return FORMATS[self.precision].weights if self.precision else 2.0
 
     @property
     def local_rows(self) -> int:

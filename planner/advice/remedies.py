@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.formats import FORMATS
 from planner.engines.scenario import Scenario, workload_of
-from planner.lowering import WEIGHT_BYTES, lower
+from planner.lowering import lower
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate
@@ -98,9 +99,9 @@ def _asking(scenario: Scenario, **changes: object) -> Scenario:
 
 def _precisions(scenario: Scenario) -> list[Precision]:
     """List the request's precision, and those of fewer bits that the GPU has units for."""
-    precision, device = scenario.request.precision, scenario.deployment.hardware.device
-    bits = WEIGHT_BYTES[precision]
-    fewer = (other for other in SMALLER if WEIGHT_BYTES[other] < bits)
+    precision, device = scenario.workload.precision, scenario.deployment.hardware.device
+    bits = FORMATS[precision].weights
+    fewer = (other for other in SMALLER if FORMATS[other].weights < bits)
     return [precision, *(other for other in fewer if device.peak(other) is not None)]
 
 
@@ -141,9 +142,10 @@ def _first(
 def _saved(scenario: Scenario, other: Scenario, split: PlanEstimate) -> float:
     """Bytes of a split, priced under `scenario`, that the settings of `other` save."""
     model, before, after = scenario.model, scenario.request, other.request
-    outer = outer_parameters(model, split.plan.axes) * WEIGHT_BYTES["bf16"]
+    weights, fewer = (FORMATS[one.workload.precision].weights for one in (scenario, other))
+    outer = outer_parameters(model, split.plan.axes) * FORMATS["bf16"].weights
     blocks = split.memory_parts_bytes["transformer_weights"] - outer
-    smaller = 1 - WEIGHT_BYTES[after.precision] / WEIGHT_BYTES[before.precision]
+    smaller = 1 - fewer / weights
     encoders = encoder_bytes(model) if after.offload and not before.offload else 0.0
     return blocks * smaller + encoders
 
@@ -271,7 +273,7 @@ def _worth(scenario: Scenario, gpus: int) -> Iterator[Plan]:
     """Yield plans whose weights and decode may fit; replicas need as much as one alone."""
     model, request = scenario.model, scenario.request
     whole = fixed_parts(scenario, lower(model, scenario.workload, Plan()))
-    outer = outer_parameters(model, ()) * WEIGHT_BYTES["bf16"]
+    outer = outer_parameters(model, ()) * FORMATS["bf16"].weights
     blocks = whole["transformer_weights"] - outer
     for plan in plans(model, gpus):
         replicas, cut = plan.degree("dp"), plan.degree("tp") * plan.degree("pp")

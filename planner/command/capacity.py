@@ -46,7 +46,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_named(parser, {"--price FILE": _PRICE})
     common.add_sizes(parser)
     parser.add_argument(
-        "--precision", default="bf16", help="bf16, fp16, fp8, nvfp4 or int8 (default: bf16)"
+        "--precision",
+        help="bf16, fp16, fp8, nvfp4, int8, or weights alone in int4 or mxfp4 "
+        "(default: the checkpoint's own, or bf16)",
     )
     parser.add_argument("--runtime", help="as for recommend (default: the engine's, or tensorrt)")
     common.add_named(parser, {"--engine": "as for recommend (default: none)"})

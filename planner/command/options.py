@@ -207,7 +207,9 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     add_machine(parser)
     add_sizes(parser)
     parser.add_argument(
-        "--precision", default="bf16", help="bf16, fp16, fp8, nvfp4 or int8 (default: bf16)"
+        "--precision",
+        help="bf16, fp16, fp8, nvfp4, int8, or weights alone in int4 or mxfp4 "
+        "(default: the checkpoint's own, or bf16)",
     )
     parser.add_argument(
         "--runtime",

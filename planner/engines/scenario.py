@@ -155,7 +155,9 @@ def resolve(request: Request) -> Scenario:
     InputError
         If a name is unknown, or a size or an engine does not suit the model.
     """
-    model, deployment = read_model(request.model), deployment_of(request)
+    model = read_model(request.model)
+    request = replace(request, precision=request.precision or usual_precision(model, request))
+    deployment = deployment_of(request)
     _check_engine(model, deployment.engine)
     workload = workload_of(model, request, deployment.habits)
     return Scenario(request=request, model=model, workload=workload, deployment=deployment)
@@ -169,6 +171,16 @@ def _check_engine(model: Model, engine: str) -> None:
             f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
             f"wanted one of {', '.join([*names, EXECUTOR])}"
         )
+
+
+def usual_precision(model: Model, request: Request) -> Precision:
+    """Name the precision of a checkpoint, or 16 bits where the GPU multiplies no such numbers."""
+    published = model.quantisation
+    if published is None:
+        return "bf16"
+    machine = machine_of(request)
+    hardware = find_hardware(request.hardware) if machine is None else machine.ruling("bf16")
+    return "bf16" if hardware.device.peak(published.precision) is None else published.precision
 
 
 def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workload:
@@ -188,7 +200,7 @@ def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workl
             tokens=tuple((stream.name, prompt) for stream in model.streams),
             batch=request.batch,
             output_tokens=output,
-            precision=request.precision,
+            precision=request.precision or "bf16",
             habits=habits,
         )
     height, width = request.height or usual.height, request.width or usual.width
@@ -202,7 +214,7 @@ def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workl
         pixels=height * width * frames,
         frames=frames,
         line=line_of(model.latent, width) if model.latent else 0,
-        precision=request.precision,
+        precision=request.precision or "bf16",
         habits=habits,
     )
 
@@ -227,20 +239,19 @@ def deployment_of(request: Request) -> Deployment:
         is none of this hardware.
     """
     read_algorithm(request.algorithm)
+    precision = request.precision or "bf16"
     machine = machine_of(request)
     subset = None if machine is None else machine.on(request.gpus, request.nodes)
-    hardware = (
-        find_hardware(request.hardware) if subset is None else subset.ruling(request.precision)
-    )
+    hardware = find_hardware(request.hardware) if subset is None else subset.ruling(precision)
     profile = _profile(request, hardware, subset)
-    hardware.device.needed_peak(request.precision)
+    hardware.device.needed_peak(precision)
     if subset is None:
         hardware.island(request.gpus, request.nodes)
     named, lean = runtime(request.runtime), request.engine == EXECUTOR
     engine = None if request.engine in ("", EXECUTOR) else find_engine(request.engine)
     return Deployment(
         gpus=request.gpus,
-        precision=request.precision,
+        precision=precision,
         hardware=hardware,
         runtime=named if profile is None else profile.runtime(named, lean=lean),
         engine=request.engine,

@@ -48,7 +48,7 @@ def settings_of(scenario: Scenario, gpus: int) -> Settings:
         folder="" if known_as(called) else folder_of(called, pipeline=not language),
         sizes=_lengths(request, workload) if language else _sizes(request, video=video),
         video=video,
-        precision=request.precision,
+        precision=request.precision or "bf16",
         runtime=request.runtime,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,

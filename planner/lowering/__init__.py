@@ -1,14 +1,14 @@
 """Lowering: from a model, a request and a plan to the program of one rank."""
 
 from planner.lowering.program import decode_step, lower, lower_steps, unsupported
-from planner.lowering.work import WEIGHT_BYTES, Chunk, share_of
+from planner.lowering.work import Chunk, share_of, stored
 
 __all__ = [
-    "WEIGHT_BYTES",
     "Chunk",
     "decode_step",
     "lower",
     "lower_steps",
     "share_of",
+    "stored",
     "unsupported",
 ]

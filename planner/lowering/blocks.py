@@ -122,7 +122,7 @@ def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Opened
     width = sum(part.local(work.share.tensor) for part in parts)
     fused = ffn_columns(tower.ffn) if tower.parallel and tower.ffn else ()
     columns = (*parts, *fused)
-    up = work.weight(f"{name}.qkv", (Part(tower.hidden),), columns)
+    up = work.weight(f"{name}.qkv", (Part(tower.hidden),), columns, part="attention")
     both = yield from matmul(h, up, f"{name}.qkv")
     inner = None
     if fused:
@@ -343,7 +343,7 @@ def _close(work: RankWork, begun: Opened, x: Tensor, out: Tensor) -> Emits[Tenso
         active = yield from ffn_activation(tower.ffn, begun.inner, f"{name}.active")
         out = yield from concat_features((out, active), f"{name}.joined")
         rows.append(Part(tower.ffn.width))
-    back = work.weight(f"{name}.out", rows, (Part(tower.hidden),), "rows")
+    back = work.weight(f"{name}.out", rows, (Part(tower.hidden),), "rows", part="attention")
     partial = yield from matmul(out, back, f"{name}.projected")
     y = yield from reduce(partial, share, f"{name}.reduced")
     x = yield from _residual(x, y, begun.modulation, x.name, 0)

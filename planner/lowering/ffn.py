@@ -58,16 +58,18 @@ def feed_forward(work: RankWork, tower: Tower, h: Tensor, name: str) -> Emits[Te
     if not ffn.shared:
         return routed
     both = Ffn(width=ffn.shared, gated=ffn.gated, activation=ffn.activation)
-    shared = yield from _dense(work, both, tower.hidden, h, f"{name}.shared")
+    shared = yield from _dense(work, both, tower.hidden, h, f"{name}.shared", "shared")
     result = yield from pointwise("residual", (routed, shared), f"{name}.sum")
     return result
 
 
-def _dense(work: RankWork, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits[Tensor]:
-    up = work.weight(f"{name}.up", (Part(hidden),), ffn_columns(ffn))
+def _dense(  # a product and where it stands
+    work: RankWork, ffn: Ffn, hidden: int, h: Tensor, name: str, part: str = "feed_forward"
+) -> Emits[Tensor]:
+    up = work.weight(f"{name}.up", (Part(hidden),), ffn_columns(ffn), part=part)
     inner = yield from matmul(h, up, f"{name}.inner")
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
-    down = work.weight(f"{name}.down", (Part(ffn.width),), (Part(hidden),), "rows")
+    down = work.weight(f"{name}.down", (Part(ffn.width),), (Part(hidden),), "rows", part=part)
     result = yield from matmul(active, down, f"{name}.back")
     return result
 
@@ -78,12 +80,12 @@ def _experts(work: RankWork, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emi
     route = Tensor(f"{name}.route", (*h.shape[:2], ffn.active), 4)
     gates = Tensor(f"{name}.gates", route.shape, h.itemsize)
     yield Pointwise(function="route", inputs=(scores,), outputs=(route, gates))
-    up = work.weight(f"{name}.up", (Part(hidden),), ffn_columns(ffn), experts=ffn.experts)
+    sides, columns = (Part(hidden),), ffn_columns(ffn)
+    up = work.weight(f"{name}.up", sides, columns, experts=ffn.experts, part="experts")
     inner = yield from matmul(h, up, f"{name}.inner", route)
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
-    down = work.weight(
-        f"{name}.down", (Part(ffn.width),), (Part(hidden),), "rows", experts=ffn.experts
-    )
+    rows = (Part(ffn.width),)
+    down = work.weight(f"{name}.down", rows, sides, "rows", experts=ffn.experts, part="experts")
     back = yield from matmul(active, down, f"{name}.back", route)
     out = Tensor(f"{name}.combined", h.shape, h.itemsize)
     yield Pointwise(function="combine", inputs=(back, gates), outputs=(out,))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, cast
+from typing import Literal, cast
 
 from costmodels.program import Part, Size, Span, Tensor, Weight
 from costmodels.program.emit import Emits
@@ -14,9 +14,8 @@ from planner.strategies import SequenceStrategy, strategies
 from planner.strategies.attention import attend_here
 from planner.strategies.base import Attend, AttentionCall, Share
 from planner.strategies.sequence import span_of
+from topology.catalogue import Precision
 
-WEIGHT_BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
-"""Bytes a weight; NVFP4 has 4 bits and one 8-bit scale for every 16 of them."""
 Layers = Sequence[tuple[Block, int]]
 """Blocks with the layers that a rank holds of each, and the number of the first of them."""
 
@@ -71,8 +70,14 @@ class RankWork:
         columns: Sequence[Part],
         split: Literal["none", "rows", "columns"] = "columns",
         experts: int = 1,
+        part: str = "feed_forward",
     ) -> Weight:
-        """Name a layer's matrix and its cut over the ranks that share the layer."""
+        """Name a layer's matrix and its cut over the ranks that share the layer.
+
+        Parameters
+        ----------
+        part : of a layer, of which a checkpoint may keep some in 16 bits.
+        """
         return Weight(
             name=name,
             rows=tuple(rows),
@@ -80,7 +85,7 @@ class RankWork:
             split=split,
             degree=self.share.tensor,
             experts=experts,
-            itemsize=WEIGHT_BYTES[self.workload.precision],
+            precision=stored(self.model, self.workload.precision, part),
         )
 
     def rows(self, tower: Tower) -> tuple[Span, ...]:
@@ -94,6 +99,16 @@ class RankWork:
         tower = self.workload.habits.text_tower
         once = tower == "once" or (tower == "usual" and self.share.stages == 1)
         return self.memory == "load" and once and stream in self.model.reuses
+
+
+def stored(model: Model, precision: Precision, part: str) -> str:
+    """Name the format of a part's weights: as published where that is what was asked for."""
+    published = model.quantisation
+    if published is None or published.precision != precision:
+        return precision
+    if not published.covers(part):
+        return ""
+    return "fp8_block" if precision == "fp8" and published.block else precision
 
 
 def share_of(workload: Workload, plan: Plan) -> Share:

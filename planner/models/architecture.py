@@ -20,6 +20,7 @@ tables), so that parameters sum up to what the published classes have.
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from planner.models.quantisation import Quantisation
 from topology.base.facts import facts
 
 Activation = Literal["gelu", "silu", "relu2"]
@@ -332,7 +333,7 @@ class Model:
     reuses : streams whose tower does not depend on the step, so that its keys and values may be
     computed once (Cosmos 3's text tower).
     vetoes : head counts of other towers that a tensor-parallel degree must divide too.
-    group : weight quantisation group along the input features, 0 for none.
+    quantisation : how the checkpoint stores its weights; None for 16 bits.
     attention : kernel that the model's own repository calls on Hopper, empty for the framework's.
     own : what else that repository does, where it runs the model in eager PyTorch.
     usual : catalogue entry whose request, autoencoder and encoders are assumed where a
@@ -359,7 +360,7 @@ class Model:
     transformers: int = 1
     reuses: tuple[str, ...] = ()
     vetoes: tuple[int, ...] = ()
-    group: int = 0
+    quantisation: Quantisation | None = None
     attention: str = ""
     own: Own = Own()
     usual: str = ""
@@ -409,7 +410,8 @@ class Model:
     def to_dict(self) -> dict[str, object]:
         """Return what ``planner models show --format json`` prints.
 
-        >>> from planner.models import read_model
+        >>> from planner.models.quantisation import Quantisation
+        from planner.models import read_model
         >>> shown = read_model("mixtral-8x7b").to_dict()
         >>> shown["layers"], shown["heads"], shown["kv_heads"], shown["head_dim"], shown["ffn"]
         (32, 32, 8, 128, 14336)
@@ -444,6 +446,7 @@ class Model:
             "encoders": [asdict(encoder) for encoder in self.encoders],
             "defaults": asdict(self.defaults),
             "vetoes": list(self.vetoes),
-            "group": self.group,
+            "group": self.quantisation.group if self.quantisation else 0,
+            "quantisation": asdict(self.quantisation) if self.quantisation else None,
             "assumed": list(self.assumed),
         }

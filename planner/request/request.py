@@ -82,7 +82,7 @@ class Request:
     input_tokens: int | None = None
     output_tokens: int | None = None
     text_tokens: int | None = None
-    precision: Precision = "bf16"
+    precision: Precision | None = None
     runtime: str = "tensorrt"
     engine: str = ""
     objective: Objective = "latency"
@@ -154,7 +154,8 @@ class Request:
         for name in (*SHARES, *POSITIVE):
             _check_real(name, values[name][1])
         _check_load(self)
-        _check_choice("precision", self.precision, get_args(Precision))
+        if self.precision is not None:
+            _check_choice("precision", self.precision, get_args(Precision))
         _check_choice("objective", self.objective, get_args(Objective))
         if self.text_tower is not None:
             _check_choice("text_tower", self.text_tower, get_args(TowerHabit))

@@ -10,12 +10,13 @@ import numpy as np
 
 from costmodels import memory
 from costmodels.basis import Basis
+from costmodels.formats import FORMATS
 from costmodels.price import Known, Target
 from costmodels.program import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
 from planner.engines.scenario import Scenario
-from planner.lowering import WEIGHT_BYTES, decode_step, lower
+from planner.lowering import decode_step, lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -270,7 +271,7 @@ def running(program: Program) -> list[Loop]:
 
 def fixed_parts(scenario: Scenario, program: Program) -> dict[str, float]:
     """Bytes that do not depend on the size of the request."""
-    model, itemsize = scenario.model, WEIGHT_BYTES["bf16"]
+    model, itemsize = scenario.model, FORMATS["bf16"].weights
     encoders = 0.0 if scenario.request.offload else encoder_bytes(model)
     vae = model.vae.parameters * itemsize if model.vae else 0.0
     blocks = memory.weights(running(program)) * model.transformers
@@ -283,7 +284,7 @@ def fixed_parts(scenario: Scenario, program: Program) -> dict[str, float]:
 
 def encoder_bytes(model: Model) -> float:
     """Bytes of the text encoders, which stay in 16 bits."""
-    return sum(encoder.parameters for encoder in model.encoders) * WEIGHT_BYTES["bf16"]
+    return sum(encoder.parameters for encoder in model.encoders) * FORMATS["bf16"].weights
 
 
 def outer_parameters(model: Model, axes: Axes) -> float:

@@ -63,9 +63,8 @@ def _model_objections(case: Case, degree: int) -> Iterator[str]:
     model = case.model
     for block in model.blocks:
         for tower in block.towers:
-            yield from _tower_objections(
-                tower, model, degree, repeat=case.workload.habits.kv_repeat
-            )
+            yield from _tower_objections(tower, degree, repeat=case.workload.habits.kv_repeat)
+            yield from _parted_scales(case, tower, degree)
     for heads in model.vetoes:
         if heads % degree:
             yield f"another tower's {heads} heads do not divide by tp{degree}"
@@ -77,7 +76,7 @@ def _model_objections(case: Case, degree: int) -> Iterator[str]:
         )
 
 
-def _tower_objections(tower: Tower, model: Model, degree: int, *, repeat: bool) -> Iterator[str]:
+def _tower_objections(tower: Tower, degree: int, *, repeat: bool) -> Iterator[str]:
     for heads, whose in _attentions(tower):
         many = f"{heads.key_value} key-value heads{whose}"
         if heads.query % degree:
@@ -90,11 +89,36 @@ def _tower_objections(tower: Tower, model: Model, degree: int, *, repeat: bool) 
     for width in () if ffn is None else (ffn.width, ffn.shared):
         if 0 < width < degree:
             yield f"the FFN width {width} has no column for every rank of tp{degree}"
-        elif model.group and width % (degree * model.group):
-            yield (
-                f"the FFN width {width} over tp{degree} is not a multiple of the "
-                f"quantisation group {model.group}"
-            )
+
+
+def _parted_scales(case: Case, tower: Tower, degree: int) -> Iterator[str]:
+    """Object to cuts through weights that share a scale: engines do not part it."""
+    published = case.model.quantisation
+    if degree == 1 or published is None or published.precision != case.workload.precision:
+        return
+    for what, part, width, how in _cut(tower, degree):
+        size = published.group if how == "rows" else published.block
+        if size and published.covers(part) and width % (degree * size):
+            unit = f"quantisation {'block' if published.block else 'group'} {size}"
+            yield f"{what} {width} over tp{degree} is not a multiple of the {unit}"
+
+
+def _cut(tower: Tower, degree: int) -> Iterator[tuple[str, str, int, str]]:
+    """Yield what tensor parallelism cuts: words, part of a layer, features, and along which side.
+
+    Heads of keys and values that are repeated are whole on every rank.
+    """
+    heads, ffn = tower.heads, tower.ffn
+    if tower.mixer == "attention" and tower.latent is None:
+        yield "the attention output's width", "attention", heads.query_width, "rows"
+        yield "the queries' width", "attention", heads.query_width, "columns"
+        if heads.key_value >= degree:
+            yield "the keys' width", "attention", heads.key_value_width, "columns"
+    if ffn is not None:
+        part = "experts" if ffn.experts else "feed_forward"
+        for width, place in ((ffn.width, part), (ffn.shared, "shared")):
+            for how in ("rows", "columns") if width else ():
+                yield "the FFN width", place, width, how
 
 
 def _attentions(tower: Tower) -> Iterator[tuple[Heads, str]]:

@@ -19,7 +19,9 @@ from topology.base import (
 )
 
 Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
-Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "int8"]
+Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "int8", "int4", "mxfp4"]
+MULTIPLIED: Final = ("bf16", "fp16", "fp8", "nvfp4", "int8")
+"""Precisions that tensor cores multiply; weights alone in others become 16-bit numbers first."""
 
 _UNITS: Final = {
     "multiprocessors": "1",
@@ -59,7 +61,10 @@ class Device:
 
     def peak(self, precision: str) -> Sourced | None:
         """Dense FLOP/s at `precision`, or None where the device has no tensor cores for it."""
-        return dict(self.peaks).get(cast(Precision, precision))
+        peaks = dict(self.peaks)
+        if precision in ("int4", "mxfp4"):  # weights alone
+            return peaks.get("bf16") or peaks.get("fp16")
+        return peaks.get(cast(Precision, precision))
 
     def needed_peak(self, precision: str) -> float:
         """Dense FLOP/s at `precision`.
@@ -91,7 +96,7 @@ def read_device(name: str, row: object) -> Device:
     if capability is None:
         text = shown(row["compute_capability"])
         raise CatalogueError(f"{name}.compute_capability: got {text}, wanted text such as '9.0'")
-    peaks = check_keys(f"{name}.peaks", row["peaks"], (), get_args(Precision))
+    peaks = check_keys(f"{name}.peaks", row["peaks"], (), MULTIPLIED)
     if not peaks.keys() & {"bf16", "fp16"}:
         raise CatalogueError(f"{name}.peaks: got {', '.join(peaks) or 'none'}, wanted bf16 or fp16")
     architecture = read_choice(f"{name}.architecture", row["architecture"], get_args(Architecture))

@@ -45,7 +45,7 @@ def shrink(model: Model, workload: Workload, plan: Plan) -> tuple[Model, Workloa
         input_features=min(model.input_features, FFN),
         output_features=min(model.output_features, FFN),
         vocabulary=VOCABULARY if model.vocabulary else 0,
-        group=0,
+        quantisation=None,
     )
     return small, _workload(model, workload, plan)
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from planner.models.architecture import Block, Ffn, Heads, LatentAttention, Model, Stream, Tower
 from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY, Fields
+from planner.models.quantisation import Quantisation, read_quantisation
 from planner.models.readers import model_type
 from planner.models.readers.count import biased, linear, perceptron
 from planner.models.readers.decoder_layers import Mixer, feeds_of, mixers_of
@@ -132,7 +133,7 @@ def read(fields: Fields) -> Model:
         outer_parameters=_outer(language, sizes, vocabulary, tied=tied)
         + _vision_parameters(fields),
         vetoes=_vision_heads(fields),
-        group=_group(fields),
+        quantisation=_quantisation(fields, sizes.layers),
         assumed=() if kind else ("no class is named; read as a Llama-like decoder",),
     )
 
@@ -316,32 +317,10 @@ def _outer(fields: Fields, sizes: _Sizes, vocabulary: int, *, tied: bool) -> int
     return sizes.hidden * (vocabulary * (1 if tied else 2) + learned) + final
 
 
-def _group(fields: Fields) -> int:
-    """Weights that share a quantisation scale along the input features, 0 where none do.
-
-    MXFP4's groups of 32 do not count: engines pad its experts to whole groups a rank.
-    """
-    stored = fields.table("quantization_config") or language_of(fields).table("quantization_config")
-    if stored is None:
-        return 0
-    blocks = stored.integers("weight_block_size", low=1, default=())
-    if blocks:
-        return max(blocks)
-    scheme = _first_scheme(stored)
-    return max(scheme.integer("group_size", "q_group_size", low=-1, default=0), 0)
-
-
-def _first_scheme(stored: Fields) -> Fields:
-    """Descend to the weights of compressed-tensors' first group, if it is written so."""
-    groups = stored.table("config_groups")
-    if groups is None:
-        return stored
-    for name in groups.values:
-        group = groups.table(name)
-        weights = group.table("weights") if group else None
-        if weights:
-            return weights
-    return stored
+def _quantisation(fields: Fields, layers: int) -> Quantisation | None:
+    stored = fields.table("quantization_config", "compression_config")
+    stored = stored or language_of(fields).table("quantization_config", "compression_config")
+    return None if stored is None else read_quantisation(stored, layers)
 
 
 def _vision_heads(fields: Fields) -> tuple[int, ...]:

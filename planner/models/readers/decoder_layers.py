@@ -185,6 +185,8 @@ def _dense(fields: Fields, kind: str) -> Ffn:
     other = ("intermediate_size_mlp",) if kind.startswith("llama4") else ()
     hidden = fields.integer("hidden_size", "n_embd", "d_model", "n_embed", "dim")
     width = fields.integer(*other, *_DENSE_WIDTHS, default=4 * hidden)
+    if kind == "qwen":  # the first Qwen counts gate and up together
+        width //= 2
     return Ffn(width=width, gated=_gated(fields, kind), activation=_activation(fields, kind))
 
 

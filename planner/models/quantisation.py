@@ -1,0 +1,187 @@
+"""How a checkpoint stores its weights: GPTQ, AWQ, FP8, MXFP4, NVFP4 and their kin, as published."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from planner.models.fields import Fields
+from topology.catalogue import Precision
+
+Part = Literal["attention", "feed_forward", "experts", "shared"]
+PARTS: Final[tuple[Part, ...]] = ("attention", "feed_forward", "experts", "shared")
+METHODS: Final[dict[str, Precision]] = {
+    "gptq": "int4", "gptq_marlin": "int4", "awq": "int4", "awq_marlin": "int4",
+    "auto-round": "int4", "intel/auto-round": "int4", "auto_round": "int4",
+    "fp8": "fp8", "fbgemm_fp8": "fp8", "ptpc_fp8": "fp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4",
+    "w8a8_int8": "int8", "smoothquant": "int8",
+}  # fmt: skip
+"""Precision of products by ``quant_method``, where it has one alone."""
+ALGORITHMS: Final[dict[str, Precision]] = {
+    "FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8", "FP8_PB_WO": "fp8", "FP8_BLOCK_SCALES": "fp8",
+    "NVFP4": "nvfp4", "W4A16_AWQ": "int4", "INT4_AWQ": "int4", "W4A16": "int4", "MXFP4": "mxfp4",
+    "W4A16_MXFP4": "mxfp4", "W8A8_SQ_PER_CHANNEL": "int8", "INT8_SQ": "int8",
+}  # fmt: skip
+"""The same by ``quant_algo`` of modelopt."""
+_LISTS: Final = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
+_TAILS: Final[dict[Part, str]] = {
+    "attention": r"attn|attention",
+    "experts": r"(?<!shared_)(?<!shared)experts",
+    "shared": r"shared_expert",
+    "feed_forward": r"mlp|feed_forward|ffn",
+}
+_LAYER: Final = re.compile(r"(?<![a-z0-9])(\d+)(?![a-z0-9])")
+_SMALL: Final = re.compile(r"router|\bgate\b|norm|lm_head|embed|visual|vision|mtp|nextn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantisation:
+    """How weights are stored.
+
+    method : as the checkpoint names it. precision : of the products. group : inputs that share a
+    scale, which a cut along them must not part; 0 where none do. block : outputs that share one.
+    kept : parts that stay in 16 bits; embedding, head, norms and routers always do.
+    cache : precision of keys and values that the checkpoint brings scales for; empty for none.
+    """
+
+    method: str
+    precision: Precision
+    group: int = 0
+    block: int = 0
+    kept: tuple[Part, ...] = ()
+    cache: str = ""
+
+    def covers(self, part: str) -> bool:
+        """Whether the products of a part are quantised."""
+        return part in PARTS and part not in self.kept
+
+    @property
+    def words(self) -> str:
+        """Say in a line what is stored how.
+
+        >>> Quantisation(method="awq", precision="int4", group=128).words
+        'awq: int4, groups of 128'
+        """
+        size = f", groups of {self.group}" if self.group else ""
+        if self.block:
+            size = f", blocks of {self.block} x {self.group}"
+        kept = ", ".join(part.replace("_", "-") for part in self.kept)
+        return f"{self.method}: {self.precision}{size}" + (f"; {kept} in 16 bits" if kept else "")
+
+
+def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
+    """Read a ``quantization_config``; None of one that says nothing of weights.
+
+    Raises
+    ------
+    InputError
+        If it is of a method or a number of bits that is not known here.
+    """
+    method = fields.text("quant_method", default="").lower()
+    if not method and not fields.has("bits", "quant_algo", "config_groups"):
+        return None
+    method = method or ("gptq" if fields.has("bits") else "modelopt")
+    kept, cache = _kept(fields, layers), _cache(fields)
+    if method in ("compressed-tensors", "compressed_tensors") or fields.has("config_groups"):
+        return _schemes(fields, method, kept, cache)
+    if method.startswith("modelopt"):
+        name = fields.text("quant_algo").upper()
+        if name not in ALGORITHMS:
+            raise fields.refused("quant_algo", name, f"one of {', '.join(ALGORITHMS)}")
+        precision = ALGORITHMS[name]
+    elif method in METHODS:
+        precision = METHODS[method]
+    else:
+        raise fields.refused("quant_method", method, f"one of {_known()}")
+    bits = fields.integer("bits", "w_bit", high=64, default=0)
+    if precision == "int4" and bits not in (0, 4):
+        raise fields.refused("bits", bits, "4, the only weights alone that are priced")
+    rows, columns = _sizes(fields, precision)
+    return Quantisation(
+        method=method, precision=precision, group=rows, block=columns, kept=kept, cache=cache
+    )
+
+
+def _known() -> str:
+    return ", ".join([*METHODS, "compressed-tensors", "modelopt"])
+
+
+def _sizes(fields: Fields, precision: Precision) -> tuple[int, int]:
+    """Give inputs and outputs that share a scale.
+
+    MXFP4's groups of 32 do not count: engines pad its experts to whole groups a rank.
+    """
+    blocks = fields.integers("weight_block_size", "block_structure", low=1, default=())
+    if blocks:
+        return blocks[-1], blocks[0]
+    group = max(fields.integer("group_size", "q_group_size", low=-1, default=0), 0)
+    if precision == "nvfp4":
+        return group or 16, 0
+    return (0 if precision in ("mxfp4", "fp8", "int8") else group), 0
+
+
+def _schemes(
+    fields: Fields, method: str, kept: tuple[Part, ...], cache: str
+) -> Quantisation | None:
+    """Read compressed-tensors' groups of modules: the first scheme of weights counts."""
+    groups = fields.table("config_groups")
+    for name in groups.values if groups else ():
+        group = groups.table(name) if groups else None
+        weights = group.table("weights") if group else None
+        if group is None or weights is None:
+            continue
+        form = group.text("format", default=fields.text("format", default=""))
+        precision = _scheme(weights, form, alone=group.table("input_activations") is None)
+        rows, columns = _sizes(weights, precision)
+        untouched = _untouched(group.texts("targets", default=("Linear",)))
+        return Quantisation(
+            method=method,
+            precision=precision,
+            group=rows,
+            block=columns,
+            kept=tuple(part for part in PARTS if part in {*kept, *untouched}),
+            cache=cache,
+        )
+    return None
+
+
+def _scheme(weights: Fields, form: str, *, alone: bool) -> Precision:
+    bits = weights.integer("num_bits", high=64)
+    floating = weights.text("type", default="int") == "float"
+    if bits == 4 and floating:
+        return "mxfp4" if "mxfp4" in form else "nvfp4"
+    if bits == 4:
+        return "int4"
+    if bits == 8 and (floating or not alone):
+        return "fp8" if floating else "int8"
+    raise weights.refused("num_bits", bits, "4, or 8 of weights and inputs")
+
+
+def _untouched(targets: Iterable[str]) -> Iterator[Part]:
+    """Yield the parts that no target names, where targets are not all linear layers."""
+    named = [target for target in targets if target not in ("Linear", "FusedMoE")]
+    if named and len(named) == len(list(targets)):
+        for part, tail in _TAILS.items():
+            if not any(re.search(tail, target) for target in named):
+                yield part
+
+
+def _cache(fields: Fields) -> str:
+    scheme = fields.table("kv_cache_scheme")
+    named = fields.text("kv_cache_quant_algo", default="").upper()
+    return "fp8" if named == "FP8" or (scheme and scheme.values.get("num_bits") == 8) else ""
+
+
+def _kept(fields: Fields, layers: int) -> tuple[Part, ...]:
+    """List the parts that most layers keep in 16 bits, by names of modules that are left out."""
+    seen: dict[Part, set[int]] = {part: set() for part in PARTS}
+    for names in _LISTS:
+        for pattern in fields.texts(names, default=()):
+            if _SMALL.search(pattern):
+                continue
+            numbers = {int(found) for found in _LAYER.findall(pattern)}
+            for part, tail in _TAILS.items():
+                if re.search(tail, pattern):
+                    seen[part] |= numbers or set(range(layers))
+                    break
+    return tuple(part for part in PARTS if len(seen[part]) > layers / 2)
