@@ -168,7 +168,7 @@ def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) ->
     for axis, degree in plan.axes:
         if axis in line.untold:
             yield f"{axis}{degree}: {line.untold[axis]}"
-    if settings.precision != "bf16" and settings.precision not in line.precision:
+    if settings.precision not in ("", "bf16") and settings.precision not in line.precision:
         yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"
     if settings.offload and not line.offload:
         yield f"offload: {line.untold.get('offload', 'no flag')}"

@@ -189,7 +189,10 @@ def _division(case: _Case) -> str:
 
 
 def _precision(case: _Case) -> str:
-    asked, limits = case.settings.precision, case.limits
+    asked, limits, published = case.settings.precision, case.limits, case.model.quantisation
+    if not asked and published is not None:
+        read = published.method in case.line.published
+        return "" if read else f"does not read {published.method} checkpoints"
     known = ("bf16", *case.line.precision, *case.line.untold)
     if asked in (known if limits.precisions is None else limits.precisions):
         return ""

@@ -142,6 +142,12 @@ class Scenario:
     workload: Workload
     deployment: Deployment
 
+    @property
+    def as_published(self) -> bool:
+        """Whether weights are quantised as the checkpoint has them."""
+        published = self.model.quantisation
+        return published is not None and published.precision == self.workload.precision
+
     def on(self, gpus: int) -> "Scenario":
         """Ask the same about another number of GPUs."""
         return replace(self, deployment=self.deployment.on(gpus))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from costmodels.formats import FORMATS
 from planner.engines.reading import Version, read_version
 from planner.engines.tables import allowed
 from planner.engines.tensorrt_table import Allowed, dotted
@@ -46,6 +47,8 @@ def _hardware(plan: Plan, hardware: Hardware, precision: str, table: Allowed) ->
             f"collectives need compute capability {dotted(table.capability)}, "
             f"and {hardware.name} has {dotted(has)}"
         )
+    if not FORMATS[precision].multiplied:
+        yield f"networks here hold no weights alone in {precision}"
     needs = table.precisions.get(precision, (0, 0))
     if has < needs:
         yield f"{precision} needs compute capability {dotted(needs)}, got {dotted(has)}"

@@ -60,13 +60,18 @@ class Quantisation:
         """Say in a line what is stored how.
 
         >>> Quantisation(method="awq", precision="int4", group=128).words
-        'awq: int4, groups of 128'
+        'int4 (awq), groups of 128'
         """
         size = f", groups of {self.group}" if self.group else ""
         if self.block:
             size = f", blocks of {self.block} x {self.group}"
         kept = ", ".join(part.replace("_", "-") for part in self.kept)
-        return f"{self.method}: {self.precision}{size}" + (f"; {kept} in 16 bits" if kept else "")
+        stored = self.precision if self.precision == self.method else None
+        return (
+            (stored or f"{self.precision} ({self.method})")
+            + size
+            + (f", {kept} in 16 bits" if kept else "")
+        )
 
 
 def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
@@ -91,6 +96,8 @@ def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
         precision = ALGORITHMS[name]
     elif method in METHODS:
         precision = METHODS[method]
+    elif method == "bitsandbytes":
+        precision = "int4" if fields.boolean("load_in_4bit", default=False) else "int8"
     else:
         raise fields.refused("quant_method", method, f"one of {_known()}")
     bits = fields.integer("bits", "w_bit", high=64, default=0)
@@ -103,7 +110,7 @@ def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
 
 
 def _known() -> str:
-    return ", ".join([*METHODS, "compressed-tensors", "modelopt"])
+    return ", ".join([*METHODS, "bitsandbytes", "compressed-tensors", "modelopt"])
 
 
 def _sizes(fields: Fields, precision: Precision) -> tuple[int, int]:

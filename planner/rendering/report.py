@@ -62,7 +62,7 @@ def headline(scenario: Scenario) -> str:
         parts.append(f"batch {work.batch}")
     parts += _load(scenario)
     engine = [scenario.deployment.engine] if scenario.deployment.engine else []
-    parts += [work.precision, scenario.deployment.runtime.name, *engine]
+    parts += [_precision(scenario), scenario.deployment.runtime.name, *engine]
     return " · ".join(parts)
 
 
@@ -76,6 +76,16 @@ def _load(scenario: Scenario) -> list[str]:
     if request.rate:
         return [f"{request.rate:.3g} requests a second", *wanted]
     return [*([f"requests of {request.arrivals}"] if request.arrivals else []), *wanted]
+
+
+def _precision(scenario: Scenario) -> str:
+    """Say how weights are stored, and where that is not as they were published."""
+    published, precision = scenario.model.quantisation, scenario.workload.precision
+    if published is None:
+        return precision
+    if scenario.as_published:
+        return published.words
+    return f"{precision}, published as {published.precision}"
 
 
 def _machine(scenario: Scenario) -> str:

@@ -107,21 +107,86 @@ def test_a_configuration_without_a_class_is_read_and_says_so():
     assert "no class is named" in model.assumed[0]
 
 
+def packed(form="pack-quantized", inputs=None, **weights):
+    """Return what llm-compressor writes."""
+    activations = None if inputs is None else {"num_bits": inputs, "type": "int"}
+    group = {"weights": weights, "input_activations": activations, "targets": ["Linear"]}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+    }
+
+
 @pytest.mark.parametrize(
     ("quantization", "group"),
     [
-        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 128),
-        ({"quant_method": "awq", "q_group_size": 64}, 64),
-        ({"quant_method": "gptq", "group_size": -1}, 0),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 128),
-        ({"quant_method": "mxfp4"}, 0),
-        ({"config_groups": {"group_0": {"weights": {"group_size": 16}}}}, 16),
-        ({"config_groups": {"group_0": {"weights": None}}}, 0),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 0),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, ("int4", 128, 0)),
+        ({"quant_method": "awq", "q_group_size": 64}, ("int4", 64, 0)),
+        ({"quant_method": "gptq", "group_size": -1}, ("int4", 0, 0)),
+        ({"bits": 4, "group_size": 128, "desc_act": False}, ("int4", 128, 0)),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8", 128, 128)),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, ("fp8", 0, 0)),
+        ({"quant_method": "mxfp4"}, ("mxfp4", 0, 0)),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, ("int4", 0, 0)),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4", 16, 0)),
+        ({"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, ("fp8", 0, 0)),
+        (packed(num_bits=4, type="int", group_size=128), ("int4", 128, 0)),
+        (packed(num_bits=4, type="float", group_size=16), ("nvfp4", 16, 0)),
+        (packed("mxfp4-pack-quantized", num_bits=4, type="float"), ("mxfp4", 0, 0)),
+        (packed(num_bits=8, type="float", strategy="channel"), ("fp8", 0, 0)),
+        (
+            packed(num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
+            ("fp8", 128, 128),
+        ),
+        (packed(num_bits=8, inputs=8, type="int"), ("int8", 0, 0)),
     ],
 )
-def test_quantisation_groups(quantization, group):
-    assert read(quantization_config=quantization).group == group
+def test_weights_are_quantised_as_published(quantization, group):
+    found = read(quantization_config=quantization).quantisation
+
+    assert (found.precision, found.group, found.block) == group
+
+
+def test_a_scheme_without_weights_is_none():
+    stored = {"config_groups": {"group_0": {"weights": None}}}
+
+    assert read(quantization_config=stored).quantisation is None
+    assert read(quantization_config={"load": True}).quantisation is None
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ({"quant_method": "hqq"}, "quant_method: got 'hqq', wanted one of gptq"),
+        ({"quant_method": "gptq", "bits": 3}, "bits: got 3, wanted 4"),
+        ({"quant_algo": "W4A8"}, "quant_algo: got 'W4A8', wanted one of FP8"),
+        (packed(num_bits=2, type="int"), "num_bits: got 2, wanted 4, or 8 of weights and inputs"),
+        (packed(num_bits=8, type="int"), "num_bits: got 8, wanted 4, or 8 of weights and inputs"),
+    ],
+)
+def test_unknown_quantisation_is_one_line(quantization, message):
+    with pytest.raises(InputError) as error:
+        read(quantization_config=quantization)
+
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        (["model.layers.*.self_attn", "lm_head"], ("attention",)),
+        (["lm_head", "model.embed_tokens", "gate"], ()),
+        ([f"model.layers.{n}.self_attn.q_proj" for n in range(32)], ("attention",)),
+        (["model.layers.0.mlp.down_proj"], ()),
+        (["re:.*mlp.experts.*", "re:.*shared_expert.*"], ("experts", "shared")),
+    ],
+)
+def test_what_stays_in_16_bits(names, kept):
+    stored = {"quant_method": "fp8", "modules_to_not_convert": names}
+
+    assert read(quantization_config=stored).quantisation.kept == kept
 
 
 def test_windows_alternate_as_the_class_says():

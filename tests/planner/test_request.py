@@ -40,7 +40,7 @@ def test_the_largest_count_is_accepted(name):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("precision", "fp32", "expected one of bf16, fp16, fp8, "),
+        ("precision", "fp32", "did you mean fp8 or fp16?"),
         ("objective", "speed", "expected one of latency, throughput, memory, cost"),
         ("text_tower", "never", "did you mean every_step"),
         ("precision", 3, "unknown precision '3'"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from costmodels.program import Attention, Collective, LinearAttention, Loop, Matmul, SendReceive
 from planner.lowering import lower
 from planner.models import Block, Ffn, Heads, Model, Stream, Tower, read_model
+from planner.models.quantisation import Quantisation
 from planner.request.plan import Plan
 from planner.request.workload import Habits, Workload
 from planner.search.plans import notes, objections, plans
@@ -259,11 +260,27 @@ def test_degrees_multiply_to_the_gpus():
 
 
 def test_quantisation_groups_must_not_be_cut():
-    grouped = _transformer(group=128)
+    """Of the width of the FFN, and of attention's output: 12288 and 4096 inputs."""
+    work = replace(_work(), precision="int4")
 
-    assert _legal("tp8", grouped)
-    assert list(objections(grouped, _work(), parse_plan("tp32"), 32)) == []
-    assert not _legal("tp32", _transformer(group=512))
+    def parted(degree, **how):
+        stored = Quantisation(method="gptq", precision="int4", **how)
+        model = _transformer(quantisation=stored)
+        return list(objections(model, work, parse_plan(f"tp{degree}"), degree))
+
+    assert parted(8, group=128) == parted(32, group=128) == parted(32) == []
+    assert parted(32, group=512) == [
+        "the attention output's width 4096 over tp32 is not a multiple of the quantisation "
+        "group 512",
+        "the FFN width 12288 over tp32 is not a multiple of the quantisation group 512",
+    ]
+    assert parted(32, group=512, kept=("attention", "feed_forward")) == []
+    assert parted(8, group=128, block=768) == [
+        "the queries' width 4096 over tp8 is not a multiple of the quantisation block 768",
+        "the keys' width 1024 over tp8 is not a multiple of the quantisation block 768",
+    ]
+    stored = Quantisation(method="gptq", precision="int4", group=512)
+    assert _legal("tp32", _transformer(quantisation=stored))  # in bf16, which was asked for
 
 
 # vllm-project/vllm#414 and #11797: degrees that divide the heads; vllm-project/vllm#16260: padding
