@@ -56,7 +56,6 @@ class Target:
     device: Device
     fabrics: Mapping[str, Fabric]
     runtime: Runtime
-    precision: Precision
     ranks: int = 1
     algorithm: str = "auto"
     messages: str = "best"
@@ -103,7 +102,7 @@ def host_seconds(op: Op, priced: Priced, runtime: Runtime) -> Real:
 
 
 Known = dict[tuple[object, ...], Priced]
-"""Prices found so far, by what they depend on besides device, profile and precision."""
+"""Prices found so far, by what they depend on besides device and profile."""
 
 
 def cached_price(op: Op, target: Target, known: Known) -> Priced:

@@ -112,7 +112,7 @@ class Deployment:
             return runtime.moving(dict(model.own.traffic))
         return runtime.doing(self.habits.functions(runtime.name, model.family, model.name))
 
-    def target(self, model: Model, plan: Plan, precision: Precision) -> Target:
+    def target(self, model: Model, plan: Plan) -> Target:
         """Return what the operations of a plan are priced on."""
         own = self.algorithm == "auto" and bool(self.habits.messages)
         return Target(
@@ -121,7 +121,6 @@ class Deployment:
             if self.placed is not None
             else fabrics(plan, self.hardware, self.nodes),
             runtime=self.runtime_of(model),
-            precision=precision,
             ranks=plan.gpus // plan.degree("dp"),
             algorithm="engine" if own else self.algorithm,
             messages=self.habits.messages if own else "best",

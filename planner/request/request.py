@@ -154,8 +154,7 @@ class Request:
         for name in (*SHARES, *POSITIVE):
             _check_real(name, values[name][1])
         _check_load(self)
-        if self.precision is not None:
-            _check_choice("precision", self.precision, get_args(Precision))
+        _check_choice("precision", self.precision or "bf16", get_args(Precision))
         _check_choice("objective", self.objective, get_args(Objective))
         if self.text_tower is not None:
             _check_choice("text_tower", self.text_tower, get_args(TowerHabit))

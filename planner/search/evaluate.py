@@ -61,7 +61,7 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
     """
     deployment, workload = scenario.deployment, scenario.workload
     shared = Shared() if shared is None else shared
-    target = deployment.target(scenario.model, plan, workload.precision)
+    target = deployment.target(scenario.model, plan)
     key = plan, replace(workload, habits=workload.habits.in_programs)
     known = shared.estimates.setdefault(key, [])
     for other, estimate in known:

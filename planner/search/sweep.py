@@ -95,7 +95,7 @@ def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
 
 def _priced(scenario: Scenario, plan: Plan) -> tuple[Column, Column]:
     places, work = every_place(scenario, plan), scenario.workload
-    costs = costs_of(places, work, scenario.deployment.target(scenario.model, plan, work.precision))
+    costs = costs_of(places, work, scenario.deployment.target(scenario.model, plan))
     latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
     held = [_peak(parts_of(scenario, program)) for program in places]
     return np.asarray(latency, float), np.asarray(reduce(np.maximum, held), float)

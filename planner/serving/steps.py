@@ -76,7 +76,7 @@ def step_prices(
         Chunk(name="answers", tokens=1, context=_size(k), sequences=_size(r)),
     )
     model, workload = scenario.model, scenario.workload
-    target = scenario.deployment.target(model, plan, workload.precision)
+    target = scenario.deployment.target(model, plan)
     shape = (len(prompts), len(contexts), len(decodes), len(lengths))
     time = np.zeros(shape)
     for place in range(plan.degree("pp")):  # batches follow one another, at the slowest's pace

@@ -188,7 +188,7 @@ def simulate(
     estimate = estimate_plan(scenario, plan)
     replica = _replica(estimate.plan)
     deployment = seated(scenario, estimate.plan)
-    target = deployment.target(scenario.model, estimate.plan, scenario.workload.precision)
+    target = deployment.target(scenario.model, estimate.plan)
     programs = every_place(scenario, estimate.plan)
     stages = list(zip(*(program.stages for program in programs), strict=True))
     slow = _checked({} if slow is None else slow, replica)

@@ -36,7 +36,6 @@ TARGET = Target(
     device=H100,
     fabrics={"tp": NODE.fabric(8), "ring": NODE.fabric(4)},
     runtime=runtime("tensorrt"),
-    precision="bf16",
 )
 
 
@@ -63,12 +62,11 @@ def test_a_product_is_as_large_as_this_rank_holds():
     )
 
 
-def test_only_layers_are_quantised():
-    """Embeddings and heads stay in 16 bits."""
-    fp8 = replace(TARGET, precision="fp8")
+def test_a_weight_says_how_it_is_multiplied():
+    fp8, plain = (price(product(precision=name), TARGET).seconds for name in ("fp8", ""))
 
-    assert price(product(), fp8).seconds < price(product(), TARGET).seconds
-    assert price(product(layered=False), fp8).seconds == price(product(), TARGET).seconds
+    assert fp8 < plain == price(product(precision="bf16"), TARGET).seconds
+    assert product(precision="int4").weight.bytes == 4096 * 8192 * 0.52
 
 
 def test_experts_are_a_batch_of_products():
@@ -193,7 +191,7 @@ def test_linear_attention_and_depthwise_convolutions_take_what_they_took(name, r
 def test_without_units_for_a_precision_there_is_no_price():
     v100 = all_devices()["v100-sxm"]
     with pytest.raises(InputError, match="v100-sxm has no tensor cores"):
-        price(product(), replace(TARGET, device=v100, precision="bf16"))
+        price(product(precision="bf16"), replace(TARGET, device=v100))
 
 
 OPS = {
@@ -254,9 +252,8 @@ def test_twice_the_rows_or_more_never_cost_less(make, one, factor):
 @pytest.mark.parametrize("make", OPS.values(), ids=OPS)
 def test_every_gpu_has_a_price_for_every_operation(make, name):
     node = find_hardware(name)
-    precision = "bf16" if node.device.peak("bf16") else "fp16"
     fabrics = {"tp": node.fabric(8), "ring": node.fabric(4)}
-    target = replace(TARGET, device=node.device, fabrics=fabrics, precision=precision)
+    target = replace(TARGET, device=node.device, fabrics=fabrics)
 
     found = price(make(4096), target)
     assert 0 < float(found.seconds) < 60

@@ -24,7 +24,6 @@ def target(name="tensorrt", **changes):
             "device": NODE.device,
             "fabrics": {"ring": NODE.fabric(4), "tp": NODE.fabric(4)},
             "runtime": runtime(name),
-            "precision": "bf16",
             **changes,
         }
     )

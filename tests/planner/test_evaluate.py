@@ -46,7 +46,7 @@ def test_communication_is_exposed_or_hidden_and_nothing_else(model):
         if any(objections(scenario.model, scenario.workload, plan, 8)):
             continue
         program = lower(scenario.model, scenario.workload, plan)
-        target = scenario.deployment.target(scenario.model, plan, "bf16")
+        target = scenario.deployment.target(scenario.model, plan)
         for stage in program.stages:
             found = cost(stage, target)
             whole = float(found.classes.get("communication", 0.0))
@@ -467,7 +467,7 @@ def test_gpus_fill_as_few_hosts_as_hold_them_evenly(gpus, hosts):
 
     assert deployment.hardware.island(gpus) == gpus // hosts
     assert (
-        deployment.target(asked("cogvideox-2b", 2).model, parse_plan(f"dp{gpus}"), "bf16")
+        deployment.target(asked("cogvideox-2b", 2).model, parse_plan(f"dp{gpus}"))
         .fabrics["dp"]
         .nodes
         == hosts

@@ -270,9 +270,8 @@ def test_quantisation_groups_must_not_be_cut():
 
     assert parted(8, group=128) == parted(32, group=128) == parted(32) == []
     assert parted(32, group=512) == [
-        "the attention output's width 4096 over tp32 is not a multiple of the quantisation "
-        "group 512",
-        "the FFN width 12288 over tp32 is not a multiple of the quantisation group 512",
+        f"the {what} over tp32 is not a multiple of the quantisation group 512"
+        for what in ("attention output's width 4096", "FFN width 12288")
     ]
     assert parted(32, group=512, kept=("attention", "feed_forward")) == []
     assert parted(8, group=128, block=768) == [

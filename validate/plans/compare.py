@@ -50,7 +50,7 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
     subject = look_up(case, hardware, profile)
     program = lower(subject.model, subject.workload, subject.plan)
     (stage,) = [loop for loop in program.stages if loop.name == case.stage]
-    target = subject.deployment.target(subject.model, subject.plan, subject.workload.precision)
+    target = subject.deployment.target(subject.model, subject.plan)
     spent = cost(stage, target)
     stages = running(program)
     return Prediction(
