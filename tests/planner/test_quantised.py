@@ -1,0 +1,138 @@
+"""Quantised checkpoints that users asked about, with the answers that were right."""
+
+import json
+
+import pytest
+
+import planner
+from planner.engines.scenario import resolve
+from planner.models import read_model
+from planner.rendering.report import headline
+from planner.request.request import Request
+from topology.base import InputError
+
+GIB = 2**30
+
+
+def config(**values):
+    return json.dumps({"tie_word_embeddings": False, **values})
+
+
+def qwen2(**values):
+    return config(architectures=["Qwen2ForCausalLM"], model_type="qwen2", **values)
+
+
+def stored(method, **values):
+    return {"quant_method": method, "bits": 4, "group_size": 128, **values}
+
+
+# vllm-project/vllm#5675: 29,568 columns are 231 groups of 128
+AWQ = qwen2(
+    hidden_size=8192, intermediate_size=29568, num_hidden_layers=80, num_attention_heads=64,
+    num_key_value_heads=8, vocab_size=152064, max_position_embeddings=32768,
+    quantization_config=stored("awq", version="gemm", zero_point=True, modules_to_not_convert=None),
+)  # fmt: skip
+# intel/auto-round#643: half of the attention's 896 outputs are 3.5 groups
+SMALL = qwen2(
+    hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+    num_key_value_heads=2, vocab_size=151936, max_position_embeddings=32768,
+    quantization_config=stored("gptq", sym=True, desc_act=False),
+)  # fmt: skip
+# QwenLM/Qwen#1035, vllm-project/vllm#2699: intermediate_size is that of gate and up together
+FIRST = config(
+    architectures=["QWenLMHeadModel"], model_type="qwen", hidden_size=5120,
+    intermediate_size=27392, num_hidden_layers=40, num_attention_heads=40, kv_channels=128,
+    seq_length=2048, max_position_embeddings=8192, vocab_size=152064, no_bias=True,
+    quantization_config=stored("gptq", sym=True, desc_act=False),
+)  # fmt: skip
+# vllm-project/vllm#17569: an eighth of 1,536 is a block and a half
+EXPERTS = config(
+    architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_size=4096,
+    intermediate_size=12288, moe_intermediate_size=1536, num_experts=128, num_experts_per_tok=8,
+    num_hidden_layers=94, num_attention_heads=64, num_key_value_heads=4, head_dim=128,
+    vocab_size=151936, decoder_sparse_step=1, max_position_embeddings=40960,
+    quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
+)  # fmt: skip
+
+
+def refusal(model, gpus, plan, **options):
+    with pytest.raises(InputError) as error:
+        planner.estimate(model, gpus=gpus, plan=plan, **options)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_awq_groups_of_the_ffn_are_not_parted(degree):
+    words = f"the FFN width 29568 over tp{degree} is not a multiple of the quantisation group 128"
+
+    assert words in refusal(AWQ, degree, f"tp{degree}")
+
+
+def test_four_bits_of_72_billion_weights_fit_on_one_gpu():
+    plan = planner.estimate(AWQ, gpus=1, hardware="h100-sxm").to_dict()
+
+    assert plan["precision"] == "int4"
+    assert plan["memory_parts_bytes"]["transformer_weights"] == pytest.approx(41.5e9, rel=0.02)
+
+
+def test_gptq_groups_of_the_attention_output_are_not_parted():
+    words = "the attention output's width 896 over tp2 is not a multiple of the quantisation group"
+
+    assert words in refusal(SMALL, 2, "tp2")
+    assert planner.estimate(SMALL, gpus=2, plan="tp2", precision="bf16").gpus == 2
+
+
+def test_the_first_qwen_counts_gate_and_up_together():
+    model = read_model(FIRST)
+
+    assert model.main.ffn.width == 13696
+    assert model.parameters == pytest.approx(14.2e9, rel=0.01)
+    assert "the FFN width 13696 over tp2" in refusal(FIRST, 2, "tp2")
+
+
+def test_blocks_of_experts_are_not_parted():
+    assert "the FFN width 1536 over tp8 is not a multiple of the quantisation block 128" in (
+        refusal(EXPERTS, 8, "tp8")
+    )
+    assert planner.estimate(EXPERTS, gpus=4, plan="tp4").precision == "fp8"
+
+
+def test_gpt_oss_fits_on_one_gpu_of_80_gigabytes():
+    """Its experts have 4 bits and a scale for 32 of them, the rest 16: 60.8 GiB published."""
+    plan = planner.estimate("gpt-oss-120b", gpus=1, hardware="h100-sxm").to_dict()
+
+    assert plan["precision"] == "mxfp4"
+    assert plan["memory_parts_bytes"]["transformer_weights"] / GIB == pytest.approx(60.8, rel=0.01)
+
+
+def test_what_was_published_is_the_default_and_is_said():
+    answer = planner.recommend(AWQ, gpus=1, hardware="h100-sxm")
+
+    assert answer.to_dict()["request"]["precision"] == "int4"
+    assert "int4 (awq), groups of 128" in headline(resolve(Request(model=AWQ)))
+    runs = {row["engine"]: row for row in answer.to_dict()["engines"]}
+    assert "--quantization" not in runs["vLLM"]["command"]
+    assert "does not read awq" in runs["TensorRT-LLM"]["reason"]
+
+
+def test_numbers_that_a_gpu_cannot_multiply_are_16_bits_there():
+    plan = planner.estimate(EXPERTS, gpus=8, hardware="a100-sxm-80gb", plan="tp8")
+
+    assert plan.precision == "bf16"
+    asked = Request(model=EXPERTS, gpus=8, hardware="a100-sxm-80gb")
+    assert "bf16, published as fp8" in headline(resolve(asked))
+
+
+@pytest.mark.parametrize("precision", ["int4", "mxfp4"])
+def test_weights_alone_are_asked_for_of_any_model(precision):
+    small, whole = (
+        planner.estimate("llama-3.1-8b", gpus=1, precision=name).to_dict()
+        for name in (precision, "bf16")
+    )
+
+    assert (
+        small["memory_parts_bytes"]["transformer_weights"]
+        < 0.45 * (whole["memory_parts_bytes"]["transformer_weights"])
+    )
+    assert small["stages_s"]["decode"] < 0.6 * whole["stages_s"]["decode"]
+    assert small["stages_s"]["prefill"] > whole["stages_s"]["prefill"]
