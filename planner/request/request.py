@@ -154,7 +154,8 @@ class Request:
         for name in (*SHARES, *POSITIVE):
             _check_real(name, values[name][1])
         _check_load(self)
-        _check_choice("precision", self.precision or "bf16", get_args(Precision))
+        asked = "bf16" if self.precision is None else self.precision
+        _check_choice("precision", asked, get_args(Precision))
         _check_choice("objective", self.objective, get_args(Objective))
         if self.text_tower is not None:
             _check_choice("text_tower", self.text_tower, get_args(TowerHabit))

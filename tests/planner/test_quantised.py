@@ -110,9 +110,9 @@ def test_what_was_published_is_the_default_and_is_said():
 
     assert answer.to_dict()["request"]["precision"] == "int4"
     assert "int4 (awq), groups of 128" in headline(resolve(Request(model=AWQ)))
-    runs = {row["engine"]: row for row in answer.to_dict()["engines"]}
-    assert "--quantization" not in runs["vLLM"]["command"]
-    assert "does not read awq" in runs["TensorRT-LLM"]["reason"]
+    runs = {row.engine: row for row in answer.launch}
+    assert "--quantization" not in runs["vLLM"].line
+    assert "does not read awq" in runs["TensorRT-LLM"].reason
 
 
 def test_numbers_that_a_gpu_cannot_multiply_are_16_bits_there():
