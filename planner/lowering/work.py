@@ -69,6 +69,7 @@ class RankWork:
         rows: Sequence[Part],
         columns: Sequence[Part],
         split: Literal["none", "rows", "columns"] = "columns",
+        *,
         experts: int = 1,
         part: str = "feed_forward",
     ) -> Weight:
