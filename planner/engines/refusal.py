@@ -158,9 +158,13 @@ def _together(case: _Case) -> str:
 
 
 def _parallel_decode(case: _Case) -> str:
-    if case.plan.vae == 1 or (case.line.vae and case.limits.vae):
+    flag, ranks = case.line.vae, case.plan.vae
+    if ranks == 1:
         return ""
-    return "has no parallel VAE decode" + (f" for {case.of}" if case.line.vae else "")
+    if not flag or not case.limits.vae:
+        return "has no parallel VAE decode" + (f" for {case.of}" if flag else "")
+    some = "{n}" not in flag and ranks != case.plan.gpus
+    return f"decodes on one GPU or on all {case.plan.gpus}, not on {ranks}" if some else ""
 
 
 def _division(case: _Case) -> str:

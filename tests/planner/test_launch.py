@@ -126,7 +126,9 @@ def test_lines_as_the_engines_document_them(model, plan, engine, line):
         # Wan-Video/Wan2.2, generate.py
         ("wan2.2-a14b", "ring8", "own repository", "Wan 2.2 has Ulysses alone"),
         ("sd3.5-large", "single", "own repository", "its code was not read"),
-        ("flux.1-dev", "ulysses8/vae8", "SGLang Diffusion", "has no parallel VAE decode"),
+        ("sd3.5-large", "cfg2/vae2", "SGLang Diffusion", "has no parallel VAE decode for the sd3"),
+        ("flux.1-dev", "ulysses8/vae4", "SGLang Diffusion", "on one GPU or on all 8, not on 4"),
+        ("flux.1-dev", "ulysses8/vae2", "xDiT", "decodes on one GPU or on all 8, not on 2"),
         ("llama-3.1-70b", "dp2.tp4", "TensorRT-LLM", "has no dp axis"),
     ],
 )
@@ -159,6 +161,15 @@ def test_a_line_says_what_to_mind_on_several_gpus():
 
 def test_a_parallel_decode_is_asked_for():
     assert said("flux.1-dev", "ulysses8/vae8")["xDiT"].line.endswith("--use_parallel_vae")
+    sharded = said("wan2.1-14b", "ulysses8/vae8")["SGLang Diffusion"].line
+    assert "--vae-config.parallel-decode-mode spatial_shard" in sharded
+
+
+def test_gathered_keys_leave_sglang_nothing_to_choose():
+    """sglang 0.5.23, _adjust_parallelism: without a degree it may give ranks to CFG."""
+    line = said("wan2.1-14b", "allgather_kv2")["SGLang Diffusion"].line
+
+    assert "--sp-degree 2 --kv-gather-degree 2" in line
 
 
 @given(
