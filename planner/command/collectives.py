@@ -46,10 +46,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def machine_of(options: argparse.Namespace) -> "Subset | None":
     """Read the machine that is asked for; None for catalogue hardware.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, or an option describes a machine where none is given.
+    Raises `InputError` if it cannot be read, or an option describes a machine where none is given.
     """
     from planner.request.request import told_of_nothing  # noqa: PLC0415
     from planner.request.subset import read_machine  # noqa: PLC0415

@@ -16,10 +16,7 @@ WIDTH = 118
 def standard_input() -> str:
     """Read what is piped or typed, as text that is never taken for the name of a file.
 
-    Raises
-    ------
-    InputError
-        If it is longer than files may be, or no text.
+    Raises `InputError` if it is longer than files may be, or no text.
     """
     return f"{decoded(piped(MOST_CHARACTERS), 'standard input')}\n"
 
@@ -27,10 +24,7 @@ def standard_input() -> str:
 def piped(most: int) -> bytes:
     """Read what is piped or typed, of at most `most` bytes.
 
-    Raises
-    ------
-    InputError
-        If it is longer, or standard input is closed.
+    Raises `InputError` if it is longer, or standard input is closed.
     """
     if sys.stdin is None:
         raise InputError("standard input: closed, wanted a pipe or a file")

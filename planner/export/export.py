@@ -88,8 +88,6 @@ def files(
 ) -> dict[str, bytes]:
     """Return the files of a plan's folder by path.
 
-    Parameters
-    ----------
     plan : as a person writes it; None on one GPU.
     version, multi_device, scales : see `planner.export.tensorrt.tensorrt_folder`.
 
@@ -136,14 +134,10 @@ def export(  # noqa: PLR0913  # as the command has options
 ) -> ExportedFolder:
     """Write the folder.
 
-    Returns
-    -------
-    where it is, its files with their sizes, and what is expected of the plan
+    Returns where it is, its files with their sizes, and what is expected of the plan.
 
-    Raises
-    ------
-    InputError
-        As in `files`; and if the folder exists (`force` replaces it whole) or cannot be written.
+    Raises `InputError` as in `files`; and if the folder exists (`force` replaces it whole) or
+    cannot be written.
     """
     contents = files(
         request, plan, backend, version=version, multi_device=multi_device, scales=scales

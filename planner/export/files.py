@@ -11,14 +11,10 @@ from topology.base import InputError, place
 def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False) -> Path:
     """Write files into a new folder; an old one is replaced whole, if that was asked for.
 
-    Parameters
-    ----------
     files : contents by path within the folder.
 
-    Raises
-    ------
-    InputError
-        If the folder exists, or cannot be written (no room, no right); nothing is left behind.
+    Raises `InputError` if the folder exists, or cannot be written (no room, no right); nothing is
+    left behind.
     """
     target = _target(output)
     if target.exists() and not force:

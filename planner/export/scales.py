@@ -17,10 +17,7 @@ LARGEST: Final = 2**24
 def read_scales(path: str, model: str) -> Mapping[str, float]:
     """Read largest activations by a weight's name and layer.
 
-    Raises
-    ------
-    InputError
-        If it is none of this model's, or a number is none.
+    Raises `InputError` if it is none of this model's, or a number is none.
     """
     try:
         document = json.loads(content(path, LARGEST))
@@ -42,10 +39,7 @@ def read_scales(path: str, model: str) -> Mapping[str, float]:
 def check_scales(path: str, written: Sequence[Network], precision: str) -> None:
     """Refuse scales that no product has a use for, or that leave one out.
 
-    Raises
-    ------
-    InputError
-        Naming the first.
+    Raises `InputError`, naming the first.
     """
     assumed, all_of_them = unmeasured(written)
     if not all_of_them:

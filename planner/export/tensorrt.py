@@ -57,8 +57,6 @@ def tensorrt_folder(
 ) -> dict[str, bytes]:
     """Return the files of the folder.
 
-    Parameters
-    ----------
     estimate : of the plan; the folder says what to expect.
     version : of TensorRT, the newest known where left out.
     multi_device : attention over keys that stay on their ranks, in place of AllGather-KV.

@@ -48,12 +48,8 @@ def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, 
 def read_demands(text: str, name: str, profile: str = "") -> list[Demand]:
     r"""Read demands from TOML `text`; the caller does the file I/O.
 
-    Parameters
-    ----------
     profile : a calibration profile, for each demand that names none.
 
-    Examples
-    --------
     >>> text = 'percentile = 90\n[[demand]]\nmodel = "flux"\nrate = "1/s"\nslo = "5s"\n'
     >>> [(demand.name, demand.share) for demand in read_demands(text, "demand.toml")]
     [('flux', 0.9)]

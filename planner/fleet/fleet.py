@@ -178,10 +178,7 @@ def capacity(
 
     The least money, where every kind of hardware has a price; else the fewest GPUs.
 
-    Raises
-    ------
-    InputError
-        If a model, hardware or size cannot be right.
+    Raises `InputError` if a model, hardware or size cannot be right.
     """
     names = [find_hardware(name).name for name in hardware]
     return Capacity(

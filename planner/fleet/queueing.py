@@ -39,12 +39,8 @@ def _wait(servers: int, load: float, share: float) -> float:
 def wait(servers: int, load: float, service: float, share: float) -> float:
     """Return the seconds that no more than 1 - `share` of requests wait longer than.
 
-    Parameters
-    ----------
     load : servers that are busy on average: requests a second times the seconds of one.
 
-    Examples
-    --------
     >>> round(wait(1, 0.5, 1.0, 0.9), 1), wait(1, 1.0, 1.0, 0.5)
     (1.5, inf)
     """
@@ -56,12 +52,8 @@ def wait(servers: int, load: float, service: float, share: float) -> float:
 def servers_needed(rate: float, service: float, limit: float, share: float) -> int | None:
     """Count the servers with which `share` of requests are done within `limit` seconds.
 
-    Returns
-    -------
-    None where a request takes longer than that on its own, or it takes too many.
+    Returns None where a request takes longer than that on its own, or it takes too many.
 
-    Examples
-    --------
     >>> servers_needed(rate=0.5, service=1.0, limit=2.0, share=0.95)
     2
     """

@@ -48,19 +48,12 @@ def names() -> tuple[str, ...]:
 def read_model(path_or_name: str | os.PathLike[str] | Model) -> Model:
     """Read a model by its catalogue name, from a file or folder, or from JSON text.
 
-    Parameters
-    ----------
     path_or_name : a catalogue name, or the repository of its weights, in any case; the path of a
         config.json, of a folder with one, or of a diffusers pipeline folder with a
         model_index.json; text that starts with ``{``; or a model, which is returned as it is.
 
-    Raises
-    ------
-    InputError
-        If there is no such model, or what is there cannot be a model.
+    Raises `InputError` if there is no such model, or what is there cannot be a model.
 
-    Examples
-    --------
     >>> model = read_model("FLUX")
     >>> model.name, model.layers, model.main.hidden
     ('flux.1-dev', 57, 3072)

@@ -60,10 +60,7 @@ class VaeEntry:
 def load_entry(name: str, text: str) -> Entry:
     """Read one model's file.
 
-    Raises
-    ------
-    CatalogueError
-        If a key is unknown, a table is missing or something has no source.
+    Raises `CatalogueError` if a key is unknown, a table is missing or something has no source.
     """
     row = check_keys(name, _parsed(name, text), (*_SOURCED, "config"), _OPTIONAL)
     _check_sourced(name, row)

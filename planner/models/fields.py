@@ -41,8 +41,6 @@ class Fields:
     ) -> int:
         """Read a whole number from `low` to `high`; `default` None means that it must be there.
 
-        Examples
-        --------
         >>> Fields(where="config.json", values={"n_layer": 48}).integer("num_layers", "n_layer")
         48
         >>> Fields(where="file", values={"num_layers": -3}).integer("num_layers", high=99)
@@ -141,13 +139,8 @@ class Fields:
 def parse(text: str, where: str) -> Fields:
     """Read JSON text that must be an object; `where` starts every later message.
 
-    Raises
-    ------
-    InputError
-        If it is not JSON, is cut short, nests too deep, or is not an object.
+    Raises `InputError` if it is not JSON, is cut short, nests too deep, or is not an object.
 
-    Examples
-    --------
     >>> parse('{"num_layers": 3}', "config.json").integer("num_layers")
     3
     >>> parse('{"num_layers": 3', "file")

@@ -31,16 +31,11 @@ def lengths(
 ) -> dict[str, Size]:
     """Tokens of every stream of a diffusion model.
 
-    Parameters
-    ----------
     model : with a `latent`.
     height, width, frames : pixels and frames; numbers, or arrays that broadcast together.
     text_tokens : length of the prompt's stream, the usual one if None.
 
-    Raises
-    ------
-    InputError
-        If the autoencoder or the patches cannot take such a size.
+    Raises `InputError` if the autoencoder or the patches cannot take such a size.
 
     Examples
     --------

@@ -47,13 +47,8 @@ def visible(devices: tuple[int, ...]) -> str:
 def fabrics(plan: Plan, hardware: Hardware, nodes: int = 0) -> dict[str, Fabric]:
     """Describe the links of the groups along each axis.
 
-    Raises
-    ------
-    TopologyError
-        If the GPUs of the plan do not fit the nodes.
+    Raises `TopologyError` if the GPUs of the plan do not fit the nodes.
 
-    Examples
-    --------
     >>> from topology.catalogue import find_hardware
     >>> fabrics(Plan((("cfg", 2), ("ulysses", 8))), find_hardware("h100-sxm"))["ulysses"].nodes
     1

@@ -33,8 +33,6 @@ def seat(plan: Plan, subset: Subset, traffic: Traffic, *, exact_up_to: int = EXA
     Beyond, the axes are nested in every sequence over GPUs in the order of the machine and of
     its islands. All hosts are seated alike. Where any GPU may stand for any other, order is kept.
 
-    Parameters
-    ----------
     subset : as many GPUs as the plan has ranks. exact_up_to : ranks of a host.
     """
     seating = _Seating(plan=plan, subset=subset, traffic=traffic)

@@ -20,8 +20,6 @@ def plot(
 
     Where two series meet only the last one shows.
 
-    Parameters
-    ----------
     series : points by name. shows : how the two ends of the horizontal axis are labelled.
     between : a place on that axis and its label, which is left out where it would meet another.
 

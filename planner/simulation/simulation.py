@@ -174,14 +174,10 @@ def simulate(
     Every stage is run once on all ranks of a replica: one denoising step, one prefill, one decode
     step in the middle of the answer. Its other turns are taken to be alike.
 
-    Parameters
-    ----------
     even : all GPUs are equally fast. slow : how many times as long as usual some ranks compute.
 
-    Raises
-    ------
-    InputError
-        If the plan cannot run (`IllegalPlanError`), has no such rank, or is too large to simulate.
+    Raises `InputError` if the plan cannot run (`IllegalPlanError`), has no such rank, or is too
+    large to simulate.
     """
     if not isinstance(even, bool | np.bool_):
         raise InputError(f"even: got {shown(even)}, wanted True or False")

@@ -55,8 +55,6 @@ def work_of(
 ) -> Work:
     """Write one turn of a stage down for all ranks.
 
-    Parameters
-    ----------
     stages : of the program at every place of a pipeline, one where they are alike. paces : how
         many times as long as usual each rank computes. prices : of operations, which are added to.
     """

@@ -38,13 +38,9 @@ def axes() -> tuple[str, ...]:
 def parse_plan(text: str) -> Plan:
     """Read ``cfg2.ulysses4/vae4``, ``tp8``, ``single`` ...; axes of degree 1 are dropped.
 
-    Raises
-    ------
-    InputError
-        If a part is not a known axis and a degree from 1 to 4096, or an axis is named twice.
+    Raises `InputError` if a part is not a known axis and a degree from 1 to 4096, or an axis is
+    named twice.
 
-    Examples
-    --------
     >>> parse_plan("cfg2.ulysses4/vae4").axes
     (('cfg', 2), ('ulysses', 4))
     >>> parse_plan("ulises4")

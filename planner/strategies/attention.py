@@ -48,9 +48,8 @@ def attend_here(call: AttentionCall) -> Emits[list[Tensor]]:
 def queries_and_keys(call: AttentionCall) -> Emits[tuple[Tensor, list[Tensor]]]:
     """Emit the queries of all rows as one tensor; and keys with values of each entry.
 
-    Returns
-    -------
-    queries ``[batch, rows, heads * size]``, and ``[batch, rows, keys | values]`` an entry with keys
+    Returns queries ``[batch, rows, heads * size]``, and ``[batch, rows, keys | values]`` an entry
+    with keys.
     """
     queries: list[Tensor] = []
     keys: list[Tensor] = []

@@ -38,14 +38,11 @@ def stage(
 ) -> list[tuple[Block, int]]:
     """Blocks of one stage, with the number of the first layer of each.
 
-    Parameters
-    ----------
     blocks, weights : the model's blocks, and the cost of one layer of each in any unit.
     degree, index : how many stages, and which.
 
-    Returns
-    -------
-    list of (block with the count it has in this stage, layers of that block in earlier stages)
+    Returns a list of (block with the count it has in this stage, layers of that block in earlier
+    stages).
     """
     costs = [w for b, w in zip(blocks, weights, strict=True) for _ in range(b.count)]
     bounds = _bounds(costs, degree)

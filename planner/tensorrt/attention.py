@@ -44,8 +44,6 @@ Places = Sequence[tuple[Numbers, Numbers]]
 def attend(draft: Draft, op: Attention, inputs: Sequence[Value], ranks: int = 1) -> Value:
     """Write one attention.
 
-    Parameters
-    ----------
     ranks : of a multi-device attention, each of which holds as many of the keys; else 1.
     """
     q, k, v = inputs
@@ -170,9 +168,7 @@ def _linear_heads(draft: Draft, x: Value, op: LinearAttention, turn: Sequence[in
 def with_multi_device_attention(program: Program) -> tuple[Program, frozenset[str]]:
     """Leave out the gathers that attention over several devices makes needless.
 
-    Returns
-    -------
-    the program, and the names of the results of attentions that run on several devices
+    Returns the program, and the names of the results of attentions that run on several devices.
     """
     others = [name for name, _ in program.axes if name in ("tp", "ulysses", "ring", "pp")]
     if others or AXIS not in dict(program.axes):

@@ -91,10 +91,7 @@ class _Writing:
 def networks_of(program: Program, recipe: Recipe) -> tuple[Network, ...]:
     """Write down every network of a program, in the order in which they first run.
 
-    Raises
-    ------
-    IllegalPlanError
-        If ranks pass messages that no TensorRT layer passes.
+    Raises `IllegalPlanError` if ranks pass messages that no TensorRT layer passes.
     """
     for reason in messages(Plan(program.axes)):
         raise IllegalPlanError(reason)

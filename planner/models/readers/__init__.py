@@ -31,10 +31,7 @@ class Reader(Protocol):
 def reader_of(fields: Fields) -> Reader:
     """Import the one reader that knows this configuration.
 
-    Raises
-    ------
-    InputError
-        If it names a class that no reader knows, or nothing that could be a model.
+    Raises `InputError` if it names a class that no reader knows, or nothing that could be a model.
     """
     if fields.has("_class_name"):
         name = fields.text("_class_name")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn
 
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Log, Options, logger
@@ -16,9 +16,9 @@ from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.device import nccl_version, open_cuda, open_nccl
 from planner.tensorrt.runner.errors import InputError, MissingError, RunError
 from planner.tensorrt.runner.library import load, require, version
-from planner.tensorrt.runner.place import meets_at, place, rank_of
+from planner.tensorrt.runner.place import meets_at, rank_of
 from planner.tensorrt.runner.processes import WRONG, Guard, start
-from planner.tensorrt.runner.run import Job, Limits, Parts, run
+from planner.tensorrt.runner.run import Job, Limits, Outcome, Parts, run
 
 LATE: Final = 3
 STOPPED: Final = 130
@@ -88,8 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--total", type=_seconds, default=3600, help="seconds for everything")
     running.add_argument("--results", default="results", help="folder, beside the plan")
     running.set_defaults(command=_run)
-    for one in (show, build, running):
-        one.add_argument("--folder", default=".", help="of the plan")
+    for command in (show, build, running):
+        command.add_argument("--folder", default=".", help="of the plan")
     return parser
 
 
@@ -100,7 +100,7 @@ def _show(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     for document in folder.documents:
         engines = folder.engines(document)
         there = sum(path.exists() for path in engines)
-        layers = len(cast("list[object]", document["layers"]))
+        layers = len(document["layers"])
         print(f"  {document['name']}: {layers} layers, {there} of {len(engines)} engines built")
     return 0
 
@@ -126,7 +126,7 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
 
 def _there(folder: harness.Folder) -> list[Path]:
     """List the engines that are there."""
-    every = [path for one in folder.documents for path in folder.engines(one)]
+    every = [path for network in folder.documents for path in folder.engines(network)]
     return [path for path in every if path.exists()]
 
 
@@ -144,14 +144,10 @@ def _told(arguments: argparse.Namespace, *, outside: bool) -> dict[str, object]:
 def _settle(folder: harness.Folder, told: Mapping[str, object], *, again: bool) -> Path:
     """Keep engines that are there, and remember how those of the folder are built.
 
-    Returns
-    -------
-    the file that says how
+    Returns the file that says how.
 
-    Raises
-    ------
-    InputError
-        If they were built otherwise: ranks would have different weights, or not those asked for.
+    Raises `InputError` if they were built otherwise: ranks would have different weights, or not
+    those asked for.
     """
     there = _there(folder)
     record = folder.path / "engines" / "built.json"
@@ -182,39 +178,34 @@ def _outside(arguments: argparse.Namespace) -> bool:
 
 
 def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
-    world = len(cast("list[object]", folder.plan["ranks"]))
-    rank = rank_of(os.environ, world)
-    harness.check_built(folder, range(world) if rank is None else [rank])
+    ranks = folder.plan["ranks"]
+    rank = rank_of(os.environ, len(ranks))
+    harness.check_built(folder, range(len(ranks)) if rank is None else [rank])
     if rank is not None:
         return _rank(folder, rank, arguments)
-    hosts = {one.get("host", 0) for one in cast("list[dict[str, int]]", folder.plan["ranks"])}
-    if len(hosts) > 1:
-        raise InputError(f"the ranks are on {len(hosts)} hosts: start them by mpirun or torchrun")
+    hosts = len({each.get("host", 0) for each in ranks})
+    if hosts > 1:
+        raise InputError(f"the ranks are on {hosts} hosts: start them by mpirun or torchrun")
     argv = ["-m", __package__ or "runner", *sys.argv[1:]]
-    start(argv, world, arguments.total, os.environ)
+    start(argv, len(ranks), arguments.total, os.environ)
     return 0
 
 
 def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> int:
     guard = Guard(lambda line: _expire(rank, line), partial(signal.setitimer, signal.ITIMER_REAL))
     guard.start()
-    limits = Limits(step_s=arguments.limit)
-    world = len(cast("list[object]", folder.plan["ranks"]))
-    mine = cast("list[dict[str, int]]", folder.plan["ranks"])[rank]
+    plan, limits = folder.plan, Limits(step_s=arguments.limit)
+    ranks, needs = plan["ranks"], plan["needs"]
     where = meets_at(os.environ)
     guard.phase("rendezvous", limits.meet_s + 10)
-    library, needs = load(), cast("dict[str, str]", folder.plan["needs"])
+    library = load()
     require("TensorRT", version(library), needs["tensorrt"])
-    connections = join(rank, world, where, limits.meet_s, str(folder.plan["digest"]))
-    documents = folder.documents
+    connections = join(rank, len(ranks), where, limits.meet_s, plan["digest"])
     job = Job(
-        plan=folder.plan,
+        plan=plan,
         rank=rank,
-        documents=documents,
-        tables={
-            str(one["name"]): folder.tables(one, place(folder.plan, str(one["name"]), rank))
-            for one in documents
-        },
+        documents=folder.documents,
+        tables={network["name"]: folder.tables(network, rank) for network in folder.documents},
         engines=harness.engine_of(folder, rank),
         outside=harness.outside_of(folder, rank),
         given=harness.given_from(folder.path / "inputs"),
@@ -223,26 +214,31 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         steps=arguments.steps,
         budget=-1 if arguments.budget is None else arguments.budget * MIB,
     )
+    usual = ranks[rank]["device"]
     parts = Parts(
         library=library,
-        device=open_cuda(mine["device"] if arguments.device is None else arguments.device),
+        device=open_cuda(usual if arguments.device is None else arguments.device),
         nccl=open_nccl(),
         connections=connections,
         guard=guard,
         logger=logger(library, Log()),
     )
     require("NCCL", nccl_version(), needs.get("nccl", ""))
-    out = run(job, parts)
-    results = Path(arguments.folder) / arguments.results
-    harness.save(results, f"output.rank{rank}", out.output)
-    harness.save(results, f"times.rank{rank}", {"step_s": out.seconds, "bound": out.bound})
-    if rank == 0:
-        ordered = sorted(out.seconds)
-        print(f"{len(ordered)} steps, median {ordered[len(ordered) // 2]:.4f} s", flush=True)
+    _leave(run(job, parts), rank, Path(arguments.folder) / arguments.results)
     guard.end()
     connections.close()
     sys.stdout.flush()
     os._exit(0)  # libraries that hold communicators may hang when they are unloaded
+
+
+def _leave(outcome: Outcome, rank: int, results: Path) -> None:
+    """Write what a rank has to show."""
+    times = {"step_s": outcome.seconds, "bound": outcome.bound}
+    harness.save(results, f"output.rank{rank}", outcome.output)
+    harness.save(results, f"times.rank{rank}", times)
+    if rank == 0:
+        ordered = sorted(outcome.seconds)
+        print(f"{len(ordered)} steps, median {ordered[len(ordered) // 2]:.4f} s", flush=True)
 
 
 def _expire(rank: int, line: str) -> None:
@@ -250,12 +246,8 @@ def _expire(rank: int, line: str) -> None:
     os._exit(LATE)
 
 
-def _stopped_or_done() -> int:
-    try:
-        return main()
-    except KeyboardInterrupt:
-        return STOPPED
-
-
 if __name__ == "__main__":
-    sys.exit(_stopped_or_done())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)

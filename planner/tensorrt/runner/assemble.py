@@ -1,12 +1,11 @@
 """From a network's document to TensorRT's network, layer by layer, each checked as it is added."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import ModuleType
-from typing import cast
 
 from planner.tensorrt.runner.errors import RunError
-from planner.tensorrt.runner.layers import ADD, Assembly, Given, Layer, Share, outputs, with_learned
-from planner.tensorrt.runner.library import Foreign, type_of
+from planner.tensorrt.runner.layers import ADD, Assembly, Given, Share, outputs, with_learned
+from planner.tensorrt.runner.library import Document, Foreign, type_of
 
 Cause = Callable[[], str]
 """What the library said last."""
@@ -22,14 +21,10 @@ def assemble(
 ) -> Assembly:
     """Add all layers of a document to an empty, strongly typed network.
 
-    Returns
-    -------
-    what must be kept until the engine is built: the network refers to numbers in it
+    Returns what must be kept until the engine is built: the network refers to numbers in it.
 
-    Raises
-    ------
-    RunError
-        Naming the layer that the library refused, or that makes another shape than said.
+    Raises `RunError`, naming the layer that the library refused, or that makes another shape than
+    said.
     """
     document = share.document
     assembly = Assembly(
@@ -39,46 +34,41 @@ def assemble(
         index=index_of(document, share.rank),
         fused=fused,
     )
-    network.name = str(document["name"])
-    for value in [*_list(document, "inputs"), *_list(document, "tables")]:
-        name, shape = str(value["name"]), tuple(cast("list[int]", value["shape"]))
-        dtype = type_of(library, str(value["dtype"]))
-        assembly.tensors[name] = network.add_input(name, dtype, shape)
-    for layer in _list(document, "layers"):
+    network.name = document["name"]
+    for value in [*document["inputs"], *document["tables"]]:
+        name, dtype = value["name"], type_of(library, value["dtype"])
+        assembly.tensors[name] = network.add_input(name, dtype, tuple(value["shape"]))
+    for layer in document["layers"]:
         _add(assembly, layer, cause)
-    for out in _list(document, "outputs"):
-        _mark(assembly, str(out["name"]), str(out["value"]))
+    for out in document["outputs"]:
+        _mark(assembly, out["name"], out["value"])
     return assembly
 
 
-def index_of(document: Mapping[str, object], rank: int) -> dict[str, int]:
+def index_of(document: Document, rank: int) -> dict[str, int]:
     """Place of a rank along each axis of its communicator.
 
     >>> index_of({"axes": [["ulysses", 2], ["tp", 2]]}, 1)
     {'tp': 1, 'ulysses': 0}
     """
     index = {}
-    for name, degree in reversed(cast("list[tuple[str, int]]", document["axes"])):
+    for name, degree in reversed(document["axes"]):
         rank, index[name] = divmod(rank, degree)
     return index
 
 
-def _list(document: Mapping[str, object], key: str) -> list[Layer]:
-    return cast("list[Layer]", document[key])
-
-
-def _add(assembly: Assembly, layer: Layer, cause: Cause) -> None:
-    kind, name = str(layer["kind"]), str(layer["name"])
+def _add(assembly: Assembly, layer: Document, cause: Cause) -> None:
+    kind, name = layer["kind"], layer["name"]
     added = ADD[kind](assembly, layer)
     added = with_learned(assembly, layer, added) if "learned" in layer else added
     if added is None:
         raise RunError(f"{name}: TensorRT adds no {kind} layer: {cause()}")
     if kind != "attention" and not isinstance(added, Given):
         added.name = name
-    for place, (out, shape, dtype) in enumerate(outputs(layer)):
+    for place, out in enumerate(outputs(layer)):
         tensor = added.get_output(place)
-        _check(assembly, tensor, (out, shape, dtype), cause)
-        assembly.tensors[out] = tensor
+        _check(assembly, tensor, out, cause)
+        assembly.tensors[out[0]] = tensor
 
 
 def _check(

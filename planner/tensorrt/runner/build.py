@@ -82,15 +82,10 @@ def build(
 ) -> Built:
     """Build the engine of one rank.
 
-    Parameters
-    ----------
     write : takes the engine piece by piece, so that it never lies in memory whole, where the
     library can do that; the engine is returned where left out.
 
-    Raises
-    ------
-    RunError
-        With the layer and the cause, where TensorRT refuses.
+    Raises `RunError` with the layer and the cause, where TensorRT refuses.
     """
     log = Log()
     builder = _builder(library, log)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,10 +95,7 @@ class Stored:
 def contents(name: str, raw: NDArray[np.uint8]) -> dict[str, Stored]:
     """Read a file's table of contents.
 
-    Raises
-    ------
-    InputError
-        If it is no safetensors file, or is cut short.
+    Raises `InputError` if it is no safetensors file, or is cut short.
     """
     size = int.from_bytes(raw[:8].tobytes(), "little") if len(raw) >= 8 else 0
     if not 1 < size <= min(LARGEST_HEADER, len(raw) - 8):
@@ -113,12 +110,11 @@ def contents(name: str, raw: NDArray[np.uint8]) -> dict[str, Stored]:
         raise InputError(f"{name}: its table of contents cannot be read") from None
 
 
-def _stored(where: str, entry: Mapping[str, object], data: NDArray[np.uint8]) -> Stored:
+def _stored(where: str, entry: Layer, data: NDArray[np.uint8]) -> Stored:
     dtype = TYPES.get(str(entry["dtype"]))
     if dtype is None:
         raise InputError(f"{where}: stored as {entry['dtype']}, wanted one of {', '.join(TYPES)}")
-    shape = tuple(cast("list[int]", entry["shape"]))
-    start, stop = cast("list[int]", entry["data_offsets"])
+    shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
     wanted = prod(shape) * np.dtype(STORED[dtype]).itemsize
     if stop - start != wanted or stop > len(data):
         there = max(0, min(stop, len(data)) - start)
@@ -129,23 +125,20 @@ def _stored(where: str, entry: Mapping[str, object], data: NDArray[np.uint8]) ->
 def from_checkpoint(tensors: Mapping[str, Stored], names: Names) -> Weights:
     """Read weights from a checkpoint when they are asked for.
 
-    Raises
-    ------
-    InputError
-        When a weight is asked for that is missing, or has another shape than wanted.
+    Raises `InputError` when a weight is asked for that is missing, or has another shape than
+    wanted.
     """
 
     def share(layer: Layer, rank: int) -> Floats:
-        name = str(layer["weight"])
+        name = layer["weight"]
         if name not in names:
             raise InputError(f"{name}: no tensors are known for this weight")
         experts, rows, columns = sizes(layer)
         if experts > 1 and not all("{expert}" in key for key in names[name]):
             raise InputError(f"{name}: stacks of experts are not read from checkpoints")
-        number = cast(int, layer["layer"])
         made = []
         for expert in range(experts):
-            matches = _find(tensors, name, names[name], number, expert)
+            matches = _find(tensors, name, names[name], layer["layer"], expert)
             _check(name, matches, rows, columns)
             made.append(_read([tensor for _, tensor in matches], *kept(layer, rank)))
         return np.stack(made)
@@ -221,26 +214,23 @@ def _places(chosen: Chosen, count: int) -> NDArray[np.int64]:
 def learned_from(tensors: Mapping[str, Stored], gains: Names, biases: Names) -> Learned:
     """Read norms and biases when they are asked for; None where the model has none there.
 
-    Raises
-    ------
-    InputError
-        When a tensor is asked for that is missing, or has another number of elements than wanted.
+    Raises `InputError` when a tensor is asked for that is missing, or has another number of
+    elements than wanted.
     """
 
     def numbers(entry: Layer, rank: int) -> Floats | None:
-        name = str(entry["name"])
-        known = gains if entry["kind"] == "gain" else biases
-        if name not in known or (entry["once"] and rank):
+        name, keys = entry["name"], gains if entry["kind"] == "gain" else biases
+        if name not in keys or (entry["once"] and rank):
             return None
-        found = _find(tensors, name, known[name], cast(int, entry["layer"]))
-        return taken(_joined(name, found, entry), cut(entry, rank), 0) if found else None
+        matches = _find(tensors, name, keys[name], entry["layer"])
+        return taken(_joined(name, matches, entry), cut(entry, rank), 0) if matches else None
 
     return numbers
 
 
 def _joined(name: str, matches: Matches, entry: Layer) -> Floats:
     """Lay tensors end to end; what all heads share is repeated for each."""
-    parts = cast("list[list[int]]", entry["parts"])
+    parts = entry["parts"]
     pieces = [tensor.numbers() for _, tensor in matches]
     for place, (units, size) in enumerate(parts if len(parts) == len(pieces) else []):
         if len(pieces[place]) == size > 1:
@@ -297,10 +287,7 @@ def _any(key: str) -> str:
 def with_scales(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
     """Put the scale of each 8-bit weight beside it.
 
-    Raises
-    ------
-    InputError
-        If a scale is of another shape than its weight can have.
+    Raises `InputError` if a scale is of another shape than its weight can have.
     """
     made = dict(tensors)
     for key, tensor in tensors.items():
@@ -336,8 +323,8 @@ def reaches_from(tensors: Mapping[str, Stored], names: Names) -> Reaches:
     def reach(layer: Layer) -> float | None:
         scales = [
             float(tensors[where].numbers().max(initial=0))
-            for key in names.get(str(layer["weight"]), ())
-            for where in _inputs(tensors, key, cast(int, layer["layer"]))
+            for key in names.get(layer["weight"], ())
+            for where in _inputs(tensors, key, layer["layer"])
         ]
         largest = max(scales, default=0.0) * FP8_TOP
         return largest if 0 < largest < np.inf else None

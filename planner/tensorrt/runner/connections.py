@@ -29,10 +29,7 @@ class Connections:
     def say(self, what: str, value: object) -> list[object]:
         """Say a word, and hear what each rank said, in order.
 
-        Raises
-        ------
-        LateError
-            Naming the ranks that said nothing in time.
+        Raises `LateError`, naming the ranks that said nothing in time.
         """
         until = time.monotonic() + self.limit_s
         if self.rank:
@@ -69,15 +66,10 @@ def _word(said: Sequence[object], rank: int, what: str) -> object:
 def join(rank: int, world: int, address: tuple[str, int], limit_s: float, plan: str) -> Connections:
     """Bring all ranks together.
 
-    Parameters
-    ----------
     address : host and port of rank 0.
     plan : what they are here for; ranks with another plan are refused.
 
-    Raises
-    ------
-    LateError
-        If a rank does not come in time; rank 0 names those that are missing.
+    Raises `LateError` if a rank does not come in time; rank 0 names those that are missing.
     """
     connections = Connections(rank=rank, world=world, limit_s=limit_s)
     until = time.monotonic() + limit_s

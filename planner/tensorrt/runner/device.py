@@ -64,10 +64,7 @@ class Cuda:
 def open_cuda(number: int) -> Cuda:
     """Take a GPU, and make a stream on it.
 
-    Raises
-    ------
-    MissingError
-        If there are no bindings of CUDA; InputError if there is no such GPU.
+    Raises `MissingError` if there are no bindings of CUDA; InputError if there is no such GPU.
     """
     try:
         runtime = import_module("cuda.bindings.runtime")
@@ -113,10 +110,7 @@ class Nccl:
 def open_nccl() -> Nccl:
     """Find NCCL, which communicators come from.
 
-    Raises
-    ------
-    MissingError
-        If nccl4py or the library behind it is missing.
+    Raises `MissingError` if nccl4py or the library behind it is missing.
     """
     try:
         return Nccl(import_module("nccl.core"))

@@ -95,9 +95,7 @@ def packed(codes: NDArray[np.uint8]) -> Bits:
 def encoded(weight: Floats, encoding: str, dtype: str) -> dict[str, Bits]:
     """Turn a weight ``[experts, rows, columns]`` into its parts: values, and scales if it has any.
 
-    Returns
-    -------
-    ``values``; with FP8 and INT8 ``scale``, one number; with NVFP4 ``values`` as
+    Returns ``values``; with FP8 and INT8 ``scale``, one number; with NVFP4 ``values`` as
     ``[experts, columns, rows / 2]``, ``scales`` a block, and ``scale`` of the scales.
     """
     if encoding == "plain":

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import ModuleType
-from typing import IO, Final, cast
+from typing import IO, Final
 from zipfile import BadZipFile
 
 import numpy as np
 
 from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.checkpoint import (
-    Names,
     Stored,
     contents,
     few,
@@ -31,15 +30,14 @@ from planner.tensorrt.runner.checkpoint import (
 from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.formats import Bits, Floats, storage
 from planner.tensorrt.runner.layers import Share
-from planner.tensorrt.runner.library import load
+from planner.tensorrt.runner.library import Document, load
 from planner.tensorrt.runner.outside import PAGE, Outside, beside, entries, read, writer
 from planner.tensorrt.runner.place import place
-from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn, filler
+from planner.tensorrt.runner.weights import Learned, Reaches, Weights, digest, drawn, filler
 
 SCHEMA: Final = "1"
 MADE_UP: Final[Mapping[str, Callable[[], Weights]]] = {"drawn": drawn, "filler": filler}
 """Weights that no checkpoint has."""
-Document = Mapping[str, object]
 Tell = Callable[[str], None]
 
 
@@ -51,34 +49,39 @@ class Folder:
     plan: Document
     documents: tuple[Document, ...]
 
-    def engine(self, name: str, rank: int) -> Path:
-        """Path of the engine of a rank of a communicator; one for all where it is shared."""
-        document = next(one for one in self.documents if one["name"] == name)
-        file = f"{name}.engine" if document["shared"] else f"{name}.rank{rank}.engine"
-        return self.path / "engines" / file
-
     def engines(self, document: Document) -> list[Path]:
-        """Paths of all engines of a network."""
-        count = 1 if document["shared"] else cast(int, document["ranks"])
-        return [self.engine(str(document["name"]), rank) for rank in range(count)]
+        """Paths of all engines of a network, by rank of its communicator; one where it is shared.
+
+        >>> document = {"name": "forward", "shared": False, "ranks": 2}
+        >>> [path.name for path in Folder(path=Path(), plan={}, documents=()).engines(document)]
+        ['forward.rank0.engine', 'forward.rank1.engine']
+        """
+        count, name = document["ranks"], document["name"]
+        ends = [""] if document["shared"] else [f".rank{rank}" for rank in range(count)]
+        return [self.path / "engines" / f"{name}{end}.engine" for end in ends]
+
+    def own(self, name: str, rank: int) -> Path:
+        """Path of the engine of a rank of the plan."""
+        document = next(network for network in self.documents if network["name"] == name)
+        engines = self.engines(document)
+        return engines[0 if document["shared"] else place(self.plan, name, rank)]
 
     def constants(self, name: str) -> dict[str, Bits]:
         """Constants of a network."""
         path = self.path / "networks" / f"{name}.npz"
         with _readable(path), path.open("rb") as file:
-            arrays = np.load(file, allow_pickle=False)
-            return dict(arrays)
+            return dict(np.load(file, allow_pickle=False))
 
     def tables(self, document: Document, rank: int) -> dict[str, Bits]:
-        """Rows of a network's tables that belong to a rank of its communicator."""
+        """Rows of a network's tables that belong to a rank of the plan."""
         tables: dict[str, Bits] = {}
         path, start = self.path / "tables" / f"{document['name']}.bin", 0
-        for value in cast("list[Document]", document["tables"]):
-            shape, dtype = tuple(cast("list[int]", value["shape"])), storage(str(value["dtype"]))
-            whole = (cast(int, document["ranks"]), *shape)
+        row = place(self.plan, document["name"], rank)
+        for value in document["tables"]:
+            whole = (document["ranks"], *value["shape"])
             with _readable(path):
-                mapped = np.memmap(path, dtype, "r", start, whole)
-            tables[str(value["name"])] = np.array(mapped[rank])
+                mapped = np.memmap(path, storage(value["dtype"]), "r", start, whole)
+            tables[value["name"]] = np.array(mapped[row])
             start += mapped.nbytes
         return tables
 
@@ -87,10 +90,7 @@ class Folder:
 def _readable(path: Path) -> Iterator[None]:
     """Say in one line why a file cannot be read.
 
-    Raises
-    ------
-    InputError
-        If it is missing, or damaged.
+    Raises `InputError` if it is missing, or damaged.
     """
     try:
         yield
@@ -106,23 +106,20 @@ def document_at(path: Path) -> Document:
         document = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict):
             raise ValueError("no JSON object")  # noqa: TRY004  # told apart by nobody
-    return cast(Document, document)
+    return document
 
 
 def open_folder(path: str | Path) -> Folder:
     """Read a plan's folder.
 
-    Raises
-    ------
-    InputError
-        If it is none, one of another schema, or not as it was written.
+    Raises `InputError` if it is none, one of another schema, or not as it was written.
     """
     folder = Path(path)
     plan = document_at(folder / "plan.json")
     if plan.get("schema") != SCHEMA:
         raise InputError(f"{folder}: plan of schema {plan.get('schema')!s:.40}, wanted {SCHEMA}")
     with _readable(folder / "plan.json"):
-        names = [str(engine["name"]) for engine in cast("list[Document]", plan["engines"])]
+        names = [engine["name"] for engine in plan["engines"]]
     documents = tuple(document_at(folder / "networks" / f"{name}.json") for name in names)
     if digest_of(plan, documents) != plan.get("digest"):
         raise InputError(f"{folder}: plan.json or networks were changed since they were exported")
@@ -162,17 +159,16 @@ class Source:
 def weights_from(what: str, plan: Document) -> Source:
     """Find weights: ``drawn``, ``filler``, or a folder of safetensors files, or of a pipeline.
 
-    Raises
-    ------
-    InputError
-        If the folder has none, or the plan's model has no map from names to tensors.
+    Raises `InputError` if the folder has none, or the plan's model has no map from names to
+    tensors.
     """
     if what in MADE_UP:
         return Source(weights=MADE_UP[what]())
-    known = cast("Mapping[str, Names]", plan["checkpoint"])
-    if not known:
+    names = plan["checkpoint"]
+    if not names:
         raise InputError(f"{plan['model']}: no tensors of a checkpoint are known for this family")
-    files = _tensor_files(Path(what)) or _tensor_files(Path(what) / "transformer", needed=False)
+    folder, inner = Path(what), Path(what) / "transformer"
+    files = _tensor_files(folder) or (_tensor_files(inner) if inner.is_dir() else [])
     if not files:
         raise InputError(f"{what}: no safetensors files, and none in a folder transformer of it")
     tensors: dict[str, Stored] = {}
@@ -183,17 +179,15 @@ def weights_from(what: str, plan: Document) -> Source:
         tensors |= contents(str(path), np.frombuffer(mapped[-1], np.uint8))
     tensors = with_scales(tensors)
     return Source(
-        weights=from_checkpoint(tensors, known["weights"]),
-        reaches=reaches_from(tensors, known["weights"]),
-        learned=learned_from(tensors, known.get("gains", {}), known.get("biases", {})),
-        unused=tuple(unused(tensors, known)),
+        weights=from_checkpoint(tensors, names["weights"]),
+        reaches=reaches_from(tensors, names["weights"]),
+        learned=learned_from(tensors, names.get("gains", {}), names.get("biases", {})),
+        unused=tuple(unused(tensors, names)),
         files=tuple(mapped),
     )
 
 
-def _tensor_files(folder: Path, *, needed: bool = True) -> list[Path]:
-    if not needed and not folder.is_dir():
-        return []
+def _tensor_files(folder: Path) -> list[Path]:
     with _readable(folder):
         return [path for path in sorted(folder.iterdir()) if path.suffix == ".safetensors"]
 
@@ -201,10 +195,7 @@ def _tensor_files(folder: Path, *, needed: bool = True) -> list[Path]:
 def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> list[Path]:
     """Build the engines that are not there yet, one after another; returns their paths.
 
-    Raises
-    ------
-    RunError
-        If one is not built, or cannot be written.
+    Raises `RunError` if one is not built, or cannot be written.
     """
     library, made = load(), list[Path]()
     if source.unused:
@@ -214,7 +205,7 @@ def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> l
     for document in folder.documents:
         share = Share(
             document=document,
-            arrays=folder.constants(str(document["name"])),
+            arrays=folder.constants(document["name"]),
             weights=source.weights,
             learned=source.learned,
             reaches=source.reaches,
@@ -239,10 +230,10 @@ def _build(
             source.forget()
             return moved
 
-        known = replace(options, cache=cache.read_bytes() if cache.exists() else b"")
+        timed = replace(options, cache=cache.read_bytes() if cache.exists() else b"")
         with _weights_file(path, share, source, outside=options.outside) as put:
             held = replace(share, hold=hold, outside=put)
-            made = build(library, held, known, tell, file.write)
+            made = build(library, held, timed, tell, file.write)
     if made.cache:
         with _writable(cache), _draft(cache) as file:
             file.write(made.cache)
@@ -287,10 +278,7 @@ def on_disk(file: IO[bytes], array: Bits) -> Bits:
 def _writable(path: Path) -> Iterator[None]:
     """Say in one line why a file cannot be written.
 
-    Raises
-    ------
-    RunError
-        If the disk is full, or the file may not be written.
+    Raises `RunError` if the disk is full, or the file may not be written.
     """
     try:
         yield
@@ -311,7 +299,7 @@ def _draft(target: Path) -> Iterator[IO[bytes]]:
             draft.unlink(missing_ok=True)
 
 
-def given_from(inputs: Path, seed: int = 0) -> Callable[[str, int, tuple[int, ...]], Floats]:
+def given_from(inputs: Path) -> Callable[[str, int, tuple[int, ...]], Floats]:
     """Read inputs from a folder's ``NAME#FORWARD.npy``, or draw them by name."""
 
     def given(name: str, forward: int, shape: tuple[int, ...]) -> Floats:
@@ -322,8 +310,7 @@ def given_from(inputs: Path, seed: int = 0) -> Callable[[str, int, tuple[int, ..
             if array.shape != shape:
                 raise InputError(f"{path}: {list(array.shape)}, wanted {list(shape)}")
             return array
-        digest = hashlib.blake2b(f"{seed}/{name}#{forward}".encode(), digest_size=8).digest()
-        random = np.random.default_rng(int.from_bytes(digest))
+        random = np.random.default_rng(digest(f"0/{name}#{forward}"))
         return random.standard_normal(shape).astype(np.float32)
 
     return given
@@ -332,15 +319,10 @@ def given_from(inputs: Path, seed: int = 0) -> Callable[[str, int, tuple[int, ..
 def check_built(folder: Folder, ranks: Sequence[int]) -> None:
     """Raise where engines of some ranks of the plan are not there yet.
 
-    Raises
-    ------
-    InputError
-        Naming the first.
+    Raises `InputError`, naming the first.
     """
     for document in folder.documents:
-        for rank in ranks:
-            name = str(document["name"])
-            path = folder.engine(name, place(folder.plan, name, rank))
+        for path in (folder.own(document["name"], rank) for rank in ranks):
             if not path.is_file():
                 raise InputError(f"{path}: not built yet; run: python -m runner build")
 
@@ -349,7 +331,7 @@ def engine_of(folder: Folder, rank: int) -> Callable[[str], mmap.mmap]:
     """Map the engines of a rank of the plan: pages that the system may drop."""
 
     def engine(name: str) -> mmap.mmap:
-        path = folder.engine(name, place(folder.plan, name, rank))
+        path = folder.own(name, rank)
         with _readable(path), path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -360,7 +342,7 @@ def outside_of(folder: Folder, rank: int) -> Callable[[str], Outside | None]:
     """Map the weights that lie beside a rank's engines; None where all are inside."""
 
     def outside(name: str) -> Outside | None:
-        path = beside(folder.engine(name, place(folder.plan, name, rank)))
+        path = beside(folder.own(name, rank))
         if not path.exists():
             return None
         with _readable(path):
@@ -378,17 +360,12 @@ class Result:
     seconds: tuple[float, ...]
 
 
-def result_of(folder: Path, rank: int, name: str = "results") -> Result:
-    """Read what a rank left beside the plan.
-
-    Raises
-    ------
-    RunError
-        If it left nothing.
-    """
+def result_of(folder: Path, rank: int) -> Result:
+    """Read what a rank left beside the plan; raises `RunError` if it left nothing."""
     try:
-        output = np.load(folder / name / f"output.rank{rank}.npy", allow_pickle=False)
-        times = json.loads((folder / name / f"times.rank{rank}.json").read_text(encoding="utf-8"))
+        output = np.load(folder / "results" / f"output.rank{rank}.npy", allow_pickle=False)
+        text = (folder / "results" / f"times.rank{rank}.json").read_text(encoding="utf-8")
+        times = json.loads(text)
     except (OSError, ValueError, EOFError) as error:
         raise RunError(f"rank {rank} left no result: {error}") from None
     return Result(output, tuple(times["step_s"]))

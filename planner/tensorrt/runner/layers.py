@@ -5,21 +5,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.formats import Bits, bits, encoded, storage
-from planner.tensorrt.runner.library import Foreign, type_of
+from planner.tensorrt.runner.library import Document, Foreign, type_of
 from planner.tensorrt.runner.outside import is_outside
-from planner.tensorrt.runner.weights import Learned, Reaches, Weights
+from planner.tensorrt.runner.weights import Layer, Learned, Reaches, Weights
 
-Layer = Mapping[str, object]
-OPERATIONS: Final = {
-    "AND": "AND", "DIV": "DIV", "EQUAL": "EQUAL", "GREATER": "GREATER", "LESS": "LESS",
-    "PROD": "PROD", "SUB": "SUB", "SUM": "SUM",
-}  # fmt: skip
+_KEEP: Final = True
+"""Reduced axes stay, of length one."""
 LOW: Final = 30000
 """A score so low that its share is nothing, and that FP16 still holds."""
 
@@ -34,7 +31,7 @@ class Share:
     outside : takes the numbers of weights that shall be inputs; all are in the engine if left out.
     """
 
-    document: Mapping[str, object]
+    document: Document
     arrays: Mapping[str, Bits]
     weights: Weights | None
     rank: int = 0
@@ -63,7 +60,15 @@ class Assembly:
 
     def inputs(self, layer: Layer) -> list[Foreign]:
         """Tensors that a layer reads."""
-        return [self.tensors[name] for name in cast("list[str]", layer["inputs"])]
+        return [self.tensors[name] for name in layer["inputs"]]
+
+    def type(self, layer: Layer, place: int = 0) -> Foreign:
+        """Type of an output that a layer says it makes."""
+        return type_of(self.library, layer["outputs"][place]["dtype"])
+
+    def operation(self, kind: str, layer: Layer) -> Foreign:
+        """Look up what a layer computes among the library's operations of a kind."""
+        return getattr(getattr(self.library, kind), layer["operation"])
 
     def constant(self, stored: Bits, dtype: str, shape: tuple[int, ...]) -> Foreign:
         """Add numbers; the network refers to them, so they are kept."""
@@ -92,11 +97,7 @@ class Given:
 
 def outputs(layer: Layer) -> list[tuple[str, tuple[int, ...], str]]:
     """Name, shape and type of each output that a layer says it makes."""
-    described = []
-    for out in cast("list[Mapping[str, object]]", layer["outputs"]):
-        shape = tuple(cast("list[int]", out["shape"]))
-        described.append((str(out["name"]), shape, str(out["dtype"])))
-    return described
+    return [(out["name"], tuple(out["shape"]), out["dtype"]) for out in layer["outputs"]]
 
 
 def _constant(assembly: Assembly, layer: Layer) -> Foreign:
@@ -109,30 +110,29 @@ def _weight(assembly: Assembly, layer: Layer) -> Foreign:
     if assembly.share.weights is None:
         return assembly.constant(_blank(dtype, shape), dtype, shape)
     put = assembly.share.outside if is_outside(layer) else None
-    key = (str(layer["weight"]), cast(int, layer["layer"]))
+    key = (layer["weight"], layer["layer"])
     if key not in assembly.made:
         share = assembly.share.weights(layer, assembly.index.get("tp", 0))
-        parts = encoded(share, str(layer["encoding"]), dtype)
+        parts = encoded(share, layer["encoding"], dtype)
         if put is not None:
             put(name, parts.pop("values"))
         assembly.made[key] = {part: assembly.share.hold(array) for part, array in parts.items()}
     made = assembly.made[key] if layer["encoding"] != "plain" else assembly.made.pop(key)
     if put is not None:
         return assembly.given(name, dtype, shape)
-    return assembly.constant(made[str(layer["part"])], dtype, shape)
+    return assembly.constant(made[layer["part"]], dtype, shape)
 
 
 def _reach(assembly: Assembly, layer: Layer) -> Foreign:
     ((_, shape, dtype),) = outputs(layer)
-    return assembly.constant(
-        np.asarray(scale_of(layer, assembly.share.reaches), np.float32), dtype, shape
-    )
+    scale = np.asarray(scale_of(layer, assembly.share.reaches), np.float32)
+    return assembly.constant(scale, dtype, shape)
 
 
 def scale_of(layer: Layer, reaches: Reaches | None) -> float:
     """Scale of activations: the largest of them is the largest number of the format."""
     known = None if reaches is None or layer["measured"] else reaches(layer)
-    return cast(float, known or layer["largest"]) / cast(float, layer["top"])
+    return float((known or layer["largest"]) / layer["top"])
 
 
 @cache
@@ -143,79 +143,45 @@ def _blank(dtype: str, shape: tuple[int, ...]) -> Bits:
 
 
 def _matmul(assembly: Assembly, layer: Layer) -> Foreign:
+    ways = assembly.library.MatrixOperation
     left, right = assembly.inputs(layer)
-    plain, turned = (
-        assembly.library.MatrixOperation.NONE,
-        assembly.library.MatrixOperation.TRANSPOSE,
-    )
-    how = turned if layer["transpose"] else plain
-    return assembly.network.add_matrix_multiply(left, plain, right, how)
+    how = ways.TRANSPOSE if layer["transpose"] else ways.NONE
+    return assembly.network.add_matrix_multiply(left, ways.NONE, right, how)
 
 
 def _convolution(assembly: Assembly, layer: Layer) -> Foreign:
     """Convolve with kernels that are a tensor of the network, one for every feature."""
     x, kernel = assembly.inputs(layer)
     features, _, *side = kernel.shape
-    added = assembly.network.add_convolution_nd(
-        x, features, tuple(side), assembly.library.Weights()
-    )
+    none = assembly.library.Weights()
+    added = assembly.network.add_convolution_nd(x, features, tuple(side), none)
     if added is not None:
         added.set_input(1, kernel)
         added.num_groups = layer["groups"]
-        added.padding_nd = tuple(cast("list[int]", layer["padding"]))
+        added.padding_nd = tuple(layer["padding"])
     return added
-
-
-def _elementwise(assembly: Assembly, layer: Layer) -> Foreign:
-    operation = getattr(assembly.library.ElementWiseOperation, OPERATIONS[str(layer["operation"])])
-    return assembly.network.add_elementwise(*assembly.inputs(layer), operation)
-
-
-def _unary(assembly: Assembly, layer: Layer) -> Foreign:
-    operation = getattr(assembly.library.UnaryOperation, str(layer["operation"]))
-    return assembly.network.add_unary(*assembly.inputs(layer), operation)
-
-
-def _activation(assembly: Assembly, layer: Layer) -> Foreign:
-    kind = getattr(assembly.library.ActivationType, str(layer["operation"]))
-    return assembly.network.add_activation(*assembly.inputs(layer), kind)
-
-
-def _reduce(assembly: Assembly, layer: Layer) -> Foreign:
-    operation = getattr(assembly.library.ReduceOperation, str(layer["operation"]))
-    keep = True
-    return assembly.network.add_reduce(*assembly.inputs(layer), operation, _axis(layer), keep)
-
-
-def _cast(assembly: Assembly, layer: Layer) -> Foreign:
-    ((_, _, dtype),) = outputs(layer)
-    return assembly.network.add_cast(*assembly.inputs(layer), type_of(assembly.library, dtype))
 
 
 def _shuffle(assembly: Assembly, layer: Layer) -> Foreign:
     added = assembly.network.add_shuffle(*assembly.inputs(layer))
     if layer["first"]:
-        added.first_transpose = tuple(cast("list[int]", layer["first"]))
-    added.reshape_dims = tuple(cast("list[int]", layer["to"]))
+        added.first_transpose = tuple(layer["first"])
+    added.reshape_dims = tuple(layer["to"])
     if layer["second"]:
-        added.second_transpose = tuple(cast("list[int]", layer["second"]))
+        added.second_transpose = tuple(layer["second"])
     return added
 
 
 def _slice(assembly: Assembly, layer: Layer) -> Foreign:
     ((_, shape, _),) = outputs(layer)
-    start = tuple(cast("list[int]", layer["start"]))
-    return assembly.network.add_slice(*assembly.inputs(layer), start, shape, (1,) * len(shape))
+    start, step = tuple(layer["start"]), (1,) * len(shape)
+    return assembly.network.add_slice(*assembly.inputs(layer), start, shape, step)
 
 
 def _concat(assembly: Assembly, layer: Layer) -> Foreign:
     added = assembly.network.add_concatenation(assembly.inputs(layer))
     added.axis = layer["axis"]
     return added
-
-
-def _gather(assembly: Assembly, layer: Layer) -> Foreign:
-    return assembly.network.add_gather(*assembly.inputs(layer), layer["axis"])
 
 
 def _softmax(assembly: Assembly, layer: Layer) -> Foreign:
@@ -229,16 +195,8 @@ def _topk(assembly: Assembly, layer: Layer) -> Foreign:
     return assembly.network.add_topk(*assembly.inputs(layer), most, layer["count"], _axis(layer))
 
 
-def _quantize(assembly: Assembly, layer: Layer) -> Foreign:
-    ((_, _, dtype),) = outputs(layer)
-    return assembly.network.add_quantize(*assembly.inputs(layer), type_of(assembly.library, dtype))
-
-
 def _dequantize(assembly: Assembly, layer: Layer) -> Foreign:
-    ((_, _, dtype),) = outputs(layer)
-    added = assembly.network.add_dequantize(
-        *assembly.inputs(layer), type_of(assembly.library, dtype)
-    )
+    added = assembly.network.add_dequantize(*assembly.inputs(layer), assembly.type(layer))
     if "axis" in layer:
         added.axis = layer["axis"]
     return added
@@ -246,8 +204,7 @@ def _dequantize(assembly: Assembly, layer: Layer) -> Foreign:
 
 def _dynamic_quantize(assembly: Assembly, layer: Layer) -> Foreign:
     x, scale = assembly.inputs(layer)
-    (_, _, dtype), (_, _, scales) = outputs(layer)
-    kinds = (type_of(assembly.library, dtype), type_of(assembly.library, scales))
+    kinds = (assembly.type(layer), assembly.type(layer, 1))
     added = assembly.network.add_dynamic_quantize(x, layer["axis"], layer["block"], *kinds)
     added.set_input(1, scale)
     return added
@@ -255,10 +212,9 @@ def _dynamic_quantize(assembly: Assembly, layer: Layer) -> Foreign:
 
 def _collective(assembly: Assembly, layer: Layer) -> Foreign:
     """Add a collective; its ranks are set before its output is asked for, as its shape needs."""
-    names = assembly.library.CollectiveOperation, assembly.library.ReduceOperation
-    operation = getattr(names[0], str(layer["operation"]).upper())
-    reduce = getattr(names[1], str(layer["reduce"]))
-    members = group(assembly, str(layer["axis"]))
+    operation = getattr(assembly.library.CollectiveOperation, layer["operation"].upper())
+    reduce = getattr(assembly.library.ReduceOperation, layer["reduce"])
+    members = group(assembly, layer["axis"])
     added = assembly.network.add_dist_collective(
         *assembly.inputs(layer), operation, reduce, layer["root"], members
     )
@@ -271,24 +227,24 @@ def _collective(assembly: Assembly, layer: Layer) -> Foreign:
 
 def group(assembly: Assembly, axis: str) -> list[int]:
     """Ranks that meet along an axis; none named where all ranks of the communicator do."""
-    axes = cast("list[object]", assembly.share.document["axes"])
-    every = cast("Mapping[str, list[list[int]]]", assembly.share.document["groups"])[axis]
-    return [] if len(axes) == 1 else next(ranks for ranks in every if assembly.share.rank in ranks)
+    document, rank = assembly.share.document, assembly.share.rank
+    if len(document["axes"]) == 1:
+        return []
+    return next(ranks for ranks in document["groups"][axis] if rank in ranks)
 
 
 def with_learned(assembly: Assembly, layer: Layer, added: Foreign) -> Foreign:
     """Multiply by and add what a checkpoint has learned behind a layer, if it has anything."""
-    for entry in cast("list[Layer]", layer.get("learned", [])):
-        numbers = assembly.share.learned and assembly.share.learned(
-            entry, assembly.index.get("tp", 0)
-        )
-        if added is None or numbers is None:
+    share, tp = assembly.share, assembly.index.get("tp", 0)
+    operations = assembly.library.ElementWiseOperation
+    ((name, _, dtype),) = outputs(layer)
+    for entry in layer["learned"] if added is not None and share.learned else []:
+        numbers = share.learned and share.learned(entry, tp)
+        if numbers is None:
             continue
-        ((name, _, dtype),) = outputs(layer)
-        operations = assembly.library.ElementWiseOperation
         how = operations.PROD if entry["kind"] == "gain" else operations.SUM
         added.name = f"{name}.without.{entry['kind']}"
-        shape = tuple(cast("list[int]", entry["shape"]))
+        shape = tuple(entry["shape"])
         constant = assembly.constant(bits(numbers.reshape(shape), dtype), dtype, shape)
         constant.name = f"{name}.{entry['kind']}"
         before = added.get_output(0), constant.get_output(0)
@@ -297,16 +253,13 @@ def with_learned(assembly: Assembly, layer: Layer, added: Foreign) -> Foreign:
 
 
 def _axis(layer: Layer) -> int:
-    return 1 << cast(int, layer["axis"])
+    return 1 << int(layer["axis"])
 
 
 def _attention(assembly: Assembly, layer: Layer) -> Foreign:
     """Add an attention, and return the layer whose output is its result.
 
-    Raises
-    ------
-    RunError
-        If it is to run on several devices, and the library has no attention that can.
+    Raises `RunError` if it is to run on several devices, and the library has no attention that can.
     """
     if assembly.fused and hasattr(assembly.network, "add_attention"):
         return _fused(assembly, layer)
@@ -375,8 +328,8 @@ def _hidden(assembly: Assembly, scores: Foreign, seen: Foreign) -> Foreign:
 
 
 def _triangle(assembly: Assembly, rows: int) -> Foreign:
-    seen = np.tril(np.ones((rows, rows), np.bool_))[None, None]
-    return assembly.constant(seen, "bool", cast("tuple[int, ...]", seen.shape)).get_output(0)
+    seen = np.tril(np.ones((1, 1, rows, rows), np.bool_))
+    return assembly.constant(seen, "bool", (1, 1, rows, rows)).get_output(0)
 
 
 ADD: Final[dict[str, Callable[[Assembly, Layer], Foreign]]] = {
@@ -386,18 +339,32 @@ ADD: Final[dict[str, Callable[[Assembly, Layer], Foreign]]] = {
     "reach": _reach,
     "matmul": _matmul,
     "convolution": _convolution,
-    "elementwise": _elementwise,
-    "unary": _unary,
-    "activation": _activation,
-    "reduce": _reduce,
-    "cast": _cast,
+    "elementwise": lambda assembly, layer: assembly.network.add_elementwise(
+        *assembly.inputs(layer), assembly.operation("ElementWiseOperation", layer)
+    ),
+    "unary": lambda assembly, layer: assembly.network.add_unary(
+        *assembly.inputs(layer), assembly.operation("UnaryOperation", layer)
+    ),
+    "activation": lambda assembly, layer: assembly.network.add_activation(
+        *assembly.inputs(layer), assembly.operation("ActivationType", layer)
+    ),
+    "reduce": lambda assembly, layer: assembly.network.add_reduce(
+        *assembly.inputs(layer), assembly.operation("ReduceOperation", layer), _axis(layer), _KEEP
+    ),
+    "cast": lambda assembly, layer: assembly.network.add_cast(
+        *assembly.inputs(layer), assembly.type(layer)
+    ),
     "shuffle": _shuffle,
     "slice": _slice,
     "concat": _concat,
-    "gather": _gather,
+    "gather": lambda assembly, layer: assembly.network.add_gather(
+        *assembly.inputs(layer), layer["axis"]
+    ),
     "softmax": _softmax,
     "topk": _topk,
-    "quantize": _quantize,
+    "quantize": lambda assembly, layer: assembly.network.add_quantize(
+        *assembly.inputs(layer), assembly.type(layer)
+    ),
     "dequantize": _dequantize,
     "dynamic_quantize": _dynamic_quantize,
     "collective": _collective,

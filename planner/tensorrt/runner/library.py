@@ -1,5 +1,6 @@
 """TensorRT, found when it is needed. Its objects have no types that a checker could read."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -8,6 +9,8 @@ from planner.tensorrt.runner.errors import MissingError
 
 Foreign = Any
 """An object of TensorRT, NCCL or CUDA."""
+Document = Mapping[str, Any]
+"""A JSON object of the plan's folder, which is as it was exported: its digest says so."""
 NAMES: Final = ("tensorrt", "tensorrt_rtx_bindings", "tensorrt_rtx")
 TYPES: Final = {
     "bf16": "bfloat16",
@@ -25,10 +28,7 @@ TYPES: Final = {
 def load(names: tuple[str, ...] = NAMES) -> ModuleType:
     """Import TensorRT, or TensorRT-RTX where there is no TensorRT.
 
-    Raises
-    ------
-    MissingError
-        If there is neither, saying what to install.
+    Raises `MissingError` if there is neither, saying what to install.
     """
     reasons = []
     for name in names:
@@ -62,10 +62,7 @@ def numbers(text: str) -> tuple[int, ...]:
 def require(name: str, has: str, needs: str) -> None:
     """Raise where a version is too old; one that is not known passes.
 
-    Raises
-    ------
-    MissingError
-        Saying what there is, and what is needed.
+    Raises `MissingError`, saying what there is, and what is needed.
     """
     if numbers(has) and numbers(has) < numbers(needs):
         raise MissingError(f"{name} {has}: this plan needs {needs} or newer")

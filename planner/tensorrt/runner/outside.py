@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.tensorrt.runner.errors import InputError
 from planner.tensorrt.runner.formats import Bits, storage
+from planner.tensorrt.runner.library import Document
 
 PAGE: Final = 4096
 ALIGNED: Final = 256
 """Bytes at which CUDA's own allocations begin."""
 LARGEST_TABLE: Final = 2**24
 """Bytes of a file's table of contents."""
-Layer = Mapping[str, object]
 Write = Callable[[bytes], object]
 
 
@@ -42,33 +42,31 @@ class Outside:
     starts: Mapping[str, int]
 
 
-def is_outside(layer: Layer) -> bool:
+def is_outside(layer: Document) -> bool:
     """Whether a weight can be an input: numbers of 8 bits and more, not scales."""
-    if layer["kind"] != "weight":
-        return False
-    return layer["part"] == "values" and layer["encoding"] != "nvfp4"
+    weight = layer["kind"] == "weight" and layer["part"] == "values"
+    return bool(weight and layer["encoding"] != "nvfp4")
 
 
-def entries(document: Mapping[str, object]) -> list[Entry]:
+def entries(document: Document) -> list[Entry]:
     """List a network's weights that can be inputs, in the order in which they are made."""
     weights, start = [], 0
-    for layer in cast("list[Layer]", document["layers"]):
+    for layer in document["layers"]:
         if is_outside(layer):
-            (out,) = cast("list[Layer]", layer["outputs"])
-            count = prod(cast("list[int]", out["shape"]))
-            size = count * storage(str(out["dtype"])).itemsize
-            weights.append(Entry(str(out["name"]), size, start))
+            (out,) = layer["outputs"]
+            size = prod(out["shape"]) * storage(out["dtype"]).itemsize
+            weights.append(Entry(out["name"], size, start))
             start += -(-size // ALIGNED) * ALIGNED
     return weights
 
 
-def writer(document: Mapping[str, object], write: Write) -> Callable[[str, Bits], None]:
+def writer(document: Document, write: Write) -> Callable[[str, Bits], None]:
     """Write the table of a file, and return what writes each weight, in the table's order."""
-    waiting = iter(entries(document))
-    head = (
-        "".join(f"{entry.name} {entry.size} {entry.start}\n" for entry in entries(document)) + "\n"
-    )
-    write(head.encode().ljust(-(-len(head.encode()) // PAGE) * PAGE, b"\0"))
+    listed = entries(document)
+    waiting = iter(listed)
+    lines = [f"{entry.name} {entry.size} {entry.start}\n" for entry in listed]
+    head = "".join([*lines, "\n"]).encode()
+    write(head.ljust(-(-len(head) // PAGE) * PAGE, b"\0"))
 
     def put(name: str, array: Bits) -> None:
         entry = next(waiting)
@@ -89,13 +87,7 @@ def beside(path: Path) -> Path:
 
 
 def read(name: str, raw: NDArray[np.uint8]) -> Outside:
-    """Read the table of a file.
-
-    Raises
-    ------
-    InputError
-        If it is damaged, or cut short.
-    """
+    """Read the table of a file; raises `InputError` if it is damaged, or cut short."""
     head, behind, _ = raw[:LARGEST_TABLE].tobytes().partition(b"\n\n")
     try:
         table = [_entry(line) for line in head.decode().splitlines()]

@@ -1,9 +1,10 @@
 """Which rank a process is, and where ranks meet, as launchers say it in variables."""
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 
 from planner.tensorrt.runner.errors import InputError
+from planner.tensorrt.runner.library import Document
 
 STARTERS: Final = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
@@ -22,13 +23,8 @@ LONGEST: Final = 9
 def rank_of(environment: Mapping[str, str], world: int) -> int | None:
     """Read the rank that torchrun, mpirun or srun gave; None where none did.
 
-    Raises
-    ------
-    InputError
-        If a number is none, or there are not as many ranks as the plan has.
+    Raises `InputError` if a number is none, or there are not as many ranks as the plan has.
 
-    Examples
-    --------
     >>> rank_of({"RANK": "3", "WORLD_SIZE": "4"}, 4), rank_of({}, 4)
     (3, None)
     """
@@ -38,23 +34,18 @@ def rank_of(environment: Mapping[str, str], world: int) -> int | None:
         started = _number(environment, size)
         if started != world:
             raise InputError(f"{size}: started with {started} ranks, wanted {world}")
-        found = _number(environment, rank)
-        if found >= world:
-            raise InputError(f"{rank}: got {found}, wanted a rank from 0 to {world - 1}")
-        return found
+        own = _number(environment, rank)
+        if own >= world:
+            raise InputError(f"{rank}: got {own}, wanted a rank from 0 to {world - 1}")
+        return own
     return None
 
 
 def meets_at(environment: Mapping[str, str]) -> tuple[str, int]:
     """Read the host and port of rank 0.
 
-    Raises
-    ------
-    InputError
-        If they can be none.
+    Raises `InputError` if they can be none.
 
-    Examples
-    --------
     >>> meets_at({"MASTER_ADDR": "first"})
     ('first', 29511)
     """
@@ -69,10 +60,16 @@ def meets_at(environment: Mapping[str, str]) -> tuple[str, int]:
     return host, port
 
 
-def place(plan: Mapping[str, object], name: str, rank: int) -> int:
+def members(plan: Document, name: str, rank: int) -> tuple[int, ...]:
+    """List the ranks that share a rank's communicator of a network; none where it has none."""
+    groups = plan["communicators"].get(name, [])
+    return next((tuple(group) for group in groups if rank in group), ())
+
+
+def place(plan: Document, name: str, rank: int) -> int:
     """Find a rank's number within its communicator of a network."""
-    every = cast("Mapping[str, list[list[int]]]", plan["communicators"]).get(name, [])
-    return next((group.index(rank) for group in every if rank in group), 0)
+    group = members(plan, name, rank)
+    return group.index(rank) if group else 0
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

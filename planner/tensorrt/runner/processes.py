@@ -27,11 +27,8 @@ SPARE_S: Final = 10.0
 def start(argv: Sequence[str], world: int, limit_s: float, environment: Mapping[str, str]) -> None:
     """Start one process a rank on this host, and end all when one fails.
 
-    Raises
-    ------
-    RunError
-        Saying of each rank that failed what it said; InputError where all blame what was given,
-        LateError where some do not end.
+    Raises `RunError`, saying of each rank that failed what it said; InputError where all blame what
+    was given, LateError where some do not end.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from mmap import mmap
 from types import ModuleType
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
@@ -18,14 +18,14 @@ from planner.tensorrt.runner.connections import Connections
 from planner.tensorrt.runner.device import Cuda, Nccl, capsule
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
-from planner.tensorrt.runner.library import Foreign
+from planner.tensorrt.runner.library import Document, Foreign
 from planner.tensorrt.runner.outside import Outside
+from planner.tensorrt.runner.place import members
 from planner.tensorrt.runner.processes import Guard
 
 POLL_S: Final = 0.001
 PIECE: Final = 2**26
 """Bytes of weights that go to the GPU at once."""
-Document = Mapping[str, object]
 Given = Callable[[str, int, tuple[int, ...]], Floats]
 """From an input's name, a forward's number and the shape for all samples to numbers."""
 
@@ -106,11 +106,8 @@ class _Loaded:
 def run(job: Job, parts: Parts) -> Outcome:
     """Run the schedule on this rank.
 
-    Raises
-    ------
-    RunError
-        If an engine cannot be loaded, takes no communicator or fails; LateError where a step
-        takes longer than it may.
+    Raises `RunError` if an engine cannot be loaded, takes no communicator or fails; LateError where
+    a step takes longer than it may.
     """
     loaded = _load(job, parts)
     graph: list[Foreign] = []
@@ -136,7 +133,7 @@ def _load(job: Job, parts: Parts) -> _Loaded:
     runtime = parts.library.Runtime(parts.logger)
     contexts, keep = {}, [runtime]
     for document in job.documents:
-        name = str(document["name"])
+        name = document["name"]
         engine = runtime.deserialize_cuda_engine(job.engines(name))
         if engine is None:
             raise RunError(f"{name}: not an engine of this GPU and this TensorRT: build it here")
@@ -152,27 +149,15 @@ def _load(job: Job, parts: Parts) -> _Loaded:
     return _Loaded(job=job, parts=parts, contexts=contexts, communicators=made, keep=keep)
 
 
-def _members(job: Job, name: str) -> tuple[int, ...]:
-    """Ranks that share this rank's communicator of a network; none where it has none."""
-    every = cast("Mapping[str, list[list[int]]]", job.plan["communicators"]).get(name, [])
-    return next((tuple(group) for group in every if job.rank in group), ())
-
-
 def _communicators(job: Job, parts: Parts) -> dict[tuple[int, ...], Foreign]:
     """Join one communicator for every group of ranks that this rank is in."""
-    wanted = []
-    for document in job.documents:
-        members = _members(job, str(document["name"]))
-        if members and members not in wanted:
-            wanted.append(members)
+    groups = [members(job.plan, document["name"], job.rank) for document in job.documents]
     made: dict[tuple[int, ...], Foreign] = {}
-    for number, members in enumerate(wanted):
-        first = members[0] == job.rank
-        words = parts.connections.say(
-            f"communicator {number}", parts.nccl.unique().hex() if first else ""
-        )
-        unique = bytes.fromhex(str(words[members[0]]))
-        made[members] = parts.nccl.join(len(members), members.index(job.rank), unique)
+    for number, group in enumerate(dict.fromkeys(filter(None, groups))):
+        offered = parts.nccl.unique().hex() if group[0] == job.rank else ""
+        words = parts.connections.say(f"communicator {number}", offered)
+        unique = bytes.fromhex(str(words[group[0]]))
+        made[group] = parts.nccl.join(len(group), group.index(job.rank), unique)
     return made
 
 
@@ -180,19 +165,19 @@ def _bind(loaded: _Loaded) -> int:
     """Hand communicators to contexts, on all ranks at once; count those that took one."""
     job, bound = loaded.job, 0
     for document in job.documents:
-        name = str(document["name"])
-        members = _members(job, name)
-        if not members:
+        name = document["name"]
+        group = members(job.plan, name, job.rank)
+        if not group:
             continue
         loaded.parts.connections.say(f"bind {name}", job.rank)
-        held = capsule(loaded.communicators[members])
+        held = capsule(loaded.communicators[group])
         if not loaded.contexts[name].set_communicator(held):
             raise RunError(
                 f"{name}: the engine says that it is not for several devices; "
                 "its collectives would be skipped and its numbers wrong"
             )
         bound += 1
-    words = cast("list[int]", loaded.parts.connections.say("bound", bound))
+    words = loaded.parts.connections.say("bound", bound)
     if len(set(words)) > 1:
         raise RunError(f"ranks bound different numbers of communicators: {words}")
     return bound
@@ -202,20 +187,18 @@ def _allocate(loaded: _Loaded) -> None:
     """Make all buffers, and fill those that start with something."""
     job, device = loaded.job, loaded.parts.device
     loaded.parts.guard.phase("allocating buffers", job.limits.load_s)
-    for name, buffer in cast("Mapping[str, Document]", job.plan["buffers"]).items():
-        shape, dtype = tuple(cast("list[int]", buffer["shape"])), str(buffer["dtype"])
-        address = device.allocate(prod(shape) * storage(dtype).itemsize)
-        loaded.addresses[name] = address
-        given = buffer["given"]
-        start = _first(job, cast(Document, given), shape) if given else np.zeros(shape, np.float32)
-        device.upload(address, bits(start, dtype))
+    for name, buffer in job.plan["buffers"].items():
+        loaded.addresses[name] = device.allocate(_size(buffer))
+        shape, given = tuple(buffer["shape"]), buffer["given"]
+        start = _first(job, given, shape) if given else np.zeros(shape, np.float32)
+        device.upload(loaded.addresses[name], bits(start, buffer["dtype"]))
     for document in job.documents:
         _give(loaded, document)
 
 
 def _give(loaded: _Loaded, document: Document) -> None:
     """Fill what an engine reads at every call alike: its tables, and weights that lie outside."""
-    device, name = loaded.parts.device, str(document["name"])
+    device, name = loaded.parts.device, document["name"]
     starts: dict[str, int] = {}
     for table, array in loaded.job.tables.get(name, {}).items():
         starts[table] = device.allocate(array.nbytes)
@@ -235,11 +218,9 @@ def _give(loaded: _Loaded, document: Document) -> None:
 
 def _check_read(document: Document, engine: Foreign, given: Mapping[str, int]) -> None:
     """Raise where an engine reads weights that lie nowhere."""
-    sides = ("inputs", "outputs")
-    values = [one for side in sides for one in cast("list[Document]", document[side])]
-    known = {str(one["name"]) for one in values} | set(given)
+    named = {value["name"] for side in ("inputs", "outputs") for value in document[side]}
     reads = [engine.get_tensor_name(place) for place in range(engine.num_io_tensors)]
-    missing = [tensor for tensor in reads if tensor not in known]
+    missing = [tensor for tensor in reads if tensor not in named | set(given)]
     if missing:
         raise InputError(
             f"{document['name']}: its engine reads {missing[0]} from a file of weights that is "
@@ -249,25 +230,24 @@ def _check_read(document: Document, engine: Foreign, given: Mapping[str, int]) -
 
 def _first(job: Job, given: Document, shape: tuple[int, ...]) -> Floats:
     """Take the samples of this rank out of an input, for one of its forwards."""
-    mine = cast("list[Mapping[str, int]]", job.plan["ranks"])[job.rank]
-    main = given["name"] == job.plan["output"]
-    forward = 0 if main else mine["forward"] + cast(int, given["forward"])
-    whole = job.given(str(given["name"]), forward, (mine["samples"], *shape[1:]))
+    mine, main = job.plan["ranks"][job.rank], given["name"] == job.plan["output"]
+    forward = 0 if main else mine["forward"] + given["forward"]
+    whole = job.given(given["name"], forward, (mine["samples"], *shape[1:]))
     return np.asarray(whole[mine["sample"] : mine["sample"] + shape[0]], np.float32)
 
 
 def _play(loaded: _Loaded, graph: list[Foreign]) -> list[float]:
     """Run what runs once, then the steps; give the seconds of each step."""
     job, guard = loaded.job, loaded.parts.guard
-    each = cast("list[Document]", job.plan["each_step"])
+    each = job.plan["each_step"]
     guard.phase("running ahead of the steps", job.limits.step_s)
     start = time.perf_counter()
-    _issue(loaded, cast("list[Document]", job.plan["once"]))
+    _issue(loaded, job.plan["once"])
     _wait(loaded, "ahead of the steps")
     if not each:
         return [time.perf_counter() - start]
     seconds = []
-    for step in range(job.steps or cast(int, job.plan["steps"])):
+    for step in range(job.steps or job.plan["steps"]):
         guard.phase(f"step {step}", job.limits.step_s)
         start = time.perf_counter()
         if job.graph and step:
@@ -284,29 +264,26 @@ def _play(loaded: _Loaded, graph: list[Foreign]) -> list[float]:
 
 
 def _issue(loaded: _Loaded, calls: Sequence[Document]) -> None:
+    buffers = loaded.job.plan["buffers"]
     for call in calls:
         if "copy" in call:
-            source, target = cast("list[str]", call["copy"])
-            buffer = cast("Mapping[str, Document]", loaded.job.plan["buffers"])[source]
-            loaded.parts.device.copy(
-                loaded.addresses[target], loaded.addresses[source], _size(buffer)
-            )
+            source, target = (loaded.addresses[name] for name in call["copy"])
+            loaded.parts.device.copy(target, source, _size(buffers[call["copy"][0]]))
         else:
-            _call(loaded, str(call["engine"]), cast("Mapping[str, list[object]]", call["bind"]))
+            _call(loaded, call["engine"], call["bind"])
 
 
 def _size(buffer: Document) -> int:
-    return prod(cast("list[int]", buffer["shape"])) * storage(str(buffer["dtype"])).itemsize
+    return prod(buffer["shape"]) * storage(buffer["dtype"]).itemsize
 
 
-def _call(loaded: _Loaded, name: str, bind: Mapping[str, list[object]]) -> None:
+def _call(loaded: _Loaded, name: str, bind: Mapping[str, tuple[str, int]]) -> None:
     context = loaded.contexts[name]
     for tensor, (buffer, place) in bind.items():
-        holder = cast("Mapping[str, Document]", loaded.job.plan["buffers"])[str(buffer)]
-        shape = cast("list[int]", holder["shape"])
-        step = _size(holder) // shape[0] if buffer == "predictions" and tensor != buffer else 0
-        address = loaded.addresses[str(buffer)] + cast(int, place) * step
-        context.set_tensor_address(tensor, address)
+        holder = loaded.job.plan["buffers"][buffer]
+        whole = buffer != "predictions" or tensor == buffer
+        step = 0 if whole else _size(holder) // holder["shape"][0]
+        context.set_tensor_address(tensor, loaded.addresses[buffer] + place * step)
     if not context.execute_async_v3(loaded.parts.device.stream):
         raise RunError(f"{name}: TensorRT did not start it")
 
@@ -322,12 +299,11 @@ def _wait(loaded: _Loaded, what: str) -> None:
 
 
 def _result(loaded: _Loaded) -> Floats:
-    name = str(loaded.job.plan["output"])
-    buffer = cast("Mapping[str, Document]", loaded.job.plan["buffers"])[name]
-    dtype = str(buffer["dtype"])
-    array = np.empty(tuple(cast("list[int]", buffer["shape"])), storage(dtype))
+    name = loaded.job.plan["output"]
+    buffer = loaded.job.plan["buffers"][name]
+    array = np.empty(tuple(buffer["shape"]), storage(buffer["dtype"]))
     loaded.parts.device.download(loaded.addresses[name], array)
-    return floats(array, dtype)
+    return floats(array, buffer["dtype"])
 
 
 def _close(loaded: _Loaded, graph: list[Foreign]) -> None:

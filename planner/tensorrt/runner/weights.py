@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from planner.tensorrt.runner.formats import Floats
 
 BLOCK: Final = 2**20
 """Numbers of a filler, before they repeat."""
-Layer = Mapping[str, object]
+Layer = Mapping[str, Any]
 """A layer of kind ``weight`` in a network's document."""
 Weights = Callable[[Layer, int], Floats]
 """From such a layer and the rank along ``tp`` to its share, ``[experts, rows, columns]``."""
@@ -26,11 +26,8 @@ Reaches = Callable[[Layer], float | None]
 
 def sizes(layer: Layer) -> tuple[int, int, int]:
     """Experts, rows and columns of the whole weight."""
-    rows, columns = (
-        sum(units * size for units, size in cast("list[list[int]]", layer[key]))
-        for key in ("rows", "columns")
-    )
-    return cast(int, layer["experts"]), rows, columns
+    rows, columns = (sum(units * size for units, size in layer[key]) for key in ("rows", "columns"))
+    return layer["experts"], rows, columns
 
 
 def named(weight: str, layer: int) -> str:
@@ -47,13 +44,11 @@ Chosen = slice | NDArray[np.int64]
 
 def kept(layer: Layer, rank: int) -> tuple[Chosen, Chosen]:
     """Rows and columns of a whole weight that a rank holds; -1 for padding, which is zero."""
-    split, degree = layer["split"], cast(int, layer["degree"])
-    chosen: list[Chosen] = [slice(None), slice(None)]
-    for place, key in enumerate(("rows", "columns")):
-        if split == key:
-            parts = cast("list[list[int]]", layer[key])
-            chosen[place] = own_features(parts, degree, rank)
-    return chosen[0], chosen[1]
+    rows, columns = (
+        own_features(layer[key], layer["degree"], rank) if layer["split"] == key else slice(None)
+        for key in ("rows", "columns")
+    )
+    return rows, columns
 
 
 def taken(full: NDArray[np.floating], chosen: Chosen, axis: int) -> NDArray[np.floating]:
@@ -70,9 +65,8 @@ def drawn(seed: int = 0) -> Weights:
     """Draw normal numbers that depend on the seed, the weight's name and its layer alone."""
 
     def share(layer: Layer, rank: int) -> Floats:
-        shape, number = sizes(layer), cast(int, layer["layer"])
-        name = named(str(layer["weight"]), number)
-        random = np.random.default_rng(_digest(f"{seed}/{name}"))
+        shape, name = sizes(layer), named(layer["weight"], layer["layer"])
+        random = np.random.default_rng(digest(f"{seed}/{name}"))
         full = random.standard_normal(shape) / np.sqrt(shape[1])
         rows, columns = kept(layer, rank)
         return np.asarray(taken(taken(full, rows, 1), columns, 2), np.float32)
@@ -90,10 +84,12 @@ def filler() -> Weights:
     def share(layer: Layer, rank: int) -> Floats:
         experts, rows, columns = sizes(layer)
         chosen = kept(layer, rank)
-        rows = rows if isinstance(chosen[0], slice) else len(chosen[0])
-        columns = columns if isinstance(chosen[1], slice) else len(chosen[1])
-        digest = _digest(f"{layer['weight']}@{layer['layer']}/{rank}")
-        values = np.resize(np.roll(_block(), digest % BLOCK), experts * rows * columns)
+        rows, columns = (
+            whole if isinstance(part, slice) else len(part)
+            for whole, part in zip((rows, columns), chosen, strict=True)
+        )
+        turn = digest(f"{layer['weight']}@{layer['layer']}/{rank}") % BLOCK
+        values = np.resize(np.roll(_block(), turn), experts * rows * columns)
         return np.asarray(values.reshape(experts, rows, columns) / np.sqrt(rows), np.float32)
 
     return share
@@ -101,8 +97,8 @@ def filler() -> Weights:
 
 def cut(entry: Layer, rank: int) -> Chosen:
     """Features that a rank takes of what is learned; -1 for padding, which is zero."""
-    parts, degree = cast("list[list[int]]", entry["parts"]), cast(int, entry["degree"])
-    return slice(None) if degree == 1 else own_features(parts, degree, rank)
+    degree = entry["degree"]
+    return slice(None) if degree == 1 else own_features(entry["parts"], degree, rank)
 
 
 @cache
@@ -111,7 +107,8 @@ def _block() -> Floats:
     return np.random.default_rng(0).standard_normal(BLOCK).astype(np.float32)
 
 
-def _digest(text: str) -> int:
+def digest(text: str) -> int:
+    """Make a number of a text, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
