@@ -1,7 +1,6 @@
 """Rearrangements as layers: shuffles and slices where neighbours stay neighbours, else gathers."""
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,7 +22,60 @@ Values = Sequence[Value]
 
 def rearrange(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     """Write a move; one value for every output."""
-    return _MOVES[op.move](draft, op, inputs)
+    match op.move:
+        case "split_features" | "split_rows":
+            return _cut(draft, op, inputs[0], -1 if op.move == "split_features" else 1)
+        case "concat_features" | "concat_rows" | "append":
+            axis = -1 if op.move == "concat_features" else 1
+            return [draft.concat(inputs, axis, op.outputs[0].name)]
+        case "pack_heads":
+            return [_pack_heads(draft, op, inputs)]
+        case "surround":
+            return [_surround(draft, op, *inputs)]
+    return [_moved(draft, op, inputs[0])]
+
+
+def _moved(  # noqa: C901, PLR0911  # one case a move
+    draft: Draft, op: Rearrange, x: Value
+) -> Value:
+    name, own = op.outputs[0].name, draft.indices
+    match op.move:
+        case "shard":
+            return pick(draft, x, [positions_of(op.spans, index) for index in own], 1, name)
+        case "heads":
+            parts = [(part.units, part.size) for part in op.parts]
+            wanted = [own_features(parts, op.degree, index[op.axis]) for index in own]
+            return pick(draft, x, wanted, 2, name)
+        case "unpack_heads":
+            return _unpack_heads(draft, op, x)
+        case "unpack_rows":
+            return _unpack_rows(draft, op, x)
+        case "pack_rows":
+            return _pack_rows(draft, op, x)
+        case "regroup":
+            return draft.shuffle(x, tuple(int(size) for size in op.outputs[0].shape), name)
+        case "stack":
+            return draft.shuffle(x, (1, *x.shape), name)
+        case "unstack":
+            return draft.shuffle(x, x.shape[1:], name)
+        case "last":
+            last = [np.array([np.argmax(positions_of(op.spans, index))]) for index in own]
+            return pick(draft, x, last, 1, name)
+        case "latest":  # the row of the rank whose rows reach furthest
+            ranks = [latest_rank(op.spans[0], op.axis, op.degree, index) for index in own]
+            return _chunk(draft, x, ranks, f"{name}.row", name)
+        case "hop":  # the chunk of a rank before this one
+            ranks = [(index[op.axis] - op.turn) % op.degree for index in own]
+            return _chunk(draft, x, ranks, f"{name}.chunk", name)
+        case "borders":
+            return _borders(draft, op, x)
+    raise AssertionError(f"no layers for {op.move}")
+
+
+def _chunk(draft: Draft, x: Value, ranks: Sequence[int], hint: str, name: str) -> Value:
+    """Keep what one rank has sent, each rank its own choice."""
+    chunk = pick(draft, x, [np.array([rank]) for rank in ranks], 0, hint)
+    return draft.shuffle(chunk, x.shape[1:], name)
 
 
 def pick(draft: Draft, x: Value, wanted: Sequence[Numbers], axis: int, hint: str) -> Value:
@@ -37,14 +89,6 @@ def pick(draft: Draft, x: Value, wanted: Sequence[Numbers], axis: int, hint: str
     return draft.gather(x, draft.table(places, f"{hint}.places"), axis, hint)
 
 
-def _split_features(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return _cut(draft, op, inputs[0], -1)
-
-
-def _split_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return _cut(draft, op, inputs[0], 1)
-
-
 def _cut(draft: Draft, op: Rearrange, x: Value, axis: int) -> list[Value]:
     made, start = [], 0
     for out in op.outputs:
@@ -54,129 +98,66 @@ def _cut(draft: Draft, op: Rearrange, x: Value, axis: int) -> list[Value]:
     return made
 
 
-def _concat_features(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return [draft.concat(inputs, -1, op.outputs[0].name)]
-
-
-def _concat_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return [draft.concat(inputs, 1, op.outputs[0].name)]
-
-
-def _shard(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    wanted = [positions_of(op.spans, index) for index in draft.indices]
-    return [pick(draft, inputs[0], wanted, 1, op.outputs[0].name)]
-
-
-def _heads(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    parts = [(part.units, part.size) for part in op.parts]
-    wanted = [own_features(parts, op.degree, index[op.axis]) for index in draft.indices]
-    return [pick(draft, inputs[0], wanted, 2, op.outputs[0].name)]
-
-
-def _pack_heads(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
+def _pack_heads(draft: Draft, op: Rearrange, inputs: Values) -> Value:
     """Lay rows end to end, and put the heads of each rank in front: ``[degree, b, r, f]``."""
     name = op.outputs[0].name
     rows = draft.concat(inputs, 1, f"{name}.rows")
-    batch, count = rows.shape[:2]
     pieces, start = [], 0
     for number, part in enumerate(op.parts):
         width = part.units * part.size
         piece = draft.take(rows, start, width, 2, f"{name}.part{number}")
-        shape = (batch, count, op.degree, width // op.degree)
+        shape = (*rows.shape[:2], op.degree, width // op.degree)
         pieces.append(draft.shuffle(piece, shape, f"{name}.heads{number}"))
         start += width
     joined = draft.concat(pieces, 3, f"{name}.joined")
-    return [draft.shuffle(joined, joined.shape, name, second=(2, 0, 1, 3))]
+    return draft.shuffle(joined, joined.shape, name, second=(2, 0, 1, 3))
 
 
-def _unpack_heads(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
+def _unpack_heads(draft: Draft, op: Rearrange, x: Value) -> Value:
     """Lay the features that each rank computed side by side, part by part."""
-    (x,), name = inputs, op.outputs[0].name
+    name, turned = op.outputs[0].name, (1, 2, 0, 3)
     pieces, start = [], 0
     for number, part in enumerate(op.parts):
         width = part.local(op.degree)
         piece = draft.take(x, start, width, -1, f"{name}.part{number}")
         shape = (*x.shape[1:-1], op.degree * width)
-        turned = (1, 2, 0, 3)
         pieces.append(draft.shuffle(piece, shape, f"{name}.heads{number}", first=turned))
         start += width
-    return [draft.concat(pieces, -1, name)]
+    return draft.concat(pieces, -1, name)
 
 
-def _unpack_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
+def _unpack_rows(draft: Draft, op: Rearrange, x: Value) -> Value:
     """Lay the rows of all ranks end to end, and put them in the order of their streams."""
-    (x,), name = inputs, op.outputs[0].name
-    degree, batch, rows, width = x.shape
+    name, (degree, batch, rows, width) = op.outputs[0].name, x.shape
     flat = draft.shuffle(x, (batch, degree * rows, width), f"{name}.flat", first=(1, 0, 2, 3))
     wanted = [row_sources(op.spans, op.axis, op.degree, index) for index in draft.indices]
-    return [pick(draft, flat, wanted, 1, name)]
+    return pick(draft, flat, wanted, 1, name)
 
 
-def _pack_rows(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    (x,), name = inputs, op.outputs[0].name
-    wanted = [
-        joined_rows(op.spans, op.axis, op.degree, index).reshape(-1) for index in draft.indices
-    ]
-    flat = pick(draft, x, wanted, 1, f"{name}.flat")
-    batch, rows, width = flat.shape
-    shape = (batch, op.degree, rows // op.degree, width)
-    return [draft.shuffle(flat, shape, name, second=(1, 0, 2, 3))]
+def _pack_rows(draft: Draft, op: Rearrange, x: Value) -> Value:
+    name = op.outputs[0].name
+    rows = [joined_rows(op.spans, op.axis, op.degree, index) for index in draft.indices]
+    flat = pick(draft, x, [wanted.reshape(-1) for wanted in rows], 1, f"{name}.flat")
+    batch, count, width = flat.shape
+    shape = (batch, op.degree, count // op.degree, width)
+    return draft.shuffle(flat, shape, name, second=(1, 0, 2, 3))
 
 
-def _regroup(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    out = op.outputs[0]
-    return [draft.shuffle(inputs[0], tuple(int(size) for size in out.shape), out.name)]
-
-
-def _stack(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return [draft.shuffle(inputs[0], (1, *inputs[0].shape), op.outputs[0].name)]
-
-
-def _unstack(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    return [draft.shuffle(inputs[0], inputs[0].shape[1:], op.outputs[0].name)]
-
-
-def _last(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    wanted = [np.array([np.argmax(positions_of(op.spans, index))]) for index in draft.indices]
-    return [pick(draft, inputs[0], wanted, 1, op.outputs[0].name)]
-
-
-def _latest(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    """Keep the row of the rank whose rows reach furthest."""
-    (x,), name = inputs, op.outputs[0].name
-    (span,) = op.spans
-    wanted = [np.array([latest_rank(span, op.axis, op.degree, index)]) for index in draft.indices]
-    row = pick(draft, x, wanted, 0, f"{name}.row")
-    return [draft.shuffle(row, x.shape[1:], name)]
-
-
-def _hop(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
-    """Keep the chunk of a rank before this one."""
-    (x,), name = inputs, op.outputs[0].name
-    wanted = [np.array([(index[op.axis] - op.turn) % op.degree]) for index in draft.indices]
-    chunk = pick(draft, x, wanted, 0, f"{name}.chunk")
-    return [draft.shuffle(chunk, x.shape[1:], name)]
-
-
-def _borders(draft: Draft, op: Rearrange, inputs: Sequence[Value]) -> list[Value]:
+def _borders(draft: Draft, op: Rearrange, x: Value) -> Value:
     """Lay the rows at both ends side by side."""
-    (x,), (out,) = inputs, op.outputs
+    out = op.outputs[0]
     halo = int(out.shape[2]) // 2
-    ends = [
-        draft.take(x, start, halo, 1, f"{out.name}.end{start}") for start in (0, x.shape[1] - halo)
-    ]
+    starts = (0, x.shape[1] - halo)
+    ends = [draft.take(x, start, halo, 1, f"{out.name}.end{start}") for start in starts]
     both = draft.concat(ends, 1, f"{out.name}.ends")
-    return [draft.shuffle(both, (1, *both.shape), out.name)]
+    return draft.shuffle(both, (1, *both.shape), out.name)
 
 
-def _surround(draft: Draft, op: Rearrange, inputs: Sequence[Value]) -> list[Value]:
+def _surround(draft: Draft, op: Rearrange, x: Value, edges: Value) -> Value:
     """Lay the neighbours' rows around those here; zeros where there is no neighbour."""
-    x, edges = inputs
     name, (ranks, batch, both, features) = op.outputs[0].name, edges.shape
-    halo = both // 2
-    flat = draft.shuffle(
-        edges, (batch, ranks * both, features), f"{name}.edges", first=(1, 0, 2, 3)
-    )
+    halo, shape = both // 2, (batch, ranks * both, features)
+    flat = draft.shuffle(edges, shape, f"{name}.edges", first=(1, 0, 2, 3))
     none = np.zeros((batch, halo, features), np.float32)
     zeros = draft.cast(draft.constant(none, "none"), x.dtype, f"{name}.none")
     every = draft.concat((flat, zeros), 1, f"{name}.every")
@@ -189,7 +170,7 @@ def _surround(draft: Draft, op: Rearrange, inputs: Sequence[Value]) -> list[Valu
         draft.gather(every, draft.table(wanted, f"{name}.from"), 1, f"{name}.side{number}")
         for number, wanted in enumerate(sides)
     )
-    return [draft.concat((before, x, after), 1, name)]
+    return draft.concat((before, x, after), 1, name)
 
 
 def _neighbour(
@@ -199,26 +180,3 @@ def _neighbour(
     start = rank * 2 * halo + (0 if first else halo)
     start = start if 0 <= rank < ranks else ranks * 2 * halo
     return np.arange(start, start + halo, dtype=np.int32)
-
-
-_MOVES: Final[dict[str, Callable[[Draft, Rearrange, Values], list[Value]]]] = {
-    "split_features": _split_features,
-    "split_rows": _split_rows,
-    "concat_features": _concat_features,
-    "concat_rows": _concat_rows,
-    "append": _concat_rows,
-    "shard": _shard,
-    "heads": _heads,
-    "pack_heads": _pack_heads,
-    "unpack_heads": _unpack_heads,
-    "unpack_rows": _unpack_rows,
-    "pack_rows": _pack_rows,
-    "regroup": _regroup,
-    "stack": _stack,
-    "unstack": _unstack,
-    "last": _last,
-    "latest": _latest,
-    "hop": _hop,
-    "borders": _borders,
-    "surround": _surround,
-}
