@@ -15,73 +15,58 @@
     output input.image
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import prod
-from typing import cast
+from collections.abc import Iterator, Sequence
 
-from planner.tensorrt import ITEMSIZE, Network
-
-Document = Mapping[str, object]
+from planner.tensorrt import Network, buffer_size
+from planner.tensorrt.runner.library import Document
 
 
-def cpp_schedule(document: Document, written: Sequence[Network]) -> str:
+def cpp_schedule(document: Document, networks: Sequence[Network]) -> str:
     """Return the lines."""
-    lines = [
+    buffers = document["buffers"]
+    return "\n".join([
         f"world {document['gpus']}",
         f"steps {document['steps']}",
         *_engines(document),
-        *_buffers(document),
-        *_tables(written),
-        *_ranks(document),
-    ]
-    for when in ("once", "each"):
-        key = "once" if when == "once" else "each_step"
-        calls = cast("list[Document]", document[key])
-        lines += [_call(when, call, document) for call in calls]
-    return "\n".join([*lines, f"output {document['output']}", ""])
+        *_buffers(buffers),
+        *_tables(networks),
+        *(f"device {rank['rank']} {rank['host']} {rank['device']}" for rank in document["ranks"]),
+        *(_call("once", call, buffers) for call in document["once"]),
+        *(_call("each", call, buffers) for call in document["each_step"]),
+        f"output {document['output']}",
+        "",
+    ])  # fmt: skip
 
 
 def _engines(document: Document) -> Iterator[str]:
-    for engine in cast("list[Document]", document["engines"]):
-        name, files = engine["name"], cast("list[str]", engine["files"])
-        yield f"engine {name} {engine['ranks']} {' '.join(files)}"
-        for group in cast("list[list[int]]", engine["communicators"]):
+    for engine in document["engines"]:
+        name = engine["name"]
+        yield f"engine {name} {engine['ranks']} {' '.join(engine['files'])}"
+        for group in engine["communicators"]:
             yield f"communicator {name} {' '.join(map(str, group))}"
 
 
-def _buffers(document: Document) -> Iterator[str]:
-    for name, buffer in cast("Mapping[str, Document]", document["buffers"]).items():
-        yield f"buffer {name} {_bytes(buffer)} {buffer['dtype']}"
+def _buffers(buffers: Document) -> Iterator[str]:
+    for name, buffer in buffers.items():
+        yield f"buffer {name} {buffer_size(buffer)} {buffer['dtype']}"
         if buffer["given"]:
             yield f"given {name}"
 
 
-def _bytes(buffer: Document) -> int:
-    return prod(cast("list[int]", buffer["shape"])) * int(ITEMSIZE[str(buffer["dtype"])])
-
-
-def _tables(written: Sequence[Network]) -> Iterator[str]:
-    for network in written:
+def _tables(networks: Sequence[Network]) -> Iterator[str]:
+    for network in networks:
         start = 0
         for name, array in network.tables.items():
-            each = array.nbytes // len(array)
-            yield f"table {network.name} {name} {each} {start}"
+            yield f"table {network.name} {name} {array.nbytes // len(array)} {start}"
             start += array.nbytes
 
 
-def _ranks(document: Document) -> Iterator[str]:
-    for rank in cast("list[Document]", document["ranks"]):
-        yield f"device {rank['rank']} {rank['host']} {rank['device']}"
-
-
-def _call(when: str, call: Document, document: Document) -> str:
-    buffers = cast("Mapping[str, Document]", document["buffers"])
+def _call(when: str, call: Document, buffers: Document) -> str:
     if "copy" in call:
-        source, target = cast("list[str]", call["copy"])
-        return f"copy {when} {source} {target} {_bytes(buffers[source])}"
+        source, target = call["copy"]
+        return f"copy {when} {source} {target} {buffer_size(buffers[source])}"
     words = []
-    for tensor, (buffer, place) in cast("Mapping[str, list[object]]", call["bind"]).items():
-        holder = buffers[str(buffer)]
-        step = _bytes(holder) // cast("list[int]", holder["shape"])[0]
-        words.append(f"{tensor}={buffer}+{cast(int, place) * step}")
+    for tensor, (name, place) in call["bind"].items():
+        step = buffer_size(buffers[name]) // buffers[name]["shape"][0]
+        words.append(f"{tensor}={name}+{place * step}")
     return f"call {when} {call['engine']} {' '.join(words)}"

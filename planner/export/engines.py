@@ -15,6 +15,7 @@ from planner.models import repository_of
 from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
+from planner.tensorrt.runner.library import Document
 from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
 
 TITLES: Final[Mapping[str, str]] = {
@@ -69,12 +70,8 @@ dist.destroy_process_group()
 def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> dict[str, bytes]:
     """Return the files of the folder.
 
-    Raises
-    ------
-    InputError
-        If no engine of the name runs this kind of model.
-    IllegalPlanError
-        If the engine cannot run the plan: why, and the nearest that it can.
+    Raises `InputError` if no engine of the name runs this kind of model, and `IllegalPlanError`
+    if the engine cannot run the plan: why, and the nearest that it can.
     """
     title = TITLES[backend]
     settings = _settings(scenario, estimate)
@@ -84,7 +81,9 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
         raise InputError(f"--backend {backend}: {title} runs no {scenario.model.kind} models")
     if launch.reason:
         raise IllegalPlanError(_refused(scenario, estimate.plan, backend, settings))
-    document: dict[str, object] = {
+    placed = estimate.placement
+    devices = placed.devices if placed else range(estimate.plan.gpus // settings.hosts)
+    document = {
         "schema": SCHEMA,
         "backend": backend,
         "model": scenario.model.name,
@@ -94,7 +93,7 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
         "precision": estimate.precision,
         "sizes": {name: size for name, size in settings.sizes.items() if name != "batch"},
         "request": scenario.request.to_dict(),
-        "devices": _devices(estimate, settings.hosts),
+        "devices": list(devices),
         "launch": launch.line,
         "expected": estimate.to_dict(),
     }
@@ -116,27 +115,18 @@ def _settings(scenario: Scenario, estimate: PlanEstimate) -> Settings:
     """Collect all that was priced: usual sizes too, so that the folder runs those."""
     request, usual = scenario.request, scenario.model.defaults
     settings = settings_of(scenario, estimate.plan.gpus)
-    usual_sizes = {
+    sizes = {
         name: int(getattr(request, name) or getattr(usual, name) or 0)
         for name in ("height", "width", "frames", "steps")
     }
-    sizes = {name: n for name, n in usual_sizes.items() if n and (name, n) != ("frames", 1)}
-    return replace(
-        settings, sizes=sizes | dict(settings.sizes), host='"$HOST"', rank='"$NODE_RANK"'
-    )
-
-
-def _devices(estimate: PlanEstimate, hosts: int) -> list[int]:
-    """List the GPUs of one host in the order of its ranks."""
-    if estimate.placement is not None:
-        return list(estimate.placement.devices)
-    return list(range(estimate.plan.gpus // hosts))
+    kept = {name: n for name, n in sizes.items() if n and (name, n) != ("frames", 1)}
+    return replace(settings, sizes=kept | dict(settings.sizes), host='"$HOST"', rank='"$NODE_RANK"')
 
 
 def _scripts(
-    launch: Launch, backend: str, settings: Settings, document: Mapping[str, object]
+    launch: Launch, backend: str, settings: Settings, document: Document
 ) -> dict[str, bytes]:
-    order = ",".join(map(str, document["devices"]))  # type: ignore[call-overload]  # a list
+    order = ",".join(map(str, document["devices"]))
     head = ["#!/bin/sh", "set -eu", *_needs(launch), f"export CUDA_VISIBLE_DEVICES={order}"]
     notes = [f"# {note}" for note in launch.notes]
     command = f'{launch.command} "$@"'
@@ -158,17 +148,16 @@ def _needs(launch: Launch) -> list[str]:
     ]
 
 
-def _diffusers(launch: Launch, settings: Settings, document: Mapping[str, object]) -> str:
+def _diffusers(launch: Launch, settings: Settings, document: Document) -> str:
     """Write the script that the launch line starts."""
     setup = (*launch.calls, *(() if settings.offload else ('pipe.to("cuda")',)))
     arguments = ["sys.argv[1]", *(f"{name}={size}" for name, size in launch.request.items())]
     configurations = [name for name in CONFIGURATIONS if any(f"{name}(" in call for call in setup)]
+    about = f"{document['model']}, {document['plan']}: one rank, started by launch.sh."
     return _SCRIPT.format(
         names=", ".join([*configurations, "DiffusionPipeline"]),
-        docstring=_docstring(
-            f"{document['model']}, {document['plan']}: one rank, started by launch.sh."
-        ),
-        name=repr(_weights(settings, document)),
+        docstring=_docstring(about),
+        name=repr(settings.folder or repository_of(document["model"])),
         setup="".join(f"{line}\n" for line in setup),
         arguments=", ".join(arguments),
     )
@@ -180,29 +169,22 @@ def _docstring(text: str) -> str:
     return f'"""{escaped}"""'
 
 
-def _weights(settings: Settings, document: Mapping[str, object]) -> str:
-    name = str(document["model"])
-    return settings.folder or repository_of(name)
-
-
-def _readme(document: Mapping[str, object], title: str, files: Mapping[str, bytes]) -> str:
-    expected: Mapping[str, float] = document["expected"]  # type: ignore[assignment]  # numbers
-    how = expected["runtime"]
+def _readme(document: Document, title: str, files: Mapping[str, bytes]) -> str:
+    expected, how = document["expected"], document["expected"]["runtime"]
     about = (
         f"{document['gpus']} x {document['hardware']}, {document['precision']}, {how}. Expected: "
         f"{format_seconds(expected['latency_s'])} a request, "
         f"{format_bytes(expected['memory_bytes'])} on the fullest GPU."
     )
-    return "\n".join(
-        [
-            f"# {document['model']}, {document['plan']}, {title}",
-            "",
-            about,
-            "",
-            f"    {STARTS[str(document['backend'])]}",
-            "",
-            "`plan.json` has the plan, its sizes, the order of GPUs and what was expected.",
-            *(["`request.json` has what each request carries."] if "request.json" in files else []),
-            "",
-        ]
-    )
+    request = ["`request.json` has what each request carries."] if "request.json" in files else []
+    return "\n".join([
+        f"# {document['model']}, {document['plan']}, {title}",
+        "",
+        about,
+        "",
+        f"    {STARTS[document['backend']]}",
+        "",
+        "`plan.json` has the plan, its sizes, the order of GPUs and what was expected.",
+        *request,
+        "",
+    ])  # fmt: skip

@@ -4,18 +4,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Unpack
 
 from planner.engines.scenario import resolve
 from planner.export.engines import TITLES, engine_folder
 from planner.export.files import write_folder
-from planner.export.tensorrt import tensorrt_folder
+from planner.export.tensorrt import Options, tensorrt_folder
 from planner.recommendation import estimate_plan
 from planner.request.request import Request
+from planner.tensorrt.runner.library import Document
 from topology.base import InputError, format_bytes, format_seconds, unknown
 from topology.base.table import Table
 
 BACKENDS: Final = ("tensorrt", *TITLES)
+_OPTIONS: Final = {
+    "multi_device": "--multi-device-attention",
+    "version": "--tensorrt-version",
+    "scales": "--scales",
+}
 ABOUT: Final = ("backend", "model", "plan", "gpus", "hardware", "precision")
 """What the folder is of, as its ``plan.json`` has it."""
 EXPECTED: Final = ("runtime", "latency_s", "step_s", "memory_bytes")
@@ -31,13 +37,12 @@ class ExportedFolder:
 
     folder: Path
     sizes: Mapping[str, int]
-    document: Mapping[str, object]
+    document: Document
 
     @property
     def waits(self) -> float:
         """Seconds that a step waits for the host without a CUDA graph."""
-        enqueue = cast("Mapping[str, float]", self.document.get("enqueue", {}))
-        return enqueue.get("exposed_s_a_step", 0.0)
+        return float(self.document.get("enqueue", {}).get("exposed_s_a_step", 0.0))
 
     def line(self) -> str:
         """Say in one line what the folder holds."""
@@ -51,11 +56,10 @@ class ExportedFolder:
 
     def to_dict(self) -> dict[str, object]:
         """Return the folder as data."""
-        expected = cast("Mapping[str, object]", self.document["expected"])
         return {
             "folder": str(self.folder),
             **{name: self.document[name] for name in ABOUT},
-            **{name: expected[name] for name in EXPECTED},
+            **{name: self.document["expected"][name] for name in EXPECTED},
             "without_graph_s_a_step": self.waits,
             "total_bytes": sum(self.sizes.values()),
             "files": [{"path": path, "bytes": size} for path, size in sorted(self.sizes.items())],
@@ -63,11 +67,10 @@ class ExportedFolder:
 
     def markdown(self) -> str:
         """Say for a document what the folder holds."""
-        expected = cast("Mapping[str, float]", self.document["expected"])
+        about, expected = self.document, self.document["expected"]
         summary = (
-            f"**{' · '.join(str(self.document[name]) for name in ABOUT[1:3])}** on "
-            f"{self.document['gpus']} x {self.document['hardware']}, "
-            f"{self.document['precision']}, {expected['runtime']}; expected: "
+            f"**{about['model']} · {about['plan']}** on {about['gpus']} x {about['hardware']}, "
+            f"{about['precision']}, {expected['runtime']}; expected: "
             f"{format_seconds(expected['latency_s'])} a request, "
             f"{format_seconds(expected['step_s'])} a step, "
             f"{format_bytes(expected['memory_bytes'])} on the fullest GPU"
@@ -78,35 +81,19 @@ class ExportedFolder:
 
 
 def files(
-    request: Request,
-    plan: str | None,
-    backend: str,
-    *,
-    version: str = "",
-    multi_device: bool = False,
-    scales: str = "",
+    request: Request, plan: str | None, backend: str, **options: Unpack[Options]
 ) -> dict[str, bytes]:
     """Return the files of a plan's folder by path.
 
-    plan : as a person writes it; None on one GPU.
-    version, multi_device, scales : see `planner.export.tensorrt.tensorrt_folder`.
+    plan : as a person writes it; None on one GPU. options : of the backend tensorrt alone.
 
-    Raises
-    ------
-    InputError
-        If the backend is unknown, or anything in the request cannot be right.
-    IllegalPlanError
-        If the plan cannot run, does not fit, or is none that the backend can run.
+    Raises `InputError` if the backend is unknown, or anything in the request cannot be right, and
+    `IllegalPlanError` if the plan cannot run, does not fit, or is none that the backend can run.
     """
     if backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
-    options = {
-        "--multi-device-attention": multi_device,
-        "--tensorrt-version": version,
-        "--scales": scales,
-    }
-    for option, value in options.items():
-        if value and backend != "tensorrt":
+    for name, option in _OPTIONS.items():
+        if options.get(name) and backend != "tensorrt":
             raise InputError(f"{option}: got --backend {backend}, wanted tensorrt")
     if backend == "tensorrt" and request.runtime != backend:
         raise InputError(f"runtime: got {request.runtime}, wanted tensorrt, as --backend has it")
@@ -115,33 +102,25 @@ def files(
     scenario = resolve(request)
     estimate = estimate_plan(scenario, plan)
     if backend == "tensorrt":
-        return tensorrt_folder(
-            scenario, estimate, version=version, multi_device=multi_device, scales=scales
-        )
+        return tensorrt_folder(scenario, estimate, **options)
     return engine_folder(scenario, estimate, backend)
 
 
-def export(  # noqa: PLR0913  # as the command has options
+def export(
     request: Request,
     plan: str | None,
     backend: str,
     output: str,
     *,
     force: bool = False,
-    version: str = "",
-    multi_device: bool = False,
-    scales: str = "",
+    **options: Unpack[Options],
 ) -> ExportedFolder:
-    """Write the folder.
+    """Write the folder, and say where it is, what it holds and what is expected of the plan.
 
-    Returns where it is, its files with their sizes, and what is expected of the plan.
-
-    Raises `InputError` as in `files`; and if the folder exists (`force` replaces it whole) or
+    Raises `InputError` as `files` does, and if the folder exists (`force` replaces it whole) or
     cannot be written.
     """
-    contents = files(
-        request, plan, backend, version=version, multi_device=multi_device, scales=scales
-    )
+    contents = files(request, plan, backend, **options)
     return ExportedFolder(
         folder=write_folder(contents, output, force=force),
         sizes={path: len(content) for path, content in contents.items()},

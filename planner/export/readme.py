@@ -1,26 +1,23 @@
 """The README of an exported folder."""
 
 from collections.abc import Mapping
-from typing import cast
 
 from planner.engines.tables import allowed
+from planner.tensorrt.runner.library import Document
 from topology.base import format_bytes, format_seconds
-
-Document = Mapping[str, object]
 
 
 def readme(document: Document) -> str:
     """Say what is in a TensorRT folder, how it is built and run, and what to expect."""
-    expected = cast(Document, document["expected"])
-    engines = cast("list[Document]", document["engines"])
-    build = sum(cast(float, engine["expected_build_s"]) for engine in engines)
+    expected, engines = document["expected"], document["engines"]
+    build = sum(engine["expected_build_s"] for engine in engines)
     expectation = (
-        f"Expected: {format_seconds(cast(float, expected['latency_s']))} a request, "
-        f"{format_seconds(cast(float, expected['step_s']))} a step, "
-        f"{format_bytes(cast(float, expected['memory_bytes']))} on the fullest GPU; "
+        f"Expected: {format_seconds(expected['latency_s'])} a request, "
+        f"{format_seconds(expected['step_s'])} a step, "
+        f"{format_bytes(expected['memory_bytes'])} on the fullest GPU; "
         f"about {format_seconds(build)} to build the engines."
     )
-    cautions = [f"- {caution}" for caution in cast("list[str]", document["cautions"])]
+    cautions = [f"- {caution}" for caution in document["cautions"]]
     watch = ["", "Watch:", "", *cautions] if cautions else []
     return "\n".join(
         [
@@ -34,8 +31,8 @@ def readme(document: Document) -> str:
             *[_row(engine) for engine in engines],
             *watch,
             "",
-            *_needs(cast("Mapping[str, str]", document["needs"])),
-            *_enqueue(cast("Mapping[str, float]", document["enqueue"])),
+            *_needs(document["needs"]),
+            *_enqueue(document["enqueue"]),
             *_BUILD,
             *_run(document),
             "",
@@ -43,7 +40,7 @@ def readme(document: Document) -> str:
             f"    {_mpirun(document)} build/runner .",
             "",
             *_WHAT,
-            *_unused(cast("Mapping[str, Mapping[str, str]]", document["checkpoint"])),
+            *_unused(document["checkpoint"]),
             "",
             f"TensorRT builds no engines of several GPUs with {_or(document['excluded'])}.",
             "",
@@ -52,11 +49,10 @@ def readme(document: Document) -> str:
 
 
 def _row(engine: Document) -> str:
-    collectives = cast("Mapping[str, int]", engine["collectives"])
-    listed = ", ".join(f"{count} x {name}" for name, count in collectives.items()) or "none"
-    files = len(cast("list[str]", engine["files"]))
+    collectives = [f"{count} x {name}" for name, count in engine["collectives"].items()]
     each = "all ranks" if engine["shared"] else "each rank"
-    return f"| {engine['name']} | {each} | {files} | {listed} |"
+    listed = ", ".join(collectives) or "none"
+    return f"| {engine['name']} | {each} | {len(engine['files'])} | {listed} |"
 
 
 def _needs(needs: Mapping[str, str]) -> list[str]:
@@ -74,13 +70,12 @@ def _needs(needs: Mapping[str, str]) -> list[str]:
 
 
 def _hosts(document: Document) -> int:
-    ranks = cast("list[Mapping[str, int]]", document["ranks"])
-    return 1 + max(rank["host"] for rank in ranks)
+    return 1 + max(int(rank["host"]) for rank in document["ranks"])
 
 
 def _mpirun(document: Document) -> str:
     """Start the plan's ranks, as Open MPI is told to where there are several hosts."""
-    gpus, hosts = cast(int, document["gpus"]), _hosts(document)
+    gpus, hosts = document["gpus"], _hosts(document)
     named = [f"HOST{host}:{gpus // hosts}" for host in range(hosts)]
     return f"mpirun -np {gpus}" + (f" --host {','.join(named)}" if hosts > 1 else "")
 
@@ -120,8 +115,8 @@ def _unused(checkpoint: Mapping[str, Mapping[str, str]]) -> list[str]:
     return ["", "Tensors of the model's checkpoint that have no place in the networks:", "", *lines]
 
 
-def _or(words: object) -> str:
-    *most, last = cast("list[str]", words)
+def _or(words: list[str]) -> str:
+    *most, last = words
     return f"{', '.join(most)} or {last}"
 
 

@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, TypedDict, Unpack
 
 import numpy as np
 
@@ -40,43 +40,50 @@ from planner.tensorrt import (
     schedule_of,
 )
 from planner.tensorrt.runner.harness import digest_of
+from planner.tensorrt.runner.library import Document
 from topology.base import IllegalPlanError, Seconds, format_bytes
 
 COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 """Type of activations by precision; BF16 for all others."""
 
 
+class Options(TypedDict, total=False):
+    """What may be asked of a folder for TensorRT.
+
+    version : of TensorRT, the newest known where left out. multi_device : attention over keys that
+    stay on their ranks, in place of AllGather-KV. scales : path of a file of largest activations,
+    for products in fewer bits.
+    """
+
+    version: str
+    multi_device: bool
+    scales: str
+
+
 def tensorrt_folder(
     scenario: Scenario,
     estimate: PlanEstimate,
-    *,
-    version: str = "",
-    multi_device: bool = False,
     compute: Dtype | None = None,
-    scales: str = "",
+    **options: Unpack[Options],
 ) -> dict[str, bytes]:
     """Return the files of the folder.
 
-    estimate : of the plan; the folder says what to expect.
-    version : of TensorRT, the newest known where left out.
-    multi_device : attention over keys that stay on their ranks, in place of AllGather-KV.
-    compute : type of activations; what the precision asks for where left out.
-    scales : path of a file of largest activations, for products in fewer bits.
+    estimate : of the plan; the folder says what to expect. compute : type of activations; what the
+    precision asks for where left out.
 
-    Raises
-    ------
-    InputError
-        If `scales` are of another model, or of other products.
-    IllegalPlanError
-        If TensorRT cannot run the plan, saying why.
+    Raises `InputError` if scales are of another model, or of other products, and
+    `IllegalPlanError` if TensorRT cannot run the plan, saying why.
     """
+    version, scales = options.get("version", ""), options.get("scales", "")
+    multi_device = options.get("multi_device", False)
     plan, precision = estimate.plan, scenario.workload.precision
+    compute = compute or COMPUTE.get(precision, "bf16")
     check_tensorrt(scenario, plan, version)
     if multi_device:
-        _refuse_multi_device(scenario, plan, compute or COMPUTE.get(precision, "bf16"), version)
+        _refuse_multi_device(scenario, plan, compute, version)
     workload = one_token(scenario.workload)
     recipe = Recipe(
-        compute=compute or COMPUTE.get(precision, "bf16"),
+        compute=compute,
         precision=precision,
         multi_device=multi_device,
         reaches=read_scales(scales, scenario.model.name) if scales else {},
@@ -103,17 +110,17 @@ def is_multi_device(networks: Sequence[Network]) -> bool:
 def _refuse_multi_device(scenario: Scenario, plan: Plan, compute: Dtype, version: str) -> None:
     """Refuse attention over several devices where the GPU, the type or TensorRT has none."""
     known, hardware = allowed(), scenario.deployment.hardware
+    capability, least = hardware.device.compute_capability, known.attention_capability
     runs = read_version(version) if version else known.newest
-    wanted, what = "", f"plan {plan}: attention over several devices"
-    if hardware.device.compute_capability < known.attention_capability:
-        wanted = f"compute capability {dotted(known.attention_capability)}, {hardware.name} has "
-        wanted += dotted(hardware.device.compute_capability)
+    if capability < least:
+        wanted = f"compute capability {dotted(least)}, {hardware.name} has {dotted(capability)}"
     elif compute not in known.attention_types:
         wanted = f"{' or '.join(known.attention_types)}, got {compute}"
     elif runs < known.attention_since:
         wanted = f"TensorRT {dotted(known.attention_since)}, got {dotted(runs)}"
-    if wanted:
-        raise IllegalPlanError(f"{what} needs {wanted}")
+    else:
+        return
+    raise IllegalPlanError(f"plan {plan}: attention over several devices needs {wanted}")
 
 
 def one_token(workload: Workload) -> Workload:
@@ -127,14 +134,15 @@ def plan_document(
     scenario: Scenario,
     estimate: PlanEstimate,
     networks: Sequence[Network],
-    order: Mapping[str, object],
+    order: Document,
 ) -> dict[str, object]:
     """Return ``plan.json``: who runs what, in which order, and what to expect of it."""
     model, plan = scenario.model, estimate.plan
     devices = _devices(scenario, estimate)
-    ranks = cast("list[dict[str, object]]", order["ranks"])
-    for rank, (host, device) in zip(ranks, devices, strict=True):
-        rank |= {"host": host, "device": device}
+    ranks = [
+        {**rank, "host": host, "device": device}
+        for rank, (host, device) in zip(order["ranks"], devices, strict=True)
+    ]
     document = {
         "schema": SCHEMA,
         "backend": "tensorrt",
@@ -148,6 +156,7 @@ def plan_document(
         "devices": [device for _, device in devices],
         "engines": [_engine(network, order) for network in networks],
         **order,
+        "ranks": ranks,
         "multi_device_attention": is_multi_device(networks),
         "buffer_bytes": buffer_bytes(networks, order),
         "needs": needs(networks),
@@ -196,7 +205,7 @@ def _assumed(networks: Sequence[Network]) -> Iterator[str]:
         )
 
 
-def _enqueue(estimate: PlanEstimate, order: Mapping[str, object]) -> dict[str, object]:
+def _enqueue(estimate: PlanEstimate, order: Document) -> dict[str, object]:
     """Say what starting engines one by one costs a step, which the prediction leaves out."""
     calls = enqueue(order, Seconds(estimate.step_s), allowed())
     return {
@@ -210,18 +219,14 @@ def _enqueue(estimate: PlanEstimate, order: Mapping[str, object]) -> dict[str, o
 def needs(networks: Sequence[Network]) -> dict[str, str]:
     """Return the oldest TensorRT and NCCL that have the networks' collectives."""
     known = allowed()
-    used = {
-        str(layer.attributes["operation"])
-        for network in networks
-        for layer in network.of("collective")
-    }
+    collectives = [layer for network in networks for layer in network.of("collective")]
+    used = {str(layer.attributes["operation"]) for layer in collectives}
     since = [known.since[name] for name in used]
-    tensorrt = max(
-        [*since, known.attention_since] if is_multi_device(networks) else since or [known.first]
-    )
+    if is_multi_device(networks):
+        since.append(known.attention_since)
     nccl = known.nccl_all_to_all if "all_to_all" in used else known.nccl
-    shown = {"tensorrt": tensorrt, "nccl": nccl} if used else {"tensorrt": tensorrt}
-    return {name: dotted(version) for name, version in shown.items()}
+    lacks = {"nccl": dotted(nccl)} if used else {}
+    return {"tensorrt": dotted(max(since, default=known.first)), **lacks}
 
 
 def _devices(scenario: Scenario, estimate: PlanEstimate) -> list[tuple[int, int]]:
@@ -233,22 +238,21 @@ def _devices(scenario: Scenario, estimate: PlanEstimate) -> list[tuple[int, int]
     return [(rank // each, rank % each) for rank in range(estimate.plan.gpus)]
 
 
-def _engine(network: Network, order: Mapping[str, object]) -> dict[str, object]:
-    size = engine_size(network, allowed())
-    groups = cast("Mapping[str, object]", order["communicators"]).get(network.name, [])
+def _engine(network: Network, order: Document) -> dict[str, object]:
+    size, build = engine_size(network, allowed())
     return {
         "name": network.name,
         "files": [f"engines/{name}" for name in engine_files(network)],
         "shared": network.shared,
         "ranks": network.ranks,
         "axes": [list(axis) for axis in network.axes],
-        "communicators": groups,
+        "communicators": order["communicators"].get(network.name, []),
         "layers": len(network.layers),
         "collectives": counts(network),
         "inputs": {value.name: list(value.shape) for value in network.inputs},
         "outputs": {name: list(value.shape) for name, value in network.outputs},
-        "expected_bytes": size.size,
-        "expected_build_s": size.build,
+        "expected_bytes": size,
+        "expected_build_s": build,
     }
 
 
@@ -260,16 +264,16 @@ def engine_files(network: Network) -> list[str]:
 
 
 def _files(networks: Sequence[Network]) -> dict[str, bytes]:
-    found = {}
+    files = {}
     for network in networks:
-        found[f"networks/{network.name}.json"] = _json(document_of(network))
+        files[f"networks/{network.name}.json"] = _json(document_of(network))
         constants = io.BytesIO()
         np.savez(constants, allow_pickle=False, **network.constants)
-        found[f"networks/{network.name}.npz"] = constants.getvalue()
+        files[f"networks/{network.name}.npz"] = constants.getvalue()
         if network.tables:
             tables = [np.ascontiguousarray(array).tobytes() for array in network.tables.values()]
-            found[f"tables/{network.name}.bin"] = b"".join(tables)
-    return found
+            files[f"tables/{network.name}.bin"] = b"".join(tables)
+    return files
 
 
 def _around(document: Mapping[str, object], networks: Sequence[Network]) -> dict[str, bytes]:

@@ -11,11 +11,11 @@ from planner.tensorrt.network import (
 )
 from planner.tensorrt.products import REACH
 from planner.tensorrt.schedule import schedule_of
-from planner.tensorrt.sizes import ITEMSIZE, again_bytes, buffer_bytes, engine_size, enqueue
+from planner.tensorrt.sizes import again_bytes, buffer_bytes, buffer_size, engine_size, enqueue
 from planner.tensorrt.writing import Recipe, networks_of
 
 __all__ = [
-    "ITEMSIZE", "REACH", "SCHEMA", "Array", "Dtype", "Network", "Recipe", "again_bytes",
-    "arrays_of", "buffer_bytes", "counts", "document_of", "engine_size", "enqueue", "networks_of",
+    "REACH", "SCHEMA", "Array", "Dtype", "Network", "Recipe", "again_bytes", "arrays_of",
+    "buffer_bytes", "buffer_size", "counts", "document_of", "engine_size", "enqueue", "networks_of",
     "schedule_of",
 ]  # fmt: skip

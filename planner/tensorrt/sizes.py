@@ -1,12 +1,13 @@
 """How large engines become, and how long they take to build: before anything is built."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final, cast
+from typing import Final
 
 from planner.engines.tensorrt_table import Allowed
-from planner.tensorrt.network import Network
+from planner.tensorrt.network import Layer, Network
+from planner.tensorrt.runner.library import Document
 from topology.base import Bytes, Seconds
 
 ITEMSIZE: Final = {
@@ -15,22 +16,13 @@ ITEMSIZE: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSize:
-    """What one network costs before it runs. engines : how many are built of it.
-
-    size : B of one engine. build : s for all of them, one after another, good to a factor of two.
-    """
-
-    engines: int
-    size: Bytes
-    build: Seconds
-
-
 def weight_bytes(network: Network) -> float:
     """Bytes of the weights of one rank."""
-    made = [out for layer in network.of("weight") for out in layer.outputs]
-    return sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in made)
+    return sum(_bytes(layer) for layer in network.of("weight"))
+
+
+def _bytes(layer: Layer) -> float:
+    return sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in layer.outputs)
 
 
 def again_bytes(networks: Iterable[Network]) -> Bytes:
@@ -38,39 +30,36 @@ def again_bytes(networks: Iterable[Network]) -> Bytes:
 
     A decoder's prefill and its decode step are two engines of the same weights.
     """
-    known, again = set(), 0.0
-    for network in networks:
-        for layer in network.of("weight"):
-            which = tuple(layer.attributes[key] for key in ("weight", "layer", "part"))
-            if which in known:
-                again += sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in layer.outputs)
-            known.add(which)
+    held, again = set(), 0.0
+    for layer in (layer for network in networks for layer in network.of("weight")):
+        which = tuple(layer.attributes[key] for key in ("weight", "layer", "part"))
+        again += _bytes(layer) if which in held else 0.0
+        held.add(which)
     return Bytes(again)
 
 
-def buffer_bytes(networks: Sequence[Network], document: Mapping[str, object]) -> int:
+def buffer_bytes(networks: Sequence[Network], document: Document) -> int:
     """Count the bytes of all buffers on one rank, tables included."""
-    total = 0
-    for buffer in cast("Mapping[str, Mapping[str, object]]", document["buffers"]).values():
-        total += int(ITEMSIZE[str(buffer["dtype"])]) * prod(cast("list[int]", buffer["shape"]))
-    for network in networks:
-        total += sum(array[0].nbytes for array in network.tables.values())
-    return total
+    buffers = document["buffers"].values()
+    tables = [array[0].nbytes for network in networks for array in network.tables.values()]
+    return int(sum(tables)) + sum(map(buffer_size, buffers))
 
 
-def engine_size(network: Network, allowed: Allowed) -> EngineSize:
-    """Estimate the engines of a network.
+def buffer_size(buffer: Document) -> int:
+    """Count the bytes of a buffer."""
+    return int(prod(buffer["shape"]) * ITEMSIZE[buffer["dtype"]])
 
-    A build passes its transformer layers, each with an attention, and its weights once.
+
+def engine_size(network: Network, allowed: Allowed) -> tuple[Bytes, Seconds]:
+    """Estimate the bytes of one engine of a network, and the time to build all its engines.
+
+    A build passes its transformer layers, each with an attention, and its weights once; engines
+    are built one after another. The time is good to a factor of two.
     """
     engines, weights = 1 if network.shared else network.ranks, weight_bytes(network)
     layers = len(network.of("attention")) * allowed.build_layer.value
     each = layers + weights / allowed.build_weights.value
-    return EngineSize(
-        engines=engines,
-        size=Bytes(weights + allowed.overhead.value),
-        build=Seconds(engines * each),
-    )
+    return Bytes(weights + allowed.overhead.value), Seconds(engines * each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +75,7 @@ class Enqueue:
     exposed: Seconds
 
 
-def enqueue(order: Mapping[str, object], step: Seconds, allowed: Allowed) -> Enqueue:
+def enqueue(order: Document, step: Seconds, allowed: Allowed) -> Enqueue:
     """Count a step's calls of engines in a schedule; of a decoder, those of its last engine.
 
     >>> from planner.engines.tables import allowed
@@ -94,7 +83,6 @@ def enqueue(order: Mapping[str, object], step: Seconds, allowed: Allowed) -> Enq
     >>> enqueue(order, 1.0, allowed()).calls, enqueue(order, 1.0, allowed()).exposed
     (2, 0.0)
     """
-    each = cast("Sequence[Mapping[str, object]]", order["each_step"])
-    calls = sum("engine" in call for call in each) or 1
+    calls = sum("engine" in call for call in order["each_step"]) or 1
     host = calls * allowed.enqueue.value
     return Enqueue(calls=calls, host=Seconds(host), exposed=Seconds(max(0.0, host - step)))
