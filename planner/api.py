@@ -119,10 +119,7 @@ def request_of(
 
     Where no number of GPUs is asked for, a machine gives all it has, and a plan those it takes.
 
-    Raises
-    ------
-    InputError
-        If a keyword is unknown or a value cannot be right.
+    Raises `InputError` if a keyword is unknown or a value cannot be right.
     """
     for name in options:
         if name not in Request.__dataclass_fields__:
@@ -221,10 +218,8 @@ def estimate(
     **options : ``hardware``, ``height``, ``width``, ``frames``, ``steps``, ``batch``, ``runtime``,
         ``precision``, ``nodes``, ``input_tokens``, ``output_tokens`` ... as in `Request`.
 
-    Raises
-    ------
-    InputError
-        If a name or a number cannot be right, or the plan cannot run (`IllegalPlanError`).
+    Raises `InputError` if a name or a number cannot be right, or the plan cannot run
+    (`IllegalPlanError`).
     """
     scenario = resolve(request_of(model, gpus, options, plan))
     return estimate_plan(scenario, plan)
@@ -246,10 +241,8 @@ def simulate(
     ----------
     even : all GPUs are equally fast. slow : how many times as long as usual some ranks compute.
 
-    Raises
-    ------
-    InputError
-        If a name or a number cannot be right, or the plan cannot run (`IllegalPlanError`).
+    Raises `InputError` if a name or a number cannot be right, or the plan cannot run
+    (`IllegalPlanError`).
     """
     from planner.simulation.simulation import simulate as run  # noqa: PLC0415  # few ask for it
 
@@ -262,10 +255,7 @@ def recommend(
 ) -> Recommendation:
     """Rank all plans; arguments as for `estimate`.
 
-    Raises
-    ------
-    InputError
-        If a name or a number cannot be right.
+    Raises `InputError` if a name or a number cannot be right.
     """
     return recommend_plans(resolve(request_of(model, gpus, options)))
 
@@ -299,10 +289,8 @@ def collective(  # noqa: PLR0913  # the contract's signature
     launch : ``graph``, or ``stream`` for a call issued by the host.
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
 
-    Raises
-    ------
-    InputError
-        If a name is unknown, a number cannot be right, or an algorithm cannot do the operation.
+    Raises `InputError` if a name is unknown, a number cannot be right, or an algorithm cannot do
+    the operation.
     """
     from costmodels.collectives import collective_time  # noqa: PLC0415
 
@@ -344,10 +332,7 @@ def _links(
 def read_model(path_or_name: str | Path | Model) -> Model:
     """Read a model by its catalogue name, from a file or folder, or from JSON text.
 
-    Raises
-    ------
-    InputError
-        If there is no such model, or what is there cannot be a model.
+    Raises `InputError` if there is no such model, or what is there cannot be a model.
     """
     return models.read_model(path_or_name)
 
@@ -366,10 +351,8 @@ def read_topology(
     hardware : kind of the GPUs, its catalogue name or its file, where the text does not name it.
     pcie_generation : of the server, where the text does not say.
 
-    Raises
-    ------
-    InputError
-        If nothing of a machine is there, it contradicts itself, or a name is unknown.
+    Raises `InputError` if nothing of a machine is there, it contradicts itself, or a name is
+    unknown.
     """
     from topology.readers import read_topology as read  # noqa: PLC0415  # slow to load
 
@@ -399,10 +382,8 @@ def matmul(  # noqa: PLR0913  # the contract's signature
     sustained : at the clock after seconds of load.
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
 
-    Raises
-    ------
-    InputError
-        If a name is unknown, a number cannot be right, or the GPU lacks the precision.
+    Raises `InputError` if a name is unknown, a number cannot be right, or the GPU lacks the
+    precision.
     """
     from costmodels.kernels import matmul_time  # noqa: PLC0415
 
@@ -456,10 +437,8 @@ def attention(  # noqa: PLR0913  # the contract's signature
         kernel; ``auto`` the best bare kernel; or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
     engine, sustained, profile : as of `matmul`.
 
-    Raises
-    ------
-    InputError
-        If a name is unknown, a number cannot be right, or the GPU lacks the precision.
+    Raises `InputError` if a name is unknown, a number cannot be right, or the GPU lacks the
+    precision.
     """
     from costmodels.kernels import attention_time  # noqa: PLC0415
 

@@ -111,10 +111,7 @@ HEADERS: Final = ["size", "time", "algbw GB/s", "busbw GB/s", "algorithm", "prot
 def sizes_of(text: str) -> list[float]:
     """Read one size, a range ``low:high`` that doubles, or several of these with commas.
 
-    Raises
-    ------
-    InputError
-        If a size does not parse, is not positive, or a range is empty.
+    Raises `InputError` if a size does not parse, is not positive, or a range is empty.
 
     Examples
     --------
@@ -133,10 +130,7 @@ def sizes_of(text: str) -> list[float]:
 def ranges_of(text: str) -> tuple[tuple[float, float], ...]:
     """Read the ends of ranges ``low:high`` with commas; of a size both are the same.
 
-    Raises
-    ------
-    InputError
-        As for `sizes_of`.
+    Raises `InputError` as for `sizes_of`.
     """
     return tuple(_range(part) for part in text.split(","))
 
@@ -190,10 +184,7 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
     here : `subset` is the machine this runs on, which may have a profile of its own.
 
-    Raises
-    ------
-    InputError
-        If a name, a number or a size cannot be right.
+    Raises `InputError` if a name, a number or a size cannot be right.
     """
     if not 2 <= gpus <= MOST_GPUS:
         raise InputError(f"gpus: got {gpus}, wanted a whole number from 2 to {MOST_GPUS}")

@@ -49,15 +49,13 @@ class AllGatherKV(SequenceStrategy):
         del inner  # what is left after the gather is plain attention of other rows to all keys
         query, keys = yield from queries_and_keys(call)
         if call.linear:
-            pieces = yield from _linear(call, query, keys, degree)
-            return pieces
+            return (yield from _linear(call, query, keys, degree))
         cut, whole = keys_apart(call, keys, AXIS)
         gathered, spans = yield from _gather(call, cut, degree)
         both = yield from concat_rows([gathered, *whole.tensors], f"{call.name}.kv")
         key_spans = (*spans, *whole.spans)
         out = yield from fused_attention(call, query, both, query_spans(call), key_spans)
-        pieces = yield from results_of(call, out)
-        return pieces
+        return (yield from results_of(call, out))
 
 
 STRATEGY = AllGatherKV()
@@ -71,8 +69,7 @@ def _linear(
     both = yield from concat_rows(keys, f"{call.name}.kv")
     state = yield from sum_of_keys(call, both, f"{call.name}.state")
     whole = yield from collective("all_reduce", state, AXIS, degree, f"{call.name}.states")
-    pieces = yield from read_sums(call, query, whole)
-    return pieces
+    return (yield from read_sums(call, query, whole))
 
 
 def _gather(call: AttentionCall, cut: Keys, degree: int) -> Emits[tuple[Tensor, tuple[Span, ...]]]:

@@ -23,6 +23,9 @@ STATE_BYTES = 4
 """Bytes of a number of the state, which is kept in 32 bits."""
 
 
+Spans = tuple[Span, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Keys with values of some entries, and the spans of their rows."""
@@ -37,12 +40,10 @@ def attend_here(call: AttentionCall) -> Emits[list[Tensor]]:
     both = yield from concat_rows(keys, f"{call.name}.kv")
     if call.linear:
         state = yield from sum_of_keys(call, both, f"{call.name}.state")
-        result = yield from read_sums(call, query, state)
-    else:
-        spans = query_spans(call), tuple(s for e in call.entries if e.has_keys for s in e.spans)
-        out = yield from fused_attention(call, query, both, *spans)
-        result = yield from results_of(call, out)
-    return result
+        return (yield from read_sums(call, query, state))
+    spans = tuple(span for entry in call.entries if entry.has_keys for span in entry.spans)
+    out = yield from fused_attention(call, query, both, query_spans(call), spans)
+    return (yield from results_of(call, out))
 
 
 def queries_and_keys(call: AttentionCall) -> Emits[tuple[Tensor, list[Tensor]]]:
@@ -79,13 +80,12 @@ def query_spans(call: AttentionCall) -> tuple[Span, ...]:
 def keys_apart(call: AttentionCall, keys: Sequence[Tensor], axis: str) -> tuple[Keys, Keys]:
     """Tell the keys whose rows are cut along an axis from those that every rank has."""
     entries = [entry for entry in call.entries if entry.has_keys]
-    kinds = (is_cut, lambda entry, axis: not is_cut(entry, axis))
     cut, whole = (
         Keys(
-            tensors=[key for e, key in zip(entries, keys, strict=True) if belongs(e, axis)],
-            spans=tuple(span for e in entries if belongs(e, axis) for span in e.spans),
+            tensors=[key for e, key in zip(entries, keys, strict=True) if is_cut(e, axis) is cut],
+            spans=tuple(span for e in entries if is_cut(e, axis) is cut for span in e.spans),
         )
-        for belongs in kinds
+        for cut in (True, False)
     )
     return cut, whole
 
@@ -95,33 +95,35 @@ def results_of(call: AttentionCall, out: Tensor) -> Emits[list[Tensor]]:
     asking = [entry for entry in call.entries if entry.has_queries]
     rows = [entry.tensor.shape[1] for entry in asking]
     names = [f"{call.name}.out{number}" for number in range(len(asking))]
-    result = yield from split_rows(out, rows, names)
-    return result
+    return (yield from split_rows(out, rows, names))
 
 
 def keys_and_values(call: AttentionCall, both: Tensor) -> Emits[list[Tensor]]:
     """Emit keys and values apart, which lie side by side in `both`."""
     width = call.key_value.units * call.key_value.size
-    views = yield from split_features(both, (width, width), (f"{both.name}.k", f"{both.name}.v"))
-    return views
+    return (yield from split_features(both, (width, width), (f"{both.name}.k", f"{both.name}.v")))
 
 
 def fused_attention(
-    call: AttentionCall,
-    query: Tensor,
-    both: Tensor,
-    asking: tuple[Span, ...],
-    answering: tuple[Span, ...],
+    call: AttentionCall, query: Tensor, both: Tensor, asking: Spans, answering: Spans
 ) -> Emits[Tensor]:
     """Emit one fused attention of `query` over keys and values lying side by side in `both`."""
+    op = yield from attention_over(call, query, both, asking, answering)
+    yield op
+    return op.out
+
+
+def attention_over(
+    call: AttentionCall, query: Tensor, both: Tensor, asking: Spans, answering: Spans
+) -> Emits[Attention]:
+    """Build that attention, to be emitted as it is or changed; emit what it reads."""
     key, value = yield from keys_and_values(call, both)
-    out = Tensor(f"{call.name}.out", query.shape, query.itemsize)
     split = any(span.axes for span in asking)
-    yield Attention(
+    return Attention(
         q=query,
         k=key,
         v=value,
-        out=out,
+        out=Tensor(f"{call.name}.out", query.shape, query.itemsize),
         heads=call.heads,
         key_value_heads=call.key_value_heads,
         size=call.size,
@@ -131,7 +133,6 @@ def fused_attention(
         window=call.window,
         pairs=0.5 if call.causal and split else 1.0,
     )
-    return out
 
 
 def sum_of_keys(call: AttentionCall, both: Tensor, name: str) -> Emits[Tensor]:
@@ -151,5 +152,4 @@ def read_sums(call: AttentionCall, query: Tensor, state: Tensor) -> Emits[list[T
     yield LinearAttention(
         part="read", inputs=(query, state), out=out, heads=call.heads, size=call.size
     )
-    result = yield from results_of(call, out)
-    return result
+    return (yield from results_of(call, out))

@@ -12,11 +12,11 @@ References
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from costmodels.program import Attention, Pointwise, SendReceive, Span, Tensor
+from costmodels.program import Pointwise, SendReceive, Span, Tensor
 from costmodels.program.emit import Emits, concat_rows, pointwise
 from planner.strategies.attention import (
     Keys,
-    keys_and_values,
+    attention_over,
     keys_apart,
     queries_and_keys,
     query_spans,
@@ -53,8 +53,7 @@ class Ring(SequenceStrategy):
         moving, staying = keys_apart(call, keys, AXIS)
         chunk = yield from concat_rows(moving.tensors, f"{call.name}.chunk0")
         if call.linear:
-            pieces = yield from _linear(call, query, chunk, staying.tensors, degree)
-            return pieces
+            return (yield from _linear(call, query, chunk, staying.tensors, degree))
         result: tuple[Tensor, Tensor] | None = None
         for step in range(degree):
             following = Tensor(f"{call.name}.chunk{step + 1}", chunk.shape, chunk.itemsize)
@@ -68,8 +67,7 @@ class Ring(SequenceStrategy):
         assert result is not None
         out = Tensor(f"{call.name}.out", query.shape, query.itemsize)
         yield Pointwise(function="cast", inputs=(result[0],), outputs=(out,))
-        pieces = yield from results_of(call, out)
-        return pieces
+        return (yield from results_of(call, out))
 
 
 STRATEGY = Ring()
@@ -90,33 +88,18 @@ def _linear(
             part = yield from pointwise("residual", (state, part), f"{call.name}.sum{step}")
         state, chunk = part, following
     assert state is not None
-    pieces = yield from read_sums(call, query, state)
-    return pieces
+    return (yield from read_sums(call, query, state))
 
 
 def _partial(
     call: AttentionCall, query: Tensor, both: Tensor, key_spans: tuple[Span, ...], step: int
 ) -> Emits[tuple[Tensor, Tensor]]:
     """Emit attention to one chunk, with the log-sum-exp that the merge needs."""
-    key, value = yield from keys_and_values(call, both)
-    out = Tensor(f"{call.name}.part{step}", query.shape, query.itemsize)
+    whole = yield from attention_over(call, query, both, query_spans(call), key_spans)
+    out = replace(whole.out, name=f"{call.name}.part{step}")
     total = Tensor(f"{call.name}.lse{step}", (*query.shape[:2], call.heads), 4)
-    yield Attention(
-        q=query,
-        k=key,
-        v=value,
-        out=out,
-        heads=call.heads,
-        key_value_heads=call.key_value_heads,
-        size=call.size,
-        query_spans=query_spans(call),
-        key_spans=key_spans,
-        causal=call.causal,
-        turn=(AXIS, step),
-        window=call.window,
-        pairs=0.5 if call.causal else 1.0,
-        log_sum_exp=total,
-    )
+    pairs = 0.5 if call.causal else 1.0
+    yield replace(whole, out=out, turn=(AXIS, step), pairs=pairs, log_sum_exp=total)
     return out, total
 
 

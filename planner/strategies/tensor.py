@@ -55,8 +55,7 @@ def padded_widths(model: Model, degree: int) -> dict[int, int]:
 
 def reduce(x: Tensor, share: Share, name: str) -> Emits[Tensor]:
     """Add up the partial sums of a row-cut product."""
-    result = yield from collective("all_reduce", x, AXIS, share.tensor, name)
-    return result
+    return (yield from collective("all_reduce", x, AXIS, share.tensor, name))
 
 
 def _model_objections(case: Case, degree: int) -> Iterator[str]:

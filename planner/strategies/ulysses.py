@@ -151,8 +151,7 @@ def _to_rows(
     out = Tensor(name, (batch, total_rows(spans), width * degree), result.itemsize)
     yield from move("unpack_heads", [received], out, axis=AXIS, degree=degree, parts=(call.query,))
     rows = [entry.tensor.shape[1] for entry in asking]
-    pieces = yield from split_rows(out, rows, [f"{name}{n}" for n in range(len(asking))])
-    return pieces
+    return (yield from split_rows(out, rows, [f"{name}{n}" for n in range(len(asking))]))
 
 
 def _all_heads(call: AttentionCall, results: Sequence[Tensor], degree: int) -> Emits[list[Tensor]]:
