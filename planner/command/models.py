@@ -24,12 +24,12 @@ def _run(options: argparse.Namespace) -> common.Answer:
     check_profile(options.profile)
     if options.action == "list":
         common.check_nameless(options)
-        roster = models.roster()
+        entries = models.catalogue_entries()
         text = render(
             options.format,
-            lambda: models.roster_json(roster),
-            table=models.roster_table(roster, headed=False).text,
-            markdown=models.roster_table(roster).markdown,
+            lambda: models.entries_json(entries),
+            table=models.entries_table(entries, headed=False).text,
+            markdown=models.entries_table(entries).markdown,
         )
         return text, common.DONE
     if options.name is None:

@@ -25,12 +25,15 @@ _SIZES: Final = (
 
 def read_share(percentile: object) -> float:
     """Read the percentage of requests that are to be done in time."""
-    number = isinstance(percentile, int | float) and not isinstance(percentile, bool)
-    if not number or not 0 < cast("float", percentile) < 100:
-        raise InputError(
-            f"percentile: got {shown(percentile)}, wanted more than 0 and less than 100"
-        )
-    return cast("float", percentile) / 100
+    return _below("percentile", percentile, 100) / 100
+
+
+def _below(what: str, value: object, most: int) -> float:
+    """Read a number above nothing and below the most there may be."""
+    number = float(value) if type(value) in (int, float) else 0.0  # type: ignore[arg-type]
+    if not 0 < number < most:
+        raise InputError(f"{what}: got {shown(value)}, wanted more than 0 and less than {most:,}")
+    return number
 
 
 def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, object]) -> Demand:
@@ -136,19 +139,14 @@ def read_prices(text: str, name: str) -> Prices:
 def _gpu_hour(table: Mapping[str, object], name: str) -> dict[str, float]:
     prices: dict[str, float] = {}
     for key, value in table.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 < cast("float", value) < MOST_MONEY:
-            raise InputError(
-                f"{name}: {key}: got {shown(value)}, wanted more than 0 and less than "
-                f"{MOST_MONEY:,}"
-            )
+        price = _below(f"{name}: {key}", value, MOST_MONEY)
         try:
             kind = find_hardware(key).name
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
         if kind in prices:
             raise InputError(f"{name}: {key}: got two prices for {kind}, wanted one")
-        prices[kind] = float(cast("float", value))
+        prices[kind] = price
     return prices
 
 

@@ -20,6 +20,7 @@ MOST_GPUS: Final = 64
 """Of a replica, where fewer do not hold the model."""
 HOUR: Final = 3600
 THOUSAND: Final = 1000
+POINTS: Final = 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,43 +188,33 @@ def capacity(
 
 
 def _answer(demand: Demand, names: Sequence[str], prices: Prices | None) -> Answer:
-    fleets, without = [], []
-    for name in names:
-        best = _best(demand, name, prices)
-        if isinstance(best, Fleet):
-            fleets.append(best)
-        else:
-            without.append((name, best))
+    best = {name: _best(demand, name, prices) for name in names}
+    fleets = [fleet for fleet in best.values() if isinstance(fleet, Fleet)]
+    without = tuple((name, why) for name, why in best.items() if isinstance(why, str))
     priced = all(fleet.cost_per_hour is not None for fleet in fleets)
 
     def goal(fleet: Fleet) -> tuple[float, float]:
         least = fleet.cost_per_hour if priced and fleet.cost_per_hour is not None else fleet.gpus
         return least, fleet.response_s
 
-    return Answer(demand=demand, fleets=tuple(sorted(fleets, key=goal)), without=tuple(without))
+    return Answer(demand=demand, fleets=tuple(sorted(fleets, key=goal)), without=without)
 
 
 def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
     """Find the cheapest fleet of one kind of hardware, or say why there is none."""
     each = prices.gpu_hour.get(name) if prices else None
-    best: Fleet | None = None
-    fastest: PlanEstimate | None = None
-    reason = ""
-    for estimate, batch in _replicas(demand, name):
-        if isinstance(estimate, str):
-            reason = estimate
-            continue
-        if fastest is None or estimate.latency_s < fastest.latency_s:
-            fastest = estimate
-        fleet = _fleet(demand, estimate, batch, each)
-        if fleet and (
-            best is None or (fleet.gpus, fleet.response_s) < (best.gpus, best.response_s)
-        ):
-            best = fleet
+    judged = list(_replicas(demand, name))
+    able = [(estimate, batch) for estimate, batch in judged if not isinstance(estimate, str)]
+    fleets = filter(None, (_fleet(demand, estimate, batch, each) for estimate, batch in able))
+    best = min(fleets, key=lambda fleet: (fleet.gpus, fleet.response_s), default=None)
     if best is not None:
-        return _with_most(best)
-    if fastest is None:
-        return reason or "no plan can run"
+        places, service = best.replicas * best.batch, best.estimate.latency_s
+        most = most_rate(places, service, demand.slo_s, demand.share)
+        return replace(best, most_rate_per_s=most)
+    if not able:
+        reasons = [estimate for estimate, _ in judged if isinstance(estimate, str)]
+        return next(reversed(reasons), "") or "no plan can run"
+    fastest = min((estimate for estimate, _ in able), key=lambda estimate: estimate.latency_s)
     if fastest.latency_s <= demand.slo_s:
         return f"more than {MOST_SERVERS:,} replicas of {fastest.plan}"
     return (
@@ -262,14 +253,9 @@ def _counts(node: int) -> list[int]:
     >>> _counts(6)
     [1, 2, 4, 6, 12, 24, 48]
     """
-    counts = [1]
-    while counts[-1] * 2 <= node:
-        counts.append(counts[-1] * 2)
-    if counts[-1] != node:
-        counts.append(node)
-    while counts[-1] * 2 <= MOST_GPUS:
-        counts.append(counts[-1] * 2)
-    return counts
+    halves = [2**power for power in range(node.bit_length())]
+    most = max(MOST_GPUS // node, 1)
+    return sorted({*halves, *(node * 2**power for power in range(most.bit_length()))})
 
 
 def _fastest(request: Request) -> PlanEstimate | str:
@@ -315,13 +301,6 @@ def _fleet(demand: Demand, estimate: PlanEstimate, batch: int, each: float | Non
     )
 
 
-def _with_most(fleet: Fleet) -> Fleet:
-    """Add the most requests a second that a fleet takes in time."""
-    demand = fleet.demand
-    places, service = fleet.replicas * fleet.batch, fleet.estimate.latency_s
-    return replace(fleet, most_rate_per_s=most_rate(places, service, demand.slo_s, demand.share))
-
-
 def _nodes(gpus: int, replicas: int, size: int) -> int:
     """Count the hosts that hold replicas, none of which is torn apart without need.
 
@@ -333,18 +312,16 @@ def _nodes(gpus: int, replicas: int, size: int) -> int:
     return math.ceil(replicas / (size // gpus))
 
 
-def curve(fleet: Fleet, points: int = 13) -> list[tuple[float, float]]:
+def curve(fleet: Fleet) -> list[tuple[float, float]]:
     """Count the GPUs of such replicas at an eighth of the rate, and up to eight times as much."""
     demand, service = fleet.demand, fleet.estimate.latency_s
-    curve_points = []
-    for place in range(points):
-        rate = demand.rate_per_s * 2.0 ** (6 * place / (points - 1) - 3)
-        places = servers_needed(rate, service, demand.slo_s, demand.share)
-        if places is not None:
-            curve_points.append(
-                (rate, float(math.ceil(places / fleet.batch) * fleet.estimate.gpus))
-            )
-    return curve_points
+    rates = [demand.rate_per_s * 2.0 ** (6 * place / (POINTS - 1) - 3) for place in range(POINTS)]
+    places = [servers_needed(rate, service, demand.slo_s, demand.share) for rate in rates]
+    return [
+        (rate, float(math.ceil(count / fleet.batch) * fleet.estimate.gpus))
+        for rate, count in zip(rates, places, strict=True)
+        if count is not None
+    ]
 
 
 def words(fleet: Fleet) -> str:

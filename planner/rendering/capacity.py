@@ -109,17 +109,12 @@ def _busy(part: float) -> str:
 def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
     if answer.fleets:
         yield f"set up {words(answer.fleets[0])}"
-    yield from _unpriced(answer, prices)
-    yield from filter(None, map(_risk, answer.fleets))
-    for name, why in answer.without:
-        yield f"{name}: {why}"
-
-
-def _unpriced(answer: Answer, prices: Prices | None) -> Iterator[str]:
-    """Say that money does not decide, where some fleet has no price."""
     missing = [fleet.estimate.hardware for fleet in answer.fleets if fleet.cost_per_hour is None]
     if prices is not None and missing:
         yield f"no price for {', '.join(missing)}: the fewest GPUs come first"
+    yield from filter(None, map(_risk, answer.fleets))
+    for name, why in answer.without:
+        yield f"{name}: {why}"
 
 
 def _risk(fleet: Fleet) -> str:
@@ -153,11 +148,10 @@ def text(capacity: Capacity) -> str:
 
 
 def _drawn(answer: Answer) -> str:
-    points = curve(answer.fleets[0])
-    rate_asked = answer.demand.rate_per_s
-    unit = unit_of(rate_asked)
+    points, wanted = curve(answer.fleets[0]), answer.demand.rate_per_s
+    unit = unit_of(wanted)
     ends = (_rate(points[0][0], unit), _rate(points[-1][0], unit))
-    middle = (rate_asked, _rate(rate_asked, unit))
+    middle = (wanted, _rate(wanted, unit))
     return plot({"GPUs": points}, ends, between=middle, width=48, height=8)
 
 
@@ -203,14 +197,14 @@ def html(capacity: Capacity) -> str:
 def _svg(answer: Answer) -> str:
     """Draw the GPUs of each fleet by rate; the rate asked for is in the middle."""
     curves = [(fleet, curve(fleet)) for fleet in answer.fleets]
-    rate_asked = answer.demand.rate_per_s
-    wide = math.log2(rate_asked / curves[0][1][0][0])  # octaves to either side
+    wanted = answer.demand.rate_per_s
+    wide = math.log2(wanted / curves[0][1][0][0])  # octaves to either side
     top = max(gpus for _, points in curves for _, gpus in points)
     lines = []
     for number, (fleet, points) in enumerate(curves):
         colour = _COLOURS[number % len(_COLOURS)]
         drawn = " ".join(
-            f"{_LEFT + _WIDTH * (0.5 + math.log2(rate / rate_asked) / wide / 2):.1f},"
+            f"{_LEFT + _WIDTH * (0.5 + math.log2(rate / wanted) / wide / 2):.1f},"
             f"{_HEIGHT - (_HEIGHT - 20) * gpus / top:.1f}"
             for rate, gpus in points
         )
@@ -219,19 +213,18 @@ def _svg(answer: Answer) -> str:
             f'<text x="{_LEFT + 8}" y="{16 + 15 * number}" fill="{colour}">'
             f"{escape(fleet.estimate.hardware)}: {escape(str(fleet.estimate.plan))}</text>"
         )
-    unit = unit_of(rate_asked)
-    rates = [rate_asked * 2**octaves for octaves in (-wide, 0.0, wide)]
-    marks = "".join(
+    unit = unit_of(wanted)
+    marks = [
         f'<text x="{_LEFT + place * _WIDTH / 2}" y="{_HEIGHT + 18}" text-anchor="middle">'
-        f"{escape(_rate(rate, unit))}</text>"
-        for place, rate in enumerate(rates)
-    )
+        f"{escape(_rate(wanted * 2**octaves, unit))}</text>"
+        for place, octaves in enumerate((-wide, 0.0, wide))
+    ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + 2 * _LEFT} '
         f'{_HEIGHT + 30}" width="{_WIDTH + 2 * _LEFT}" font-family="sans-serif" font-size="12">'
         f'<path d="M{_LEFT} 10V{_HEIGHT}H{_LEFT + _WIDTH}" fill="none" stroke="#999"/>'
         f'<text x="{_LEFT - 8}" y="20" text-anchor="end">{top:,.0f} GPUs</text>'
-        f"{''.join(lines)}{marks}</svg>"
+        f"{''.join([*lines, *marks])}</svg>"
     )
 
 

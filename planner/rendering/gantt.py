@@ -76,11 +76,7 @@ def rows(
 
 
 def _fill(
-    columns: list[str],
-    held: list[float],
-    letter: str,
-    span: tuple[float, float],
-    window: Window,
+    columns: list[str], held: list[float], letter: str, span: tuple[float, float], window: Window
 ) -> None:
     """Put a letter into the columns of which it has the largest part so far."""
     scale = len(columns) / window.seconds if window.seconds else 0.0
@@ -97,21 +93,15 @@ def _streams(simulation: Simulation, ranks: int) -> Iterator[tuple[int, str, lis
     for event in simulation.events:
         if event.rank < ranks:
             by_stream[event.rank, event.stream].append(event)
-    for (rank, stream), events in sorted(by_stream.items(), key=_compute_first):
-        yield rank, stream, events
-
-
-def _compute_first(item: tuple[tuple[int, str], object]) -> tuple[int, bool]:
-    (rank, stream), _ = item
-    return rank, stream != "compute"
+    for rank, stream in sorted(by_stream, key=lambda key: (key[0], key[1] != "compute")):
+        yield rank, stream, by_stream[rank, stream]
 
 
 def legend(letters: str) -> str:
     """Say what the letters of some rows mean."""
-    meanings = [f"{letter} {worded(kind)}" for kind, letter in LETTERS.items() if letter in letters]
-    return ", ".join(
-        [*meanings, *([f"{WAITING} waiting for a rank"] if WAITING in letters else [])]
-    )
+    words = {letter: worded(kind) for kind, letter in LETTERS.items()}
+    words[WAITING] = "waiting for a rank"
+    return ", ".join(f"{letter} {word}" for letter, word in words.items() if letter in letters)
 
 
 def svg(simulation: Simulation, window: Window) -> str:

@@ -16,33 +16,32 @@ SHAPE: Final = (
 """What the list says of a model, as `planner models show` does."""
 
 
-def roster() -> list[dict[str, object]]:
+def catalogue_entries() -> list[dict[str, object]]:
     """Describe every model as plain data, one entry a name: `SHAPE`, and why it is not planned.
 
-    >>> [str(entry["name"]) for entry in roster() if entry["not_planned"]]
+    >>> [str(entry["name"]) for entry in catalogue_entries() if entry["not_planned"]]
     ['deepseek-v3']
     """
     entries = []
     for name in names():
         model = read_model(name)
-        described = model.to_dict()
+        described = {**model.to_dict(), "name": name}
         shape = {key: described[key] for key in SHAPE}
-        entries.append({**shape, "name": name, "not_planned": "; ".join(unsupported(model))})
+        entries.append({**shape, "not_planned": "; ".join(unsupported(model))})
     return entries
 
 
-def roster_json(entries: Sequence[dict[str, object]]) -> dict[str, object]:
+def entries_json(entries: Sequence[dict[str, object]]) -> dict[str, object]:
     """Return what ``planner models list --format json`` prints."""
+    reasons = {str(entry["name"]): entry["not_planned"] for entry in entries}
     return {
-        "models": [entry["name"] for entry in entries],
-        "not_planned": {
-            str(entry["name"]): entry["not_planned"] for entry in entries if entry["not_planned"]
-        },
+        "models": list(reasons),
+        "not_planned": {name: reason for name, reason in reasons.items() if reason},
         "details": list(entries),
     }
 
 
-def roster_table(entries: Sequence[dict[str, object]], *, headed: bool = True) -> Table:
+def entries_table(entries: Sequence[dict[str, object]], *, headed: bool = True) -> Table:
     """Make a row of each model of the list."""
     rows = [
         [

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from costmodels.program import Size
 from planner.advice.advice import throughput_note
 from planner.advice.refusals import footnotes, notes_on
 from planner.engines.launch import Launch
@@ -31,7 +30,7 @@ def recommendation(scenario: Scenario, answer: Recommendation, *, rejected: bool
             title = "the best plan of each number of GPUs"
             parts += [*_notes([title]), _scaling(answer), ""]
         below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
-        parts += [*bullets(answer.advice), *_notes([*below, f"  known: {_known(lead)}"]), ""]
+        parts += [*bullets(answer.advice), *_notes([*below, f"  known: {_bases(lead)}"]), ""]
         parts += _run_by(lead, scenario, answer.launch)
     else:
         parts += bullets(answer.advice)
@@ -57,7 +56,8 @@ def headline(scenario: Scenario) -> str:
         parts.append(f"{work.steps} steps of {forwards}")
     else:
         parts.append(f"{work.output_tokens} tokens out")
-    parts.append(", ".join(_stream(name, tokens) for name, tokens in work.tokens))
+    named = [(f"{name} tokens" if name != "tokens" else "tokens in", n) for name, n in work.tokens]
+    parts.append(", ".join(f"{tokens:,} {what}" for what, tokens in named))
     if work.batch != 1:
         parts.append(f"batch {work.batch}")
     parts += _load(scenario)
@@ -98,10 +98,6 @@ def _machine(scenario: Scenario) -> str:
     return f"{whole} on {hosts} hosts over {deployment.hardware.network}"
 
 
-def _stream(name: str, tokens: Size) -> str:
-    return f"{tokens:,} tokens in" if name == "tokens" else f"{tokens:,} {name} tokens"
-
-
 def _notes(lines: Iterable[str]) -> list[Line]:
     return [Line(text=line, style="dim") for line in lines]
 
@@ -136,14 +132,8 @@ def _scaling(answer: Recommendation) -> Table:
     """Make a row of each number of GPUs: its plan, its time as a bar, and what a result costs."""
     bars = _bars([estimate.latency_s for estimate in answer.scaling])
     rows = [
-        [
-            str(estimate.gpus),
-            format_seconds(estimate.latency_s),
-            cost(estimate),
-            str(estimate.plan),
-            bar,
-        ]
-        for estimate, bar in zip(answer.scaling, bars, strict=True)
+        [str(best.gpus), format_seconds(best.latency_s), cost(best), str(best.plan), bar]
+        for best, bar in zip(answer.scaling, bars, strict=True)
     ]
     head = ("GPUs", "latency", "GPU-s a result", "plan", "")
     return Table(
@@ -151,13 +141,12 @@ def _scaling(answer: Recommendation) -> Table:
     )
 
 
-def _known(estimate: PlanEstimate) -> str:
-    parts = [
-        f"{worded(name)} {basis.name.lower()}"
-        for name, basis in estimate.known.items()
-        if estimate.breakdown_s.get(name, 0.0) >= 0.01 * estimate.latency_s
-    ]
-    return ", ".join(parts)
+def _bases(estimate: PlanEstimate) -> str:
+    """Say how well each part is known that is worth a word."""
+    least = 0.01 * estimate.latency_s
+    parts = estimate.breakdown_s
+    worth = [entry for entry in estimate.known.items() if parts.get(entry[0], 0.0) >= least]
+    return ", ".join(f"{worded(name)} {basis.name.lower()}" for name, basis in worth)
 
 
 def _run_by(

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -49,30 +49,18 @@ class Event:
 class RankTime:
     """What a rank does in a turn of the main stage, in seconds.
 
-    pace : how many times as long as usual it computes. compute : by class. communication : of
-    messages under way, of which hidden runs beside compute. waiting : for other ranks. idle : the
-    rest, such as waiting for its host.
+    pace : how many times as long as usual it computes. compute_s : by class. communication_s : of
+    messages under way, of which the hidden part runs beside compute. waiting_s : for other ranks.
+    idle_s : the rest, such as waiting for its host.
     """
 
     rank: int
     pace: float
-    compute: Mapping[Class, float]
-    communication: float
-    hidden: float
-    waiting: float
-    idle: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the fields, with their unit in their names."""
-        return {
-            "rank": self.rank,
-            "pace": self.pace,
-            "compute_s": dict(self.compute),
-            "communication_s": self.communication,
-            "communication_hidden_s": self.hidden,
-            "waiting_s": self.waiting,
-            "idle_s": self.idle,
-        }
+    compute_s: Mapping[Class, float]
+    communication_s: float
+    communication_hidden_s: float
+    waiting_s: float
+    idle_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,15 +137,15 @@ class Simulation:
             "stage": self.stage,
             "turns": self.turns,
             "turn_s": self.turn_s,
-            "ranks": [rank.to_dict() for rank in self.ranks],
+            "ranks": [asdict(rank) for rank in self.ranks],
             "tasks": self.tasks,
             **({"serving": estimate.serving.to_dict()} if estimate.serving else {}),
         }
 
 
 def _rank_row(time: RankTime, least: float) -> list[str]:
-    spent = sum(time.compute.values())
-    times = (spent, time.communication, time.hidden, time.waiting, time.idle)
+    apart = (time.communication_s, time.communication_hidden_s, time.waiting_s, time.idle_s)
+    times = (sum(time.compute_s.values()), *apart)
     shown = [format_seconds(seconds) if seconds > least else "-" for seconds in times]
     return [str(time.rank), f"{time.pace:.4f}", *shown]
 
@@ -321,11 +309,11 @@ def _rank_time(rank: int, pace: float, events: Sequence[Event], turn_s: float) -
     return RankTime(
         rank=rank,
         pace=pace,
-        compute=dict(compute),
-        communication=sent,
-        hidden=computing + sent - either,
-        waiting=held - either,
-        idle=max(0.0, turn_s - held),
+        compute_s=dict(compute),
+        communication_s=sent,
+        communication_hidden_s=computing + sent - either,
+        waiting_s=held - either,
+        idle_s=max(0.0, turn_s - held),
     )
 
 

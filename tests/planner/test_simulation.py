@@ -43,10 +43,12 @@ def test_what_a_rank_does_adds_up_to_the_turn(model, gpus, plan, asked):
     found = planner.simulate(model, gpus, plan, runtime="torch-eager", **asked)
 
     for one in found.ranks:
-        parts = sum(one.compute.values()) + one.communication - one.hidden
-        assert parts + one.waiting + one.idle == pytest.approx(found.turn_s, rel=1e-6)
-        assert min(one.communication, one.hidden, one.waiting, one.idle) >= -1e-9
-        assert one.hidden <= one.communication + 1e-12
+        parts = sum(one.compute_s.values()) + one.communication_s - one.communication_hidden_s
+        assert parts + one.waiting_s + one.idle_s == pytest.approx(found.turn_s, rel=1e-6)
+        assert (
+            min(one.communication_s, one.communication_hidden_s, one.waiting_s, one.idle_s) >= -1e-9
+        )
+        assert one.communication_hidden_s <= one.communication_s + 1e-12
 
 
 def test_a_host_that_cannot_keep_up_costs_more_than_the_larger_of_the_two():
@@ -54,7 +56,7 @@ def test_a_host_that_cannot_keep_up_costs_more_than_the_larger_of_the_two():
     found = planner.simulate("flux.1-dev", 2, "ulysses2", hardware="b200", runtime="torch-eager")
 
     assert found.latency_s > found.estimate.latency_s * 1.01
-    assert all(one.idle > 0 for one in found.ranks)
+    assert all(one.idle_s > 0 for one in found.ranks)
 
 
 @pytest.mark.parametrize("plan", ["ring4", "ulysses4", "tp4"])
@@ -62,11 +64,11 @@ def test_one_slow_gpu_holds_all_up(plan):
     even = planner.simulate("flux.1-dev", 4, plan, even=True)
     slow = planner.simulate("flux.1-dev", 4, plan, even=True, slow={2: 1.2})
 
-    compute = sum(even.ranks[2].compute.values())
+    compute = sum(even.ranks[2].compute_s.values())
     assert even.turn_s < slow.turn_s <= even.turn_s + 0.2 * compute * (1 + 1e-9)
     assert slow.turn_s > even.turn_s + 0.1 * compute
-    others = [one.waiting for one in slow.ranks if one.rank != 2]
-    assert min(others) > slow.ranks[2].waiting
+    others = [one.waiting_s for one in slow.ranks if one.rank != 2]
+    assert min(others) > slow.ranks[2].waiting_s
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_places_of_a_pipeline_take_turns(model, plan, places):
     slow = planner.simulate(model, places, plan, even=True, slow={0: 2.0})
 
     for one in usual.ranks:
-        assert sum(one.compute.values()) == pytest.approx(usual.turn_s / places, rel=0.1)
+        assert sum(one.compute_s.values()) == pytest.approx(usual.turn_s / places, rel=0.1)
     assert slow.turn_s / usual.turn_s == pytest.approx(1 + 1 / places, rel=0.05)
 
 
@@ -101,7 +103,7 @@ def test_equal_gpus_wait_for_none():
     even = planner.simulate("flux.1-dev", 4, "ulysses4", even=True)
     usual = planner.simulate("flux.1-dev", 4, "ulysses4")
 
-    assert max(one.waiting for one in even.ranks) < 1e-9
+    assert max(one.waiting_s for one in even.ranks) < 1e-9
     assert even.latency_s < usual.latency_s < even.latency_s * 1.02
 
 
