@@ -119,29 +119,25 @@ def sizes_of(text: str) -> list[float]:
     [1024.0, 2048.0, 4096.0, 1048576.0]
     """
     sizes: list[float] = []
-    for first, last in ranges_of(text):
-        size = first
-        while size <= last:
-            sizes.append(size)
-            size *= 2
+    for size, last in ranges_of(text):
+        doubled = size
+        while doubled <= last:
+            sizes.append(doubled)
+            doubled *= 2
     return list(dict.fromkeys(sizes))
 
 
 def ranges_of(text: str) -> tuple[tuple[float, float], ...]:
-    """Read the ends of ranges ``low:high`` with commas; of a size both are the same.
-
-    Raises `InputError` as for `sizes_of`.
-    """
-    return tuple(_range(part) for part in text.split(","))
-
-
-def _range(text: str) -> tuple[float, float]:
-    low, colon, high = text.partition(":")
-    first = _size(low)
-    last = _size(high) if colon else first
-    if first > last:
-        raise InputError(f"bytes: got {text[:40]!r}, wanted low:high with low <= high")
-    return first, last
+    """Read the ends of ranges ``low:high`` with commas, of a size both alike; as `sizes_of`."""
+    ranges = []
+    for part in text.split(","):
+        low, colon, high = part.partition(":")
+        first = _size(low)
+        last = _size(high) if colon else first
+        if first > last:
+            raise InputError(f"bytes: got {part[:40]!r}, wanted low:high with low <= high")
+        ranges.append((first, last))
+    return tuple(ranges)
 
 
 def _size(text: str) -> float:
@@ -240,7 +236,7 @@ def curves_of(hardware: str, profile: str, own: "Subset | None") -> Calibration:
 def links(gpus: int, hardware: str, nodes: int = 0) -> tuple[Fabric, str]:
     """Describe the links of so many GPUs of catalogue hardware, and give its name."""
     node = find_hardware(hardware)
-    return node.group(gpus, stride=1, island=node.island(gpus, nodes)), node.name
+    return node.fabric(gpus, nodes), node.name
 
 
 def bus_factor(op: str, ranks: int) -> float:

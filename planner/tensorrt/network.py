@@ -6,8 +6,10 @@ share of a weight, or the list of ranks of a collective, and is filled in when i
 document and arrays it is what the runner assembles with TensorRT, on any machine.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import prod
 from typing import Final, Literal
 
 import numpy as np
@@ -60,10 +62,7 @@ class Network:
 
     @property
     def ranks(self) -> int:
-        ranks = 1
-        for _, degree in self.axes:
-            ranks *= degree
-        return ranks
+        return prod(degree for _, degree in self.axes)
 
     @property
     def shared(self) -> bool:
@@ -117,16 +116,13 @@ def arrays_of(network: Network) -> dict[str, Array]:
 
 def counts(network: Network) -> dict[str, int]:
     """Count collectives by operation and axis, and attentions on several devices."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for layer in network.layers:
         if layer.kind == "collective":
-            key = f"{layer.attributes['operation']} {layer.attributes['axis']}"
+            totals[f"{layer.attributes['operation']} {layer.attributes['axis']}"] += 1
         elif layer.kind == "attention" and layer.attributes["ranks"] != 1:
-            key = "attention allgather_kv"
-        else:
-            continue
-        totals[key] = totals.get(key, 0) + 1
-    return totals
+            totals["attention allgather_kv"] += 1
+    return dict(totals)
 
 
 def groups(axes: Sequence[tuple[str, int]], axis: str) -> list[list[int]]:
@@ -135,18 +131,16 @@ def groups(axes: Sequence[tuple[str, int]], axis: str) -> list[list[int]]:
     >>> groups([("ulysses", 2), ("tp", 2)], "ulysses")
     [[0, 2], [1, 3]]
     """
-    names = [name for name, _ in axes]
-    stride = ranks = 1
-    for number, (_, degree) in enumerate(axes):
-        ranks *= degree
-        stride *= degree if number > names.index(axis) else 1
-    degree = dict(axes)[axis]
-    firsts = [rank for rank in range(ranks) if rank // stride % degree == 0]
-    return [[first + step * stride for step in range(degree)] for first in firsts]
+    names, degrees = zip(*axes, strict=True)
+    ranks = np.arange(prod(degrees)).reshape(degrees)
+    listed: list[list[int]] = (
+        np.moveaxis(ranks, names.index(axis), -1).reshape(-1, dict(axes)[axis]).tolist()
+    )
+    return listed
 
 
 def _value(value: Value) -> dict[str, object]:
-    return {"name": value.name, "shape": list(value.shape), "dtype": value.dtype}
+    return {**asdict(value), "shape": list(value.shape)}
 
 
 def _layer(layer: Layer) -> Mapping[str, object]:

@@ -11,6 +11,7 @@ given, and left out if they are not.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -175,9 +176,7 @@ def _experts(draft: Draft, op: Matmul, inputs: list[Value], share: _Share) -> Va
     of all experts instead of the active ones.
     """
     x, route = inputs
-    rows = 1
-    for size in x.shape[:-1]:
-        rows *= size
+    rows = prod(x.shape[:-1])
     flat = draft.shuffle(x, (1, rows, x.shape[-1]), f"{x.name}.flat")
     every = _multiply(draft, flat, share, f"{op.out.name}.every")
     experts, width = every.shape[0], every.shape[2]
@@ -185,9 +184,8 @@ def _experts(draft: Draft, op: Matmul, inputs: list[Value], share: _Share) -> Va
     if experts == 1:
         chosen = draft.constant(np.zeros((1, 1, 1), np.int32), "first")
     else:
-        chosen = draft.elementwise(
-            "PROD", route, draft.scalar(rows, route, "rows"), f"{route.name}.block"
-        )
+        each = draft.scalar(rows, route, "rows")
+        chosen = draft.elementwise("PROD", route, each, f"{route.name}.block")
     lead = x.shape[:3] if len(x.shape) == 4 else (*x.shape[:2], 1)
     numbers = draft.constant(np.arange(rows, dtype=np.int32).reshape(lead), "numbers")
     places = draft.elementwise("SUM", chosen, numbers, f"{op.out.name}.places")
@@ -201,73 +199,61 @@ def depthwise(draft: Draft, op: Depthwise, x: Value, layer: int) -> Value:
     """
     line, name = int(op.line), op.out.name
     batch, rows, features = x.shape
-    image = draft.shuffle(
-        x, (batch, rows // line, line, features), f"{name}.in", second=(0, 3, 1, 2)
-    )
+    lines = (batch, rows // line, line, features)
+    image = draft.shuffle(x, lines, f"{name}.in", second=(0, 3, 1, 2))
     share = _Share(weight=op.weight, layer=layer if op.weight.layered else 0, encoding="plain")
     kernels = _weight(draft, share, "values", draft.compute)
-    taps = draft.shuffle(
-        kernels,
-        (features, 1, SIDE, SIDE),
-        f"{name}.kernels",
-        first=(2, 0, 1),
-    )
-    lines = int(op.out.shape[1]) // line
-    padding = [0 if op.halo else 1, 1]
-    out = draft.add(
-        "convolution",
-        (image, taps),
-        (batch, features, lines, line),
-        x.dtype,
-        f"{name}.picture",
-        padding=padding,
-        groups=features,
-    )
-    return draft.shuffle(out, (batch, lines * line, features), name, first=(0, 2, 3, 1))
+    taps = draft.shuffle(kernels, (features, 1, SIDE, SIDE), f"{name}.kernels", first=(2, 0, 1))
+    shape = (batch, features, int(op.out.shape[1]) // line, line)
+    more = {"padding": [0 if op.halo else 1, 1], "groups": features}
+    out = draft.add("convolution", (image, taps), shape, x.dtype, f"{name}.picture", **more)
+    return draft.shuffle(out, (batch, shape[2] * line, features), name, first=(0, 2, 3, 1))
 
 
 def bias(weight: Weight, layer: int, dimensions: int) -> list[Learned]:
     """Bias behind a product; where ranks add their products up, the first of them alone adds it."""
     if weight.experts > 1:
         return []
+    shape = [1] * (dimensions - 1) + [weight.local_columns]
     cut = weight.degree if weight.split == "columns" else 1
-    return [
-        {
-            "kind": "bias",
-            "name": weight.name,
-            "layer": layer if weight.layered else -1,
-            "parts": listed(weight.columns),
-            "degree": cut,
-            "once": weight.split == "rows" and weight.degree > 1,
-            "shape": [1] * (dimensions - 1) + [weight.local_columns],
-        }
-    ]
+    once = weight.split == "rows" and weight.degree > 1
+    number = layer if weight.layered else -1
+    return [_learned("bias", weight.name, number, listed(weight.columns), cut, shape, once=once)]
 
 
 def of_norm(draft: Draft, op: Pointwise, x: Value) -> list[Learned]:
     """Factors and offsets behind the norm of whole rows."""
-    width = x.shape[-1]
-    shape = [1] * (len(x.shape) - 1) + [width]
-    return [_norm(draft, op, kind, [[width, 1]], 1, shape) for kind in ("gain", "bias")]
+    shape = [1] * (len(x.shape) - 1) + [x.shape[-1]]
+    name, layer = op.outputs[0].name, draft.scope.get("layer", -1)
+    return [_learned(kind, name, layer, [[x.shape[-1], 1]], 1, shape) for kind in ("gain", "bias")]
 
 
 def of_heads(draft: Draft, op: Pointwise) -> list[Learned]:
     """Factors behind the norms of the heads of queries and keys, which ranks along tp share."""
     degree = 1 + max(index.get("tp", 0) for index in draft.indices)
     parts = [[count * degree, op.size] for count in op.heads if count]
-    return [_norm(draft, op, "gain", parts, degree, [1, 1, sum(op.heads), op.size])]
+    shape = [1, 1, sum(op.heads), op.size]
+    name, layer = op.outputs[0].name, draft.scope.get("layer", -1)
+    return [_learned("gain", name, layer, parts, degree, shape)]
 
 
-def _norm(
-    draft: Draft, op: Pointwise, kind: str, parts: list[list[int]], degree: int, shape: list[int]
+def _learned(  # noqa: PLR0913  # what the numbers are known by, and how they are held
+    kind: str,
+    name: str,
+    layer: int,
+    parts: list[list[int]],
+    degree: int,
+    shape: list[int],
+    *,
+    once: bool = False,
 ) -> Learned:
     return {
         "kind": kind,
-        "name": op.outputs[0].name,
-        "layer": draft.scope.get("layer", -1),
+        "name": name,
+        "layer": layer,
         "parts": parts,
         "degree": degree,
-        "once": False,
+        "once": once,
         "shape": shape,
     }
 

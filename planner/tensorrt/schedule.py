@@ -6,7 +6,7 @@ says where each differs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -21,25 +21,15 @@ Bind = dict[str, list[object]]
 Call = dict[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class _Buffers:
-    """Buffers by name, with what they start with."""
+Buffers = dict[str, dict[str, object]]
 
-    found: dict[str, dict[str, object]] = field(default_factory=dict)
 
-    def add(self, value: Value, name: str, given: Mapping[str, object] | None = None) -> None:
-        """Add a buffer of a value's shape; what is known of it already stays."""
-        known = self.found.get(name, {"given": None})
-        made = {"shape": list(value.shape), "dtype": value.dtype, "given": known["given"] or given}
-        self.found[name] = made
-
-    def many(self, value: Value, name: str, count: int) -> None:
-        """Add a buffer that holds a value `count` times."""
-        self.found[name] = {
-            "shape": [count, *value.shape],
-            "dtype": value.dtype,
-            "given": None,
-        }
+def _add(buffers: Buffers, value: Value, name: str, given: dict[str, object] | None = None) -> None:
+    """Add a buffer of a value's shape; what one of that name starts with already stays."""
+    started = buffers.get(name, {}).get("given")
+    buffers[name] = {
+        "shape": list(value.shape), "dtype": value.dtype, "given": started or given
+    }  # fmt: skip
 
 
 def schedule_of(
@@ -47,18 +37,19 @@ def schedule_of(
 ) -> dict[str, object]:
     """Return calls, buffers, communicators and ranks as a document."""
     by_name = {network.name: network for network in networks}
-    buffers = _Buffers()
+    buffers: Buffers = {}
     passes = max(1, workload.passes // plan.degree("cfg"))
+    steps = next((stage.count for stage in program.stages if stage.name == "denoise"), 1)
     if "forward" in by_name:
         once, each = _diffusion(by_name, program, passes, buffers)
     else:
         once, each = _decoder(by_name, buffers), []
     return {
-        "steps": _number(_steps(program)),
+        "steps": _number(steps),
         "once": once,
         "each_step": each,
         "output": program.output.name,
-        "buffers": buffers.found,
+        "buffers": buffers,
         "communicators": {
             network.name: communicators(network, plan) for network in networks if network.ranks > 1
         },
@@ -70,9 +61,9 @@ def communicators(network: Network, plan: Plan) -> list[list[int]]:
     """Ranks of the plan that share a communicator, each group in the communicator's order.
 
     >>> from planner.strategies import parse_plan
-    >>> one = Network(name="forward", axes=(("tp", 2),), inputs=(), outputs=(), layers=(),
-    ...               constants={}, tables={})
-    >>> communicators(one, parse_plan("cfg2.tp2"))
+    >>> network = Network(name="forward", axes=(("tp", 2),), inputs=(), outputs=(), layers=(),
+    ...                   constants={}, tables={})
+    >>> communicators(network, parse_plan("cfg2.tp2"))
     [[0, 1], [2, 3]]
     """
     inside = [name for name, _ in network.axes]
@@ -103,21 +94,17 @@ def _number(size: object) -> int:
     return int(cast(int, size))
 
 
-def _steps(program: Program) -> object:
-    return next((stage.count for stage in program.stages if stage.name == "denoise"), 1)
-
-
 def _given(name: str, place: int) -> dict[str, object]:
     return {"name": name, "forward": place}
 
 
 def _diffusion(
-    networks: Mapping[str, Network], program: Program, passes: int, buffers: _Buffers
+    networks: Mapping[str, Network], program: Program, passes: int, buffers: Buffers
 ) -> tuple[list[Call], list[Call]]:
     """Text towers once; then forwards, what combines them, and the new latents in their place."""
     main, forward, combine = program.output.name, networks["forward"], networks["combine"]
     prediction = dict(forward.outputs)["prediction"]
-    buffers.many(prediction, "predictions", passes)
+    _add(buffers, replace(prediction, shape=(passes, *prediction.shape)), "predictions")
     given = {tensor.name for tensor in program.inputs}
     once: list[Call] = []
     each: list[Call] = []
@@ -126,51 +113,39 @@ def _diffusion(
             tower = networks["text_tower"]
             bind = dict(_bound(tower, place, main, given, buffers))
             for name, value in tower.outputs:
-                buffers.add(value, f"{name}#{place}")
+                _add(buffers, value, f"{name}#{place}")
                 bind[name] = [f"{name}#{place}", 0]
             once.append({"engine": "text_tower", "bind": bind})
         bind = dict(_bound(forward, place, main, given, buffers))
         bind["prediction"] = ["predictions", place]
         each.append({"engine": "forward", "bind": bind})
     updated, value = combine.outputs[0]
-    buffers.add(value, updated)
-    each.append(
-        {
-            "engine": "combine",
-            "bind": {
-                main: [main, 0],
-                "predictions": ["predictions", 0],
-                updated: [updated, 0],
-            },
-        }
-    )
-    each.append({"copy": [updated, main]})
-    return once, each
+    _add(buffers, value, updated)
+    bind = {name: [name, 0] for name in (main, "predictions", updated)}
+    return once, [*each, {"engine": "combine", "bind": bind}, {"copy": [updated, main]}]
 
 
 def _bound(
-    network: Network, place: int, main: str, given: set[str], buffers: _Buffers
+    network: Network, place: int, main: str, given: set[str], buffers: Buffers
 ) -> Iterator[tuple[str, list[object]]]:
     """Bind inputs: the latents, what is given for this forward, and what was kept of it."""
     for value in network.inputs:
         name = main if value.name == main else f"{value.name}#{place}"
-        source = None
-        if value.name in given:
-            source = _given(value.name, 0 if value.name == main else place)
-        buffers.add(value, name, source)
+        source = _given(value.name, 0 if value.name == main else place)
+        _add(buffers, value, name, source if value.name in given else None)
         yield value.name, [name, 0]
 
 
-def _decoder(networks: Mapping[str, Network], buffers: _Buffers) -> list[Call]:
+def _decoder(networks: Mapping[str, Network], buffers: Buffers) -> list[Call]:
     calls: list[Call] = []
     for network in networks.values():
         bind: Bind = {}
         for value in network.inputs:
-            kept = value.name in buffers.found
-            buffers.add(value, value.name, None if kept else _given(value.name, 0))
+            kept = value.name in buffers
+            _add(buffers, value, value.name, None if kept else _given(value.name, 0))
             bind[value.name] = [value.name, 0]
         for name, value in network.outputs:
-            buffers.add(value, name)
+            _add(buffers, value, name)
             bind[name] = [name, 0]
         calls.append({"engine": network.name, "bind": dict(bind)})
     return calls

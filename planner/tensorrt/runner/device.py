@@ -19,22 +19,26 @@ class Cuda:
     runtime: ModuleType
     stream: int
 
+    def do(self, name: str, *given: Foreign) -> Foreign:
+        """Call a function of CUDA, and return what it gave beside its code, a success."""
+        return _done(self.runtime, getattr(self.runtime, name)(*given))
+
     def allocate(self, size: int) -> int:
-        return int(_done(self.runtime, self.runtime.cudaMalloc(max(size, 1))))
+        return int(self.do("cudaMalloc", max(size, 1)))
 
     def upload(self, address: int, array: Bits) -> None:
-        kind = self.runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-        data = np.ascontiguousarray(array)
-        _done(self.runtime, self.runtime.cudaMemcpy(address, data.ctypes.data, data.nbytes, kind))
-        _done(self.runtime, self.runtime.cudaDeviceSynchronize())  # its end may be under way still
+        kind, data = self.runtime.cudaMemcpyKind, np.ascontiguousarray(array)
+        there = data.ctypes.data
+        self.do("cudaMemcpy", address, there, data.nbytes, kind.cudaMemcpyHostToDevice)
+        self.do("cudaDeviceSynchronize")  # its end may be under way still
 
     def download(self, address: int, array: Bits) -> None:
-        kind = self.runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        _done(self.runtime, self.runtime.cudaMemcpy(array.ctypes.data, address, array.nbytes, kind))
+        kind, here = self.runtime.cudaMemcpyKind, array.ctypes.data
+        self.do("cudaMemcpy", here, address, array.nbytes, kind.cudaMemcpyDeviceToHost)
 
     def copy(self, target: int, source: int, size: int) -> None:
         kind = self.runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
-        _done(self.runtime, self.runtime.cudaMemcpyAsync(target, source, size, kind, self.stream))
+        self.do("cudaMemcpyAsync", target, source, size, kind, self.stream)
 
     def idle(self) -> bool:
         """Whether all that was put on the stream is done."""
@@ -47,18 +51,17 @@ class Cuda:
     def capture(self) -> None:
         """Record what is put on the stream from now on, without running it."""
         mode = self.runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
-        _done(self.runtime, self.runtime.cudaStreamBeginCapture(self.stream, mode))
+        self.do("cudaStreamBeginCapture", self.stream, mode)
 
     def captured(self) -> Foreign:
         """End the recording, and return it ready to be launched."""
-        graph = _done(self.runtime, self.runtime.cudaStreamEndCapture(self.stream))
-        return _done(self.runtime, self.runtime.cudaGraphInstantiate(graph, 0))
+        return self.do("cudaGraphInstantiate", self.do("cudaStreamEndCapture", self.stream), 0)
 
     def launch(self, graph: Foreign) -> None:
-        _done(self.runtime, self.runtime.cudaGraphLaunch(graph, self.stream))
+        self.do("cudaGraphLaunch", graph, self.stream)
 
     def release(self, graph: Foreign) -> None:
-        _done(self.runtime, self.runtime.cudaGraphExecDestroy(graph))
+        self.do("cudaGraphExecDestroy", graph)
 
 
 def open_cuda(number: int) -> Cuda:
