@@ -1,6 +1,6 @@
 """Bytes that a program holds on one rank, part by part."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from costmodels.program import (
     Op,
     Real,
     Rearrange,
+    Tensor,
     turns,
 )
 
@@ -44,14 +45,20 @@ def _weights(stages: Sequence[Loop], *, layered: bool) -> float:
 def caches(stages: Sequence[Loop]) -> Real:
     """Bytes of keys and values that are kept: of every layer and forward that stores them."""
     total: Real = 0.0
+    for tensor, layers in stored(stages):
+        total = total + tensor.bytes * layers
+    return total
+
+
+def stored(stages: Sequence[Loop]) -> Iterator[tuple[Tensor, Real]]:
+    """Yield keys and values that are kept, and how many layers and forwards store such."""
     for stage in stages:
         for op, loops in stage.nested():
             if isinstance(op, Rearrange) and op.move == "store":
                 kept: Real = 1.0
                 for loop in loops:
                     kept = kept * loop.count if loop.layers or loop.name == "text_tower" else kept
-                total = total + op.outputs[0].bytes * kept
-    return total
+                yield op.outputs[0], kept
 
 
 def activations(loop: Loop) -> Real:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from planner.request.quantities import read_rate, read_time
 from planner.request.request import (
     EXECUTOR,
     LARGEST,
+    CachePrecision,
     Objective,
     Request,
     TowerHabit,
@@ -46,7 +47,7 @@ Number = float | NDArray[np.float64]
 
 _COUNTS: Final = frozenset(LARGEST) - {"top"}
 MOST: Final = 2**53
-KV_PRECISIONS: Final = ("bf16", "fp8")
+KV_PRECISIONS: Final = get_args(CachePrecision)
 
 
 class Options(TypedDict, total=False):
@@ -63,6 +64,7 @@ class Options(TypedDict, total=False):
     output_tokens: int | None
     text_tokens: int | None
     precision: Precision | None
+    kv_precision: CachePrecision | None
     runtime: str | None
     engine: str | None
     objective: Objective | None

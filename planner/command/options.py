@@ -212,6 +212,11 @@ def add_request(parser: argparse.ArgumentParser) -> None:
         "(default: the checkpoint's own, or bf16)",
     )
     parser.add_argument(
+        "--kv-precision",
+        help="of keys and values that language models keep: bf16 or fp8 "
+        "(default: the checkpoint's own, or bf16)",
+    )
+    parser.add_argument(
         "--runtime",
         help="tensorrt, torch-graph, torch-compile or torch-eager "
         "(default: the engine's, or tensorrt)",

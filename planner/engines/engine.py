@@ -30,8 +30,8 @@ class LaunchLine:
     after : what is left to do. runtimes : flag by runtime that is not the engine's usual one.
     sizes : flag by size, empty where the command has it; ``length`` is prompt and answer together.
     request : by size, its name in each request. video : both, where a video asks otherwise.
-    precision : flag by precision. published : ways to store quantised weights that it reads of a
-    checkpoint, as that names them. attention : flag by attention kernel.
+    precision : flag by precision. cache : the same of keys and values. attention : flag by kernel.
+    published : ways to store quantised weights that it reads, as a checkpoint names them.
     offload : flag. resident : flags that keep all weights on the GPU, where the default does not.
     untold : why something has no flag, or what an axis needs beside its own.
     """
@@ -48,6 +48,7 @@ class LaunchLine:
     request: Words = field(default_factory=dict)
     video: Words = field(default_factory=dict)
     precision: Words = field(default_factory=dict)
+    cache: Words = field(default_factory=dict)
     published: tuple[str, ...] = ()
     attention: Words = field(default_factory=dict)
     offload: str = ""

@@ -148,6 +148,7 @@ def _flags(
     if plan.vae > 1:
         yield line.vae.format(n=plan.vae)
     yield line.precision.get(settings.precision, "")
+    yield line.cache.get(settings.cache, "")
     yield line.runtimes.get(settings.runtime, "")
     yield line.offload if settings.offload else line.resident
     sizes = _sizes(model, settings)
@@ -168,6 +169,8 @@ def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) ->
     for axis, degree in plan.axes:
         if axis in line.untold:
             yield f"{axis}{degree}: {line.untold[axis]}"
+    if settings.cache == "fp8" and settings.cache not in line.cache:
+        yield f"{settings.cache} keys and values: {line.untold.get('kv', 'no flag')}"
     if settings.precision not in ("", "bf16") and settings.precision not in line.precision:
         yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"
     if settings.offload and not line.offload:

@@ -27,8 +27,8 @@ OUTPUT_TOKENS: Final = 128
 FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "decoder": ("height", "width", "frames", "steps", "text_tokens", "text_tower", "offload"),
     "diffusion": (
-        "input_tokens", "output_tokens", "concurrency", "rate", "arrivals", "slo_ttft", "slo_tpot",
-        "chunk", "prefix_hit",
+        "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
+        "slo_ttft", "slo_tpot", "chunk", "prefix_hit",
     ),
 }  # fmt: skip
 """What a kind of model does not have."""
@@ -188,6 +188,11 @@ def usual_precision(model: Model, request: Request) -> Precision:
     return "bf16" if hardware.device.peak(published.precision) is None else published.precision
 
 
+def usual_cache(model: Model) -> str:
+    """Name the precision of keys and values that a checkpoint asks for."""
+    return (model.quantisation.cache if model.quantisation else "") or "bf16"
+
+
 def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workload:
     """Turn sizes into sequence lengths, with the model's usual ones where none were asked for.
 
@@ -206,6 +211,7 @@ def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workl
             batch=request.batch,
             output_tokens=output,
             precision=request.precision or "bf16",
+            kv_precision=request.kv_precision or usual_cache(model),
             habits=habits,
         )
     height, width = request.height or usual.height, request.width or usual.width

@@ -22,8 +22,8 @@ class Settings:
 
     folder : path of the model, empty where it comes from its repository. sizes : those asked for,
     by name: height, width, frames, steps, batch, and length, the tokens of prompt and answer.
-    precision : empty where it is the checkpoint's own. runtime, attention : empty for each engine's
-    own. hosts : that the GPUs are spread over evenly.
+    precision, cache : empty where they are the checkpoint's own. runtime, attention : empty for
+    each engine's own. hosts : that the GPUs are spread over evenly.
     host, rank : how the first host, and the number of the one at hand, are written.
     """
 
@@ -31,6 +31,7 @@ class Settings:
     sizes: Mapping[str, int] = field(default_factory=dict)
     video: bool = False
     precision: str = "bf16"
+    cache: str = ""
     runtime: str = ""
     attention: str = ""
     offload: bool = False
@@ -49,6 +50,7 @@ def settings_of(scenario: Scenario, gpus: int) -> Settings:
         folder="" if known_as(called) else folder_of(called, pipeline=not language),
         sizes=_lengths(request, workload) if language else _sizes(request, video=video),
         video=video,
+        cache=request.kv_precision or "",
         precision="" if scenario.as_published else workload.precision,
         runtime=request.runtime,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,

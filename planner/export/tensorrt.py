@@ -41,7 +41,7 @@ from planner.tensorrt import (
 )
 from planner.tensorrt.runner.harness import digest_of
 from planner.tensorrt.runner.library import Document
-from topology.base import IllegalPlanError, Seconds, format_bytes
+from topology.base import IllegalPlanError, InputError, Seconds, format_bytes
 
 COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 """Type of activations by precision; BF16 for all others."""
@@ -79,6 +79,9 @@ def tensorrt_folder(
     plan, precision = estimate.plan, scenario.workload.precision
     compute = compute or COMPUTE.get(precision, "bf16")
     check_tensorrt(scenario, plan, version)
+    if scenario.workload.kv_precision != "bf16":
+        got = scenario.workload.kv_precision
+        raise InputError(f"kv_precision: got {got}, wanted bf16: networks here cache 16-bit keys")
     if multi_device:
         _refuse_multi_device(scenario, plan, compute, version)
     workload = one_token(scenario.workload)

@@ -328,9 +328,9 @@ def cache(
     """Name the kept keys and values of one layer and stream, ``[batch, rows, k | v]``."""
     _, key_value = heads_here(work, heads)
     rows = work.spans[stream].rows if rows is None else rows
-    return Tensor(
-        f"cache.{layer.name}.{stream}", (work.share.batch, rows, 2 * key_value * heads.size)
-    )
+    shape = (work.share.batch, rows, 2 * key_value * heads.size)
+    itemsize = 1 if work.workload.kv_precision == "fp8" else 2
+    return Tensor(f"cache.{layer.name}.{stream}", shape, itemsize)
 
 
 def _close(work: RankWork, begun: Opened, x: Tensor, out: Tensor) -> Emits[Tensor]:

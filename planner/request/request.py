@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from planner.models import Model
     from topology.machine import Machine
 
+CachePrecision = Literal["bf16", "fp8"]
+"""Of keys and values that are kept: in 16 bits, or 8."""
 Objective = Literal["latency", "throughput", "memory", "cost"]
 TowerHabit = Literal["once", "every_step"]
 
@@ -43,6 +45,12 @@ POSITIVE: Final = ("rate", "slo_ttft", "slo_tpot", "burst")
 
 EXECUTOR: Final = "planner"
 """Engine that ``planner validate`` runs plans with."""
+
+CHOICES: Final = {
+    "precision": Precision, "kv_precision": CachePrecision, "text_tower": TowerHabit,
+    "objective": Objective,
+}  # fmt: skip
+"""What may be left out, and else is one of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +91,7 @@ class Request:
     output_tokens: int | None = None
     text_tokens: int | None = None
     precision: Precision | None = None
+    kv_precision: CachePrecision | None = None
     runtime: str = "tensorrt"
     engine: str = ""
     objective: Objective = "latency"
@@ -154,11 +163,9 @@ class Request:
         for name in (*SHARES, *POSITIVE):
             _check_real(name, values[name][1])
         _check_load(self)
-        asked = "bf16" if self.precision is None else self.precision
-        _check_choice("precision", asked, get_args(Precision))
-        _check_choice("objective", self.objective, get_args(Objective))
-        if self.text_tower is not None:
-            _check_choice("text_tower", self.text_tower, get_args(TowerHabit))
+        given = {name: getattr(self, name) for name in CHOICES}
+        for name in (n for n, value in given.items() if value is not None or n == "objective"):
+            _check_choice(name, given[name], get_args(CHOICES[name]))
 
 
 def _check_real(name: str, value: object) -> None:

@@ -46,6 +46,7 @@ class Habits:
     gathered_rings : rings gather all keys and values before the first partial attention.
     exchanges_apart : queries, keys and values go to their heads one after the other.
     token_modulation : models whose shifts and scales are projected for every token.
+    windowed_cache : layers with a sliding window keep the keys and values that it sees, not all.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.
@@ -66,6 +67,7 @@ class Habits:
     gathered_rings: bool = False
     exchanges_apart: bool = False
     token_modulation: tuple[str, ...] = ()
+    windowed_cache: bool = True
     kv_repeat: bool = True
     wide_collectives: bool = False
     scattered_inputs: bool = False
@@ -109,7 +111,7 @@ class Workload:
     tokens : length of every stream. steps : denoising steps. passes : forwards a step.
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
     line : tokens side by side across the image, for models that convolve over them.
-    habits : of whoever runs it.
+    kv_precision : of keys and values that are kept. habits : of whoever runs it.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -121,6 +123,7 @@ class Workload:
     frames: Size = 1
     line: Size = 0
     precision: Precision = "bf16"
+    kv_precision: str = "bf16"
     habits: Habits = USUAL
 
     def length(self, stream: str) -> Size:

@@ -250,13 +250,21 @@ def parts_of(scenario: Scenario, program: Program) -> dict[str, Real]:
 
 
 def caches_of(model: Model, workload: Workload, stages: Sequence[Loop]) -> Real:
-    """Bytes of keys and values at the end of an answer; a prefill alone stores the prompt's."""
-    stored = memory.caches(stages)
+    """Bytes of keys and values at the end of an answer; a prefill alone stores the prompt's.
+
+    Layers with a sliding window keep what it sees, where the engine's cache knows of windows.
+    """
     if model.kind != "decoder":
-        return stored
+        return memory.caches(stages)
     prompt = np.asarray(workload.length(model.streams[0].name), float)
-    grown: Real = stored * (prompt + np.asarray(workload.output_tokens)) / prompt
-    return grown
+    whole = prompt + np.asarray(workload.output_tokens)
+    windows = {block.name: block.towers[0].window for block in model.blocks}
+    total: Real = 0.0
+    for tensor, layers in memory.stored(stages):
+        window = windows[tensor.name.split(".")[1]] if workload.habits.windowed_cache else 0
+        tokens = np.minimum(whole, window) if window else whole
+        total = total + tensor.bytes * layers * tokens / prompt
+    return total
 
 
 def peak_of(scenario: Scenario, plan: Plan) -> float:

@@ -134,10 +134,10 @@ def test_steps_and_forwards_use_the_same_weights():
 
 
 def test_a_share_of_a_weight_is_what_counts():
-    """Columns over 4 ranks; 16 experts; half a byte a weight."""
-    one = product("w", 8, 64, split="columns", degree=4, experts=16, itemsize=0.5)
+    """Columns over 4 ranks; 16 experts; 4 bits a weight, and 8 for 16 of them."""
+    one = product("w", 8, 64, split="columns", degree=4, experts=16, precision="nvfp4")
 
-    assert memory.weights([loop(one)]) == 16 * 8 * (64 / 4) * 0.5
+    assert memory.weights([loop(one)]) == 16 * 8 * (64 / 4) * 0.5625
 
 
 def test_caches_are_kept_for_every_layer_and_forward():

@@ -1,14 +1,19 @@
 """Quantised checkpoints that users asked about, with the answers that were right."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import planner
 from planner.engines.scenario import resolve
+from planner.lowering import lower
 from planner.models import read_model
 from planner.rendering.report import headline
 from planner.request.request import Request
+from planner.request.workload import USUAL
+from planner.search.evaluate import parts_of
+from planner.strategies import parse_plan
 from topology.base import InputError
 
 GIB = 2**30
@@ -136,3 +141,67 @@ def test_weights_alone_are_asked_for_of_any_model(precision):
     )
     assert small["stages_s"]["decode"] < 0.6 * whole["stages_s"]["decode"]
     assert small["stages_s"]["prefill"] > whole["stages_s"]["prefill"]
+
+
+# google/gemma-3-27b: 52 of 62 layers see 1,024 tokens (their cache: vllm-project/vllm#43308)
+def test_layers_with_a_window_keep_what_they_see():
+    sizes = {"hardware": "h200-sxm", "input_tokens": 131071, "output_tokens": 1}
+
+    def kept(**more):
+        plan = planner.estimate("gemma-3-27b", gpus=1, **sizes, **more).to_dict()
+        return plan["memory_parts_bytes"]["kv"]
+
+    whole, sliding = 10 * 131072, 52 * 1024
+    assert kept() == pytest.approx((whole + sliding) * 2 * 16 * 128 * 2, rel=1e-6)
+    assert kept() == pytest.approx(11.2e9, rel=0.01)
+    assert kept(kv_precision="fp8") == kept() / 2
+
+
+def test_an_engine_without_windows_keeps_every_token():
+    scenario = resolve(Request(model="gemma-3-27b", input_tokens=131071, output_tokens=1))
+    work = replace(scenario.workload, habits=replace(USUAL, windowed_cache=False))
+
+    program = lower(scenario.model, work, parse_plan("single"))
+    kept, blind = (
+        float(parts_of(one, program)["kv"]) for one in (scenario, replace(scenario, workload=work))
+    )
+
+    assert blind == pytest.approx(66.6e9, rel=0.01)
+    assert blind > 5.9 * kept
+
+
+def test_a_cache_of_8_bits_takes_half_and_is_read_faster():
+    sizes = {"hardware": "h100-sxm", "plan": "tp4", "batch": 32, "input_tokens": 4096}
+
+    def of(kv_precision):
+        plan = planner.estimate("llama-3.1-70b", gpus=4, kv_precision=kv_precision, **sizes)
+        return plan.to_dict()
+
+    small, whole = of("fp8"), of("bf16")
+    assert small["memory_parts_bytes"]["kv"] * 2 == whole["memory_parts_bytes"]["kv"]
+    assert small["stages_s"]["decode"] < whole["stages_s"]["decode"]
+    assert small["breakdown_s"]["gemm"] == whole["breakdown_s"]["gemm"]
+
+
+def test_a_checkpoint_with_scales_for_its_cache_has_one_of_8_bits():
+    stored_cache = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    model = json.loads(SMALL) | {"quantization_config": stored_cache}
+
+    assert resolve(Request(model=json.dumps(model))).workload.kv_precision == "fp8"
+    asked = Request(model=json.dumps(model), kv_precision="bf16")
+    assert resolve(asked).workload.kv_precision == "bf16"
+
+
+def test_engines_are_told_of_the_cache():
+    answer = planner.recommend("llama-3.1-8b", gpus=1, kv_precision="fp8")
+
+    lines = {launch.engine: launch for launch in answer.launch}
+    assert "--kv-cache-dtype fp8" in lines["vLLM"].line
+    assert "--kv-cache-dtype fp8_e4m3" in lines["SGLang"].line
+
+
+def test_bad_precisions_of_the_cache_are_one_line():
+    words = "unknown kv_precision 'int4'"
+    assert words in refusal("llama-3.1-8b", 1, "single", kv_precision="int4")
+    words = "kv_precision: got fp8, wanted none: flux.1-dev is no language model"
+    assert words in refusal("flux.1-dev", 1, "single", kv_precision="fp8")

@@ -100,6 +100,7 @@ class Case:
             text_tower=habit if self.stage == "denoise" else None,
             batch=self.batch,
             precision=self.precision,
+            kv_precision=None if self.stage == "denoise" else "bf16",
             steps=1 if self.stage == "denoise" else None,
             attention="auto",  # the executor takes the fastest that is right
             output_tokens=_OUTPUT_TOKENS[self.stage],
