@@ -23,6 +23,7 @@ class LaunchLine:
     flags of sizes too. A call that names a `{transformer}` is made of
     each that the model has.
 
+    hosts : the command on several hosts of a line that is not the usual one.
     axes : flag by axis, empty where the number of processes says it; an axis that is not listed
     cannot be expressed. vae : flag of a parallel decode.
     python, call : flags are calls of a script, the first of them the axes'; `calls` by axis where
@@ -37,6 +38,7 @@ class LaunchLine:
     """
 
     command: str
+    hosts: str = ""
     axes: Words = field(default_factory=dict)
     vae: str = ""
     python: bool = False

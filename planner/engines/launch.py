@@ -98,10 +98,11 @@ def _command(
 ) -> tuple[str, str]:
     """Fill in how the engine is started, and say what to mind."""
     several, copies = engine.several_hosts, plan.degree("dp")
-    command, note = engine.line_of(limits).command, ""
+    line = engine.line_of(limits)
+    command, note = line.command, ""
     if settings.hosts > 1:
         whole = bool(several.replicas) and copies > 1
-        command = several.replicas if whole else several.command
+        command = several.replicas if whole else line.hosts or several.command
         note = several.replicas_note if whole else several.note
     repository = settings.folder or limits.name or repository_of(model.name)
     filled = command.format(

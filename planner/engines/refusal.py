@@ -238,8 +238,8 @@ def _spread(case: _Case) -> str:
         return ""
     if several.reason or not several.command:
         return f"{several.reason or 'runs on one host'}, not on {hosts}"
-    if case.limits.line:
-        return f"runs {case.model.name} on one host"
+    if case.limits.line and not case.line.hosts:
+        return f"runs {case.of} on one host"
     never = [axis for axis, _ in case.plan.axes if axis in several.never]
     if never:
         return f"has no {never[0]} axis over {hosts} hosts"

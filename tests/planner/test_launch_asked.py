@@ -292,6 +292,16 @@ def test_a_model_of_several_tasks_is_told_its_task_on_every_host():
         assert "--task t2v " in said("wan2.2-5b", plan="ring2.ulysses8", hosts=hosts)["xDiT"].line
 
 
+def test_a_script_of_xdit_runs_on_several_hosts():
+    """As docs/performance/cogvideo.md and pixart_alpha_legacy.md have it: 12 and 16 GPUs."""
+    line = said("cogvideox-5b", plan="cfg2.ring6", hosts=2)["xDiT"].line
+
+    assert line.startswith(
+        "torchrun --nnodes 2 --node_rank 0 --nproc_per_node 6 --master_addr HOST"
+    )
+    assert "examples/cogvideox_usp_example.py --model zai-org/" in line
+
+
 def test_a_stage_of_vllm_omni_runs_on_one_host():
     found = said("flux.1-dev", plan="tp8", hosts=2)["vLLM-Omni"]
 

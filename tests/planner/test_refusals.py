@@ -147,7 +147,8 @@ def test_no_plan_that_was_run_is_refused(names, model, plan, sizes):
     """At one version of the engine at least."""
     for name in names.split():
         versions = engines().versions(find_engine(name))
-        told = Settings(sizes=sizes, video=read_model(model).defaults.frames > 1)
+        hosts = 2 if parse_plan(plan).gpus > 8 else 1
+        told = Settings(sizes=sizes, video=read_model(model).defaults.frames > 1, hosts=hosts)
         reasons = [
             refusal_of(engine, read_model(model), parse_plan(plan), told) for engine in versions
         ]
