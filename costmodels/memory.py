@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -18,20 +19,12 @@ from costmodels.program import (
 )
 
 
-def weights(stages: Sequence[Loop]) -> float:
+def weights(stages: Sequence[Loop], *, layered: bool = True) -> float:
     """Bytes of the layers' matrices that stages multiply by, each counted once a layer.
 
-    Matrices outside the layers (embeddings, heads) are left to whoever knows the whole model.
+    Matrices outside the layers (embeddings, heads) are left to whoever knows the whole model; they
+    are counted instead where `layered` is false.
     """
-    return _weights(stages, layered=True)
-
-
-def outer_weights(stages: Sequence[Loop]) -> float:
-    """Bytes of the matrices outside the layers that stages multiply by."""
-    return _weights(stages, layered=False)
-
-
-def _weights(stages: Sequence[Loop], *, layered: bool) -> float:
     sizes: dict[str, float] = {}
     for stage in stages:
         for op, loops in stage.nested():
@@ -73,7 +66,16 @@ def activations(loop: Loop) -> Real:
 
 def _peak(loop: Loop, outer: Mapping[str, Real]) -> Real:
     traces = [_trace(item) for item in loop.body]
-    storage = _storage(traces)
+    storage: dict[
+        str, str
+    ] = {}  # of each tensor that is written here: views lie in that of another
+    arriving: dict[str, Real] = {}  # read before they are written: they come from outside the body
+    for op in chain.from_iterable(traces):
+        for name, size in op.reads.items():
+            if name not in storage:
+                arriving.setdefault(name, size)
+        for name in op.writes:
+            storage[name] = storage.get(op.shares, op.shares) if op.shares else name
     last = {
         storage.get(name, name): step
         for step, trace in enumerate(traces)
@@ -81,17 +83,17 @@ def _peak(loop: Loop, outer: Mapping[str, Real]) -> Real:
         for name in (*op.reads, *op.writes)
     }
     alive: dict[str, Real] = dict(outer)
-    for name, size in _arriving(traces):
+    for name, size in arriving.items():
         alive.setdefault(storage.get(name, name), size)
     pinned = set(alive)
-    top = _total(alive)
+    top: Real = sum(alive.values(), start=0.0)
     for step, item in enumerate(loop.body):
         if isinstance(item, Loop):
             top = np.maximum(top, _peak(item, alive))
             continue
         for name, size in traces[step][0].made:
             alive[storage[name]] = np.maximum(alive.get(storage[name], 0.0), size)
-        top = np.maximum(top, _total(alive))
+        top = np.maximum(top, sum(alive.values(), start=0.0))
         for name in [n for n in alive if n not in pinned and last.get(n, -1) <= step]:
             del alive[name]
     return top
@@ -123,37 +125,7 @@ def _step(op: Op) -> _Step:
     )
 
 
-def _total(alive: Mapping[str, Real]) -> Real:
-    total: Real = 0.0
-    for size in alive.values():
-        total = total + size
-    return total
-
-
-def _arriving(traces: Sequence[Sequence[_Step]]) -> list[tuple[str, Real]]:
-    """List tensors that are read before they are written: they come from outside the body."""
-    written: set[str] = set()
-    arriving: dict[str, Real] = {}
-    for trace in traces:
-        for op in trace:
-            for name, size in op.reads.items():
-                if name not in written:
-                    arriving.setdefault(name, size)
-            written.update(op.writes)
-    return list(arriving.items())
-
-
-def _storage(traces: Sequence[Sequence[_Step]]) -> dict[str, str]:
-    """Name the storage that each tensor of a body lies in."""
-    storage: dict[str, str] = {}
-    for trace in traces:
-        for op in trace:
-            for name in op.writes:
-                storage[name] = storage.get(op.shares, op.shares) if op.shares else name
-    return storage
-
-
 def groups(stages: Sequence[Loop]) -> int:
     """Count the different groups of ranks that stages communicate in."""
-    messages = (op for stage in stages for op in stage.walk() if isinstance(op, Communication))
-    return len({op.axis for op in messages})
+    ops = (op for stage in stages for op in stage.walk())
+    return len({op.axis for op in ops if isinstance(op, Communication)})

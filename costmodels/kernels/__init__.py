@@ -5,12 +5,6 @@ from costmodels.kernels.matmul import matmul_basis, matmul_time
 from costmodels.kernels.pointwise import chain_time, pointwise_basis, pointwise_time
 
 __all__ = [
-    "KERNELS",
-    "attention_basis",
-    "attention_time",
-    "chain_time",
-    "matmul_basis",
-    "matmul_time",
-    "pointwise_basis",
-    "pointwise_time",
-]
+    "KERNELS", "attention_basis", "attention_time", "chain_time", "matmul_basis", "matmul_time",
+    "pointwise_basis", "pointwise_time",
+]  # fmt: skip

@@ -26,10 +26,7 @@ Emits = Generator[Op | Loop, None, T]
 
 def total_rows(spans: Sequence[Span]) -> Size:
     """Rows of several spans laid end to end."""
-    rows: Size = 0
-    for span in spans:
-        rows = rows + span.rows
-    return rows
+    return sum(span.rows for span in spans)
 
 
 def matmul(x: Tensor, weight: Weight, name: str, route: Tensor | None = None) -> Emits[Tensor]:
@@ -62,9 +59,7 @@ def split_features(x: Tensor, widths: Sequence[Size], names: Sequence[str]) -> E
 
 def concat_features(parts: Sequence[Tensor], name: str, *, view: bool = False) -> Emits[Tensor]:
     """Lay features of tensors side by side; `view` where they were written in place."""
-    width: Size = 0
-    for part in parts:
-        width = width + part.shape[-1]
+    width = sum(part.shape[-1] for part in parts)
     out = Tensor(name, (*parts[0].shape[:-1], width), parts[0].itemsize)
     yield Rearrange(move="concat_features", inputs=tuple(parts), outputs=(out,), view=view)
     return out
@@ -77,10 +72,7 @@ def concat_rows(parts: Sequence[Tensor], name: str, *, view: bool = False) -> Em
     """
     if len(parts) == 1:
         return parts[0]
-    rows: Size = 0
-    for part in parts:
-        rows = rows + part.shape[1]
-    first = parts[0]
+    first, rows = parts[0], sum(part.shape[1] for part in parts)
     out = Tensor(name, (first.shape[0], rows, *first.shape[2:]), first.itemsize)
     yield Rearrange(move="concat_rows", inputs=tuple(parts), outputs=(out,), view=view)
     return out

@@ -62,10 +62,7 @@ class _ManyToMany(Operation):
     @property
     def traffic(self) -> Real:
         """Bytes read and written once."""
-        total: Real = 0.0
-        for tensor in (*self.inputs, *self.outputs):
-            total = total + tensor.bytes
-        return total
+        return sum((tensor.bytes for tensor in (*self.inputs, *self.outputs)), start=0.0)
 
     @property
     def reads(self) -> tuple[Tensor, ...]:

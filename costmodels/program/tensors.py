@@ -5,7 +5,7 @@ Sizes may be numpy arrays (a sweep over requests that share one plan).
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,7 @@ class Tensor:
 
     @property
     def elements(self) -> Real:
-        count: Real = 1.0
-        for size in self.shape:
-            count = count * size
-        return count
+        return cast(Real, math.prod(self.shape, start=1.0))
 
     @property
     def bytes(self) -> Real:

@@ -61,7 +61,7 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
         launch_s=float(spent.launch),
         memory_bytes=WORKSPACE
         + memory.weights(stages)
-        + memory.outer_weights(stages)
+        + memory.weights(stages, layered=False)
         + float(np.max(memory.activations(stage)))
         + float(np.max(memory.caches(stages))),
         basis=_basis(spent),
