@@ -153,8 +153,7 @@ def read_times(place: str, row: Mapping[str, object]) -> Times:
         seconds=seconds,
         source=str(row["source"]),
         kind=cast(Kind, row["kind"]),
-        median_error=parse(str(row["median_error"]), "1"),
-        worst_error=parse(str(row["worst_error"]), "1"),
+        **{key: parse(str(row[key]), "1") for key in ("median_error", "worst_error")},
     )
 
 

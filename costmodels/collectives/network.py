@@ -3,12 +3,12 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
 from costmodels.collectives.curve import Curve
-from costmodels.collectives.operations import PROTOCOLS, Amount, WireProtocol
+from costmodels.collectives.operations import Amount, WireProtocol
 from topology.base import BytesPerSecond, CatalogueError, InputError, Kind, Seconds, parse
 from topology.catalogue import Fabric, Network, pcie_bandwidth
 
@@ -57,7 +57,7 @@ class Transport:
 
     def step(self, protocol: WireProtocol) -> Seconds:
         """Seconds of one dependent step in `protocol`."""
-        return (self.step_ll, self.step_ll128, self.step_simple)[PROTOCOLS.index(protocol)]
+        return {"LL": self.step_ll, "LL128": self.step_ll128, "Simple": self.step_simple}[protocol]
 
     def bandwidth(self, network: Network) -> BytesPerSecond:
         """Bytes a second of a node's NICs, as far as the host can drive them."""
@@ -126,11 +126,29 @@ def transport_of(network: Network, transports: Transports) -> Transport:
 
 def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol) -> Hop:
     """Cost of leaving a node of `fabric`; nothing where there is one node."""
+    network = fabric.network
     if fabric.nodes == 1:
         return Hop()
-    if fabric.network is None:
+    if network is None:
         raise InputError(f"{fabric.nodes} nodes need a network, got none")
-    return _hop(fabric, fabric.network, transport_of(fabric.network, transports), protocol)
+    transport, payload = transport_of(network, transports), PAYLOAD[protocol]
+    driven = transport.bandwidth(network)
+    bandwidth = usable_bandwidth(fabric, replace(network, bandwidth=driven))
+    stream = bandwidth * payload
+    if protocol == "LL" and transport.ll:
+        stream = min(stream, transport.ll)
+    step = transport.step(protocol)
+    return Hop(
+        step=step,
+        tree_step=Seconds(step * transport.tree),
+        message=transport.message,
+        per_byte=1 / (stream * transport.efficiency),
+        exchange=1 / (bandwidth * payload * transport.exchange),
+        flow=network.nics / (driven * payload * transport.flow),
+        copy=transport.copy,
+        offload=transport.offload,
+        sharpness=transport.sharpness,
+    )
 
 
 def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
@@ -148,40 +166,14 @@ def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
     return BytesPerSecond(min(network.bandwidth, slots))
 
 
-def _hop(fabric: Fabric, network: Network, transport: Transport, protocol: WireProtocol) -> Hop:
-    payload = PAYLOAD[protocol]
-    bandwidth = usable_bandwidth(fabric, replace(network, bandwidth=transport.bandwidth(network)))
-    stream = bandwidth * payload
-    if protocol == "LL" and transport.ll:
-        stream = min(stream, transport.ll)
-    step = transport.step(protocol)
-    return Hop(
-        step=step,
-        tree_step=Seconds(step * transport.tree),
-        message=transport.message,
-        per_byte=1 / (stream * transport.efficiency),
-        exchange=1 / (bandwidth * payload * transport.exchange),
-        flow=network.nics / (transport.bandwidth(network) * payload * transport.flow),
-        copy=transport.copy,
-        offload=transport.offload,
-        sharpness=transport.sharpness,
-    )
-
-
 def load_transports(text: str) -> dict[str, Transport]:
     """Read kinds of network from TOML `text`; the caller does the file I/O."""
-    return {name: _transport(name, row) for name, row in tomllib.loads(text).items()}
-
-
-def _transport(name: str, row: Mapping[str, object]) -> Transport:
+    transports: dict[str, Transport] = {}
     wanted = {field.name for field in fields(Transport)}
-    if row.keys() - {"note"} != wanted:
-        raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
-    numbers = {
-        key: parse(str(row[key]), _UNITS.get(key, "1")) for key in wanted - {"kind", "source"}
-    }
-    return Transport(
-        kind=cast(Kind, row["kind"]),
-        source=str(row["source"]),
-        **numbers,  # type: ignore[arg-type]  # NewTypes are floats
-    )
+    for name, row in tomllib.loads(text).items():
+        if row.keys() - {"note"} != wanted:
+            raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
+        keys = wanted - {"kind", "source"}
+        numbers: dict[str, Any] = {key: parse(str(row[key]), _UNITS.get(key, "1")) for key in keys}
+        transports[name] = Transport(kind=row["kind"], source=str(row["source"]), **numbers)
+    return transports

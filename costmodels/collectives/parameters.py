@@ -15,13 +15,8 @@ LinkClass = Literal["nvlink", "bridge", "pcie", "host"]
 CLASSES: Final[tuple[LinkClass, ...]] = get_args(LinkClass)  # fast to slow
 
 UNITS: Final = {
-    "launch": "s",
-    "step": "s",
-    "rise": "s",
-    "rise_bytes": "B",
-    "pool": "B/s",
-    "tree": "B/s",
-}
+    "launch": "s", "step": "s", "rise": "s", "rise_bytes": "B", "pool": "B/s", "tree": "B/s",
+}  # fmt: skip
 _COVER: Final = ("kind", "source", "ops", "smallest", "largest", "ranks")
 _ERRORS: Final = ("median_error", "worst_error")
 
@@ -63,12 +58,11 @@ class Library:
 
     def get(self, fabric: Fabric, name: str) -> Fitted:
         """Find the curve `name` for the links inside a node of `fabric`."""
-        found = self._at(fabric.architecture, link_class(fabric), name)
-        if found is None:
-            raise UncalibratedError(
-                f"no {name} for {fabric.architecture} over {link_class(fabric)}"
-            )
-        return found
+        link = link_class(fabric)
+        fitted = self._at(fabric.architecture, link, name)
+        if fitted is None:
+            raise UncalibratedError(f"no {name} for {fabric.architecture} over {link}")
+        return fitted
 
     def _at(self, architecture: str, link: LinkClass, name: str) -> Fitted | None:
         place = first = f"{architecture}.{link}"
@@ -76,11 +70,11 @@ class Library:
             place = self.like.get(place, "")
         if not place:
             return None
-        found = self.curves[f"{place}.{name}"]
+        fitted = self.curves[f"{place}.{name}"]
         if place == first:
-            return found
-        curve = self._in_order(found.curve, architecture, link, name)
-        return replace(found, curve=curve, carried=True)
+            return fitted
+        curve = self._in_order(fitted.curve, architecture, link, name)
+        return replace(fitted, curve=curve, carried=True)
 
     def _in_order(self, curve: Curve, architecture: str, link: LinkClass, name: str) -> Curve:
         """Keep a curve of other GPUs from starting before a faster link of these GPUs does.
@@ -90,9 +84,9 @@ class Library:
         """
         place = CLASSES.index(link)
         for slower in CLASSES[place + 1 :]:
-            known = self.curves.get(f"{architecture}.{slower}.{name}")
-            if known is not None:
-                curve = curve.starting(min, known.curve)
+            measured = self.curves.get(f"{architecture}.{slower}.{name}")
+            if measured is not None:
+                curve = curve.starting(min, measured.curve)
         faster = self._at(architecture, CLASSES[place - 1], name) if place else None
         return curve if faster is None else curve.starting(max, faster.curve)
 
@@ -119,25 +113,26 @@ def load_library(*texts: str) -> Library:
     A table ``[hopper.nvlink.ring_ll]`` holds the fields of a curve, as text with units, and its
     provenance; ``[like]`` maps ``"volta.nvlink"`` to the place that stands in for it.
     """
-    curves: dict[str, Fitted] = {}
-    like: dict[str, str] = {}
-    for text in texts:
-        tables = tomllib.loads(text)
-        like |= tables.pop("like", {})
-        for architecture, links in tables.items():
-            for link, rows in links.items():
-                for name, row in rows.items():
-                    where = f"{architecture}.{link}.{name}"
-                    curves[where] = read_fitted(where, row)
-    return Library(curves=curves, like=like)
+    tables = [tomllib.loads(text) for text in texts]
+    like = {place: other for table in tables for place, other in table.pop("like", {}).items()}
+    rows = {
+        f"{architecture}.{link}.{name}": row
+        for table in tables
+        for architecture, links in table.items()
+        for link, named in links.items()
+        for name, row in named.items()
+    }
+    return Library(
+        curves={where: read_fitted(where, row) for where, row in rows.items()}, like=like
+    )
 
 
 def read_fitted(where: str, row: Mapping[str, object]) -> Fitted:
     """Read one table: a curve with its provenance."""
     names = {field.name for field in fields(Curve)}
-    known = row.get("kind") == "measured"
+    measured = row.get("kind") == "measured"
     extra = set(row) - names - {*_COVER, *_ERRORS, "note"}
-    missing = {"launch", "efficiency", *_COVER, *(_ERRORS if known else ())} - set(row)
+    missing = {"launch", "efficiency", *_COVER, *(_ERRORS if measured else ())} - set(row)
     if extra or missing:
         raise CatalogueError(f"{where}: missing {sorted(missing)}, unexpected {sorted(extra)}")
     numbers = {key: parse(str(row[key]), UNITS.get(key, "1")) for key in names & set(row)}
@@ -150,6 +145,6 @@ def read_fitted(where: str, row: Mapping[str, object]) -> Fitted:
         smallest=Bytes(parse(str(row["smallest"]), "B")),
         largest=Bytes(parse(str(row["largest"]), "B")),
         ranks=(int(fewest), int(most)),
-        median_error=parse(str(row["median_error"]), "1") if known else math.nan,
-        worst_error=parse(str(row["worst_error"]), "1") if known else math.nan,
+        median_error=parse(str(row["median_error"]), "1") if measured else math.nan,
+        worst_error=parse(str(row["worst_error"]), "1") if measured else math.nan,
     )
