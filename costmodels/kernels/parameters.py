@@ -243,20 +243,14 @@ Parameters = TypeVar(
     PointwiseParameters,
 )
 
+_TIMES: Final = (
+    "floor", "vector_floor", "tile_overhead", "split_overhead", "item", "merge", "fixed",
+    "causal_fixed", "ramp",
+)  # fmt: skip
 UNITS: Final = {
-    "floor": "s",
-    "vector_floor": "s",
-    "tile_overhead": "s",
-    "split_overhead": "s",
-    "item": "s",
-    "merge": "s",
-    "fixed": "s",
-    "causal_fixed": "s",
-    "ramp": "s",
-    "load_bandwidth": "B/s",
-    "reference_rate": "FLOP/s",
+    **dict.fromkeys(_TIMES, "s"), "load_bandwidth": "B/s", "reference_rate": "FLOP/s",
     "reference_power": "W",
-}
+}  # fmt: skip
 _SERIES: Final = ("head_dims", "cycles", "fp8_cycles", "tile_rows")
 _PROVENANCE: Final = {field.name for field in fields(Provenance)}
 

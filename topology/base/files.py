@@ -26,7 +26,8 @@ def text_of(source: str | Path) -> str:
     try:
         if len(str(source)) > _LONGEST_PATH or not Path(source).exists():
             raise TopologyError(f"no such file: {shown!r}")
-        _check_regular(Path(source), repr(shown))
+        if not Path(source).is_file():  # a pipe or a device may never end
+            raise TopologyError(f"{shown!r} is a {_kind(Path(source))}, wanted a file")
         size = Path(source).stat().st_size
         if size > MOST_CHARACTERS:
             raise TopologyError(f"{shown}: {size} bytes: expected at most {MOST_CHARACTERS}")
@@ -58,12 +59,6 @@ def content(source: str, most: int) -> bytes:
     if len(data) > most:
         raise InputError(f"wanted a file of at most {most} bytes")
     return data
-
-
-def _check_regular(path: Path, shown: str) -> None:
-    """Refuse a folder, and a pipe or a device, which may never end."""
-    if not path.is_file():
-        raise TopologyError(f"{shown} is a {_kind(path)}, wanted a file")
 
 
 def _kind(path: Path) -> str:

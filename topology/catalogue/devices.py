@@ -24,13 +24,9 @@ MULTIPLIED: Final = ("bf16", "fp16", "fp8", "nvfp4", "int8")
 """Precisions that tensor cores multiply; weights alone in others become 16-bit numbers first."""
 
 _UNITS: Final = {
-    "multiprocessors": "1",
-    "clock": "Hz",
-    "memory": "B",
-    "memory_bandwidth": "B/s",
-    "l2": "B",
+    "multiprocessors": "1", "clock": "Hz", "memory": "B", "memory_bandwidth": "B/s", "l2": "B",
     "power": "W",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

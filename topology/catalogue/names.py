@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast, get_args
 
@@ -102,22 +102,14 @@ class Instance:
 
 def load_instances(text: str) -> tuple[Instance, ...]:
     """Read types of machines from TOML `text`, one table for those with one kind of network."""
-    return tuple(
-        _instance(name, entry, table)
-        for table in tomllib.loads(text).values()
-        for name, entry in table.items()
-        if name not in ("kind", "source", "network")
-    )
-
-
-def _instance(name: str, entry: Mapping[str, object], table: Mapping[str, object]) -> Instance:
-    network = read_choice(f"{name}.network", table.get("network"), get_args(NetworkKind))
-    return Instance(
-        name=name,
-        network=cast(NetworkKind, network),
-        nics=int(str(entry["nics"])),
-        total=read_sourced(f"{name}.total", entry["total"], "B/s", table),
-    )
+    instances = []
+    for table in tomllib.loads(text).values():
+        for name in (key for key in table if key not in ("kind", "source", "network")):
+            word = read_choice(f"{name}.network", table.get("network"), get_args(NetworkKind))
+            network, nics = cast(NetworkKind, word), int(str(table[name]["nics"]))
+            total = read_sourced(f"{name}.total", table[name]["total"], "B/s", table)
+            instances.append(Instance(name=name, network=network, nics=nics, total=total))
+    return tuple(instances)
 
 
 def named_instance(instances: tuple[Instance, ...], text: str) -> Instance | None:

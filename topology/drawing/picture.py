@@ -79,7 +79,8 @@ def _boxes(machine: Machine, kinds: Mapping[str, str]) -> dict[str, _Box]:
         children = [boxes[leaf] for leaf in _leaves(node.name, below, kinds) if leaf in boxes]
         if children:
             middle = (children[0].x + children[-1].x) / 2
-            depth = _depth(node.name, below, kinds) if node.kind == "pcie_switch" else 0
+            above = any(kinds[child] == "pcie_switch" for child in below.get(node.name, ()))
+            depth = int(node.kind == "pcie_switch" and above)
             boxes[node.name] = _Box(middle, _top(node.kind) - depth * _STEP / 2, _WIDTH)
     boxes |= _switch_boxes(machine, boxes)
     return boxes
@@ -108,11 +109,6 @@ def _leaves(
             yield from _leaves(child, below, kinds, depth + 1)
 
 
-def _depth(name: str, below: Mapping[str, Sequence[str]], kinds: Mapping[str, str]) -> int:
-    """Tell whether a switch has switches below it."""
-    return int(any(kinds[child] == "pcie_switch" for child in below.get(name, ())))
-
-
 def _top(kind: str) -> float:
     return _GAP * 2 + _LEVELS.get(kind, 2) * _STEP
 
@@ -127,19 +123,16 @@ def _drawn_edges(
         title = f"{edge.a} - {edge.b}: {edge.bandwidth.value / 10**9:.4g} GB/s ({edge.kind})"
         tip = f"<title>{escape(title)}</title>"
         pen = f'fill="none" stroke="{colour}" stroke-width="{thick:.1f}"'
+        below = f"{a.x:.0f} {a.y + _HEIGHT:.0f}"
         if edge.kind == "nvlink" and kinds[edge.b] == "gpu":
             low = a.y + _HEIGHT + 22 + 8 * (number % 5)
-            yield (
-                f'<path d="M{a.x:.0f} {a.y + _HEIGHT:.0f}C{a.x:.0f} {low:.0f} {b.x:.0f} '
-                f'{low:.0f} {b.x:.0f} {b.y + _HEIGHT:.0f}" {pen}>{tip}</path>'
-            )
+            bend = f"{a.x:.0f} {low:.0f} {b.x:.0f} {low:.0f} {b.x:.0f} {b.y + _HEIGHT:.0f}"
+            way = f"{below}C{bend}"
         elif edge.kind == "nvlink":
-            yield f'<path d="M{a.x:.0f} {a.y + _HEIGHT:.0f}V{b.y:.0f}" {pen}>{tip}</path>'
+            way = f"{below}V{b.y:.0f}"
         else:
-            yield (
-                f'<path d="M{a.x:.0f} {a.y + _HEIGHT / 2:.0f}L{b.x:.0f} '
-                f'{b.y + _HEIGHT / 2:.0f}" {pen}>{tip}</path>'
-            )
+            way = f"{a.x:.0f} {a.y + _HEIGHT / 2:.0f}L{b.x:.0f} {b.y + _HEIGHT / 2:.0f}"
+        yield f'<path d="M{way}" {pen}>{tip}</path>'
 
 
 def _drawn_boxes(

@@ -81,7 +81,10 @@ def survey_of(machine: Machine) -> Survey:
         pairs=pairs,
         refused=refused,
         cpus=cpus,
-        trails={name: _trail(graph, name, cpu) for name, cpu in cpus.items()},
+        trails={
+            name: (name,) if cpu is None else host_route(graph, name, cpu)[::-1]
+            for name, cpu in cpus.items()
+        },
         nvlink={
             gpu.name: sum(link.bandwidth.value for link in machine.links_of(gpu.name, "nvlink"))
             for gpu in machine.gpus
@@ -89,10 +92,6 @@ def survey_of(machine: Machine) -> Survey:
         paths=paths,
         capacity=capacity,
     )
-
-
-def _trail(graph: Adjacency, name: str, cpu: str | None) -> tuple[str, ...]:
-    return (name,) if cpu is None else tuple(reversed(host_route(graph, name, cpu)))
 
 
 def nominal_bandwidth(pair: Pair) -> BytesPerSecond:

@@ -167,7 +167,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
     builder = Builder(generation=_pcie_generation(gpus, kinds, choices))
     nodes, edges = lay_out(reading, builder)
     switches, nvlinks = nvlink_parts(builder, islands, reading, _rate(reading, known, generation))
-    nic_bandwidth = known.nic_bandwidth if known else None
+    usual_nic = known.nic_bandwidth if known else None
     machine = Machine(
         name=choices.name,
         source=reading.source,
@@ -177,7 +177,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
                 name=nic.name,
                 device=nic.device,
                 numa=nic.numa,
-                bandwidth=nic.bandwidth or nic_bandwidth,
+                bandwidth=nic.bandwidth or usual_nic,
             )
             for nic in reading.nics
         ),
@@ -342,12 +342,9 @@ def _guesses(
     if rated and any(nic.bandwidth is None for nic in reading.nics):
         speed = rated[0].nic_bandwidth.value / 10**9
         yield f"NICs of {speed:g} GB/s, as in the usual server of {rated[0].name}"
-    if len(reading.gpus) > 1 and not _layout_told(reading):
+    told = reading.under or any(label.kind in RANKS for label in reading.labels.values())
+    if len(reading.gpus) > 1 and not told:
         yield "PCIe layout unknown: a root port for each GPU"
-
-
-def _layout_told(reading: Reading) -> bool:
-    return bool(reading.under) or any(label.kind in RANKS for label in reading.labels.values())
 
 
 def _degraded(reading: Reading, islands: Sequence[Domain]) -> Iterator[str]:
@@ -364,23 +361,22 @@ def _degraded(reading: Reading, islands: Sequence[Domain]) -> Iterator[str]:
 
 def finished(machine: Machine, choices: Choices) -> Machine:
     """Add what is worrying about the machine to what was odd about the text."""
-    if choices.hardware is not None:
-        _agreed(machine, choices.hardware)
+    if choices.hardware is not None and machine.gpus:
+        _check_kind(machine, choices.hardware)
     return replace(machine, warnings=(*machine.warnings, *concerns(machine)))
 
 
-def _agreed(machine: Machine, hardware: Hardware) -> None:
-    """Check that a kind which the user gives is that of a GPU, and of its generation."""
+def _check_kind(machine: Machine, hardware: Hardware) -> None:
+    """Refuse a kind that the user gives where no GPU is of it, or one is of another generation."""
     kinds = {gpu.hardware: gpu for gpu in reversed(machine.gpus)}
-    own = kinds.get(hardware.name)
-    if own is None and machine.gpus:
-        first = machine.gpus[0]
-        what = f"{first.product or first.hardware}"
+    own, first = kinds.get(hardware.name), machine.gpus[0]
+    if own is None:
         raise InputError(
             f"hardware: got {hardware.name}, but {machine.name} says that {first.name} is "
-            f"{what[:60]}: wanted {' or '.join(map(str, kinds))}, or none"
+            f"{str(first.product or first.hardware)[:60]}: "
+            f"wanted {' or '.join(map(str, kinds))}, or none"
         )
-    if own is not None and own.architecture != architecture_of(own.capability):
+    if own.architecture != architecture_of(own.capability):
         raise InputError(
             f"hardware: got {hardware.name}, of compute capability "
             f"{'.'.join(map(str, hardware.device.compute_capability))}, but {machine.name} says "
