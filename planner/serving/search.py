@@ -124,7 +124,7 @@ def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:
     tried: list[Serving] = []
     concurrency = ready.engines
     while True:
-        tried.append(ready.at(concurrency, SEARCHED))
+        tried.append(ready.at(concurrency, SEARCHED, 2))
         if concurrency >= most or not tried[-1].meets(*wanted) or _flat(tried):
             break
         concurrency = min(2 * concurrency, most)
@@ -146,7 +146,7 @@ def _between(
         middle = (low + high) // 2 // ready.engines * ready.engines
         if middle <= low:
             return
-        serving = ready.at(middle, SEARCHED)
+        serving = ready.at(middle, SEARCHED, 2)
         yield serving
         low, high = (middle, high) if serving.meets(*wanted) else (low, middle)
 

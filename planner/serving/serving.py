@@ -67,10 +67,15 @@ class Served:
 
         return Queue(ways, self.capacity, step, load, self.prefix).run()
 
-    def at(self, concurrency: int, followed: int = FOLLOWED) -> Serving:
-        """Keep so many requests in flight, of which `followed` are followed at least."""
+    def at(self, concurrency: int, followed: int = FOLLOWED, fewest: int = FEWEST) -> Serving:
+        """Keep so many requests in flight.
+
+        Parameters
+        ----------
+        followed, fewest : requests, and rounds of all places, that are followed at least.
+        """
         each = ceil(concurrency / self.engines)
-        rounds = max(FEWEST, min(ROUNDS, ceil(followed / each)))
+        rounds = max(fewest, min(ROUNDS, ceil(followed / each)))
         load = closed(self.lengths, each, each * rounds)
         trail = self.under(load)
         later = (ROUNDS - 1) / (rounds - 1)

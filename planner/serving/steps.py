@@ -12,6 +12,7 @@ from costmodels.timeline import cost
 from planner.engines.scenario import Scenario
 from planner.lowering import Chunk, lower_steps
 from planner.request.plan import Plan
+from planner.serving.cache import ends_of
 
 ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -79,7 +80,7 @@ def step_prices(
     target = scenario.deployment.target(model, plan)
     shape = (len(prompts), len(contexts), len(decodes), len(lengths))
     time = np.zeros(shape)
-    for place in range(plan.degree("pp")):  # batches follow one another, at the slowest's pace
+    for place in ends_of(plan):  # batches follow one another, at the slowest's pace
         program = lower_steps(model, workload, plan, [chunks], place)
         time = np.maximum(time, cost(program.stages[0], target).time)
     return StepPrices((prompts, contexts, decodes, lengths), time.tolist())
