@@ -19,7 +19,8 @@ PRICES: Final = "[gpu_hour] with a price for one or more kinds of GPU"
 _OWN: Final = ("name", "model", "rate", "slo", "percentile")
 _SIZES: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
-    "precision", "runtime", "engine", "offload", "profile",
+    "precision", "runtime", "engine", "offload", "profile", "slo_ttft", "slo_tpot", "chunk",
+    "prefix_hit", "spread", "burst",
 )  # fmt: skip
 
 

@@ -5,17 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from planner.engines.refusal import refusal
 from planner.engines.scenario import resolve
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
+from planner.fleet.served import in_time, ready
+from planner.fleet.served import most_rate as most_rate_of
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.search import judge_all
+from planner.search.served import Serving
 from topology.base import ModelError, PrecisionError, counted, format_seconds
 from topology.catalogue import find_hardware
 
-BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Requests that a replica of a language model serves at once, tried where none is asked for."""
 MOST_GPUS: Final = 64
 """Of a replica, where fewer do not hold the model."""
 HOUR: Final = 3600
@@ -68,7 +71,7 @@ class Fleet:
 
     estimate : of one replica with `batch` requests at once. response_s : within which the share
     asked for is done. most_rate_per_s : that the same replicas take in time. cost_per_hour : None
-    where no price is known.
+    where no price is known. serving : what clients of a language model see of one replica.
     """
 
     demand: Demand
@@ -79,6 +82,7 @@ class Fleet:
     response_s: float
     most_rate_per_s: float
     cost_per_hour: float | None
+    serving: Serving | None = None
 
     @property
     def gpus(self) -> int:
@@ -87,6 +91,8 @@ class Fleet:
     @property
     def utilisation(self) -> float:
         """Part of all places that are taken on average."""
+        if self.serving is not None:
+            return self.demand.rate_per_s / self.most_rate_per_s
         busy = self.demand.rate_per_s * self.estimate.latency_s
         return busy / (self.replicas * self.batch)
 
@@ -119,6 +125,7 @@ class Fleet:
             "cost_per_hour": self.cost_per_hour,
             "cost_per_thousand": self.cost_per_thousand,
             "basis": estimate.basis_word,
+            **({"serving": self.serving.to_dict()} if self.serving else {}),
         }
 
 
@@ -205,8 +212,10 @@ def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
     each = prices.gpu_hour.get(name) if prices else None
     judged = list(_replicas(demand, name))
     able = [(estimate, batch) for estimate, batch in judged if not isinstance(estimate, str)]
-    fleets = filter(None, (_fleet(demand, estimate, batch, each) for estimate, batch in able))
+    fleets = filter(None, (_fleet_of(demand, estimate, batch, each) for estimate, batch in able))
     best = min(fleets, key=lambda fleet: (fleet.gpus, fleet.response_s), default=None)
+    if best is not None and best.serving is not None:
+        return best
     if best is not None:
         places, service = best.replicas * best.batch, best.estimate.latency_s
         most = most_rate(places, service, demand.slo_s, demand.share)
@@ -215,6 +224,8 @@ def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
         reasons = [estimate for estimate, _ in judged if isinstance(estimate, str)]
         return next(reversed(reasons), "") or "no plan can run"
     fastest = min((estimate for estimate, _ in able), key=lambda estimate: estimate.latency_s)
+    if fastest.latency_s <= demand.slo_s and "prefill" in fastest.stages_s:
+        return f"{fastest.plan} is the fastest, and serves no request a second in time"
     if fastest.latency_s <= demand.slo_s:
         return f"more than {MOST_SERVERS:,} replicas of {fastest.plan}"
     return (
@@ -224,10 +235,10 @@ def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
 
 
 def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, int]]:
-    """Yield the fastest plan of every number of GPUs a replica may have, and of every batch.
+    """Yield the fastest plan of every number of GPUs a replica may have, and places of it.
 
-    Requests join those of a language model that are under way. Images of a batch start and end
-    together, so that they are one request.
+    Results of a batch start and end together: images are one request, and the answers of a
+    language model, where it is to serve a batch, as many.
     """
     node = find_hardware(name).gpus
     fits = False
@@ -241,10 +252,9 @@ def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, i
             yield str(error), 1
             return
         decoder = scenario.model.kind == "decoder"
-        for batch in BATCHES if decoder and request.batch == 1 else (request.batch,):
-            fastest = _fastest(replace(request, batch=batch))
-            fits = fits or isinstance(fastest, PlanEstimate)
-            yield fastest, batch if decoder else 1
+        fastest = _fastest(request)
+        fits = fits or isinstance(fastest, PlanEstimate)
+        yield fastest, request.batch if decoder else 1
 
 
 def _counts(node: int) -> list[int]:
@@ -301,6 +311,48 @@ def _fleet(demand: Demand, estimate: PlanEstimate, batch: int, each: float | Non
     )
 
 
+def _fleet_of(
+    demand: Demand, estimate: PlanEstimate, batch: int, each: float | None
+) -> Fleet | None:
+    """Count the replicas of a language model that serves many at once, or those of others."""
+    if "prefill" in estimate.stages_s and demand.request.batch == 1:
+        return _served_fleet(demand, estimate, each)
+    return _fleet(demand, estimate, batch, each)
+
+
+def _served_fleet(demand: Demand, estimate: PlanEstimate, each: float | None) -> Fleet | None:
+    """Count the replicas of a language model that serves many requests at once."""
+    scenario = resolve(
+        replace(demand.request, hardware=estimate.hardware, gpus=estimate.gpus, nodes=0)
+    )
+    replica = ready(scenario, estimate.plan)
+    if isinstance(replica, str):
+        return None
+    most, serving = most_rate_of(replica, scenario, demand.slo_s, demand.share)
+    replicas = math.ceil(demand.rate_per_s / most) if most else 0
+    if serving is None or not replicas or replicas > MOST_SERVERS:
+        return None
+    rate = demand.rate_per_s / replicas
+    serving = in_time(replica, rate, scenario, demand.slo_s, demand.share) or serving
+    return Fleet(
+        demand=demand,
+        estimate=estimate,
+        batch=max(1, math.ceil(serving.concurrency)),
+        replicas=replicas,
+        nodes=_nodes(estimate.gpus, replicas, find_hardware(estimate.hardware).gpus),
+        response_s=min(demand.slo_s, _at_share(serving, demand.share)),
+        most_rate_per_s=replicas * most,
+        cost_per_hour=None if each is None else each * estimate.gpus * replicas,
+        serving=serving,
+    )
+
+
+def _at_share(serving: Serving, share: float) -> float:
+    """Read the time within which a share of requests is done off the shares that are known."""
+    known = serving.request
+    return float(np.interp(share, [0.0, 0.5, 0.9, 0.99], [0.0, known.p50, known.p90, known.p99]))
+
+
 def _nodes(gpus: int, replicas: int, size: int) -> int:
     """Count the hosts that hold replicas, none of which is torn apart without need.
 
@@ -316,6 +368,9 @@ def curve(fleet: Fleet) -> list[tuple[float, float]]:
     """Count the GPUs of such replicas at an eighth of the rate, and up to eight times as much."""
     demand, service = fleet.demand, fleet.estimate.latency_s
     rates = [demand.rate_per_s * 2.0 ** (6 * place / (POINTS - 1) - 3) for place in range(POINTS)]
+    if fleet.serving is not None:
+        alone = fleet.most_rate_per_s / fleet.replicas
+        return [(rate, float(math.ceil(rate / alone) * fleet.estimate.gpus)) for rate in rates]
     places = [servers_needed(rate, service, demand.slo_s, demand.share) for rate in rates]
     return [
         (rate, float(math.ceil(count / fleet.batch) * fleet.estimate.gpus))

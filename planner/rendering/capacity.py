@@ -106,9 +106,21 @@ def _busy(part: float) -> str:
     return "< 1 %" if part < 0.005 else f"{100 * part:.0f} %"
 
 
+def _seen(fleet: Fleet) -> Iterator[str]:
+    """Say what clients of a language model see."""
+    serving = fleet.serving
+    if serving is not None:
+        yield (
+            f"then TTFT {format_seconds(serving.ttft.mean)} (p99 "
+            f"{format_seconds(serving.ttft.p99)}), TPOT {format_seconds(serving.tpot.mean)} and "
+            f"{serving.tokens_per_s * fleet.replicas:,.0f} tokens/s"
+        )
+
+
 def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
     if answer.fleets:
         yield f"set up {words(answer.fleets[0])}"
+        yield from _seen(answer.fleets[0])
     missing = [fleet.estimate.hardware for fleet in answer.fleets if fleet.cost_per_hour is None]
     if prices is not None and missing:
         yield f"no price for {', '.join(missing)}: the fewest GPUs come first"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 import numpy as np
@@ -84,13 +84,22 @@ class Served:
 
     def by(self, rate: float, burst: float) -> Serving:
         """Let requests come at random, `rate` a second in all."""
-        load = poisson(self.lengths, rate / self.engines, OPEN, burst)
+        return self.within(rate, burst, inf, OPEN)[0]
+
+    def within(
+        self, rate: float, burst: float, seconds: float, followed: int
+    ) -> tuple[Serving, float]:
+        """Let requests come at random; what clients see, and the share done within `seconds`."""
+        load = poisson(self.lengths, rate / self.engines, followed, burst)
         trail = self.under(load)
         assert load.arrivals is not None
         late = load.arrivals[-1] < OVERLOADED * trail.seconds and self._grows(trail)
-        weights = [float(s.number >= OPEN // 10) for s in trail.sequences]
-        done = self.engines * OPEN / trail.seconds if late else rate
-        return replace(self._seen([(load, trail)], weights, rate=done), overloaded=late)
+        counted = [s for s in trail.sequences if s.number >= followed // 10]
+        weights = [float(s.number >= followed // 10) for s in trail.sequences]
+        done = self.engines * followed / trail.seconds if late else rate
+        serving = replace(self._seen([(load, trail)], weights, rate=done), overloaded=late)
+        limit = seconds - self.ways.front_s
+        return serving, sum(s.finish - s.arrival <= limit for s in counted) / len(counted)
 
     def traced(self, load: Load) -> Serving:
         """Let the requests of a trace come, each to the next engine."""

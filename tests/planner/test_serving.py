@@ -13,8 +13,10 @@ import planner
 from planner.api import request_of
 from planner.engines.engine import Scheduling
 from planner.engines.scenario import resolve
+from planner.fleet.fleet import Answer, Capacity, Demand, capacity
 from planner.lowering import Chunk, lower_steps
 from planner.recommendation import recommend_plans
+from planner.rendering import capacity as shown
 from planner.rendering import report
 from planner.serving.load import Lengths, Load, closed, poisson
 from planner.serving.scheduler import Queue
@@ -303,6 +305,24 @@ def test_a_search_finds_the_concurrency_and_says_what_comes_nearest():
     assert not hopeless.plans
     (line,) = hopeless.advice
     assert re.match(r"no plan meets what is wanted: tp2 comes nearest, TPOT [\d.]+ ms of 100", line)
+
+
+def test_a_fleet_has_the_replicas_that_serve_a_rate_in_time():
+    sizes = {"input_tokens": 512, "output_tokens": 128, "engine": "vllm"}
+    request = request_of("llama-3.1-8b", 1, sizes)
+    fleets = {}
+    for rate in (20.0, 40.0):
+        demand = Demand(name="chat", request=request, rate_per_s=rate, slo_s=5.0)
+        fleets[rate] = capacity([demand], ["h100-sxm"]).answers[0].fleets[0]
+    one, two = fleets[20.0], fleets[40.0]
+
+    assert one.gpus <= two.gpus <= 2 * one.gpus
+    assert one.response_s <= 5.0
+    assert one.most_rate_per_s >= 20.0
+    assert one.serving.tokens_per_s * one.replicas == pytest.approx(20 * 128, rel=0.05)
+    assert "TTFT" in shown.text(
+        Capacity(answers=(Answer(demand=demand, fleets=(two,), without=()),))
+    )
 
 
 def test_tables_of_language_models_have_their_words():
