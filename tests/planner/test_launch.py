@@ -238,7 +238,8 @@ def test_engines_run_families_and_models_that_exist():
 
 
 def test_repositories_are_of_models_in_the_catalogue():
-    assert set(repositories().values()) <= set(names())
+    assert set(repositories().values()) == set(names())
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", repository) for repository in repositories())
 
 
 def test_a_model_of_no_repository_is_run_by_its_own_name():
