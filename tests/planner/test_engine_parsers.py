@@ -190,7 +190,7 @@ def asked(model):
     if model.kind == "decoder":
         sizes = {"batch": BATCH, "length": 4096}
     yield Settings(sizes=sizes, video=video)
-    for precision in ("fp16", "fp8", "int8", "nvfp4"):
+    for precision in ("", "fp16", "fp8", "int8", "nvfp4"):
         yield Settings(precision=precision, video=video)
     for runtime in ("tensorrt", "torch-compile", "torch-eager"):
         yield Settings(runtime=runtime, video=video)
@@ -198,6 +198,8 @@ def asked(model):
         yield Settings(attention=attention, video=video)
     if model.kind == "diffusion":
         yield Settings(offload=True, video=video)
+    else:
+        yield Settings(cache="fp8")
 
 
 def _video(model):

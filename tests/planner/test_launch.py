@@ -203,7 +203,7 @@ def test_engines_name_their_source_and_known_axes(engine):
     for line in lines:
         assert set(line.axes) <= set(axes())
         assert set(line.runtimes) <= set(RUNTIMES) - {engine.runtime}
-        assert set(line.precision) | set(line.untold) <= {*precisions, *SIZES, *axes()}
+        assert set(line.precision) | set(line.untold) <= {*precisions, *SIZES, *axes(), "kv"}
         assert {*line.sizes, *line.request, *line.video} <= set(SIZES)
         assert set(line.attention) <= set(KERNELS)
     for limits in (engine.limits, *engine.models.values()):
