@@ -125,7 +125,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
             return ("matmul", target.engine, *sizes, weight.precision)
         case Attention():
             heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
-            how = (target.attention, target.mask, target.engine, op.k.itemsize)
+            mask = (target.mask, target.runtime.fusion("mask")) if target.mask else ()
+            how = (target.attention, mask, target.engine, op.k.itemsize)
             return ("attention", *how, op.q.shape, op.keys, op.causal, *heads)
         case LinearAttention() | Depthwise():
             return (_named(op), target.runtime.fusion(_named(op)), op.traffic, op.flop)
@@ -197,6 +198,7 @@ def _attention(op: Attention, target: Target) -> Priced:
     whole = op.causal and op.pairs == 1.0 and op.turn is None
     masked = whole and bool(np.any(np.greater(op.queries, 1)))
     cache = "fp8" if op.k.itemsize == 1 else precision
+    mask = target.mask if _sees_itself(op) else ""
     keys = np.minimum(op.keys, op.window + op.queries - 1) if op.window else op.keys
     seconds = attention_time(
         op.heads,
@@ -211,7 +213,7 @@ def _attention(op: Attention, target: Target) -> Priced:
         kernel=kernel,
         kv_precision=cache,
         engine=target.engine,
-        mask=target.mask if _sees_itself(op) else "",
+        mask=mask,
         sustained=True,
         calibration=own,
     )
@@ -222,7 +224,16 @@ def _attention(op: Attention, target: Target) -> Priced:
     )
     empty = np.asarray(op.q.shape[0]) * op.queries == 0  # a step without prompts, or of them alone
     seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
-    return Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
+    attended = Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
+    return _with_mask(attended, op, target) if mask == "pairs" else attended
+
+
+def _with_mask(attended: Priced, op: Attention, target: Target) -> Priced:
+    """Add what makes a mask of a byte for every query and key, which all heads share."""
+    made = _streamed("mask", np.asarray(op.q.shape[0]) * op.queries * op.keys, target)
+    return replace(
+        attended, seconds=attended.seconds + made.seconds, kernels=attended.kernels + made.kernels
+    )
 
 
 def _sees_itself(op: Attention) -> bool:
