@@ -69,12 +69,7 @@ def last_words(log: str) -> str:
 
 
 def died(code: int, beat: Beat, log: str) -> tuple[str, str]:
-    """Say how a rank died, and why it may have.
-
-    Returns
-    -------
-    what happened, and the likely cause ("" where nothing is known)
-    """
+    """Say how a rank died, and why it may have, "" where nothing is known."""
     if code < 0:
         cause = _SIGNALS.get(signal.Signals(-code), sign(log))
         return f"died with signal {-code}{where(beat)}", cause

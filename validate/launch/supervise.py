@@ -109,11 +109,8 @@ def launch(
     log_dir : for ``rank<r>.log`` and heartbeats; made where it does not exist.
     tell : called with a line whenever rank 0 begins a phase.
 
-    Returns
-    -------
-    LaunchResult
-        With one line of explanation where a rank died, never began, or outlived a limit; no child
-        runs any more in any case.
+    No child runs any more when this returns, with one line of explanation where a rank died, never
+    began, or outlived a limit.
     """
     if world_size < 1:
         raise InputError(f"ranks: got {world_size}, wanted a whole number from 1")

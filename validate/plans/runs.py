@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from topology.base import InputError, ModelError
 from validate.launch import LaunchResult, Limits, Place, launch
@@ -17,6 +17,7 @@ from validate.plans.checks import check_product
 from validate.plans.host import Facts, problems, remarks
 from validate.plans.measured import Kept, Measured, kept, line, read_measured, remaining
 
+RESULTS: Final = "results.jsonl"
 DEATHS: Final = 6
 """Times that ranks may die before a run is given up."""
 Work = Callable[[Place, Mapping[str, object], Path], object]
@@ -59,32 +60,45 @@ class Options:
         return ", ".join([host, *versions, *driver, self.compiler])
 
     def job(
-        self, cases: Iterable[Case], seconds: float, past: "Past | None" = None
+        self, cases: Iterable[Case], seconds: float, run: "Run | None" = None
     ) -> dict[str, object]:
-        """Write down what the ranks are to do; `past` says on what, and how often it was tried."""
+        """Write down what the ranks are to do; `run` says on what, and how often it was tried."""
         return {
             "hardware": self.hardware,
             "device": self.device,
             "backend": self.compiler,
             "budget_s": self.budget_s,
             "seconds": seconds,
-            "machine": past.machine if past else "",
-            "attempts": dict(past.kept.attempts) if past else {},
+            "machine": run.machine if run else "",
+            "attempts": dict(run.kept.attempts) if run else {},
             "cases": [case.to_dict() for case in cases],
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """What there is when a run begins: results that stand, on which machine, behind what mark.
+class Run:
+    """Cases to run, and what there is before: results that stand, on which machine.
 
     digests : of the cases, by their keys. mark : characters of the results so far.
     """
 
+    cases: Sequence[Case]
+    options: Options
+    output: Path
     kept: Kept
     machine: str
     digests: Mapping[str, str]
     mark: int
+
+    def fresh(self) -> list[Measured]:
+        """Read the results of this run alone."""
+        text, name = _whole(self.output)
+        return read_measured(text[self.mark :], name)
+
+    def results(self) -> list[Measured]:
+        """Return what is known of the cases now, in their order."""
+        rows = {row.key: row for row in (*self.kept.rows, *self.fresh())}
+        return [rows[case.key] for case in self.cases if case.key in rows]
 
 
 def run(
@@ -101,74 +115,53 @@ def run(
     output : folder of ``results.jsonl``; what is there is kept.
     """
     begun, deaths = time.monotonic(), 0
-    past = _past(cases, options, output, options.gpus, tell)
-    todo = list(past.kept.todo)
+    this = _begin(cases, options, output, options.gpus, tell)
+    todo = list(this.kept.todo)
     while todo:
         left = options.seconds - (time.monotonic() - begun)
         if left <= 0:
             break
-        ended = _attempt(options.job(todo, left, past), options, output, tell)
+        ended = _attempt(this, todo, left, tell)
         if ended.ok:
             break
-        open_cases = remaining(todo, _fresh(output, past))
+        open_cases = remaining(todo, this.fresh())
         if not open_cases:
             tell(f"after the last case: {ended.message}")
             break
         deaths += 1
         if ended.phase in _BEFORE or deaths > DEATHS:
             raise ModelError(ended.message)
-        lost = _lost(_case_of(ended, todo, open_cases[0]), ended, past)
+        # ranks that fail together are ended while they say so: the case can have its row
+        named = re.search(r"case (\d+)", ended.phase)
+        lost = _lost(todo[int(named[1]) - 1] if named else open_cases[0], ended, this)
         tell(f"{lost.key}: {ended.message}")
         if lost.case in open_cases:
-            system.append_line(output / "results.jsonl", line(lost))
+            system.append_line(output / RESULTS, line(lost))
         todo = remaining(open_cases, [lost])
-    return _of(cases, output, past)
+    return this.results()
 
 
 def run_as(
-    place: Place,
-    cases: Sequence[Case],
-    options: Options,
-    output: Path,
-    work: Work,
+    place: Place, cases: Sequence[Case], options: Options, output: Path, work: Work
 ) -> list[Measured] | None:
     """Run cases as one of the ranks that somebody else has started, as torchrun and mpirun do.
 
-    Raises InputError, ModelError as `run` does; a rank that does not arrive, or is lost, is named.
-
-    Returns
-    -------
-    list of Measured
-        On rank 0; None on the others, which only take part.
+    Returns None on all but rank 0: they only take part. Raises InputError, ModelError as `run`
+    does; a rank that does not arrive, or is lost, is named.
     """
     if place.rank:
         work(place, options.job(cases, options.seconds), output)
         return None
-    past = _past(cases, options, output, place.here or place.world, system.complain)
-    work(place, options.job(past.kept.todo, options.seconds, past), output)
-    return _of(cases, output, past)
+    this = _begin(cases, options, output, place.here or place.world, system.complain)
+    work(place, options.job(this.kept.todo, options.seconds, this), output)
+    return this.results()
 
 
-def _past(
-    cases: Sequence[Case],
-    options: Options,
-    output: Path,
-    here: int,
-    tell: Callable[[str], None],
-) -> Past:
+def _begin(
+    cases: Sequence[Case], options: Options, output: Path, here: int, tell: Callable[[str], None]
+) -> Run:
     """Look at this host, on which `here` of the ranks are, and at the results that there are."""
     facts = host.facts()
-    _look(facts, options, here, tell)
-    machine = options.machine(facts)
-    digests = {case.key: digest_of(case, options.hardware) for case in cases}
-    text, name = _whole(output), str(output / "results.jsonl")
-    rows = kept(cases, read_measured(text, name), machine, digests, retry=options.retry)
-    for remark in rows.remarks:
-        tell(remark)
-    return Past(kept=rows, machine=machine, digests=digests, mark=len(text))
-
-
-def _look(facts: Facts, options: Options, here: int, tell: Callable[[str], None]) -> None:
     missing = problems(facts, here, options.device)
     if missing:
         raise InputError("; ".join(missing))
@@ -176,58 +169,52 @@ def _look(facts: Facts, options: Options, here: int, tell: Callable[[str], None]
         check_product(options.hardware, facts.words("gpus")[0], tell)
     for remark in remarks(facts, here):
         tell(remark)
+    machine = options.machine(facts)
+    digests = {case.key: digest_of(case, options.hardware) for case in cases}
+    text, name = _whole(output)
+    rows = kept(cases, read_measured(text, name), machine, digests, retry=options.retry)
+    for remark in rows.remarks:
+        tell(remark)
+    return Run(
+        cases=cases,
+        options=options,
+        output=output,
+        kept=rows,
+        machine=machine,
+        digests=digests,
+        mark=len(text),
+    )
 
 
-def _whole(output: Path) -> str:
-    """Read the results without a last line that was cut off."""
-    text = system.read(output / "results.jsonl")
-    return text[: text.rfind("\n") + 1]
-
-
-def _fresh(output: Path, past: Past) -> list[Measured]:
-    """Read the results of this run alone."""
-    return read_measured(_whole(output)[past.mark :], str(output / "results.jsonl"))
-
-
-def _of(cases: Sequence[Case], output: Path, past: Past) -> list[Measured]:
-    """Return what is known of the cases now, in their order."""
-    rows = {row.key: row for row in (*past.kept.rows, *_fresh(output, past))}
-    return [rows[case.key] for case in cases if case.key in rows]
+def _whole(output: Path) -> tuple[str, str]:
+    """Read the results without a last line that was cut off; and their name."""
+    text = system.read(output / RESULTS)
+    return text[: text.rfind("\n") + 1], str(output / RESULTS)
 
 
 def _attempt(
-    job: Mapping[str, object], options: Options, output: Path, tell: Callable[[str], None]
+    this: Run, todo: Sequence[Case], left: float, tell: Callable[[str], None]
 ) -> LaunchResult:
-    path, seconds = output / "job.json", float(cast(float, job["seconds"]))
-    system.write(path, json.dumps(job, indent=1))
+    options, output, path = this.options, this.output, this.output / "job.json"
+    system.write(path, json.dumps(options.job(todo, left, this), indent=1))
     argv = [sys.executable, "-m", options.module, "--job", str(path), "--output", str(output)]
-    limits = replace(options.limits, total_s=min(options.limits.total_s, seconds + 20))
     return launch(
         options.gpus,
         argv,
-        limits=limits,
+        limits=replace(options.limits, total_s=min(options.limits.total_s, left + 20)),
         env=system.children(),
         log_dir=output / "logs",
         tell=tell,
     )
 
 
-def _case_of(ended: LaunchResult, todo: Sequence[Case], following: Case) -> Case:
-    """Find the case that ranks died of: its phase names it by number, or it is the following one.
-
-    It can have its row: ranks that fail together are ended while they say so.
-    """
-    named = re.search(r"case (\d+)", ended.phase)
-    return todo[int(named[1]) - 1] if named else following
-
-
-def _lost(case: Case, ended: LaunchResult, past: Past) -> Measured:
+def _lost(case: Case, ended: LaunchResult, this: Run) -> Measured:
     full = "out of memory" in ended.message.lower()
     return Measured(
         case=case,
         status="out of memory" if full else "failed",
         note=ended.message[:300],
-        machine=past.machine,
-        digest=past.digests[case.key],
-        attempts=past.kept.attempts[case.key],
+        machine=this.machine,
+        digest=this.digests[case.key],
+        attempts=this.kept.attempts[case.key],
     )

@@ -181,23 +181,16 @@ def _attend(
         nothing = torch.full(q.shape[:3], -math.inf, dtype=setting.wide, device=q.device)
         return torch.zeros_like(q), nothing
     several = len(run.pieces) > 1
-    results = [_piece(kernel, piece, q, given[1:], sums or several) for piece in run.pieces]
+    results = []
+    for piece in run.pieces:
+        k, v = (moves.join([x], piece.keys, 1) for x in given[1:])
+        ask = Ask(diagonal=piece.diagonal, window=piece.window, sums=sums or several)
+        results.append(kernel(q, k, v, ask))
     if not several:
         return results[0]
     (left, left_sum), (right, right_sum) = results
     share = torch.sigmoid(right_sum - left_sum)[..., None].to(q.dtype)
     return torch.lerp(left, right, share), torch.logaddexp(left_sum, right_sum)
-
-
-def _piece(
-    kernel: "Softmax",
-    piece: Piece,
-    q: torch.Tensor,
-    keys_values: tuple[torch.Tensor, ...],
-    sums: bool,  # noqa: FBT001  # passed on
-) -> Result:
-    k, v = (moves.join([x], piece.keys, 1) for x in keys_values)
-    return kernel(q, k, v, Ask(diagonal=piece.diagonal, window=piece.window, sums=sums))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

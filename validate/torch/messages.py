@@ -1,5 +1,6 @@
 """Collectives and sends as steps: on the compute stream, or beside it on a stream of their own."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -178,14 +179,15 @@ def _on_lane(
     return partial(current.wait_event, done)
 
 
-def waiting(names: tuple[str, ...], state: RankState) -> Step:
-    """Make a step that waits for messages under way."""
+def waits(names: Sequence[str], state: RankState) -> list[Step]:
+    """Make a step that waits for messages under way, if there are any."""
+    awaited = tuple(names)
 
     def step(here: Here) -> None:
         del here
-        for name in names:
+        for name in awaited:
             arrived = state.pending.pop(name, None)
             if arrived is not None:
                 arrived.wait()
 
-    return step
+    return [step] if awaited else []

@@ -55,9 +55,7 @@ def experts(x: torch.Tensor, weight: torch.Tensor, route: torch.Tensor) -> torch
     weight : ``[experts, n, k]``
     route : ``[batch, rows, active]``
 
-    Returns
-    -------
-    ``[batch, rows, active, n]``
+    Returns ``[batch, rows, active, n]``.
     """
     if weight.ndim == 2:
         weight = weight[None]

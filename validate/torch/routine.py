@@ -10,7 +10,7 @@ from costmodels.program import Communication, Convolve, Loop, Matmul, Op, SendRe
 from planner.search.evaluate import running
 from validate.reference.run import Here, forward_at
 from validate.torch.liveness import Lived, Names, arriving, lived, reads_of
-from validate.torch.messages import message, waiting
+from validate.torch.messages import message, waits
 from validate.torch.state import RankState, Step
 from validate.torch.steps import compute, fused, joins, launches
 
@@ -71,7 +71,7 @@ def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "lis
     for one, live in zip(items, _after(items, end), strict=True):
         op = one.item
         if isinstance(op, Loop):
-            steps += [*_flush(run, state), *_waits(sent, state)]
+            steps += [*_flush(run, state), *waits(sent, state)]
             steps.append(_routine(op, state, live, compiles=compiles))
             continue
         late = [name for name in sent if name in reads_of(op)]
@@ -82,23 +82,19 @@ def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "lis
             sent.append(op.out.name)
             continue
         if late:
-            steps += [*_flush(run, state), waiting(tuple(late), state)]
+            steps += [*_flush(run, state), *waits(late, state)]
         if compiles and joins(op, state):
             run.append(one)
             continue
         steps += _flush(run, state)
         steps += _step(one, state)
-    return [*steps, *_flush(run, state), *_waits(sent, state)]
+    return [*steps, *_flush(run, state), *waits(sent, state)]
 
 
 def _step(one: Lived, state: RankState) -> list[Step]:
     if isinstance(one.item, Communication):
         return [message(one, state, 0, following=False)]
     return [] if isinstance(one.item, Convolve) else [compute(one, state)]
-
-
-def _waits(sent: Sequence[str], state: RankState) -> list[Step]:
-    return [waiting(tuple(sent), state)] if sent else []
 
 
 def _flush(run: list[Lived], state: RankState) -> list[Step]:
