@@ -18,6 +18,8 @@ from planner.command.options import (
     Named,
     add_action,
     add_checked_profile,
+    add_flags,
+    add_named,
     add_output,
     whole,
 )
@@ -30,6 +32,18 @@ if TYPE_CHECKING:  # a profile is shown without what runs plans
 LARGEST_LOG: Final = 16 * 2**20  # B
 BACKENDS: Final = ("reference", "torch", "tensorrt")
 SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
+
+
+_PREDICTED: Final = {
+    "--hardware": "a name to predict with (default: that of this machine's GPUs, h100-sxm without "
+    "any)",
+    "--profile": "a calibration to predict with: a file, a name, or none, the tables alone "
+    "(default: this machine's own if there is one, or the one that ships for the hardware)",
+}
+_OF_TENSORRT: Final = {
+    "--small": "of tensorrt: prove and run engines of a small size, and time none at full size",
+    "--numbers-only": "of tensorrt: prove layers in numpy, and build nothing; needs no TensorRT",
+}
 
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
@@ -54,75 +68,34 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
         help="how torch is launched: eager, compile and graph, with commas; engines: eager and "
         "graph (default: graph)",
     )
-    _add_prediction(parser)
+    add_named(parser, _PREDICTED)
     parser.add_argument(
         "--device", choices=["cuda", "cpu"], default="cuda", help="torch's (default: cuda)"
     )
-    parser.add_argument(
-        "--gate",
-        default="10%",
-        help="largest error of a step and of memory that passes (default: 10%%)",
-    )
+    gate = "largest error of a step and of memory that passes (default: 10%%)"
+    parser.add_argument("--gate", default="10%", help=gate)
     parser.add_argument("--precision", default="bf16", help="of the model (default: bf16)")
     parser.add_argument("--batch", type=whole, default=1, metavar="N", help="(default: 1)")
-    parser.add_argument(
-        "--decode", action="store_true", help="a decoder's decode step instead of its prefill"
-    )
+    add_flags(parser, {"--decode": "a decoder's decode step instead of its prefill"})
     parser.add_argument(
         "--seconds", type=float, default=3000, help="for all cases together (default: 3000)"
     )
-    parser.add_argument(
-        "--results",
-        metavar="DIR",
-        default="validation",
-        help="for rows and logs (default: validation)",
-    )
-    parser.add_argument(
-        "--retry",
-        action="store_true",
-        help="run again what was out of memory or wrong; what failed is run again anyway",
-    )
+    results = "for rows and logs (default: validation)"
+    parser.add_argument("--results", metavar="DIR", default="validation", help=results)
+    retry = "run again what was out of memory or wrong; what failed is run again anyway"
+    add_flags(parser, {"--retry": retry})
     for name in SIZES:
         parser.add_argument(
             f"--{name}", type=whole, metavar="N", help="(default: the model's usual one)"
         )
-    _add_engines(parser)
-    add_output(parser)
-
-
-def _add_engines(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--small",
-        action="store_true",
-        help="of tensorrt: prove and run engines of a small size, and time none at full size",
-    )
-    parser.add_argument(
-        "--numbers-only",
-        action="store_true",
-        help="of tensorrt: prove layers in numpy, and build nothing; needs no TensorRT",
-    )
+    add_flags(parser, _OF_TENSORRT)
     parser.add_argument(
         "--keep",
         choices=("engine", "file"),
         default="engine",
         help="of tensorrt: weights within engines, or in files beside them (default: engine)",
     )
-
-
-def _add_prediction(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hardware",
-        default="",
-        action=Named,
-        help="a name to predict with (default: that of this machine's GPUs, h100-sxm without any)",
-    )
-    parser.add_argument(
-        "--profile",
-        default="",
-        action=Named,
-        help="a calibration to predict with: a file, a name, or none, the tables alone "
-        "(default: this machine's own if there is one, or the one that ships for the hardware)",
-    )
+    add_output(parser)
 
 
 def _validate(arguments: argparse.Namespace) -> Answer:
@@ -159,8 +132,8 @@ def _tell(line: str) -> None:
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="3 minutes on 2 GPUs instead of 10")
-    parser.add_argument("--resume", action="store_true", help="go on where a session was stopped")
+    quick, resume = "3 minutes on 2 GPUs instead of 10", "go on where a session was stopped"
+    add_flags(parser, {"--quick": quick, "--resume": resume})
     parser.add_argument("--gpus", type=whole, help="to measure together (default: all)")
     parser.add_argument("--minutes", type=float, help="(default: 10, or 3 with --quick)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
@@ -172,11 +145,8 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", action=Named, required=True, metavar="FILE", help="the profile to write"
     )
-    parser.add_argument(
-        "--install",
-        action="store_true",
-        help="copy the profile to where --detect and validate find it by themselves",
-    )
+    install = "copy the profile to where --detect and validate find it by themselves"
+    add_flags(parser, {"--install": install})
 
 
 def calibrate_machine(arguments: argparse.Namespace) -> Answer:

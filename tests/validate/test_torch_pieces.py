@@ -25,7 +25,7 @@ from validate.reference.weights import Source
 
 torch = pytest.importorskip("torch")
 
-from validate.torch import moves  # noqa: E402
+from validate.torch import layout  # noqa: E402
 from validate.torch.attention import (  # noqa: E402
     Ask,
     plain,
@@ -184,7 +184,7 @@ def test_pieces_cover_what_the_mask_shows(tokens, degree, zigzag, causal, window
 def test_runs_bring_the_rows_they_stand_for(rows):
     x = torch.arange(1, 8).reshape(1, 7, 1)
 
-    got = moves.join([x], moves.from_rows(np.array(rows)), 1)
+    got = layout.join([x], layout.from_rows(np.array(rows)), 1)
 
     assert got.flatten().tolist() == [row + 1 if row >= 0 else 0 for row in rows]
 

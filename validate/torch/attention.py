@@ -17,8 +17,8 @@ import torch
 
 from costmodels.program import Attention
 from costmodels.program.rows import Numbers, attention_positions
-from validate.torch import moves
-from validate.torch.moves import Run, from_rows
+from validate.torch import layout
+from validate.torch.layout import Run, from_rows
 from validate.torch.setting import Bound, Setting, Values
 
 
@@ -183,7 +183,7 @@ def _attend(
     several = len(run.pieces) > 1
     results = []
     for piece in run.pieces:
-        k, v = (moves.join([x], piece.keys, 1) for x in given[1:])
+        k, v = (layout.join([x], piece.keys, 1) for x in given[1:])
         ask = Ask(diagonal=piece.diagonal, window=piece.window, sums=sums or several)
         results.append(kernel(q, k, v, ask))
     if not several:

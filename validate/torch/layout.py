@@ -1,5 +1,6 @@
 """Moves of data on PyTorch: a view where there is one, else a single pass over the bytes."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -7,13 +8,52 @@ import numpy as np
 import torch
 
 from costmodels.program import Part, Rearrange
-from costmodels.program.rows import joined_rows, latest_rank, positions, row_sources
+from costmodels.program.rows import Numbers, joined_rows, latest_rank, positions, row_sources
 from validate.reference.run import shape_of
 from validate.reference.weights import own_features
-from validate.torch import moves
 from validate.torch.setting import Bound, Kernel, Setting, Values
 
 Tensors = list[torch.Tensor]
+
+Run = tuple[int, int, int]
+"""Neighbouring rows: the block they lie in, and from where to where. Block -1 stands for zeros."""
+
+
+def runs(blocks: Numbers, rows: Numbers) -> list[Run]:
+    """Join rows that follow each other within a block.
+
+    >>> runs(np.array([0, 0, 1, -1, -1]), np.array([4, 5, 0, -1, -1]))
+    [(0, 4, 6), (1, 0, 1), (-1, 0, 2)]
+    """
+    if not len(rows):
+        return []
+    follows = (np.diff(blocks) == 0) & ((np.diff(rows) == 1) | (blocks[1:] < 0))
+    starts = [0, *(np.flatnonzero(~follows) + 1).tolist()]
+    stops = [*starts[1:], len(rows)]
+    joined = []
+    for start, stop in zip(starts, stops, strict=True):
+        first = max(int(rows[start]), 0)
+        joined.append((int(blocks[start]), first, first + stop - start))
+    return joined
+
+
+def from_rows(rows: Numbers) -> list[Run]:
+    """Join rows of one block; -1 is a row of zeros."""
+    return runs(np.where(rows < 0, -1, 0), rows)
+
+
+def join(blocks: Sequence[torch.Tensor], wanted: Sequence[Run], dim: int) -> torch.Tensor:
+    """Lay runs end to end along `dim`: a view where there is one, else one copy."""
+    pieces = []
+    for block, start, stop in wanted:
+        if block >= 0:
+            pieces.append(blocks[block].narrow(dim, start, stop - start))
+        else:
+            shape = list(blocks[0].shape)
+            shape[dim] = stop - start
+            pieces.append(blocks[0].new_zeros(shape))
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+
 
 BEYOND: Final = ("store", "load", "append", "collect")
 """Moves that reach beyond one operation; whoever runs the program does them."""
@@ -47,11 +87,11 @@ def _kernel(op: Rearrange, setting: Setting) -> Kernel:  # noqa: C901, PLR0911, 
         case "surround":
             return _surround(op, setting)
         case "shard":
-            rows = moves.from_rows(positions(op.spans[0], setting.index))
-            return lambda inputs: [moves.join(inputs, rows, 1)]
+            rows = from_rows(positions(op.spans[0], setting.index))
+            return lambda inputs: [join(inputs, rows, 1)]
         case "heads":
-            own = moves.from_rows(own_features(op.parts, op.degree, setting.index[op.axis]))
-            return lambda inputs: [moves.join(inputs, own, -1)]
+            own = from_rows(own_features(op.parts, op.degree, setting.index[op.axis]))
+            return lambda inputs: [join(inputs, own, -1)]
         case "pack_heads":
             return partial(_pack_heads, op, setting)
         case "pack_rows":
@@ -121,8 +161,8 @@ def _by_rank(op: Rearrange, x: torch.Tensor) -> Tensors:
             views.append(torch.unflatten(features, -1, (op.degree, -1)).permute(2, 0, 1, 3))
         else:
             ranks = range(op.degree)
-            own = [moves.from_rows(own_features((part,), op.degree, rank)) for rank in ranks]
-            views.append(torch.stack([moves.join([features], runs, -1) for runs in own]))
+            own = [from_rows(own_features((part,), op.degree, rank)) for rank in ranks]
+            views.append(torch.stack([join([features], runs, -1) for runs in own]))
     return views
 
 
@@ -148,13 +188,13 @@ def _unpack_rows(op: Rearrange, setting: Setting) -> Kernel:
     sources = row_sources(op.spans, op.axis, op.degree, setting.index)
     rows, each = len(sources), shape_of(op.inputs[0])[2]
     straight = np.array_equal(sources, np.arange(rows))
-    runs = moves.runs(sources // each, np.where(sources < 0, -1, sources % each))
+    taken = runs(sources // each, np.where(sources < 0, -1, sources % each))
 
     def run(inputs: Values) -> Tensors:
         x = inputs[0]
         if straight:
             return [x.transpose(0, 1).flatten(1, 2).narrow(1, 0, rows)]
-        return [moves.join(list(x), runs, 1)]
+        return [join(list(x), taken, 1)]
 
     return run
 
@@ -162,13 +202,13 @@ def _unpack_rows(op: Rearrange, setting: Setting) -> Kernel:
 def _pack_rows(op: Rearrange, setting: Setting) -> Kernel:
     """From ``[b, rows, f]`` to ``[degree, b, r, f]``, the way back of `_unpack_rows`."""
     targets = joined_rows(op.spans, op.axis, op.degree, setting.index)
-    every = moves.from_rows(targets.reshape(-1))
-    each = [moves.from_rows(rows) for rows in targets]
+    every = from_rows(targets.reshape(-1))
+    each = [from_rows(rows) for rows in targets]
 
     def run(inputs: Values) -> Tensors:
         x = inputs[0]
         if x.shape[0] == 1:
-            return [torch.unflatten(moves.join([x], every, 1), 1, (op.degree, -1)).transpose(0, 1)]
-        return [torch.stack([moves.join([x], runs, 1) for runs in each])]
+            return [torch.unflatten(join([x], every, 1), 1, (op.degree, -1)).transpose(0, 1)]
+        return [torch.stack([join([x], runs, 1) for runs in each])]
 
     return run

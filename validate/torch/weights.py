@@ -14,7 +14,7 @@ import torch
 from costmodels.program import Depthwise, Loop, Matmul, Tensor, Weight
 from validate.reference.run import shape_of
 from validate.reference.weights import Source, own_features
-from validate.torch import moves
+from validate.torch import layout
 from validate.torch.products import quantise
 from validate.torch.setting import Setting
 
@@ -85,8 +85,8 @@ def drawn(setting: Setting, distinct: int = 0) -> Weights:
         share, degree, rank = whole, weight.degree, setting.index.get("tp", 0)
         for side, parts, dim in (("rows", weight.rows, 2), ("columns", weight.columns, 1)):
             if weight.split == side and degree > 1:
-                runs = moves.from_rows(own_features(parts, degree, rank))
-                share = moves.join([whole], runs, dim).contiguous()
+                runs = layout.from_rows(own_features(parts, degree, rank))
+                share = layout.join([whole], runs, dim).contiguous()
         if share.untyped_storage().nbytes() > share.nbytes:
             share = share.clone()
         share = share if weight.experts > 1 else share[0]
