@@ -66,14 +66,8 @@ def _send_recv(b: Buffers, group: ProcessGroup) -> object:
     return b.other
 
 
-def _gather(b: Buffers, group: ProcessGroup) -> object:
-    first = dist.get_rank(group) == 0
-    return dist.gather(b.small, b.shares if first else None, dst=0, group=group)
-
-
-def _scatter(b: Buffers, group: ProcessGroup) -> object:
-    first = dist.get_rank(group) == 0
-    return dist.scatter(b.small, b.shares if first else None, src=0, group=group)
+def _at_first(shares: list[Tensor], group: ProcessGroup) -> list[Tensor] | None:
+    return shares if dist.get_rank(group) == 0 else None
 
 
 CALLS: Final[Mapping[str, Callable[[Buffers, ProcessGroup], object]]] = {
@@ -83,8 +77,8 @@ CALLS: Final[Mapping[str, Callable[[Buffers, ProcessGroup], object]]] = {
     "all_to_all": lambda b, g: dist.all_to_all_single(b.other, b.large, group=g),
     "broadcast": lambda b, g: dist.broadcast(b.large, src=0, group=g),
     "reduce": lambda b, g: dist.reduce(b.large, dst=0, group=g),
-    "gather": _gather,
-    "scatter": _scatter,
+    "gather": lambda b, g: dist.gather(b.small, _at_first(b.shares, g), dst=0, group=g),
+    "scatter": lambda b, g: dist.scatter(b.small, _at_first(b.shares, g), src=0, group=g),
     "send_recv": _send_recv,
 }
 

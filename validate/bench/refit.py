@@ -8,7 +8,6 @@ manifest as they are kept in `validate/data`, and fits those.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,16 +28,6 @@ IMAGE: Final = ("NCCL_VERSION", "TORCH_CUDA_ARCH_LIST")  # what an image came wi
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refit:
-    """What is fitted, where it goes, and what judges it besides."""
-
-    measurements: Path
-    output: Path
-    against: Path | None
-    keep: Path | None
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit, write and judge; returns the exit code."""
     parser = Parser(prog="python -m validate.bench.refit")
@@ -47,22 +36,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--against", type=Path)
     parser.add_argument("--keep", type=Path)
     try:
-        _refit(_kept(Refit(**vars(parser.parse_args(argv)))))
+        arguments = parser.parse_args(argv)
+        if arguments.keep is not None:
+            _keep(arguments.measurements, arguments.keep)
+        _refit(arguments.keep or arguments.measurements, arguments.output, arguments.against)
     except InputError as error:
         system.say(f"refit: {error}")
         return 2
     return 0
 
 
-def _kept(task: Refit) -> Refit:
-    """Write the small form of the measurements where that is asked for, and go on with it."""
-    if task.keep is None:
-        return task
-    manifest = system.read_document(task.measurements / system.MANIFEST)
-    rows = read(file_in(task.measurements))
-    write_new(task.keep / TABLE, to_csv(rows))
-    write_new(task.keep / system.MANIFEST, json.dumps(without_names(manifest), indent=2) + "\n")
-    return replace(task, measurements=task.keep)
+def _keep(measurements: Path, folder: Path) -> None:
+    """Write the small form of measurements, which goes with the project."""
+    manifest = system.read_document(measurements / system.MANIFEST)
+    write_new(folder / TABLE, to_csv(read(file_in(measurements))))
+    write_new(folder / system.MANIFEST, json.dumps(without_names(manifest), indent=2) + "\n")
 
 
 def without_names(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,16 +107,16 @@ def fit(folder: Path) -> Profile:
     return fit_profile(Measurements(rows=read(path), manifest=manifest, source=source))
 
 
-def _refit(task: Refit) -> None:
-    profile, rows = fit(task.measurements), read(file_in(task.measurements))
-    write_new(task.output, to_toml(profile))
+def _refit(measurements: Path, output: Path, against: Path | None) -> None:
+    profile, rows = fit(measurements), read(file_in(measurements))
+    write_new(output, to_toml(profile))
     failures = report.failures_of(rows)
-    made = report.Calibrated(profile=profile, output=task.output, failures=failures)
+    made = report.Calibrated(profile=profile, output=output, failures=failures)
     system.say(report.calibrated(made))
-    place = measured_on(system.read_document(task.measurements / system.MANIFEST))
+    place = measured_on(system.read_document(measurements / system.MANIFEST))
     _judge(rows, place, profile, "")
-    if task.against is not None:
-        _judge(read(task.against), place, profile, f" on {task.against.name}")
+    if against is not None:
+        _judge(read(against), place, profile, f" on {against.name}")
 
 
 def _judge(rows: Sequence[Row], place: MeasuredOn, profile: Profile, where: str) -> None:

@@ -4,7 +4,6 @@ Rows go to ``DIR/rows.jsonl``, what they were measured on to ``DIR/manifest.json
 with the same DIR and it goes on behind the last row. It needs PyTorch and no GPU of its own.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,7 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="only the most informative cases")
     parser.add_argument("--small", action="store_true", help="a few sizes that suit a CPU")
     try:
-        session = _session(parser.parse_args(argv))
+        options = parser.parse_args(argv)
+        check_positive("minutes", options.minutes)
+        check_gpus(options.ranks)
+        session = system.Session(
+            ranks=options.ranks,
+            folder=options.output.resolve(),
+            minutes=options.minutes,
+            device=options.device,
+            tiers=QUICK_TIERS if options.quick else 3,
+            small=options.small,
+        )
         deaths = system.run(session)
     except (InputError, OSError) as error:
         system.say(f"bench: {one_line(str(error))}")
@@ -39,19 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     system.say("\n".join(summary(read_rows(text, system.ROWS))))
     system.say(f"bench: rows in {session.folder / system.ROWS}; workers died {deaths} times")
     return 0
-
-
-def _session(options: argparse.Namespace) -> system.Session:
-    check_positive("minutes", options.minutes)
-    check_gpus(options.ranks)
-    return system.Session(
-        ranks=options.ranks,
-        folder=options.output.resolve(),
-        minutes=options.minutes,
-        device=options.device,
-        tiers=QUICK_TIERS if options.quick else 3,
-        small=options.small,
-    )
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:

@@ -103,14 +103,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _files(text: str) -> list[str]:
-    names = [name for name in text.split(",") if name]
-    for name in names:
-        if not is_file(name):
-            raise InputError(f"--known {name[:100]}: no such file")
-    return names
-
-
 def _cases(arguments: argparse.Namespace) -> list[Case]:
     """Choose cases, and leave out those with a result from another session."""
     models = [name for name in arguments.models.split(",") if name]
@@ -129,9 +121,13 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
     ]
     modes = cast("list[Mode]", arguments.modes.split(","))
     cases = cross(subjects, arguments.plans.split(","), modes)
+    known = [name for name in arguments.known.split(",") if name]
+    for name in known:
+        if not is_file(name):
+            raise InputError(f"--known {name[:100]}: no such file")
     results = [
         row
-        for name in _files(arguments.known)
+        for name in known
         for row in read_measured(system.read(Path(name)), name)
         if row.status != "failed"
     ]

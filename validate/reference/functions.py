@@ -14,7 +14,7 @@ from costmodels.program.rows import (
     positions,
     rotary_angles,
 )
-from validate.reference.weights import Array, own_features
+from validate.reference.weights import Array, kept, own_features
 
 EPSILON = 1e-12
 GUIDANCE = 3.0
@@ -85,7 +85,7 @@ def depthwise(op: Depthwise, x: Array, weight: Array, index: Mapping[str, int]) 
         inside = (down + dy - 1 >= 0) & (down + dy - 1 < lines)
         inside = inside & (across + dx - 1 >= 0) & (across + dx - 1 < line)
         there = rows + (dy - 1) * line + dx - 1
-        out += _take(x, np.where(inside, there, -1)) * weight[tap]
+        out += kept(x, np.where(inside, there, -1), 1) * weight[tap]
     return out
 
 
@@ -136,7 +136,8 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
         case "combine":
             return [np.einsum("bran,bra->brn", *inputs)]
         case "guidance":
-            return [_guidance(inputs[0])]
+            with_prompt, *without = inputs[0]
+            return [without[0] + GUIDANCE * (with_prompt - without[0]) if without else with_prompt]
         case "step":
             width = min(inputs[0].shape[-1], inputs[1].shape[-1])
             out = inputs[0].copy()
@@ -193,12 +194,6 @@ def _route(op: Pointwise, scores: Array) -> list[Array]:
     return [chosen.astype(float), gates / gates.sum(axis=-1, keepdims=True)]
 
 
-def _guidance(predictions: Array) -> Array:
-    if len(predictions) == 1:
-        return np.asarray(predictions[0])
-    return np.asarray(predictions[1] + GUIDANCE * (predictions[0] - predictions[1]))
-
-
 def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
     op: Rearrange, inputs: Sequence[Array], index: Mapping[str, int]
 ) -> list[Array]:
@@ -218,7 +213,7 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
         case "regroup":
             return [first.reshape(*(int(size) for size in op.outputs[0].shape))]
         case "shard":
-            return [_take(first, positions(op.spans[0], index))]
+            return [kept(first, positions(op.spans[0], index), 1)]
         case "heads":
             return [first[..., own_features(op.parts, op.degree, index[op.axis])]]
         case "pack_heads":
@@ -230,7 +225,8 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
         case "unpack_rows":
             return [_unpack_rows(op, first, index)]
         case "pack_rows":
-            return [_pack_rows(op, first, index)]
+            places = joined_rows(op.spans, op.axis, op.degree, index)
+            return [np.stack([kept(first, rows, 1) for rows in places])]
         case "stack":
             return [first[None]]
         case "unstack":
@@ -249,11 +245,6 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return [_surround(op, first, inputs[1], index)]
         case "store" | "load" | "collect":
             raise AssertionError(f"{op.move} is the runner's")
-
-
-def _take(x: Array, rows: NDArray[np.int64]) -> Array:
-    """Rows of x by position, zeros where there is none."""
-    return np.where((rows >= 0)[None, :, None], x[:, np.maximum(rows, 0)], 0.0)
 
 
 def _surround(op: Rearrange, x: Array, edges: Array, index: Mapping[str, int]) -> Array:
@@ -278,8 +269,3 @@ def _unpack_rows(op: Rearrange, x: Array, index: Mapping[str, int]) -> Array:
     for rank, rows in enumerate(joined_rows(op.spans, op.axis, op.degree, index)):
         out[:, rows[rows >= 0]] = x[rank][:, rows >= 0]
     return out
-
-
-def _pack_rows(op: Rearrange, x: Array, index: Mapping[str, int]) -> Array:
-    places = joined_rows(op.spans, op.axis, op.degree, index)
-    return np.stack([_take(x, rows) for rows in places])

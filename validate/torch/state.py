@@ -11,7 +11,7 @@ import torch.distributed as dist
 from costmodels.price import Class
 from costmodels.program import Program, Tensor
 from planner.request.plan import Plan
-from validate.reference.run import Here
+from validate.reference.run import Here, shape_of
 from validate.torch.fuse import Fuser
 from validate.torch.setting import Setting
 from validate.torch.weights import Given, Weights
@@ -151,5 +151,6 @@ class RankState:
 
 def zeros(tensor: Tensor, state: RankState) -> torch.Tensor:
     """Make what an idle pipeline stage works on."""
-    shape = tuple(int(size) for size in tensor.shape)
-    return torch.zeros(shape, dtype=state.setting.dtype_of(tensor), device=state.setting.device)
+    return torch.zeros(
+        shape_of(tensor), dtype=state.setting.dtype_of(tensor), device=state.setting.device
+    )
