@@ -218,29 +218,23 @@ def _profile(arguments: argparse.Namespace) -> Answer:
         raise InputError(f"profile {arguments.action}: got {got}, wanted {wanted}")
     if arguments.action == "install":
         line = _installed(names[0])
-        document = {"profile": names[0], "installed": line.partition(": ")[0]}
-        return _shown(style, lambda: document, lambda _: line), DONE
+        installed = {"profile": names[0], "installed": line.partition(": ")[0]}
+        return _shown(style, lambda: installed, lambda _: line), DONE
+    document: Callable[[], object]
+    text: Callable[..., str]
     if arguments.action == "list":
         entries = _entries()
-        shown = _shown(
-            style, lambda: report.entries_to_dict(entries), partial(report.listed, entries)
-        )
+        document, text = partial(report.entries_to_dict, entries), partial(report.listed, entries)
     elif arguments.action == "show":
         profile = read_profile(names[0])
-        shown = _shown(
-            style,
-            lambda: report.to_dict(profile, names[0]),
-            lambda kind: report.show(profile, kind, names[0]),
-        )
+        document = partial(report.to_dict, profile, names[0])
+        text = partial(report.show, profile, name=names[0])
     else:
         first, second = map(read_profile, names)
         called = (names[0], names[1])
-        shown = _shown(
-            style,
-            lambda: report.diff_to_dict(first, second, called),
-            lambda kind: report.diff(first, second, kind, called),
-        )
-    return shown, DONE
+        document = partial(report.diff_to_dict, first, second, called)
+        text = partial(report.diff, first, second, called=called)
+    return _shown(style, document, text), DONE
 
 
 def _shown(style: str, document: Callable[[], object], text: "Callable[[Style], str]") -> str:

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 Work = Callable[[int], object]
-Run = Callable[[], None]
+Run = Callable[[], object]
 Statistics = dict[str, float]
 Results = list[tuple[str, Statistics]]
 """How a case was run, and what came of it: seconds, bytes and shares by name."""
@@ -66,9 +66,7 @@ def statistics(times: Sequence[float]) -> Statistics:
 
 def both(prepared: Prepared, device: torch.device) -> Iterator[tuple[str, Statistics]]:
     """Time work as a burst and under load: pairs of mode and statistics of one call."""
-    once = estimate(prepared, device)
-    calls = calls_of(once, prepared.sets)
-    run = captured(prepared.work, calls, device)
+    run, calls, once = _replayed(prepared, device)
     bursts = 3 if once > LONG else BURSTS
     yield "short", statistics([t / calls for t in burst(run, bursts, device)])
     if on_gpu(device):
@@ -77,29 +75,24 @@ def both(prepared: Prepared, device: torch.device) -> Iterator[tuple[str, Statis
 
 def quick(prepared: Prepared, device: torch.device) -> Statistics:
     """Time work as a burst."""
-    calls = calls_of(estimate(prepared, device), prepared.sets)
-    run = captured(prepared.work, calls, device)
+    run, calls, _ = _replayed(prepared, device)
     return statistics([t / calls for t in burst(run, BURSTS, device)])
 
 
-def calls_of(once: float, sets: int) -> int:
-    """How many calls one graph holds: enough to time, and every set of buffers."""
+def _replayed(prepared: Prepared, device: torch.device) -> tuple[Run, int, float]:
+    """Capture calls, enough to time and one a set of buffers; how many, and seconds of one."""
+    once = estimate(prepared, device)
     enough = max(1, int(GRAPH / max(once, 1e-3 * GRAPH)))
-    if once > LONG:
-        return 1
-    return min(MOST_CALLS, max(enough, sets))
+    calls = 1 if once > LONG else min(MOST_CALLS, max(enough, prepared.sets))
+    return captured(prepared.work, calls, device), calls, once
 
 
 def estimate(prepared: Prepared, device: torch.device) -> float:
     """Warm up, and time a few calls roughly."""
     for index in range(2):
         prepared.work(index % prepared.sets)
-    times = burst(lambda: _call(prepared.work), 3, device, pause=0.0)
+    times = burst(lambda: prepared.work(0), 3, device, pause=0.0)
     return sorted(times)[1]
-
-
-def _call(work: Work) -> None:
-    work(0)
 
 
 def captured(work: Work, calls: int, device: torch.device) -> Run:
@@ -158,7 +151,9 @@ def burst(
         else:
             if before is not None:
                 before()
-            times.append(_host_seconds(run))
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
     return times
 
 
@@ -204,12 +199,6 @@ def _finish(marks: Marks) -> float:
     start, end = marks
     end.synchronize()
     return float(start.elapsed_time(end)) / 1000
-
-
-def _host_seconds(run: Run) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def host_seconds(work: Work, calls: int, device: torch.device, repeats: int = 5) -> list[float]:
