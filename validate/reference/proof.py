@@ -11,7 +11,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from validate.reference.run import run_plan
 from validate.reference.small import shrink
-from validate.reference.weights import Array
+from validate.reference.weights import Array, own_samples
 
 BOUND: Final = 1 / 2**30
 """Largest relative error that the order of additions explains in 64 bits."""
@@ -55,11 +55,8 @@ def prove(model: Model, workload: Workload, plan: Plan, seed: int = 0) -> Proof:
 def _errors(outputs: Sequence[Array], whole: Array, plan: Plan) -> Iterator[float]:
     """Relative error of every rank that has the result; replicas have their part of the batch."""
     replicas = plan.degree("dp")
-    each, samples = len(outputs) // replicas, len(whole) // replicas
-    batched = len(whole) > 1 and replicas > 1
     for rank, output in enumerate(outputs):
         if np.all(np.isnan(output)):
             continue
-        first = rank // each * samples
-        want = whole[first : first + samples] if batched else whole
+        want = own_samples(whole, replicas, rank * replicas // len(outputs))
         yield float(np.linalg.norm(output - want) / np.linalg.norm(want))

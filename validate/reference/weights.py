@@ -48,6 +48,18 @@ def kept(full: Array, places: NDArray[np.int64], axis: int) -> Array:
     return np.where(there, full.take(np.maximum(places, 0), axis), 0.0)
 
 
+def own_samples(whole: Array, degree: int, place: int) -> Array:
+    """Take the samples that one of `degree` replicas has; all where there is one for all.
+
+    >>> own_samples(np.arange(4.0), 2, 1), own_samples(np.arange(1.0), 2, 1)
+    (array([2., 3.]), array([0.]))
+    """
+    if degree == 1 or len(whole) == 1:
+        return whole
+    each = len(whole) // degree
+    return whole[place * each : (place + 1) * each]
+
+
 def own_features(parts: tuple[Part, ...], degree: int, rank: int) -> NDArray[np.int64]:
     """Features of one of `degree` ranks, part by part; a unit is repeated where there are fewer.
 

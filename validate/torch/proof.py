@@ -15,7 +15,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.evaluate import running
 from validate.reference.run import run_plan
-from validate.reference.weights import Array, Source
+from validate.reference.weights import Array, Source, own_samples
 from validate.torch.fuse import Fuser
 from validate.torch.routine import make_routines, play
 from validate.torch.setting import Setting
@@ -111,9 +111,10 @@ def check(
     weights, given = from_source(source, setting), inputs_from_source(source, setting, batch)
     state = state_for(work, comm, setting, weights, given, fuser=fuser, checked=True)
     output = result(state)
+    mine = own_samples(whole, work.plan.degree("dp"), setting.index.get("dp", 0))
     expected = expected_counts(state.program)
     return Checked(
-        error=0.0 if output is None else _error(output, state, _own(whole, work, setting)),
+        error=0.0 if output is None else _error(output, state, mine),
         bound=bound_of(work.model, setting),
         miscounted=tuple(differences(state.counts, expected)),
     )
@@ -167,16 +168,6 @@ def result(state: RankState) -> torch.Tensor | None:
     for routine in make_routines(state).values():
         play(routine, state)
     return state.values.get(state.program.output.name)
-
-
-def _own(whole: Array, work: Work, setting: Setting) -> Array:
-    """Return the samples of the result that a replica has."""
-    degree = work.plan.degree("dp")
-    if degree == 1 or len(whole) == 1:
-        return whole
-    each = len(whole) // degree
-    first = setting.index["dp"] * each
-    return whole[first : first + each]
 
 
 def _error(got: torch.Tensor, state: RankState, want: Array) -> float:
