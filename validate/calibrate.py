@@ -24,8 +24,7 @@ class Task:
 
     output : the profile to write; its measurements go to a folder beside it, of the same name
     with ``.measurements``. gpus : how many to measure together, 0 for all. minutes : 0 for as
-    many as `quick` says. small : a few sizes that suit a CPU, for tests. measured : a folder
-    of measurements that are elsewhere.
+    many as `quick` says. small : a few sizes that suit a CPU, for tests.
     """
 
     output: Path
@@ -35,12 +34,11 @@ class Task:
     minutes: float = 0.0
     device: str = "cuda"
     small: bool = False
-    measured: Path | None = None
 
     @property
     def folder(self) -> Path:
         """Where the measurements are."""
-        return self.measured or self.output.with_name(f"{self.output.stem}.measurements")
+        return self.output.with_name(f"{self.output.stem}.measurements")
 
 
 def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:

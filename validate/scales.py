@@ -3,7 +3,6 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Final
 
 from planner.command.files import write
 from planner.command.options import Parser, whole
@@ -13,10 +12,8 @@ from planner.models import read_model
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.harness import given_from, weights_from
 from topology.base import InputError, place
-from validate.plans.cases import Case, Stage, look_up
+from validate.plans.cases import SIZES, Case, Stage, look_up
 from validate.tensorrt.numbers import largest_activations
-
-SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
 
 
 def scales(argv: list[str]) -> None:
@@ -27,7 +24,7 @@ def scales(argv: list[str]) -> None:
     options = _parser().parse_args(argv)
     place(options.output)
     model = read_model(options.model)
-    sizes = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in SIZES}
+    sizes = {name: getattr(options, name) for name in SIZES}
     stage: Stage = "denoise" if model.kind == "diffusion" else "prefill"
     subject = look_up(Case(model=options.model, batch=options.batch, stage=stage, **sizes))
     try:
@@ -66,8 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--batch", type=whole, default=1, metavar="N", help="(default: 1)")
     for name in SIZES:
-        parser.add_argument(
-            f"--{name}", type=whole, metavar="N", help="(default: the model's usual one)"
-        )
+        option, usual = f"--{name.replace('_', '-')}", "(default: the model's usual one)"
+        parser.add_argument(option, type=whole, metavar="N", help=usual)
     parser.add_argument("--output", required=True, metavar="FILE", help="the file to write")
     return parser

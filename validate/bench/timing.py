@@ -201,10 +201,10 @@ def _finish(marks: Marks) -> float:
     return float(start.elapsed_time(end)) / 1000
 
 
-def host_seconds(work: Work, calls: int, device: torch.device, repeats: int = 5) -> list[float]:
+def host_seconds(work: Work, calls: int, device: torch.device) -> list[float]:
     """Seconds the host takes to issue one call, while the device falls behind."""
     times = []
-    for _ in range(repeats):
+    for _ in range(5):
         settle(device)
         if on_gpu(device):
             torch.cuda._sleep(SPIN * 50)  # noqa: SLF001  # as above

@@ -28,7 +28,7 @@ RUNTIMES: Final[Mapping[Mode, str]] = {
 }
 """Runtime of the cost models that prices a way to launch."""
 
-_SIZES: Final = ("height", "width", "frames", "input_tokens", "text_tokens")
+SIZES: Final = ("height", "width", "frames", "input_tokens", "text_tokens")
 
 _OUTPUT_TOKENS: Final = {"denoise": None, "prefill": 0, "decode": 1}
 
@@ -89,7 +89,7 @@ class Case:
 
     def request(self, hardware: str, profile: str = "") -> Request:
         """Ask the planner the same thing."""
-        sizes = {name: getattr(self, name) for name in _SIZES}
+        sizes = {name: getattr(self, name) for name in SIZES}
         habit: TowerHabit = "once" if self.mode == "compile" else "every_step"
         return Request(
             model=self.model,

@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 from costmodels.tables import profile_for
 from planner.command.files import render
@@ -14,13 +13,11 @@ from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 from validate.launch import Place, find_place, is_rank
 from validate.plans import checks, system
-from validate.plans.cases import RUNTIMES, Case, Mode, Stage, look_up
+from validate.plans.cases import RUNTIMES, SIZES, Case, Mode, Stage, look_up
 from validate.plans.compare import Comparison, compare, rankings, summarise
 from validate.plans.measured import Measured
 from validate.plans.runs import Options, Work, run, run_as
 from validate.tables import own_profile_name
-
-SIZES: Final = ("height", "width", "frames", "input_tokens", "text_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

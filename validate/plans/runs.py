@@ -18,6 +18,7 @@ from validate.plans.host import Facts, problems, remarks
 from validate.plans.measured import Kept, Measured, kept, line, read_measured, remaining
 
 RESULTS: Final = "results.jsonl"
+WORKER: Final = ("-m", "validate.torch.worker")
 DEATHS: Final = 6
 """Times that ranks may die before a run is given up."""
 Work = Callable[[Place, Mapping[str, object], Path], object]
@@ -31,7 +32,7 @@ class Options:
 
     gpus : ranks on this host. device : ``cuda``, or ``cpu`` with gloo. compiler : backend of
     torch.compile. budget_s : seconds to repeat a case. seconds : for all cases; what is left then
-    stays undone. module : that a rank runs. retry : run again what was out of memory or wrong, too.
+    stays undone. retry : run again what was out of memory or wrong, too.
     """
 
     gpus: int
@@ -41,7 +42,6 @@ class Options:
     budget_s: float = 2.0
     seconds: float = 3000
     limits: Limits = Limits()
-    module: str = "validate.torch.worker"
     retry: bool = False
 
     def machine(self, facts: Facts) -> str:
@@ -197,7 +197,7 @@ def _attempt(
 ) -> LaunchResult:
     options, output, path = this.options, this.output, this.output / "job.json"
     system.write(path, json.dumps(options.job(todo, left, this), indent=1))
-    argv = [sys.executable, "-m", options.module, "--job", str(path), "--output", str(output)]
+    argv = [sys.executable, *WORKER, "--job", str(path), "--output", str(output)]
     return launch(
         options.gpus,
         argv,

@@ -15,6 +15,7 @@ from typing import NoReturn, cast
 
 from topology.base import InputError, write_whole
 
+PATIENCE_S = 60
 _QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name"
 
 
@@ -85,7 +86,7 @@ def processor() -> str:
     return next(named, platform.machine())
 
 
-def probe_torch(timeout_s: float = 60) -> tuple[dict[str, object], str]:
+def probe_torch() -> tuple[dict[str, object], str]:
     """Ask PyTorch what it sees, in a process of its own; and why it says nothing, if so."""
     command = [sys.executable, "-m", "validate.torch.probe"]
     try:
@@ -93,12 +94,12 @@ def probe_torch(timeout_s: float = 60) -> tuple[dict[str, object], str]:
             command,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=PATIENCE_S,
             check=False,
             env=children(),
         )
     except subprocess.TimeoutExpired:
-        return {}, f"no answer within {timeout_s:.0f} s"
+        return {}, f"no answer within {PATIENCE_S} s"
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         return {}, (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1][:200]

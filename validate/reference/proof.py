@@ -36,14 +36,14 @@ class Proof:
         return {**asdict(self), "ok": self.ok}
 
 
-def prove(model: Model, workload: Workload, plan: Plan, seed: int = 0) -> Proof:
+def prove(model: Model, workload: Workload, plan: Plan) -> Proof:
     """Run a plan and the unsplit model at a small size, and compare every rank's result.
 
     Raises DeadlockError if ranks wait for each other.
     """
     small = shrink(model, workload, plan)
-    whole = run_plan(*small, Plan(), seed)[0]
-    outputs = run_plan(*small, plan, seed)
+    whole = run_plan(*small, Plan())[0]
+    outputs = run_plan(*small, plan)
     return Proof(
         model=model.name,
         plan=str(plan),

@@ -67,14 +67,14 @@ class RankState:
         return not 0 <= here.turn < self.passes
 
 
-def run_plan(model: Model, workload: Workload, plan: Plan, seed: int = 0) -> list[Array]:
+def run_plan(model: Model, workload: Workload, plan: Plan) -> list[Array]:
     """Run a plan and give every rank's output: latents after all steps, or the next token's scores.
 
     Ranks of a pipeline that do not have them give NaN.
     """
     places = range(plan.degree("pp"))
     programs = [lower(model, workload, plan, place) for place in places]
-    return execute(programs, workload, Source(seed))
+    return execute(programs, workload, Source())
 
 
 def execute(programs: Sequence[Program], workload: Workload, source: Source) -> list[Array]:

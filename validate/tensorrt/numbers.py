@@ -14,7 +14,7 @@ from planner.request.workload import Workload
 from planner.tensorrt import Network, Recipe, arrays_of, document_of, networks_of, schedule_of
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.formats import Floats
-from planner.tensorrt.runner.weights import Learned, Reaches, Weights, drawn, named
+from planner.tensorrt.runner.weights import Learned, Weights, drawn, named
 from validate.reference.weights import Source
 from validate.tensorrt.evaluate import Array, Document, Held, Layer, Watch, evaluate, together
 
@@ -27,13 +27,12 @@ Given = Callable[[str, int, tuple[int, ...]], Array | Floats]
 class Numbers:
     """What networks are run on.
 
-    reaches : largest activations of products. watch : sees what each layer is given.
+    watch : sees what each layer is given.
     """
 
     weights: Weights
     given: Given
     learned: Learned | None = None
-    reaches: Reaches | None = None
     watch: Watch | None = None
 
 
@@ -70,7 +69,6 @@ def run_networks(
                     weights=numbers.weights,
                     rank=place,
                     learned=numbers.learned,
-                    reaches=numbers.reaches,
                     watch=numbers.watch,
                 )
                 for place in range(len(group))
