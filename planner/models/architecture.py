@@ -56,10 +56,8 @@ class LatentAttention:
 
     def parameters(self, hidden: int, heads: int) -> int:
         """Count the weights of an attention of `heads` over `hidden` features a token."""
-        score = heads * (self.content_size + self.rotary_size)
-        queries = hidden * self.query_rank + self.query_rank * score
-        if not self.query_rank:
-            queries = hidden * score
+        score, rank = heads * (self.content_size + self.rotary_size), self.query_rank
+        queries = hidden * rank + rank * score if rank else hidden * score
         down = hidden * (self.key_value_rank + self.rotary_size)
         up = self.key_value_rank * heads * (self.content_size + self.value_size)
         return queries + down + up + heads * self.value_size * hidden
@@ -394,12 +392,9 @@ class Model:
     @property
     def active_parameters(self) -> int:
         """Count the weights that one token meets: of routed experts only the active ones."""
-        return self.transformer_parameters - sum(
-            block.count * tower.ffn.idle_parameters(tower.hidden)
-            for block in self.blocks
-            for tower in block.towers
-            if tower.ffn
-        )
+        layers = [(block.count, tower) for block in self.blocks for tower in block.towers]
+        idle = sum(n * t.ffn.idle_parameters(t.hidden) for n, t in layers if t.ffn)
+        return self.transformer_parameters - idle
 
     def __repr__(self) -> str:
         return f"<Model {self.name}: {self.kind}, {self.layers} layers>"

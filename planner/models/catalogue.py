@@ -181,13 +181,9 @@ def _with_vae(model: Model, index: Fields, folder: Path) -> Model:
     if not _listed(index, "vae") or not (folder / "vae").is_dir() or model.latent is None:
         return model
     config = _file(folder / "vae" / "config.json")
-    name = recognised(config, _vaes())
+    name, usual = recognised(config, _vaes()), model.latent
     spatial, temporal = strides(config)
-    latent = replace(
-        model.latent,
-        spatial=spatial or model.latent.spatial,
-        temporal=temporal or model.latent.temporal,
-    )
+    latent = replace(usual, spatial=spatial or usual.spatial, temporal=temporal or usual.temporal)
     if not name:
         strange = f"{config.where}: an autoencoder nobody has measured; costs as of the usual one"
         return replace(model, latent=latent, assumed=(*model.assumed, strange))

@@ -52,7 +52,9 @@ def lengths(
     _check_sizes(model, latent, height, width, frames)
     if text_tokens is not None:
         _check_range("text tokens", text_tokens, _MOST_TEXT)
-    main = _latent_tokens(latent, height, width, frames)
+    rows = _side(latent, height, latent.patch_height)
+    images = ceil_div(latent_frames(latent, frames), latent.patch_frames)
+    main = images * rows * line_of(latent, width)
     return {stream.name: _length(stream, main, frames, text_tokens) for stream in model.streams}
 
 
@@ -89,11 +91,6 @@ def grid(latent: Latent, height: Size, width: Size, frames: Size) -> tuple[Size,
     )
 
 
-def _latent_tokens(latent: Latent, height: Size, width: Size, frames: Size) -> Size:
-    along_frames, rows, columns = grid(latent, height, width, frames)
-    return along_frames * rows * columns
-
-
 def _side(latent: Latent, side: Size, patch: int) -> Size:
     if latent.rounds == "down":
         return side // (latent.spatial * patch)
@@ -112,10 +109,8 @@ def _length(stream: Stream, main: Size, frames: Size, text_tokens: int | None) -
 
 def _rounded(count: Size, rate: float) -> Size:
     """Whole tokens at `rate` a frame, one at least."""
-    if isinstance(count, int):
-        return max(round(count * rate), 1)
     tokens: NDArray[np.int64] = np.maximum(np.rint(count * rate), 1).astype(np.int64)
-    return tokens
+    return int(tokens) if isinstance(count, int) else tokens
 
 
 def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames: Size) -> None:

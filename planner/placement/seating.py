@@ -1,6 +1,10 @@
-"""Which GPU of a machine each rank of a plan sits on, so that its messages cost least."""
+"""Which GPU of a machine each rank of a plan sits on, so that its messages cost least.
 
-from collections.abc import Iterator, Sequence
+The messages of a program, by axis and size, are its traffic.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
@@ -9,8 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.collectives import collective_time
+from costmodels.program import Communication, Program, turns
 from planner.placement.placement import Placement
-from planner.placement.traffic import Message, Traffic, seconds_on
 from planner.request.plan import Plan
 from planner.request.subset import Subset
 from topology.catalogue import Fabric
@@ -18,9 +23,46 @@ from topology.machine import Survey, fabric
 
 Groups = tuple[tuple[int, ...], ...]
 EXACT: Final = 8  # ranks of a host up to which every order is tried
-_BETTER: Final = (
-    1 - 1e-3
-)  # an order must be cheaper by this to be taken before one that comes first
+_BETTER: Final = 1 - 1e-3
+"""An order must be cheaper by this to be taken before one that comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A collective of `message_bytes`, run `times` times."""
+
+    kind: str
+    message_bytes: float
+    times: int
+
+
+Traffic = Mapping[str, tuple[Message, ...]]
+
+
+def traffic_of(program: Program) -> Traffic:
+    """Count the messages of a program along each axis."""
+    counts: dict[str, Counter[tuple[str, float]]] = {}
+    for stage in program.stages:
+        for op, loops in stage.nested():
+            if isinstance(op, Communication):
+                size = float(np.max(op.message_bytes))
+                counts.setdefault(op.axis, Counter())[op.kind, size] += turns(loops)
+    return {
+        axis: tuple(Message(kind, size, times) for (kind, size), times in messages.items())
+        for axis, messages in counts.items()
+    }
+
+
+def seconds_on(messages: tuple[Message, ...], fabric: Fabric) -> float:
+    """Add up the time of messages on one group's links.
+
+    >>> from topology.catalogue import find_hardware
+    >>> node = find_hardware("h100-sxm").fabric(8)
+    >>> once = seconds_on((Message("all_reduce", 2.0**20, 1),), node)
+    >>> seconds_on((Message("all_reduce", 2.0**20, 3),), node) == 3 * once
+    True
+    """
+    return sum(m.times * collective_time(m.kind, m.message_bytes, fabric) for m in messages)
 
 
 def seat(plan: Plan, subset: Subset, traffic: Traffic, *, exact_up_to: int = EXACT) -> Placement:
@@ -60,8 +102,7 @@ def _exact(seating: "_Seating", degrees: tuple[int, ...]) -> Placement:
         placement = seating.placement(tuple(map(int, table[index])), exact=True)
         if best is None or placement.seconds < best.seconds * _BETTER:
             best = placement
-    if best is None:
-        raise AssertionError("no order of no ranks")
+    assert best is not None, "no order of no ranks"
     return best
 
 

@@ -260,8 +260,7 @@ def seated(scenario: Scenario, plan: Plan) -> Deployment:
     deployment = scenario.deployment.on(plan.gpus)
     if deployment.subset is None:
         return deployment
-    from planner.placement.seating import seat  # noqa: PLC0415  # only machines need it
-    from planner.placement.traffic import traffic_of  # noqa: PLC0415
+    from planner.placement.seating import seat, traffic_of  # noqa: PLC0415  # only machines need it
 
     sent = traffic_of(lower(scenario.model, scenario.workload, plan))
     return replace(deployment, placed=seat(plan, deployment.subset, sent))

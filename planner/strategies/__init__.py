@@ -54,9 +54,7 @@ def parse_plan(text: str) -> Plan:
         raise InputError(
             f"plan {shown!r}: after the slash expected vae and a degree, got {vae[:40]!r}"
         )
-    if body == "single":
-        return Plan((), _degree("vae", match[1] if match else "1", shown))
-    degrees = [_axis(part, shown) for part in body.split(".")]
+    degrees = [_axis(part, shown) for part in body.split(".")] if body != "single" else []
     names = [name for name, _ in degrees]
     for at, name in enumerate(names):
         if name in names[:at]:

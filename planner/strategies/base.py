@@ -6,6 +6,7 @@ the sequence also say what the ranks exchange in attention. None knows a bandwid
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 from costmodels.program import Part, Size, Span, Tensor
@@ -35,10 +36,7 @@ class Share:
     @property
     def grain(self) -> int:
         """Count the ranks that the tokens are cut over."""
-        grain = 1
-        for _, degree in self.sequence:
-            grain *= degree
-        return grain
+        return prod(degree for _, degree in self.sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

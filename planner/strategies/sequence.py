@@ -18,11 +18,8 @@ def is_cut(entry: Entry, axis: str) -> bool:
 
 def is_causal(model: Model) -> bool:
     """Whether the cut streams attend causally, so that a zigzag order evens the work."""
-    return any(
-        tower.causal and not set(tower.streams) <= set(model.reuses)
-        for block in model.blocks
-        for tower in block.towers
-    )
+    reused = set(model.reuses)
+    return any(tower.causal and not set(tower.streams) <= reused for tower in model.towers)
 
 
 def span_of(model: Model, stream: Stream, tokens: Size, share: Share) -> Span:
@@ -52,8 +49,7 @@ def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:
 
 def convolved(model: Model) -> list[str]:
     """Name the streams over whose image a FFN convolves."""
-    towers = [tower for block in model.blocks for tower in block.towers]
-    return sorted({t.streams[0] for t in towers if t.ffn is not None and t.ffn.convolved})
+    return sorted({t.streams[0] for t in model.towers if t.ffn is not None and t.ffn.convolved})
 
 
 def _lines(workload: Workload, stream: str) -> Size:
@@ -69,11 +65,10 @@ def _unlike_chunks(case: Case) -> Iterator[str]:
         if np.any(np.asarray(lines) % grain):
             yield f"{lines} lines of {stream} tokens, which a FFN convolves, for {grain} ranks"
     padded = {stream.name for stream in case.model.streams if stream.pads or stream.tokens}
-    for block in case.model.blocks:
-        for tower in block.towers:
-            if tower.mixer == "relu_linear" and padded & set(tower.keys):
-                yield "linear attention over streams that are padded is not modelled"
-                return
+    if any(
+        tower.mixer == "relu_linear" and padded & set(tower.keys) for tower in case.model.towers
+    ):
+        yield "linear attention over streams that are padded is not modelled"
 
 
 def sequence_objections(case: Case, degree: int, axis: str) -> Iterator[str]:
@@ -91,7 +86,5 @@ def sequence_objections(case: Case, degree: int, axis: str) -> Iterator[str]:
             left = f"{tokens % grain} left"
             yield f"{tokens} {stream.name} tokens do not divide by {grain} ranks ({left})"
     yield from _unlike_chunks(case)
-    for block in case.model.blocks:
-        if any(tower.window and is_causal(case.model) for tower in block.towers):
-            yield "sliding-window attention over a cut sequence is not modelled"
-            return
+    if is_causal(case.model) and any(tower.window for tower in case.model.towers):
+        yield "sliding-window attention over a cut sequence is not modelled"

@@ -36,11 +36,7 @@ class TensorParallel(Strategy):
 
     def objections(self, case: Case, degree: int) -> Iterator[str]:
         """Object to uneven heads, FFN widths, quantisation groups and vocabularies."""
-        seen: set[str] = set()
-        for reason in _model_objections(case, degree):
-            if reason not in seen:
-                seen.add(reason)
-                yield reason
+        yield from dict.fromkeys(_model_objections(case, degree))
 
 
 STRATEGY = TensorParallel()
@@ -48,8 +44,7 @@ STRATEGY = TensorParallel()
 
 def padded_widths(model: Model, degree: int) -> dict[int, int]:
     """FFN widths that do not divide by `degree`, and what they are padded to."""
-    towers = [tower for block in model.blocks for tower in block.towers]
-    widths = {w for t in towers if t.ffn is not None for w in (t.ffn.width, t.ffn.shared)}
+    widths = {w for t in model.towers if t.ffn is not None for w in (t.ffn.width, t.ffn.shared)}
     return {w: ceil(w / degree) * degree for w in sorted(widths) if w % degree}
 
 

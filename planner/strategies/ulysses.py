@@ -68,10 +68,9 @@ STRATEGY = Ulysses()
 
 
 def _head_counts(case: Case) -> Iterator[tuple[int, int]]:
-    for block in case.model.blocks:
-        for tower in block.towers:
-            if any(cut_stream not in case.model.reuses for cut_stream in tower.streams):
-                yield tower.heads.query, tower.heads.key_value
+    for tower in case.model.towers:
+        if not set(tower.streams) <= set(case.model.reuses):
+            yield tower.heads.query, tower.heads.key_value
 
 
 def _times(tensor: int) -> str:
@@ -80,8 +79,6 @@ def _times(tensor: int) -> str:
 
 def _to_heads(call: AttentionCall, here: Sequence[Entry], degree: int) -> Emits[list[Entry]]:
     """Collect all rows of the cut streams, for this rank's heads."""
-    if not here:
-        return []
     kinds = [
         [entry for entry in here if (entry.has_queries, entry.has_keys) == kind]
         for kind in ((True, True), (True, False), (False, True))
@@ -102,17 +99,10 @@ def _exchange_heads(
     parts = call.parts(first)
     spans = tuple(span for entry in entries for span in entry.spans)
     batch, width = first.tensor.shape[0], sum(part.local(degree) for part in parts)
-    packed = Tensor(
-        f"{name}.packed", (degree, batch, total_rows(spans), width), first.tensor.itemsize
-    )
-    yield from move(
-        "pack_heads",
-        [entry.tensor for entry in entries],
-        packed,
-        axis=AXIS,
-        degree=degree,
-        parts=parts,
-    )
+    shape = (degree, batch, total_rows(spans), width)
+    packed = Tensor(f"{name}.packed", shape, first.tensor.itemsize)
+    tensors = [entry.tensor for entry in entries]
+    yield from move("pack_heads", tensors, packed, axis=AXIS, degree=degree, parts=parts)
     received = yield from collective("all_to_all", packed, AXIS, degree, f"{name}.received")
     joined = tuple(span.within(AXIS) for span in spans)
     rows = Tensor(f"{name}.rows", (batch, total_rows(joined), width), packed.itemsize)
@@ -124,14 +114,10 @@ def _own_heads(call: AttentionCall, whole: Sequence[Entry], degree: int) -> Emit
     """Take this rank's heads of rows that every rank has."""
     entries = []
     for number, entry in enumerate(whole):
-        parts = call.parts(entry)
+        x, parts = entry.tensor, call.parts(entry)
         width = sum(part.local(degree) for part in parts)
-        out = Tensor(
-            f"{call.name}.own{number}", (*entry.tensor.shape[:2], width), entry.tensor.itemsize
-        )
-        yield from move(
-            "heads", [entry.tensor], out, axis=AXIS, degree=degree, parts=parts, view=True
-        )
+        out = Tensor(f"{call.name}.own{number}", (*x.shape[:2], width), x.itemsize)
+        yield from move("heads", [x], out, axis=AXIS, degree=degree, parts=parts, view=True)
         entries.append(replace(entry, tensor=out))
     return entries
 
@@ -156,15 +142,13 @@ def _to_rows(
 
 def _all_heads(call: AttentionCall, results: Sequence[Tensor], degree: int) -> Emits[list[Tensor]]:
     """Gather the heads that others computed, of rows that every rank has."""
-    full = []
+    full, parts = [], (call.query,)
     for number, result in enumerate(results):
         name = f"{call.name}.whole{number}"
         stacked = Tensor(f"{name}.mine", (1, *result.shape), result.itemsize)
         yield from move("stack", [result], stacked, axis=AXIS, degree=degree, view=True)
         gathered = yield from collective("all_gather", stacked, AXIS, degree, f"{name}.gathered")
         out = Tensor(name, (*result.shape[:2], call.query.units * call.size), result.itemsize)
-        yield from move(
-            "unpack_heads", [gathered], out, axis=AXIS, degree=degree, parts=(call.query,)
-        )
+        yield from move("unpack_heads", [gathered], out, axis=AXIS, degree=degree, parts=parts)
         full.append(out)
     return full

@@ -23,7 +23,6 @@ from costmodels.program import (
     Op,
     Program,
     Rearrange,
-    Tensor,
 )
 from costmodels.program.rows import Numbers, attention_positions
 from planner.tensorrt.draft import Draft
@@ -54,15 +53,8 @@ def attend(draft: Draft, op: Attention, inputs: Sequence[Value], ranks: int = 1)
     places = [attention_positions(op, index) for index in draft.indices]
     plain = _is_plain_causal(op, places)
     mask = [] if plain or ranks > 1 else _mask(draft, op, places)
-    out = draft.add(
-        "attention",
-        (query, key, value, *mask),
-        query.shape,
-        query.dtype,
-        f"{name}.heads",
-        causal=plain,
-        ranks=ranks,
-    )
+    inputs, more = (query, key, value, *mask), {"causal": plain, "ranks": ranks}
+    out = draft.add("attention", inputs, query.shape, query.dtype, f"{name}.heads", **more)
     return draft.shuffle(out, q.shape, name, first=(0, 2, 1, 3))
 
 
@@ -91,7 +83,8 @@ def _mask(draft: Draft, op: Attention, places: Places) -> list[Value]:
     if not (later or padded or early):
         return []
     name = op.out.name
-    key = draft.table([_keys(keys) for _, keys in places], f"{name}.keys")
+    tables = [np.where(keys < 0, NOWHERE, keys).astype(np.int32) for _, keys in places]
+    key = draft.table([table[None, None, None, :] for table in tables], f"{name}.keys")
     seen: list[Value] = []
     if later or padded:
         tops = [_queries(queries, causal=op.causal) for queries, _ in places]
@@ -111,10 +104,6 @@ def _valid(positions: Numbers) -> Numbers:
     """Positions that are not padding; zero where all are."""
     kept = positions[positions >= 0]
     return kept if len(kept) else np.zeros(1, np.int64)
-
-
-def _keys(keys: Numbers) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
-    return np.where(keys < 0, NOWHERE, keys).astype(np.int32)[None, None, None, :]
 
 
 def _queries(
@@ -173,17 +162,16 @@ def with_multi_device_attention(program: Program) -> tuple[Program, frozenset[st
     others = [name for name, _ in program.axes if name in ("tp", "ulysses", "ring", "pp")]
     if others or AXIS not in dict(program.axes):
         return program, frozenset()
-    names: set[str] = set()
+    names = set[str]()
     stages = tuple(_changed(loop, names) for loop in program.stages)
     return replace(program, stages=stages), frozenset(names)
 
 
 def _changed(loop: Loop, names: set[str]) -> Loop:
     body = [_changed(item, names) if isinstance(item, Loop) else item for item in loop.body]
-    made = {
-        tensor.name: item for item in body if not isinstance(item, Loop) for tensor in item.writes
-    }
-    for attention in [item for item in body if isinstance(item, Attention)]:
+    ops = [item for item in body if not isinstance(item, Loop)]
+    made = {tensor.name: op for op in ops for tensor in op.writes}
+    for attention in [op for op in ops if isinstance(op, Attention)]:
         chain = _gathered(attention, made)
         if chain:
             names.add(attention.out.name)
@@ -218,13 +206,9 @@ def _without(
     assert isinstance(split, Rearrange)
     assert isinstance(unpack, Rearrange)
     local, spans = stack.reads[0], unpack.spans
-    parts = tuple(_local(part, local) for part in split.outputs)
+    parts = tuple(replace(part, shape=(*local.shape[:2], part.shape[2])) for part in split.outputs)
     cut = replace(split, inputs=(local,), outputs=parts)
     new = replace(attention, k=parts[0], v=parts[1], key_spans=spans)
     left = (id(unpack), id(gather), id(stack))
     swaps: dict[int, Item] = {id(split): cut, id(attention): new}
     return [swaps.get(id(item), item) for item in body if id(item) not in left]
-
-
-def _local(part: Tensor, local: Tensor) -> Tensor:
-    return replace(part, shape=(local.shape[0], local.shape[1], part.shape[2]))

@@ -63,14 +63,10 @@ class Draft:
         attributes: Mapping[str, object],
     ) -> None:
         """Add a layer whose outputs are named already."""
+        read = tuple(value.name for value in inputs)
+        name = outputs[0].name
         self.layers.append(
-            Layer(
-                kind=kind,
-                name=outputs[0].name,
-                inputs=tuple(value.name for value in inputs),
-                outputs=outputs,
-                attributes=attributes,
-            )
+            Layer(kind=kind, name=name, inputs=read, outputs=outputs, attributes=attributes)
         )
 
     def constant(self, array: Array, hint: str) -> Value:
@@ -129,12 +125,9 @@ class Draft:
 
     def reduce(self, operation: str, x: Value, axis: int, hint: str) -> Value:
         """Reduce one axis to length one."""
-        shape = tuple(
-            1 if place == axis % len(x.shape) else size for place, size in enumerate(x.shape)
-        )
-        return self.add(
-            "reduce", (x,), shape, x.dtype, hint, operation=operation, axis=axis % len(x.shape)
-        )
+        axis %= len(x.shape)
+        shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+        return self.add("reduce", (x,), shape, x.dtype, hint, operation=operation, axis=axis)
 
     def shuffle(
         self,
@@ -149,16 +142,9 @@ class Draft:
         made = tuple(shape[axis] for axis in second) if second else tuple(shape)
         if not first and not second and made == x.shape:
             return x
-        return self.add(
-            "shuffle",
-            (x,),
-            made,
-            x.dtype,
-            hint,
-            first=list(first),
-            to=[int(size) for size in shape],
-            second=list(second),
-        )
+        to = [int(size) for size in shape]
+        more = {"first": list(first), "to": to, "second": list(second)}
+        return self.add("shuffle", (x,), made, x.dtype, hint, **more)
 
     def take(self, x: Value, start: int, count: int, axis: int, hint: str) -> Value:
         """Cut `count` neighbours out of an axis; nothing where that is all of it."""
@@ -166,8 +152,8 @@ class Draft:
         if start == 0 and count == x.shape[axis]:
             return x
         starts = [start if place == axis else 0 for place in range(len(x.shape))]
-        sizes = [count if place == axis else size for place, size in enumerate(x.shape)]
-        return self.add("slice", (x,), sizes, x.dtype, hint, start=starts)
+        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+        return self.add("slice", (x,), shape, x.dtype, hint, start=starts)
 
     def concat(self, parts: Sequence[Value], axis: int, hint: str) -> Value:
         """Lay values end to end; one is left as it is."""
@@ -196,12 +182,6 @@ class Draft:
         """Multiply the last two axes; `transpose` the right one's. `learned` may follow."""
         columns = right.shape[-2] if transpose else right.shape[-1]
         lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-        return self.add(
-            "matmul",
-            (left, right),
-            (*lead, left.shape[-2], columns),
-            left.dtype,
-            hint,
-            transpose=transpose,
-            **({"learned": list(learned)} if learned else {}),
-        )
+        shape = (*lead, left.shape[-2], columns)
+        more = {"transpose": transpose, **({"learned": list(learned)} if learned else {})}
+        return self.add("matmul", (left, right), shape, left.dtype, hint, **more)

@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from machinetexts import crossed_pairs, far_apart, matrix, two_sockets
 
 import planner
-from planner.placement.seating import _Seating, group_masks, group_ranks, nested, orders, seat
-from planner.placement.traffic import Message, traffic_of
+from planner.placement.seating import (
+    Message,
+    _Seating,
+    group_masks,
+    group_ranks,
+    nested,
+    orders,
+    seat,
+    traffic_of,
+)
 from planner.request.subset import best_subset, read_machine
 from planner.strategies import parse_plan
 

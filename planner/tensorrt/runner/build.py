@@ -69,15 +69,11 @@ def logger(library: ModuleType, log: Log) -> Foreign:
     return Listener()
 
 
-def _quiet(line: str) -> None:
-    del line
-
-
 def build(
     library: ModuleType,
     share: Share,
     options: Options,
-    tell: Tell = _quiet,
+    tell: Tell = lambda _: None,
     write: Write | None = None,
 ) -> Built:
     """Build the engine of one rank.

@@ -162,9 +162,8 @@ def _find(
             tensor = tensors[full_key]
             number, parts = map(int, part.split("/")) if part else (0, 1)
             if not tensor.shape or tensor.shape[0] % parts:
-                raise InputError(
-                    f"{name}: {full_key} is {list(tensor.shape)}, wanted {parts} equal parts"
-                )
+                got = f"{full_key} is {list(tensor.shape)}"
+                raise InputError(f"{name}: {got}, wanted {parts} equal parts")
             matches.append((full_key, tensor.part(number, parts)))
         elif not plain.endswith("?"):
             raise InputError(f"{name}: the checkpoint has no {full_key}")
@@ -258,12 +257,8 @@ def unused(tensors: Iterable[str], checkpoint: Mapping[str, Names]) -> list[str]
     >>> unused(["a.7", "b.7"], {"weights": {"a": ["a.{layer}"]}})
     ['b.7']
     """
-    keys = {
-        key
-        for kind in ("weights", "gains", "biases")
-        for several in checkpoint.get(kind, {}).values()
-        for key in several
-    }
+    kinds = [checkpoint.get(kind, {}).values() for kind in ("weights", "gains", "biases")]
+    keys = {key for names in kinds for listed in names for key in listed}
     taken = re.compile("|".join(sorted(map(_any, keys))) or "(?!)")
     return sorted(key for key in tensors if not taken.fullmatch(scaled_by(key)))
 
@@ -308,10 +303,8 @@ def _scaled(tensor: Stored, where: str, scale: Stored) -> Stored:
     elif numbers.size == rows:
         block, blocks = (1, columns), (rows, 1)
     else:
-        raise InputError(
-            f"{where}: {list(scale.shape)}, wanted [1], [{rows}, 1] or {list(blocks)} for "
-            f"{list(tensor.shape)}"
-        )
+        wanted = f"[1], [{rows}, 1] or {list(blocks)} for {list(tensor.shape)}"
+        raise InputError(f"{where}: {list(scale.shape)}, wanted {wanted}")
     if not np.all(np.isfinite(numbers)):
         raise InputError(f"{where}: a scale is no number")
     return replace(tensor, scale=numbers.reshape(blocks), block=block)

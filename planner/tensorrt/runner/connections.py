@@ -33,9 +33,11 @@ class Connections:
         """
         until = time.monotonic() + self.limit_s
         if self.rank:
-            line = self.lines[0]
-            _send(line, [what, value])
-            return _answer(_receive(line, until, "rank 0", what), what)
+            _send(self.lines[0], [what, value])
+            answer = _word(_receive(self.lines[0], until, "rank 0", what), 0, what)
+            if not isinstance(answer, list):
+                raise RunError(f"{what}: rank 0 gave no list")
+            return answer
         heard: list[object] = [value]
         for rank in range(1, self.world):
             said = _receive(self.lines[rank], until, f"rank {rank}", what)
@@ -48,13 +50,6 @@ class Connections:
         """Hang up."""
         for line in self.lines.values():
             line.close()
-
-
-def _answer(said: Sequence[object], what: str) -> list[object]:
-    heard = _word(said, 0, what)
-    if not isinstance(heard, list):
-        raise RunError(f"{what}: rank 0 gave no list")
-    return heard
 
 
 def _word(said: Sequence[object], rank: int, what: str) -> object:
@@ -109,10 +104,8 @@ def _await(connections: Connections, address: tuple[str, int], until: float, pla
                 line, _ = server.accept()
             except TimeoutError:
                 missing = sorted(set(range(1, connections.world)) - set(connections.lines))
-                names = ", ".join(map(str, missing))
-                raise LateError(
-                    f"ranks {names} did not come in {connections.limit_s:g} s"
-                ) from None
+                late = f"did not come in {connections.limit_s:g} s"
+                raise LateError(f"ranks {', '.join(map(str, missing))} {late}") from None
             _welcome(connections, line, until, plan)
 
 

@@ -80,10 +80,6 @@ def _judge(children: "Sequence[subprocess.Popen[bytes]]", logs: Sequence[IO[str]
         raise (InputError if given else RunError)("; ".join(words))
 
 
-def _unheard(seconds: float) -> None:
-    del seconds
-
-
 @dataclass(frozen=True, slots=True)
 class Guard:
     """Calls `expire` with one line when a phase outlives its limit.
@@ -92,7 +88,7 @@ class Guard:
     """
 
     expire: Callable[[str], None]
-    alarm: Callable[[float], object] = _unheard
+    alarm: Callable[[float], object] = lambda _: None
     now: dict[str, tuple[str, float, float]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -115,7 +111,6 @@ class Guard:
         while not self.stopped.wait(EVERY_S):
             name, seconds, until = self.now.get("phase", ("", 0.0, float("inf")))
             if time.monotonic() > until:
-                self.expire(
-                    f"late in {name}, after {seconds:g} s: another rank is missing or stuck"
-                )
+                late = f"late in {name}, after {seconds:g} s"
+                self.expire(f"{late}: another rank is missing or stuck")
                 return

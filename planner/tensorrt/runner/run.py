@@ -30,12 +30,6 @@ Given = Callable[[str, int, tuple[int, ...]], Floats]
 """From an input's name, a forward's number and the shape for all samples to numbers."""
 
 
-def _inside(name: str) -> Outside | None:
-    """Say that an engine holds its weights."""
-    del name
-    return None  # a value, and not the lack of one
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Seconds: to load engines, to meet, to bind communicators, and for one step."""
@@ -63,7 +57,7 @@ class Job:
     tables: Mapping[str, Mapping[str, Bits]]
     engines: Callable[[str], bytes | mmap]
     given: Given
-    outside: Callable[[str], Outside | None] = _inside
+    outside: Callable[[str], Outside | None] = lambda _: None
     limits: Limits = Limits()
     graph: bool = False
     steps: int = 0
