@@ -22,7 +22,7 @@ from planner.search.evaluate import (
     memory_of,
     outer_parameters,
     peak_of,
-    room,
+    usable_bytes,
 )
 from planner.search.plans import objections, plans
 from planner.search.search import estimates, hosts_in_words, judge, price, rank
@@ -67,7 +67,7 @@ def would_fit(scenario: Scenario, short: Sequence[PlanEstimate], plan: Plan | No
         return f"would {'fit' if short else 'run'}: {', '.join(ways)}"
     if not short:
         return "nothing that was tried can run"
-    return f"nothing tried fits {format_bytes(room(scenario))} a GPU"
+    return f"nothing tried fits {format_bytes(usable_bytes(scenario))} a GPU"
 
 
 def _ordered(
@@ -129,7 +129,7 @@ def _first(
         likely = (
             split.plan
             for split in short
-            if split.memory_bytes - _saved(scenario, other, split) <= room(other)
+            if split.memory_bytes - _saved(scenario, other, split) <= usable_bytes(other)
         )
         fitting = (plan for plan in islice(likely, 4 * TRIED) if _fits(other, plan))
         fastest = list(islice(fitting, tried))
@@ -151,7 +151,7 @@ def _saved(scenario: Scenario, other: Scenario, split: PlanEstimate) -> float:
 
 
 def _fits(scenario: Scenario, plan: Plan) -> bool:
-    return _legal(scenario, plan) and peak_of(scenario, plan) <= room(scenario)
+    return _legal(scenario, plan) and peak_of(scenario, plan) <= usable_bytes(scenario)
 
 
 def _legal(scenario: Scenario, plan: Plan) -> bool:
@@ -204,7 +204,7 @@ def _share(scenario: Scenario, base: Scenario, split: PlanEstimate) -> float:
     """Share of what grows with the request for which a split has room."""
     parts = split.memory_parts_bytes
     fixed = sum(parts[name] for name in FIXED)
-    spare = room(base) - fixed + _saved(scenario, base, split)
+    spare = usable_bytes(base) - fixed + _saved(scenario, base, split)
     return spare / max(split.memory_bytes - fixed, 1.0)
 
 
@@ -214,7 +214,7 @@ def _largest(scenario: Scenario, plan: Plan, name: str, values: range) -> int | 
     def held(value: int) -> float:
         return peak_of(_asking(scenario, **{name: value}), plan)
 
-    place = bisect_right(values, room(scenario), key=held)
+    place = bisect_right(values, usable_bytes(scenario), key=held)
     below = (values[index] for index in range(place - 1, -1, -1))
     near = islice(below, LEGAL)
     least = LEAST * values.stop if name != "batch" else 1
@@ -266,7 +266,7 @@ def _hopeful(scenario: Scenario, plan: Plan) -> bool:
     if plan.degree("pp") == 1:
         return True
     program = lower(scenario.model, scenario.workload, plan)
-    return memory_of(scenario, program)[1] <= room(scenario)
+    return memory_of(scenario, program)[1] <= usable_bytes(scenario)
 
 
 def _worth(scenario: Scenario, gpus: int) -> Iterator[Plan]:
@@ -279,5 +279,5 @@ def _worth(scenario: Scenario, gpus: int) -> Iterator[Plan]:
         replicas, cut = plan.degree("dp"), plan.degree("tp") * plan.degree("pp")
         decode = float(np.max(decode_bytes(model, scenario.workload, replicas)))
         least = sum(whole.values()) - outer - blocks + blocks / cut + decode
-        if least <= room(scenario) and (replicas == 1 or request.batch > 1):
+        if least <= usable_bytes(scenario) and (replicas == 1 or request.batch > 1):
             yield plan

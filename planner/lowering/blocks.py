@@ -29,7 +29,7 @@ State = Mapping[tuple[str, ...], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class Projected:
     """A tower on the way into attention: its queries, keys, values, and what waits for later."""
 
     tower: Tower
@@ -74,29 +74,29 @@ def live_towers(work: RankWork, layer: Block) -> list[Tower]:
 
 def block(work: RankWork, layer: Block, state: State) -> Emits[State]:
     """Emit one layer of a block."""
-    opened = []
+    projected = []
     for tower in live_towers(work, layer):
         begun = yield from _open(work, layer, tower, state[tower.streams])
-        opened.append(begun)
+        projected.append(begun)
     if work.memory == "store":
-        for begun in opened:
+        for begun in projected:
             yield from _store(work, layer, begun)
     results: dict[tuple[str, ...], Tensor] = {}
-    for group in _groups(opened):
+    for group in _groups(projected):
         attend = _attend_chunks if work.chunks else _attend
-        outs = yield from attend(work, layer, group, opened)
+        outs = yield from attend(work, layer, group, projected)
         results |= outs
     after = dict(state)
-    for begun in opened:
+    for begun in projected:
         x, out = state[begun.tower.streams], results[begun.tower.streams]
         after[begun.tower.streams] = yield from _close(work, begun, x, out)
     return after
 
 
-def _groups(opened: Sequence[Opened]) -> list[list[Opened]]:
+def _groups(projected: Sequence[Projected]) -> list[list[Projected]]:
     """Group the towers that look at the same keys: they are attended in one kernel."""
-    groups: dict[tuple[tuple[str, ...], bool], list[Opened]] = {}
-    for begun in opened:
+    groups: dict[tuple[tuple[str, ...], bool], list[Projected]] = {}
+    for begun in projected:
         groups.setdefault((begun.tower.keys, begun.tower.causal), []).append(begun)
     return list(groups.values())
 
@@ -112,7 +112,7 @@ def _qkv_parts(heads: Heads) -> tuple[Part, Part, Part]:
     return Part(heads.query, heads.size), key_value, key_value
 
 
-def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Opened]:
+def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projected]:
     """Emit the norm, the projections, and the rotation of queries and keys, if there is one."""
     name = f"{layer.name}.{'+'.join(tower.streams)}"
     spans = work.rows(tower)
@@ -131,7 +131,9 @@ def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Opened
     qkv = both
     if tower.mixer == "attention" and (tower.rotates or tower.qk_norm):
         qkv = yield from _rotary(work, tower, both, spans, f"{name}.rotated")
-    return Opened(tower=tower, name=name, spans=spans, qkv=qkv, inner=inner, modulation=modulation)
+    return Projected(
+        tower=tower, name=name, spans=spans, qkv=qkv, inner=inner, modulation=modulation
+    )
 
 
 def _modulation(work: RankWork, tower: Tower, name: str) -> Emits[Tensor | None]:
@@ -188,13 +190,13 @@ def _rotary(
 
 
 def _attend(
-    work: RankWork, layer: Block, group: Sequence[Opened], opened: Sequence[Opened]
+    work: RankWork, layer: Block, group: Sequence[Projected], projected: Sequence[Projected]
 ) -> Emits[dict[tuple[str, ...], Tensor]]:
     """Emit the attention of one group; results by the streams of each of its towers."""
     tower = group[0].tower
     entries, owners = [], []
     asking = {id(begun) for begun in group}
-    for begun in opened:
+    for begun in projected:
         answers = all(stream in tower.keys for stream in begun.tower.streams)
         if work.memory == "append":
             entries += yield from _append(work, layer, begun)
@@ -234,11 +236,11 @@ def _call(work: RankWork, tower: Tower, name: str, entries: Sequence[Entry]) -> 
 
 
 def _attend_chunks(
-    work: RankWork, layer: Block, group: Sequence[Opened], opened: Sequence[Opened]
+    work: RankWork, layer: Block, group: Sequence[Projected], projected: Sequence[Projected]
 ) -> Emits[dict[tuple[str, ...], Tensor]]:
     """Emit an attention for every chunk of a step: each of its sequences sees its own cache."""
     (begun,) = group
-    del opened
+    del projected
     streams = begun.tower.streams
     names = [f"{begun.name}.{chunk.name}" for chunk in work.chunks]
     rows = yield from split_rows(begun.qkv, [span.rows for span in begun.spans], names)
@@ -257,7 +259,7 @@ def _attend_chunks(
 
 
 def _rows(
-    work: RankWork, begun: Opened, *, has_queries: bool, has_keys: bool
+    work: RankWork, begun: Projected, *, has_queries: bool, has_keys: bool
 ) -> Emits[list[Entry]]:
     """Emit the rows of a tower, cut ones apart from whole ones; only features that take part."""
     x = begun.qkv
@@ -278,7 +280,7 @@ def _rows(
     ]
 
 
-def _views(work: RankWork, begun: Opened) -> Emits[list[Tensor]]:
+def _views(work: RankWork, begun: Projected) -> Emits[list[Tensor]]:
     """Emit queries apart from keys and values."""
     query, key_value = heads_here(work, begun.tower.heads)
     widths = [count * begun.tower.heads.size for count in (query, 2 * key_value)]
@@ -287,13 +289,13 @@ def _views(work: RankWork, begun: Opened) -> Emits[list[Tensor]]:
     return views
 
 
-def _store(work: RankWork, layer: Block, begun: Opened) -> Emits[None]:
+def _store(work: RankWork, layer: Block, begun: Projected) -> Emits[None]:
     _, both = yield from _views(work, begun)
     kept = cache(work, begun.tower.heads, layer, begun.tower.streams[0])
     yield Rearrange(move="store", inputs=(both,), outputs=(kept,))
 
 
-def _append(work: RankWork, layer: Block, begun: Opened, part: str = "") -> Emits[list[Entry]]:
+def _append(work: RankWork, layer: Block, begun: Projected, part: str = "") -> Emits[list[Entry]]:
     """Put new keys and values behind those kept; only the new rows are written.
 
     Parameters
@@ -333,7 +335,7 @@ def cache(
     return Tensor(f"cache.{layer.name}.{stream}", shape, itemsize)
 
 
-def _close(work: RankWork, begun: Opened, x: Tensor, out: Tensor) -> Emits[Tensor]:
+def _close(work: RankWork, begun: Projected, x: Tensor, out: Tensor) -> Emits[Tensor]:
     """Emit the projection back, cross attention and feed-forward; the state has its name again."""
     tower, name, share = begun.tower, begun.name, work.share
     if tower.ends:
@@ -356,7 +358,7 @@ def _close(work: RankWork, begun: Opened, x: Tensor, out: Tensor) -> Emits[Tenso
     return x
 
 
-def _cross_attentions(work: RankWork, begun: Opened, x: Tensor) -> Emits[Tensor]:
+def _cross_attentions(work: RankWork, begun: Projected, x: Tensor) -> Emits[Tensor]:
     """Emit cross attentions; one that is `added` shares the queries of the one before."""
     crosses = list(begun.tower.cross)
     while crosses:
@@ -367,7 +369,7 @@ def _cross_attentions(work: RankWork, begun: Opened, x: Tensor) -> Emits[Tensor]
     return x
 
 
-def _cross(work: RankWork, begun: Opened, x: Tensor, crosses: Sequence[Cross]) -> Emits[Tensor]:
+def _cross(work: RankWork, begun: Projected, x: Tensor, crosses: Sequence[Cross]) -> Emits[Tensor]:
     first, name = crosses[0], f"{begun.name}.to_{crosses[0].context}"
     heads, hidden = first.heads, begun.tower.hidden
     h = yield from pointwise("norm", (x,), f"{name}.h")
@@ -387,7 +389,7 @@ def _cross(work: RankWork, begun: Opened, x: Tensor, crosses: Sequence[Cross]) -
     return result
 
 
-def _cross_meeting(work: RankWork, begun: Opened, query: Tensor, cross: Cross) -> Emits[Tensor]:
+def _cross_meeting(work: RankWork, begun: Projected, query: Tensor, cross: Cross) -> Emits[Tensor]:
     """Emit attention of this rank's rows to all rows of the context."""
     name, span = f"{begun.name}.to_{cross.context}", work.spans[cross.context]
     name = f"{name}.added" if cross.added else name

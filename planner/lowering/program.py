@@ -15,7 +15,7 @@ from planner.lowering.variants import (
     with_scattered_inputs,
     with_wide_collectives,
 )
-from planner.lowering.work import Chunk, Layers, RankWork, work_of
+from planner.lowering.work import Chunk, Layers, RankWork, rank_work
 from planner.models import Block, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -41,7 +41,7 @@ def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None
     plan : legal for this model and request (see `planner.search.plans.objections`).
     stage : of the pipeline; the heaviest one where it is left out.
     """
-    work = _with_layers(work_of(model, workload, plan), stage)
+    work = _with_layers(rank_work(model, workload, plan), stage)
     loops: tuple[Loop, ...]
     if model.kind == "decoder":
         loops = (decoder.prefill(work), decoder.decode(work, decoder.mean_length(work)))
@@ -64,7 +64,7 @@ def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None
 
 def decode_step(model: Model, workload: Workload, plan: Plan, stage: int) -> Loop:
     """Write down one step of a decoder over a cache as long as the prompt."""
-    work = _with_layers(work_of(model, workload, plan), stage)
+    work = _with_layers(rank_work(model, workload, plan), stage)
     return decoder.decode(work, workload.length(model.streams[0].name))
 
 
@@ -79,7 +79,7 @@ def lower_steps(
     steps : chunks of each; those of one name continue the same sequences.
     place : of the pipeline.
     """
-    work = _with_layers(work_of(model, workload, plan), place)
+    work = _with_layers(rank_work(model, workload, plan), place)
     loops, inputs = [], []
     for number, chunks in enumerate(steps):
         name = f"step{number}" if len(steps) > 1 else "step"

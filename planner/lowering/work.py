@@ -120,7 +120,7 @@ def share_of(workload: Workload, plan: Plan) -> Share:
     return share
 
 
-def work_of(model: Model, workload: Workload, plan: Plan) -> RankWork:
+def rank_work(model: Model, workload: Workload, plan: Plan) -> RankWork:
     """Put together what lowering needs; the plan is taken to be legal."""
     share = share_of(workload, plan)
     spans = {

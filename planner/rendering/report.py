@@ -11,7 +11,7 @@ from planner.placement.placement import visible
 from planner.recommendation import Recommendation, cost
 from planner.rendering import frontier
 from planner.search.estimate import PlanEstimate, worded
-from planner.search.evaluate import room
+from planner.search.evaluate import usable_bytes
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
 
@@ -111,7 +111,7 @@ def _below_table(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
     single = answer.baseline
     if scenario.model.kind == "decoder":
         yield _of_requests(answer)
-    elif single is not None and single.memory_bytes > room(scenario):
+    elif single is not None and single.memory_bytes > usable_bytes(scenario):
         yield (
             f"speed-up and efficiency are over one GPU, {format_seconds(single.latency_s)}, "
             f"had it the {format_bytes(single.memory_bytes)} that the model needs"

@@ -116,7 +116,7 @@ class Subset:
                 f"{names} {'are' if len(split) > 1 else 'is'} split into MIG "
                 f"slices, which have no peer access and which NCCL does not join"
             )
-        if split and not share_of(split[0].slice):
+        if split and not mig_share(split[0].slice):
             return (
                 f"{split[0].name} is split into MIG slices: got no one profile, wanted a line such "
                 f"as 'MIG 1g.10gb Device 0' of nvidia-smi -L"
@@ -135,7 +135,7 @@ class Subset:
 
     def _sliced(self) -> tuple[str, ...]:
         gpu = self.chosen[0]
-        share = share_of(gpu.slice)
+        share = mig_share(gpu.slice)
         if self.gpus > 1 or not gpu.mig or not share:
             return ()
         line = (
@@ -249,12 +249,12 @@ def _memory(gpu: Gpu) -> float:
     return min(gpu.memory or listed, listed)
 
 
-def share_of(profile: str) -> tuple[float, float] | None:
+def mig_share(profile: str) -> tuple[float, float] | None:
     """Give the share of a GPU's multiprocessors and the bytes of memory of a MIG profile.
 
     One of seven slices has an eighth of the multiprocessors: some are left over.
 
-    >>> share_of("1g.10gb"), share_of("7g.80gb"), share_of("")
+    >>> mig_share("1g.10gb"), mig_share("7g.80gb"), mig_share("")
     ((0.125, 10000000000.0), (1.0, 80000000000.0), None)
     """
     match = _PROFILE.fullmatch(profile)
@@ -266,7 +266,7 @@ def share_of(profile: str) -> tuple[float, float] | None:
 
 def sliced(device: Device, profile: str) -> Device:
     """Describe one MIG slice of a GPU: its share of everything; the GPU itself if it is unknown."""
-    share = share_of(profile)
+    share = mig_share(profile)
     if share is None:
         return device
     source = f"MIG slice {profile}"

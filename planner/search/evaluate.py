@@ -325,13 +325,13 @@ def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
     return total
 
 
-def room(scenario: Scenario) -> float:
+def usable_bytes(scenario: Scenario) -> float:
     """Bytes of a GPU that a plan may use, for a kind of model.
 
     >>> from planner.engines.scenario import resolve
     >>> from planner.request.request import Request
     >>> request = Request(model="qwen3-8b", hardware="a100-sxm-80gb")  # 80 GiB
-    >>> round(room(resolve(request)) / 2**30, 2)
+    >>> round(usable_bytes(resolve(request)) / 2**30, 2)
     72.0
     """
     held = scenario.deployment.hardware.device.memory.value

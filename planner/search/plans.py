@@ -15,7 +15,7 @@ from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
-from planner.strategies import Case, allgather_kv, strategies, tensor
+from planner.strategies import Proposal, allgather_kv, strategies, tensor
 from topology.base import TopologyError, counted
 
 LONGEST: Final = 32
@@ -42,9 +42,9 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
         if name not in strategies():
             yield f"axis {name} is not modelled yet"
             return
-    case = Case(model=model, workload=workload, share=share_of(workload, plan))
+    proposal = Proposal(model=model, workload=workload, share=share_of(workload, plan))
     for name, degree in plan.axes:
-        yield from strategies()[name].objections(case, degree)
+        yield from strategies()[name].objections(proposal, degree)
 
 
 def notes(model: Model, plan: Plan) -> Iterator[str]:
@@ -69,7 +69,7 @@ def plans(
 
     Parameters
     ----------
-    without : axes with degrees that are left out (see `hopeless`).
+    without : axes with degrees that are left out (see `illegal_axes`).
     """
     names = _names(model)
     for degrees in _factorisations(gpus, names, without):
@@ -81,7 +81,7 @@ def plans(
             yield Plan(axes)
 
 
-def hopeless(model: Model, workload: Workload, gpus: int) -> dict[tuple[str, int], str]:
+def illegal_axes(model: Model, workload: Workload, gpus: int) -> dict[tuple[str, int], str]:
     """Axes with degrees that no plan of `gpus` GPUs can have, and why.
 
     What stands against a degree alone, such as heads that it does not divide, stands against it

@@ -9,10 +9,10 @@ from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.estimate import Outcome, PlanEstimate, Rejected, worded
-from planner.search.evaluate import Shared, encoder_bytes, evaluate, room
+from planner.search.evaluate import Shared, encoder_bytes, evaluate, usable_bytes
 from planner.search.plans import (
     LONGEST,
-    hopeless,
+    illegal_axes,
     objections,
     plans,
     replaceable,
@@ -175,7 +175,7 @@ def outcomes_on(scenario: Scenario, seen: dict[Plan, Outcome], shared: Shared) -
     if scenario.request.gpus <= MANY:
         yield from (_outcome(scenario, plan, seen, shared) for plan in plans(model, gpus))
         return
-    barred = hopeless(model, workload, gpus)
+    barred = illegal_axes(model, workload, gpus)
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
     for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
@@ -219,7 +219,7 @@ def judge(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Outco
     if reasons:
         return Rejected(plan=plan, reason="; ".join(reasons))
     estimate = price(scenario, plan, shared)
-    missing = estimate.memory_bytes - room(scenario)
+    missing = estimate.memory_bytes - usable_bytes(scenario)
     if missing > 0:
         return Rejected(
             plan=plan,

@@ -17,7 +17,7 @@ from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import every_place
 from planner.search.search import seated
-from planner.simulation.tasks import Label, Work, paces_of, work_of
+from planner.simulation.tasks import Label, Work, paces_of, tasks_of
 from topology.base import InputError, counted, format_seconds, shown
 from topology.base.table import Table
 
@@ -227,7 +227,7 @@ def _turn(
     paces = paces_of(plan.gpus, spread if meets else 0.0, slow)
     if places[0].name == DECODE and not meets:
         paces = paces[:1]
-    work = work_of(places, plan, target, paces, prices)
+    work = tasks_of(places, plan, target, paces, prices)
     return _Turn(stage=places[0], work=work, ran=run(work.tasks, work.lanes), paces=paces)
 
 

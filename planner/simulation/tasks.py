@@ -50,7 +50,7 @@ class Step:
     label: Label
 
 
-def work_of(
+def tasks_of(
     stages: tuple[Loop, ...], plan: Plan, target: Target, paces: Sequence[float], prices: Known
 ) -> Work:
     """Write one turn of a stage down for all ranks.

@@ -12,10 +12,10 @@ from pkgutil import iter_modules
 from typing import Final
 
 from planner.request.plan import Plan
-from planner.strategies.base import Case, SequenceStrategy, Share, Strategy
+from planner.strategies.base import Proposal, SequenceStrategy, Share, Strategy
 from topology.base import InputError, unknown
 
-__all__ = ["Case", "SequenceStrategy", "Share", "Strategy", "axes", "parse_plan", "strategies"]
+__all__ = ["Proposal", "SequenceStrategy", "Share", "Strategy", "axes", "parse_plan", "strategies"]
 
 RESERVED: Final = ("ep",)
 """Axes that plans may name and that no strategy stands for yet."""

@@ -25,7 +25,7 @@ from planner.strategies.attention import (
     results_of,
     sum_of_keys,
 )
-from planner.strategies.base import Attend, AttentionCall, Case, SequenceStrategy, Share
+from planner.strategies.base import Attend, AttentionCall, Proposal, SequenceStrategy, Share
 from planner.strategies.sequence import is_cut, sequence_objections
 
 AXIS = "allgather_kv"
@@ -40,9 +40,9 @@ class AllGatherKV(SequenceStrategy):
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, sequence=((AXIS, degree), *share.sequence), zigzag=True)
 
-    def objections(self, case: Case, degree: int) -> Iterator[str]:
+    def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to uneven tokens."""
-        yield from sequence_objections(case, degree, AXIS)
+        yield from sequence_objections(proposal, degree, AXIS)
 
     def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit the gather and one attention to all keys."""

@@ -87,7 +87,7 @@ Attend = Callable[[AttentionCall], Emits[list[Tensor]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Proposal:
     """What a strategy is asked to judge: the request, and the whole plan it is part of."""
 
     model: Model
@@ -115,7 +115,7 @@ class Strategy(Protocol):
         """Return the share of one of `degree` ranks."""
         ...
 
-    def objections(self, case: Case, degree: int) -> Iterator[str]:
+    def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Yield what stands against `degree`, one clause each; nothing where it is legal."""
         ...
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.strategies.base import Case, Share, Strategy
+from planner.strategies.base import Proposal, Share, Strategy
 
 AXIS = "dp"
 
@@ -21,11 +21,11 @@ class Data(Strategy):
         batch = share.batch if single else share.batch // degree
         return replace(share, replicas=degree, batch=batch)
 
-    def objections(self, case: Case, degree: int) -> Iterator[str]:
+    def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to a batch above one that does not divide."""
-        batch = np.asarray(case.workload.batch)
+        batch = np.asarray(proposal.workload.batch)
         if np.any((batch > 1) & (batch % degree != 0)):
-            yield f"a batch of {case.workload.batch} does not divide by dp{degree}"
+            yield f"a batch of {proposal.workload.batch} does not divide by dp{degree}"
 
 
 STRATEGY = Data()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.models import Model
-from planner.strategies.base import Case, Share, Strategy
+from planner.strategies.base import Proposal, Share, Strategy
 
 AXIS = "cfg"
 
@@ -25,9 +25,9 @@ class Guidance(Strategy):
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, guidance=degree, passes=max(1, share.passes // degree))
 
-    def objections(self, case: Case, degree: int) -> Iterator[str]:
+    def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object unless the forwards of a step divide."""
-        passes = case.workload.passes
+        passes = proposal.workload.passes
         if passes % degree:
             forwards = f"{passes} forwards" if passes > 1 else "one forward (no guidance)"
             yield f"a step has {forwards}, which cfg{degree} does not divide"

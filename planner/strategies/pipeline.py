@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from planner.models import Block
-from planner.strategies.base import Case, Share, Strategy
+from planner.strategies.base import Proposal, Share, Strategy
 
 AXIS = "pp"
 
@@ -21,12 +21,12 @@ class Pipeline(Strategy):
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, stages=degree)
 
-    def objections(self, case: Case, degree: int) -> Iterator[str]:
+    def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to fewer layers than stages, and to a tower run ahead of the steps."""
-        layers = sum(block.count for block in case.model.blocks)
+        layers = sum(block.count for block in proposal.model.blocks)
         if layers < degree:
             yield f"{layers} layers for {degree} pipeline stages"
-        if case.model.reuses and case.workload.habits.text_tower == "once":
+        if proposal.model.reuses and proposal.workload.habits.text_tower == "once":
             yield "a text tower run once ahead of the steps is not cut into pipeline stages"
 
 

@@ -24,7 +24,7 @@ from planner.strategies.attention import (
     results_of,
     sum_of_keys,
 )
-from planner.strategies.base import Attend, AttentionCall, Case, SequenceStrategy, Share
+from planner.strategies.base import Attend, AttentionCall, Proposal, SequenceStrategy, Share
 from planner.strategies.sequence import sequence_objections
 
 AXIS = "ring"
@@ -40,10 +40,10 @@ class Ring(SequenceStrategy):
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, sequence=((AXIS, degree), *share.sequence), zigzag=True)
 
-    def objections(self, case: Case, degree: int) -> Iterator[str]:
+    def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to uneven tokens, and to AllGather-KV beside Ring."""
-        yield from sequence_objections(case, degree, AXIS)
-        if "allgather_kv" in dict(case.share.sequence):
+        yield from sequence_objections(proposal, degree, AXIS)
+        if "allgather_kv" in dict(proposal.share.sequence):
             yield "ring and allgather_kv both gather keys and values: choose one"
 
     def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from costmodels.program import Size, Span
 from planner.models import Model, Stream
 from planner.request.workload import Workload
-from planner.strategies.base import Case, Entry, Share
+from planner.strategies.base import Entry, Proposal, Share
 
 
 def is_cut(entry: Entry, axis: str) -> bool:
@@ -57,34 +57,34 @@ def _lines(workload: Workload, stream: str) -> Size:
     return workload.length(stream) // workload.line
 
 
-def _unlike_chunks(case: Case) -> Iterator[str]:
+def _unlike_chunks(proposal: Proposal) -> Iterator[str]:
     """Object to chunks that hold parts of lines, and to padding where keys are added up."""
-    grain = case.share.grain
-    for stream in convolved(case.model):
-        lines = _lines(case.workload, stream)
+    grain = proposal.share.grain
+    for stream in convolved(proposal.model):
+        lines = _lines(proposal.workload, stream)
         if np.any(np.asarray(lines) % grain):
             yield f"{lines} lines of {stream} tokens, which a FFN convolves, for {grain} ranks"
-    padded = {stream.name for stream in case.model.streams if stream.pads or stream.tokens}
+    padded = {stream.name for stream in proposal.model.streams if stream.pads or stream.tokens}
     if any(
-        tower.mixer == "relu_linear" and padded & set(tower.keys) for tower in case.model.towers
+        tower.mixer == "relu_linear" and padded & set(tower.keys) for tower in proposal.model.towers
     ):
         yield "linear attention over streams that are padded is not modelled"
 
 
-def sequence_objections(case: Case, degree: int, axis: str) -> Iterator[str]:
+def sequence_objections(proposal: Proposal, degree: int, axis: str) -> Iterator[str]:
     """Reasons that hold for every way to cut a sequence; given once, for the outermost axis."""
-    if case.share.sequence[0] != (axis, degree):
+    if proposal.share.sequence[0] != (axis, degree):
         return
-    grain = case.share.grain
-    if case.model.kind == "decoder" and np.any(np.asarray(case.workload.output_tokens) > 0):
+    grain = proposal.share.grain
+    if proposal.model.kind == "decoder" and np.any(np.asarray(proposal.workload.output_tokens) > 0):
         yield f"a decode step has one token a sample, which {axis}{degree} cannot cut"
-    for stream in case.model.streams:
-        tokens = case.workload.length(stream.name)
+    for stream in proposal.model.streams:
+        tokens = proposal.workload.length(stream.name)
         if stream.tokens or stream.pads or stream.static:
             continue
         if np.any(np.asarray(tokens) % grain):
             left = f"{tokens % grain} left"
             yield f"{tokens} {stream.name} tokens do not divide by {grain} ranks ({left})"
-    yield from _unlike_chunks(case)
-    if is_causal(case.model) and any(tower.window for tower in case.model.towers):
+    yield from _unlike_chunks(proposal)
+    if is_causal(proposal.model) and any(tower.window for tower in proposal.model.towers):
         yield "sliding-window attention over a cut sequence is not modelled"

@@ -19,7 +19,7 @@ from math import ceil
 from costmodels.program import Tensor
 from costmodels.program.emit import Emits, collective
 from planner.models import Heads, Model, Tower
-from planner.strategies.base import Case, Share, Strategy
+from planner.strategies.base import Proposal, Share, Strategy
 
 AXIS = "tp"
 VOCABULARY_PADDING = 64
@@ -34,9 +34,9 @@ class TensorParallel(Strategy):
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, tensor=degree)
 
-    def objections(self, case: Case, degree: int) -> Iterator[str]:
+    def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to uneven heads, FFN widths, quantisation groups and vocabularies."""
-        yield from dict.fromkeys(_model_objections(case, degree))
+        yield from dict.fromkeys(_model_objections(proposal, degree))
 
 
 STRATEGY = TensorParallel()
@@ -53,12 +53,12 @@ def reduce(x: Tensor, share: Share, name: str) -> Emits[Tensor]:
     return (yield from collective("all_reduce", x, AXIS, share.tensor, name))
 
 
-def _model_objections(case: Case, degree: int) -> Iterator[str]:
-    model = case.model
+def _model_objections(proposal: Proposal, degree: int) -> Iterator[str]:
+    model = proposal.model
     for block in model.blocks:
         for tower in block.towers:
-            yield from _tower_objections(tower, degree, repeat=case.workload.habits.kv_repeat)
-            yield from _parted_scales(case, tower, degree)
+            yield from _tower_objections(tower, degree, repeat=proposal.workload.habits.kv_repeat)
+            yield from _parted_scales(proposal, tower, degree)
     for heads in model.vetoes:
         if heads % degree:
             yield f"another tower's {heads} heads do not divide by tp{degree}"
@@ -85,10 +85,10 @@ def _tower_objections(tower: Tower, degree: int, *, repeat: bool) -> Iterator[st
             yield f"the FFN width {width} has no column for every rank of tp{degree}"
 
 
-def _parted_scales(case: Case, tower: Tower, degree: int) -> Iterator[str]:
+def _parted_scales(proposal: Proposal, tower: Tower, degree: int) -> Iterator[str]:
     """Object to cuts through weights that share a scale: engines do not part it."""
-    published = case.model.quantisation
-    if degree == 1 or published is None or published.precision != case.workload.precision:
+    published = proposal.model.quantisation
+    if degree == 1 or published is None or published.precision != proposal.workload.precision:
         return
     for what, part, width, how in _cut(tower, degree):
         size = published.group if how == "rows" else published.block

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from costmodels.program import Tensor
 from costmodels.program.emit import Emits, collective, move, split_rows, total_rows
-from planner.strategies.base import Attend, AttentionCall, Case, Entry, SequenceStrategy, Share
+from planner.strategies.base import Attend, AttentionCall, Entry, Proposal, SequenceStrategy, Share
 from planner.strategies.sequence import is_cut, sequence_objections
 
 AXIS = "ulysses"
@@ -29,11 +29,11 @@ class Ulysses(SequenceStrategy):
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, sequence=(*share.sequence, (AXIS, degree)))
 
-    def objections(self, case: Case, degree: int) -> Iterator[str]:
+    def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to uneven tokens, heads or key-value heads."""
-        yield from sequence_objections(case, degree, AXIS)
-        tensor = case.share.tensor
-        for query, key_value in sorted(set(_head_counts(case))):
+        yield from sequence_objections(proposal, degree, AXIS)
+        tensor = proposal.share.tensor
+        for query, key_value in sorted(set(_head_counts(proposal))):
             if query % (degree * tensor):
                 yield f"{query} heads do not divide by ulysses{degree}" + _times(tensor)
             elif key_value % (degree * tensor):
@@ -67,9 +67,9 @@ class Ulysses(SequenceStrategy):
 STRATEGY = Ulysses()
 
 
-def _head_counts(case: Case) -> Iterator[tuple[int, int]]:
-    for tower in case.model.towers:
-        if not set(tower.streams) <= set(case.model.reuses):
+def _head_counts(proposal: Proposal) -> Iterator[tuple[int, int]]:
+    for tower in proposal.model.towers:
+        if not set(tower.streams) <= set(proposal.model.reuses):
             yield tower.heads.query, tower.heads.key_value
 
 

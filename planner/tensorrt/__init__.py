@@ -1,5 +1,6 @@
 """TensorRT: the networks of a plan's engines, and the order in which they run."""
 
+from planner.tensorrt.from_program import Recipe, networks_of
 from planner.tensorrt.network import (
     SCHEMA,
     Array,
@@ -12,7 +13,6 @@ from planner.tensorrt.network import (
 from planner.tensorrt.products import REACH
 from planner.tensorrt.schedule import schedule_of
 from planner.tensorrt.sizes import again_bytes, buffer_bytes, buffer_size, engine_size, enqueue
-from planner.tensorrt.writing import Recipe, networks_of
 
 __all__ = [
     "REACH", "SCHEMA", "Array", "Dtype", "Network", "Recipe", "again_bytes", "arrays_of",

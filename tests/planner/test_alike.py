@@ -6,7 +6,7 @@ from generators import asked, made, priced, recommended
 from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.plans import (
-    hopeless,
+    illegal_axes,
     objections,
     plans,
     replica,
@@ -65,7 +65,7 @@ def test_fewer_stages_keep_the_gpus(gpus):
 @pytest.mark.parametrize("model", ["cosmos3-nano", "flux.1-dev", "wan2.1-1.3b", "llama-3.1-70b"])
 def test_what_no_plan_can_have_is_in_no_legal_plan(model):
     scenario = asked(model)
-    barred = hopeless(scenario.model, scenario.workload, 48)
+    barred = illegal_axes(scenario.model, scenario.workload, 48)
     left = set(plans(scenario.model, 48, barred))
 
     for plan in plans(scenario.model, 48):

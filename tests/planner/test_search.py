@@ -14,7 +14,7 @@ from planner.recommendation import estimate_plan, recommend_plans, shortened
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.evaluate import room
+from planner.search.evaluate import usable_bytes
 from planner.search.plans import objections, plans
 from planner.search.search import TIE, counts_up_to, judge, judge_all, rank
 from planner.strategies import parse_plan
@@ -124,7 +124,7 @@ def test_a_recommendation_has_every_plan_once(model):
     shown = [one.plan for one in answer.plans] + [one.plan for one in answer.rejected]
     assert len(shown) == len(every)
     assert set(shown) == every
-    usable = room(asked(model))
+    usable = usable_bytes(asked(model))
     assert all(one.memory_bytes <= usable for one in answer.plans)
     assert all(one.reason for one in answer.rejected)
 
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_told_how_much_is_short():
             replace(scenario, deployment=roomy(scenario.deployment)), one.plan
         ).memory_bytes
         assert one.short.memory_bytes == needed
-        short = format_bytes(needed - room(scenario))
+        short = format_bytes(needed - usable_bytes(scenario))
         assert f" a GPU, {short} short, at " in one.reason
 
 
