@@ -116,7 +116,7 @@ def test_lines_as_the_engines_document_them(model, plan, engine, line):
         # sglang 0.5.23, stablediffusion3.py: attention of diffusers, of whole images
         ("sd3.5-large", "ulysses2", "SGLang Diffusion", "has no ulysses axis for the sd3 family"),
         # tensorrt_model_connect at e9132e7, families: sizes of Wan 2.1 1.3B; FLUX.2 has TP
-        ("wan2.1-14b", "tp4", "TensorRT Model Connect", "does not run the wan family"),
+        ("wan2.1-14b", "tp4", "TensorRT Model Connect", "builds Wan 2.1 1.3B and Wan 2.2 5B alone"),
         (
             "flux.2-dev",
             "ulysses4",
