@@ -61,14 +61,13 @@ def activations(loop: Loop) -> Real:
     storage of what they look at. What a body reads before it writes it (the state of a layer, an
     input) lives throughout.
     """
-    return _peak(loop, {})
+    return _peak(loop, {}, {id(op): _step(op) for op in loop.walk()})
 
 
-def _peak(loop: Loop, outer: Mapping[str, Real]) -> Real:
-    traces = [_trace(item) for item in loop.body]
-    storage: dict[
-        str, str
-    ] = {}  # of each tensor that is written here: views lie in that of another
+def _peak(loop: Loop, outer: Mapping[str, Real], steps: Mapping[int, "_Step"]) -> Real:
+    """Find the peak of a loop beside what is alive around it; `steps` are of its operations."""
+    traces = [_trace(item, steps) for item in loop.body]
+    storage: dict[str, str] = {}  # of each tensor written here: views lie in that of another
     arriving: dict[str, Real] = {}  # read before they are written: they come from outside the body
     for op in chain.from_iterable(traces):
         for name, size in op.reads.items():
@@ -89,7 +88,7 @@ def _peak(loop: Loop, outer: Mapping[str, Real]) -> Real:
     top: Real = sum(alive.values(), start=0.0)
     for step, item in enumerate(loop.body):
         if isinstance(item, Loop):
-            top = np.maximum(top, _peak(item, alive))
+            top = np.maximum(top, _peak(item, alive, steps))
             continue
         for name, size in traces[step][0].made:
             alive[storage[name]] = np.maximum(alive.get(storage[name], 0.0), size)
@@ -109,8 +108,8 @@ class _Step:
     made: tuple[tuple[str, Real], ...]
 
 
-def _trace(item: Op | Loop) -> list[_Step]:
-    return [_step(op) for op in (item.walk() if isinstance(item, Loop) else (item,))]
+def _trace(item: Op | Loop, steps: Mapping[int, _Step]) -> list[_Step]:
+    return [steps[id(op)] for op in (item.walk() if isinstance(item, Loop) else (item,))]
 
 
 def _step(op: Op) -> _Step:

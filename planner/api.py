@@ -18,7 +18,7 @@ from costmodels.tables import profile_for, runtimes
 from planner import models
 from planner.collectives import MOST_GPUS, MOST_NODES, curves_of
 from planner.engines.scenario import machine_of, resolve
-from planner.engines.tables import engine_name, engines, find_engine
+from planner.engines.tables import engine_name, engines
 from planner.models import Model
 from planner.recommendation import Recommendation, estimate_plan, recommend_plans
 from planner.request.plan import Plan
@@ -176,17 +176,17 @@ def _all(request: Request, plan: object) -> int:
 
 
 def _by_engine(options: Mapping[str, object]) -> dict[str, object]:
-    """Give a request the engine's runtime where it names none, or names the engine as one."""
+    """Give engines their names, where a request names one as its runtime too."""
     name, runtime = options.get("engine"), options.get("runtime")
+    if runtime == "":
+        raise unknown("runtime", "", runtimes())
     own = _engine_of(runtime)
     if isinstance(name, str) and name:
-        name = engine_name(name)
+        name = ",".join(dict.fromkeys(engine_name(each) for each in name.split(",")))
     if own and name not in (None, "", own):
         raise InputError(f"runtime: got {own}, an engine beside the engine {name}: wanted one")
     if own:
         name, runtime = own, None
-    if isinstance(name, str) and name not in ("", EXECUTOR) and runtime is None:
-        runtime = find_engine(name).runtime
     given = {**options, "engine": name, "runtime": runtime}
     unset = {key for key in ("engine", "runtime") if given[key] is None}
     return {key: value for key, value in given.items() if key not in unset}
@@ -196,10 +196,9 @@ def _engine_of(runtime: object) -> str:
     """Name the engine that a runtime is called by; empty where it is none."""
     if not isinstance(runtime, str) or runtime.lower() in runtimes():
         return ""
-    if runtime.casefold() == EXECUTOR:
-        return EXECUTOR
-    engine = engines().named(runtime)
-    return engine.name if engine else ""
+    if runtime.casefold() == EXECUTOR or engines().named(runtime.partition("@")[0]):
+        return engine_name(runtime)
+    return ""
 
 
 @_public
@@ -255,11 +254,15 @@ def simulate(
 def recommend(
     model: str | Path | Model, gpus: int | None = None, **options: Unpack[Options]
 ) -> Recommendation:
-    """Rank all plans; arguments as for `estimate`.
+    """Rank all plans by what runs them fastest; arguments as for `estimate`.
+
+    Parameters
+    ----------
+    **options : as for `estimate`; ``engine`` may name several, such as ``xdit,sglang``.
 
     Raises `InputError` if a name or a number cannot be right.
     """
-    return recommend_plans(resolve(request_of(model, gpus, options)))
+    return recommend_plans(resolve(request_of(model, gpus, options), several=True))
 
 
 @_public

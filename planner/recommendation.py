@@ -6,19 +6,20 @@ from typing import Final
 
 from costmodels.tables import profile_for
 from planner.advice.advice import advice
+from planner.advice.compare import Run, compare
 from planner.advice.refusals import SIGN
-from planner.advice.remedies import would_fit
+from planner.advice.remedies import Alternative, alternatives, would_fit
 from planner.engines.launch import Launch, launch_lines
 from planner.engines.refusal import Refusal, refusal, refusals
 from planner.engines.scenario import Scenario
 from planner.request.plan import Plan, nearest
-from planner.request.request import EXECUTOR, LARGEST, Request
+from planner.request.request import LARGEST, Request
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.plans import LONGEST
-from planner.search.search import MANY, Ranking, estimates, judge, outcomes_on, search
+from planner.search.search import MANY, estimates, judge, outcomes_on, search
 from planner.search.served import Point
-from planner.serving.search import served_ranking, with_load
+from planner.serving.search import is_served, served_ranking, with_load
 from planner.strategies import parse_plan
 from topology.base import (
     IllegalPlanError,
@@ -42,19 +43,23 @@ NO_PIPELINES: Final = (
 class Recommendation:
     """Plans, best first; rejected plans with reasons; the best plan at every number of GPUs.
 
-    lead : the plan to run, which all words are about: the first, or the first that a named engine
-    can run. Such an engine's `scaling` has plans that it can run.
-    baseline : one GPU, priced whether or not it fits. launch : how engines run the lead.
+    scenario : the request as what was chosen runs it. lead : the plan to run, which all words are
+    about; None where nothing runs any. plans : those that it can run first. scaling : of those.
+    baseline : one GPU, priced whether or not it fits. runs : everything that may run the request,
+    each at its best plan, the best first. launch : how engines run the lead.
+    alternatives : other requests, where this one does not fit, or not well.
     notes : what was assumed about a machine that the request brings; kinds of plans left out.
-    refusals : of plans that the engine or the runtime cannot run.
+    refusals : of plans that it cannot run. frontier : see `Ranking`.
     """
 
-    request: Request
+    scenario: Scenario
     plans: tuple[PlanEstimate, ...]
     rejected: tuple[Rejected, ...]
     scaling: tuple[PlanEstimate, ...]
     baseline: PlanEstimate | None
+    runs: tuple[Run, ...] = ()
     advice: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     launch: tuple[Launch, ...] = ()
     notes: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
@@ -68,30 +73,46 @@ class Recommendation:
     def _repr_html_(self) -> str:
         return self.table().html()
 
+    @property
+    def request(self) -> Request:
+        """What was asked, with what runs it filled in."""
+        return self.scenario.resolved
+
+    @property
+    def runnable(self) -> tuple[PlanEstimate, ...]:
+        """The plans that can be run."""
+        barred = {refused.plan for refused in self.refusals}
+        return tuple(plan for plan in self.plans if plan.plan not in barred)
+
     def table(self, *, numbered: bool = True) -> Table:
-        """Make a row of each plan, best first, and last of the one to run if it is none of them."""
-        columns, listed = _columns(self), _listed(self)
-        places = [str(number + 1) for number in range(len(self.plans))] + [".."]
-        rows = [_cells(plan, self) for plan in listed]
+        """Make a row of each plan, best first, with a sign at those that cannot be run."""
+        columns = _columns(self)
+        barred = {refused.plan for refused in self.refusals}
+        rows = []
+        for plan in self.plans:
+            name, *rest = _row(plan, self)
+            rows.append([f"{name} {SIGN}" if plan.plan in barred else name, *rest])
         if not numbered:
             return Table(head=columns, rows=rows)
         return Table(
             head=["#", *columns],
-            rows=[[place, *row] for place, row in zip(places, rows, strict=False)],
+            rows=[[str(number + 1), *row] for number, row in enumerate(rows)],
             align=">" + "".join("<" if name in ("plan", "bound by") else ">" for name in columns),
             fixed=2,  # a plan is not broken
             head_in="dim",
-            rows_in={number: "bold" for number, plan in enumerate(listed) if plan is self.lead},
+            rows_in={number: "bold" for number, plan in enumerate(self.plans) if plan is self.lead},
         )
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         refused = [refusal.to_dict() for refusal in self.refusals]
+        instead = [other.to_dict() for other in self.alternatives]
         return {
             "request": self.request.to_dict(),
             "plans": [plan.to_dict() for plan in self.plans],
             "recommended": None if self.lead is None else str(self.lead.plan),
             "rejected": [plan.to_dict() for plan in self.rejected],
+            "engines": [run.to_dict() for run in self.runs],
             "scaling": [
                 {"gpus": best.gpus, "plan": str(best.plan), "latency_s": best.latency_s}
                 for best in self.scaling
@@ -99,22 +120,10 @@ class Recommendation:
             **({"frontier": [point.to_dict() for point in self.frontier]} if self.frontier else {}),
             "advice": list(self.advice),
             "launch": [launch.to_dict() for launch in self.launch],
+            **({"alternatives": instead} if instead else {}),
             **({"notes": list(self.notes)} if self.notes else {}),
             **({"marks": refused} if refused else {}),
         }
-
-
-def _listed(answer: Recommendation) -> tuple[PlanEstimate, ...]:
-    """Return the plans to show: the first ones, and the one to run where it is none of them."""
-    lead = answer.lead
-    return answer.plans if lead is None or lead in answer.plans else (*answer.plans, lead)
-
-
-def _cells(one: PlanEstimate, answer: Recommendation) -> list[str]:
-    """Write a row, with a sign at a plan that cannot be run."""
-    name, *rest = _row(one, answer)
-    barred = any(mark.plan == one.plan for mark in answer.refusals)
-    return [f"{name} {SIGN}" if barred else name, *rest]
 
 
 def _columns(answer: Recommendation) -> list[str]:
@@ -130,7 +139,7 @@ def _columns(answer: Recommendation) -> list[str]:
 
 def _writes(answer: Recommendation) -> bool:
     """Whether plans are of a language model."""
-    return any("prefill" in plan.stages_s for plan in _listed(answer)[:1])
+    return any("prefill" in plan.stages_s for plan in answer.plans[:1])
 
 
 _OF_TOKENS: Final = ("at once", "TTFT", "TPOT", "tokens/s", "a GPU")
@@ -183,37 +192,33 @@ def cost(plan: PlanEstimate) -> str:
 
 
 def recommend_plans(scenario: Scenario) -> Recommendation:
-    """Search all plans of a request, and say which to run, how, and why."""
-    ranking = search(scenario)
-    if scenario.model.kind == "decoder" and scenario.request.batch == 1:
-        ranking = served_ranking(scenario, ranking)
-    runnable = _runnable(scenario, ranking)
-    lead = next(iter(runnable.plans or ranking.plans), None)
-    lines = () if lead is None else launch_lines(scenario, lead.plan, lead.placement)
+    """Compare what may run a request, search all plans as the best does, and say how and why."""
+    shared = Shared()
+    runs = compare(scenario, shared)
+    chosen = runs[0].scenario if runs and runs[0].estimate else scenario
+    ranking = search(chosen, shared)
+    refused = refusals(chosen, [estimate.plan for estimate in ranking.plans])
+    barred = {row.plan for row in refused}
+    runnable = ranking.only(lambda plan: not refusal(chosen, plan))
+    if is_served(chosen):
+        runnable = served_ranking(chosen, runnable)
+    lead = next(iter(runnable.plans), None)
+    instead = tuple(alternatives(scenario, ranking, lead))
     return Recommendation(
-        request=scenario.request,
-        plans=ranking.plans,
-        rejected=ranking.rejected,
+        scenario=chosen,
+        plans=(*runnable.plans, *(plan for plan in ranking.plans if plan.plan in barred)),
+        rejected=runnable.rejected,
         scaling=runnable.scaling,
         baseline=ranking.baseline,
-        advice=tuple(advice(scenario, ranking, runnable, lead, lines)),
-        launch=lines,
-        notes=tuple(_notes(scenario)),
-        refusals=refusals(scenario, [estimate.plan for estimate in ranking.plans]),
+        runs=runs,
+        advice=tuple(advice(chosen, runnable, refused, lead, instead)),
+        alternatives=instead,
+        launch=() if lead is None else launch_lines(chosen, lead.plan, lead.placement),
+        notes=tuple(_notes(chosen)),
+        refusals=refused,
         lead=lead,
-        frontier=ranking.frontier,
+        frontier=runnable.frontier,
     )
-
-
-def _runnable(scenario: Scenario, ranking: Ranking) -> Ranking:
-    """Rank the plans that the engine of a request can run.
-
-    All stay where the request names no engine, or the engine can run none of them.
-    """
-    if scenario.deployment.engine in ("", EXECUTOR):
-        return ranking
-    runnable = ranking.only(lambda plan: not refusal(scenario, plan))
-    return runnable if any(runnable.by_gpus.values()) else ranking
 
 
 def _notes(scenario: Scenario) -> Iterator[str]:

@@ -7,15 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from planner.advice.remedies import would_fit
+from planner.advice.compare import closest
+from planner.advice.remedies import Alternative, short_of, would_fit
 from planner.advice.under_load import compared, missed
-from planner.engines.launch import Launch, launch_lines
-from planner.engines.refusal import refusal
+from planner.engines.refusal import Refusal, refusal
 from planner.engines.scenario import Scenario
 from planner.lowering import unsupported
 from planner.models import Kind, Model
 from planner.placement.placement import visible
-from planner.request.request import EXECUTOR, Objective
+from planner.request.request import Objective
 from planner.request.workload import Workload
 from planner.search.estimate import APART, PlanEstimate, worded
 from planner.search.search import TIE, Ranking, hosts_in_words, price
@@ -30,9 +30,6 @@ SLOWER: Final = 4.0
 SMALL: Final = 1.1
 """A factor below this is said in per cent."""
 
-LOOKED_AT: Final = 32
-"""First plans among which one is looked for that an engine runs."""
-
 SAME: Final = 0.5
 """Per cent below which a price is the same."""
 
@@ -42,20 +39,20 @@ LITTLE: Final = 1.25
 
 def advice(
     scenario: Scenario,
-    ranking: Ranking,
     runnable: Ranking,
+    refused: Sequence[Refusal],
     lead: PlanEstimate | None,
-    lines: Sequence[Launch],
+    instead: Sequence[Alternative] = (),
 ) -> Iterator[str]:
     """Yield sentences about a ranking, the most useful first.
 
     Parameters
     ----------
-    runnable : of the plans that the engine of the request can run. lead : the plan to run.
-    lines : how engines run it.
+    runnable : of the plans that what was chosen can run; `refused` are others that fit.
+    lead : the one to run. instead : other requests that run.
     """
     if lead is None:
-        yield from _nothing(scenario, ranking)
+        yield from _nothing(scenario, runnable, refused, instead)
         return
     objective, served = scenario.request.objective, lead.serving is not None
     peers = [plan for plan in runnable.plans if plan.gpus == lead.gpus]
@@ -70,7 +67,6 @@ def advice(
     elif rivals and not under_load:
         yield _better(lead, rivals[0], objective)
     yield from (f"{lead.plan}: {note}" for note in lead.notes)
-    yield from _engines(scenario, ranking, lines)
     if not under_load:
         yield from _fewer(scenario, lead, runnable)
     yield from context_note(scenario.model, scenario.workload)
@@ -80,7 +76,13 @@ def advice(
     yield from _decode(scenario, lead)
 
 
-def _nothing(scenario: Scenario, ranking: Ranking) -> Iterator[str]:
+def _nothing(
+    scenario: Scenario,
+    ranking: Ranking,
+    refused: Sequence[Refusal],
+    instead: Sequence[Alternative],
+) -> Iterator[str]:
+    """Yield why there is nothing to run, layers, memory or engines, and what would help."""
     lacking = list(unsupported(scenario.model))
     if lacking:
         yield from lacking
@@ -89,14 +91,15 @@ def _nothing(scenario: Scenario, ranking: Ranking) -> Iterator[str]:
     if late:
         yield late
         return
-    gpus = scenario.request.gpus
-    yield f"no plan of {counted(gpus, 'GPU')} can run; {would_fit(scenario, _short(ranking))}"
-
-
-def _short(ranking: Ranking) -> list[PlanEstimate]:
-    """List the legal plans of all GPUs that do not fit."""
-    gpus = ranking.request.gpus
-    return [row.short for row in ranking.rejected if row.short and row.short.gpus == gpus]
+    gpus = counted(scenario.request.gpus, "GPU")
+    remedy = would_fit(scenario, short_of(ranking), known=instead)
+    if refused:
+        yield f"nothing that is known runs these plans; {remedy}"
+        return
+    yield f"no plan of {gpus} can run; {remedy}"
+    short = [row for row in ranking.rejected if row.short is not None]
+    if short:
+        yield closest(short)
 
 
 def difference(first: PlanEstimate, second: PlanEstimate) -> tuple[float, float]:
@@ -168,22 +171,6 @@ def _gain(factor: float, equal: str, more: str) -> str:
 
 def _than(gain: str) -> str:
     return "as" if "times" in gain else "than"
-
-
-def _engines(scenario: Scenario, ranking: Ranking, lines: Sequence[Launch]) -> Iterator[str]:
-    """Where no engine runs the first plan, name the best that one does."""
-    if not lines or any(not line.reason for line in lines):
-        return
-    for plan in ranking.plans[1:LOOKED_AT]:
-        others = launch_lines(scenario, plan.plan, plan.placement)
-        engines = [line.engine for line in others if not line.reason]
-        if engines:
-            yield (
-                f"none of the engines below runs {ranking.plans[0].plan}; {engines[0]} runs "
-                f"{plan.plan}, {format_seconds(plan.latency_s)}"
-            )
-            return
-    yield f"none of the engines below runs these plans; {would_fit(scenario, _short(ranking))}"
 
 
 def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[str]:
@@ -302,8 +289,7 @@ def _decode(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
     if vae is None or not vae.parallel or first.gpus == 1 or first.plan.vae > 1 or share < TIE:
         return
     wide = price(scenario, replace(first.plan, vae=first.gpus))
-    named = scenario.deployment.engine not in ("", EXECUTOR)
-    if wide.latency_s < first.latency_s and not (named and refusal(scenario, wide.plan)):
+    if wide.latency_s < first.latency_s and not refusal(scenario, wide.plan):
         yield (
             f"the VAE decode on one GPU is {100 * share:.0f} % of the time; split over all "
             f"({wide.plan}) the whole takes {format_seconds(wide.latency_s)}"

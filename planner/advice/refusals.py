@@ -58,42 +58,29 @@ def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:
 
 
 def footnotes(
-    scenario: Scenario,
-    shown: Sequence[PlanEstimate],
-    refused: Sequence[Refusal],
-    lead: PlanEstimate | None = None,
+    scenario: Scenario, shown: Sequence[PlanEstimate], refused: Sequence[Refusal]
 ) -> list[str]:
-    """Return what stands below a table of plans: reasons, once each, and what to watch.
-
-    Parameters
-    ----------
-    lead : the first that runs, where it may be none of those shown.
-    """
+    """Return what stands below plans: reasons of those that cannot run, and what to watch."""
     runner = runner_of(scenario)
     if not runner:
         return []
-    barred = {row.plan for row in refused}
-    below = [row for row in refused if row.plan in {estimate.plan for estimate in shown}]
+    reasons = {row.plan: row for row in refused}
+    barred = [(plan, reasons[plan.plan]) for plan in shown if plan.plan in reasons]
     lines = [
-        _line(runner, [row for row in below if row.reason == reason], len(shown))
-        for reason in dict.fromkeys(row.reason for row in below)
-    ]
-    running = [row for row in (*([lead] if lead else []), *shown) if row.plan not in barred]
-    lines += [
-        f"the first that {runner} can run is {first.plan}, {format_seconds(first.latency_s)}"
-        for first in running[:1]
-        if first != shown[0]
+        _line(runner, [pair for pair in barred if pair[1].reason == reason], len(shown))
+        for reason in dict.fromkeys(row.reason for _, row in barred)
     ]
     if runner != "TensorRT":
         return lines
-    able = [row.plan for row in shown if row.plan not in barred]
+    able = [plan.plan for plan in shown if plan.plan not in reasons]
     watch = [f"TensorRT: {line}" for plan in able for line in cautions(scenario.model, plan)]
     return [*lines, *dict.fromkeys(watch)]
 
 
-def _line(runner: str, same: Sequence[Refusal], shown: int) -> str:
+def _line(runner: str, same: Sequence[tuple[PlanEstimate, Refusal]], shown: int) -> str:
     """Say a reason of several plans once, with the plan that is nearest to each."""
-    near = list(dict.fromkeys(str(plan) for row in same for plan in row.nearest[:1]))
-    names = "any of these" if len(same) == shown > 1 else ", ".join(str(row.plan) for row in same)
+    near = list(dict.fromkeys(str(plan) for _, row in same for plan in row.nearest[:1]))
+    each = [f"{plan.plan} ({format_seconds(plan.latency_s)})" for plan, _ in same]
+    names = "any of these" if len(same) == shown > 1 else ", ".join(each)
     rest = f"; nearest that it can: {', '.join(near)}" if near else ""
-    return f"{SIGN} not with {runner}: {names}: {same[0].reason}{rest}"
+    return f"{SIGN} not with {runner}: {names}: {same[0][1].reason}{rest}"

@@ -2,15 +2,17 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 from typing import Final
 
 import numpy as np
 
 from costmodels.formats import FORMATS
+from planner.advice.compare import Run, compare
 from planner.engines.scenario import Scenario, workload_of
-from planner.lowering import lower
+from planner.lowering import lower, unsupported
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate
@@ -25,7 +27,7 @@ from planner.search.evaluate import (
     usable_bytes,
 )
 from planner.search.plans import objections, plans
-from planner.search.search import estimates, hosts_in_words, judge, price, rank
+from planner.search.search import TIE, Ranking, estimates, hosts_in_words, judge, price, rank
 from topology.base import TopologyError, counted, format_bytes
 from topology.catalogue import Precision
 
@@ -34,6 +36,9 @@ WAYS: Final = 3
 
 TRIED: Final = 4
 """Splits that are looked at closely for one way."""
+
+DOUBLINGS: Final = 3
+"""Larger numbers of GPUs that are tried for something that runs."""
 
 MOST_GPUS: Final = 64
 BLOCK: Final = 128
@@ -49,22 +54,85 @@ SMALLER: Final[tuple[Precision, ...]] = ("fp8", "nvfp4")
 FIXED: Final = ("transformer_weights", "other_weights", "buffers", "runtime")
 """Parts of memory that do not grow with the request."""
 
-FLAGS: Final = ("offload", "precision", "frames", "input_tokens", "batch")
+FLAGS: Final = ("gpus", "offload", "precision", "frames", "input_tokens", "batch")
+"""Fields of a request that a way may change."""
+
+Way = tuple[Scenario, Plan]
+"""Another request, and a split that it fits with."""
 
 
-def would_fit(scenario: Scenario, short: Sequence[PlanEstimate], plan: Plan | None = None) -> str:
-    """Say what would make a model fit: other settings, smaller requests, more GPUs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another request: the options that make it of the one asked, and what runs it best."""
+
+    options: str
+    run: Run
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {"options": self.options, **self.run.to_dict()}
+
+
+def ways(
+    scenario: Scenario, short: Sequence[PlanEstimate], *, plan: Plan | None = None, more: int = 1
+) -> list[Way]:
+    """List what would make a model fit: other settings, smaller requests, more GPUs.
 
     Parameters
     ----------
     short : every legal split of the GPUs that were asked for, none of which fits.
     plan : the split that was asked for, to stay near it; the best are taken where there is none.
+    more : so many numbers of more GPUs, where a split fits.
     """
     ordered = _ordered(short, scenario.request, plan)
-    tried = TRIED if plan is None else 1
-    ways = [*islice(_ways(scenario, ordered, tried), WAYS), *_more(scenario, legal=bool(short))]
-    if ways:
-        return f"would {'fit' if short else 'run'}: {', '.join(ways)}"
+    same = islice(_ways(scenario, ordered, TRIED if plan is None else 1), WAYS)
+    return [*same, *islice(_more(scenario, legal=bool(short)), more)]
+
+
+def alternatives(
+    scenario: Scenario, ranking: Ranking, lead: PlanEstimate | None
+) -> Iterator[Alternative]:
+    """Yield other requests that run, where this one does not, or slower for want of memory.
+
+    Parameters
+    ----------
+    scenario : as asked, whose engine may be open. ranking : of its plans. lead : the one to run.
+    """
+    short, enough = short_of(ranking), inf if lead is None else (1 - TIE) * lead.latency_s
+    slow = scenario.request.objective == "latency" and any(s.latency_s < enough for s in short)
+    if any(unsupported(scenario.model)) or not (slow or lead is None):
+        return
+    for other, _ in ways(scenario, short, more=DOUBLINGS if lead is None else 0):
+        run = next(iter(compare(other)), None)
+        if run is not None and run.estimate is not None and run.estimate.latency_s < enough:
+            yield Alternative(options=_flags(scenario, other), run=run)
+            if other.request.gpus != scenario.request.gpus:
+                return
+
+
+def short_of(ranking: Ranking) -> list[PlanEstimate]:
+    """List the legal plans of all GPUs that do not fit."""
+    gpus = ranking.request.gpus
+    return [row.short for row in ranking.rejected if row.short and row.short.gpus == gpus]
+
+
+def would_fit(
+    scenario: Scenario,
+    short: Sequence[PlanEstimate],
+    plan: Plan | None = None,
+    known: Sequence[Alternative] = (),
+) -> str:
+    """Say what would make a model fit, in words; see `ways`.
+
+    Parameters
+    ----------
+    known : requests that are known to run, which are named alone.
+    """
+    named = [(other.run.scenario, other.run.estimate.plan) for other in known if other.run.estimate]
+    named = named or ways(scenario, short, plan=plan)
+    if named:
+        words = ", ".join(_way(scenario, other, split) for other, split in named)
+        return f"would {'fit' if short else 'run'}: {words}"
     if not short:
         return "nothing that was tried can run"
     return f"nothing tried fits {format_bytes(usable_bytes(scenario))} a GPU"
@@ -80,7 +148,7 @@ def _ordered(
     return sorted(short, key=lambda split: near.index(split.plan))
 
 
-def _ways(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
+def _ways(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[Way]:
     """Yield ways on the same GPUs: other settings, smaller requests, or both at once."""
     ways = [*_lighter(scenario, short, tried), *_shorter(scenario, scenario, short)]
     if not ways:
@@ -105,7 +173,7 @@ def _precisions(scenario: Scenario) -> list[Precision]:
     return [precision, *(other for other in fewer if device.peak(other) is not None)]
 
 
-def _lighter(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[str]:
+def _lighter(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[Way]:
     """Yield settings under which a split fits: encoders away, fewer bits, and both if need be."""
     fewer = _precisions(scenario)[1:]
     can_offload = bool(scenario.model.encoders) and not scenario.request.offload
@@ -118,7 +186,7 @@ def _lighter(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> I
 
 def _first(
     scenario: Scenario, changed: Sequence[Scenario], short: Sequence[PlanEstimate], tried: int
-) -> Iterator[str]:
+) -> Iterator[Way]:
     """Yield the first change under which a split fits, with the fastest of the first that do.
 
     Parameters
@@ -134,8 +202,7 @@ def _first(
         fitting = (plan for plan in islice(likely, 4 * TRIED) if _fits(other, plan))
         fastest = list(islice(fitting, tried))
         if fastest:
-            best = min(fastest, key=lambda plan: price(other, plan).latency_s)
-            yield _flags(scenario, other, best)
+            yield other, min(fastest, key=lambda plan: price(other, plan).latency_s)
             return
 
 
@@ -158,18 +225,23 @@ def _legal(scenario: Scenario, plan: Plan) -> bool:
     return not any(objections(scenario.model, scenario.workload, plan, plan.gpus))
 
 
-def _flags(scenario: Scenario, other: Scenario, plan: Plan) -> str:
-    """Write a change as flags of the command line, with the split where there is one.
-
-    A way reads ``tp2 with --offload``, or ``--frames 61`` on one GPU.
-    """
+def _flags(scenario: Scenario, other: Scenario) -> str:
+    """Write a change as flags of the command line."""
     before, after = scenario.request, other.request
-    flags = [
+    return " ".join(
         f"--{name.replace('_', '-')}" + ("" if name == "offload" else f" {getattr(after, name)}")
         for name in FLAGS
         if getattr(before, name) != getattr(after, name)
-    ]
-    return f"{plan} with {' '.join(flags)}" if plan.axes else " ".join(flags)
+    )
+
+
+def _way(scenario: Scenario, other: Scenario, plan: Plan) -> str:
+    """Write a way with its split: ``tp2 with --offload``, ``--frames 61`` on one GPU, or more."""
+    gpus = other.request.gpus
+    if gpus != scenario.request.gpus:
+        return f"{plan} on {counted(gpus, 'GPU')}{hosts_in_words(scenario.deployment, gpus)}"
+    flags = _flags(scenario, other)
+    return f"{plan} with {flags}" if plan.axes else flags
 
 
 def _sizes(scenario: Scenario) -> Iterator[tuple[str, range]]:
@@ -184,7 +256,7 @@ def _sizes(scenario: Scenario) -> Iterator[tuple[str, range]]:
     yield "batch", range(1, request.batch)
 
 
-def _shorter(scenario: Scenario, base: Scenario, short: Sequence[PlanEstimate]) -> Iterator[str]:
+def _shorter(scenario: Scenario, base: Scenario, short: Sequence[PlanEstimate]) -> Iterator[Way]:
     """Yield the largest smaller requests that fit, under the settings of `base`."""
     shares = {split.plan: _share(scenario, base, split) for split in short}
     best = sorted(short, key=lambda split: -shares[split.plan])[:TRIED]
@@ -197,7 +269,7 @@ def _shorter(scenario: Scenario, base: Scenario, short: Sequence[PlanEstimate]) 
         ]
         if fitting:
             value, plan = max(fitting, key=lambda pair: pair[0])
-            yield _flags(scenario, _asking(base, **{name: value}), plan)
+            yield _asking(base, **{name: value}), plan
 
 
 def _share(scenario: Scenario, base: Scenario, split: PlanEstimate) -> float:
@@ -222,8 +294,8 @@ def _largest(scenario: Scenario, plan: Plan, name: str, values: range) -> int | 
     return next((v for v in values_near if _legal(_asking(scenario, **{name: v}), plan)), None)
 
 
-def _more(scenario: Scenario, *, legal: bool) -> Iterator[str]:
-    """Yield the best plan of the next number of GPUs on which one fits.
+def _more(scenario: Scenario, *, legal: bool) -> Iterator[Way]:
+    """Yield the best plan of each number of GPUs on which one fits, the next one first.
 
     Parameters
     ----------
@@ -236,9 +308,7 @@ def _more(scenario: Scenario, *, legal: bool) -> Iterator[str]:
     for gpus in (*fewer, *more):
         best = _best(scenario, gpus)
         if best is not None:
-            where = hosts_in_words(scenario.deployment, gpus)
-            yield f"{best.plan} on {counted(gpus, 'GPU')}{where}"
-            return
+            yield _asking(scenario.on(gpus), gpus=gpus), best.plan
 
 
 def _best(scenario: Scenario, gpus: int) -> PlanEstimate | None:

@@ -20,8 +20,10 @@ _USUAL: Final = "(default: the model's usual one)"
 
 _ENGINE: Final = (
     "price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc, vllm, tensorrt-llm, "
-    "sglang-llm or repository, the model's own; or planner, the executor of `planner validate` "
-    "(default: none; torch-eager is then the model's own repository)"
+    "sglang-llm or repository, the model's own, each with a version behind @ or the newest known; "
+    "or planner, the executor of `planner validate`; recommend compares several, with commas "
+    "(default: all that run the model for recommend, else none; torch-eager is then the model's "
+    "own repository)"
 )
 _ATTENTION: Final = "kernel to price: fa2, fa3, fa4, cudnn, trtllm ... (default: the runtime's)"
 _HARDWARE: Final = (
@@ -219,7 +221,7 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runtime",
         help="tensorrt, torch-graph, torch-compile or torch-eager "
-        "(default: the engine's, or tensorrt)",
+        "(default: the fastest for recommend, else the engine's, or tensorrt)",
     )
     add_named(parser, {"--engine": _ENGINE})
     add_profile(parser)

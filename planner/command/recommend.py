@@ -38,20 +38,19 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.recommendation import recommend_plans, shortened  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
 
-    scenario = resolve(common.request_of(options))
-    answer = recommend_plans(scenario)
-    code = common.DONE if answer.plans else common.NO
+    answer = recommend_plans(resolve(common.request_of(options), several=True))
     if options.top is not None:
         answer = shortened(answer, options.top)
-    shown = shortened(answer, options.top or TOP)
     text = render(
         options.format,
         answer.to_dict,
-        markdown=lambda: report.recommendation_markdown(scenario, shown),
-        html=lambda: report.recommendation_html(scenario, shown),
-        table=lambda: on_screen(report.recommendation(scenario, shown, rejected=options.rejected)),
+        markdown=lambda: report.recommendation_markdown(answer, top=options.top or TOP),
+        html=lambda: report.recommendation_html(answer, top=options.top or TOP),
+        table=lambda: on_screen(
+            report.recommendation(answer, top=options.top or TOP, rejected=options.rejected)
+        ),
     )
-    return text, code
+    return text, common.DONE if answer.lead else common.NO
 
 
 COMMAND: Final = common.Command(
@@ -65,7 +64,7 @@ COMMAND: Final = common.Command(
             "fewer GPUs come first where more gain less than 3 % of the time",
         ),
     ),
-    exit_1="no plan can run",
+    exit_1="nothing runs a plan of the model",
     add=_add,
     run=_run,
 )

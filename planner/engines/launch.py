@@ -52,15 +52,22 @@ def launch_lines(
 ) -> tuple[Launch, ...]:
     """Say how engines run a plan of a scenario, on the GPUs it was seated on."""
     lines = launches(engines(), scenario.model, plan, settings_of(scenario, plan.gpus))
+    return tuple(seated_on(line, scenario, placement) for line in lines)
+
+
+def launch_of(scenario: Scenario, engine: Engine, plan: Plan) -> Launch:
+    """Say how one engine runs a plan of a scenario, or why it cannot."""
+    return _launch(engine, scenario.model, plan, settings_of(scenario, plan.gpus))
+
+
+def seated_on(launch: Launch, scenario: Scenario, placement: Placement | None) -> Launch:
+    """Give a line the GPUs of a machine that the plan was seated on, where they are not all."""
     subset = scenario.deployment.subset
-    if placement is None or subset is None:
-        return tuple(lines)
+    if launch.reason or placement is None or subset is None:
+        return launch
     if placement.devices == tuple(range(len(subset.machine.gpus))):
-        return tuple(lines)
-    order = visible(placement.devices)
-    return tuple(
-        line if line.reason else replace(line, command=f"{order} {line.command}") for line in lines
-    )
+        return launch
+    return replace(launch, command=f"{visible(placement.devices)} {launch.command}")
 
 
 def launches(

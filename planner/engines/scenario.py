@@ -14,7 +14,7 @@ from planner.engines.tables import engines, find_engine
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.placement.placement import Placement, fabrics
 from planner.request.plan import Plan
-from planner.request.request import EXECUTOR, Request
+from planner.request.request import EXECUTOR, RUNTIME, Request
 from planner.request.workload import USUAL, Habits, Workload
 from topology.base import InputError
 from topology.catalogue import Hardware, Precision, evenly, find_hardware
@@ -147,30 +147,50 @@ class Scenario:
         published = self.model.quantisation
         return published is not None and published.precision == self.workload.precision
 
+    @property
+    def resolved(self) -> Request:
+        """The request, with what runs it here filled in."""
+        deployment = self.deployment
+        return replace(self.request, engine=deployment.engine, runtime=deployment.runtime.name)
+
+    def run_by(self, engine: str, runtime: str) -> "Scenario":
+        """Ask the same of an engine in a runtime; of none where `engine` is empty."""
+        request = replace(self.request, engine=engine, runtime=runtime)
+        deployment = _run_by(self.deployment, request)
+        workload = replace(self.workload, habits=deployment.habits)
+        return replace(self, request=request, deployment=deployment, workload=workload)
+
     def on(self, gpus: int) -> "Scenario":
         """Ask the same about another number of GPUs."""
         return replace(self, deployment=self.deployment.on(gpus))
 
 
-def resolve(request: Request) -> Scenario:
+def resolve(request: Request, *, several: bool = False) -> Scenario:
     """Look up the model and the hardware of a request, and turn its sizes into tokens.
+
+    Parameters
+    ----------
+    several : whether the request may name several engines, of which the scenario has the first.
 
     Raises
     ------
     InputError
         If a name is unknown, or a size or an engine does not suit the model.
     """
+    if len(request.engines) > 1 and not several:
+        raise InputError(f"engine: got {request.engine}, wanted one (recommend compares several)")
     model = read_model(request.model)
     request = replace(request, precision=request.precision or usual_precision(model, request))
     deployment = deployment_of(request)
-    _check_engine(model, deployment.engine)
+    for engine in request.engines:
+        _check_engine(model, engine)
     workload = workload_of(model, request, deployment.habits)
     return Scenario(request=request, model=model, workload=workload, deployment=deployment)
 
 
 def _check_engine(model: Model, engine: str) -> None:
     """Refuse an engine of models of another kind."""
-    if engine not in ("", EXECUTOR) and find_engine(engine).kind != model.kind:
+    if engine != EXECUTOR and find_engine(engine).kind != model.kind:
         names = [engine.name for engine in engines().of_kind(model.kind)]
         raise InputError(
             f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
@@ -258,21 +278,32 @@ def deployment_of(request: Request) -> Deployment:
     hardware.device.needed_peak(precision)
     if subset is None:
         hardware.island(request.gpus, request.nodes)
-    named, lean = runtime(request.runtime), request.engine == EXECUTOR
-    engine = None if request.engine in ("", EXECUTOR) else find_engine(request.engine)
-    return Deployment(
+    bare = Deployment(
         gpus=request.gpus,
         precision=precision,
         hardware=hardware,
-        runtime=named if profile is None else profile.runtime(named, lean=lean),
-        engine=request.engine,
-        habits=_habits(request, engine, eager=named.name == "torch-eager"),
-        scheduling=_scheduling(request, engine),
+        runtime=runtime(request.runtime or RUNTIME),
         nodes=request.nodes,
         algorithm=request.algorithm,
         attention=request.attention,
         profile=profile,
         subset=subset,
+    )
+    return _run_by(bare, request)
+
+
+def _run_by(deployment: Deployment, request: Request) -> Deployment:
+    """Give a deployment the first engine of a request, its runtime and its habits."""
+    name = next(iter(request.engines), "")
+    engine = None if name in ("", EXECUTOR) else find_engine(name)
+    named = runtime(request.runtime or (RUNTIME if engine is None else engine.runtime))
+    profile, lean = deployment.profile, name == EXECUTOR
+    return replace(
+        deployment,
+        engine=name,
+        runtime=named if profile is None else profile.runtime(named, lean=lean),
+        habits=_habits(request, engine, eager=named.name == "torch-eager"),
+        scheduling=_scheduling(request, engine),
     )
 
 

@@ -92,7 +92,7 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
         "hardware": estimate.hardware,
         "precision": estimate.precision,
         "sizes": {name: size for name, size in settings.sizes.items() if name != "batch"},
-        "request": scenario.request.to_dict(),
+        "request": scenario.resolved.to_dict(),
         "devices": list(devices),
         "launch": launch.line,
         "expected": estimate.to_dict(),

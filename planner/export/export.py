@@ -95,11 +95,12 @@ def files(
     for name, option in _OPTIONS.items():
         if options.get(name) and backend != "tensorrt":
             raise InputError(f"{option}: got --backend {backend}, wanted tensorrt")
-    if backend == "tensorrt" and request.runtime != backend:
-        raise InputError(f"runtime: got {request.runtime}, wanted tensorrt, as --backend has it")
-    if backend in TITLES and request.engine not in ("", backend):
+    if backend in TITLES and request.engine.partition("@")[0] not in ("", backend):
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
     scenario = resolve(request)
+    runtime = scenario.deployment.runtime.name
+    if backend == "tensorrt" and runtime != backend:
+        raise InputError(f"runtime: got {runtime}, wanted tensorrt, as --backend has it")
     estimate = estimate_plan(scenario, plan)
     if backend == "tensorrt":
         return tensorrt_folder(scenario, estimate, **options)

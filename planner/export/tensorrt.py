@@ -155,7 +155,7 @@ def plan_document(
         "gpus": plan.gpus,
         "hardware": estimate.hardware,
         "precision": estimate.precision,
-        "request": scenario.request.to_dict(),
+        "request": scenario.resolved.to_dict(),
         "devices": [device for _, device in devices],
         "engines": [_engine(network, order) for network in networks],
         **order,

@@ -39,6 +39,7 @@ _WITH_A_SECOND: Final = {"wan2.1-14b": "wan2.2-a14b"}  # what two transformers m
 _USUAL_PROMPT: Final = 512  # tokens, where the usual entry has no encoder
 
 
+@cache
 def names() -> tuple[str, ...]:
     """List the catalogue's names, without aliases."""
     files = (path.name.removesuffix(".toml") for path in _DATA.glob("*.toml"))

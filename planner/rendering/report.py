@@ -1,50 +1,94 @@
 """Recommendations and estimates as a person reads them: tables and bars."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 from planner.advice.advice import throughput_note
 from planner.advice.refusals import footnotes, notes_on
 from planner.engines.launch import Launch
+from planner.engines.runners import title_of
 from planner.engines.scenario import Scenario
 from planner.placement.placement import visible
 from planner.recommendation import Recommendation, cost
-from planner.rendering import frontier
+from planner.rendering import frontier, runs
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import usable_bytes
+from planner.search.search import goal
+from planner.serving.search import decides_under_load
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
 
 BAR = 36
+BETTER: Final = 3
+"""Plans that cannot be run, and would be better, of which it is said why."""
 Parts: TypeAlias = list[str | Line | Table]
 
 
-def recommendation(scenario: Scenario, answer: Recommendation, *, rejected: bool) -> Parts:
-    """Say everything that ``planner recommend`` prints as a table."""
-    parts: Parts = [Line(text=headline(scenario), style="bold"), *_notes(answer.notes), ""]
-    if answer.plans:
-        lead = answer.lead or answer.plans[0]
-        parts += [answer.table(), *_notes(_below_table(scenario, answer)), ""]
-        parts += frontier.on_screen(answer.frontier)
-        if answer.request.at_most_gpus and len(answer.scaling) > 1:
-            title = "the best plan of each number of GPUs"
-            parts += [*_notes([title]), _scaling(answer), ""]
-        below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
-        parts += [*bullets(answer.advice), *_notes([*below, f"  known: {_bases(lead)}"]), ""]
-        parts += _run_by(lead, scenario, answer.launch)
+def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) -> Parts:
+    """Say everything that ``planner recommend`` prints as a table.
+
+    Parameters
+    ----------
+    top : plans to show. rejected : whether to say why others were rejected.
+    """
+    scenario, lead = answer.scenario, answer.lead
+    parts: Parts = [Line(text=asked(scenario), style="bold"), *_notes(answer.notes), ""]
+    if lead is not None:
+        parts += [*runs.to_run(answer.runs[0], lead), "", *runs.compared(answer.runs), ""]
+        parts += _notes([f"plans as {title_of(scenario)} runs them"])
     else:
-        parts += bullets(answer.advice)
+        parts += [*_notes(runs.unable(answer.runs)), ""]
+    shown = _shown(answer, top)
+    if shown.plans:
+        parts += [*_apart(answer), shown.table(), *_notes(_below_table(scenario, answer)), ""]
+    parts += frontier.on_screen(answer.frontier)
+    if answer.request.at_most_gpus and len(answer.scaling) > 1:
+        title = "the best plan of each number of GPUs"
+        parts += [*_notes([title]), _scaling(answer), ""]
+    parts += [*bullets(answer.advice), *runs.lighter(answer.alternatives)]
+    parts += [*_notes(_below(answer, top)), *runs.others(answer.runs)]
     if rejected:
         rows = [[str(rejection.plan), rejection.explanation] for rejection in answer.rejected]
         parts += ["", Line(text="rejected:", style="bold"), Table(rows=rows, align="<", indent=2)]
     elif answer.rejected:
-        parts += _notes(
-            [f"{counted(len(answer.rejected), 'plan')} rejected (--rejected shows why)"]
-        )
+        count = counted(len(answer.rejected), "plan")
+        parts += _notes([f"{count} rejected (--rejected shows why)"])
     return parts
 
 
+def _shown(answer: Recommendation, top: int) -> Recommendation:
+    """Keep the first plans, of those that can be run where there are any."""
+    plans = answer.runnable if answer.lead else answer.plans
+    return replace(answer, plans=plans[:top])
+
+
+def _apart(answer: Recommendation) -> list[Line]:
+    """Say above plans that they cannot be run."""
+    if answer.lead is not None:
+        return []
+    return _notes([f"nothing that is known runs these, priced as {answer.request.runtime}:"])
+
+
+def _below(answer: Recommendation, top: int) -> list[str]:
+    """Say what to watch, which better plans cannot be run, and how well all is known."""
+    scenario, lead = answer.scenario, answer.lead
+    if lead is None:
+        return footnotes(scenario, answer.plans[:top], answer.refusals)
+    barred = answer.plans[len(answer.runnable) :]
+    better = [plan for plan in barred if goal(plan, answer.request) < goal(lead, answer.request)]
+    known = [] if decides_under_load(scenario) else better[:BETTER]
+    lines = footnotes(scenario, [lead, *known], answer.refusals)
+    return [*lines, f"  known: {_bases(lead)}"]
+
+
 def headline(scenario: Scenario) -> str:
+    """Say in a line what was asked, defaults included, and what runs it."""
+    engine = [scenario.deployment.engine] if scenario.deployment.engine else []
+    return " · ".join([asked(scenario), scenario.deployment.runtime.name, *engine])
+
+
+def asked(scenario: Scenario) -> str:
     """Say in a line what was asked, defaults included."""
     request, work = scenario.request, scenario.workload
     parts = [scenario.model.name, _machine(scenario)]
@@ -60,10 +104,7 @@ def headline(scenario: Scenario) -> str:
     parts.append(", ".join(f"{tokens:,} {what}" for what, tokens in named))
     if work.batch != 1:
         parts.append(f"batch {work.batch}")
-    parts += _load(scenario)
-    engine = [scenario.deployment.engine] if scenario.deployment.engine else []
-    parts += [_precision(scenario), scenario.deployment.runtime.name, *engine]
-    return " · ".join(parts)
+    return " · ".join([*parts, *_load(scenario), _precision(scenario)])
 
 
 def _load(scenario: Scenario) -> list[str]:
@@ -231,16 +272,24 @@ def _bars(values: Sequence[float]) -> list[str]:
     return ["█" * max(1, round(BAR * value / top)) if top else "" for value in values]
 
 
-def recommendation_markdown(scenario: Scenario, answer: Recommendation) -> str:
+def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
     """Write everything that ``planner recommend`` says, for a document."""
-    parts = [f"**{headline(scenario)}**", ""]
-    if answer.plans:
-        parts += [answer.table(numbered=False).markdown(), ""]
+    scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
+    parts = [f"**{asked(scenario)}**", ""]
+    if lead is not None:
+        parts += [f"**{runs.headline(answer.runs[0], lead)}**", ""]
+        parts += [runs.table(answer.runs).markdown(), ""]
+    if shown.plans:
+        parts += [shown.table(numbered=False).markdown(), ""]
         parts += bullets(_below_table(scenario, answer))
         parts += ["", *_frontier_markdown(answer)]
-    below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
-    lines = (*answer.notes, *answer.advice, *below, *_runs(answer.launch))
-    return "\n".join([*parts, *bullets(lines)])
+    return "\n".join([*parts, *bullets([*answer.notes, *_said(answer, top)])])
+
+
+def _said(answer: Recommendation, top: int) -> Iterator[str]:
+    """Say what stands below the tables of a document or a page."""
+    yield from (*answer.advice, *_below(answer, top))
+    yield from runs.in_document(answer.runs, answer.alternatives)
 
 
 def _frontier_markdown(answer: Recommendation) -> list[str]:
@@ -248,17 +297,18 @@ def _frontier_markdown(answer: Recommendation) -> list[str]:
     return [f"{frontier.TITLE}.", "", frontier.table(points).markdown(), ""] if points else []
 
 
-def recommendation_html(scenario: Scenario, answer: Recommendation) -> str:
+def recommendation_html(answer: Recommendation, *, top: int) -> str:
     """Write everything that ``planner recommend`` says as a page, which needs nothing else."""
-    body = [heading(headline(scenario), 1), *paragraphs(answer.notes)]
-    if answer.plans:
-        body += [answer.table().html(), *paragraphs(_below_table(scenario, answer))]
+    scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
+    body = [heading(asked(scenario), 1), *paragraphs(answer.notes)]
+    if lead is not None:
+        body += [heading(runs.headline(answer.runs[0], lead)), runs.table(answer.runs).html()]
+    if shown.plans:
+        body += [shown.table().html(), *paragraphs(_below_table(scenario, answer))]
     if answer.frontier:
         points = answer.frontier
         body += [heading(frontier.TITLE), frontier.svg(points), frontier.table(points).html()]
-    below = footnotes(scenario, answer.plans, answer.refusals, answer.lead)
-    body += [items([*answer.advice, *below, *_runs(answer.launch)])]
-    return page(headline(scenario), body)
+    return page(asked(scenario), [*body, items(list(_said(answer, top)))])
 
 
 def estimate_markdown(
@@ -269,12 +319,12 @@ def estimate_markdown(
     below = (
         *notes_on(scenario, estimate),
         *throughput_note(scenario.model.kind, scenario.request.batch, estimate.gpus),
-        *_runs(launches),
+        *_launches(launches),
     )
     return "\n".join([f"**{headline(scenario)}**", "", table, "", *bullets(below)])
 
 
-def _runs(launches: Sequence[Launch]) -> Iterator[str]:
+def _launches(launches: Sequence[Launch]) -> Iterator[str]:
     """Say how engines run a plan, for a document."""
     for launch in launches:
         how = f"`{launch.line}`" if launch.line else f"no, {launch.reason}"

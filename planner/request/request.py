@@ -52,22 +52,26 @@ CHOICES: Final = {
 }  # fmt: skip
 """What may be left out, and else is one of these."""
 
+RUNTIME: Final = "tensorrt"
+"""Of a request that names neither a runtime nor an engine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What is asked. Sizes left out are the model's usual ones.
 
     at_most_gpus : the answer may use fewer GPUs than `gpus`. offload : text encoders leave the GPU
-    before the denoising starts. engine : by its name in the table of engines, whose habits are
-    priced; ``planner`` for this project's own executor, empty for none: eager PyTorch is then the
-    model's own repository. attention : kernel to price (``fa2``, ``cudnn`` ...), empty for the
-    runtime's. text_tower : run a tower that ignores the step once or every step;
-    the engine's habit where left out. nodes : hosts that the GPUs are spread over; 0 for as few
-    as hold them. profile : path of a calibration profile, empty for the newest that ships for the
-    hardware, ``none`` for the tables alone. topology : path or text of the machine to run on, or
-    what was read of one, `detect` for the one at hand; `hardware` then names the kind of its GPUs
-    where the text does not, and is empty otherwise. pcie_generation : of a machine whose text does
-    not say.
+    before the denoising starts. engine : by its name in the table of engines, with a version behind
+    it or not, whose habits are priced; ``planner`` for this project's own executor, several with
+    commas between them to compare, empty for none: eager PyTorch is then the model's own
+    repository. runtime : empty for the engine's usual one, and to compare all. attention : kernel
+    to price (``fa2``, ``cudnn`` ...), empty for the runtime's. text_tower : run a tower that
+    ignores the step once or every step; the engine's habit where left out. nodes : hosts that the
+    GPUs are spread over; 0 for as few as hold them. profile : path of a calibration profile, empty
+    for the newest that ships for the hardware, ``none`` for the tables alone. topology : path or
+    text of the machine to run on, or what was read of one, `detect` for the one at hand; `hardware`
+    then names the kind of its GPUs where the text does not, and is empty otherwise.
+    pcie_generation : of a machine whose text does not say.
 
     Of a language model that is served: concurrency : requests that clients keep in flight; or
     rate : requests a second, that come at random; or arrivals : path of a file of requests.
@@ -92,7 +96,7 @@ class Request:
     text_tokens: int | None = None
     precision: Precision | None = None
     kv_precision: CachePrecision | None = None
-    runtime: str = "tensorrt"
+    runtime: str = ""
     engine: str = ""
     objective: Objective = "latency"
     at_most_gpus: bool = False
@@ -121,6 +125,11 @@ class Request:
     def loaded(self) -> bool:
         """Whether the request says how many requests there are at once."""
         return bool(self.concurrency or self.rate or self.arrivals)
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines that it names."""
+        return tuple(self.engine.split(",")) if self.engine else ()
 
     @property
     def brings_machine(self) -> bool:

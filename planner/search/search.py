@@ -114,17 +114,18 @@ def rank(estimates: Iterable[PlanEstimate], request: Request) -> list[PlanEstima
     """Order plans by the objective; equal ones by fewer GPUs, then by latency, then by name."""
     ordered = sorted(
         estimates,
-        key=lambda plan: (_goal(plan, request), plan.gpus, plan.latency_s, str(plan.plan)),
+        key=lambda plan: (goal(plan, request), plan.gpus, plan.latency_s, str(plan.plan)),
     )
     if not request.at_most_gpus or not ordered:
         return ordered
-    best = _goal(ordered[0], request)
-    close = [plan for plan in ordered if _goal(plan, request) <= best + TIE * abs(best)]
-    first = min(close, key=lambda plan: (plan.gpus, _goal(plan, request)))
+    best = goal(ordered[0], request)
+    close = [plan for plan in ordered if goal(plan, request) <= best + TIE * abs(best)]
+    first = min(close, key=lambda plan: (plan.gpus, goal(plan, request)))
     return [first, *[plan for plan in ordered if plan is not first]]
 
 
-def _goal(estimate: PlanEstimate, request: Request) -> float:
+def goal(estimate: PlanEstimate, request: Request) -> float:
+    """Give what a request wants least of: seconds, bytes, GPU-seconds, or fewer results."""
     if estimate.serving is not None and (request.loaded or request.objective != "latency"):
         return _served_goal(estimate, estimate.serving, request)
     match request.objective:
@@ -161,7 +162,12 @@ def _once(rows: Iterable[Iterable[Outcome]]) -> tuple[Rejected, ...]:
     return tuple({(row.plan, row.reason): row for row in rejected}.values())
 
 
-def outcomes_on(scenario: Scenario, seen: dict[Plan, Outcome], shared: Shared) -> Iterator[Outcome]:
+def outcomes_on(
+    scenario: Scenario,
+    seen: dict[Plan, Outcome],
+    shared: Shared,
+    keep: Callable[[Plan], bool] | None = None,
+) -> Iterator[Outcome]:
     """Judge the plans of a scenario's GPUs.
 
     Where they are many, a degree that no plan can have is rejected once, for all of them, and the
@@ -170,15 +176,18 @@ def outcomes_on(scenario: Scenario, seen: dict[Plan, Outcome], shared: Shared) -
     Parameters
     ----------
     seen : what became of plans of fewer GPUs. shared : with them. Both are used and added to.
+    keep : plans that are judged; all where it is left out.
     """
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
     if scenario.request.gpus <= MANY:
-        yield from (_outcome(scenario, plan, seen, shared) for plan in plans(model, gpus))
+        for plan in filter(keep, plans(model, gpus)):
+            yield _outcome(scenario, plan, seen, shared)
         return
     barred = illegal_axes(model, workload, gpus)
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
-    for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
+    left = filter(keep, plans(model, gpus, barred))
+    for plan in sorted(left, key=lambda plan: plan.degree("pp")):
         illegal = any(objections(model, workload, plan, gpus))
         if not (_left_out(scenario, plan, seen) and not illegal):
             yield _outcome(scenario, plan, seen, shared)

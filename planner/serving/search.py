@@ -23,6 +23,18 @@ SEARCHED: Final = 64
 HALVINGS: Final = 3
 
 
+def is_served(scenario: Scenario) -> bool:
+    """Whether requests of a model are served together: one at a time of a language model."""
+    return scenario.model.kind == "decoder" and scenario.request.batch == 1
+
+
+def decides_under_load(scenario: Scenario) -> bool:
+    """Whether plans are ranked by what they do under load."""
+    request = scenario.request
+    wanted = request.loaded or request.slo_ttft or request.slo_tpot
+    return is_served(scenario) and bool(wanted or request.objective != "latency")
+
+
 def under_load(scenario: Scenario, plan: Plan) -> Serving | str:
     """Serve the load that a request asks for with a plan, or say why it cannot.
 

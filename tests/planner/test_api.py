@@ -90,9 +90,10 @@ def test_a_recommendation_holds_estimates():
     answer = planner.recommend("flux.1-dev", gpus=4)
     first = answer.to_dict()["plans"][0]
 
-    same = planner.estimate("flux.1-dev", gpus=4, plan=first["plan"]).to_dict()
+    ways = {name: first[name] for name in ("plan", "engine", "runtime")}
+    same = planner.estimate("flux.1-dev", gpus=4, **ways).to_dict()
     assert same == first
-    latencies = [one["latency_s"] for one in answer.to_dict()["plans"]]
+    latencies = [one.latency_s for one in answer.runnable]
     assert latencies == sorted(latencies)
 
 
@@ -123,9 +124,9 @@ def test_a_plan_may_be_left_out_on_one_gpu_only():
 
 
 def test_a_plan_may_be_the_value_of_another_estimate():
-    first = planner.recommend("flux", gpus=2).plans[0]
+    first = planner.recommend("flux", gpus=2, runtime="tensorrt").plans[0]
 
-    assert planner.estimate("flux", gpus=2, plan=first.plan) == first
+    assert planner.estimate("flux", gpus=2, plan=first.plan, engine=first.engine) == first
 
 
 # Kernels and collectives: numbers and arrays
@@ -373,8 +374,9 @@ def test_a_model_that_was_read_is_taken_as_its_name_or_file_is(tmp_path):
         by_name = planner.recommend(source, gpus=2).to_dict()
         by_model = planner.recommend(model, gpus=2).to_dict()
         assert by_model.pop("request") == {**by_name.pop("request"), "model": model.name}
-        assert {**by_model, "launch": ()} == {**by_name, "launch": ()}
-        assert len(by_model["launch"]) == len(by_name["launch"])
+        lines = {"launch": (), "engines": ()}
+        assert {**by_model, **lines} == {**by_name, **lines}
+        assert all(len(by_model[name]) == len(by_name[name]) for name in lines)
 
 
 def test_a_machine_that_was_read_is_taken_as_its_text_is():

@@ -96,7 +96,7 @@ def test_the_nearest_plans_that_run_are_offered():
 @pytest.mark.parametrize(("model", "gpus"), [("flux.1-dev", 4), ("cosmos3", 8), ("z-image", 6)])
 def test_a_recommendation_marks_what_does_not_run(model, gpus):
     """A mark for each plan that has something against it, with plans that have nothing."""
-    scenario = resolve(Request(model=model, gpus=gpus))
+    scenario = resolve(Request(model=model, gpus=gpus, runtime="tensorrt"))
     answer = recommend_plans(scenario)
     barred = {
         one.plan for one in answer.plans if any(obstacles(one.plan, scenario.deployment.hardware))
@@ -111,40 +111,31 @@ def test_a_recommendation_marks_what_does_not_run(model, gpus):
         assert mark.nearest
         assert not barred.intersection(mark.nearest)
         assert {near.gpus for near in mark.nearest} == {mark.plan.gpus}
+    names = [one.plan for one in answer.plans]
+    assert set(names[len(answer.runnable) :]) == barred
     rows = answer.to_dict()["marks"]
     assert [row["plan"] for row in rows] == [str(mark.plan) for mark in answer.refusals]
 
 
 def test_footnotes_say_a_reason_once_and_only_of_what_is_shown():
-    scenario = resolve(Request(model="flux.1-dev", gpus=4))
-    answer = recommend_plans(scenario)
+    answer = recommend_plans(resolve(Request(model="flux.1-dev", gpus=4, runtime="tensorrt")))
 
-    lines = footnotes(scenario, answer.plans, answer.refusals)
+    lines = footnotes(answer.scenario, answer.plans, answer.refusals)
 
     reasons = {mark.reason for mark in answer.refusals}
     assert sum(line.startswith("! not with TensorRT: ") for line in lines) == len(reasons)
     assert all(str(mark.plan) in " ".join(lines) for mark in answer.refusals)
     assert len(lines) == len(set(lines))
     running = [one for one in answer.plans if str(one.plan) == "tp4"]
-    assert footnotes(scenario, running, answer.refusals) == []
+    assert footnotes(answer.scenario, running, answer.refusals) == []
 
 
-def test_where_the_first_plan_does_not_run_the_first_that_does_is_named():
-    scenario = resolve(Request(model="flux.1-dev", gpus=4))
-    answer = recommend_plans(scenario)
-    ring = [one for one in answer.plans if str(one.plan) == "ring4"]
-    others = [one for one in answer.plans if str(one.plan) == "ulysses4"]
-
-    lines = footnotes(scenario, [*ring, *others], answer.refusals)
-
-    assert any("the first that TensorRT can run is ulysses4, " in line for line in lines)
-
-
-def test_another_runtime_marks_nothing():
-    answer = recommend_plans(resolve(Request(model="flux.1-dev", gpus=4, runtime="torch-compile")))
+def test_a_runtime_of_our_own_marks_nothing():
+    answer = recommend_plans(resolve(Request(model="flux.1-dev", gpus=4, runtime="torch-graph")))
 
     assert answer.refusals == ()
     assert "marks" not in answer.to_dict()
+    assert answer.runs[0].launch.line.startswith("planner validate --model flux.1-dev --plan ")
 
 
 @pytest.mark.parametrize("text", ["", "eleven", "11.x", "11..2", "9" * 20])

@@ -208,11 +208,12 @@ def test_more_gpus_may_be_split_along_any_axis():
     """Qwen-Image's modulation is not cut by tensor parallelism: a pipeline takes fewer GPUs."""
     line = recommended("qwen-image", 1, hardware="l40s").advice[0]
     plan, gpus = re.search(r"(\S+) on (\d+) GPUs", line).groups()
-    best = recommend_plans(
-        resolve(Request(model="qwen-image", gpus=int(gpus), hardware="l40s"))
-    ).plans[0]
+    scenario = asked("qwen-image", int(gpus), hardware="l40s")
 
-    assert parse_plan(plan) == best.plan
+    assert parse_plan(plan) == recommend_plans(scenario).lead.plan
+    assert "pp2 on 2 GPUs" in would_fit(
+        asked("qwen-image", 1, hardware="l40s"), short_of("qwen-image", 1, hardware="l40s")
+    )
 
 
 @pytest.mark.parametrize(("model", "gpus", "hardware"), [("llama-3.1-70b", 1, "h100-sxm"),
@@ -259,8 +260,7 @@ def test_what_is_priced_is_what_is_counted():
 
 
 def test_fewer_gpus_that_would_run_are_on_as_many_hosts():
-    """No engine runs a plan of 13; 8 of 13 hosts with one GPU each have no NVLink between them."""
-    lines = recommended("pixart-sigma", 13, nodes=13).advice
-    line = next(line for line in lines if "would run" in line)
+    """Where none runs a plan of 13; 8 of 13 hosts with one GPU each have no NVLink between them."""
+    line = would_fit(asked("pixart-sigma", 13, nodes=13), [])
 
     assert re.search(r"would run: \S+ on 8 GPUs on 8 hosts$", line)

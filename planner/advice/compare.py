@@ -1,0 +1,190 @@
+"""What may run a request, each at its best plan: the fastest first, and why others cannot."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import inf
+from typing import cast
+
+from planner.advice.under_load import missed
+from planner.engines.launch import Launch
+from planner.engines.refusal import refusal
+from planner.engines.runners import launched, name_of, runners, title_of, version_of
+from planner.engines.scenario import Scenario
+from planner.request.plan import Plan
+from planner.search.estimate import Outcome, PlanEstimate, Rejected
+from planner.search.evaluate import Shared
+from planner.search.plans import objections, plans
+from planner.search.search import (
+    TIE,
+    Ranking,
+    estimates,
+    goal,
+    gpu_counts,
+    judge,
+    outcomes_on,
+    rank,
+)
+from planner.serving.search import decides_under_load, served_ranking
+from topology.base import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A request as an engine runs it in one of its runtimes, or as TensorRT does.
+
+    estimate : of the best plan there, launch : what to type. reason : why there is none.
+    """
+
+    scenario: Scenario
+    estimate: PlanEstimate | None = None
+    launch: Launch | None = None
+    reason: str = ""
+
+    @property
+    def title(self) -> str:
+        """What runs it, as people read it."""
+        return title_of(self.scenario)
+
+    @property
+    def version(self) -> str:
+        """The version that is known of what runs it."""
+        return version_of(self.scenario)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        if self.estimate is None or self.launch is None:
+            return {"engine": name_of(self.scenario), "reason": self.reason}
+        serving = self.estimate.serving
+        return {
+            "engine": name_of(self.scenario),
+            "version": self.version,
+            "runtime": self.estimate.runtime,
+            "plan": str(self.estimate.plan),
+            "latency_s": self.estimate.latency_s,
+            "memory_bytes": self.estimate.memory_bytes,
+            **({} if serving is None else {"serving": serving.to_dict()}),
+            "command": self.launch.line,
+        }
+
+
+def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Run, ...]:
+    """Find the best plan of everything that a request leaves open to run it.
+
+    Returns
+    -------
+    those that can, the best by the objective of the request first; of the others one row each
+    """
+    shared = shared or Shared()
+    rows: list[Run] = []
+    others: dict[str, Run] = {}
+    for _, runs in groupby(runners(scenario), key=name_of):
+        able = list(_runs(list(runs), shared))
+        rows += [run for run in able if run.estimate is not None]
+        others |= {name_of(run.scenario): run for run in able if run.estimate is None}
+    rows.sort(key=lambda run: goal(cast(PlanEstimate, run.estimate), scenario.request))
+    names = {name_of(run.scenario) for run in rows}
+    return (*rows, *(run for name, run in others.items() if name not in names))
+
+
+def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Run]:
+    """Find the best plan of an engine in each of its runtimes, the fastest of which comes first.
+
+    No plan is faster in a later one than in the first. Under load that one alone is looked at.
+    """
+    first, *later = scenarios
+    outcomes = list(_outcomes(first, shared))
+    if decides_under_load(first):
+        yield _best(first, _served(first, outcomes))
+        return
+    yield _best(first, outcomes)
+    for scenario in later:
+        yield _best(scenario, list(_likely(scenario, estimates(outcomes), shared)) or outcomes)
+
+
+def _served(scenario: Scenario, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Serve the load of a request with the plans that fit."""
+    by_gpus: dict[int, list[PlanEstimate]] = {}
+    for estimate in estimates(outcomes):
+        by_gpus.setdefault(estimate.gpus, []).append(estimate)
+    rejected = tuple(outcome for outcome in outcomes if isinstance(outcome, Rejected))
+    ranking = Ranking(
+        request=scenario.request, plans=(), by_gpus=by_gpus, rejected=rejected, baseline=None
+    )
+    ranking = served_ranking(scenario, ranking)
+    return (*ranking.plans, *ranking.rejected)
+
+
+def _outcomes(scenario: Scenario, shared: Shared) -> Iterator[Outcome]:
+    """Judge the plans that it can run, of fewer GPUs too where the request may have fewer."""
+    deployment = scenario.deployment
+    seen: dict[Plan, Outcome] = {}
+
+    def runs(plan: Plan) -> bool:
+        return not refusal(scenario, plan)
+
+    counts = gpu_counts(deployment) if scenario.request.at_most_gpus else [deployment.gpus]
+    for gpus in counts:
+        yield from outcomes_on(scenario.on(gpus), seen, shared, runs)
+
+
+def _likely(
+    scenario: Scenario, bounds: Iterable[PlanEstimate], shared: Shared
+) -> Iterator[Outcome]:
+    """Judge plans while they may be the best.
+
+    Parameters
+    ----------
+    bounds : the same plans, none of them worse than it will be here.
+    """
+    request = scenario.request
+    best = inf
+    for bound in sorted(bounds, key=lambda bound: goal(bound, request)):
+        if goal(bound, request) >= best + TIE * abs(best) * request.at_most_gpus:
+            return
+        outcome = judge(scenario.on(bound.gpus), bound.plan, shared)
+        if isinstance(outcome, PlanEstimate):
+            best = min(best, goal(outcome, request))
+        yield outcome
+
+
+def _best(scenario: Scenario, outcomes: Sequence[Outcome]) -> Run:
+    """Take the best of the plans that it can run, or say why there is none."""
+    fitting = rank(estimates(outcomes), scenario.request)
+    if not fitting:
+        return Run(scenario=scenario, reason=_reason(scenario, outcomes))
+    best = fitting[0]
+    launch = launched(scenario, best.plan, best.placement)
+    return Run(scenario=scenario, estimate=best, launch=launch)
+
+
+def _reason(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
+    """Say why nothing can run: memory of what could, or what stands against most plans.
+
+    That an engine has not an axis of some plans says least, and more if it has none for a model.
+    """
+    rejected = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
+    late = missed(rejected, scenario.request)
+    short = [row for row in rejected if row.short is not None]
+    if late or short:
+        return late or closest(short)
+    model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
+    legal = (
+        plan for plan in plans(model, gpus) if not any(objections(model, workload, plan, gpus))
+    )
+    said = Counter(refusal(scenario, plan) for plan in legal)
+    if not said:
+        return f"the model has no plan of {counted(gpus, 'GPU')}"
+    return max(said, key=lambda why: (" axis" not in why, " axis for " in why, said[why]))
+
+
+def closest(short: Iterable[Rejected]) -> str:
+    """Say which plan lacks the least memory, and how much.
+
+    Parameters
+    ----------
+    short : plans that do not fit, at least one.
+    """
+    least = min(short, key=lambda row: row.short.memory_bytes if row.short else 0.0)
+    return f"{least.plan} is closest to fitting: {least.reason}"

@@ -1,0 +1,138 @@
+"""What can run a request, and what to type for it: the top of a recommendation."""
+
+from collections.abc import Iterator, Sequence
+
+from planner.advice.compare import Run
+from planner.advice.remedies import Alternative
+from planner.engines.runners import EAGER
+from planner.request.request import RUNTIME, Objective
+from planner.search.estimate import PlanEstimate
+from topology.base import counted, format_bytes, format_interval, format_seconds
+from topology.base.table import Line, Table
+
+
+def to_run(run: Run, lead: PlanEstimate) -> Iterator[Line | Table]:
+    """Say what to run, with what, how long it takes, and what to type."""
+    yield Line(text=headline(run, lead), style="bold")
+    if run.launch is not None:
+        yield Table(rows=[[run.launch.line]], indent=2)
+
+
+def headline(run: Run, lead: PlanEstimate) -> str:
+    """Say what to run, with what, and how long it takes."""
+    request = run.scenario.request
+    count = f" on {counted(lead.gpus, 'GPU')}" if request.at_most_gpus else ""
+    many = f"; {lead.throughput_per_s:.3g} results a second"
+    return f"Run {_named(run, lead)}{count}{many if request.objective == 'throughput' else ''}"
+
+
+def _named(run: Run, estimate: PlanEstimate) -> str:
+    """Say which plan runs with what, how long it takes and what it holds."""
+    how = f" ({estimate.runtime})" if estimate.runtime.startswith("torch") else ""
+    took = format_interval(estimate.latency_s, estimate.half_width_s)
+    held = format_bytes(estimate.memory_bytes)
+    return f"{estimate.plan} with {run.title}{how}: {took}, {held} a GPU"
+
+
+def compared(runs: Sequence[Run]) -> Iterator[Line | Table]:
+    """Make a row of each that may run a request, and a line of those that cannot."""
+    if len(runs) > 1:
+        yield table(runs)
+    yield from (Line(text=line, style="dim") for line in unable(runs))
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """Make a row of each that can run a request: its version, runtime, best plan and time."""
+    able = [(run, run.estimate) for run in runs if run.estimate is not None]
+    objective = runs[0].scenario.request.objective
+    head = ["engine", "version", "runtime", "plan", *_times(able[0][1], objective)]
+    rows = [
+        [
+            run.title,
+            run.version,
+            "CUDA graphs" if _graphs(run) else best.runtime,
+            str(best.plan),
+            *_times(best, objective).values(),
+            format_bytes(best.memory_bytes),
+            _compiled(run, best, runs),
+        ]
+        for run, best in able
+    ]
+    align = "<<<<" + ">" * (len(head) - 3) + "<"
+    return Table(
+        head=[*head, "memory", ""], rows=rows, align=align, fixed=4, head_in="dim",
+        rows_in={0: "bold"},
+    )  # fmt: skip
+
+
+def _times(best: PlanEstimate, objective: Objective) -> dict[str, str]:
+    """Write what is compared: latency, and of a model that is served what clients see together."""
+    latency = {"latency": format_seconds(best.latency_s)}
+    if best.serving is None:
+        many = {"results/s": f"{best.throughput_per_s:.3g}"}
+        return {**(many if objective == "throughput" else {}), **latency}
+    ttft, tpot, rate = best.tokens
+    together = {"TTFT": format_seconds(ttft), "TPOT": format_seconds(tpot)}
+    return {**latency, "at once": f"{best.serving.concurrency:,.3g}", **together,
+            "tokens/s": f"{rate:,.0f}"}  # fmt: skip
+
+
+def _graphs(run: Run) -> bool:
+    """Whether it only behaves as TensorRT does: fused kernels in CUDA graphs."""
+    return run.scenario.deployment.runtime.name == RUNTIME and not run.title.startswith("TensorRT")
+
+
+def _compiled(run: Run, best: PlanEstimate, runs: Sequence[Run]) -> str:
+    """Say how much faster an engine is than in eager PyTorch."""
+    for other in runs:
+        eager = other.estimate
+        if eager is not None and other.title == run.title and eager.runtime == EAGER:
+            gain = eager.latency_s / best.latency_s
+            return f"{gain:.2f} times as fast as eager" if eager is not best else ""
+    return ""
+
+
+def unable(runs: Sequence[Run]) -> Iterator[str]:
+    """Say of those that cannot run a request why, each reason once."""
+    others = [run for run in runs if run.estimate is None]
+    for reason in dict.fromkeys(run.reason for run in others):
+        names = ", ".join(run.title for run in others if run.reason == reason)
+        yield f"{names}: {reason}"
+
+
+def lighter(alternatives: Sequence[Alternative]) -> Iterator[Line | Table]:
+    """Say what else could be asked for, what runs that, and what to type."""
+    for sentence, line in _alternatives(alternatives):
+        yield Line(text=f"- {sentence}")
+        yield Table(rows=[[line]], indent=4)
+
+
+def _alternatives(alternatives: Sequence[Alternative]) -> Iterator[tuple[str, str]]:
+    for other in alternatives:
+        run, estimate = other.run, other.run.estimate
+        if estimate is not None and run.launch is not None:
+            yield f"{other.options}: {_named(run, estimate)}", run.launch.line
+
+
+def others(runs: Sequence[Run]) -> Iterator[str | Line | Table]:
+    """Say what to type for engines beside the first, in the best of their runtimes."""
+    rows = list(_lines(runs).items())[1:]
+    if rows:
+        yield ""
+        yield Line(text="with others:", style="bold")
+        yield Table(rows=rows, align="<", fixed=1, indent=2, columns_in={0: "dim"})
+
+
+def _lines(runs: Sequence[Run]) -> dict[str, str]:
+    lines: dict[str, str] = {}
+    for run in runs:
+        if run.launch is not None:
+            lines.setdefault(run.title, run.launch.line)
+    return lines
+
+
+def in_document(runs: Sequence[Run], alternatives: Sequence[Alternative]) -> Iterator[str]:
+    """Say for a document what to type, for other requests and engines too, and who cannot."""
+    yield from (f"{sentence}, `{line}`" for sentence, line in _alternatives(alternatives))
+    yield from (f"{title}: `{line}`" for title, line in _lines(runs).items())
+    yield from unable(runs)
