@@ -244,3 +244,28 @@ def test_the_facts_of_diffusers_are_those_of_its_code():
             assert calls[node.name] <= fields
     text = (folder / "models" / "modeling_utils.py").read_text("utf-8")
     assert all(f"def {name}(" in text for name in ("enable_parallelism", "set_attention_backend"))
+
+
+TRANSFORMERS = {
+    "cogvideox": "cogvideox_transformer_3d", "cosmos": "transformer_cosmos",
+    "cosmos3": "transformer_cosmos3", "flux": "transformer_flux", "flux2": "transformer_flux2",
+    "hidream": "transformer_hidream_image", "hunyuanvideo": "transformer_hunyuan_video",
+    "hunyuanvideo-1.5": "transformer_hunyuan_video15", "ltx": "transformer_ltx",
+    "ltx2": "transformer_ltx2", "lumina2": "transformer_lumina2", "mochi": "transformer_mochi",
+    "pixart": "pixart_transformer_2d", "qwen-image": "transformer_qwenimage",
+    "sana": "sana_transformer", "sd3": "transformer_sd3", "wan": "transformer_wan",
+    "z-image": "transformer_z_image",
+}  # fmt: skip
+"""Files of diffusers that have the transformers of families."""
+
+
+@pytest.mark.skipif(find_spec("diffusers") is None, reason="diffusers is not installed")
+@pytest.mark.parametrize("family", TRANSFORMERS)
+def test_diffusers_splits_what_its_transformers_have_plans_for(family):
+    folder = Path(find_spec("diffusers").submodule_search_locations[0]) / "models" / "transformers"
+    text = (folder / f"{TRANSFORMERS[family]}.py").read_text("utf-8")
+    limits = engines().named("diffusers").limits_of("", family)
+
+    assert ("ulysses" in limits.axes, "ring" in limits.axes) == (("_cp_plan = {" in text),) * 2
+    assert ("tp" in limits.axes) == ("_tp_plan = {" in text)
+    assert (limits.words == "compile_repeated_blocks") == ("    _repeated_blocks = [" in text)
