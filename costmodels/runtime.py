@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from topology.base import CatalogueError, Sourced, read_sourced
 
@@ -86,33 +86,20 @@ class Runtime:
 
 def load_runtimes(text: str) -> dict[str, Runtime]:
     """Read runtimes from TOML `text`; the caller does the file I/O."""
-    rows = tomllib.loads(text)
-    return {name: _runtime(name, row, rows) for name, row in rows.items()}
-
-
-def _runtime(
-    name: str, row: Mapping[str, object], rows: Mapping[str, Mapping[str, object]]
-) -> Runtime:
+    rows, runtimes = tomllib.loads(text), {}
     wanted = {"launch", "functions", *_UNITS}
-    if row.keys() != wanted:
-        raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
-    numbers = {
-        key: read_sourced(f"{name}.{key}", row[key], unit, row) for key, unit in _UNITS.items()
-    }
-    maker = row["functions"] if isinstance(row["functions"], str) else name
-    return Runtime(
-        name=name,
-        launch=cast(Literal["graph", "stream"], row["launch"]),
-        functions=tuple(read_fusions(rows[maker]["functions"]).items()),
-        kernels_of=maker,
-        **cast("dict[str, Any]", numbers),
-    )
-
-
-def read_fusions(table: object) -> dict[str, Fusion]:
-    """Read what functions cost from a TOML `table`, by name."""
-    rows = cast("Mapping[str, Mapping[str, float]]", table)
-    return {
-        name: Fusion(traffic=float(row["traffic"]), kernels=float(row["kernels"]))
-        for name, row in rows.items()
-    }
+    for name, row in rows.items():
+        if row.keys() != wanted:
+            raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
+        maker = row["functions"] if isinstance(row["functions"], str) else name
+        numbers: dict[str, Any] = {
+            key: read_sourced(f"{name}.{key}", row[key], unit, row) for key, unit in _UNITS.items()
+        }
+        fusions = tuple(
+            (function, Fusion(traffic=float(cost["traffic"]), kernels=float(cost["kernels"])))
+            for function, cost in rows[maker]["functions"].items()
+        )
+        runtimes[name] = Runtime(
+            name=name, launch=row["launch"], functions=fusions, kernels_of=maker, **numbers
+        )
+    return runtimes

@@ -24,10 +24,16 @@ def bisection_bandwidth(machine: Machine) -> float:
         return 0.0
     if machine.hosts > _HOSTS:
         return _cluster_bisection(machine)
+    import networkx as nx  # noqa: PLC0415  # slow to import
+
     gpus = [
         machine.full_name(copy, gpu.name) for copy in range(machine.copies) for gpu in machine.gpus
     ]
-    graph = _taken(to_networkx(machine), gpus)
+    graph = to_networkx(machine)
+    nvlinks = ((a, b) for a, b, kind in graph.edges(data="kind") if kind == "nvlink")
+    joined = graph.edge_subgraph(nvlinks)
+    if gpus[0] in joined and set(gpus) <= nx.node_connected_component(joined, gpus[0]):
+        graph = joined
     return min(
         _cut(graph, half, [gpu for gpu in gpus if gpu not in half]) for half in _halves(gpus)
     )
@@ -47,17 +53,6 @@ def to_networkx(machine: Machine) -> "nx.Graph[str]":
                 graph.add_node(name, kind="switch")
         graph.add_edge(edge.a, edge.b, kind=edge.kind, bandwidth=edge.bandwidth.value)
     return graph
-
-
-def _taken(graph: "nx.Graph[str]", gpus: Sequence[str]) -> "nx.Graph[str]":
-    """Keep the links that copies between GPUs take: NVLink alone where it joins them all."""
-    import networkx as nx  # noqa: PLC0415  # slow to import
-
-    joined = graph.edge_subgraph(
-        (a, b) for a, b, kind in graph.edges(data="kind") if kind == "nvlink"
-    )
-    whole = gpus[0] in joined and set(gpus) <= nx.node_connected_component(joined, gpus[0])
-    return joined if whole else graph
 
 
 def _halves(gpus: list[str]) -> Iterator[list[str]]:

@@ -22,7 +22,6 @@ from topology.machine import (
     Edge,
     Gpu,
     Machine,
-    Nic,
     Node,
     Pair,
     cluster_of,
@@ -172,15 +171,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         name=choices.name,
         source=reading.source,
         gpus=gpus,
-        nics=tuple(
-            Nic(
-                name=nic.name,
-                device=nic.device,
-                numa=nic.numa,
-                bandwidth=nic.bandwidth or usual_nic,
-            )
-            for nic in reading.nics
-        ),
+        nics=tuple(replace(nic, bandwidth=nic.bandwidth or usual_nic) for nic in reading.nics),
         nodes=(*nodes, *switches),
         edges=(*edges, *nvlinks),
         peers=reading.peers,

@@ -7,8 +7,8 @@ processor. ``SYS``: two. Labels of a real machine are nested, and any others are
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from topology.machine import Builder, Edge, Node, components
-from topology.readers.reading import RANKS, GpuText, Label, NicText, Reading
+from topology.machine import Builder, Edge, Nic, Node, components
+from topology.readers.reading import RANKS, GpuText, Label, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _is_lost(reading: Reading, name: str) -> bool:
     return not any(label and label.kind in RANKS for label in labels)
 
 
-def _is_far(reading: Reading, nic: NicText) -> bool:
+def _is_far(reading: Reading, nic: Nic) -> bool:
     """Tell whether all that is known of a NIC is that it is far from every GPU."""
     return nic.numa is None and not any(
         other.name != nic.name and reading.label(other.name, nic.name) for other in reading.nics

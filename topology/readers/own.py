@@ -14,8 +14,8 @@ from topology.base import (
     unknown,
 )
 from topology.catalogue import Hardware, check_pcie_generation
-from topology.machine import PairKind, PeerState, PeerStatus
-from topology.readers.reading import RANKS, GivenRate, GpuText, Label, NicText, Reading
+from topology.machine import Nic, PairKind, PeerState, PeerStatus
+from topology.readers.reading import RANKS, GivenRate, GpuText, Label, Reading
 
 _ASSUMED: Final = "PCIe generation"  # begins the line that says so
 _MOST: Final = 10**15  # B
@@ -87,12 +87,12 @@ def _whole(row: Row, key: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _nic(row: Row) -> NicText:
+def _nic(row: Row) -> Nic:
     name, speed = _text(row, "name"), None
     if row.get(_SPEED) is not None:
         speed = Sourced(value=_rate(row, f"NIC {name}"), kind="datasheet", source="JSON")
     device = str(row.get("device", ""))[:60]
-    return NicText(name=name, device=device, numa=_whole(row, "numa"), bandwidth=speed)
+    return Nic(name=name, device=device, numa=_whole(row, "numa"), bandwidth=speed)
 
 
 def _gpu(row: Row, catalogue: Mapping[str, Hardware], *, assumed: bool) -> GpuText:

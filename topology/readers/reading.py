@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
-from topology.machine import PairKind, PeerStatus
+from topology.machine import Nic, PairKind, PeerStatus
 
 MOST_GPUS: Final = 256
 MOST_DEVICES: Final = 1024
@@ -57,19 +57,6 @@ class GpuText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NicText:
-    """What a text says about one NIC: `device` is what its column name stands for.
-
-    bandwidth : bytes per second, where the text gives it.
-    """
-
-    name: str
-    device: str = ""
-    numa: int | None = None
-    bandwidth: Sourced | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What a text says: devices, the labels between them, and what is odd about it.
 
@@ -80,7 +67,7 @@ class Reading:
 
     source: str
     gpus: tuple[GpuText, ...]
-    nics: tuple[NicText, ...] = ()
+    nics: tuple[Nic, ...] = ()
     labels: Mapping[tuple[str, str], Label] = field(default_factory=dict)
     under: Mapping[tuple[str, str], Label] = field(default_factory=dict)
     peers: tuple[PeerStatus, ...] = ()
@@ -97,7 +84,7 @@ class Reading:
             )
 
     @property
-    def devices(self) -> tuple[GpuText | NicText, ...]:
+    def devices(self) -> tuple[GpuText | Nic, ...]:
         """List GPUs, then NICs."""
         return (*self.gpus, *self.nics)
 

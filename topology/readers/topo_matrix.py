@@ -7,8 +7,8 @@ from itertools import takewhile
 from typing import Final, cast
 
 from topology.base import TopologyError
-from topology.machine import PairKind, PeerState, PeerStatus
-from topology.readers.reading import GpuText, Label, NicText, Reading
+from topology.machine import Nic, PairKind, PeerState, PeerStatus
+from topology.readers.reading import GpuText, Label, Reading
 from topology.readers.smi_xml import Listing
 
 _ESCAPE: Final = re.compile(
@@ -359,15 +359,15 @@ def _gpu(gpu: GpuText, place: _Place | None) -> GpuText:
     return gpu if place is None else replace(gpu, numa=place.numa, affinity=place.affinity)
 
 
-def _nics(table: Matrix, lines: Sequence[str]) -> tuple[NicText, ...]:
-    legend: dict[str, NicText] = {}
+def _nics(table: Matrix, lines: Sequence[str]) -> tuple[Nic, ...]:
+    legend: dict[str, Nic] = {}
     for match in (match for line in lines for match in _NIC_NAME.finditer(line)):
         name, device, numa = match.groups()
-        text = NicText(name=name, device=device.partition("/")[0], numa=int(numa) if numa else None)
+        text = Nic(name=name, device=device.partition("/")[0], numa=int(numa) if numa else None)
         legend.setdefault(name, text)
     names = [*table.columns, *(row.name for row in table.rows if row.name not in table.columns)]
     return tuple(
-        legend.get(name, NicText(name=name, device="" if name.startswith("NIC") else name))
+        legend.get(name, Nic(name=name, device="" if name.startswith("NIC") else name))
         for name in names
         if not _is_gpu(name)
     )
