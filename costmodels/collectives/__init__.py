@@ -3,8 +3,8 @@
 * operations   the collectives, what their size means, the least they must move
 * curve, parameters   one form for all protocols and kernels; curves with their sources
 * network      what a step and a byte cost between nodes
-* algorithms   one a file: which bytes move in how many steps, and what that needs
-* tuning, choice   what NCCL believes of each, and what it takes for which size
+* algorithms   which bytes move in how many steps, and what that needs
+* nccl_tuning, choice   what NCCL believes of each, and what it takes for which size
 * measured     curves and times of one machine
 * engines, settings   kernels of serving engines; how the library is run
 * pricing, calls   a price for every size; the public face

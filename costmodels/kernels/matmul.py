@@ -107,10 +107,6 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     engine : whose kernels; those of none in particular where it is empty or has none of its own.
     calibration : parameters of this very machine.
 
-    Returns
-    -------
-    seconds, a float or an array
-
     Raises
     ------
     InputError

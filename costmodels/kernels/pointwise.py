@@ -19,14 +19,6 @@ from topology.catalogue import Device
 def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration = None) -> Any:  # noqa: ANN401  # as its input
     """Time a kernel that reads and writes `bytes_moved` bytes in all, as one of a CUDA graph.
 
-    Parameters
-    ----------
-    calibration : parameters of this very machine.
-
-    Returns
-    -------
-    seconds, a float or an array
-
     Examples
     --------
     >>> from topology.catalogue import all_devices

@@ -63,13 +63,7 @@ class Device:
         return peaks.get(cast(Precision, precision))
 
     def needed_peak(self, precision: str) -> float:
-        """Dense FLOP/s at `precision`.
-
-        Raises
-        ------
-        PrecisionError
-            If the device has no tensor cores for it.
-        """
+        """Dense FLOP/s at `precision`."""
         peak = self.peak(precision)
         if peak is None:
             has = ", ".join(name for name, _ in self.peaks)

@@ -7,8 +7,7 @@ from typing import Final
 
 from topology.base import InputError, content, decoded, is_file, unknown
 from topology.catalogue.devices import Device, load_devices
-from topology.catalogue.hardware import Hardware, load_hardware
-from topology.catalogue.hardware_file import load_hardware_file
+from topology.catalogue.hardware import Hardware, load_hardware, load_hardware_file
 from topology.catalogue.names import GpuName, Instance, load_instances, load_names
 from topology.catalogue.rates import Rates, load_rates
 

@@ -82,19 +82,12 @@ def _boxes(machine: Machine, kinds: Mapping[str, str]) -> dict[str, _Box]:
             above = any(kinds[child] == "pcie_switch" for child in below.get(node.name, ()))
             depth = int(node.kind == "pcie_switch" and above)
             boxes[node.name] = _Box(middle, _top(node.kind) - depth * _STEP / 2, _WIDTH)
-    boxes |= _switch_boxes(machine, boxes)
+    for node in (n for n in machine.nodes if n.kind == "nvswitch"):  # a bar below their GPUs
+        middles = [boxes[e.a].x for e in machine.edges if e.b == node.name and e.a in boxes]
+        if middles:
+            left, right = min(middles), max(middles)
+            boxes[node.name] = _Box((left + right) / 2, _top("nvswitch"), right - left + _WIDTH)
     return boxes
-
-
-def _switch_boxes(machine: Machine, boxes: Mapping[str, _Box]) -> dict[str, _Box]:
-    """Draw NVSwitches as one bar below the GPUs they join."""
-    bars = {}
-    for node in machine.nodes:
-        joined = [boxes[e.a] for e in machine.edges if e.b == node.name and e.a in boxes]
-        if node.kind == "nvswitch" and joined:
-            left, right = min(box.x for box in joined), max(box.x for box in joined)
-            bars[node.name] = _Box((left + right) / 2, _top("nvswitch"), right - left + _WIDTH)
-    return bars
 
 
 def _leaves(

@@ -4,7 +4,9 @@ A `Machine` describes one host (or the few hosts that a text described) and says
 of it a cluster has; nothing here is ever as large as the cluster.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Final, Literal
 
 from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError, counted
@@ -241,13 +243,7 @@ class Machine:
         return tuple(nic for nic in real if nic.name in near) or real or self.nics
 
     def place(self, rank: int) -> tuple[int, Gpu]:
-        """Give the copy and the GPU that hold `rank`; ranks count through one copy, then the next.
-
-        Raises
-        ------
-        TopologyError
-            If the machine has no such rank.
-        """
+        """Give the copy and the GPU of a rank; ranks count through one copy, then the next."""
         if not 0 <= rank < self.gpu_count:
             raise TopologyError(f"no GPU {rank} in {self.name}: it has {self.gpu_count}")
         copy, local = divmod(rank, len(self.gpus))
@@ -334,13 +330,7 @@ class Machine:
         return facts(known).html()
 
     def to_dict(self) -> dict[str, object]:
-        """List hosts, GPUs and links; every pair of GPUs of one host appears once.
-
-        Raises
-        ------
-        TopologyError
-            If the lists of a cluster would be too long to read.
-        """
+        """List hosts, GPUs and links; every pair of GPUs of one host appears once."""
         copies = range(self.copies)
         rows = self.copies * (len(self.gpus) + len(self.nics) + len(self.pairs))
         if rows > _MOST_ROWS:
@@ -354,8 +344,12 @@ class Machine:
             "gpus": [self._gpu_row(copy, gpu) for copy in copies for gpu in self.gpus],
             "nics": [self._nic_row(copy, nic) for copy in copies for nic in self.nics],
             "links": [
-                *(self._pair_row(copy, pair) for copy in copies for pair in self.pairs),
-                *map(_link_row, self.network_edges()),
+                *(
+                    _pair_row(pair, partial(self.full_name, copy))
+                    for copy in copies
+                    for pair in self.pairs
+                ),
+                *(_pair_row(_wire(edge)) for edge in self.network_edges()),
             ],
             "peer_access": [asdict(peer) for peer in self.peers],
             "nccl_searches": [
@@ -398,27 +392,21 @@ class Machine:
             "bandwidth_bytes_per_s": nic.bandwidth.value if nic.bandwidth else None,
         }
 
-    def _pair_row(self, copy: int, pair: Pair) -> dict[str, object]:
-        return {
-            "a": self.full_name(copy, pair.a),
-            "b": self.full_name(copy, pair.b),
-            "kind": pair.kind,
-            "count": pair.count,
-            "bandwidth_bytes_per_s": pair.bandwidth,
-            "read": pair.read,
-            "measured": pair.basis == "measured",
-        }
+
+def _wire(edge: Edge) -> Pair:
+    rate = BytesPerSecond(edge.bandwidth.value)
+    return Pair(a=edge.a, b=edge.b, kind="NET", count=edge.count, bandwidth=rate, read=False)
 
 
-def _link_row(edge: Edge) -> dict[str, object]:
+def _pair_row(pair: Pair, full_name: Callable[[str], str] = str) -> dict[str, object]:
     return {
-        "a": edge.a,
-        "b": edge.b,
-        "kind": "NET",
-        "count": edge.count,
-        "bandwidth_bytes_per_s": edge.bandwidth.value,
-        "read": False,
-        "measured": False,
+        "a": full_name(pair.a),
+        "b": full_name(pair.b),
+        "kind": pair.kind,
+        "count": pair.count,
+        "bandwidth_bytes_per_s": pair.bandwidth,
+        "read": pair.read,
+        "measured": pair.basis == "measured",
     }
 
 

@@ -41,8 +41,8 @@ def fabric(
         If a rank does not exist or comes twice, or hosts hold unequal shares.
     """
     survey = survey or survey_of(machine)
-    if not beside and isinstance(ranks, range) and _whole_hosts(machine, ranks):
-        return _of_whole_hosts(survey, ranks)
+    if not beside and isinstance(ranks, range) and (whole := _of_whole_hosts(survey, ranks)):
+        return whole
     islands = _islands(machine, ranks)
     others = [_by_copy(machine, group) for group in beside]
     shapes = {
@@ -86,31 +86,20 @@ def _fabric(
     )
 
 
-def _whole_hosts(machine: Machine, ranks: range) -> bool:
-    """Whether a range holds all GPUs of hosts that are alike, and of their NVLink domains."""
-    local = len(machine.gpus)
-    domain = machine.domain_hosts
-    whole = local * (domain if len(ranks) > local * domain else 1)
-    return (
-        machine.described_hosts == 1
-        and ranks.step == 1
-        and len(ranks) > 0
-        and ranks.start % whole == 0
-        and len(ranks) % whole == 0
-        and ranks.stop <= machine.gpu_count
-    )
-
-
-def _of_whole_hosts(survey: Survey, ranks: range) -> Fabric:
-    """Describe a group of whole hosts by one of them."""
+def _of_whole_hosts(survey: Survey, ranks: range) -> Fabric | None:
+    """Describe all GPUs of hosts that are alike, and of their NVLink domains, by one host."""
     machine = survey.machine
-    copies = len(ranks) // len(machine.gpus)
-    hosts = min(copies, machine.domain_hosts)
+    local, domain, count = len(machine.gpus), machine.domain_hosts, len(ranks)
+    whole = local * (domain if count > local * domain else 1)
+    alike = machine.described_hosts == 1 and ranks.step == 1 and count > 0
+    if not alike or ranks.start % whole or count % whole or ranks.stop > machine.gpu_count:
+        return None
+    copies, first = count // local, ranks.start // local
+    hosts = min(copies, domain)
     islands = copies // hosts
-    first = ranks.start // len(machine.gpus)
     network = _network(machine, (first, first + copies - 1), hosts, 1) if islands > 1 else None
-    local = _local(survey, [gpu.name for gpu in machine.gpus], ())
-    return _fabric([local], (len(ranks), islands, hosts), network)
+    part = _local(survey, [gpu.name for gpu in machine.gpus], ())
+    return _fabric([part], (count, islands, hosts), network)
 
 
 def _islands(machine: Machine, ranks: Sequence[int]) -> list[list[tuple[int, str]]]:

@@ -16,7 +16,7 @@ _EXACT: Final = 8  # GPUs up to which every ring is tried
 _SEARCHED: Final = 10  # GPUs up to which a ring over NVLink is looked for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GpuRing:
     """An order of GPUs and the bytes per second each can pass to the next, all at once."""
 
@@ -46,8 +46,13 @@ def best_ring(
     if len(names) < 2:
         return GpuRing(order=tuple(names), rate=BytesPerSecond(float("inf")))
     crossed = load or {}
-    guesses = [_ring(survey, order, crossed) for order in _orders(survey, names)]
-    best = max(guesses, key=lambda ring: ring.rate)
+    best = max(
+        (
+            GpuRing(tuple(order), _slowest(survey, crossings(survey, _around(order)), crossed))
+            for order in _orders(survey, names)
+        ),
+        key=lambda ring: ring.rate,
+    )
     islands = nvlink_islands(survey.pairs, names)
     if best.rate >= _bound(survey, names, islands) or len(names) > _EXACT:
         return best
@@ -111,12 +116,6 @@ def exchange_rate(
     others = crossings(survey, (ends for group in beside for ends in permutations(group, 2)))
     own = crossings(survey, permutations(names, 2))
     return BytesPerSecond((len(names) - 1) * _slowest(survey, own, others))
-
-
-def _ring(survey: Survey, order: Sequence[str], load: Mapping[Hop, int]) -> GpuRing:
-    """Rate a ring: the busiest link sets the pace of all."""
-    rate = _slowest(survey, crossings(survey, _around(order)), load)
-    return GpuRing(order=tuple(order), rate=rate)
 
 
 def _bound(survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]) -> float:

@@ -71,7 +71,23 @@ def survey_of(machine: Machine) -> Survey:
     graph, pairs = adjacency(machine), machine.pairs_by_ends
     refused = frozenset(frozenset(pair[:2]) for pair in refused_pairs(machine))
     cpus = processor_of(machine)
-    paths = _paths(machine, graph, pairs, refused, cpus)
+    starts = dict.fromkeys([*cpus, *filter(None, cpus.values())])
+    over_host = {start: host_routes(graph, start, starts) for start in starts}
+    nvlink = {gpu.name: routes(graph, gpu.name, NVLINK) for gpu in machine.gpus}
+    paths: dict[tuple[str, str], tuple[Hop, ...]] = {}
+    for a, b in permutations(machine.gpus, 2):
+        ends, near = (a.name, b.name), cpus[a.name]
+        joined = is_nvlink(pairs.get(ends))
+        if a.host != b.host and not joined:
+            continue
+        path = nvlink[a.name].get(b.name) if joined else None
+        if path is None and near is not None and frozenset(ends) in refused:
+            up, down = over_host[a.name].get(near), over_host[near].get(b.name)
+            path = up + down[1:] if up and down else None
+        elif path is None:
+            path = over_host[a.name].get(b.name)
+        if path is not None:
+            paths[ends] = tuple(pairwise(path))
     capacity = {hop: graph.edge(*hop).bandwidth.value for path in paths.values() for hop in path}
     if any(pair.is_given for pair in pairs.values()):
         paths, capacity = _known_capacity(pairs, paths, capacity)
@@ -99,34 +115,6 @@ def nominal_bandwidth(pair: Pair) -> BytesPerSecond:
     if pair.basis != "measured":
         return pair.bandwidth
     return BytesPerSecond(pair.bandwidth / link_rates().copy.value)
-
-
-def _paths(
-    machine: Machine,
-    graph: Adjacency,
-    pairs: Mapping[tuple[str, str], Pair],
-    refused: frozenset[frozenset[str]],
-    cpus: Mapping[str, str | None],
-) -> dict[tuple[str, str], tuple[Hop, ...]]:
-    """Find the way from every GPU to every other, searching once from each part."""
-    starts = dict.fromkeys([*cpus, *filter(None, cpus.values())])
-    over_host = {start: host_routes(graph, start, starts) for start in starts}
-    nvlink = {gpu.name: routes(graph, gpu.name, NVLINK) for gpu in machine.gpus}
-    paths: dict[tuple[str, str], tuple[Hop, ...]] = {}
-    for a, b in permutations(machine.gpus, 2):
-        ends, near = (a.name, b.name), cpus[a.name]
-        joined = is_nvlink(pairs.get(ends))
-        if a.host != b.host and not joined:
-            continue
-        path = nvlink[a.name].get(b.name) if joined else None
-        if path is None and near is not None and frozenset(ends) in refused:
-            up, down = over_host[a.name].get(near), over_host[near].get(b.name)
-            path = up + down[1:] if up and down else None
-        elif path is None:
-            path = over_host[a.name].get(b.name)
-        if path is not None:
-            paths[ends] = tuple(pairwise(path))
-    return paths
 
 
 def _known_capacity(
