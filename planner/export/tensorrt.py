@@ -134,10 +134,7 @@ def one_token(workload: Workload) -> Workload:
 
 
 def plan_document(
-    scenario: Scenario,
-    estimate: PlanEstimate,
-    networks: Sequence[Network],
-    order: Document,
+    scenario: Scenario, estimate: PlanEstimate, networks: Sequence[Network], order: Document
 ) -> dict[str, object]:
     """Return ``plan.json``: who runs what, in which order, and what to expect of it."""
     model, plan = scenario.model, estimate.plan

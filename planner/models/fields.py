@@ -85,11 +85,7 @@ class Fields:
         return value
 
     def integers(
-        self,
-        *names: str,
-        low: int = 0,
-        high: int = WIDTH,
-        default: tuple[int, ...] | None = None,
+        self, *names: str, low: int = 0, high: int = WIDTH, default: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
         """Read a list of whole numbers."""
         name, value = self._find(names)

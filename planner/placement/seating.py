@@ -78,8 +78,7 @@ def seat(plan: Plan, subset: Subset, traffic: Traffic, *, exact_up_to: int = EXA
     subset : as many GPUs as the plan has ranks. exact_up_to : ranks of a host.
     """
     seating = _Seating(plan=plan, subset=subset, traffic=traffic)
-    degrees = seating.inner
-    seats = len(subset.local)
+    degrees, seats = seating.inner, len(subset.local)
     if _alike(subset) or degrees is None:
         return seating.placement(tuple(range(seats)), exact=degrees is not None)
     if seats > exact_up_to:

@@ -38,13 +38,15 @@ def span_of(model: Model, stream: Stream, tokens: Size, share: Share) -> Span:
 
 def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:
     """Where tokens that must divide over `grain` ranks do not; one flag a request of a sweep."""
-    flags = [
-        np.asarray(workload.length(stream.name)) % grain != 0
-        for stream in model.streams
-        if not (stream.tokens or stream.pads or stream.static)
-    ]
+    flags = [np.asarray(workload.length(name)) % grain != 0 for name in _must_divide(model)]
     flags += [np.asarray(_lines(workload, stream) % grain != 0) for stream in convolved(model)]
     return np.asarray(np.logical_or.reduce(flags)) if flags else np.zeros((), bool)
+
+
+def _must_divide(model: Model) -> list[str]:
+    """Name the streams whose tokens are neither padded nor kept whole where they do not divide."""
+    streams = model.streams
+    return [s.name for s in streams if not (s.tokens or s.pads or s.static)]
 
 
 def convolved(model: Model) -> list[str]:
@@ -78,13 +80,11 @@ def sequence_objections(proposal: Proposal, degree: int, axis: str) -> Iterator[
     grain = proposal.share.grain
     if proposal.model.kind == "decoder" and np.any(np.asarray(proposal.workload.output_tokens) > 0):
         yield f"a decode step has one token a sample, which {axis}{degree} cannot cut"
-    for stream in proposal.model.streams:
-        tokens = proposal.workload.length(stream.name)
-        if stream.tokens or stream.pads or stream.static:
-            continue
+    for name in _must_divide(proposal.model):
+        tokens = proposal.workload.length(name)
         if np.any(np.asarray(tokens) % grain):
             left = f"{tokens % grain} left"
-            yield f"{tokens} {stream.name} tokens do not divide by {grain} ranks ({left})"
+            yield f"{tokens} {name} tokens do not divide by {grain} ranks ({left})"
     yield from _unlike_chunks(proposal)
     if is_causal(proposal.model) and any(tower.window for tower in proposal.model.towers):
         yield "sliding-window attention over a cut sequence is not modelled"
