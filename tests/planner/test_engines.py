@@ -244,7 +244,7 @@ def test_all_words_are_about_the_first_plan_that_the_engine_runs():
 
 def test_a_parallel_decode_is_offered_only_by_an_engine_that_has_one():
     with_it = planner.recommend("cosmos3", gpus=8, engine="vllm-omni")
-    without = planner.recommend("cosmos3", gpus=8, engine="sglang")
+    without = planner.recommend("cosmos3", gpus=8, engine="trtmc")
 
     assert any("/vae8" in line for line in with_it.advice)
     assert not any("/vae8" in line for line in without.advice)
