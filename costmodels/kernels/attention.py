@@ -32,7 +32,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.basis import Basis
-from costmodels.kernels.common import Number, Real, Shape, joined, plain, rounds, settled
+from costmodels.kernels.common import Number, Real, Shape, overlapped, plain, rounds, slowed
 from costmodels.kernels.decode import CACHES, decode_time, few_queries
 from costmodels.kernels.matmul import matrix_rate, peak_rate
 from costmodels.kernels.parameters import AttentionParameters, DecodeParameters, EngineParameters
@@ -64,7 +64,7 @@ _BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Prepared:
     """A device and an implementation with all that does not depend on the sizes of a call."""
 
     parameters: AttentionParameters
@@ -131,10 +131,10 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     sizes = (heads, heads if kv_heads is None else kv_heads, queries, keys, head_dim, batch)
     arrays = (np.asarray(size, float) for size in sizes)
     shape = Shape(*arrays, causal=causal, window=window, mask=mask)
-    prepared = machine(device, precision, kernel, calibration)
+    prepared = prepare(device, precision, kernel, calibration)
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
-        half = machine(device, _half(device), kernel, calibration)
+        half = prepare(device, _half(device), kernel, calibration)
         time = np.minimum(time, call_time(half, shape, sustained=sustained))
     if kernel != "engine":
         return plain(time)
@@ -144,8 +144,8 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
 
 def _engine_decode(device: Device, shape: Shape, cache: str, engine: str) -> Real:
     """Seconds of a few queries a request as an engine decodes them; endless where they are many."""
-    known, read = _decode_record(device, cache, engine), replace(shape, keys=_keys_read(shape))
-    return np.where(few_queries(shape.queries), decode_time(known, device, read, cache), np.inf)
+    fitted, read = _decode_record(device, cache, engine), replace(shape, keys=_keys_read(shape))
+    return np.where(few_queries(shape.queries), decode_time(fitted, device, read, cache), np.inf)
 
 
 def _decode_record(device: Device, cache: str, engine: str) -> DecodeParameters:
@@ -173,14 +173,14 @@ def attention_basis(
     if kernel == "engine" and "queries" in sizes and np.all(few_queries(sizes["queries"])):
         decoded = _decode_record(device, kv_precision or precision, engine).provenance
         return decoded.basis(device.name, sizes)
-    known = machine(device, precision, kernel, calibration).parameters.provenance
-    return known.basis(device.name, sizes, alike=precision != "fp8")
+    fitted = prepare(device, precision, kernel, calibration).parameters.provenance
+    return fitted.basis(device.name, sizes, alike=precision != "fp8")
 
 
 @cache
-def machine(
+def prepare(
     device: Device, precision: str, kernel: str, calibration: Calibration = None
-) -> Machine:
+) -> Prepared:
     """Prepare `device` for attention by `kernel` on inputs of `precision`."""
     if kernel not in KERNELS:
         raise unknown("attention kernel", kernel, KERNELS)
@@ -196,7 +196,7 @@ def machine(
         if calibration is not None:
             parameters = _with_masks(parameters, name, device)
         if precision != "fp8" or parameters.fp8_cycles:
-            return machine_of(parameters, device, precision, engine, calibration)
+            return prepare_with(parameters, device, precision, engine, calibration)
     have = ", ".join(name for name in IMPLEMENTATIONS if _has(device, name))
     raise InputError(f"{device.name} has no {precision} attention {kernel!r}: it has {have}")
 
@@ -211,20 +211,20 @@ def _with_masks(own: AttentionParameters, name: str, device: Device) -> Attentio
     return replace(own, mask_keys=scale * shipped.mask_keys, mask_pairs=scale * shipped.mask_pairs)
 
 
-def machine_of(
+def prepare_with(
     parameters: AttentionParameters,
     device: Device,
     precision: str,
     engine: EngineParameters | None = None,
     calibration: Calibration = None,
-) -> Machine:
+) -> Prepared:
     """Prepare `device` with `parameters` for attention on inputs of `precision`."""
     product = matmul_record(device, calibration)
     pointwise = pointwise_record(device, calibration)
     eight_bit = precision == "fp8"
     multiplied = "int8" if parameters.eight_bit and not eight_bit else precision
     peak = peak_rate(device, multiplied)
-    return Machine(
+    return Prepared(
         parameters=parameters,
         engine=engine,
         slots=device.multiprocessors.value,
@@ -247,27 +247,27 @@ def _throttle(parameters: AttentionParameters, device: Device) -> float:
     return float(max(1.0, (parameters.reference_power / own) ** parameters.power_exponent))
 
 
-def call_time(machine: Machine, shape: Shape, *, sustained: bool = False) -> Real:
+def call_time(prepared: Prepared, shape: Shape, *, sustained: bool = False) -> Real:
     """Evaluate the formula: shape of the broadcast sizes."""
-    known = machine.parameters
-    traffic = _traffic(machine, shape)
-    score, rows = _score_time(machine, shape)
+    fitted = prepared.parameters
+    traffic = _traffic(prepared, shape)
+    score, rows = _score_time(prepared, shape)
     tiled = _masked if shape.causal else _full
     compute = np.minimum(
-        tiled(machine, shape, rows, score * rows), _decoding(machine, shape, score)
+        tiled(prepared, shape, rows, score * rows), _decoding(prepared, shape, score)
     )
-    compute = settled(compute, known.sustained_drop, sustained=sustained)
+    compute = slowed(compute, fitted.sustained_drop, sustained=sustained)
     if sustained:
-        compute = compute * machine.throttle
-    time = machine.floor + joined(compute, traffic / machine.memory_efficiency)
+        compute = compute * prepared.throttle
+    time = prepared.floor + overlapped(compute, traffic / prepared.memory_efficiency)
     time = np.maximum(
-        time, np.maximum(4.0 * _pairs(shape) * shape.head_dim / machine.peak, traffic)
+        time, np.maximum(4.0 * _pairs(shape) * shape.head_dim / prepared.peak, traffic)
     )
-    if machine.engine is None:
+    if prepared.engine is None:
         return time
-    fixed, passes = machine.engine.fixed, machine.engine.passes
+    fixed, passes = prepared.engine.fixed, prepared.engine.passes
     if shape.causal:
-        fixed, passes = machine.engine.causal_fixed, machine.engine.causal_passes
+        fixed, passes = prepared.engine.causal_fixed, prepared.engine.causal_passes
     return time + fixed + passes * traffic
 
 
@@ -290,11 +290,11 @@ def _has(device: Device, name: str) -> bool:
     return True
 
 
-def _traffic(machine: Machine, shape: Shape) -> Real:
+def _traffic(prepared: Prepared, shape: Shape) -> Real:
     """Seconds that q, k, v and the 16-bit result take at the nominal bandwidth."""
-    outputs = shape.heads * shape.queries * (machine.itemsize + 2.0)
-    inputs = 2.0 * shape.kv_heads * _keys_read(shape) * machine.itemsize
-    return shape.batch * shape.head_dim * (outputs + inputs) / machine.bandwidth
+    outputs = shape.heads * shape.queries * (prepared.itemsize + 2.0)
+    inputs = 2.0 * shape.kv_heads * _keys_read(shape) * prepared.itemsize
+    return shape.batch * shape.head_dim * (outputs + inputs) / prepared.bandwidth
 
 
 def _keys_read(shape: Shape) -> Real:
@@ -314,68 +314,68 @@ def _pairs(shape: Shape) -> Real:
     return shape.batch * shape.heads * seen
 
 
-def _score_time(machine: Machine, shape: Shape) -> tuple[Real, Real]:
+def _score_time(prepared: Prepared, shape: Shape) -> tuple[Real, Real]:
     """Seconds of one multiprocessor for a score, and queries of a tile, for each head size."""
-    known, head_dim = machine.parameters, shape.head_dim
-    dims, cycles = np.array(known.head_dims), np.array(machine.cycles)
+    fitted, head_dim = prepared.parameters, shape.head_dim
+    dims, cycles = np.array(fitted.head_dims), np.array(prepared.cycles)
     next_dim = np.minimum(np.searchsorted(dims, head_dim), len(dims) - 1)
-    rows = np.array(known.tile_rows)[next_dim]
+    rows = np.array(fitted.tile_rows)[next_dim]
     padded = np.maximum(dims[next_dim], head_dim)
-    if known.grain:
-        padded = np.ceil(head_dim / known.grain) * known.grain
+    if fitted.grain:
+        padded = np.ceil(head_dim / fitted.grain) * fitted.grain
     beyond = np.maximum(padded / dims[-1], 1.0)
     taken = np.interp(padded, dims, cycles) * beyond
-    if known.odd_cycles:
+    if fitted.odd_cycles:
         odd = head_dim % 16.0 > 0.0
-        taken, rows = np.where(odd, known.odd_cycles, taken), np.where(odd, known.odd_rows, rows)
-    if known.serial_share:
-        own = machine.peak / (machine.slots * machine.clock)
-        slower = 1.0 / own - 1.0 / known.serial_rate
-        taken = taken + 4.0 * head_dim / known.serial_share * slower
+        taken, rows = np.where(odd, fitted.odd_cycles, taken), np.where(odd, fitted.odd_rows, rows)
+    if fitted.serial_share:
+        own = prepared.peak / (prepared.slots * prepared.clock)
+        slower = 1.0 / own - 1.0 / fitted.serial_rate
+        taken = taken + 4.0 * head_dim / fitted.serial_share * slower
     if shape.mask:
-        taken = taken + (known.mask_keys if shape.mask == "keys" else known.mask_pairs)
-    least = 4.0 * head_dim * machine.slots / machine.rate
-    return np.maximum(taken / machine.clock, least), rows
+        taken = taken + (fitted.mask_keys if shape.mask == "keys" else fitted.mask_pairs)
+    least = 4.0 * head_dim * prepared.slots / prepared.rate
+    return np.maximum(taken / prepared.clock, least), rows
 
 
-def _full(machine: Machine, shape: Shape, rows: Real, key_time: Real) -> Real:
+def _full(prepared: Prepared, shape: Shape, rows: Real, key_time: Real) -> Real:
     """Every tile of `rows` queries visits all keys of its window, each for `key_time`."""
-    known = machine.parameters
-    keys = np.ceil(shape.keys / known.key_block) * known.key_block
-    key_time = key_time * (1.0 + known.ragged * (keys > shape.keys))
+    fitted = prepared.parameters
+    keys = np.ceil(shape.keys / fitted.key_block) * fitted.key_block
+    key_time = key_time * (1.0 + fitted.ragged * (keys > shape.keys))
     if shape.window:
-        keys = np.minimum(keys, shape.window + rows + known.key_block)
-    tiles = shape.batch * shape.heads * np.ceil(shape.queries / rows) / machine.slots
-    return _rounds(known, tiles) * (keys * key_time + known.tile_overhead)
+        keys = np.minimum(keys, shape.window + rows + fitted.key_block)
+    tiles = shape.batch * shape.heads * np.ceil(shape.queries / rows) / prepared.slots
+    return _rounds(fitted, tiles) * (keys * key_time + fitted.tile_overhead)
 
 
-def _masked(machine: Machine, shape: Shape, rows: Real, key_time: Real) -> Real:
+def _masked(prepared: Prepared, shape: Shape, rows: Real, key_time: Real) -> Real:
     """Causal: rounds of half-length tiles, and the wait for a long one; never more than full.
 
     Queries before the first key see nothing; their tiles end at once.
     """
-    known, keys = machine.parameters, shape.keys
+    fitted, keys = prepared.parameters, shape.keys
     count = np.ceil(np.minimum(shape.queries, keys) / rows)
-    waste = (rows + known.key_block) / 2.0  # of the diagonal, half hidden
-    mean = (keys - count * rows / 2.0 + waste) * key_time + known.tile_overhead
-    half = (keys / 2.0 + waste) * key_time + known.tile_overhead
-    work = shape.batch * shape.heads * count / machine.slots * mean
-    wait = known.tail * np.maximum(keys - rows, 0.0) / 2.0 * key_time
-    masked = _rounds(known, work / half) * half + wait
-    return np.minimum(masked, _full(machine, shape, rows, key_time))
+    waste = (rows + fitted.key_block) / 2.0  # of the diagonal, half hidden
+    mean = (keys - count * rows / 2.0 + waste) * key_time + fitted.tile_overhead
+    half = (keys / 2.0 + waste) * key_time + fitted.tile_overhead
+    work = shape.batch * shape.heads * count / prepared.slots * mean
+    wait = fitted.tail * np.maximum(keys - rows, 0.0) / 2.0 * key_time
+    masked = _rounds(fitted, work / half) * half + wait
+    return np.minimum(masked, _full(prepared, shape, rows, key_time))
 
 
-def _rounds(known: AttentionParameters, tiles: Real) -> Real:
-    return known.concurrency * rounds(tiles, known.concurrency, known.softness)
+def _rounds(fitted: AttentionParameters, tiles: Real) -> Real:
+    return fitted.concurrency * rounds(tiles, fitted.concurrency, fitted.softness)
 
 
-def _decoding(machine: Machine, shape: Shape, score: Real) -> Real:
+def _decoding(prepared: Prepared, shape: Shape, score: Real) -> Real:
     """All queries that share keys in one tile, the keys cut over idle multiprocessors."""
-    known = machine.parameters
+    fitted = prepared.parameters
     packed = shape.queries * np.ceil(shape.heads / shape.kv_heads)
     keys = _keys_read(shape)
-    share = keys * shape.batch * shape.kv_heads / machine.slots
+    share = keys * shape.batch * shape.kv_heads / prepared.slots
     share = np.maximum(np.minimum(keys, _DECODE_KEYS), share)
-    merge = np.where(keys > _DECODE_KEYS, machine.merge, 0.0)
-    time = share * _DECODE_ROWS * score + known.tile_overhead + merge
+    merge = np.where(keys > _DECODE_KEYS, prepared.merge, 0.0)
+    time = share * _DECODE_ROWS * score + fitted.tile_overhead + merge
     return np.where(packed <= _DECODE_ROWS, time, np.inf)

@@ -48,23 +48,23 @@ def rounds(tiles: Real, slots: float, softness: float) -> Real:
     return (1.0 - softness) * np.ceil(load) + softness * np.maximum(load, 1.0)
 
 
-def joined(first: Real, second: Real) -> Real:
+def overlapped(first: Real, second: Real) -> Real:
     """Time under two limits that overlap almost perfectly: the mean of order 4.
 
-    >>> joined(np.array([1.0, 2.0]), np.array([0.0, 2.0])).round(2).tolist()
+    >>> overlapped(np.array([1.0, 2.0]), np.array([0.0, 2.0])).round(2).tolist()
     [1.0, 2.38]
     """
     return np.sqrt(np.sqrt(first**4 + second**4))
 
 
-def settled(time: Real, drop: float, *, sustained: bool = False) -> Real:
+def slowed(time: Real, drop: float, *, sustained: bool = False) -> Real:
     r"""Lengthen `time` by the clock that sinks to what the power limit can keep up.
 
     .. math:: t (1 + drop\, \ln(1 + min(t, 0.1 s) / 1 ms))
 
     for a kernel on a GPU that was idle before; all of it if the GPU is busy for long.
 
-    >>> float(settled(np.float64(0.2), 0.0)), round(float(settled(np.float64(0.2), 0.1)), 3)
+    >>> float(slowed(np.float64(0.2), 0.0)), round(float(slowed(np.float64(0.2), 0.1)), 3)
     (0.2, 0.292)
     """
     acting = SETTLED if sustained else np.minimum(time, SETTLED)

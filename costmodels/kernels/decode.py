@@ -5,7 +5,7 @@ each on its own where more heads share them than the kernel takes together. Item
 multiprocessors, and the keys of few items are cut over idle ones:
 
 .. math::
-    t = floor + \mathrm{joined}(compute, memory) + passes\, new, \qquad
+    t = floor + \mathrm{overlapped}(compute, memory) + passes\, new, \qquad
     compute = \max(items\, (item + keys\, load) / SMs,\ item + cut\, load + merge)
 
 beside the traffic of the cache, the queries and the result. `new` is the traffic of what the step
@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.kernels.common import Number, Real, Shape, joined
+from costmodels.kernels.common import Number, Real, Shape, overlapped
 from costmodels.kernels.parameters import DecodeParameters
 from topology.catalogue import Device
 
@@ -39,21 +39,21 @@ def few_queries(queries: Number) -> NDArray[np.bool_]:
     return np.asarray(np.asarray(queries) <= _QUERIES)
 
 
-def decode_time(known: DecodeParameters, device: Device, sizes: Shape, cache: str) -> Real:
+def decode_time(fitted: DecodeParameters, device: Device, sizes: Shape, cache: str) -> Real:
     """Evaluate the formula for a `cache` of one of the `CACHES`: shape of the broadcast sizes."""
     slots, bandwidth = device.multiprocessors.value, device.memory_bandwidth.value
     together = np.ceil(sizes.heads / sizes.kv_heads)
-    tiles = np.where(together > known.shared, together, np.ceil(together * sizes.queries / _TILE))
+    tiles = np.where(together > fitted.shared, together, np.ceil(together * sizes.queries / _TILE))
     held = sizes.batch * sizes.kv_heads
     items = held * tiles
     row = 2.0 * sizes.head_dim * CACHES[cache]
-    keys = sizes.keys * row / known.load_bandwidth
-    least = np.minimum(sizes.keys, _KEYS) * row / known.load_bandwidth
-    merge = np.where(sizes.keys > _KEYS, known.merge, 0.0)
-    even = items * (known.item + keys) / slots
-    alone = known.item + np.minimum(keys, np.maximum(least, items * keys / slots)) + merge
+    keys = sizes.keys * row / fitted.load_bandwidth
+    least = np.minimum(sizes.keys, _KEYS) * row / fitted.load_bandwidth
+    merge = np.where(sizes.keys > _KEYS, fitted.merge, 0.0)
+    even = items * (fitted.item + keys) / slots
+    alone = fitted.item + np.minimum(keys, np.maximum(least, items * keys / slots)) + merge
     asked = sizes.batch * sizes.queries * sizes.heads * sizes.head_dim
     added = 2.0 * sizes.batch * sizes.queries * sizes.kv_heads * sizes.head_dim
     memory = (held * sizes.keys * row + 2.0 * _NEW * asked) / bandwidth
-    busy = joined(np.maximum(even, alone), memory / known.memory_efficiency)
-    return known.floor + busy + known.passes * _NEW * (asked + added) / bandwidth
+    busy = overlapped(np.maximum(even, alone), memory / fitted.memory_efficiency)
+    return fitted.floor + busy + fitted.passes * _NEW * (asked + added) / bandwidth

@@ -1,9 +1,9 @@
 r"""Matrix products on one GPU: tiles in rounds over multiprocessors, or the memory's pace.
 
 .. math::
-    t = floor + split + \mathrm{joined}(compute, memory), \qquad
+    t = floor + split + \mathrm{overlapped}(compute, memory), \qquad
     compute = \mathrm{rounds}(b \lceil m/p \rceil \lceil n/q \rceil s / SMs)\,
-              (\mathrm{joined}(multiply, load) + overhead)
+              (\mathrm{overlapped}(multiply, load) + overhead)
 
 for a tile p x q and a cut s of the inner dimension, and the best of a small set of (p, q, s): what
 a tuned library takes. With k' = k / s in whole steps of 64, r the rate of one multiprocessor, e the
@@ -37,10 +37,10 @@ from costmodels.kernels.common import (
     SETTLING,
     Number,
     Real,
-    joined,
+    overlapped,
     plain,
     rounds,
-    settled,
+    slowed,
 )
 from costmodels.kernels.parameters import MatmulParameters, QuantisedParameters
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record
@@ -57,7 +57,7 @@ _SUM: Final = 4.0  # bytes of an element of a partial sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Prepared:
     """A device and a precision with all that does not depend on the sizes of a product.
 
     Arrays have one element for each tile and cut. fixed : s, and passes : s for each element of
@@ -120,7 +120,7 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     >>> 0.5 < matmul_time(2**15, 2**16, 494.7e12 / 2**32, all_devices()["h100-sxm"]) < 1.0
     True
     """
-    prepared = machine(device, precision, calibration, engine, rounding)
+    prepared = prepare(device, precision, calibration, engine, rounding)
     return plain(product_time(prepared, m, n, k, batch, sustained=sustained))
 
 
@@ -138,37 +138,37 @@ def matmul_basis(
     >>> matmul_basis(devices["h100-sxm"], m=4096).name, matmul_basis(devices["h20"]).name
     ('CALIBRATED', 'DATASHEET')
     """
-    known = matmul_record(device, calibration).provenance
+    fitted = matmul_record(device, calibration).provenance
     if precision in _PLAIN:
-        return known.basis(device.name, sizes)
+        return fitted.basis(device.name, sizes)
     steps = engine_record(QuantisedParameters, device, precision, engine).provenance
-    return max(known.basis(device.name, sizes), steps.basis(device.name, sizes))
+    return max(fitted.basis(device.name, sizes), steps.basis(device.name, sizes))
 
 
 @cache
-def machine(
+def prepare(
     device: Device,
     precision: str,
     calibration: Calibration = None,
     engine: str = "",
     rounding: float = 1.0,
-) -> Machine:
+) -> Prepared:
     """Prepare `device` for products of `precision`."""
     parameters = matmul_record(device, calibration)
     peak_rate(device, precision)  # or an error that says what the device has
     if precision in _PLAIN:
-        return machine_of(parameters, device, precision)
+        return prepare_with(parameters, device, precision)
     steps = engine_record(QuantisedParameters, device, precision, engine)
     apart = replace(steps, fixed=Seconds(rounding * steps.fixed), passes=rounding * steps.passes)
-    return machine_of(parameters, device, precision, apart)
+    return prepare_with(parameters, device, precision, apart)
 
 
-def machine_of(
+def prepare_with(
     parameters: MatmulParameters,
     device: Device,
     precision: str,
     steps: QuantisedParameters | None = None,
-) -> Machine:
+) -> Prepared:
     """Prepare `device` with `parameters` for products of `precision`; `steps` if quantised."""
     form, slots = FORMATS[precision], device.multiprocessors.value
     peak, rate = peak_rate(device, precision), powered_rate(parameters, device, precision)
@@ -186,7 +186,7 @@ def machine_of(
     multiply = 2.0 * rows * columns * slots * flop_time
     load = (rows * form.inputs + columns * form.weights) / parameters.load_bandwidth
     bandwidth = device.memory_bandwidth.value
-    return Machine(
+    return Prepared(
         parameters=parameters,
         slots=slots,
         drop=_drop(parameters, device),
@@ -200,14 +200,14 @@ def machine_of(
         rows=rows,
         columns=columns,
         cuts=cuts,
-        seconds_per_k=joined(multiply, load),
+        seconds_per_k=overlapped(multiply, load),
         cut_overhead=np.where(cuts > 1, overhead, 0.0),
         cut_passes=np.where(cuts > 1, cuts, 0.0) * passes / bandwidth,
     )
 
 
 def product_time(
-    machine: Machine,
+    prepared: Prepared,
     m: Number,
     n: Number,
     k: Number,
@@ -216,32 +216,32 @@ def product_time(
     sustained: bool = False,
 ) -> Real:
     """Evaluate the formula: shape of the broadcast sizes."""
-    known = machine.parameters
+    fitted = prepared.parameters
     m, n, k, batch = (np.asarray(size, float) for size in (m, n, k, batch))
-    form = machine.format
+    form = prepared.format
     moved = form.inputs * m * k + form.weights * k * n + _OUTPUT * m * n
-    traffic = batch * moved / machine.bandwidth
-    stream = traffic / machine.memory_efficiency
-    tiled = known.floor + _tiled(machine, (m, n, k, batch), stream, sustained=sustained)
-    vector = np.where(np.minimum(m, n) > 1, np.inf, known.vector_floor + stream)
-    bound = np.maximum(2.0 * m * n * k * batch / machine.peak, traffic)
-    before = machine.fixed + machine.passes * batch * m * k
+    traffic = batch * moved / prepared.bandwidth
+    stream = traffic / prepared.memory_efficiency
+    tiled = fitted.floor + _tiled(prepared, (m, n, k, batch), stream, sustained=sustained)
+    vector = np.where(np.minimum(m, n) > 1, np.inf, fitted.vector_floor + stream)
+    bound = np.maximum(2.0 * m * n * k * batch / prepared.peak, traffic)
+    before = prepared.fixed + prepared.passes * batch * m * k
     time: Real = before + np.maximum(np.minimum(tiled, vector), bound)
     return time
 
 
 def _tiled(
-    machine: Machine, sizes: tuple[Real, Real, Real, Real], stream: Real, *, sustained: bool
+    prepared: Prepared, sizes: tuple[Real, Real, Real, Real], stream: Real, *, sustained: bool
 ) -> Real:
     m, n, k, batch = (size[..., None] for size in sizes)
-    known, cuts = machine.parameters, machine.cuts
-    tiles = np.ceil(m / machine.rows) * np.ceil(n / machine.columns) * (batch * cuts)
+    fitted, cuts = prepared.parameters, prepared.cuts
+    tiles = np.ceil(m / prepared.rows) * np.ceil(n / prepared.columns) * (batch * cuts)
     inner = np.ceil(k / (cuts * _STEP)) * _STEP
-    turn = inner * machine.seconds_per_k + machine.tile_overhead
-    turns = rounds(tiles, machine.slots, known.softness)
-    compute = settled(turns * turn, machine.drop, sustained=sustained)
-    sums = machine.cut_overhead + machine.cut_passes * (batch * m * n)
-    best: Real = np.min(joined(compute, stream[..., None]) + sums, axis=-1)
+    turn = inner * prepared.seconds_per_k + prepared.tile_overhead
+    turns = rounds(tiles, prepared.slots, fitted.softness)
+    compute = slowed(turns * turn, prepared.drop, sustained=sustained)
+    sums = prepared.cut_overhead + prepared.cut_passes * (batch * m * n)
+    best: Real = np.min(overlapped(compute, stream[..., None]) + sums, axis=-1)
     return best
 
 
@@ -283,14 +283,14 @@ def _half_peak(device: Device) -> float:
     return peak_rate(device, "bf16" if device.peak("bf16") else "fp16")
 
 
-def _shortage(known: MatmulParameters, device: Device) -> float:
+def _shortage(fitted: MatmulParameters, device: Device) -> float:
     """How far the rate outgrows the power limit, compared with the GPU of the fit."""
-    wanted: float = min(clocked_rate(known, device), known.ceiling * _half_peak(device))
-    power = (device.power.value / known.reference_power) ** known.power_exponent
-    return float(wanted / known.reference_rate / power)
+    wanted: float = min(clocked_rate(fitted, device), fitted.ceiling * _half_peak(device))
+    power = (device.power.value / fitted.reference_power) ** fitted.power_exponent
+    return float(wanted / fitted.reference_rate / power)
 
 
-def _drop(known: MatmulParameters, device: Device) -> float:
+def _drop(fitted: MatmulParameters, device: Device) -> float:
     span = log1p(SETTLED / SETTLING)
-    settled_ratio = (1.0 + span * known.sustained_drop) * min(1.0, _shortage(known, device))
+    settled_ratio = (1.0 + span * fitted.sustained_drop) * min(1.0, _shortage(fitted, device))
     return max(0.0, settled_ratio - 1.0) / span

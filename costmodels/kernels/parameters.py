@@ -85,7 +85,7 @@ class MatmulParameters:
     split_overhead : s, and reduction_passes : of the 32-bit partial sums over memory, when the
     inner dimension is cut.
     load_bandwidth : B/s, what one multiprocessor reads. memory_efficiency : share of nominal.
-    softness : of rounds. sustained_drop : of the clock, see `shapes.settled`.
+    softness : of rounds. sustained_drop : of the clock, see `common.slowed`.
     reference_rate, reference_power : FLOP/s and W of the GPU the fit saw, and power_exponent :
     how the rate that a power limit keeps up grows with the limit.
     fp8, int8, nvfp4 : efficiency relative to that of 16-bit inputs.
@@ -169,7 +169,7 @@ class AttentionParameters:
     the last one.
     concurrency : tiles a multiprocessor must hold to be busy.
     tile_overhead : s. softness : of rounds. tail : share of the difference between a long and a
-    mean tile that the last round of causal work waits. sustained_drop : see `shapes.settled`.
+    mean tile that the last round of causal work waits. sustained_drop : see `common.slowed`.
     serial_share : share of the peak that a tile's matrix products reach, where softmax waits for
     them and they for it; 0 where the two overlap. serial_rate : peak FLOP a cycle of one
     multiprocessor of the GPU that was fitted. On a GPU with slower tensor cores for its

@@ -25,8 +25,8 @@ def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration
     >>> 1e-3 < pointwise_time(3.35e9, all_devices()["h100-sxm"]) < 1.3e-3
     True
     """
-    known = pointwise_record(device, calibration)
-    return plain(stream_time(known, np.asarray(bytes_moved, float), device))
+    fitted = pointwise_record(device, calibration)
+    return plain(stream_time(fitted, np.asarray(bytes_moved, float), device))
 
 
 def chain_time(
@@ -55,17 +55,17 @@ def chain_time(
     >>> chain_time(640e6, 10, 10, l20) == 10 * pointwise_time(640e6, l20)
     True
     """
-    known = pointwise_record(device, calibration)
+    fitted = pointwise_record(device, calibration)
     each = np.asarray(once, float) * traffic / kernels
     held = np.clip(2.0 - each / device.l2.value, 0.0, 1.0) * max(0.0, 1.0 - 1.0 / traffic)
-    felt = each * (1.0 - held * (1.0 - 1.0 / known.cache))
-    return plain(kernels * stream_time(known, felt, device))
+    felt = each * (1.0 - held * (1.0 - 1.0 / fitted.cache))
+    return plain(kernels * stream_time(fitted, felt, device))
 
 
-def stream_time(known: PointwiseParameters, moved: Real, device: Device) -> Real:
+def stream_time(fitted: PointwiseParameters, moved: Real, device: Device) -> Real:
     """Evaluate the formula."""
-    stream = moved / (known.memory_efficiency * device.memory_bandwidth.value)
-    return known.floor + stream + known.ramp * stream / (stream + known.ramp)
+    stream = moved / (fitted.memory_efficiency * device.memory_bandwidth.value)
+    return fitted.floor + stream + fitted.ramp * stream / (stream + fitted.ramp)
 
 
 def pointwise_basis(device: Device, calibration: Calibration = None, **sizes: Number) -> Basis:

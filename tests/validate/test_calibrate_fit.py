@@ -371,8 +371,8 @@ def test_two_profiles_are_compared(profile):
 
 
 def test_the_formulas_under_the_fit_are_those_that_price():
-    prepared = matmul.machine(H100.device, "bf16", TRUE)
-    scored = attention.machine(H100.device, "bf16", "cudnn", TRUE)
+    prepared = matmul.prepare(H100.device, "bf16", TRUE)
+    scored = attention.prepare(H100.device, "bf16", "cudnn", TRUE)
 
     assert prepared.parameters.efficiency == 0.70
     assert scored.parameters.cycles == (0.17, 0.24, 0.45)

@@ -27,7 +27,7 @@ SLACK = 1 + 1e-9
 
 def products(true):
     """A table of fp8 products on H100 that the parameters `true` explain."""
-    machine = matmul.machine_of(shipped(MatmulParameters)["hopper"], H100, "fp8", true)
+    machine = matmul.prepare_with(shipped(MatmulParameters)["hopper"], H100, "fp8", true)
     lines = ["system,engine,version,gemm_dtype,m,n,k,us"]
     for m in (1, 16, 128, 1024, 8192):
         for n in (512, 4096, 16384):

@@ -47,7 +47,7 @@ def test_recovers_a_known_machine(size):
         PRODUCT, floor=3.5e-6, memory_efficiency=0.6, efficiency=0.6, reference_rate=642.3e12
     )
     shapes = [(m, n, k) for m in (2, 64, 512, 4096) for n in (512, 8192) for k in (512, 2048, 8192)]
-    prepared = matmul.machine_of(true, H100, "bf16")
+    prepared = matmul.prepare_with(true, H100, "bf16")
     rows = [
         KernelFigure(device=H100, operation="matmul", m=m, n=n, k=k, seconds=t)
         for (m, n, k), t in zip(
@@ -68,7 +68,7 @@ def test_recovers_a_known_machine(size):
 def test_products_from_the_cache_are_left_out():
     """A time that memory cannot explain must not raise the share of its bandwidth."""
     shape = {"m": 8, "n": 8192, "k": 8192}
-    honest = matmul.product_time(matmul.machine_of(PRODUCT, H100, "bf16"), *shape.values())
+    honest = matmul.product_time(matmul.prepare_with(PRODUCT, H100, "bf16"), *shape.values())
     rows = [
         KernelFigure(device=H100, operation="matmul", seconds=t, **shape)
         for t in (float(honest), float(honest) / 2)
@@ -82,7 +82,7 @@ def test_products_from_the_cache_are_left_out():
 def test_recovers_a_known_attention_kernel_and_its_engine():
     true = replace(KERNEL, cycles=(0.2, 0.3, 0.5))
     around = replace(ENGINE, fixed=20e-6, causal_fixed=30e-6)
-    prepared = attention.machine_of(true, H100, "bf16", around)
+    prepared = attention.prepare_with(true, H100, "bf16", around)
     shapes = [
         (causal, d, h, t)
         for causal in (False, True)

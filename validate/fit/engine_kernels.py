@@ -128,7 +128,7 @@ def fit_quantised(
         measured = _seconds(subset)
 
         def ratio(values: Values) -> Vector:
-            machine = matmul.machine_of(base, device, form, build(values))
+            machine = matmul.prepare_with(base, device, form, build(values))
             return np.asarray(matmul.product_time(machine, *sizes) / measured)
 
         limits = {"gain": (0.3, 1.2), "memory": (0.3, 1.0 / base.memory_efficiency)}

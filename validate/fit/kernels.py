@@ -151,7 +151,7 @@ def _product_ratio(figures: Sequence[KernelFigure], start: MatmulParameters) -> 
     measured, loaded = _column(figures, "seconds"), _column(figures, "sustained") > 0
 
     def ratio(values: Values) -> Vector:
-        prepared = matmul.machine_of(_powered(start, values, device), device, precision)
+        prepared = matmul.prepare_with(_powered(start, values, device), device, precision)
         long = matmul.product_time(prepared, *sizes, sustained=True)
         short = matmul.product_time(prepared, *sizes)
         return np.asarray(np.where(loaded, long, short) / measured)
@@ -255,7 +255,7 @@ def fit_attention(
 
         def ratio(values: Values) -> Vector:
             parameters, around = build(values)
-            prepared = attention.machine_of(parameters, device, precision, around, calibration)
+            prepared = attention.prepare_with(parameters, device, precision, around, calibration)
             result = np.empty(len(subset))
             for shape, loaded, places, measured in shapes:
                 result[places] = attention.call_time(prepared, shape, sustained=loaded) / measured
