@@ -143,19 +143,17 @@ def _ranks(wanted: int, present: int) -> int:
 
 
 def _document(text: str) -> dict[str, object]:
+    """Read a manifest: it has its machine, GPUs with names, and software."""
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError):
         manifest = None
-    if not isinstance(manifest, dict) or not _describes(manifest):
-        raise InputError(f"manifest: got {text[:40]!r}, wanted a description of the machine")
-    return manifest
-
-
-def _describes(manifest: dict[str, object]) -> bool:
-    """Whether a manifest has its machine, GPUs with names, and software."""
-    machine, software = manifest.get("machine"), manifest.get("software", {})
+    known = manifest if isinstance(manifest, dict) else {}
+    machine, software = known.get("machine"), known.get("software", {})
     gpus = machine.get("gpus", []) if isinstance(machine, dict) else None
-    if not isinstance(gpus, list) or not isinstance(software, dict):
-        return False
-    return all(isinstance(gpu, dict) and isinstance(gpu.get("name"), str) for gpu in gpus)
+    named = isinstance(gpus, list) and all(
+        isinstance(gpu, dict) and isinstance(gpu.get("name"), str) for gpu in gpus
+    )
+    if not named or not isinstance(software, dict):
+        raise InputError(f"manifest: got {text[:40]!r}, wanted a description of the machine")
+    return known

@@ -94,12 +94,14 @@ def compare(log: Log, options: LogOptions) -> Comparison:
         calibration=curves_of(name, options.profile, options.subset if options.here else None),
         sized=sizes_hold(log, op, fabric.ranks),
     )
+    nodes = options.nodes or log.nodes or fabric.nodes
     return Comparison(
         title=log.title,
         op=run.op,
         hardware=name,
         gpus=fabric.ranks,
-        nodes=_hosts(log, options, fabric),
+        # each GPU is a node of its own where all of them talk over NICs
+        nodes=fabric.nodes if fabric.nodes < fabric.ranks else nodes,
         rows=tuple(_rows(run, [row.in_place_s for row in rows])),
         mismatch=mismatch,
         notes=(*inferred, *read, *_notes(log, fabric)),
@@ -164,12 +166,6 @@ def links_of(log: Log, options: LogOptions) -> tuple[Fabric, str, tuple[str, ...
     usual, name = links(ranks, name, 0 if node.domain > node.gpus else hosts)
     fabric, notes = fabric_of_log(usual, log.links, node, log.product)
     return fabric, name, notes
-
-
-def _hosts(log: Log, options: LogOptions, fabric: Fabric) -> int:
-    """Count the hosts; each GPU is a node of its own where all of them talk over NICs."""
-    apart = fabric.nodes == fabric.ranks
-    return (options.nodes or log.nodes or fabric.nodes) if apart else fabric.nodes
 
 
 def _ranks(log: Log, options: LogOptions) -> int:

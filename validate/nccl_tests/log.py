@@ -66,6 +66,8 @@ _FORCED: Final = re.compile(
     r"(?:\bNCCL_ALGO\s*[=:]|\balgo_forced:)\s*\"?(ring|tree|nvlstree|collnet|pat)\b",
     re.IGNORECASE,
 )
+_OPENING: Final = (_HEADER, _RUN, _TEST)
+"""What a line of the next table has."""
 _LONGEST_LINE: Final = 1024  # characters; beyond stand numbers of a row, and nothing else
 _LONGEST_TITLE: Final = 120
 APART: Final = 0.05  # share of the ranks by which a list may miss what bandwidths tell
@@ -145,7 +147,8 @@ def _tables(lines: Sequence[str]) -> Iterator[Log]:
             continue
         line = whole[:_LONGEST_LINE]
         rank = read_rank(line)
-        if rows and (rank or _opens(line)):
+        opens = line.lstrip().startswith("##") or any(p.search(line) for p in _OPENING)
+        if rows and (rank or opens):
             yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
             log, ranks, rows, unread = _next_table(log), [], [], []
         if rank:
@@ -157,12 +160,6 @@ def _tables(lines: Sequence[str]) -> Iterator[Log]:
             log = _with_line(log, line)
     if rows:
         yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
-
-
-def _opens(line: str) -> bool:
-    """Whether a line belongs to the next table of a log."""
-    match = _HEADER.search(line) or _RUN.search(line) or _TEST.search(line)
-    return bool(match) or line.lstrip().startswith("##")
 
 
 def _next_table(log: Log) -> Log:

@@ -177,7 +177,10 @@ def fused(run: Sequence[Lived], state: RankState) -> Step:
     frees = frozenset().union(*[one.frees for one in run])
     outs = sorted(written - frees)
     names = [*arriving]
-    owned = [_own(op, bound) for op, bound in parts]
+    # what each takes besides its inputs: a layer's weight, or constant tables
+    owned: list[list[Weight | torch.Tensor]] = [
+        [op.weight] if isinstance(op, Matmul) else list(bound.tables) for op, bound in parts
+    ]
 
     def whole(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         here = dict(zip(names, tensors[: len(names)], strict=True))
@@ -194,11 +197,6 @@ def fused(run: Sequence[Lived], state: RankState) -> Step:
     step = _compiled(whole, key, fetch, outs, state)
     kind: Class = "pointwise" if any(isinstance(op, Pointwise) for op in work) else "layout"
     return state.around(freeing(step, frees, state), kind, "compute")
-
-
-def _own(op: Op, bound: Bound) -> list[Weight | torch.Tensor]:
-    """List what an operation takes besides its inputs: a layer's weight, or constant tables."""
-    return [op.weight] if isinstance(op, Matmul) else list(bound.tables)
 
 
 def _fetching(fetch: Fetch, owned: list[Weight | torch.Tensor], state: RankState) -> Fetch:

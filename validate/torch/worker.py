@@ -61,12 +61,15 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
     device = _device(place, str(job.get("device", "cuda")))
     rendezvous = meet(place, progress, device)
     progress.phase("reading the job")
+    # messages beside compute go first: attention that was started before one fills the device, and
+    # a message that waits for room behind all of its blocks is hidden by nothing
+    lane = torch.cuda.Stream(priority=-1) if device.type == "cuda" else None
     bench = Bench(
         comm=Comm(
             rank=place.rank,
             world=place.world,
             handles={},
-            lane=_lane(device),
+            lane=lane,
             tell=progress.op,
         ),
         rendezvous=rendezvous,
@@ -121,15 +124,6 @@ def _describe(output: Path, hardware: str) -> None:
         **seen(),
     }
     system.write(output / "manifest.json", json.dumps(document, indent=1) + "\n")
-
-
-def _lane(device: torch.device) -> object:
-    """Make a stream for messages that run beside compute.
-
-    It goes first: attention that was started before a message fills the device, and a message that
-    waits for room behind all of its blocks is hidden by nothing.
-    """
-    return torch.cuda.Stream(priority=-1) if device.type == "cuda" else None
 
 
 def _todo(job: Mapping[str, object], bench: Bench) -> list[Case]:
