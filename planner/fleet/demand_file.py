@@ -31,10 +31,10 @@ def read_share(percentile: object) -> float:
 
 def _below(what: str, value: object, most: int) -> float:
     """Read a number above nothing and below the most there may be."""
-    number = float(value) if type(value) in (int, float) else 0.0  # type: ignore[arg-type]
+    number = cast("float", value) if type(value) in (int, float) else 0.0
     if not 0 < number < most:
         raise InputError(f"{what}: got {shown(value)}, wanted more than 0 and less than {most:,}")
-    return number
+    return float(number)
 
 
 def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, object]) -> Demand:
