@@ -2,12 +2,13 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
 
 from planner.engines.reading import Table, read_fields, read_version
 from planner.request.workload import Habits
 from topology.base import CatalogueError, Sourced
+from topology.catalogue import Device
 
 Words = Mapping[str, str]
 
@@ -110,12 +111,17 @@ class SeveralHosts:
     reason: str = ""
 
 
+AMPLE: Final = 70 * 2**30
+"""Bytes of a GPU from which engines take larger steps."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
     """How an engine of language models serves many requests at once.
 
-    chunk : tokens that a step takes at most. mixed : prompts run beside sequences that decode;
-    else alone, while those wait. chunked : a prompt may be cut where the budget ends.
+    chunk : tokens that a step takes at most. small_chunk, small_rows : on GPUs of less memory than
+    `AMPLE` and on Ampere, where an engine takes fewer. mixed : prompts run beside sequences that
+    decode; else alone, while those wait. chunked : a prompt may be cut where the budget ends.
     rows : sequences at once at most. block : tokens of a block of the cache.
     kept : share of unwritten answers that the cache has room for before a prompt begins; where it
     is less than 1 sequences may lose their cache and start again.
@@ -128,12 +134,21 @@ class Scheduling:
     mixed: bool = True
     chunked: bool = True
     rows: int = 1024
+    small_chunk: int = 0
+    small_rows: int = 0
     block: int = 16
     kept: float = 0.0
     memory: float = 0.92
     step: Sourced | None = field(default=None, metadata={"unit": "s"})
     row: Sourced | None = field(default=None, metadata={"unit": "s"})
     front: Sourced | None = field(default=None, metadata={"unit": "s"})
+
+    def on(self, device: Device) -> "Scheduling":
+        """Return what the engine does on a GPU."""
+        ample = device.memory.value >= AMPLE and device.architecture != "ampere"
+        if ample or not self.small_chunk:
+            return self
+        return replace(self, chunk=self.small_chunk, rows=self.small_rows)
 
     @property
     def front_s(self) -> float:

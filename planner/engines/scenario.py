@@ -17,7 +17,7 @@ from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
 from planner.request.workload import USUAL, Habits, Workload
 from topology.base import InputError
-from topology.catalogue import Hardware, Precision, evenly, find_hardware
+from topology.catalogue import Device, Hardware, Precision, evenly, find_hardware
 
 if TYPE_CHECKING:  # reading machines takes a while to import, and few requests bring one
     from planner.request.subset import Subset
@@ -303,7 +303,7 @@ def _run_by(deployment: Deployment, request: Request) -> Deployment:
         engine=name,
         runtime=named if profile is None else profile.runtime(named, lean=lean),
         habits=_habits(request, engine, eager=named.name == "torch-eager"),
-        scheduling=_scheduling(request, engine),
+        scheduling=_scheduling(request, engine, deployment.hardware.device),
     )
 
 
@@ -322,9 +322,9 @@ def _habits(request: Request, engine: Engine | None, *, eager: bool) -> Habits:
     )
 
 
-def _scheduling(request: Request, engine: Engine | None) -> Scheduling:
+def _scheduling(request: Request, engine: Engine | None, device: Device) -> Scheduling:
     """Give the ways of the engine that serves, with the budget that is asked for."""
-    ways = Scheduling() if engine is None else engine.scheduling
+    ways = Scheduling() if engine is None else engine.scheduling.on(device)
     return ways if request.chunk is None else replace(ways, chunk=request.chunk)
 
 

@@ -8,7 +8,6 @@ from typing import Final
 from planner.engines.scenario import Scenario
 from planner.models import known_as
 from planner.request.request import Request
-from planner.request.workload import Workload
 
 USUAL_ATTENTION: Final = ("auto", "engine")
 """Names of attention kernels that leave the choice to whoever runs a model."""
@@ -21,7 +20,8 @@ class Settings:
     """What engines are told beside the plan.
 
     folder : path of the model, empty where it comes from its repository. sizes : those asked for,
-    by name: height, width, frames, steps, batch, and length, the tokens of prompt and answer.
+    by name: height, width, frames, steps, batch, length, the tokens of prompt and answer, and
+    chunk, those of a step.
     precision, cache : empty where they are the checkpoint's own. runtime, attention : empty for
     each engine's own. hosts : that the GPUs are spread over evenly.
     host, rank : how the first host, and the number of the one at hand, are written.
@@ -48,7 +48,7 @@ def settings_of(scenario: Scenario, gpus: int) -> Settings:
     called = request.model_name if known_as(request.model_name) else request.model_path
     return Settings(
         folder="" if known_as(called) else folder_of(called, pipeline=not language),
-        sizes=_lengths(request, workload) if language else _sizes(request, video=video),
+        sizes=_lengths(scenario) if language else _sizes(request, video=video),
         video=video,
         cache=request.kv_precision or "",
         precision="" if scenario.as_published else workload.precision,
@@ -78,11 +78,16 @@ def _sizes(request: Request, *, video: bool) -> dict[str, int]:
     return {name: int(size) for name, size in sizes.items() if size} | _batch(request)
 
 
-def _lengths(request: Request, workload: Workload) -> dict[str, int]:
+def _lengths(scenario: Scenario) -> dict[str, int]:
+    """Tokens of a request; and of a step, and requests at once, where a load is asked for."""
+    request, workload = scenario.request, scenario.workload
     given = request.input_tokens is not None or request.output_tokens is not None
     prompt = max((int(tokens) for _, tokens in workload.tokens), default=0)
     length = {"length": prompt + int(workload.output_tokens)} if given else {}
-    return _batch(request) | length
+    budget = {"chunk": scenario.deployment.scheduling.chunk}
+    chunk = budget if request.loaded or request.chunk else {}
+    rows = {"batch": request.concurrency} if request.concurrency else _batch(request)
+    return rows | length | chunk
 
 
 def _batch(request: Request) -> dict[str, int]:

@@ -30,7 +30,7 @@ from topology.catalogue import Precision
 ENGINES = engines()
 EVERY = [one for engine in ENGINES.engines for one in ENGINES.versions(engine)]
 RUNTIMES = ("tensorrt", "torch-compile", "torch-eager")
-SIZES = ("height", "width", "frames", "steps", "batch", "length")
+SIZES = ("height", "width", "frames", "steps", "batch", "length", "chunk")
 MODELS = ("flux.1-dev", "wan2.1-14b", "cosmos3-nano", "llama-3.1-70b", "qwen3-8b")
 
 

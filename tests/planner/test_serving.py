@@ -325,6 +325,17 @@ def test_a_fleet_has_the_replicas_that_serve_a_rate_in_time():
     )
 
 
+def test_engines_are_told_the_load_and_take_smaller_steps_on_smaller_gpus():
+    lines = {}
+    for hardware in ("h100-sxm", "l40s"):
+        more = {"concurrency": 32, "engine": "vllm", "hardware": hardware}
+        answer = planner.recommend("qwen3-8b", 2, **more)
+        lines[hardware] = next(line.line for line in answer.launch if line.engine == "vLLM")
+
+    assert "--max-num-seqs 32 --max-num-batched-tokens 8192" in lines["h100-sxm"]
+    assert "--max-num-batched-tokens 2048" in lines["l40s"]
+
+
 def test_tables_of_language_models_have_their_words():
     scenario = resolve(request_of("llama-3.1-8b", 2, {"slo_tpot": "12ms"}))
     answer = recommend_plans(scenario)
