@@ -339,8 +339,8 @@ def test_engines_are_told_the_load_and_take_smaller_steps_on_smaller_gpus():
 def test_tables_of_language_models_have_their_words():
     scenario = resolve(request_of("llama-3.1-8b", 2, {"slo_tpot": "12ms"}))
     answer = recommend_plans(scenario)
-    page = report.recommendation_html(scenario, answer)
-    texts = [terminal(report.recommendation(scenario, answer, rejected=False), 120), page]
+    page = report.recommendation_html(answer, top=8)
+    texts = [terminal(report.recommendation(answer, top=8), 120), page]
     one = _asked(concurrency=4)
     texts += [one.table().text(), terminal(report.estimate(scenario, one, []), 120)]
     texts += [_asked().table().text()]
