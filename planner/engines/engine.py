@@ -72,8 +72,7 @@ class Limits:
     precisions, attention : those that it can be told of; None for all of its line.
     sizes : the only ones, as ``832x480``; empty for any.
     alone : by an axis, a precision, a kernel of attention or ``offload``, which others cannot stand
-    beside it. lacks : why it has no axis, no precision or no size. note : what to mind on several
-    GPUs.
+    beside it. lacks : why it has no axis, no precision or no size.
     """
 
     reason: str = ""
@@ -92,7 +91,6 @@ class Limits:
     sizes: tuple[str, ...] = ()
     alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lacks: Words = field(default_factory=dict)
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,5 +186,3 @@ def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) ->
     for size in settings.sizes:
         if size not in flagged or size in reasons:
             yield f"{size} {settings.sizes[size]}: {reasons.get(size, 'no flag')}"
-    if plan.gpus > 1:
-        yield limits.note

@@ -169,26 +169,28 @@ def _parallel_decode(case: _Case) -> str:
 
 def _division(case: _Case) -> str:
     """Say what does not divide by the ranks that an engine cuts a sequence over."""
-    latent = case.model.latent
-    ranks = prod(degree for axis, degree in case.plan.axes if axis in SEQUENCE)
-    if ranks == 1 or latent is None:
+    latent, plan = case.model.latent, case.plan
+    if latent is None:
         return ""
     sizes, usual = case.settings.sizes, case.model.defaults
     height, width, frames = (
         sizes.get(name, getattr(usual, name)) for name in ("height", "width", "frames")
     )
     along_frames, rows, columns = (int(n) for n in grid(latent, height, width, frames))
+    ranks = prod(degree for axis, degree in plan.axes if axis in SEQUENCE)
+    tokens = along_frames * rows * columns
     counts = {
-        "tokens": [along_frames * rows * columns],
-        "ring": [along_frames * rows * columns] if case.plan.degree("ring") > 1 else [],
-        "frames": [along_frames],
-        "latent_rows": [height // latent.spatial],
-        "sides": [rows, columns],
+        "tokens": ([tokens], ranks),
+        "ring": ([tokens], ranks if plan.degree("ring") > 1 else 1),
+        "frames": ([along_frames], ranks),
+        "latent_rows": ([height // latent.spatial], ranks),
+        "sides": ([rows, columns], ranks),
     }
     for name in case.limits.divide:
-        if counts[name] and all(count % ranks for count in counts[name]):
-            whole = " and ".join(f"{count:,}" for count in counts[name])
-            return f"{DIVISIONS[name].format(whole)} do not divide by {ranks}"
+        values, over = counts[name]
+        if all(value % over for value in values):
+            whole = " and ".join(f"{value:,}" for value in values)
+            return f"{DIVISIONS[name].format(whole)} do not divide by {over}"
     return ""
 
 

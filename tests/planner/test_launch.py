@@ -113,6 +113,8 @@ def test_lines_as_the_engines_document_them(model, plan, engine, line):
         ("flux.1-dev", "ulysses4", "vLLM-Omni", "no _sp_plan, and the flag does nothing"),
         ("flux.1-dev", "tp4/vae4", "vLLM-Omni", "has no parallel VAE decode for the flux family"),
         ("wan2.1-14b", "allgather_kv2.ring2", "vLLM-Omni", "exclude each other"),
+        # sglang 0.5.23, shard_latents_for_sp
+        ("hunyuanvideo", "ulysses2", "SGLang Diffusion", "33 latent frames do not divide by 2"),
         # sglang 0.5.23, stablediffusion3.py: attention of diffusers, of whole images
         ("sd3.5-large", "ulysses2", "SGLang Diffusion", "has no ulysses axis for the sd3 family"),
         # tensorrt_model_connect at e9132e7, families: sizes of Wan 2.1 1.3B; FLUX.2 has TP
@@ -149,20 +151,15 @@ def test_a_model_goes_by_its_repository():
     assert line == "xdit --model Wan-AI/Wan2.1-T2V-14B-Diffusers --ulysses_degree 2"
 
 
-def test_a_line_says_what_to_mind_on_several_gpus():
-    """sglang 0.5.23, align_num_frames_for_num_gpus."""
-    split, whole = (
-        said("hunyuanvideo", plan)["SGLang Diffusion"].line for plan in ("tp2", "single")
-    )
-
-    assert "133 for 129 on two" in split
-    assert "133" not in whole
-
-
 def test_a_parallel_decode_is_asked_for():
     assert said("flux.1-dev", "ulysses8/vae8")["xDiT"].line.endswith("--use_parallel_vae")
     sharded = said("wan2.1-14b", "ulysses8/vae8")["SGLang Diffusion"].line
     assert "--vae-config.parallel-decode-mode spatial_shard" in sharded
+
+
+def test_sglang_makes_as_many_frames_as_asked_for():
+    """sglang 0.5.23, align_num_frames_for_num_gpus: 133 for 129 on two GPUs otherwise."""
+    assert "--adjust-frames false" in said("hunyuanvideo", "tp2")["SGLang Diffusion"].line
 
 
 def test_gathered_keys_leave_sglang_nothing_to_choose():

@@ -89,6 +89,8 @@ def test_xdit_cuts_the_flattened_sequence_of_hunyuanvideo():
         ("repository", "hunyuanvideo", "ulysses2", {"offload": True}, "exclude each other"),
         ("diffusers", "flux.2-dev", "tp2", {"precision": "fp8"}, "tp and fp8 exclude each other"),
         ("trtmc", "wan2.1-1.3b", "tp2", {}, "has no bf16"),
+        ("sglang", "hunyuanvideo", "ulysses8", {"frames": 125}, ""),
+        ("sglang", "hunyuanvideo", "ulysses8", {"frames": 129}, "33 latent frames"),
         ("xdit@0.4.5", "flux.2-dev", "ulysses2", {}, "does not run FLUX.2"),
     ],
 )  # fmt: skip
