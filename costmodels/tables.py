@@ -166,43 +166,39 @@ def runtime(name: str) -> Runtime:
 @cache
 def overlap_table() -> dict[str, tuple[float, float]]:
     """Read `data/overlap.toml`, once: share, and seconds before it, by kind of collective."""
-    table = tomllib.loads(_read("overlap.toml"))
-
-    def number(part: str, kind: str, unit: str) -> float:
-        return read_sourced(f"{part}.{kind}", table[part][kind], unit, table).value
-
-    return {
-        kind: (number("share", kind, "1"), number("start", kind, "s")) for kind in table["share"]
-    }
+    kinds = tomllib.loads(_read("overlap.toml"))["share"]
+    shares = (_number("overlap.toml", "1", "share", kind) for kind in kinds)
+    starts = (_number("overlap.toml", "s", "start", kind) for kind in kinds)
+    return dict(zip(kinds, zip(shares, starts, strict=True), strict=True))
 
 
-@cache
 def rank_spread() -> float:
     """Return the standard deviation of the speed of GPUs of one kind, relative."""
-    return read_sourced("spread", tomllib.loads(_read("ranks.toml"))["spread"], "1", {}).value
+    return _number("ranks.toml", "1", "spread")
 
 
 def communicator_bytes(profile: Profile | None = None) -> float:
     """Bytes of GPU memory that NCCL takes for one communicator."""
     own = None if profile is None else profile.communicator
-    return _communicator() if own is None else own.value
+    return _number("memory.toml", "B", "communicator") if own is None else own.value
 
 
-@cache
 def headroom(kind: str) -> float:
     """Share of a GPU's memory that engines leave free: of ``diffusion`` models, or ``decoder``.
 
     >>> headroom("diffusion") < headroom("decoder") < 1
     True
     """
-    entry = tomllib.loads(_read("memory.toml"))["headroom"][kind]
-    return read_sourced(f"memory.headroom.{kind}", entry, "1", {}).value
+    return _number("memory.toml", "1", "headroom", kind)
 
 
 @cache
-def _communicator() -> float:
-    row = tomllib.loads(_read("memory.toml"))
-    return read_sourced("memory.communicator", row["communicator"], "B", row).value
+def _number(file: str, unit: str, *keys: str) -> float:
+    """Read one number of a table that ships, once."""
+    table = entry = tomllib.loads(_read(file))
+    for key in keys:
+        entry = entry[key]
+    return read_sourced(".".join(keys), entry, unit, table).value
 
 
 def _read(name: str) -> str:

@@ -45,11 +45,7 @@ DEFAULT: Final = Settings()
 
 
 def read_algorithm(name: str) -> str:
-    """Take the name of an algorithm, or say which names there are.
-
-    >>> read_algorithm("ring")
-    'ring'
-    """
+    """Take the name of an algorithm, or say which names there are."""
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
     return name
