@@ -79,8 +79,8 @@ def run(tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]] | None = None
     >>> send = Task(ranks=(0, 1), stream="comm", seconds=2.0, beside=0.5, message=True)
     >>> work = [Task(ranks=(rank,), stream="compute", seconds=3.0) for rank in (0, 1)]
     >>> use = Task(ranks=(0,), stream="compute", seconds=1.0, after=(0,))
-    >>> found = run([send, *work, use])
-    >>> found.end
+    >>> done = run([send, *work, use])
+    >>> done.end
     [2.0, 4.0, 4.0, 5.0]
     """
     return _Clock(tasks, in_order(tasks) if lanes is None else lanes).run()
@@ -135,7 +135,7 @@ class _Clock:
         number = self.lanes[lane][head]
         task, came = self.tasks[number], self.came[number]
         if rank in came or any(
-            self.end[one] < 0 and rank in self.tasks[one].ranks for one in task.after
+            self.end[before] < 0 and rank in self.tasks[before].ranks for before in task.after
         ):
             return
         if task.issued > self.now:
@@ -167,7 +167,7 @@ class _Clock:
 
     def _repace(self, changed: Task) -> None:
         """Go on at another pace with what runs where something started or ended."""
-        for number in sorted({one for rank in changed.ranks for one in self.active[rank]}):
+        for number in sorted({running for rank in changed.ranks for running in self.active[rank]}):
             pace = self._pace_of(number)
             if pace == self.pace[number]:
                 continue
@@ -183,7 +183,7 @@ class _Clock:
         task = self.tasks[number]
         if task.message:
             return 1.0 / max(len(self._messages(rank)) for rank in task.ranks)
-        return prod(one.beside for one in self._messages(task.ranks[0]))
+        return prod(message.beside for message in self._messages(task.ranks[0]))
 
     def _messages(self, rank: int) -> list[Task]:
         running = (self.tasks[number] for number in self.active[rank])

@@ -101,19 +101,19 @@ def host_seconds(op: Op, priced: Priced, runtime: Runtime) -> Real:
     return priced.kernels * runtime.host_kernel.value + calls
 
 
-Known = dict[tuple[object, ...], Priced]
+Prices = dict[tuple[object, ...], Priced]
 """Prices found so far, by what they depend on besides device and profile."""
 
 
-def cached_price(op: Op, target: Target, known: Known) -> Priced:
-    """Price `op`, or take the price of one like it; `known` is of one device and request."""
+def cached_price(op: Op, target: Target, prices: Prices) -> Priced:
+    """Price `op`, or take the price of one like it; `prices` are of one device and request."""
     key = _key(op, target)
     try:
-        priced = known.get(key)
+        priced = prices.get(key)
     except TypeError:  # sizes are arrays
         return price(op, target)
     if priced is None:
-        priced = known[key] = price(op, target)
+        priced = prices[key] = price(op, target)
     return priced
 
 

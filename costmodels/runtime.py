@@ -70,8 +70,8 @@ class Runtime:
 
     def fusion(self, function: str) -> Fusion:
         """Look up the cost of an element-wise function; the runtime's usual one if it has none."""
-        known = dict(self.functions)
-        return known.get(function, known["default"])
+        fusions = dict(self.functions)
+        return fusions.get(function, fusions["default"])
 
     def moving(self, traffic: Mapping[str, float]) -> "Runtime":
         """Return the runtime with other factors of traffic for some functions."""

@@ -157,10 +157,10 @@ def runtimes() -> dict[str, Runtime]:
 
 def runtime(name: str) -> Runtime:
     """Look up a runtime, or say which there are."""
-    known = runtimes()
-    if name.lower() not in known:
-        raise unknown("runtime", name, known)
-    return known[name.lower()]
+    shipped = runtimes()
+    if name.lower() not in shipped:
+        raise unknown("runtime", name, shipped)
+    return shipped[name.lower()]
 
 
 @cache

@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
-from costmodels.price import Class, Known, Priced, Target, cached_price, host_seconds
+from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
 from costmodels.program import Communication, Loop, Op, Real, Size
 
 K = TypeVar("K")
@@ -104,30 +104,30 @@ def _compute(classes: Mapping[Class, Real]) -> Real:
     return total
 
 
-def cost(loop: Loop, target: Target, known: Known | None = None) -> Cost:
+def cost(loop: Loop, target: Target, prices: Prices | None = None) -> Cost:
     """Price all turns of a loop on `target`.
 
     Parameters
     ----------
-    known : prices of operations met before on this device; it is added to.
+    prices : of operations met before on this device; it is added to.
     """
-    total = _turns(loop, target, {} if known is None else known)
+    total = _turns(loop, target, {} if prices is None else prices)
     if "communication" not in total.classes:
         return total
     return replace(total, waiting=total.compute * waiting_share(target.ranks))
 
 
-def _turns(loop: Loop, target: Target, known: Known) -> Cost:
-    total = _straight([item for item in loop.body if not isinstance(item, Loop)], target, known)
+def _turns(loop: Loop, target: Target, prices: Prices) -> Cost:
+    total = _straight([item for item in loop.body if not isinstance(item, Loop)], target, prices)
     for item in loop.body:
         if isinstance(item, Loop):
-            total = total + _turns(item, target, known)
+            total = total + _turns(item, target, prices)
     return total.times(loop.count)
 
 
-def _straight(ops: list[Op], target: Target, known: Known) -> Cost:
+def _straight(ops: list[Op], target: Target, prices: Prices) -> Cost:
     """Price operations between barriers."""
-    priced = [(op, cached_price(op, target, known)) for op in ops]
+    priced = [(op, cached_price(op, target, prices)) for op in ops]
     classes: dict[Class, Real] = {}
     weights: dict[tuple[Class, Basis], Real] = {}
     host: Real = 0.0

@@ -11,7 +11,7 @@ import numpy as np
 from costmodels import memory
 from costmodels.basis import Basis
 from costmodels.formats import FORMATS
-from costmodels.price import Known, Target
+from costmodels.price import Prices, Target
 from costmodels.program import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
@@ -44,7 +44,7 @@ class Shared:
     priced on; engines that do nothing in another way have the same.
     """
 
-    prices: dict[str, Known] = field(default_factory=dict)
+    prices: dict[str, Prices] = field(default_factory=dict)
     programs: dict[tuple[Plan, Workload], Lowered] = field(default_factory=dict)
     estimates: dict[tuple[Plan, Workload], list[tuple[Target, PlanEstimate]]] = field(
         default_factory=dict
@@ -81,7 +81,7 @@ def _lowered(scenario: Scenario, plan: Plan) -> Lowered:
 
 
 def _evaluate(
-    scenario: Scenario, plan: Plan, lowered: Lowered, target: Target, prices: Known
+    scenario: Scenario, plan: Plan, lowered: Lowered, target: Target, prices: Prices
 ) -> PlanEstimate:
     model, workload, deployment = scenario.model, scenario.workload, scenario.deployment
     costs = costs_of(lowered.places, workload, target, prices)
@@ -133,7 +133,7 @@ def every_place(scenario: Scenario, plan: Plan) -> list[Program]:
 
 
 def costs_of(
-    places: Sequence[Program], workload: Workload, target: Target, prices: Known | None = None
+    places: Sequence[Program], workload: Workload, target: Target, prices: Prices | None = None
 ) -> dict[str, Cost]:
     """Price every stage of a request over the places of a pipeline.
 
@@ -195,7 +195,7 @@ def _bases(total: Cost, costs: Mapping[str, Cost]) -> dict[str, Basis]:
 
 
 def _step(
-    scenario: Scenario, plan: Plan, target: Target, costs: Mapping[str, Cost], prices: Known
+    scenario: Scenario, plan: Plan, target: Target, costs: Mapping[str, Cost], prices: Prices
 ) -> float:
     """One denoising step with all its forwards, or one decode step at the prompt's length."""
     model, workload = scenario.model, scenario.workload

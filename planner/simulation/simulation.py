@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.events import Run, run
-from costmodels.price import Class, Known, Target
+from costmodels.price import Class, Prices, Target
 from costmodels.program import Communication, Loop, turns
 from costmodels.tables import rank_spread
 from planner.engines.scenario import Scenario
@@ -177,7 +177,7 @@ def simulate(
     stages = list(zip(*(program.stages for program in programs), strict=True))
     slow = _checked({} if slow is None else slow, replica)
     _check_size(stages, replica)
-    prices: Known = {}
+    prices: Prices = {}
     spent: dict[str, float] = defaultdict(float)
     main: _Turn | None = None
     tasks = 0
@@ -219,7 +219,7 @@ def _turn(
     plan: Plan,
     target: Target,
     slow: Mapping[int, float],
-    prices: Known,
+    prices: Prices,
     spread: float,
 ) -> _Turn:
     """Run one turn of a stage; ranks that do not meet are alike, and one GPU decodes."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodels.events import Lane, Task
 from costmodels.overlap import hidden_share
-from costmodels.price import Class, Known, Priced, Target, cached_price, host_seconds
+from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
 from costmodels.program import Communication, Loop, Op, SendReceive, Tensor
 from planner.request.plan import Plan
 
@@ -51,7 +51,7 @@ class Step:
 
 
 def tasks_of(
-    stages: tuple[Loop, ...], plan: Plan, target: Target, paces: Sequence[float], prices: Known
+    stages: tuple[Loop, ...], plan: Plan, target: Target, paces: Sequence[float], prices: Prices
 ) -> Work:
     """Write one turn of a stage down for all ranks.
 
@@ -98,7 +98,7 @@ def _forwards(loop: Loop) -> int:
     )
 
 
-def _steps(loop: Loop, target: Target, prices: Known, turns: _Turns) -> Iterator[Step]:
+def _steps(loop: Loop, target: Target, prices: Prices, turns: _Turns) -> Iterator[Step]:
     """Unroll a turn of a loop: each operation, labelled by the loop it stands in."""
     turn = turns.enter(loop.name)
     idle = turns.idle(loop.name, turn)

@@ -318,7 +318,7 @@ class Machine:
         return f"<Machine {self.name}: {counted(self.gpu_count, 'GPU')}>"
 
     def _repr_html_(self) -> str:
-        known = {
+        shown = {
             "name": self.name,
             "source": self.source,
             "nodes": self.hosts,
@@ -327,7 +327,7 @@ class Machine:
             "assumed": self.assumptions,
             "warnings": self.warnings,
         }
-        return facts(known).html()
+        return facts(shown).html()
 
     def to_dict(self) -> dict[str, object]:
         """List hosts, GPUs and links; every pair of GPUs of one host appears once."""

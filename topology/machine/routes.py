@@ -209,12 +209,12 @@ def graph_pairs(machine: Machine) -> tuple[Pair, ...]:
             paths = reach(graph, gpu.name, level) | paths
         others = [peer.name for peer in machine.gpus[index + 1 :]]
         others += [nic.name for nic in machine.nics]
-        found = (
+        between = (
             _pair(graph, paths[other], ports.get(other, math.inf))
             for other in others
             if other in paths
         )
-        pairs += [pair for pair in found if hosts[pair.b] == gpu.host or pair.is_nvlink]
+        pairs += [pair for pair in between if hosts[pair.b] == gpu.host or pair.is_nvlink]
     return tuple(pairs)
 
 

@@ -156,8 +156,8 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         note = "NVSwitch between all GPUs, as in the usual server of that kind"
         notes = (*reading.assumptions, note)
         reading = replace(reading, labels={**reading.labels, **usual}, assumptions=notes)
-    known = next((kind for kind in kinds.values() if kind is not None), None)
-    switched = None if known is None or known.link == "pcie" else known.link == "nvswitch"
+    kind = next(filter(None, kinds.values()), None)
+    switched = None if kind is None or kind.link == "pcie" else kind.link == "nvswitch"
     islands = domains(reading, switched=switched)
     filled = {**usual, **completed(reading, islands)}
     reading = replace(reading, labels={**reading.labels, **filled})
@@ -165,8 +165,8 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
     gpus = tuple(_gpu(gpu, kinds[gpu.name], generation) for gpu in reading.gpus)
     builder = Builder(generation=_pcie_generation(gpus, kinds, choices))
     nodes, edges = lay_out(reading, builder)
-    switches, nvlinks = nvlink_parts(builder, islands, reading, _rate(reading, known, generation))
-    usual_nic = known.nic_bandwidth if known else None
+    switches, nvlinks = nvlink_parts(builder, islands, reading, _rate(reading, kind, generation))
+    usual_nic = kind.nic_bandwidth if kind else None
     machine = Machine(
         name=choices.name,
         source=reading.source,
@@ -175,7 +175,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         nodes=(*nodes, *switches),
         edges=(*edges, *nvlinks),
         peers=reading.peers,
-        cluster=cluster_of(known) if known else None,
+        cluster=cluster_of(kind) if kind else None,
         assumptions=(*reading.assumptions, *_guesses(reading, kinds, generation, builder, choices)),
         warnings=(*reading.warnings, *_degraded(reading, islands)),
     )
