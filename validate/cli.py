@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a profile is shown without what runs plans
     from validate.launch import Place
 
 LARGEST_LOG: Final = 16 * 2**20  # B
-BACKENDS: Final = ("reference", "torch", "tensorrt")
+BACKENDS: Final = ("reference", "torch", "tensorrt", "diffusers")
 SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
 
 
@@ -60,13 +60,13 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
         choices=BACKENDS,
         default="reference",
         help="reference, numbers of all ranks in numpy; torch, times on GPUs; tensorrt, engines "
-        "as far as this machine can (default: reference)",
+        "as far as this machine can; diffusers, its own code, of random weights, a forward at a "
+        "time (default: reference)",
     )
     parser.add_argument(
         "--mode",
-        default="graph",
         help="how torch is launched: eager, compile and graph, with commas; engines: eager and "
-        "graph (default: graph)",
+        "graph; diffusers: eager and compile (default: graph; eager with diffusers)",
     )
     add_named(parser, _PREDICTED)
     parser.add_argument(
@@ -111,7 +111,7 @@ def _validate(arguments: argparse.Namespace) -> Answer:
     else:
         from validate.plans.command import validate as validate_plans  # noqa: PLC0415
 
-        answer = validate_plans(arguments, _work)
+        answer = validate_plans(arguments, partial(_work, arguments.backend))
     if arguments.backend == "reference" or not is_rank(os.environ):
         assert answer is not None
         return answer
@@ -120,9 +120,12 @@ def _validate(arguments: argparse.Namespace) -> Answer:
     return system.leave(DONE if answer is None else answer[1])
 
 
-def _work(place: "Place", job: Mapping[str, object], output: Path) -> int:
+def _work(backend: str, place: "Place", job: Mapping[str, object], output: Path) -> int:
     """Take part as a rank, where torchrun or mpirun has started this process."""
-    from validate.torch.worker import work  # noqa: PLC0415  # needs PyTorch
+    if backend == "torch":
+        from validate.torch.worker import work  # noqa: PLC0415  # needs PyTorch
+    else:
+        from validate.engines.diffusers_rank import work  # noqa: PLC0415  # likewise
 
     return work(place, job, output)
 

@@ -203,7 +203,8 @@ def _slowest(seconds: Any) -> list[float]:  # noqa: ANN401  # numbers of this ra
 
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return list(seconds)
-    values = torch.tensor(list(seconds), device="cuda", dtype=torch.float64)
+    place = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    values = torch.tensor(list(seconds), device=place, dtype=torch.float64)
     dist.all_reduce(values, op=dist.ReduceOp.MAX)
     return [float(value) for value in values.tolist()]
 

@@ -38,6 +38,7 @@ class Case:
     """One thing to time: a denoising step with all its forwards, a prefill or a decode step.
 
     Sizes left out are the model's usual ones. stage : of a decoder, ``prefill`` or ``decode``.
+    engine : whose code runs, empty for the planner's executor; of an engine, one forward is timed.
     """
 
     model: str
@@ -51,6 +52,7 @@ class Case:
     batch: int = 1
     precision: Precision = "bf16"
     stage: Stage = "denoise"
+    engine: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a mode or stage that does not exist."""
@@ -85,7 +87,8 @@ class Case:
         >>> Case(model="flux", plan="tp2").key
         'flux | tp2 | graph'
         """
-        return f"{self.subject} | {self.plan} | {self.mode}"
+        words = (self.subject, self.plan, self.mode, self.engine)
+        return " | ".join(word for word in words if word)
 
     def request(self, hardware: str, profile: str = "") -> Request:
         """Ask the planner the same thing."""
@@ -96,13 +99,13 @@ class Case:
             gpus=parse_plan(self.plan).gpus,
             hardware=hardware,
             runtime=RUNTIMES[self.mode],
-            engine=EXECUTOR,
-            text_tower=habit if self.stage == "denoise" else None,
+            engine=self.engine or EXECUTOR,
+            text_tower=habit if self.stage == "denoise" and not self.engine else None,
             batch=self.batch,
             precision=self.precision,
             kv_precision=None if self.stage == "denoise" else "bf16",
             steps=1 if self.stage == "denoise" else None,
-            attention="auto",  # the executor takes the fastest that is right
+            attention="" if self.engine else "auto",  # the executor's is the fastest right one
             output_tokens=_OUTPUT_TOKENS[self.stage],
             profile=profile,
             **sizes,
@@ -110,7 +113,7 @@ class Case:
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields that are not left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,7 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
         raise InputError(f"stage of {case.model}: got {case.stage}, wanted {wanted}")
     workload = workload_of(model, request, deployment.habits)
     steps = replace(workload, steps=1) if model.kind == "diffusion" else workload
+    steps = replace(steps, passes=1) if case.engine else steps
     return Subject(case=case, model=model, workload=steps, plan=plan, deployment=deployment)
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from costmodels.tables import profile_for
@@ -11,12 +11,13 @@ from planner.command.options import DONE, NO, Answer
 from planner.models import read_model
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
+from validate.engines.checks import ENGINES, check
 from validate.launch import Place, find_place, is_rank
 from validate.plans import checks, system
 from validate.plans.cases import RUNTIMES, SIZES, Case, Mode, Stage, look_up
 from validate.plans.compare import Comparison, compare, rankings, summarise
 from validate.plans.measured import Measured
-from validate.plans.runs import Options, Work, run, run_as
+from validate.plans.runs import EXECUTED_BY, Options, Work, run, run_as
 from validate.tables import own_profile_name
 
 
@@ -52,6 +53,8 @@ def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
     checks.check_plans([case.plan for case in cases], setup.gpus)
     if arguments.backend == "reference":
         return _proved(cases, setup, arguments.format)
+    if arguments.backend in ENGINES:
+        check(cases, setup.hardware)
     rows = _measured(cases, setup, arguments, work)
     if rows is None:
         return None
@@ -68,7 +71,9 @@ def checked_cases(arguments: argparse.Namespace) -> list[Case]:
     checks.check_gpus(arguments.gpus)
     checks.check_positive("seconds", arguments.seconds)
     sizes = {name: getattr(arguments, name) for name in SIZES}
-    modes = [_mode(word) for word in arguments.mode.split(",")]
+    engine = arguments.backend if arguments.backend in ENGINES else ""
+    usual = "eager" if engine else "graph"
+    modes = [_mode(word) for word in (arguments.mode or usual).split(",")]
     stage = _stage(arguments)
     cases = [
         Case(
@@ -78,6 +83,7 @@ def checked_cases(arguments: argparse.Namespace) -> list[Case]:
             batch=arguments.batch,
             precision=arguments.precision,
             stage=stage,
+            engine=engine,
             **sizes,
         )
         for plan in arguments.plan.split(",")
@@ -91,7 +97,8 @@ def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> Setup:
     on_gpus = arguments.device == "cuda" and arguments.backend != "reference"
     hardware, profile = predicted_with(arguments, system.products() if on_gpus else [])
     env = system.environment()
-    place = find_place(env) if arguments.backend == "torch" and is_rank(env) else None
+    ranked = arguments.backend in ("torch", *ENGINES) and is_rank(env)
+    place = find_place(env) if ranked else None
     largest = max(parse_plan(case.plan).gpus for case in cases)
     gpus = arguments.gpus or (largest if place is None else place.world)
     if place is not None and gpus != place.world:
@@ -134,8 +141,12 @@ def _proved(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
 def _measured(
     cases: Sequence[Case], setup: Setup, arguments: argparse.Namespace, work: Work
 ) -> list[Measured] | None:
-    """Run and time cases by PyTorch, on ranks of our own or as one of those that were started."""
+    """Run and time cases, on ranks of our own or as one of those that were started.
+
+    An engine's plan has all ranks that are started, so that each number of them is a run.
+    """
     checks.check_cases(cases, setup.gpus, arguments.device)
+    of_engine = arguments.backend in ENGINES
     options = Options(
         gpus=setup.gpus,
         hardware=setup.hardware,
@@ -143,14 +154,32 @@ def _measured(
         compiler="inductor" if arguments.device == "cuda" else "aot_eager",
         seconds=arguments.seconds,
         retry=arguments.retry,
+        module=f"validate.engines.{arguments.backend}_rank" if of_engine else EXECUTED_BY,
     )
     output = Path(arguments.results)
     system.check_folder(output)
     if arguments.device == "cpu" and (setup.place is None or not setup.place.rank):
         system.complain(f"measured on a CPU, beside what is predicted for {setup.hardware}")
-    if setup.place is None:
+    if setup.place is None and not of_engine:
         return run(cases, options, output)
+    if setup.place is None:
+        return _by_ranks(cases, options, output)
+    if of_engine and any(parse_plan(case.plan).gpus != setup.gpus for case in cases):
+        raise InputError(f"plans: wanted all of the {setup.gpus} ranks that were started")
     return run_as(setup.place, cases, options, output, work)
+
+
+def _by_ranks(cases: Sequence[Case], options: Options, output: Path) -> list[Measured]:
+    """Run cases of as many ranks together, the fewest first."""
+    by_ranks: dict[int, list[Case]] = {}
+    for case in cases:
+        by_ranks.setdefault(parse_plan(case.plan).gpus, []).append(case)
+    rows = {
+        row.key: row
+        for ranks, group in sorted(by_ranks.items())
+        for row in run(group, replace(options, gpus=ranks), output)
+    }
+    return [rows[case.key] for case in cases if case.key in rows]
 
 
 def _mode(word: str) -> Mode:

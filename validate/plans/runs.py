@@ -18,7 +18,8 @@ from validate.plans.host import Facts, problems, remarks
 from validate.plans.measured import Kept, Measured, kept, line, read_measured, remaining
 
 RESULTS: Final = "results.jsonl"
-WORKER: Final = ("-m", "validate.torch.worker")
+EXECUTED_BY: Final = "validate.torch.worker"
+"""What a rank of the planner's own executor runs."""
 DEATHS: Final = 6
 """Times that ranks may die before a run is given up."""
 Work = Callable[[Place, Mapping[str, object], Path], object]
@@ -42,6 +43,7 @@ class Options:
     budget_s: float = 2.0
     seconds: float = 3000
     limits: Limits = Limits()
+    module: str = EXECUTED_BY
     retry: bool = False
 
     def machine(self, facts: Facts) -> str:
@@ -197,7 +199,7 @@ def _attempt(
 ) -> LaunchResult:
     options, output, path = this.options, this.output, this.output / "job.json"
     system.write(path, json.dumps(options.job(todo, left, this), indent=1))
-    argv = [sys.executable, *WORKER, "--job", str(path), "--output", str(output)]
+    argv = [sys.executable, "-m", options.module, "--job", str(path), "--output", str(output)]
     return launch(
         options.gpus,
         argv,

@@ -1,0 +1,104 @@
+"""``planner validate --backend diffusers``: what is refused, what a row is, how cases are run."""
+
+import json
+
+import pytest
+
+from planner.command.cli import main
+from validate.engines import checks
+from validate.engines.diffusers_rank import own_case, row_of
+from validate.plans import command, runs
+from validate.plans.cases import Case, look_up, read_case
+from validate.plans.compare import predict
+from validate.plans.measured import Measured, line, read_measured
+
+FLUX = Case(model="flux.1-dev", mode="eager", engine="diffusers")
+TAKEN = {
+    "status": "done",
+    "note": "",
+    "step_s": 0.17,
+    "mean_s": 0.17,
+    "wall_s": 0.17,
+    "low_s": 0.16,
+    "high_s": 0.18,
+    "repeats": 9,
+    "compiled": "",
+    "finite": True,
+    "first_s": 1.4,
+    "memory_bytes": 24e9,
+    "classes_s": {"copy": 0.02, "gemm": 0.08},
+    "classes_by": "names of kernels",
+}
+
+
+def asked(*words: str) -> list[str]:
+    return ["validate", "--backend", "diffusers", "--hardware", "h200-sxm", *words]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--model", "flux", "--plan", "single", "--mode", "graph"), "mode: got graph, wanted"),
+        (("--model", "flux", "--plan", "single", "--precision", "fp8"), "wanted bf16 with"),
+        (("--model", "flux", "--plan", "single", "--batch", "2"), "batch: got 2, wanted 1"),
+        (("--model", "z-image", "--plan", "ulysses2"), "diffusers has no ulysses axis"),
+        (("--model", "flux", "--plan", "allgather_kv2"), "plan allgather_kv2: diffusers"),
+        (("--model", "flux", "--plan", "single"), "diffusers: got none, wanted it: pip install"),
+    ],
+)
+def test_what_cannot_run_is_a_line(capsys, monkeypatch, words, complaint) -> None:
+    """Before anything starts; what is missing is said with what to install, exit 2."""
+    monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "diffusers" else True)
+    assert main(asked(*words)) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert complaint in err
+
+
+def test_a_case_of_an_engine_has_its_own_name_and_one_forward() -> None:
+    """It is priced with the engine's habits, and never mistaken for one of the executor."""
+    qwen = Case(model="qwen-image", mode="compile", engine="diffusers")
+    own = Case(model="qwen-image", mode="compile")
+    assert qwen.key == "qwen-image | single | compile | diffusers"
+    assert read_case(qwen.to_dict()) == qwen
+    assert "engine" not in own.to_dict()
+    assert (look_up(qwen).workload.passes, look_up(own).workload.passes) == (1, 2)
+    assert predict(qwen, "h200-sxm").step_s < predict(own, "h200-sxm").step_s
+
+
+def test_a_row_is_what_diffusers_took() -> None:
+    row = row_of(FLUX, TAKEN)
+    assert (row.status, row.step_s, row.repeats) == ("done", 0.17, 9)
+    assert row.classes_s == {"layout": 0.02, "gemm": 0.08}
+    assert read_measured(line(row) + "\n")[0].case == FLUX
+    failed = row_of(FLUX, {"status": "failed", "note": "OutOfMemoryError: CUDA out of memory"})
+    assert failed.status == "out of memory"
+    assert row_of(FLUX, {**TAKEN, "finite": False}).status == "wrong"
+    ring = own_case(Case(model="flux.1-dev", plan="ring2", mode="eager", engine="diffusers"))
+    assert (ring.height, ring.attention) == (1024, "_native_cudnn")
+
+
+def test_plans_run_by_their_ranks_and_are_compared(tmp_path, monkeypatch, capsys) -> None:
+    """A stand-in for the processes: groups of as many ranks, the fewest first, then one answer."""
+    started = []
+
+    def stand_in(cases, options, output):
+        started.append((options.module, options.gpus, [case.plan for case in cases]))
+        return [
+            Measured(case=case, status="done", step_s=0.17, memory_bytes=24e9) for case in cases
+        ]
+
+    monkeypatch.setattr(command, "run", stand_in)
+    monkeypatch.setattr(checks, "find_spec", lambda name: name)
+    words = ("--model", "flux.1-dev", "--plan", "ulysses2,single,ring2", "--gate", "90%")
+    code = main(asked(*words, "--results", str(tmp_path), "--format", "json"))
+    answer = json.loads(capsys.readouterr().out)
+    module = "validate.engines.diffusers_rank"
+    assert code == 0
+    assert started == [(module, 1, ["single"]), (module, 2, ["ulysses2", "ring2"])]
+    assert [case["measured"]["case"]["plan"] for case in answer["cases"]] == [
+        "ulysses2",
+        "single",
+        "ring2",
+    ]
+    assert module != runs.EXECUTED_BY

@@ -1,0 +1,40 @@
+"""What an engine is asked to run, checked before anything is started."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Final
+
+from planner.engines.refusal import refusal
+from planner.engines.scenario import resolve
+from planner.strategies import parse_plan
+from topology.base import IllegalPlanError, InputError
+from validate.engines.diffusers_models import configured
+from validate.engines.diffusers_worker import NEEDS
+from validate.plans.cases import Case
+
+ENGINES: Final = ("diffusers",)
+"""Backends of ``planner validate`` that are other people's engines."""
+MODES: Final = ("eager", "compile")
+
+
+def check(cases: Sequence[Case], hardware: str) -> None:
+    """Refuse what an engine cannot run, or this host lacks for it.
+
+    Raises InputError if a mode, a size or a model is none of the engine's, or a package is missing.
+    Raises IllegalPlanError if the engine refuses a plan.
+    """
+    for case in cases:
+        if case.mode not in MODES:
+            raise InputError(f"mode: got {case.mode}, wanted eager or compile with {case.engine}")
+        for name, usual in (("precision", "bf16"), ("batch", 1), ("text_tokens", None)):
+            value = getattr(case, name)
+            if value != usual:
+                wanted = "none" if usual is None else usual
+                raise InputError(f"{name}: got {value}, wanted {wanted} with {case.engine}")
+        configured(case.model)
+        reason = refusal(resolve(case.request(hardware)), parse_plan(case.plan))
+        if reason:
+            raise IllegalPlanError(f"plan {case.plan}: {case.engine} {reason}")
+    for package, install in NEEDS.items():
+        if find_spec(package) is None:
+            raise InputError(f"{package}: got none, wanted it: {install}")

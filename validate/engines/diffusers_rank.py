@@ -1,0 +1,134 @@
+"""One rank of diffusers: ``python -m validate.engines.diffusers_rank --job FILE --output DIR``.
+
+It takes the jobs of `validate.torch.worker`, and writes rows as it does: what differs is who runs a
+case. A step is one forward of the transformer, with random weights.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from planner.command.options import Parser
+from planner.models import read_model
+from topology.base import InputError, ModelError
+from validate.engines.diffusers_worker import Case, measure
+from validate.launch import Place, begin, find_place
+from validate.plans import system
+from validate.plans.cases import Case as Asked
+from validate.plans.cases import digest_of, read_case
+from validate.plans.measured import Measured, line
+
+LIMIT_S: Final = 180.0
+"""Longest that a case may take: making the weights, compiling, and seconds of repeats."""
+LONG_S: Final = 20.0
+"""What a case takes at least; none is begun where less is left."""
+_TIMES: Final = ("step_s", "mean_s", "wall_s", "low_s", "high_s", "repeats")
+_BYTES: Final = ("memory_bytes", "reserved_bytes", "process_bytes")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one rank; returns the exit code."""
+    parser = Parser(prog="python -m validate.engines.diffusers_rank")
+    parser.add_argument("--job", required=True, help="a JSON file of cases")
+    parser.add_argument("--output", required=True, help="a folder for results.jsonl")
+    place = find_place(system.environment())
+    try:
+        arguments = parser.parse_args(argv)
+        work(place, system.read_json(arguments.job), Path(arguments.output))
+    except (InputError, OSError, ValueError) as error:
+        system.complain(f"rank {place.rank}: {error}")
+        return 2
+    except ModelError as error:
+        system.complain(f"rank {place.rank}: {error}")
+        return 1
+    return 0
+
+
+def work(place: Place, job: Mapping[str, object], output: Path) -> int:
+    """Run the cases of a job; returns how many were run."""
+    import torch  # noqa: PLC0415  # an optional package
+
+    from validate.torch.rendezvous import meet  # noqa: PLC0415
+
+    until = time.monotonic() + float(cast(float, job.get("seconds", 10**6)))
+    progress = begin(place)
+    on_gpu = str(job.get("device", "cuda")) == "cuda"
+    device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    rendezvous = meet(place, progress, device)
+    progress.phase("reading the job")
+    cases = [read_case(fields) for fields in cast("list[dict[str, object]]", job["cases"])]
+    ran = 0
+    for number, case in enumerate(cases):
+        left = rendezvous.say(f"{number}: time left", until - time.monotonic())
+        if cast(float, left[0]) <= LONG_S:
+            break
+        progress.phase(f"case {number + 1} ({case.key})", LIMIT_S)
+        row = row_of(case, measure(own_case(case), device, str(job.get("machine", ""))))
+        ran += 1
+        if not place.rank:
+            system.append_line(output / "results.jsonl", line(_named(row, job)))
+        if row.status != "done" and place.world > 1:
+            raise ModelError(f"{case.key}: {row.note}")  # what other ranks wait for is lost
+    progress.end()
+    with suppress(RuntimeError):
+        torch.distributed.destroy_process_group()
+    rendezvous.leave()
+    return ran
+
+
+def own_case(asked: Asked) -> Case:
+    """Ask diffusers for what a case of plans asks; sizes left out are the model's usual ones.
+
+    >>> own_case(Asked(model="flux.1-dev", mode="eager", engine="diffusers")).height
+    1024
+    """
+    usual = read_model(asked.model).defaults
+    return Case(
+        model=asked.model,
+        height=asked.height or usual.height,
+        width=asked.width or usual.width,
+        frames=asked.frames or usual.frames,
+        plan=asked.plan,
+        mode=asked.mode,
+        attention="_native_cudnn" if asked.plan.startswith("ring") else "",
+    )
+
+
+def row_of(case: Asked, taken: Mapping[str, Any]) -> Measured:
+    """Write what diffusers took as a row of plans; copies are rearrangements of data there."""
+    note = str(taken.get("note", ""))
+    if taken["status"] != "done":
+        full = "out of memory" in note.lower()
+        return Measured(case=case, status="out of memory" if full else "failed", note=note)
+    kinds = {"copy": "layout"}
+    classes = {kinds.get(kind, kind): spent for kind, spent in taken.get("classes_s", {}).items()}
+    numbers = {name: taken[name] for name in (*_TIMES, *_BYTES) if name in taken}
+    return Measured(
+        case=case,
+        status="done" if taken["finite"] else "wrong",
+        note=f"compiled: {taken['compiled']}" if taken["compiled"] else "",
+        classes_s=classes,
+        classes_by=str(taken.get("classes_by", "")),
+        compile_s=float(taken["first_s"]) if taken["compiled"] else 0.0,
+        kernels=str(taken.get("kernels", "")),
+        **numbers,
+    )
+
+
+def _named(row: Measured, job: Mapping[str, object]) -> Measured:
+    attempts = cast("Mapping[str, int]", job.get("attempts", {}))
+    return replace(
+        row,
+        machine=str(job.get("machine", "")),
+        digest=digest_of(row.case, str(job.get("hardware", "h100-sxm"))),
+        attempts=attempts.get(row.key, 1),
+    )
+
+
+if __name__ == "__main__":
+    system.leave(main())
