@@ -12,8 +12,6 @@ from validate.engines.diffusers_models import configured
 from validate.engines.diffusers_worker import NEEDS
 from validate.plans.cases import Case
 
-ENGINES: Final = ("diffusers",)
-"""Backends of ``planner validate`` that are other people's engines."""
 MODES: Final = ("eager", "compile")
 
 

@@ -18,6 +18,8 @@ from topology.catalogue import Precision
 Mode = Literal["eager", "compile", "graph"]
 Stage = Literal["denoise", "prefill", "decode"]
 
+ENGINES: Final = ("diffusers",)
+"""Other people's engines whose own code can be run."""
 RUNNABLE: Final = ("bf16", "fp16", "fp8")
 """Precisions that the executor has, of those that can be priced."""
 
