@@ -13,7 +13,7 @@ from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 from validate.launch import Place, find_place, is_rank
 from validate.plans import checks, system
-from validate.plans.cases import RUNTIMES, SIZES, Case, Mode, Stage, look_up
+from validate.plans.cases import ENGINES, RUNTIMES, SIZES, Case, Mode, Stage, look_up
 from validate.plans.compare import Comparison, compare, rankings, summarise
 from validate.plans.measured import Measured
 from validate.plans.runs import EXECUTED_BY, Options, Work, run, run_as
