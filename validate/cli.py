@@ -111,7 +111,13 @@ def _validate(arguments: argparse.Namespace) -> Answer:
     else:
         from validate.plans.command import validate as validate_plans  # noqa: PLC0415
 
-        answer = validate_plans(arguments, partial(_work, arguments.backend))
+        work = partial(_work, arguments.backend)
+        if arguments.backend == "diffusers":
+            from validate.engines.checks import check  # noqa: PLC0415  # as the engine needs
+
+            answer = validate_plans(arguments, work, check)
+        else:
+            answer = validate_plans(arguments, work)
     if arguments.backend == "reference" or not is_rank(os.environ):
         assert answer is not None
         return answer

@@ -1,7 +1,7 @@
 """``planner validate``: the request becomes cases; these are proved or run, compared, and shown."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from validate.plans.measured import Measured
 from validate.plans.runs import EXECUTED_BY, Options, Work, run, run_as
 from validate.tables import own_profile_name
 
+Check = Callable[[Sequence[Case], str], None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
@@ -33,7 +35,9 @@ class Setup:
     place: Place | None = None
 
 
-def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
+def validate(
+    arguments: argparse.Namespace, work: Work, check: Check | None = None
+) -> Answer | None:
     """Take the road: request, cases, proofs or runs, rows, comparison, report.
 
     Raises InputError if a name, plan or number cannot be right, or this host lacks something.
@@ -41,7 +45,8 @@ def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
     Returns exit code 1 where the gate is missed, and None where this is one of several ranks, and
     not the one that answers.
 
-    work : what this process does where it is a rank.
+    work : what this process does where it is a rank. check : refuses what an engine cannot run, or
+    this host lacks for it.
     """
     cases, gate = checked_cases(arguments), share(arguments.gate)
     setup = _setup(arguments, cases)
@@ -52,9 +57,7 @@ def validate(arguments: argparse.Namespace, work: Work) -> Answer | None:
     checks.check_plans([case.plan for case in cases], setup.gpus)
     if arguments.backend == "reference":
         return _proved(cases, setup, arguments.format)
-    if arguments.backend in ENGINES:
-        from validate.engines.checks import check  # noqa: PLC0415  # needs what the engine needs
-
+    if check is not None:
         check(cases, setup.hardware)
     rows = _measured(cases, setup, arguments, work)
     if rows is None:
