@@ -33,9 +33,14 @@ import numpy as np
 
 from costmodels.basis import Basis
 from costmodels.kernels.common import Number, Real, Shape, overlapped, plain, rounds, slowed
-from costmodels.kernels.decode import CACHES, decode_time, few_queries
+from costmodels.kernels.decode import CACHES, QUERIES, decode_time
 from costmodels.kernels.matmul import matrix_rate, peak_rate
-from costmodels.kernels.parameters import AttentionParameters, DecodeParameters, EngineParameters
+from costmodels.kernels.parameters import (
+    AttentionParameters,
+    ContextParameters,
+    DecodeParameters,
+    EngineParameters,
+)
 from costmodels.kernels.tables import (
     Calibration,
     attention_record,
@@ -131,21 +136,23 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     sizes = (heads, heads if kv_heads is None else kv_heads, queries, keys, head_dim, batch)
     arrays = (np.asarray(size, float) for size in sizes)
     shape = Shape(*arrays, causal=causal, window=window, mask=mask)
-    prepared = prepare(device, precision, kernel, calibration)
+    prepared = prepare(device, precision, kernel, calibration, engine)
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
         half = prepare(device, _half(device), kernel, calibration)
         time = np.minimum(time, call_time(half, shape, sustained=sustained))
-    if kernel != "engine":
-        return plain(time)
-    cache = kv_precision or precision
-    return plain(np.minimum(time, _engine_decode(device, shape, cache, engine)))
+    if kernel == "engine":
+        time = _decoding_of(shape, time, device, kv_precision or precision, engine)
+    return plain(time)
 
 
-def _engine_decode(device: Device, shape: Shape, cache: str, engine: str) -> Real:
-    """Seconds of a few queries a request as an engine decodes them; endless where they are many."""
-    fitted, read = _decode_record(device, cache, engine), replace(shape, keys=_keys_read(shape))
-    return np.where(few_queries(shape.queries), decode_time(fitted, device, read, cache), np.inf)
+def _decoding_of(shape: Shape, time: Real, device: Device, cache: str, engine: str) -> Real:
+    """Give an engine's decode for a few queries a request; more take at least as long."""
+    asked = np.minimum(shape.queries, QUERIES)
+    few = replace(shape, queries=asked, keys=_keys_read(shape))
+    decoded = decode_time(_decode_record(device, cache, engine), device, few, cache)
+    longer: Real = np.where(shape.queries > QUERIES, np.maximum(time, decoded), decoded)
+    return longer
 
 
 def _decode_record(device: Device, cache: str, engine: str) -> DecodeParameters:
@@ -170,24 +177,31 @@ def attention_basis(
     >>> attention_basis(all_devices()["h100-sxm"], kernel="fa3", head_dim=128).name
     'CALIBRATED'
     """
-    if kernel == "engine" and "queries" in sizes and np.all(few_queries(sizes["queries"])):
+    if (
+        kernel == "engine"
+        and "queries" in sizes
+        and np.all(np.asarray(sizes["queries"]) <= QUERIES)
+    ):
         decoded = _decode_record(device, kv_precision or precision, engine).provenance
         return decoded.basis(device.name, sizes)
-    fitted = prepare(device, precision, kernel, calibration).parameters.provenance
-    return fitted.basis(device.name, sizes, alike=precision != "fp8")
+    known = prepare(device, precision, kernel, calibration, engine).parameters.provenance
+    return known.basis(device.name, sizes, alike=precision != "fp8")
 
 
 @cache
 def prepare(
-    device: Device, precision: str, kernel: str, calibration: Calibration = None
+    device: Device, precision: str, kernel: str, calibration: Calibration = None, engine: str = ""
 ) -> Prepared:
-    """Prepare `device` for attention by `kernel` on inputs of `precision`."""
+    """Prepare `device` for attention by `kernel`, of an `engine`, on inputs of `precision`."""
     if kernel not in KERNELS:
         raise unknown("attention kernel", kernel, KERNELS)
     if precision not in _BYTES:
         raise unknown("attention precision", precision, _BYTES)
     peak_rate(device, precision)  # or an error that says what the device has
-    engine = record(EngineParameters, device) if kernel == "engine" else None
+    around = record(EngineParameters, device) if kernel == "engine" else None
+    known = _context_record(device, precision, engine) if around else None
+    if known is not None and around is not None:
+        return prepare_with(*engine_parameters(known, device, precision, around), calibration)
     for name in _names(device, precision, kernel):
         try:
             parameters = attention_record(name, device, calibration)
@@ -196,9 +210,30 @@ def prepare(
         if calibration is not None:
             parameters = _with_masks(parameters, name, device)
         if precision != "fp8" or parameters.fp8_cycles:
-            return prepare_with(parameters, device, precision, engine, calibration)
+            return prepare_with(parameters, device, precision, around, calibration)
     have = ", ".join(name for name in IMPLEMENTATIONS if _has(device, name))
     raise InputError(f"{device.name} has no {precision} attention {kernel!r}: it has {have}")
+
+
+def _context_record(device: Device, precision: str, engine: str) -> ContextParameters | None:
+    """Find what an engine's attention over prompts has of its own; None where nobody measured."""
+    form = "fp8" if precision == "fp8" else "bf16"
+    try:
+        return record(ContextParameters, device, f"{form}.{engine}-")
+    except UncalibratedError:
+        return None
+
+
+def engine_parameters(
+    known: ContextParameters, device: Device, precision: str, around: EngineParameters
+) -> tuple[AttentionParameters, Device, str, EngineParameters]:
+    """Put what is `known` of an engine's prefill into the parameters of ``trtllm``."""
+    names = ("provenance", "tile_overhead", "softness", "tail", "sustained_drop")
+    own = {name: getattr(known, name) for name in names}
+    own["fp8_cycles" if precision == "fp8" else "cycles"] = known.cycles
+    base = replace(attention_record("trtllm", device, None), **own)
+    outside = replace(around, causal_fixed=known.fixed, causal_passes=known.passes)
+    return base, device, precision, outside
 
 
 def _with_masks(own: AttentionParameters, name: str, device: Device) -> AttentionParameters:

@@ -20,23 +20,17 @@ T. Dao et al., "Flash-Decoding for long-context inference", 2023. The formula is
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodels.kernels.common import Number, Real, Shape, overlapped
+from costmodels.kernels.common import Real, Shape, overlapped
 from costmodels.kernels.parameters import DecodeParameters
 from topology.catalogue import Device
 
 CACHES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 """Bytes of a number in the cache, by its precision."""
 _TILE: Final = 64.0  # queries that share keys and are multiplied together
-_QUERIES: Final = 8.0  # of one request that are still decoded, as where tokens are guessed ahead
+QUERIES: Final = 8.0  # of one request that are still decoded, as where tokens are guessed ahead
 _KEYS: Final = 256.0  # fewest keys that are worth a multiprocessor of their own
 _NEW: Final = 2.0  # bytes of a number that the step adds
-
-
-def few_queries(queries: Number) -> NDArray[np.bool_]:
-    """Whether a request's new queries are few enough to be decoded."""
-    return np.asarray(np.asarray(queries) <= _QUERIES)
 
 
 def decode_time(fitted: DecodeParameters, device: Device, sizes: Shape, cache: str) -> Real:

@@ -133,6 +133,25 @@ class QuantisedParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContextParameters:
+    """What an engine's attention over a prompt has in place of that of ``trtllm`` and around it.
+
+    cycles : for its head sizes, of the precision in the record's name. tile_overhead : s.
+    softness, tail, sustained_drop : as of `AttentionParameters`. fixed : s, and passes : over q, k,
+    v and the output, in kernels of its own.
+    """
+
+    provenance: Provenance
+    cycles: tuple[float, ...]
+    tile_overhead: Seconds
+    softness: float
+    tail: float
+    sustained_drop: float
+    fixed: Seconds
+    passes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeParameters:
     """Attention of one new token a request in a serving engine; see `costmodels.kernels.decode`.
 
@@ -238,6 +257,7 @@ Parameters = TypeVar(
     MatmulParameters,
     QuantisedParameters,
     AttentionParameters,
+    ContextParameters,
     DecodeParameters,
     EngineParameters,
     PointwiseParameters,

@@ -1,5 +1,6 @@
 """Kernels of serving engines: fits recover what made a table, and decoding keeps its laws."""
 
+import itertools
 import tomllib
 
 import numpy as np
@@ -11,6 +12,7 @@ from costmodels.formats import SERVING
 from costmodels.kernels import attention_time, decode, matmul, matmul_time
 from costmodels.kernels.common import Shape
 from costmodels.kernels.parameters import (
+    ContextParameters,
     DecodeParameters,
     MatmulParameters,
     QuantisedParameters,
@@ -169,3 +171,40 @@ def test_published_tables_are_toml():
         ((name, row),) = tomllib.loads(text).items()
         assert quality.startswith(name)
         assert row["kind"] == "derived"
+
+
+def test_the_fit_of_prompts_finds_what_made_them():
+    """With short and long prompts, full and windowed."""
+    known = shipped(ContextParameters)["bf16.tensorrt-llm-hopper"]
+    head = "system,engine,version,attn_dtype,kv_cache_dtype,batch_size,isl,num_heads"
+    lines = [f"{head},num_key_value_heads,head_dim,window_size,step,us"]
+    for batch, tokens, heads in itertools.product((1, 16), (256, 2048, 8192), (8, 64)):
+        for window in (0, 1024):
+            seconds = attention_time(
+                heads, tokens, tokens, 128, H100, batch=batch, kv_heads=8, causal=True,
+                kernel="engine", engine="tensorrt-llm", window=window,
+            )  # fmt: skip
+            row = f"{batch},{tokens},{heads},8,128,{window or ''},0,{1e6 * seconds}"
+            lines.append(f"h100_sxm,trtllm,1,bfloat16,bfloat16,{row}")
+
+    ((text, _),) = fitted("\n".join(lines))
+
+    record = load(text, ContextParameters)["bf16.tensorrt-llm-hopper"]
+    assert record.cycles[1] == pytest.approx(known.cycles[1], rel=0.05)
+    assert record.fixed == pytest.approx(known.fixed, rel=0.3)
+    assert record.provenance.median_error < 0.02
+
+
+def test_prompts_take_an_engine_what_its_own_kernels_take():
+    """FlashAttention 3 of vLLM does less around it than TensorRT-LLM's attention operator."""
+    quick, usual, unknown = (
+        attention_time(
+            32, 2048, 2048, 128, H100, kv_heads=8, causal=True, kernel="engine", engine=engine
+        )
+        for engine in ("vllm", "tensorrt-llm", "xdit")
+    )
+
+    assert quick < usual
+    assert unknown == attention_time(
+        32, 2048, 2048, 128, H100, kv_heads=8, causal=True, kernel="engine"
+    )

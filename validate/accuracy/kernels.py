@@ -26,7 +26,8 @@ class KernelFigure:
     """One measured kernel. Sizes that its operation does not have are 0.
 
     Matrix products have batch, m, n, k; attention has batch, heads, kv_heads, queries, keys,
-    head_dim, causal, window, kernel; pointwise work has bytes. sustained : the GPU was kept busy.
+    head_dim, causal, window, kernel, kv_precision; pointwise work has bytes. engine : whose
+    kernels, of serving engines. sustained : the GPU was kept busy.
     """
 
     device: Device
@@ -46,6 +47,8 @@ class KernelFigure:
     causal: bool = False
     window: int = 0
     bytes: float = 0.0
+    kv_precision: str = ""
+    engine: str = ""
     sustained: bool = False
     source: str = ""
 
@@ -53,13 +56,14 @@ class KernelFigure:
         """Price it."""
         if self.operation == "pointwise":
             return Seconds(pointwise_time(self.bytes, self.device, calibration))
-        names = ("batch", "precision", "sustained")
+        names = ("batch", "precision", "sustained", "engine")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         options["calibration"] = calibration
         if self.operation == "matmul":
             return Seconds(matmul_time(self.m, self.n, self.k, self.device, **options))
         options |= {
-            name: getattr(self, name) for name in ("kv_heads", "causal", "kernel", "window")
+            name: getattr(self, name)
+            for name in ("kv_heads", "causal", "kernel", "window", "kv_precision")
         }
         sizes = (self.heads, self.queries, self.keys, self.head_dim)
         return Seconds(attention_time(*sizes, self.device, **options))
@@ -96,4 +100,17 @@ def groups(figures: Iterable[KernelFigure]) -> dict[str, list[float]]:
         for name in [name for name in counts if name not in few]:
             errors[f"{words}, {name}"] = [f.error for f in chosen if f.device.name == name]
         errors[f"{words}, {', '.join(few)}"] = [f.error for f in chosen if f.device.name in few]
+    return errors
+
+
+def engine_groups(figures: Iterable[KernelFigure]) -> dict[str, list[float]]:
+    """Give the errors of serving engines' kernels, by number format and kind of GPU."""
+    errors: dict[str, list[float]] = {}
+    for figure in figures:
+        words = f"engines' products in {figure.precision}"
+        if figure.operation == "attention":
+            words = f"engines' decode attention, {figure.kv_precision} cache"
+        if figure.causal:
+            words = f"engines' attention over prompts in {figure.precision}"
+        errors.setdefault(f"{words}, {figure.device.name}", []).append(figure.error)
     return errors

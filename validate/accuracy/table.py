@@ -52,6 +52,9 @@ def groups() -> Groups:
         **collectives.log_groups(logs),
         UNSEEN: [figure.error for figure in unseen],
         **kernels.groups(kernels.read_figures(text("kernel_figures.csv"), all_devices())),
+        **kernels.engine_groups(
+            kernels.read_figures(text("engine_kernel_figures.csv"), all_devices())
+        ),
     }
     names = {
         "whole plans": "plan_figures",

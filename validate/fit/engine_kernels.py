@@ -8,18 +8,26 @@ is judged by the third of the rows that a first fit did not see.
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from costmodels.formats import SERVING
 from costmodels.kernels import decode, matmul
 from costmodels.kernels.common import Shape
-from costmodels.kernels.parameters import DecodeParameters, Provenance, QuantisedParameters
-from costmodels.kernels.tables import matmul_record
+from costmodels.kernels.parameters import (
+    ContextParameters,
+    DecodeParameters,
+    EngineParameters,
+    Provenance,
+    QuantisedParameters,
+)
+from costmodels.kernels.tables import attention_record, matmul_record, record
 from costmodels.profile import Fit
 from topology.base import BytesPerSecond, InputError, Seconds, parse
 from topology.catalogue import Device, all_devices
+from validate.accuracy.kernels import KernelFigure
+from validate.fit.kernels import fit_attention
 from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
 from validate.fit.text import record_to_toml
 
@@ -40,6 +48,8 @@ HOST_BOUND: Final = {("vllm", "fp8_block")}
 SHARED: Final = {"trtllm": 32.0}
 """Heads that share keys and go together in an engine's kernel, where that is fewer than usual."""
 USUAL: Final = 64.0
+LARGEST: Final = 256
+"""Head size beyond which an engine's kernels for prompts are others."""
 HOLD: Final = 0.03
 SOURCE: Final = (
     "aiconfigurator-core {} tables (Apache-2.0), fitted by validate/fit/engine_kernels.py"
@@ -57,7 +67,7 @@ class EngineFigure:
     source: str
 
 
-EngineRecord = QuantisedParameters | DecodeParameters
+EngineRecord = QuantisedParameters | DecodeParameters | ContextParameters
 Groups = Mapping[tuple[str, str], Sequence[EngineFigure]]
 """Figures by system and format."""
 
@@ -89,6 +99,26 @@ def decodes(rows: Iterable[Mapping[str, str]]) -> Groups:
         form, figure = CACHES[row["kv_cache_dtype"]], _figure(row, sizes)
         if _from_memory(figure, all_devices()[SYSTEMS[row["system"]][0]], form):
             groups.setdefault((row["system"], form), []).append(figure)
+    return groups
+
+
+def contexts(rows: Iterable[Mapping[str, str]]) -> Groups:
+    """Group attention over whole prompts by system and format; a cache of the same format."""
+    groups: dict[tuple[str, str], list[EngineFigure]] = {}
+    for row in rows:
+        form = CACHES[row["attn_dtype"]]
+        if row["attn_dtype"] != row["kv_cache_dtype"] or int(row["head_dim"]) > LARGEST:
+            continue
+        sizes = {
+            "heads": float(row["num_heads"]),
+            "kv_heads": float(row["num_key_value_heads"]),
+            "queries": float(row["isl"]),
+            "keys": float(row["isl"]),
+            "head_dim": float(row["head_dim"]),
+            "batch": float(row["batch_size"]),
+            "window": float(row["window_size"] or 0),
+        }
+        groups.setdefault((row["system"], form), []).append(_figure(row, sizes))
     return groups
 
 
@@ -182,6 +212,43 @@ def fit_decode(
     return build(judged.values), judged
 
 
+def _call(figure: EngineFigure, device: Device, form: str) -> KernelFigure:
+    sizes: dict[str, Any] = {name: int(size) for name, size in figure.sizes.items()}
+    return KernelFigure(
+        device=device,
+        operation="attention",
+        seconds=Seconds(figure.seconds),
+        kernel="engine",
+        precision=form,
+        causal=True,
+        source=figure.source,
+        **sizes,
+    )
+
+
+def fit_context(
+    figures: Sequence[EngineFigure], device: Device, form: str
+) -> tuple[ContextParameters, Judged]:
+    """Fit one engine's attention over prompts on one device."""
+    calls = [_call(figure, device, form) for figure in figures]
+    start = attention_record("trtllm", device, None)
+    fitted = fit_attention(calls, start, record(EngineParameters, device))
+    inner, around = fitted.parameters, fitted.engine
+    assert around is not None
+    known = ContextParameters(
+        provenance=inner.provenance,
+        cycles=inner.fp8_cycles if form == "fp8" else inner.cycles,
+        tile_overhead=inner.tile_overhead,
+        softness=inner.softness,
+        tail=inner.tail,
+        sustained_drop=inner.sustained_drop,
+        fixed=around.causal_fixed,
+        passes=around.causal_passes,
+    )
+    median, p90 = inner.provenance.median_error, inner.provenance.p90_error
+    return known, Judged(values={}, fit=fitted.fit, median_error=median, p90_error=p90)
+
+
 _NOWHERE: Final = Provenance(kind="derived", source="not yet", hardware=(), compute_capabilities=())
 
 
@@ -213,6 +280,8 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
     columns = set(rows[0]) if rows else set()
     if "gemm_dtype" in columns:
         yield from _records(products(rows), "gemm", fit_quantised)
+    elif "kv_cache_dtype" in columns and {row["step"] for row in rows} == {"0"}:
+        yield from _records(contexts(rows), "context_attention", fit_context)
     elif "kv_cache_dtype" in columns:
         yield from _records(decodes(rows), "generation_attention", fit_decode)
     else:
@@ -226,7 +295,8 @@ def _records(
 ) -> Iterator[tuple[str, str]]:
     for (system, form), figures in sorted(groups.items(), key=lambda item: (item[0][1], item[0])):
         name, generation, capabilities = SYSTEMS[system]
-        for engine in (*sorted({figure.engine for figure in figures}), ""):
+        together = () if kind == "context_attention" else ("",)
+        for engine in (*sorted({figure.engine for figure in figures}), *together):
             rows = [figure for figure in figures if engine in ("", figure.engine)]
             record, judged = fit(rows, all_devices()[name], form)
             provenance = replace(

@@ -7,7 +7,7 @@ from which the shipped records come, are of rested GPUs, and some of an engine a
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class AttentionFit:
 def kernel_of(row: Row, device: Device) -> KernelFigure:
     """Say what a row of a kernel measured, by the implementation that its mode names."""
     mode, _, implementation = row.mode.partition(" ")
-    sizes = {name: row.number(name) for name in SIZES if name in row.sizes}
+    sizes: dict[str, Any] = {n: row.number(n) for n in SIZES if n in row.sizes}
     return KernelFigure(
         device=device,
         operation=row.family,  # type: ignore[arg-type]  # rows of other families are no kernels

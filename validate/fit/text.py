@@ -16,6 +16,7 @@ from costmodels.collectives.parameters import UNITS, Fitted
 from costmodels.kernels.parameters import UNITS as KERNEL_UNITS
 from costmodels.kernels.parameters import (
     AttentionParameters,
+    ContextParameters,
     DecodeParameters,
     EngineParameters,
     MatmulParameters,
@@ -35,6 +36,7 @@ Record = (
     | EngineParameters
     | QuantisedParameters
     | DecodeParameters
+    | ContextParameters
 )
 
 _HEAD: Final = """\
