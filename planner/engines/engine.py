@@ -35,7 +35,8 @@ class LaunchLine:
     precision : flag by precision. cache : the same of keys and values. attention : flag by kernel.
     published : ways to store quantised weights that it reads, as a checkpoint names them.
     offload : flag. resident : flags that keep all weights on the GPU, where the default does not.
-    untold : why something has no flag, or what an axis needs beside its own.
+    untold : why something has no flag, or what an axis needs beside its own. experts : by axis,
+    what to do in place of its flag, which says something else of a model with experts.
     """
 
     command: str
@@ -57,6 +58,7 @@ class LaunchLine:
     offload: str = ""
     resident: str = ""
     untold: Words = field(default_factory=dict)
+    experts: Words = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,13 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
         each for flag in _flags(line, limits, model, plan, settings) for each in _of(limits, flag)
     ]
     request = _by_size(line, limits, line.request, settings)
-    notes = (*_untold(line, limits, plan, settings), note, line.after.format(gpus=plan.gpus))
+    shared = _copies(line, model, plan)
+    notes = (
+        *_untold(line, limits, plan, settings),
+        *shared,
+        note,
+        line.after.format(gpus=plan.gpus),
+    )
     return Launch(
         engine=engine.title,
         runtime=settings.runtime if settings.runtime in line.runtimes else engine.runtime,
@@ -148,7 +154,8 @@ def _flags(
     yield from (
         line.calls[axis].replace("{n}", str(n)) for axis, n in plan.axes if axis in line.calls
     )
-    axes = [line.axes[axis].format(n=n) for axis, n in plan.axes if axis not in line.calls]
+    without = {*line.calls, *(line.experts if _has_experts(model) else ())}
+    axes = [line.axes[axis].format(n=n) for axis, n in plan.axes if axis not in without]
     if line.call and axes:
         yield line.call.format(arguments=", ".join(axes), transformer="{transformer}")
     elif not line.call:
@@ -168,6 +175,18 @@ def _by_size(line: LaunchLine, limits: Limits, names: Words, settings: Settings)
     """Look up the sizes that were asked for; a video's may go by other words."""
     words = {**names, **(line.video if names and settings.video else {})}
     return {n: words[n] for n in settings.sizes if n in words and n not in limits.lacks}
+
+
+def _has_experts(model: Model) -> bool:
+    return any(tower.ffn is not None and tower.ffn.experts for tower in model.towers)
+
+
+def _copies(line: LaunchLine, model: Model, plan: Plan) -> Iterator[str]:
+    """Say what to do for axes whose flag says something else of a model with experts."""
+    if _has_experts(model):
+        for axis, degree in plan.axes:
+            if axis in line.experts:
+                yield line.experts[axis].format(n=degree)
 
 
 def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) -> Iterator[str]:

@@ -75,6 +75,16 @@ def said(model, plan):
                 "--tensor-parallel-size 4"
             ),
         ),
+        (
+            "mixtral-8x7b",
+            "dp2.tp4",
+            "vLLM",
+            (
+                "vllm serve mistralai/Mixtral-8x7B-Instruct-v0.1 --tensor-parallel-size 4  # start "
+                "2 of these, each on GPUs of its own: --data-parallel-size 2 would be one group, "
+                "whose ranks share the experts"
+            ),
+        ),
     ],
 )
 def test_lines_as_the_engines_document_them(model, plan, engine, line):
