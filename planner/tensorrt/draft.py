@@ -27,7 +27,7 @@ class Draft:
     taken: dict[str, int] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     tables: dict[str, Array] = field(default_factory=dict)
-    known: dict[object, Value] = field(default_factory=dict)
+    made: dict[object, Value] = field(default_factory=dict)
     scope: dict[str, int] = field(default_factory=dict)
     reaches: Mapping[str, float] = field(default_factory=dict)
 
@@ -72,11 +72,11 @@ class Draft:
     def constant(self, array: Array, hint: str) -> Value:
         """Make a constant that every rank has; equal ones are one."""
         key = ("constant", array.shape, array.dtype.str, array.tobytes())
-        if key not in self.known:
+        if key not in self.made:
             value = self.add("constant", (), array.shape, dtype_of(array), hint)
             self.constants[value.name] = array
-            self.known[key] = value
-        return self.known[key]
+            self.made[key] = value
+        return self.made[key]
 
     def table(self, arrays: Sequence[Array], hint: str) -> Value:
         """Make a constant, or an input where the ranks' `arrays` are not all equal."""
@@ -84,11 +84,11 @@ class Draft:
             return self.constant(arrays[0], hint)
         stacked = cast(Array, np.stack(arrays))
         key = ("table", stacked.shape, stacked.dtype.str, stacked.tobytes())
-        if key not in self.known:
+        if key not in self.made:
             value = Value(self.name(f"rank.{hint}"), arrays[0].shape, dtype_of(arrays[0]))
             self.tables[value.name] = stacked
-            self.known[key] = value
-        return self.known[key]
+            self.made[key] = value
+        return self.made[key]
 
     def cast(self, x: Value, dtype: Dtype, hint: str) -> Value:
         """Convert; nothing where the type is right."""

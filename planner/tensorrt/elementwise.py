@@ -134,12 +134,12 @@ def _rotary(draft: Draft, op: Pointwise, x: Value) -> Value:
 def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
     """Cosines and sines of every row's angles, ``[1, rows, 1, size / 2]``; each rank its rows."""
     key = ("angles", op.spans, op.size)
-    if (*key, "cos") not in draft.known:
+    if (*key, "cos") not in draft.made:
         angles = [rotary_angles(op, index) for index in draft.indices]
         for name, function in (("cos", np.cos), ("sin", np.sin)):
             tables = [function(angle).astype(np.float32)[None, :, None] for angle in angles]
-            draft.known[*key, name] = draft.table(tables, name)
-    return draft.known[*key, "cos"], draft.known[*key, "sin"]
+            draft.made[*key, name] = draft.table(tables, name)
+    return draft.made[*key, "cos"], draft.made[*key, "sin"]
 
 
 def _route(draft: Draft, op: Pointwise, x: Value) -> list[Value]:

@@ -86,9 +86,9 @@ def _reach(draft: Draft, share: _Share) -> Value:
     """Scale of a product's activations, one number; a checkpoint may know it where it is made."""
     weight, layer = share.weight.name, share.layer if share.weight.layered else -1
     key = ("reach", weight, layer)
-    if key not in draft.known:
+    if key not in draft.made:
         name = named(weight, layer)
-        draft.known[key] = draft.add(
+        draft.made[key] = draft.add(
             "reach",
             (),
             (),
@@ -100,7 +100,7 @@ def _reach(draft: Draft, share: _Share) -> Value:
             measured=name in draft.reaches,
             top=LARGEST[share.encoding],
         )
-    return draft.known[key]
+    return draft.made[key]
 
 
 def _blocked(draft: Draft, x: Value, whole: Value) -> Value:
@@ -138,9 +138,9 @@ def _narrow(draft: Draft, share: _Share) -> Value:
 def _weight(draft: Draft, share: _Share, part: str, dtype: Dtype) -> Value:
     """Name a weight, or what belongs to it; its numbers are looked up when it is assembled."""
     weight, key = share.weight, ("weight", share.weight.name, share.layer, part)
-    if key not in draft.known:
+    if key not in draft.made:
         suffix = "" if part == "values" else f".{part}"
-        draft.known[key] = draft.add(
+        draft.made[key] = draft.add(
             "weight",
             (),
             _shape(share, part),
@@ -156,7 +156,7 @@ def _weight(draft: Draft, share: _Share, part: str, dtype: Dtype) -> Value:
             encoding=share.encoding,
             part=part,
         )
-    return draft.known[key]
+    return draft.made[key]
 
 
 def _shape(share: _Share, part: str) -> tuple[int, ...]:

@@ -163,10 +163,10 @@ def _configure(library: ModuleType, config: Foreign, options: Options) -> None:
 def _capability(library: ModuleType, name: str) -> Foreign:
     if not is_rtx(library):
         raise InputError("a compute capability is set for TensorRT-RTX only")
-    known = library.ComputeCapability.__members__
-    if name not in known:
-        raise InputError(f"--capability: got {name[:40]!r}, wanted one of {', '.join(known)}")
-    return known[name]
+    members = library.ComputeCapability.__members__
+    if name not in members:
+        raise InputError(f"--capability: got {name[:40]!r}, wanted one of {', '.join(members)}")
+    return members[name]
 
 
 def _cache(config: Foreign, options: Options) -> Foreign:

@@ -83,7 +83,7 @@ def fp4_codes(values: Floats) -> NDArray[np.uint8]:
 
 def fp4_values(codes: NDArray[np.uint8]) -> Floats:
     """Numbers that FP4 codes stand for."""
-    return np.array([*FP4, *(-one for one in FP4)], np.float32)[codes]
+    return np.array([*FP4, *(-value for value in FP4)], np.float32)[codes]
 
 
 def packed(codes: NDArray[np.uint8]) -> Bits:

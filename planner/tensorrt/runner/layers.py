@@ -131,8 +131,8 @@ def _reach(assembly: Assembly, layer: Layer) -> Foreign:
 
 def scale_of(layer: Layer, reaches: Reaches | None) -> float:
     """Scale of activations: the largest of them is the largest number of the format."""
-    known = None if reaches is None or layer["measured"] else reaches(layer)
-    return float((known or layer["largest"]) / layer["top"])
+    stored = None if reaches is None or layer["measured"] else reaches(layer)
+    return float((stored or layer["largest"]) / layer["top"])
 
 
 @cache
@@ -295,7 +295,7 @@ def _decomposed(assembly: Assembly, layer: Layer) -> Foreign:
     batch, heads, rows, size = tuple(query.shape)
     groups, keys = key.shape[1], key.shape[2]
     asked = _shaped(assembly, query, (batch, groups, heads // groups, rows, size))
-    given = [_shaped(assembly, one, (batch, groups, 1, keys, size)) for one in (key, value)]
+    given = [_shaped(assembly, x, (batch, groups, 1, keys, size)) for x in (key, value)]
     scores = _product(assembly, asked, given[0], turned=True)
     if mask or layer["causal"]:
         seen = mask[0] if mask else _triangle(assembly, rows)
