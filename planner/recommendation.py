@@ -19,7 +19,6 @@ from planner.search.evaluate import Shared
 from planner.search.plans import LONGEST
 from planner.search.search import MANY, estimates, judge, outcomes_on, search
 from planner.search.served import Point
-from planner.serving.search import is_served, served_ranking, with_load
 from planner.strategies import parse_plan
 from topology.base import (
     IllegalPlanError,
@@ -200,7 +199,9 @@ def recommend_plans(scenario: Scenario) -> Recommendation:
     refused = refusals(chosen, [estimate.plan for estimate in ranking.plans])
     barred = {row.plan for row in refused}
     runnable = ranking.only(lambda plan: not refusal(chosen, plan))
-    if is_served(chosen):
+    if chosen.served:
+        from planner.serving.search import served_ranking  # noqa: PLC0415  # slow to load
+
         runnable = served_ranking(chosen, runnable)
     lead = next(iter(runnable.plans), None)
     instead = tuple(alternatives(scenario, ranking, lead))
@@ -260,6 +261,10 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     plan = parse_plan("single" if text is None else str(text))
     outcome = judge(scenario, plan)
     if isinstance(outcome, PlanEstimate):
+        if not scenario.request.loaded:
+            return outcome
+        from planner.serving.search import with_load  # noqa: PLC0415  # slow to load
+
         return with_load(scenario, outcome)
     raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")
 

@@ -26,7 +26,6 @@ from planner.search.search import (
     outcomes_on,
     rank,
 )
-from planner.serving.search import decides_under_load, served_ranking
 from topology.base import counted
 
 
@@ -95,7 +94,7 @@ def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Run]:
     """
     first, *later = scenarios
     outcomes = list(_outcomes(first, shared))
-    if decides_under_load(first):
+    if first.ranked_under_load:
         yield _best(first, _served(first, outcomes))
         return
     yield _best(first, outcomes)
@@ -105,6 +104,8 @@ def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Run]:
 
 def _served(scenario: Scenario, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     """Serve the load of a request with the plans that fit."""
+    from planner.serving.search import served_ranking  # noqa: PLC0415  # slow to load
+
     by_gpus: dict[int, list[PlanEstimate]] = {}
     for estimate in estimates(outcomes):
         by_gpus.setdefault(estimate.gpus, []).append(estimate)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -22,8 +23,7 @@ def read_fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
     """
     if not isinstance(table, Mapping):
         raise CatalogueError(f"{where}: expected a table, got {str(table)[:40]!r}")
-    types = get_type_hints(kind)
-    units = {field.name: field.metadata.get("unit", "") for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    types, units = _fields(kind)
     unknown = sorted(table.keys() - types.keys())
     if unknown:
         raise CatalogueError(f"{where}: expected {sorted(types)}, got {', '.join(unknown)} too")
@@ -35,6 +35,13 @@ def read_fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
         return kind(**values)
     except TypeError as error:
         raise CatalogueError(f"{where}: {str(error).partition(') ')[2]}") from None
+
+
+@cache
+def _fields(kind: Callable[..., object]) -> tuple[dict[str, object], dict[str, str]]:
+    """Look up the types of a dataclass, which takes a while, and the units of its quantities."""
+    units = {field.name: field.metadata.get("unit", "") for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    return get_type_hints(kind), units
 
 
 def _value(kind: object, where: str, value: object, unit: str = "") -> object:

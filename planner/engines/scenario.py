@@ -148,6 +148,18 @@ class Scenario:
         return published is not None and published.precision == self.workload.precision
 
     @property
+    def served(self) -> bool:
+        """Whether requests are served together: one at a time of a language model."""
+        return self.model.kind == "decoder" and self.request.batch == 1
+
+    @property
+    def ranked_under_load(self) -> bool:
+        """Whether plans are ranked by what they do when many requests come."""
+        request = self.request
+        wanted = request.loaded or request.slo_ttft or request.slo_tpot
+        return self.served and bool(wanted or request.objective != "latency")
+
+    @property
     def resolved(self) -> Request:
         """The request, with what runs it here filled in."""
         deployment = self.deployment

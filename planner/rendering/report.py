@@ -15,7 +15,6 @@ from planner.rendering import frontier, runs
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import usable_bytes
 from planner.search.search import goal
-from planner.serving.search import decides_under_load
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
 
@@ -77,7 +76,7 @@ def _below(answer: Recommendation, top: int) -> list[str]:
         return footnotes(scenario, answer.plans[:top], answer.refusals)
     barred = answer.plans[len(answer.runnable) :]
     better = [plan for plan in barred if goal(plan, answer.request) < goal(lead, answer.request)]
-    known = [] if decides_under_load(scenario) else better[:BETTER]
+    known = [] if scenario.ranked_under_load else better[:BETTER]
     lines = footnotes(scenario, [lead, *known], answer.refusals)
     return [*lines, f"  known: {_bases(lead)}"]
 

@@ -23,18 +23,6 @@ SEARCHED: Final = 64
 HALVINGS: Final = 3
 
 
-def is_served(scenario: Scenario) -> bool:
-    """Whether requests of a model are served together: one at a time of a language model."""
-    return scenario.model.kind == "decoder" and scenario.request.batch == 1
-
-
-def decides_under_load(scenario: Scenario) -> bool:
-    """Whether plans are ranked by what they do under load."""
-    request = scenario.request
-    wanted = request.loaded or request.slo_ttft or request.slo_tpot
-    return is_served(scenario) and bool(wanted or request.objective != "latency")
-
-
 def under_load(scenario: Scenario, plan: Plan) -> Serving | str:
     """Serve the load that a request asks for with a plan, or say why it cannot.
 
@@ -59,7 +47,7 @@ def under_load(scenario: Scenario, plan: Plan) -> Serving | str:
 
 
 def with_load(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
-    """Add to an estimate what clients see at the load that is asked for, if one is.
+    """Add to an estimate what clients see at the load that is asked for.
 
     Raises
     ------
@@ -68,8 +56,6 @@ def with_load(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
     OverloadedError
         If more requests come than it serves.
     """
-    if not scenario.request.loaded:
-        return estimate
     serving = under_load(scenario, estimate.plan)
     if isinstance(serving, str):
         raise IllegalPlanError(f"plan {estimate.plan}: {serving}")

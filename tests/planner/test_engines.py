@@ -5,6 +5,8 @@ import re
 
 import pytest
 from commands import assert_refused, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import planner
 from costmodels.tables import profile_for, runtime
@@ -12,8 +14,11 @@ from planner.advice.refusals import footnotes
 from planner.api import request_of
 from planner.command.cli import main
 from planner.engines.engine import load_engines
+from planner.engines.launch import launch_of
 from planner.engines.scenario import deployment_of, resolve
-from planner.models import Own, read_model
+from planner.engines.tables import find_engine
+from planner.engines.tensorrt_rules import obstacles
+from planner.models import Own, names, read_model
 from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR
@@ -432,3 +437,37 @@ def test_a_version_that_is_no_older_one_is_refused(text):
 )
 def test_an_unknown_version_is_refused_in_a_line(text, said):
     assert_refused(*run("estimate", "--model", "flux.1-dev", "--engine", text), said)
+
+
+SAMPLE = st.tuples(
+    st.sampled_from(names()),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.sampled_from(["h100-sxm", "a100-sxm-80gb", "b200", "h20", "l40s", "rtx-4090", "l4"]),
+)
+
+
+@given(sample=SAMPLE)
+@settings(max_examples=6)
+def test_no_recommendation_leads_with_a_plan_that_its_target_refuses(sample):
+    """All models on 1 to 16 GPUs of many kinds: this draws some, and asks what types them."""
+    model, gpus, hardware = sample
+    found = planner.recommend(model, gpus=gpus, hardware=hardware)
+    shown = found.to_dict()
+    barred = [row["plan"] for row in shown.get("marks", [])]
+    ranked = [row["plan"] in barred for row in shown["plans"]]
+
+    assert ranked == sorted(ranked)
+    if found.lead is None:
+        assert shown["recommended"] is None
+        assert all("reason" in row for row in shown["engines"])
+        return
+    first, best = shown["plans"][0], shown["engines"][0]
+    assert shown["recommended"] == first["plan"] == best["plan"] not in barred
+    assert first["latency_s"] == best["latency_s"]
+    engine = found.scenario.deployment.engine
+    if engine:
+        assert launch_of(found.scenario, find_engine(engine), found.lead.plan).reason == ""
+    else:
+        hardware = found.scenario.deployment.hardware
+        assert not list(obstacles(found.lead.plan, hardware, precision=first["precision"]))
+    assert best["command"]
