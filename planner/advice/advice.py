@@ -93,6 +93,8 @@ def _nothing(
         return
     gpus = counted(scenario.request.gpus, "GPU")
     remedy = would_fit(scenario, short_of(ranking), known=instead)
+    if not instead and remedy.startswith("would"):
+        remedy += ", were there something to run it"
     if refused:
         yield f"nothing that is known runs these plans; {remedy}"
         return

@@ -11,6 +11,8 @@ import numpy as np
 
 from costmodels.formats import FORMATS
 from planner.advice.compare import Run, compare
+from planner.engines.refusal import refusal
+from planner.engines.runners import runners
 from planner.engines.scenario import Scenario, workload_of
 from planner.lowering import lower, unsupported
 from planner.request.plan import Plan, nearest
@@ -102,7 +104,9 @@ def alternatives(
     slow = scenario.request.objective == "latency" and any(s.latency_s < enough for s in short)
     if any(unsupported(scenario.model)) or not (slow or lead is None):
         return
-    for other, _ in ways(scenario, short, more=DOUBLINGS if lead is None else 0):
+    able = list(runners(scenario))
+    known = [s for s in short if any(not refusal(runner, s.plan) for runner in able)]
+    for other, _ in ways(scenario, known, more=DOUBLINGS if lead is None else 0):
         run = next(iter(compare(other)), None)
         if run is not None and run.estimate is not None and run.estimate.latency_s < enough:
             yield Alternative(options=_flags(scenario, other), run=run)
