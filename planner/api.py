@@ -178,11 +178,11 @@ def _all(request: Request, plan: object) -> int:
 def _by_engine(options: Mapping[str, object]) -> dict[str, object]:
     """Give engines their names, where a request names one as its runtime too."""
     name, runtime = options.get("engine"), options.get("runtime")
-    if runtime == "":
+    if isinstance(runtime, str) and not runtime:
         raise unknown("runtime", "", runtimes())
     own = _engine_of(runtime)
     if isinstance(name, str) and name:
-        name = ",".join(dict.fromkeys(engine_name(each) for each in name.split(",")))
+        name = ",".join(dict.fromkeys(engine_name(each.strip()) for each in name.split(",")))
     if own and name not in (None, "", own):
         raise InputError(f"runtime: got {own}, an engine beside the engine {name}: wanted one")
     if own:

@@ -194,7 +194,7 @@ def recommend_plans(scenario: Scenario) -> Recommendation:
     """Compare what may run a request, search all plans as the best does, and say how and why."""
     shared = Shared()
     runs = compare(scenario, shared)
-    chosen = runs[0].scenario if runs and runs[0].estimate else scenario
+    chosen = runs[0].scenario if runs and (runs[0].estimate or runs[0].nearest) else scenario
     ranking = search(chosen, shared)
     refused = refusals(chosen, [estimate.plan for estimate in ranking.plans])
     barred = {row.plan for row in refused}
@@ -262,11 +262,22 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     outcome = judge(scenario, plan)
     if isinstance(outcome, PlanEstimate):
         if not scenario.request.loaded:
+            _check_unloaded(scenario.request)
             return outcome
         from planner.serving.search import with_load  # noqa: PLC0415  # slow to load
 
         return with_load(scenario, outcome)
     raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")
+
+
+def _check_unloaded(request: Request) -> None:
+    """Refuse to be told how soon tokens are wanted, and not of what load."""
+    for name in ("slo_ttft", "slo_tpot"):
+        if limit := getattr(request, name):
+            raise InputError(
+                f"{name}: got {format_seconds(limit)} of no load, wanted a concurrency, a rate or "
+                "arrivals beside it (recommend searches one)"
+            )
 
 
 def _instead(scenario: Scenario, rejected: Rejected) -> str:

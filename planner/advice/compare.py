@@ -7,12 +7,13 @@ from itertools import groupby
 from math import inf
 from typing import cast
 
-from planner.advice.under_load import missed
+from planner.advice.under_load import apart, missed, near
 from planner.engines.launch import Launch
 from planner.engines.refusal import refusal
 from planner.engines.runners import launched, name_of, runners, title_of, version_of
 from planner.engines.scenario import Scenario
 from planner.request.plan import Plan
+from planner.request.request import Request
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.plans import objections, plans
@@ -26,6 +27,7 @@ from planner.search.search import (
     outcomes_on,
     rank,
 )
+from planner.search.served import Serving
 from topology.base import counted
 
 
@@ -34,12 +36,14 @@ class Run:
     """A request as an engine runs it in one of its runtimes, or as TensorRT does.
 
     estimate : of the best plan there, launch : what to type. reason : why there is none.
+    nearest : what clients see of the plan that comes nearest, where all miss what is wanted.
     """
 
     scenario: Scenario
     estimate: PlanEstimate | None = None
     launch: Launch | None = None
     reason: str = ""
+    nearest: Serving | None = None
 
     @property
     def title(self) -> str:
@@ -84,7 +88,13 @@ def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Run, ...]
         others |= {name_of(run.scenario): run for run in able if run.estimate is None}
     rows.sort(key=lambda run: goal(cast(PlanEstimate, run.estimate), scenario.request))
     names = {name_of(run.scenario) for run in rows}
-    return (*rows, *(run for name, run in others.items() if name not in names))
+    unable = [run for name, run in others.items() if name not in names]
+    return (*rows, *sorted(unable, key=lambda run: _distance(run, scenario.request)))
+
+
+def _distance(run: Run, request: Request) -> tuple[float, float]:
+    """Say how far from what is wanted an engine stays; most where it runs no plan at all."""
+    return (inf, inf) if run.nearest is None else apart(run.nearest, request)
 
 
 def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Run]:
@@ -154,7 +164,9 @@ def _best(scenario: Scenario, outcomes: Sequence[Outcome]) -> Run:
     """Take the best of the plans that it can run, or say why there is none."""
     fitting = rank(estimates(outcomes), scenario.request)
     if not fitting:
-        return Run(scenario=scenario, reason=_reason(scenario, outcomes))
+        rejected = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
+        nearest = next((served for _, served in near(rejected, scenario.request)), None)
+        return Run(scenario=scenario, reason=_reason(scenario, outcomes), nearest=nearest)
     best = fitting[0]
     launch = launched(scenario, best.plan, best.placement)
     return Run(scenario=scenario, estimate=best, launch=launch)

@@ -46,14 +46,25 @@ def _with(serving: Serving) -> str:
 
 def missed(rejected: Sequence[Rejected], request: Request) -> str:
     """Say that no plan does what is wanted, and which comes nearest; empty where none was tried."""
-    tried = [(row.nearest, row) for row in rejected if row.nearest is not None]
-    if not tried:
-        return ""
+    for row, _ in near(rejected, request)[:1]:
+        return f"no plan meets what is wanted: {row.plan} comes nearest, {row.reason}"
+    return ""
 
-    def apart(pair: tuple[Serving, Rejected]) -> tuple[float, float, str]:
-        served, row = pair
-        over = served.beyond(request.slo_ttft, request.slo_tpot)
-        return (-served.requests_per_s if served.overloaded else -inf), over, str(row.plan)
 
-    row = min(tried, key=apart)[1]
-    return f"no plan meets what is wanted: {row.plan} comes nearest, {row.reason}"
+def near(rejected: Sequence[Rejected], request: Request) -> list[tuple[Rejected, Serving]]:
+    """List the plans that run but miss what is wanted, with what they do, the nearest first."""
+    tried = [(row, row.nearest) for row in rejected if row.nearest is not None]
+    return sorted(tried, key=lambda pair: (apart(pair[1], request), str(pair[0].plan)))
+
+
+def apart(served: Serving, request: Request) -> tuple[float, float]:
+    """Say how far from what is wanted something is served: more is further."""
+    over = served.beyond(request.slo_ttft, request.slo_tpot)
+    return (-served.requests_per_s if served.overloaded else -inf), over
+
+
+def misses(request: Request, serving: Serving | None) -> Iterator[str]:
+    """Say of a plan that was asked for which times it misses."""
+    limits = request.slo_ttft, request.slo_tpot
+    if serving is not None and not serving.meets(*limits):
+        yield f"misses what is wanted: {' and '.join(serving.beside(*limits))}"

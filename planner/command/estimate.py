@@ -16,6 +16,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
+    from planner.advice.under_load import misses  # noqa: PLC0415
     from planner.engines.launch import launch_lines  # noqa: PLC0415
     from planner.engines.scenario import resolve  # noqa: PLC0415
     from planner.recommendation import estimate_plan  # noqa: PLC0415
@@ -30,7 +31,8 @@ def _run(options: argparse.Namespace) -> common.Answer:
         markdown=lambda: report.estimate_markdown(scenario, estimate, lines()),
         table=lambda: on_screen(report.estimate(scenario, estimate, lines())),
     )
-    return text, common.DONE
+    late = any(misses(scenario.request, estimate.serving))
+    return text, common.NO if late else common.DONE
 
 
 COMMAND: Final = common.Command(
@@ -46,6 +48,7 @@ COMMAND: Final = common.Command(
             "the same as data, on one GPU, where no plan needs to be named",
         ),
     ),
+    exit_1="the plan misses the times that are wanted, or more requests come than it serves",
     add=_add,
     run=_run,
 )

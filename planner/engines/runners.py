@@ -13,6 +13,7 @@ from planner.models import Model, known_as
 from planner.placement.placement import Placement
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
+from topology.base import InputError
 
 EAGER: Final = "torch-eager"
 MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "graph"}
@@ -34,20 +35,39 @@ VALIDATED: Final = (
 def runners(scenario: Scenario) -> Iterator[Scenario]:
     """Ask the same of everything that a request leaves open, in the order of lists.
 
-    Of an engine's runtimes eager PyTorch comes last. A folder that `planner export` writes serves
-    no language model. A runtime that no engine has is that of ``planner validate``.
+    Of an engine's runtimes eager PyTorch comes last; of those that serve language models it is
+    left out unless it is asked for, as they fuse there too, which the price does not know. A folder
+    that `planner export` writes serves no language model. A runtime that no engine has is that of
+    ``planner validate``.
+
+    Raises
+    ------
+    InputError
+        If an engine that is named has not the runtime that is.
     """
     asked = scenario.request
+    if asked.runtime:
+        _check_runtimes(asked, scenario.model)
     known = [engine.name for engine in engines().of_kind(scenario.model.kind)]
     exported = [""] if scenario.model.kind == "diffusion" else []
     pairs = [
         (name, runtime)
         for name in asked.engines or (*exported, *known)
         for runtime in _runtimes(name, scenario.model)
-        if asked.runtime in ("", runtime) or name == EXECUTOR
+        if asked.runtime == runtime
+        or name == EXECUTOR
+        or not (asked.runtime or (runtime == EAGER and scenario.model.kind == "decoder"))
     ]
     for name, runtime in pairs or [(EXECUTOR, asked.runtime)]:
         yield scenario.run_by(name, asked.runtime if name == EXECUTOR else runtime)
+
+
+def _check_runtimes(asked: Request, model: Model) -> None:
+    for name in asked.engines:
+        has = _runtimes(name, model)
+        if name != EXECUTOR and asked.runtime not in has:
+            wanted = " or ".join(has)
+            raise InputError(f"runtime: got {asked.runtime}, which {name} has not: wanted {wanted}")
 
 
 def _runtimes(name: str, model: Model) -> list[str]:

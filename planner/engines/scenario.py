@@ -28,7 +28,7 @@ FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "decoder": ("height", "width", "frames", "steps", "text_tokens", "text_tower", "offload"),
     "diffusion": (
         "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
-        "slo_ttft", "slo_tpot", "chunk", "prefix_hit",
+        "slo_ttft", "slo_tpot", "chunk", "prefix_hit", "spread", "burst",
     ),
 }  # fmt: skip
 """What a kind of model does not have."""
@@ -267,7 +267,7 @@ def _check_kind(model: Model, request: Request) -> None:
     language = model.kind == "decoder"
     for name in FOREIGN.get(model.kind, ()):
         value = getattr(request, name)
-        if value is not None and value is not False and value not in (0, ""):
+        if value != Request.__dataclass_fields__[name].default:
             what = "a language model" if language else "no language model"
             raise InputError(f"{name}: got {value}, wanted none: {model.name} is {what}")
 

@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 from planner.advice.advice import throughput_note
 from planner.advice.refusals import footnotes, notes_on
+from planner.advice.under_load import misses
 from planner.engines.launch import Launch
 from planner.engines.runners import title_of
 from planner.engines.scenario import Scenario
@@ -19,6 +20,7 @@ from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
 
 BAR = 36
+_NEAREST: Final = "plans as {} runs them, none of which meets what is wanted, the nearest first"
 BETTER: Final = 3
 """Plans that cannot be run, and would be better, of which it is said why."""
 Parts: TypeAlias = list[str | Line | Table]
@@ -38,7 +40,9 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
         parts += _notes([f"plans as {title_of(scenario)} runs them"])
     else:
         parts += [*_notes(runs.unable(answer.runs)), ""]
-    shown = _shown(answer, top)
+    shown, close = _shown(answer, top), _nearest(answer, top)
+    if close is not None:
+        parts += [*_notes([_NEAREST.format(title_of(scenario))]), close, ""]
     if shown.plans:
         parts += [*_apart(answer), shown.table(), *_notes(_below_table(scenario, answer)), ""]
     parts += frontier.on_screen(answer.frontier)
@@ -57,9 +61,14 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
 
 
 def _shown(answer: Recommendation, top: int) -> Recommendation:
-    """Keep the first plans, of those that can be run where there are any."""
-    plans = answer.runnable if answer.lead else answer.plans
-    return replace(answer, plans=plans[:top])
+    """Keep the first plans: of those that can be run, where there are any."""
+    runs = answer.lead or _nearest(answer, top)
+    return replace(answer, plans=(answer.runnable if runs else answer.plans)[:top])
+
+
+def _nearest(answer: Recommendation, top: int) -> Table | None:
+    """Show the plans that run but miss what is wanted, where all do."""
+    return None if answer.lead else runs.nearest(answer.rejected, answer.request, top)
 
 
 def _apart(answer: Recommendation) -> list[Line]:
@@ -73,7 +82,7 @@ def _below(answer: Recommendation, top: int) -> list[str]:
     """Say what to watch, which better plans cannot be run, and how well all is known."""
     scenario, lead = answer.scenario, answer.lead
     if lead is None:
-        return footnotes(scenario, answer.plans[:top], answer.refusals)
+        return footnotes(scenario, _shown(answer, top).plans, answer.refusals)
     barred = answer.plans[len(answer.runnable) :]
     better = [plan for plan in barred if goal(plan, answer.request) < goal(lead, answer.request)]
     known = [] if scenario.ranked_under_load else better[:BETTER]
@@ -232,7 +241,8 @@ def estimate(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Laun
         total,
         *([visible(estimate.placement.devices)] if estimate.placement else []),
         *_notes(notes_on(scenario, estimate)),
-        *_notes(throughput_note(scenario.model.kind, scenario.request.batch, estimate.gpus)),
+        *_notes(_throughput(scenario, estimate)),
+        *misses(scenario.request, estimate.serving),
         *([Table(rows=estimate.token_rows(), align="<", indent=2)] if writes else []),
         "",
         *_notes(["time by stage"]),
@@ -244,6 +254,12 @@ def estimate(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Laun
         *_parts_of(estimate.memory_parts_bytes, format_bytes),
         *_run_by(estimate, scenario, launches),
     ]
+
+
+def _throughput(scenario: Scenario, estimate: PlanEstimate) -> Iterator[str]:
+    """Say what results a second are of; under load there is no batch to choose."""
+    if estimate.serving is None:
+        yield from throughput_note(scenario.model.kind, scenario.request.batch, estimate.gpus)
 
 
 def _memory(estimate: PlanEstimate) -> str:
@@ -278,6 +294,8 @@ def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
     if lead is not None:
         parts += [f"**{runs.headline(answer.runs[0], lead)}**", ""]
         parts += [runs.table(answer.runs).markdown(), ""]
+    if (close := _nearest(answer, top)) is not None:
+        parts += [f"{_NEAREST.format(title_of(scenario))}:", "", close.markdown(), ""]
     if shown.plans:
         parts += [shown.table(numbered=False).markdown(), ""]
         parts += bullets(_below_table(scenario, answer))
@@ -302,6 +320,8 @@ def recommendation_html(answer: Recommendation, *, top: int) -> str:
     body = [heading(asked(scenario), 1), *paragraphs(answer.notes)]
     if lead is not None:
         body += [heading(runs.headline(answer.runs[0], lead)), runs.table(answer.runs).html()]
+    if (close := _nearest(answer, top)) is not None:
+        body += [heading(_NEAREST.format(title_of(scenario))), close.html()]
     if shown.plans:
         body += [shown.table().html(), *paragraphs(_below_table(scenario, answer))]
     if answer.frontier:
@@ -316,8 +336,9 @@ def estimate_markdown(
     """Write everything about one plan, for a document."""
     table = estimate.table().markdown()
     below = (
+        *misses(scenario.request, estimate.serving),
         *notes_on(scenario, estimate),
-        *throughput_note(scenario.model.kind, scenario.request.batch, estimate.gpus),
+        *_throughput(scenario, estimate),
         *_launches(launches),
     )
     return "\n".join([f"**{headline(scenario)}**", "", table, "", *bullets(below)])

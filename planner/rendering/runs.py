@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from planner.advice.compare import Run
 from planner.advice.remedies import Alternative
+from planner.advice.under_load import near
 from planner.engines.runners import EAGER
-from planner.request.request import RUNTIME, Objective
-from planner.search.estimate import PlanEstimate
+from planner.request.request import RUNTIME, Objective, Request
+from planner.search.estimate import PlanEstimate, Rejected
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table
 
@@ -98,6 +99,23 @@ def unable(runs: Sequence[Run]) -> Iterator[str]:
     for reason in dict.fromkeys(run.reason for run in others):
         names = ", ".join(run.title for run in others if run.reason == reason)
         yield f"{names}: {reason}"
+
+
+def nearest(rejected: Sequence[Rejected], request: Request, top: int) -> Table | None:
+    """Make a row of each plan that runs but misses what is wanted; None where there is none."""
+    rows = [
+        [
+            str(row.plan),
+            f"{served.concurrency:,.3g}",
+            format_seconds(served.ttft.mean),
+            format_seconds(served.tpot.mean),
+            f"{served.tokens_per_s:,.0f}",
+            f"{served.tokens_per_s_per_gpu:,.0f}",
+        ]
+        for row, served in near(rejected, request)[:top]
+    ]
+    head = ("plan", "at once", "TTFT", "TPOT", "tokens/s", "a GPU")
+    return Table(head=head, rows=rows, align="<>>>>>", fixed=1, head_in="dim") if rows else None
 
 
 def lighter(alternatives: Sequence[Alternative]) -> Iterator[Line | Table]:

@@ -41,7 +41,9 @@ MAY_BE_ZERO: Final = ("nodes", "output_tokens")
 SPREAD: Final = 0.1
 """Share of their mean by which lengths differ, as benchmark clients draw them."""
 SHARES: Final = ("spread", "prefix_hit")
-POSITIVE: Final = ("rate", "slo_ttft", "slo_tpot", "burst")
+POSITIVE: Final = {"rate": (1e-6, 1e6), "slo_ttft": (0, 1e9), "slo_tpot": (0, 1e9),
+                   "burst": (0, 100)}  # fmt: skip
+"""More than the first, and at most the second: of other loads too few requests are followed."""
 
 EXECUTOR: Final = "planner"
 """Engine that ``planner validate`` runs plans with."""
@@ -76,8 +78,8 @@ class Request:
     Of a language model that is served: concurrency : requests that clients keep in flight; or
     rate : requests a second, that come at random; or arrivals : path of a file of requests.
     spread : lengths are uniform within that share of the mean. burst : squared variation of the
-    time between requests, 1 for a Poisson process. slo_ttft, slo_tpot : seconds that the 99th
-    percentile of the time to the first token, and the mean time of a later one, are to keep.
+    time between requests, 1 for a Poisson process. slo_ttft, slo_tpot : seconds that the mean
+    time to the first token, and that of a later one, are to keep.
     chunk : tokens of a step, the engine's budget where left out. prefix_hit : share of each prompt
     that is cached.
     """
@@ -183,17 +185,25 @@ def _check_real(name: str, value: object) -> None:
     real = cast(float, value) if number else math.nan
     if name in SHARES and not 0 <= real < 1:
         raise InputError(f"{name}: got {shown(value)}, wanted a share, 0 or more and less than 1")
-    if name in POSITIVE and value is not None and not 0 < real < math.inf:
-        raise InputError(f"{name}: got {shown(value)}, wanted more than 0")
+    left_out = value is None and Request.__dataclass_fields__[name].default is None
+    if name in POSITIVE and not left_out:
+        least, most = POSITIVE[name]
+        if not least < real <= most:
+            raise InputError(
+                f"{name}: got {shown(value)}, wanted more than {least:g} and at most {most:g}"
+            )
 
 
 def _check_load(request: Request) -> None:
-    """Refuse to be told twice how many requests there are."""
-    names = [name for name in ("concurrency", "rate", "arrivals") if getattr(request, name)]
+    """Refuse to be told twice how many requests there are, and to serve what writes nothing."""
+    loads = [name for name in ("concurrency", "rate", "arrivals") if getattr(request, name)]
+    names = [*loads, *(name for name in ("slo_ttft", "slo_tpot") if getattr(request, name))]
     if names and request.batch > 1:
         raise InputError(f"batch: got {request.batch} beside {names[0]}, wanted one of the two")
-    if len(names) > 1:
-        raise InputError(f"{names[1]}: got one beside {names[0]}, wanted one of the two")
+    if len(loads) > 1:
+        raise InputError(f"{loads[1]}: got one beside {loads[0]}, wanted one of the two")
+    if names and request.output_tokens == 0:
+        raise InputError(f"output_tokens: got 0 beside {names[0]}, wanted 1 or more")
 
 
 def _check_machine(request: Request) -> None:

@@ -86,6 +86,15 @@ class Serving:
             0.0 if tpot is None else self.tpot.mean / tpot,
         )
 
+    def beside(self, ttft: float | None, tpot: float | None) -> list[str]:
+        """Write each time beside its limit, where there is one."""
+        rows = (("TTFT", self.ttft, ttft), ("TPOT", self.tpot, tpot))
+        return [
+            f"{name} {format_seconds(spread.mean)} of {format_seconds(limit)}"
+            for name, spread, limit in rows
+            if limit is not None
+        ]
+
     def rows(self) -> list[list[str]]:
         """Make a row of each number."""
         rows = [["requests at once", f"{self.concurrency:,.3g}"]]

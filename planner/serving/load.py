@@ -95,11 +95,14 @@ def read_arrivals(path: str) -> Load:
     InputError
         If the file cannot be read, a column is missing, or a number cannot be right.
     """
-    table = csv.DictReader(decoded(content(path, MOST_BYTES), path).splitlines())
-    missing = [name for name in COLUMNS if name not in (table.fieldnames or ())]
-    if missing:
-        raise InputError(f"{path}: got no column {missing[0]}, wanted {', '.join(COLUMNS)}")
-    rows = [_arrival(row, f"{path}, line {number}") for number, row in enumerate(table, 2)]
+    table = csv.DictReader(_text(path).splitlines())
+    try:
+        missing = [name for name in COLUMNS if name not in (table.fieldnames or ())]
+        if missing:
+            raise InputError(f"{path}: got no column {missing[0]}, wanted {', '.join(COLUMNS)}")
+        rows = [_arrival(row, f"{path}, line {number}") for number, row in enumerate(table, 2)]
+    except csv.Error as error:
+        raise InputError(f"{path}: got a line that is no CSV, {error}") from None
     if not rows:
         raise InputError(f"{path}: got no requests, wanted a line for each")
     rows.sort()
@@ -108,6 +111,16 @@ def read_arrivals(path: str) -> Load:
         outputs=[output for _, _, output in rows],
         arrivals=[time - rows[0][0] for time, _, _ in rows],
     )
+
+
+def _text(path: str) -> str:
+    try:
+        return decoded(content(path, MOST_BYTES), path)
+    except InputError as error:
+        why = str(error).removeprefix(f"{path}: ")
+        raise InputError(
+            f"arrivals: got {shown(path)}, {why}; wanted a CSV file of requests"
+        ) from None
 
 
 def _arrival(row: Mapping[str, str | None], where: str) -> tuple[float, int, int]:

@@ -12,7 +12,7 @@ from planner.search.search import TIE, Ranking
 from planner.search.served import Point, Serving
 from planner.serving.load import read_arrivals
 from planner.serving.serving import Served, check_context, lengths_of, served
-from topology.base import IllegalPlanError, ModelError, counted, format_seconds
+from topology.base import IllegalPlanError, ModelError, counted
 
 MOST: Final = 1024
 """Requests in flight that are tried at most."""
@@ -153,14 +153,10 @@ def _missed(nearest: Serving, request: Request) -> str:
     """Say how near a plan comes to the requests, or to the times, that are wanted."""
     if nearest.overloaded and request.rate:
         return f"serves {nearest.requests_per_s:.3g} of {request.rate:.3g} requests a second"
-    rows = (("TTFT", nearest.ttft, request.slo_ttft), ("TPOT", nearest.tpot, request.slo_tpot))
-    parts = [
-        f"{name} {format_seconds(spread.mean)} of {format_seconds(limit)}"
-        for name, spread, limit in rows
-        if limit is not None
-    ]
-    number = max(1, round(nearest.concurrency))
-    return f"{' and '.join(parts)} at the least, with {counted(number, 'request')} at once"
+    number = counted(max(1, round(nearest.concurrency)), "request")
+    least = "" if request.loaded else " at the least"
+    parts = nearest.beside(request.slo_ttft, request.slo_tpot)
+    return f"{' and '.join(parts)}{least}, with {number} at once"
 
 
 def frontier(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -69,7 +69,7 @@ def step_prices(
     """
     prompts, decodes = _up_to(TOKENS, tokens), _up_to(ROWS, rows)
     contexts = [0.0, float(longest)]
-    lengths = [max(1.0, part * longest) for part in PARTS]
+    lengths = sorted({max(1.0, part * longest) for part in PARTS})
     t, c, r, k = np.ix_(prompts, contexts, decodes, lengths)
     each = np.minimum(np.maximum(t, 1.0), float(prompt))
     chunks = (

@@ -298,6 +298,21 @@ def test_engines_are_compared_at_their_own_runtimes_and_plans():
     assert rows["recommended"] == rows["engines"][0]["plan"]
 
 
+def test_eager_rows_of_language_engines_are_there_where_they_are_asked_for():
+    asked = {"gpus": 1, "engine": "vllm"}
+    usual, eager = (planner.recommend("llama-3.1-8b", runtime=name, **asked).to_dict()["engines"]
+                    for name in (None, "torch-eager"))  # fmt: skip
+
+    assert [row["runtime"] for row in usual] == ["tensorrt"]
+    assert [row["runtime"] for row in eager] == ["torch-eager"]
+
+
+def test_a_runtime_that_an_engine_has_not_is_refused():
+    for several in ("xdit", "diffusers,xdit"):
+        with pytest.raises(InputError, match=r"runtime: got tensorrt, which \w+ has not: wanted"):
+            planner.recommend("flux.1-dev", 1, engine=several, runtime="tensorrt")
+
+
 @pytest.mark.parametrize("objective", ["latency", "throughput", "memory", "cost"])
 def test_no_plan_is_better_than_the_one_an_engine_is_compared_at(objective):
     """The search for it stops early: no plan is better in eager PyTorch than compiled."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import planner
 from planner.api import request_of
+from planner.command.cli import main
 from planner.engines.engine import Scheduling
 from planner.engines.scenario import resolve
 from planner.fleet.fleet import Answer, Capacity, Demand, capacity
@@ -254,6 +255,7 @@ def test_a_trace_is_served_as_it_comes(tmp_path):
         ("arrival_s,input_tokens,output_tokens\n0,10,0.5\n", "wanted a whole number from 1"),
         ("arrival_s,input_tokens,output_tokens\n", "got no requests"),
         ("arrival_s,input_tokens,output_tokens\n0,200000,9\n", "wanted at most 131,072, the"),
+        (f"arrival_s,input_tokens,output_tokens\n0,{'1' * 200000},9\n", "a line that is no CSV"),
     ],
 )
 def test_a_bad_trace_is_one_line(tmp_path, text, message):
@@ -270,7 +272,15 @@ def test_a_bad_trace_is_one_line(tmp_path, text, message):
     [
         ({"concurrency": 0}, "concurrency: got 0"),
         ({"rate": "fast"}, "rate: got 'fast'"),
-        ({"rate": -1.0}, "rate: got -1.0, wanted more than 0"),
+        ({"rate": -1.0}, "rate: got -1.0, wanted more than 1e-06 and at most 1e"),
+        ({"rate": 1e-30}, "rate: got 1e-30, wanted more than 1e-06"),
+        ({"rate": 1, "burst": None}, "burst: got None, wanted more than 0 and at most 100"),
+        ({"rate": 1, "burst": 1e300}, "burst: got 1e.300, wanted more than 0 and at most 100"),
+        ({"slo_ttft": 10**400, "rate": 1}, "slo_ttft: got 1000.*, wanted more than 0"),
+        ({"slo_ttft": 1.0}, "slo_ttft: got 1 s of no load, wanted a concurrency, a rate or"),
+        ({"slo_ttft": 1.0, "batch": 4}, "batch: got 4 beside slo_ttft"),
+        ({"concurrency": 2, "output_tokens": 0}, "output_tokens: got 0 beside concurrency"),
+        ({"arrivals": "nowhere.csv"}, "arrivals: got 'nowhere.csv', No such file"),
         ({"prefix_hit": 1.0, "concurrency": 2}, "prefix_hit: got 1.0, wanted a share"),
         ({"slo_tpot": "soon"}, "slo_tpot: got 'soon'"),
         ({"concurrency": 2, "rate": 2.0}, "rate: got one beside concurrency"),
@@ -289,6 +299,12 @@ def test_a_load_that_cannot_be_is_one_line(options, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("option", [{"spread": 0.5}, {"burst": 2.0}, {"output_tokens": 0}])
+def test_what_is_said_of_language_models_is_refused_of_others(option):
+    with pytest.raises(InputError, match="is no language model"):
+        planner.estimate("flux.1-dev", **option)
+
+
 def test_a_search_finds_the_concurrency_and_says_what_comes_nearest():
     sizes = {"input_tokens": 512, "output_tokens": 128, "engine": "vllm"}
     answer = planner.recommend("llama-3.1-8b", 2, slo_tpot="12ms", **sizes)
@@ -301,10 +317,43 @@ def test_a_search_finds_the_concurrency_and_says_what_comes_nearest():
     assert points == sorted(points)
     assert [rate for _, rate in points] == sorted(rate for _, rate in points)
 
-    hopeless = planner.recommend("llama-3.1-8b", 2, slo_tpot=1e-4, **sizes)
-    assert not hopeless.plans
+
+def test_where_no_plan_meets_what_is_wanted_the_nearest_are_shown():
+    asked = {"input_tokens": 512, "output_tokens": 128, "slo_tpot": 1e-4}
+    hopeless = planner.recommend("llama-3.1-8b", 2, **asked)
+
+    assert hopeless.lead is None
+    assert not hopeless.runnable
     (line,) = hopeless.advice
     assert re.match(r"no plan meets what is wanted: tp2 comes nearest, TPOT [\d.]+ ms of 100", line)
+    rows = hopeless.to_dict()["engines"]
+    assert {row["engine"] for row in rows} == {"vllm", "sglang-llm", "tensorrt-llm"}
+    assert line == rows[0]["reason"]
+    texts = (
+        terminal(report.recommendation(hopeless, top=8), 120),
+        report.recommendation_markdown(hopeless, top=8),
+        report.recommendation_html(hopeless, top=8),
+    )
+    for text in texts:
+        assert "none of which meets what is wanted, the nearest first" in text
+        assert "nothing that is known runs" not in text
+
+
+def test_an_estimate_says_which_times_it_misses(capsys):
+    words = ["estimate", "--model", "llama-3.1-8b", "--concurrency", "4", "--slo-ttft"]
+
+    assert main([*words, "1ms"]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"misses what is wanted: TTFT [\d.]+ ms of 1 ms", out)
+    assert "--batch" not in out
+    assert main([*words, "1min"]) == 0
+    assert "misses" not in capsys.readouterr().out
+
+
+def test_the_shortest_requests_are_served():
+    serving = _asked("single", "llama-3.1-8b", concurrency=1, input_tokens=1, output_tokens=1)
+
+    assert serving.serving.ttft.mean > 0
 
 
 def test_a_fleet_has_the_replicas_that_serve_a_rate_in_time():
