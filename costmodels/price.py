@@ -122,10 +122,14 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case Matmul():
             weight = op.weight
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, weight.experts)
-            return ("matmul", target.engine, *sizes, weight.precision)
+            return ("matmul", target.engine, target.rounding, *sizes, weight.precision)
         case Attention():
             heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
-            mask = (target.mask, target.runtime.fusion("mask")) if target.mask else ()
+            mask = (
+                (target.mask, target.runtime.fusion("mask"), _sees_itself(op))
+                if target.mask
+                else ()
+            )
             how = (target.attention, mask, target.engine, op.k.itemsize)
             return ("attention", *how, op.q.shape, op.keys, op.causal, *heads)
         case LinearAttention() | Depthwise():
@@ -135,7 +139,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case Rearrange():
             return ("move", op.view, target.runtime.fusion("copy"), op.traffic)
         case Collective() | SendReceive():
-            return (op.kind, target.algorithm, op.message_bytes, target.fabrics[op.axis])
+            how = (target.algorithm, target.messages)
+            return (op.kind, *how, op.message_bytes, target.fabrics[op.axis])
         case Convolve():
             runtime = target.runtime
             reached = runtime.plane_convolution if op.planes else runtime.convolution

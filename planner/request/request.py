@@ -41,8 +41,9 @@ MAY_BE_ZERO: Final = ("nodes", "output_tokens")
 SPREAD: Final = 0.1
 """Share of their mean by which lengths differ, as benchmark clients draw them."""
 SHARES: Final = ("spread", "prefix_hit")
-POSITIVE: Final = {"rate": (1e-6, 1e6), "slo_ttft": (0, 1e9), "slo_tpot": (0, 1e9),
-                   "burst": (0, 100)}  # fmt: skip
+POSITIVE: Final = {
+    "rate": (1 / 10**6, 10**6), "slo_ttft": (0, 10**9), "slo_tpot": (0, 10**9), "burst": (0, 100),
+}  # fmt: skip
 """More than the first, and at most the second: of other loads too few requests are followed."""
 
 EXECUTOR: Final = "planner"
@@ -190,7 +191,7 @@ def _check_real(name: str, value: object) -> None:
         least, most = POSITIVE[name]
         if not least < real <= most:
             raise InputError(
-                f"{name}: got {shown(value)}, wanted more than {least:g} and at most {most:g}"
+                f"{name}: got {shown(value)}, wanted more than {least:g} and at most {most:,}"
             )
 
 

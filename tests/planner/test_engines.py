@@ -298,6 +298,14 @@ def test_engines_are_compared_at_their_own_runtimes_and_plans():
     assert rows["recommended"] == rows["engines"][0]["plan"]
 
 
+def test_language_engines_are_compared_at_what_each_takes_alone():
+    """Prices that one has found are not those of the next, whose kernels for messages differ."""
+    asked = {"input_tokens": 1024, "output_tokens": 128}
+    for row in planner.recommend("llama-3.1-8b", 4, **asked).to_dict()["engines"]:
+        alone = planner.estimate("llama-3.1-8b", 4, row["plan"], engine=row["engine"], **asked)
+        assert alone.latency_s == pytest.approx(row["latency_s"], rel=1e-9)
+
+
 def test_eager_rows_of_language_engines_are_there_where_they_are_asked_for():
     asked = {"gpus": 1, "engine": "vllm"}
     usual, eager = (planner.recommend("llama-3.1-8b", runtime=name, **asked).to_dict()["engines"]

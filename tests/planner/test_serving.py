@@ -272,7 +272,7 @@ def test_a_bad_trace_is_one_line(tmp_path, text, message):
     [
         ({"concurrency": 0}, "concurrency: got 0"),
         ({"rate": "fast"}, "rate: got 'fast'"),
-        ({"rate": -1.0}, "rate: got -1.0, wanted more than 1e-06 and at most 1e"),
+        ({"rate": -1.0}, "rate: got -1.0, wanted more than 1e-06 and at most 1,000"),
         ({"rate": 1e-30}, "rate: got 1e-30, wanted more than 1e-06"),
         ({"rate": 1, "burst": None}, "burst: got None, wanted more than 0 and at most 100"),
         ({"rate": 1, "burst": 1e300}, "burst: got 1e.300, wanted more than 0 and at most 100"),
