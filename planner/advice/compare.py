@@ -1,11 +1,12 @@
 """What may run a request, each at its best plan: the fastest first, and why others cannot."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import inf
-from typing import cast
+from typing import Final, cast
 
 from planner.advice.under_load import apart, missed, near
 from planner.engines.launch import Launch
@@ -29,6 +30,9 @@ from planner.search.search import (
 )
 from planner.search.served import Serving
 from topology.base import counted
+
+_BARE: Final = re.compile(r"has no \w+ axis")
+_DIGITS: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +180,7 @@ def _reason(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
     """Say why nothing can run: memory of what could, or what stands against most plans.
 
     That an engine has not an axis of some plans says least, and more if it has none for a model.
+    Reasons that differ in a number count together.
     """
     rejected = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
     late = missed(rejected, scenario.request)
@@ -189,7 +194,14 @@ def _reason(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
     said = Counter(refusal(scenario, plan) for plan in legal)
     if not said:
         return f"the model has no plan of {counted(gpus, 'GPU')}"
-    return max(said, key=lambda why: (" axis" not in why, " axis for " in why, said[why]))
+    if all(_BARE.fullmatch(why) for why in said):
+        return f"has no axis that spreads it over {counted(gpus, 'GPU')}"
+    alike = Counter(_DIGITS.sub("", why) for why in said.elements())
+
+    def telling(why: str) -> tuple[bool, bool, int, int]:
+        return " axis" not in why, " axis for " in why, alike[_DIGITS.sub("", why)], said[why]
+
+    return max(said, key=telling)
 
 
 def closest(short: Iterable[Rejected]) -> str:

@@ -79,13 +79,13 @@ def _sizes(request: Request, *, video: bool) -> dict[str, int]:
 
 
 def _lengths(scenario: Scenario) -> dict[str, int]:
-    """Tokens of a request; and of a step, and requests at once, where a load is asked for."""
+    """Tokens of a request; of a step, where plans are ranked under load; requests at once."""
     request, workload = scenario.request, scenario.workload
     given = request.input_tokens is not None or request.output_tokens is not None
     prompt = max((int(tokens) for _, tokens in workload.tokens), default=0)
     length = {"length": prompt + int(workload.output_tokens)} if given else {}
     budget = {"chunk": scenario.deployment.scheduling.chunk}
-    chunk = budget if request.loaded or request.chunk else {}
+    chunk = budget if scenario.ranked_under_load or request.chunk else {}
     rows = {"batch": request.concurrency} if request.concurrency else _batch(request)
     return rows | length | chunk
 

@@ -38,7 +38,7 @@ def most_rate(
     0 and None, where even the fewest take too long
     """
     places = max(replica.engines, replica.places)
-    low, high = 0.0, replica.at(places, FOLLOWED, 2).requests_per_s
+    low, high = 0.0, replica.at(places).requests_per_s
     best: Serving | None = None
     for _ in range(HALVINGS):
         middle = (low + high) / 2

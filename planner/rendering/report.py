@@ -36,7 +36,8 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     scenario, lead = answer.scenario, answer.lead
     parts: Parts = [Line(text=asked(scenario), style="bold"), *_notes(answer.notes), ""]
     if lead is not None:
-        parts += [*runs.to_run(answer.runs[0], lead), "", *runs.compared(answer.runs), ""]
+        others = list(runs.compared(answer.runs))
+        parts += [*runs.to_run(answer.runs, lead), "", *others, *([""] if others else [])]
         parts += _notes([f"plans as {title_of(scenario)} runs them"])
     else:
         parts += [*_notes(runs.unable(answer.runs)), ""]
@@ -87,7 +88,7 @@ def _below(answer: Recommendation, top: int) -> list[str]:
     better = [plan for plan in barred if goal(plan, answer.request) < goal(lead, answer.request)]
     known = [] if scenario.ranked_under_load else better[:BETTER]
     lines = footnotes(scenario, [lead, *known], answer.refusals)
-    return [*lines, f"  known: {_bases(lead)}"]
+    return [*lines, f"known: {_bases(lead)}"]
 
 
 def headline(scenario: Scenario) -> str:
@@ -106,10 +107,9 @@ def asked(scenario: Scenario) -> str:
         parts.append(f"{width}x{height}, {work.frames} frame{'s' if work.frames != 1 else ''}")
         forwards = f"{work.passes} forwards" if work.passes > 1 else "1 forward"
         parts.append(f"{work.steps} steps of {forwards}")
-    else:
-        parts.append(f"{work.output_tokens} tokens out")
     named = [(f"{name} tokens" if name != "tokens" else "tokens in", n) for name, n in work.tokens]
-    parts.append(", ".join(f"{tokens:,} {what}" for what, tokens in named))
+    written = [("out", work.output_tokens)] if scenario.model.kind == "decoder" else []
+    parts.append(", ".join(f"{tokens:,} {what}" for what, tokens in [*named, *written]))
     if work.batch != 1:
         parts.append(f"batch {work.batch}")
     return " · ".join([*parts, *_load(scenario), _precision(scenario)])
@@ -293,6 +293,7 @@ def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
     parts = [f"**{asked(scenario)}**", ""]
     if lead is not None:
         parts += [f"**{runs.headline(answer.runs[0], lead)}**", ""]
+        parts += [f"{line}\n" for line in runs.unfinished(answer.runs)]
         parts += [runs.table(answer.runs).markdown(), ""]
     if (close := _nearest(answer, top)) is not None:
         parts += [f"{_NEAREST.format(title_of(scenario))}:", "", close.markdown(), ""]
@@ -319,7 +320,8 @@ def recommendation_html(answer: Recommendation, *, top: int) -> str:
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
     body = [heading(asked(scenario), 1), *paragraphs(answer.notes)]
     if lead is not None:
-        body += [heading(runs.headline(answer.runs[0], lead)), runs.table(answer.runs).html()]
+        body += [heading(runs.headline(answer.runs[0], lead))]
+        body += [*paragraphs(runs.unfinished(answer.runs)), runs.table(answer.runs).html()]
     if (close := _nearest(answer, top)) is not None:
         body += [heading(_NEAREST.format(title_of(scenario))), close.html()]
     if shown.plans:

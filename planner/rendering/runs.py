@@ -5,34 +5,64 @@ from collections.abc import Iterator, Sequence
 from planner.advice.compare import Run
 from planner.advice.remedies import Alternative
 from planner.advice.under_load import near
-from planner.engines.runners import EAGER
-from planner.request.request import RUNTIME, Objective, Request
+from planner.engines.runners import EAGER, name_of
+from planner.request.request import EXECUTOR, RUNTIME, Objective, Request
 from planner.search.estimate import PlanEstimate, Rejected
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table
 
 
-def to_run(run: Run, lead: PlanEstimate) -> Iterator[Line | Table]:
+def to_run(runs: Sequence[Run], lead: PlanEstimate) -> Iterator[Line | Table]:
     """Say what to run, with what, how long it takes, and what to type."""
+    run = runs[0]
     yield Line(text=headline(run, lead), style="bold")
     if run.launch is not None:
         yield Table(rows=[[run.launch.line]], indent=2)
+    yield from (Line(text=line, style="dim") for line in unfinished(runs))
+
+
+def unfinished(runs: Sequence[Run]) -> Iterator[str]:
+    """Say that what is exported makes no results yet, and what of the others does."""
+    run = runs[0]
+    if not _exported(run) or run.scenario.model.kind != "diffusion":
+        return
+    first = "planner export times the transformer and makes no results yet"
+    for other in runs:
+        if other.estimate is not None and not _exported(other):
+            yield f"{first}; the fastest that does: {_named(other, other.estimate)}"
+            return
+    yield first
+
+
+def _exported(run: Run) -> bool:
+    """Whether it is TensorRT by planner export."""
+    return name_of(run.scenario) == EXECUTOR and run.scenario.deployment.runtime.name == RUNTIME
 
 
 def headline(run: Run, lead: PlanEstimate) -> str:
     """Say what to run, with what, and how long it takes."""
     request = run.scenario.request
     count = f" on {counted(lead.gpus, 'GPU')}" if request.at_most_gpus else ""
-    many = f"; {lead.throughput_per_s:.3g} results a second"
-    return f"Run {_named(run, lead)}{count}{many if request.objective == 'throughput' else ''}"
+    throughput = request.objective == "throughput" and not run.scenario.ranked_under_load
+    many = f"; {lead.throughput_per_s:.3g} results a second" if throughput else ""
+    return f"Run {_named(run, lead)}{count}{many}"
 
 
 def _named(run: Run, estimate: PlanEstimate) -> str:
-    """Say which plan runs with what, how long it takes and what it holds."""
+    """Say which plan runs with what, how long it takes and what it holds, or what clients see."""
     how = f" ({estimate.runtime})" if estimate.runtime.startswith("torch") else ""
+    return f"{estimate.plan} with {run.title}{how}: {_does(run, estimate)}"
+
+
+def _does(run: Run, estimate: PlanEstimate) -> str:
+    """Say how long a result takes and what it holds; under load what clients see."""
+    if run.scenario.ranked_under_load and estimate.serving is not None:
+        ttft, tpot, rate = estimate.tokens
+        together = f"{estimate.serving.concurrency:,.3g} at once"
+        times = f"TTFT {format_seconds(ttft)}, TPOT {format_seconds(tpot)}"
+        return f"{times}, {rate:,.0f} tokens/s with {together}"
     took = format_interval(estimate.latency_s, estimate.half_width_s)
-    held = format_bytes(estimate.memory_bytes)
-    return f"{estimate.plan} with {run.title}{how}: {took}, {held} a GPU"
+    return f"{took}, {format_bytes(estimate.memory_bytes)} a GPU"
 
 
 def compared(runs: Sequence[Run]) -> Iterator[Line | Table]:
@@ -87,9 +117,10 @@ def _compiled(run: Run, best: PlanEstimate, runs: Sequence[Run]) -> str:
     """Say how much faster an engine is than in eager PyTorch."""
     for other in runs:
         eager = other.estimate
-        if eager is not None and other.title == run.title and eager.runtime == EAGER:
+        same = (other.title, other.version) == (run.title, run.version)
+        if eager is not None and same and eager.runtime == EAGER:
             gain = eager.latency_s / best.latency_s
-            return f"{gain:.2f} times as fast as eager" if eager is not best else ""
+            return f"{gain:.2f} times as fast as eager" if best.runtime != EAGER else ""
     return ""
 
 

@@ -18,8 +18,6 @@ MOST: Final = 1024
 """Requests in flight that are tried at most."""
 GAIN: Final = 1.01
 """More requests at once have to serve more by this factor to be tried further."""
-SEARCHED: Final = 64
-"""Requests that are followed at each concurrency that is tried."""
 HALVINGS: Final = 3
 
 
@@ -122,7 +120,7 @@ def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:
     tried: list[Serving] = []
     concurrency = ready.engines
     while True:
-        tried.append(ready.at(concurrency, SEARCHED, 2))
+        tried.append(ready.at(concurrency))
         if concurrency >= most or not tried[-1].meets(*wanted) or _flat(tried):
             break
         concurrency = min(2 * concurrency, most)
@@ -144,7 +142,7 @@ def _between(
         middle = (low + high) // 2 // ready.engines * ready.engines
         if middle <= low:
             return
-        serving = ready.at(middle, SEARCHED, 2)
+        serving = ready.at(middle)
         yield serving
         low, high = (middle, high) if serving.meets(*wanted) else (low, middle)
 

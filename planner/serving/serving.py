@@ -67,15 +67,10 @@ class Served:
 
         return Queue(ways, self.capacity, step, load, self.prefix).run()
 
-    def at(self, concurrency: int, followed: int = FOLLOWED, fewest: int = FEWEST) -> Serving:
-        """Keep so many requests in flight.
-
-        Parameters
-        ----------
-        followed, fewest : requests, and rounds of all places, that are followed at least.
-        """
+    def at(self, concurrency: int) -> Serving:
+        """Keep so many requests in flight."""
         each = ceil(concurrency / self.engines)
-        rounds = max(fewest, min(ROUNDS, ceil(followed / each)))
+        rounds = max(FEWEST, min(ROUNDS, ceil(FOLLOWED / each)))
         load = closed(self.lengths, each, each * rounds)
         trail = self.under(load)
         later = (ROUNDS - 1) / (rounds - 1)

@@ -268,6 +268,37 @@ def test_an_engine_says_how_much_faster_it_is_compiled():
     assert f"{gain:.2f} times as fast as eager" in text
 
 
+def test_a_version_is_compared_with_eager_code_of_its_own():
+    engines = ("--engine", "xdit@0.4.5,xdit")
+    _, text, _ = run("recommend", "--model", "flux.1-dev", "--gpus", "4", *engines)
+
+    assert len(re.findall(r"^xDiT .* torch-eager", text, re.MULTILINE)) == 2
+    assert not re.search(r"torch-eager .* times as fast as eager", text)
+
+
+def test_what_is_exported_is_said_to_make_no_results_yet():
+    text, answer = shown("hunyuanvideo", {"gpus": 16, "nodes": 2}, width=400)
+    other = next(run for run in answer.runs if not run.title.startswith("TensorRT"))
+    assert "makes no results yet; the fastest that does: " in text
+    assert f"{other.estimate.plan} with {other.title} (torch-compile): " in text
+
+    text, _ = shown("hunyuanvideo", {"gpus": 2, "engine": "planner"}, width=400)
+    assert "makes no results yet\n" in text
+
+    text, _ = shown("flux.1-dev", {"gpus": 2, "engine": "xdit"}, width=400)
+    assert "makes no results yet" not in text
+
+
+def test_an_engine_of_one_gpu_says_so_in_no_name_of_an_axis():
+    text, _ = shown("flux.1-dev", {"gpus": 4}, width=400)
+    assert "own repository: has no axis that spreads it over 4 GPUs" in text
+
+
+def test_reasons_that_differ_in_a_number_count_together():
+    text, _ = shown("hunyuanvideo", {"gpus": 16, "nodes": 2, "engine": "sglang"}, width=400)
+    assert "SGLang Diffusion: 33 latent frames do not divide by 16" in text
+
+
 def test_half_widths_have_no_powers_of_ten():
     text, _ = shown("wan2.1-14b", {"gpus": 1, "hardware": "a100-sxm-80gb"}, width=400)
 

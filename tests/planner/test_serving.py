@@ -18,11 +18,11 @@ from planner.fleet.fleet import Answer, Capacity, Demand, capacity
 from planner.lowering import Chunk, lower_steps
 from planner.recommendation import recommend_plans
 from planner.rendering import capacity as shown
-from planner.rendering import report
+from planner.rendering import report, runs
 from planner.serving.load import Lengths, Load, closed, poisson
 from planner.serving.scheduler import Queue
 from planner.strategies import parse_plan
-from topology.base import InputError, ModelError
+from topology.base import InputError, ModelError, format_seconds
 from topology.base.table import terminal
 from validate.reference import execute
 from validate.reference.weights import Source
@@ -396,3 +396,25 @@ def test_tables_of_language_models_have_their_words():
 
     assert all(word in text for text in texts for word in ("TTFT", "TPOT", "tokens/s"))
     assert "<svg" in page
+
+
+def test_the_concurrency_found_meets_the_times_as_it_is_estimated():
+    more = {"gpus": 2, "hardware": "h100-sxm", "engine": "vllm"}
+    found = planner.recommend("llama-3.1-8b", slo_tpot=0.012, **more)
+    lead = found.plans[0]
+    at = round(lead.serving.concurrency)
+    again = planner.estimate("llama-3.1-8b", plan=str(lead.plan), concurrency=at, **more)
+
+    assert again.serving.tpot.mean == pytest.approx(lead.serving.tpot.mean, rel=0.02)
+    assert again.serving.request.mean == pytest.approx(lead.serving.request.mean, rel=0.02)
+
+
+def test_the_headline_under_load_says_what_clients_see():
+    more = {"engine": "vllm", "concurrency": 16}
+    found = recommend_plans(resolve(request_of("llama-3.1-8b", 2, more)))
+    serving = found.lead.serving
+    said = runs.headline(found.runs[0], found.lead)
+
+    assert f"TPOT {format_seconds(serving.tpot.mean)}" in said
+    assert f"{serving.tokens_per_s:,.0f} tokens/s with 16 at once" in said
+    assert "results a second" not in said
