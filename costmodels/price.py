@@ -139,8 +139,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case Rearrange():
             return ("move", op.view, target.runtime.fusion("copy"), op.traffic)
         case Collective() | SendReceive():
-            how = (target.algorithm, target.messages)
-            return (op.kind, *how, op.message_bytes, target.fabrics[op.axis])
+            fabric, messages = target.fabrics[op.axis], target.messages
+            return (op.kind, target.algorithm, messages, op.message_bytes, fabric)
         case Convolve():
             runtime = target.runtime
             reached = runtime.plane_convolution if op.planes else runtime.convolution

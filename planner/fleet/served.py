@@ -5,7 +5,7 @@ from typing import Final
 from planner.engines.scenario import Scenario
 from planner.request.plan import Plan
 from planner.search.served import Serving
-from planner.serving.serving import Served, lengths_of, served
+from planner.serving.serving import Served, check_context, lengths_of, served
 
 HALVINGS: Final = 6
 """Of the rates between none and the most that a replica serves at all."""
@@ -14,8 +14,16 @@ FOLLOWED: Final = 300
 
 
 def ready(scenario: Scenario, plan: Plan) -> Served | str:
-    """Make one replica of a plan ready to serve, or say why it cannot."""
-    return served(scenario, plan, lengths_of(scenario), 1024)
+    """Make one replica of a plan ready to serve, or say why it cannot.
+
+    Raises
+    ------
+    InputError
+        If requests are longer than the model takes.
+    """
+    lengths = lengths_of(scenario)
+    check_context(scenario.model, lengths)
+    return served(scenario, plan, lengths, 1024)
 
 
 def in_time(

@@ -318,6 +318,24 @@ def test_a_search_finds_the_concurrency_and_says_what_comes_nearest():
     assert [rate for _, rate in points] == sorted(rate for _, rate in points)
 
 
+def test_what_a_search_shows_is_what_an_estimate_of_it_gives():
+    sizes = {"input_tokens": 512, "output_tokens": 128}
+    answer = planner.recommend("llama-3.1-8b", 2, slo_tpot="12ms", **sizes)
+    for row in answer.to_dict()["engines"]:
+        many = round(row["serving"]["concurrency"])
+        alone = planner.estimate(
+            "llama-3.1-8b", 2, row["plan"], engine=row["engine"], concurrency=many, **sizes
+        ).to_dict()
+        assert alone["serving"] == row["serving"]
+        assert alone["latency_s"] == pytest.approx(row["latency_s"])
+
+
+def test_a_fleet_takes_no_requests_that_are_longer_than_its_model_takes():
+    request = request_of("llama-3.1-8b", 1, {"input_tokens": 200000})
+    with pytest.raises(InputError, match="wanted at most 131,072, the context of"):
+        capacity([Demand(name="a", request=request, rate_per_s=1.0, slo_s=9.0)], ["h100-sxm"])
+
+
 def test_where_no_plan_meets_what_is_wanted_the_nearest_are_shown():
     asked = {"input_tokens": 512, "output_tokens": 128, "slo_tpot": 1e-4}
     hopeless = planner.recommend("llama-3.1-8b", 2, **asked)
