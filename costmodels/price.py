@@ -122,7 +122,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case Matmul():
             weight = op.weight
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, weight.experts)
-            return ("matmul", target.engine, target.rounding, *sizes, weight.precision)
+            how = (target.engine, target.rounding, weight.precision or target.plain)
+            return ("matmul", *how, *sizes)
         case Attention():
             heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
             mask = (
@@ -130,10 +131,11 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
                 if target.mask
                 else ()
             )
-            how = (target.attention, mask, target.engine, op.k.itemsize)
+            how = (target.attention, mask, target.engine, target.plain, op.k.itemsize)
             return ("attention", *how, op.q.shape, op.keys, op.causal, *heads)
         case LinearAttention() | Depthwise():
-            return (_named(op), target.runtime.fusion(_named(op)), op.traffic, op.flop)
+            how = (target.plain, target.runtime.fusion(_named(op)))
+            return (_named(op), *how, op.traffic, op.flop)
         case Pointwise():
             return ("pointwise", target.runtime.fusion(op.function), op.traffic)
         case Rearrange():
@@ -144,7 +146,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case Convolve():
             runtime = target.runtime
             reached = runtime.plane_convolution if op.planes else runtime.convolution
-            return ("convolve", reached.value, op.flop, op.traffic)
+            return ("convolve", target.plain, reached.value, op.flop, op.traffic)
         case _:
             assert_never(op)
 

@@ -195,7 +195,7 @@ def recommend_plans(scenario: Scenario) -> Recommendation:
     shared = Shared()
     runs = compare(scenario, shared)
     chosen = runs[0].scenario if runs and (runs[0].estimate or runs[0].nearest) else scenario
-    ranking = search(chosen, shared)
+    ranking = search(chosen, shared, lambda plan: not refusal(chosen, plan))
     refused = refusals(chosen, [estimate.plan for estimate in ranking.plans])
     barred = {row.plan for row in refused}
     runnable = ranking.only(lambda plan: not refusal(chosen, plan))

@@ -223,14 +223,14 @@ def _spans(deployment: Deployment, gpus: int) -> bool:
         return False
 
 
-def replaceable(plan: Plan, passes: int, seen: Mapping[Plan, Outcome]) -> bool:
-    """Whether a pipeline can give way to replicas: a plan with fewer stages is known to fit.
+def replacements(plan: Plan, passes: int, seen: Mapping[Plan, Outcome]) -> Iterator[Plan]:
+    """Yield the plans with fewer stages, known to fit, that a pipeline can give way to.
 
     Parameters
     ----------
     passes : forwards a step. seen : what became of the plans with fewer stages.
     """
-    if plan.degree("pp") == 1:
-        return False
-    fewer = [unpiped(plan, passes), *shallower(plan)]
-    return any(isinstance(seen.get(other), PlanEstimate) for other in fewer if other is not None)
+    if plan.degree("pp") > 1:
+        for other in (unpiped(plan, passes), *shallower(plan)):
+            if other is not None and isinstance(seen.get(other), PlanEstimate):
+                yield other

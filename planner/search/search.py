@@ -15,13 +15,22 @@ from planner.search.plans import (
     illegal_axes,
     objections,
     plans,
-    replaceable,
+    replacements,
     replica,
     replicated,
     turned,
 )
 from planner.search.served import Point, Serving
 from topology.base import InputError, counted, format_bytes
+
+Runs = Callable[[Plan], bool]
+"""Whether a plan can be run by what a request names."""
+
+
+def anything(plan: Plan) -> bool:  # noqa: ARG001  # whatever the plan
+    """Take every plan for one that can be run."""
+    return True
+
 
 TIE: Final = 0.03
 """Fewer GPUs win when more gain less than this share of the time."""
@@ -80,13 +89,18 @@ class Ranking:
         return replace(self, by_gpus=by_gpus, plans=_ranked(by_gpus, self.request))
 
 
-def search(scenario: Scenario, shared: Shared | None = None) -> Ranking:
-    """Judge all plans of a request, and rank those that run."""
+def search(scenario: Scenario, shared: Shared | None = None, runs: Runs = anything) -> Ranking:
+    """Judge all plans of a request, and rank those that are legal and fit.
+
+    Parameters
+    ----------
+    runs : plans that can be run, which none that cannot replaces.
+    """
     request, shared = scenario.request, shared or Shared()
     seen: dict[Plan, Outcome] = {}
     outcomes: dict[int, list[Outcome]] = {}
     for gpus in gpu_counts(scenario.deployment):
-        outcomes[gpus] = list(outcomes_on(scenario.on(gpus), seen, shared))
+        outcomes[gpus] = list(outcomes_on(scenario.on(gpus), seen, shared, runs, others=True))
     by_gpus = {gpus: estimates(row) for gpus, row in outcomes.items()}
     illegal = any(objections(scenario.model, scenario.workload, Plan(), 1))
     return Ranking(
@@ -166,7 +180,9 @@ def outcomes_on(
     scenario: Scenario,
     seen: dict[Plan, Outcome],
     shared: Shared,
-    keep: Callable[[Plan], bool] | None = None,
+    runs: Runs = anything,
+    *,
+    others: bool = False,
 ) -> Iterator[Outcome]:
     """Judge the plans of a scenario's GPUs.
 
@@ -176,29 +192,30 @@ def outcomes_on(
     Parameters
     ----------
     seen : what became of plans of fewer GPUs. shared : with them. Both are used and added to.
-    keep : plans that are judged; all where it is left out.
+    runs : plans that can be run. others : whether the rest is judged too.
     """
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
     if scenario.request.gpus <= MANY:
-        for plan in filter(keep, plans(model, gpus)):
+        for plan in plans(model, gpus) if others else filter(runs, plans(model, gpus)):
             yield _outcome(scenario, plan, seen, shared)
         return
     barred = illegal_axes(model, workload, gpus)
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
-    left = filter(keep, plans(model, gpus, barred))
-    for plan in sorted(left, key=lambda plan: plan.degree("pp")):
+    for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
+        can = runs(plan)
         illegal = any(objections(model, workload, plan, gpus))
-        if not (_left_out(scenario, plan, seen) and not illegal):
+        left_out = _left_out(scenario, plan, seen, runs if can else anything)
+        if (can or others) and (illegal or not left_out):
             yield _outcome(scenario, plan, seen, shared)
 
 
-def _left_out(scenario: Scenario, plan: Plan, seen: Mapping[Plan, Outcome]) -> bool:
-    """Whether other plans are known to be as good, where GPUs are many."""
+def _left_out(scenario: Scenario, plan: Plan, seen: Mapping[Plan, Outcome], runs: Runs) -> bool:
+    """Whether other plans that run are known to be as good, where GPUs are many."""
     if plan.degree("ring") > LONGEST:
         return True
     frugal = scenario.request.objective == "memory"
-    return not frugal and replaceable(plan, scenario.workload.passes, seen)
+    return not frugal and any(map(runs, replacements(plan, scenario.workload.passes, seen)))
 
 
 def _outcome(scenario: Scenario, plan: Plan, seen: dict[Plan, Outcome], shared: Shared) -> Outcome:
