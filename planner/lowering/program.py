@@ -106,7 +106,7 @@ def _with_layers(work: RankWork, stage: int | None) -> RankWork:
     if degree == 1:
         return replace(work, layers=[(layer, 0) for layer in blocks])
     costs = [_cost(work, layer) for layer in blocks]
-    cuts = [pipeline.stage(blocks, costs, degree, index) for index in range(degree)]
+    cuts = pipeline.stages(blocks, costs, degree)
     index = _heaviest(cuts, blocks, costs) if stage is None else stage
     return replace(work, layers=cuts[index], stage=index)
 

@@ -5,6 +5,7 @@ M forwards of a step pass P stages in M + P - 1 turns, so one alone gains nothin
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from planner.models import Block
 from planner.strategies.base import Proposal, Share, Strategy
@@ -33,20 +34,21 @@ class Pipeline(Strategy):
 STRATEGY = Pipeline()
 
 
-def stage(
-    blocks: Sequence[Block], weights: Sequence[float], degree: int, index: int
-) -> list[tuple[Block, int]]:
-    """Blocks of one stage, with the number of the first layer of each.
+def stages(
+    blocks: Sequence[Block], weights: Sequence[float], degree: int
+) -> list[list[tuple[Block, int]]]:
+    """Blocks of every stage, with the number of the first layer of each.
 
     blocks, weights : the model's blocks, and the cost of one layer of each in any unit.
-    degree, index : how many stages, and which.
 
-    Returns a list of (block with the count it has in this stage, layers of that block in earlier
-    stages).
+    Returns a list for each stage of (block with the count it has in this stage, layers of that
+    block in earlier stages).
     """
     costs = [w for b, w in zip(blocks, weights, strict=True) for _ in range(b.count)]
-    bounds = _bounds(costs, degree)
-    first, last = bounds[index], bounds[index + 1]
+    return [_between(blocks, *ends) for ends in pairwise(_bounds(costs, degree))]
+
+
+def _between(blocks: Sequence[Block], first: int, last: int) -> list[tuple[Block, int]]:
     result, start = [], 0
     for block in blocks:
         low, high = max(first, start), min(last, start + block.count)
