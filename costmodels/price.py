@@ -118,6 +118,7 @@ def cached_price(op: Op, target: Target, prices: Prices) -> Priced:
 
 
 def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one case an operation
+    how: tuple[object, ...]
     match op:
         case Matmul():
             weight = op.weight
