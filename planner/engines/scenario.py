@@ -161,9 +161,19 @@ class Scenario:
 
     @property
     def resolved(self) -> Request:
-        """The request, with what runs it here filled in."""
-        deployment = self.deployment
-        return replace(self.request, engine=deployment.engine, runtime=deployment.runtime.name)
+        """The request, with what runs it here and the usual sizes filled in."""
+        deployment, work, usual = self.deployment, self.workload, self.model.defaults
+        request = replace(self.request, engine=deployment.engine, runtime=deployment.runtime.name)
+        if self.model.kind == "decoder":
+            prompt = int(work.length(self.model.streams[0].name))
+            return replace(request, input_tokens=prompt, output_tokens=int(work.output_tokens))
+        return replace(
+            request,
+            height=request.height or usual.height,
+            width=request.width or usual.width,
+            frames=int(work.frames),
+            steps=int(work.steps),
+        )
 
     def run_by(self, engine: str, runtime: str) -> "Scenario":
         """Ask the same of an engine in a runtime; of none where `engine` is empty."""

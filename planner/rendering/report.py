@@ -231,8 +231,12 @@ def _runtimes(scenario: Scenario, launches: Sequence[Launch]) -> Iterator[str]:
 def estimate(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Launch]) -> Parts:
     """Say everything about one plan, with a bar for every part."""
     took = format_interval(estimate.latency_s, estimate.half_width_s)
-    total = f"{estimate.plan}: {took}, {estimate.basis.name.lower()}; "
-    total += f"{estimate.throughput_per_s:.3g} results a second, bound by {estimate.bound_by}"
+    served = estimate.serving
+    alone = "" if served is None else " a request by itself"
+    many = estimate.throughput_per_s if served is None else served.requests_per_s
+    total = f"{estimate.plan}: {took}{alone}, {estimate.basis.name.lower()}; {many:.3g} "
+    total += f"{'results' if served is None else 'requests'} a second, "
+    total += f"bound by {estimate.bound_by}"
     subset = scenario.deployment.subset
     writes = bool(estimate.token_rows())
     return [

@@ -410,3 +410,18 @@ def test_what_only_looks_like_a_machine_or_a_number_is_refused():
         planner.collective("all_reduce", 1024, 2, topology=plan)
     with pytest.raises(planner.InputError, match=r"gpus: got .*True.*, wanted a whole number"):
         planner.estimate("flux", np.bool_(True))
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        ("flux.1-dev", {"height": 1024, "width": 1024, "steps": 28}),
+        ("llama-3.1-8b", {"input_tokens": 2048, "output_tokens": 128}),
+    ],
+)
+def test_a_request_comes_back_with_its_usual_sizes(model, sizes):
+    request = planner.recommend(model, gpus=2).to_dict()["request"]
+
+    assert request | sizes == request
+    asked = planner.recommend(model, gpus=2, **{name: 2 * size for name, size in sizes.items()})
+    assert asked.to_dict()["request"] == request | {n: 2 * size for n, size in sizes.items()}

@@ -16,7 +16,7 @@ from planner.engines.engine import Scheduling
 from planner.engines.scenario import resolve
 from planner.fleet.fleet import Answer, Capacity, Demand, capacity
 from planner.lowering import Chunk, lower_steps
-from planner.recommendation import recommend_plans
+from planner.recommendation import estimate_plan, recommend_plans
 from planner.rendering import capacity as shown
 from planner.rendering import report, runs
 from planner.serving.load import Lengths, Load, closed, poisson
@@ -439,3 +439,12 @@ def test_the_headline_under_load_says_what_clients_see():
     assert f"TPOT {format_seconds(serving.tpot.mean)}" in said
     assert f"{serving.tokens_per_s:,.0f} tokens/s with 16 at once" in said
     assert "results a second" not in said
+
+
+def test_an_estimate_under_load_says_how_many_requests_are_done():
+    scenario = resolve(request_of("llama-3.1-8b", 2, {"engine": "vllm", "concurrency": 16}))
+    found = estimate_plan(scenario, "tp2")
+    text = terminal(report.estimate(scenario, found, ()), 400)
+
+    assert f"{found.serving.requests_per_s:.3g} requests a second, bound by" in text
+    assert " a request by itself, " in text
