@@ -18,7 +18,7 @@ from costmodels.tables import profile_for, runtimes
 from planner import models
 from planner.collectives import MOST_GPUS, MOST_NODES, curves_of
 from planner.engines.scenario import machine_of, resolve
-from planner.engines.tables import engine_name, engines
+from planner.engines.tables import engine_name, engine_names, engines
 from planner.models import Model
 from planner.recommendation import Recommendation, estimate_plan, recommend_plans
 from planner.request.plan import Plan
@@ -182,7 +182,7 @@ def _by_engine(options: Mapping[str, object]) -> dict[str, object]:
         raise unknown("runtime", "", runtimes())
     own = _engine_of(runtime)
     if isinstance(name, str) and name:
-        name = ",".join(dict.fromkeys(engine_name(each.strip()) for each in name.split(",")))
+        name = engine_names(name)
     if own and name not in (None, "", own):
         raise InputError(f"runtime: got {own}, an engine beside the engine {name}: wanted one")
     if own:

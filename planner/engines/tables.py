@@ -73,6 +73,20 @@ def engine_name(text: str) -> str:
     return f"{engine.name}@{engine.version}" if "@" in text else engine.name
 
 
+def engine_names(text: str) -> str:
+    """Give the names of engines that are listed with commas, each version once.
+
+    >>> engine_names("vLLM, xdit,vllm")
+    'vllm,xdit'
+    """
+    named: dict[tuple[str, str], str] = {}
+    for each in text.split(","):
+        name = engine_name(each.strip())
+        version = "" if name == EXECUTOR else find_engine(name).version
+        named.setdefault((name.partition("@")[0], version), name)
+    return ",".join(named.values())
+
+
 @cache
 def allowed() -> Allowed:
     """Read what TensorRT allows, once."""

@@ -306,6 +306,13 @@ def test_language_engines_are_compared_at_what_each_takes_alone():
         assert alone.latency_s == pytest.approx(row["latency_s"], rel=1e-9)
 
 
+def test_an_engine_that_is_named_twice_is_compared_once():
+    listed = "vllm@0.33, vllm ,vLLM@0.33.0,sglang-llm"
+    rows = planner.recommend("llama-3.1-8b", 1, engine=listed).to_dict()["engines"]
+
+    assert sorted(row["engine"] for row in rows) == ["sglang-llm", "vllm"]
+
+
 def test_eager_rows_of_language_engines_are_there_where_they_are_asked_for():
     asked = {"gpus": 1, "engine": "vllm"}
     usual, eager = (planner.recommend("llama-3.1-8b", runtime=name, **asked).to_dict()["engines"]

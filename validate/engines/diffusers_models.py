@@ -122,6 +122,8 @@ def configured(model: str) -> tuple[str, dict[str, Any]]:
     entry = tomllib.loads(files.catalogue_text(name))
     config = {**entry.get("config", {}), **_LEFT_OUT.get(name, {})}
     family = str(config.pop("_class_name", ""))
+    if not family:
+        raise InputError(f"model: got {name}, wanted one whose transformer diffusers has")
     if family not in _FAMILIES:
         raise unknown("class of transformer", family, families())
     return family, config

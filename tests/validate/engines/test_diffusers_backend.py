@@ -102,3 +102,11 @@ def test_plans_run_by_their_ranks_and_are_compared(tmp_path, monkeypatch, capsys
         "ring2",
     ]
     assert module != runs.EXECUTED_BY
+
+
+def test_a_model_that_diffusers_has_no_transformer_of_is_one_line(capsys):
+    code = main(
+        ["validate", "--model", "llama-3.1-8b", "--plan", "single", "--backend", "diffusers"]
+    )
+    message = "planner: model: got llama-3.1-8b, wanted one whose transformer diffusers has\n"
+    assert (code, capsys.readouterr().err) == (2, message)
