@@ -330,8 +330,11 @@ def _run_by(deployment: Deployment, request: Request) -> Deployment:
 
 
 def _habits(request: Request, engine: Engine | None, *, eager: bool) -> Habits:
-    """Give the habits of whoever runs a request, and those that it asks for itself."""
-    habits = USUAL if engine is None else engine.habits
+    """Give the habits of whoever runs a request, and those that it asks for itself.
+
+    TensorRT and our executor round what a product takes in the function before, but in eager code.
+    """
+    habits = replace(USUAL, rounding=float(eager)) if engine is None else engine.habits
     if eager and not request.engine:
         habits = find_engine(REPOSITORY).habits
     return replace(
