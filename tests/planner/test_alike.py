@@ -169,10 +169,10 @@ def test_hundreds_of_gpus_are_a_few_hundred_plans():
 @pytest.mark.parametrize("model", ["flux.1-dev", "wan2.1-14b"])
 def test_replicas_are_as_they_would_be_judged(model, gpus):
     """Their links are those of one alone, so that it is priced once."""
-    scenario = asked(model, gpus)
-    for one in recommended(model, gpus).plans:
+    answer = recommended(model, gpus)
+    for one in answer.plans:
         if one.plan.degree("dp") > 1:
-            found = judge(scenario, one.plan)
+            found = judge(answer.scenario, one.plan)
             assert found.latency_s == pytest.approx(one.latency_s)
             assert found.memory_bytes == pytest.approx(one.memory_bytes)
             assert found.throughput_per_s == pytest.approx(one.throughput_per_s)
