@@ -1,10 +1,11 @@
 """Lowering: from a model, a request and a plan to the program of one rank."""
 
-from planner.lowering.program import decode_step, lower, lower_steps, unsupported
+from planner.lowering.program import alike_places, decode_step, lower, lower_steps, unsupported
 from planner.lowering.work import Chunk, share_of, stored
 
 __all__ = [
     "Chunk",
+    "alike_places",
     "decode_step",
     "lower",
     "lower_steps",

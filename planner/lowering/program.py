@@ -68,6 +68,22 @@ def decode_step(model: Model, workload: Workload, plan: Plan, stage: int) -> Loo
     return decoder.decode(work, workload.length(model.streams[0].name))
 
 
+def alike_places(model: Model, workload: Workload, plan: Plan) -> list[int]:
+    """Give for every place of a pipeline the first one that has as much of every layer.
+
+    The first place, which embeds, and the last, which scores, are like no other.
+    """
+    work = rank_work(model, workload, plan)
+    last = work.share.stages - 1
+    if last == 0:
+        return [0]
+    kinds = [
+        (place if place in (0, last) else -1, [(layer.name, layer.count) for layer, _ in cut])
+        for place, cut in enumerate(_cuts(work))
+    ]
+    return [kinds.index(kind) for kind in kinds]
+
+
 def lower_steps(
     model: Model, workload: Workload, plan: Plan, steps: Sequence[Sequence[Chunk]], place: int = 0
 ) -> Program:
@@ -102,17 +118,20 @@ def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:
 
 def _with_layers(work: RankWork, stage: int | None) -> RankWork:
     """Give a rank the layers of its stage of the pipeline."""
-    blocks, degree = work.model.blocks, work.share.stages
-    if degree == 1:
-        return replace(work, layers=[(layer, 0) for layer in blocks])
-    costs = [_cost(work, layer) for layer in blocks]
-    cuts = pipeline.stages(blocks, costs, degree)
-    index = _heaviest(cuts, blocks, costs) if stage is None else stage
+    if work.share.stages == 1:
+        return replace(work, layers=[(layer, 0) for layer in work.model.blocks])
+    cuts = _cuts(work)
+    index = _heaviest(work, cuts) if stage is None else stage
     return replace(work, layers=cuts[index], stage=index)
 
 
-def _heaviest(cuts: Sequence[Layers], blocks: Sequence[Block], costs: Sequence[float]) -> int:
-    cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
+def _cuts(work: RankWork) -> list[Layers]:
+    blocks = work.model.blocks
+    return pipeline.stages(blocks, [_cost(work, layer) for layer in blocks], work.share.stages)
+
+
+def _heaviest(work: RankWork, cuts: Sequence[Layers]) -> int:
+    cost_of = {layer.name: _cost(work, layer) for layer in work.model.blocks}
     loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
     return max(range(len(loads)), key=loads.__getitem__)
 

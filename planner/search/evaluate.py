@@ -16,7 +16,7 @@ from costmodels.program import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
 from planner.engines.scenario import Scenario
-from planner.lowering import decode_step, lower
+from planner.lowering import alike_places, decode_step, lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -77,7 +77,9 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
 
 def _lowered(scenario: Scenario, plan: Plan) -> Lowered:
     places = every_place(scenario, plan)
-    return Lowered(places, [parts_of(scenario, program) for program in places])
+    distinct = {id(program): program for program in places}
+    parts = {number: parts_of(scenario, program) for number, program in distinct.items()}
+    return Lowered(places, [parts[id(program)] for program in places])
 
 
 def _evaluate(
@@ -122,14 +124,17 @@ def _evaluate(
 def every_place(scenario: Scenario, plan: Plan) -> list[Program]:
     """Lower a plan for every place of its pipeline; for the heaviest where they are alike.
 
-    Of a decoder only the last place has the scores, which read all of the vocabulary.
+    Of a decoder only the last place has the scores, which read all of the vocabulary. Places that
+    do the same are one program.
     """
     model, workload = scenario.model, scenario.workload
     differ = len(model.blocks) > 1 or model.kind == "decoder"
     places = plan.degree("pp") if differ else 1
     if places == 1:
         return [lower(model, workload, plan)]
-    return [lower(model, workload, plan, place) for place in range(places)]
+    alike = alike_places(model, workload, plan)
+    programs = {place: lower(model, workload, plan, place) for place in set(alike)}
+    return [programs[place] for place in alike]
 
 
 def costs_of(
@@ -204,8 +209,9 @@ def _step(
     if any(name in dict(plan.axes) for name in ("ring", "allgather_kv", "ulysses")):
         return float(costs["prefill"].time)
     once = replace(workload, output_tokens=1)
-    places = [decode_step(model, once, plan, place) for place in range(plan.degree("pp"))]
-    return float(cost(_in_turn(places), target, prices).time)
+    alike = alike_places(model, once, plan)
+    steps = {place: decode_step(model, once, plan, place) for place in set(alike)}
+    return float(cost(_in_turn([steps[place] for place in alike]), target, prices).time)
 
 
 def _throughput(workload: Workload, plan: Plan, latency: float) -> float:
