@@ -153,10 +153,14 @@ def prepare(
     engine: str = "",
     rounding: float = 1.0,
 ) -> Prepared:
-    """Prepare `device` for products of `precision`."""
+    """Prepare `device` for products of `precision`.
+
+    A machine's own parameters are of products alone, whose inputs are rounded already.
+    """
     parameters = matmul_record(device, calibration)
     peak_rate(device, precision)  # or an error that says what the device has
-    if precision in _PLAIN:
+    measured = calibration is not None and calibration.matmul is not None
+    if precision in _PLAIN or (measured and not engine and rounding == 0.0):
         return prepare_with(parameters, device, precision)
     steps = engine_record(QuantisedParameters, device, precision, engine)
     apart = replace(steps, fixed=Seconds(rounding * steps.fixed), passes=rounding * steps.passes)

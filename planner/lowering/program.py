@@ -125,7 +125,7 @@ def _with_layers(work: RankWork, stage: int | None) -> RankWork:
     return replace(work, layers=cuts[index], stage=index)
 
 
-def _cuts(work: RankWork) -> list[Layers]:
+def _cuts(work: RankWork) -> Sequence[Layers]:
     blocks = work.model.blocks
     return pipeline.stages(blocks, [_cost(work, layer) for layer in blocks], work.share.stages)
 

@@ -17,7 +17,7 @@ from planner.engines.scenario import resolve
 from planner.lowering import lower
 from planner.models import names, read_model
 from planner.request.request import Request
-from planner.search.evaluate import memory_of, outer_parameters, room
+from planner.search.evaluate import memory_of, outer_parameters, usable_bytes
 from planner.search.plans import objections, plans
 from planner.search.search import judge, price
 from planner.strategies import parse_plan
@@ -268,10 +268,10 @@ def test_smaller_numbers_shrink_the_transformer(precision, bytes_a_weight):
 def test_weights_in_16_bits_are_two_bytes_a_parameter(name):
     """Within 2 %: norms and tables outside the matrices are not counted twice."""
     model = read_model(name)
-    scenario = asked(name, 1)
+    scenario = asked(name, 1, precision="bf16")
     if any(objections(scenario.model, scenario.workload, parse_plan("single"), 1)):
         return
-    held = priced(name).memory_parts_bytes["transformer_weights"]
+    held = priced(name, precision="bf16").memory_parts_bytes["transformer_weights"]
 
     assert held == pytest.approx(2 * model.to_dict()["parameters"], rel=0.02)
 
@@ -345,14 +345,14 @@ def test_cards_of_48_gb_that_correct_errors_have_45_gib(name):
     scenario = asked("flux.1-dev", 1, hardware=name)
 
     assert scenario.deployment.hardware.device.memory.value == 46068 * 2**20
-    assert room(scenario) < 44 * 2**30
+    assert usable_bytes(scenario) < 44 * 2**30
 
 
 @pytest.mark.parametrize(("kind", "model"), [("diffusion", "flux.1-dev"), ("decoder", "qwen3-8b")])
 def test_some_memory_is_left_free(kind, model):
     scenario = asked(model)
 
-    assert room(scenario) == pytest.approx(
+    assert usable_bytes(scenario) == pytest.approx(
         (1 - headroom(kind)) * scenario.deployment.hardware.device.memory.value
     )
     assert 0 < headroom(kind) < 0.2

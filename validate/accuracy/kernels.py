@@ -27,7 +27,8 @@ class KernelFigure:
 
     Matrix products have batch, m, n, k; attention has batch, heads, kv_heads, queries, keys,
     head_dim, causal, window, kernel, kv_precision; pointwise work has bytes. engine : whose
-    kernels, of serving engines. sustained : the GPU was kept busy.
+    kernels, of serving engines. rounding : share of the rounding of a product's inputs that was
+    measured with it. sustained : the GPU was kept busy.
     """
 
     device: Device
@@ -49,6 +50,7 @@ class KernelFigure:
     bytes: float = 0.0
     kv_precision: str = ""
     engine: str = ""
+    rounding: float = 1.0
     sustained: bool = False
     source: str = ""
 
@@ -60,6 +62,7 @@ class KernelFigure:
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         options["calibration"] = calibration
         if self.operation == "matmul":
+            options["rounding"] = self.rounding
             return Seconds(matmul_time(self.m, self.n, self.k, self.device, **options))
         options |= {
             name: getattr(self, name)

@@ -76,6 +76,7 @@ def kernel_of(row: Row, device: Device) -> KernelFigure:
         precision=str(row.sizes.get("precision", "bf16")),
         causal=bool(row.sizes.get("causal", 0)),
         bytes=float(row.sizes.get("bytes", 0)),
+        rounding=0.0,
         sustained=mode.startswith("sustained"),
         source=row.key,
         **sizes,
