@@ -29,7 +29,7 @@ def runnable(request):
     model, work = scenario.model, scenario.workload
     for plan in plans(model, request.gpus):
         illegal = any(objections(model, work, plan, request.gpus))
-        barred = any(obstacles(plan, scenario.deployment.hardware, precision=request.precision))
+        barred = any(obstacles(plan, scenario.deployment.hardware, precision=work.precision))
         if not illegal and not barred:
             yield model, work, plan
 
