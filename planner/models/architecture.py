@@ -405,8 +405,7 @@ class Model:
     def to_dict(self) -> dict[str, object]:
         """Return what ``planner models show --format json`` prints.
 
-        >>> from planner.models.quantisation import Quantisation
-        from planner.models import read_model
+        >>> from planner.models import read_model
         >>> shown = read_model("mixtral-8x7b").to_dict()
         >>> shown["layers"], shown["heads"], shown["kv_heads"], shown["head_dim"], shown["ffn"]
         (32, 32, 8, 128, 14336)

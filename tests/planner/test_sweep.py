@@ -35,6 +35,7 @@ def alone(scenario, work, plan, place):
         steps=one(work.steps),
         pixels=one(work.pixels),
         frames=one(work.frames),
+        line=one(work.line),
     )
     if any(objections(scenario.model, single, plan, plan.gpus)):
         return np.nan, np.nan
