@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from planner.command.options import Parser
 from planner.models import read_model
-from topology.base import InputError, ModelError
+from topology.base import ModelError
 from validate.engines.diffusers_worker import Case, measure
-from validate.launch import Place, begin, find_place
+from validate.launch import Place, begin
 from validate.plans import system
 from validate.plans.cases import Case as Asked
 from validate.plans.cases import digest_of, read_case
 from validate.plans.measured import Measured, line
+from validate.plans.rank import run_rank
 
 LIMIT_S: Final = 180.0
 """Longest that a case may take: making the weights, compiling, and seconds of repeats."""
@@ -31,20 +31,7 @@ _BYTES: Final = ("memory_bytes", "reserved_bytes", "process_bytes")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one rank; returns the exit code."""
-    parser = Parser(prog="python -m validate.engines.diffusers_rank")
-    parser.add_argument("--job", required=True, help="a JSON file of cases")
-    parser.add_argument("--output", required=True, help="a folder for results.jsonl")
-    place = find_place(system.environment())
-    try:
-        arguments = parser.parse_args(argv)
-        work(place, system.read_json(arguments.job), Path(arguments.output))
-    except (InputError, OSError, ValueError) as error:
-        system.complain(f"rank {place.rank}: {error}")
-        return 2
-    except ModelError as error:
-        system.complain(f"rank {place.rank}: {error}")
-        return 1
-    return 0
+    return run_rank("python -m validate.engines.diffusers_rank", work, argv)
 
 
 def work(place: Place, job: Mapping[str, object], output: Path) -> int:

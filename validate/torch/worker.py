@@ -23,11 +23,11 @@ from typing import cast
 import torch
 import torch.distributed as dist
 
-from planner.command.options import Parser
-from topology.base import InputError, ModelError
-from validate.launch import Place, begin, find_place
+from topology.base import InputError
+from validate.launch import Place, begin
 from validate.plans import system
 from validate.plans.cases import Case, read_case
+from validate.plans.rank import run_rank
 from validate.torch.case_run import BUDGET_S, Bench
 from validate.torch.fuse import Fuser
 from validate.torch.probe import seen
@@ -38,20 +38,7 @@ from validate.torch.session import Session, run_all
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one rank; returns the exit code."""
-    parser = Parser(prog="python -m validate.torch.worker")
-    parser.add_argument("--job", required=True, help="a JSON file of cases")
-    parser.add_argument("--output", required=True, help="a folder for results.jsonl")
-    place = find_place(system.environment())
-    try:
-        arguments = parser.parse_args(argv)
-        work(place, system.read_json(arguments.job), Path(arguments.output))
-    except (InputError, OSError, ValueError) as error:
-        system.complain(f"rank {place.rank}: {error}")
-        return 2
-    except ModelError as error:
-        system.complain(f"rank {place.rank}: {error}")
-        return 1
-    return 0
+    return run_rank("python -m validate.torch.worker", work, argv)
 
 
 def work(place: Place, job: Mapping[str, object], output: Path) -> int:
