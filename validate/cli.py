@@ -26,7 +26,7 @@ from planner.command.options import (
 from topology.base import InputError, content, counted
 
 if TYPE_CHECKING:  # a profile is shown without what runs plans
-    from validate.fit.report import Entry, Style
+    from validate.fit.report import ShippedProfile, Style
     from validate.launch import Place
 
 LARGEST_LOG: Final = 16 * 2**20  # B
@@ -250,7 +250,7 @@ def _shown(style: str, document: Callable[[], object], text: "Callable[[Style], 
     return render(style, document, table=lambda: text("table"), markdown=lambda: text("markdown"))
 
 
-def _entries() -> "list[Entry]":
+def _entries() -> "list[ShippedProfile]":
     """List profiles that ship and the user's own; one that cannot be read is said to be so."""
     from costmodels.tables import (  # noqa: PLC0415
         own_files,
@@ -258,11 +258,11 @@ def _entries() -> "list[Entry]":
         shipped_profile,
         shipped_profiles,
     )
-    from validate.fit.report import Entry  # noqa: PLC0415
+    from validate.fit.report import ShippedProfile  # noqa: PLC0415
 
-    def entry(name: str) -> Entry:
+    def entry(name: str) -> ShippedProfile:
         profile = read_profile(name)
-        return Entry(
+        return ShippedProfile(
             name=name, profile=profile, default=profile == shipped_profile(profile.hardware)
         )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from costmodels.basis import Basis
 from costmodels.collectives.algorithms import BY_NAME, Algorithm
 from costmodels.collectives.choice import build, nccl_pricing
-from costmodels.collectives.engines import Engine
+from costmodels.collectives.engines import EngineKernels
 from costmodels.collectives.measured import Calibration
 from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op
 from costmodels.collectives.pricing import AsMeasured, Fastest, Launched, Pricing, always, fastest
@@ -210,7 +210,7 @@ def _priced(call: "_Call", algorithm: Named) -> Pricing | None:
     return call.by_kernel(algorithm, min(having, key=lambda engine: engine.extra_on(fabric)))
 
 
-def _engines(settings: Settings) -> list[Engine]:
+def _engines(settings: Settings) -> list[EngineKernels]:
     shipped = engines()
     if settings.engine == "best":
         return list(shipped.values())
@@ -257,13 +257,13 @@ class _Call:
         times = own.times_of(self.op, self.fabric, launch)
         return way if times is None else AsMeasured(way=way, times=times)
 
-    def by_kernel(self, algorithm: type[Algorithm], engine: Engine) -> Pricing:
+    def by_kernel(self, algorithm: type[Algorithm], engine: EngineKernels) -> Pricing:
         """Price a kernel that a serving engine brings."""
         way = always(build(algorithm, "Simple", self.op, self.fabric))
         bare = Launched(way=way, gap=engine.extra_on(self.fabric))
         return self._issued(bare, engine.host_on(self.fabric))
 
-    def by_engine(self, engine: Engine) -> Pricing:
+    def by_engine(self, engine: EngineKernels) -> Pricing:
         """Take the fastest of an engine's kernels, each up to its limit, and NCCL."""
         fabric = self.fabric
         ways = [self._issued(self._kernels(None, "graph"), engine.nccl_host)]

@@ -9,10 +9,10 @@ import numpy as np
 from costmodels.collectives.algorithms import BY_NAME, Algorithm, Pairwise
 from costmodels.collectives.measured import Calibration, library_of
 from costmodels.collectives.nccl_tuning import Candidate, NcclView, Numbers
-from costmodels.collectives.network import hop
 from costmodels.collectives.operations import PAIRWISE_OPS, PROTOCOLS, Op, WireProtocol
 from costmodels.collectives.pricing import Choice, Pricing, always, by_size, fastest
 from costmodels.collectives.tables import transports
+from costmodels.collectives.transports import hop
 from topology.base import BytesPerSecond, UncalibratedError
 from topology.catalogue import Fabric, pcie_bandwidth
 

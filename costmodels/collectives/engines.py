@@ -13,7 +13,7 @@ _KEYS = {"kind", "source", "kernels", "limit", "extra", "host", "nccl_host"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineKernels:
     """One engine.
 
     kernels : which of ``oneshot``, ``twoshot``, ``multishot`` it has.
@@ -76,7 +76,7 @@ class Unrecorded:
         return self.copy[f"{fabric.architecture}.{_link(fabric)}"]
 
 
-def load_engines(text: str) -> tuple[dict[str, Engine], Unrecorded]:
+def load_engines(text: str) -> tuple[dict[str, EngineKernels], Unrecorded]:
     """Read engines, and the table ``[eager]``, from TOML `text`; the caller does the file I/O."""
     tables = tomllib.loads(text)
     row = tables.pop("eager")
@@ -98,10 +98,10 @@ def _places(table: object, unit: str, form: Callable[[float], Form]) -> dict[str
     return flat
 
 
-def _engine(name: str, row: Mapping[str, object]) -> Engine:
+def _engine(name: str, row: Mapping[str, object]) -> EngineKernels:
     if row.keys() != _KEYS:
         raise CatalogueError(f"{name}: expected {sorted(_KEYS)}, got {sorted(row)}")
-    return Engine(
+    return EngineKernels(
         kind=cast(Kind, row["kind"]),
         source=str(row["source"]),
         kernels=tuple(cast(list[str], row["kernels"])),

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.collectives.network import usable_bandwidth
 from costmodels.collectives.operations import PROTOCOLS, WireProtocol
+from costmodels.collectives.transports import usable_bandwidth
 from topology.base import parse
 from topology.catalogue import Fabric
 

@@ -3,10 +3,10 @@
 from functools import cache
 from importlib.resources import files
 
-from costmodels.collectives.engines import Engine, Unrecorded, load_engines
+from costmodels.collectives.engines import EngineKernels, Unrecorded, load_engines
 from costmodels.collectives.nccl_tuning import Tuning, load_tuning
-from costmodels.collectives.network import Transports, load_transports
 from costmodels.collectives.parameters import Library, load_library
+from costmodels.collectives.transports import Transports, load_transports
 
 _CURVES = ("collectives_nvlink.toml", "collectives_pcie.toml", "collectives_kernels.toml")
 
@@ -29,7 +29,7 @@ def transports() -> Transports:
     return load_transports(_read("collectives_network.toml"))
 
 
-def engines() -> dict[str, Engine]:
+def engines() -> dict[str, EngineKernels]:
     """Give the serving engines."""
     return _engines()[0]
 
@@ -40,7 +40,7 @@ def unrecorded() -> Unrecorded:
 
 
 @cache
-def _engines() -> tuple[dict[str, Engine], Unrecorded]:
+def _engines() -> tuple[dict[str, EngineKernels], Unrecorded]:
     """Read the engines' file, once."""
     return load_engines(_read("collectives_engines.toml"))
 

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from planner.models.architecture import Encoder, Model
 from planner.models.entries import (
-    Entry,
+    CatalogueEntry,
     VaeEntry,
     complete,
     load_encoders,
@@ -110,7 +110,7 @@ def catalogued(name: str) -> Model:
     return _completed(model, entry)
 
 
-def _completed(model: Model, entry: Entry) -> Model:
+def _completed(model: Model, entry: CatalogueEntry) -> Model:
     if model.kind != "diffusion":
         return model
     return complete(model, entry, _vaes(), _encoders() if entry.encoders else {})
@@ -250,7 +250,7 @@ def _text(path: Path) -> str:
 
 
 @cache
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> CatalogueEntry:
     return load_entry(name, _packaged(name))
 
 

@@ -31,7 +31,7 @@ _REQUEST_KEYS: Final = tuple(field.name for field in fields(Defaults))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CatalogueEntry:
     """One model's file: a configuration, and the usual request, autoencoder and encoders.
 
     encoders : names and the tokens each reads.
@@ -57,7 +57,7 @@ class VaeEntry:
     channels: int
 
 
-def load_entry(name: str, text: str) -> Entry:
+def load_entry(name: str, text: str) -> CatalogueEntry:
     """Read one model's file.
 
     Raises `CatalogueError` if a key is unknown, a table is missing or something has no source.
@@ -67,7 +67,7 @@ def load_entry(name: str, text: str) -> Entry:
     keys = Fields(where=name, values=row)
     config, encoders = keys.table("config"), keys.table("encoders")
     assert config is not None
-    return Entry(
+    return CatalogueEntry(
         name=name,
         source=keys.text("source"),
         config=config.values,
@@ -91,7 +91,10 @@ def load_encoders(text: str) -> dict[str, Encoder]:
 
 
 def complete(
-    model: Model, entry: Entry, vaes: Mapping[str, VaeEntry], encoders: Mapping[str, Encoder]
+    model: Model,
+    entry: CatalogueEntry,
+    vaes: Mapping[str, VaeEntry],
+    encoders: Mapping[str, Encoder],
 ) -> Model:
     """Give a model the usual request, autoencoder and encoders of an entry."""
     missing = [name for name, _ in entry.encoders if name not in encoders]

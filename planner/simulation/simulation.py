@@ -17,7 +17,7 @@ from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import every_place
 from planner.search.search import seated
-from planner.simulation.tasks import Label, Work, paces_of, tasks_of
+from planner.simulation.tasks import TaskLabel, Work, paces_of, tasks_of
 from topology.base import InputError, counted, format_seconds, shown
 from topology.base.table import Table
 
@@ -39,7 +39,7 @@ class Event:
 
     rank: int
     stream: str
-    label: Label
+    label: TaskLabel
     came_s: float
     start_s: float
     end_s: float

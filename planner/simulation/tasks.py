@@ -23,7 +23,7 @@ MessageKey = tuple[str, tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
+class TaskLabel:
     """What a task is. loop, turn : the innermost loop, and how often it was entered before."""
 
     name: str
@@ -37,7 +37,7 @@ class Work:
     """Tasks with their labels, in the order of every rank's streams."""
 
     tasks: Sequence[Task]
-    labels: Sequence[Label]
+    labels: Sequence[TaskLabel]
     lanes: Mapping[Lane, Sequence[int]]
 
 
@@ -47,7 +47,7 @@ class Step:
 
     op: Op
     priced: Priced
-    label: Label
+    label: TaskLabel
 
 
 def tasks_of(
@@ -109,7 +109,7 @@ def _steps(loop: Loop, target: Target, prices: Prices, turns: _Turns) -> Iterato
         elif not idle or isinstance(item, SendReceive):
             priced = cached_price(item, target, prices)
             name = item.writes[0].name if item.writes else getattr(item, "name", "")
-            label = Label(name=name, kind=priced.kind, loop=loop.name, turn=turn)
+            label = TaskLabel(name=name, kind=priced.kind, loop=loop.name, turn=turn)
             yield Step(op=item, priced=priced, label=label)
 
 
@@ -119,7 +119,7 @@ class _Draft:
     def __init__(self, plan: Plan, target: Target) -> None:
         self.plan, self.target = plan, target
         self.tasks: list[Task] = []
-        self.labels: list[Label] = []
+        self.labels: list[TaskLabel] = []
         self.lanes: dict[Lane, list[int]] = defaultdict(list)
         self.messages: dict[MessageKey, int] = {}
 

@@ -5,9 +5,9 @@ import pytest
 from costmodels.basis import Basis
 from costmodels.collectives import Settings, basis, choose, collective_time
 from costmodels.collectives.engines import load_engines
-from costmodels.collectives.network import load_transports
 from costmodels.collectives.parameters import load_library
 from costmodels.collectives.tables import engines, library, transports, tuning
+from costmodels.collectives.transports import load_transports
 from topology.base import CatalogueError, InputError
 from topology.catalogue import Fabric, find_hardware
 

@@ -11,7 +11,7 @@ import pytest
 from planner.engines.tables import allowed
 from topology.base import GIB
 from validate.doctor import diagnose, doctor
-from validate.tensorrt.probe import Gpu, Host, Library, find_nccl
+from validate.tensorrt.probe import Host, Library, NamedGpu, find_nccl
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -21,7 +21,7 @@ GOOD = Host(
     distribution="Ubuntu 24.04",
     driver="580.82.07",
     cuda="13.0",
-    gpus=(Gpu(name="NVIDIA B200", capability=(10, 0)),) * 8,
+    gpus=(NamedGpu(name="NVIDIA B200", capability=(10, 0)),) * 8,
     tensorrt=Library(version="11.4.1.3", path="/usr/lib/tensorrt"),
     nccl=Library(version="2.30.4", path="/usr/lib/libnccl.so.2"),
     searched=("/usr/lib",),
@@ -58,8 +58,8 @@ def test_an_empty_machine_is_told_what_to_install():
 @pytest.mark.parametrize(
     ("name", "changes", "want", "word"),
     [
-        ("GPUs", {"gpus": (Gpu(name="T4", capability=(7, 5)),) * 2}, "missing", "8.0"),
-        ("GPUs", {"gpus": (Gpu(name="H100", capability=(9, 0)),)}, "watch", "more of them"),
+        ("GPUs", {"gpus": (NamedGpu(name="T4", capability=(7, 5)),) * 2}, "missing", "8.0"),
+        ("GPUs", {"gpus": (NamedGpu(name="H100", capability=(9, 0)),)}, "watch", "more of them"),
         ("driver", {"driver": "550.54"}, "missing", "580.65"),
         ("driver", {"cuda": "11.8"}, "missing", "for CUDA 12.9 and 13.2"),
         ("driver", {"cuda": "12.9", "processor": "aarch64"}, "missing", "for CUDA 13.2"),
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_named_with_its_cure(name, changes, want, word):
 
 
 def test_hopper_has_no_attention_on_several_devices():
-    hopper = replace(GOOD, gpus=(Gpu(name="H100", capability=(9, 0)),) * 8)
+    hopper = replace(GOOD, gpus=(NamedGpu(name="H100", capability=(9, 0)),) * 8)
 
     assert state(hopper, "multi-device attention").state == "watch"
     assert diagnose(hopper).ok

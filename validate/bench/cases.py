@@ -40,7 +40,7 @@ FLUX_HEADS: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Measurement:
     """One thing to measure: its family, and its sizes and choices by name."""
 
     family: Family
@@ -70,18 +70,18 @@ class Case:
         return str(dict(self.sizes).get(name, ""))
 
 
-def case_of(family: Family, tier: int, **sizes: Value) -> Case:
+def case_of(family: Family, tier: int, **sizes: Value) -> Measurement:
     """Make a case from named sizes."""
-    return Case(family=family, tier=tier, sizes=tuple(sizes.items()))
+    return Measurement(family=family, tier=tier, sizes=tuple(sizes.items()))
 
 
-def all_cases(ranks: int, *, small: bool = False) -> list[Case]:
+def all_cases(ranks: int, *, small: bool = False) -> list[Measurement]:
     """List every case, in the order in which it is run; `small` ones suit a CPU.
 
     >>> [case.key for case in all_cases(1)][:2]
     ['memory stage=context', 'memory stage=matmul']
     """
-    first: dict[str, Case] = {}
+    first: dict[str, Measurement] = {}
     for tier, family in product(TIERS, _SMALL if small else _FAMILIES):
         cases = list(dict.fromkeys(case for case in family() if case.tier == tier))
         if family is not _memory:
@@ -92,7 +92,7 @@ def all_cases(ranks: int, *, small: bool = False) -> list[Case]:
     return list(first.values())
 
 
-def runs(cases: Sequence[Case]) -> list[list[Case]]:
+def runs(cases: Sequence[Measurement]) -> list[list[Measurement]]:
     """Cut a list where cases that need all ranks meet cases that do not.
 
     >>> [len(run) for run in runs(all_cases(2, small=True))][:2]
@@ -101,18 +101,18 @@ def runs(cases: Sequence[Case]) -> list[list[Case]]:
     return [list(run) for _, run in groupby(cases, lambda case: case.together)]
 
 
-def _memory() -> Iterator[Case]:
+def _memory() -> Iterator[Measurement]:
     for stage in ("context", "matmul", "attention", "communicator", "exchange", "second"):
         yield case_of("memory", 1, stage=stage)
 
 
-def _anchor() -> Iterator[Case]:
+def _anchor() -> Iterator[Measurement]:
     yield case_of("anchor", 1, work="matmul", m=4096, n=12288, k=3072)
     yield case_of("anchor", 1, work="attention", heads=24, queries=4608, keys=4608)
     yield case_of("anchor", 1, work="pointwise", how="copy", bytes=GIB)
 
 
-def _host() -> Iterator[Case]:
+def _host() -> Iterator[Measurement]:
     for op in (
         "add", "linear", "layer_norm", "rms_norm", "chunk", "cast", "silu", "attention",
         "all_reduce", "all_gather", "all_to_all", "send_recv", "graph", "gap",
@@ -120,7 +120,7 @@ def _host() -> Iterator[Case]:
         yield case_of("host", 1, op=op)
 
 
-def _collective() -> Iterator[Case]:
+def _collective() -> Iterator[Measurement]:
     for op in OPS:
         used = op in USED
         for octave in range(20, 30):  # the steps of protocols and channels lie between octaves too
@@ -130,7 +130,7 @@ def _collective() -> Iterator[Case]:
             yield case_of("collective", tier, op=op, bytes=2**octave)
 
 
-def _forced() -> Iterator[Case]:
+def _forced() -> Iterator[Measurement]:
     for protocol, octave in product(("LL", "LL128", "Simple"), range(10, 31, 2)):
         if protocol == "LL" and octave > 26:
             continue
@@ -140,7 +140,7 @@ def _forced() -> Iterator[Case]:
             yield case_of("forced", 2, op=op, **sizes)
 
 
-def _matmul() -> Iterator[Case]:
+def _matmul() -> Iterator[Measurement]:
     """Yield the main products of blocks and general ones, their splits, and all that is left."""
     table = shipped("bench_cases.toml")
     for block in table["blocks"].values():
@@ -177,7 +177,7 @@ class Scores(NamedTuple):
     batch: int = 1
     causal: int = 0
 
-    def case(self, tier: int, kernel: str) -> Case:
+    def case(self, tier: int, kernel: str) -> Measurement:
         """Make a case of a kernel."""
         sizes = {**self._asdict(), "kv_heads": self.kv_heads or self.heads}
         names = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "causal")
@@ -202,7 +202,7 @@ def _splits() -> Iterator[Scores]:
                 yield Scores(heads, share, tokens)
 
 
-def _attention() -> Iterator[Case]:
+def _attention() -> Iterator[Measurement]:
     for tier in TIERS:
         yield from (scores.case(tier, "default") for scores in _scores(tier))
     for scores in _scores(1):
@@ -214,37 +214,37 @@ def _attention() -> Iterator[Case]:
     yield from (scores.case(3, "flash") for scores in _scores(2))
 
 
-def _pointwise() -> Iterator[Case]:
+def _pointwise() -> Iterator[Measurement]:
     for how, octave in product(("copy", "add", "fill", "sum"), range(14, 32)):
         tier = 3 if octave % 2 else 1 if how in ("copy", "add") else 2
         yield case_of("pointwise", tier, how=how, bytes=2**octave)
 
 
-def _function() -> Iterator[Case]:
+def _function() -> Iterator[Measurement]:
     for name, rows, way in product(FUNCTIONS, (64, 512, 4608, 32768), ("eager", "lean")):
         if (name, way) != ("cast", "lean"):  # the backend's is no kernel at all
             tier = 1 if rows in (64, 4608) else 2
             yield case_of("function", tier, name=name, rows=rows, width=3072, way=way)
 
 
-def _compiled() -> Iterator[Case]:
+def _compiled() -> Iterator[Measurement]:
     for way, layers in product(("compiled", "eager"), (2, 8)):
         yield case_of("stack", 2, layers=layers, way=way)
     for name in FUNCTIONS:
         yield case_of("compiled", 2, name=name, width=3072)
 
 
-def _beside() -> Iterator[Case]:
+def _beside() -> Iterator[Measurement]:
     for op, work, size in product(USED, ("matmul", "attention"), (16 * MIB, 64 * MIB, 256 * MIB)):
         yield case_of("beside", 1 if size == 64 * MIB else 2, op=op, bytes=size, work=work)
 
 
-def _peer() -> Iterator[Case]:
+def _peer() -> Iterator[Measurement]:
     for way, octave in product(("one", "both"), range(12, 31, 3)):
         yield case_of("peer", 2, way=way, bytes=2**octave)
 
 
-def _small_work() -> Iterator[Case]:
+def _small_work() -> Iterator[Measurement]:
     yield case_of("matmul", 1, m=8, n=64, k=32, precision="bf16")
     yield Scores(2, 8, 8, head_dim=16).case(1, "default")
     yield case_of("pointwise", 1, how="copy", bytes=4 * KIB)
@@ -253,12 +253,12 @@ def _small_work() -> Iterator[Case]:
     yield case_of("host", 1, op="add")
 
 
-def _small_collective() -> Iterator[Case]:
+def _small_collective() -> Iterator[Measurement]:
     for op, octave in product(OPS, (10, 12)):
         yield case_of("collective", 1, op=op, bytes=2**octave)
 
 
-Maker = Callable[[], Iterator[Case]]
+Maker = Callable[[], Iterator[Measurement]]
 _FAMILIES: Final[tuple[Maker, ...]] = (
     _memory, _anchor, _host, _collective, _beside, _matmul, _attention, _pointwise, _function,
     _forced, _peer, _compiled,

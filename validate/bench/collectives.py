@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from topology.base import GIB
 from validate.bench import system, timing
-from validate.bench.cases import Case, case_of
+from validate.bench.cases import Measurement, case_of
 from validate.bench.compute import attention, matmul, numbers
 from validate.bench.timing import Prepared, Results, Run
 
@@ -83,7 +83,7 @@ CALLS: Final[Mapping[str, Callable[[Buffers, ProcessGroup], object]]] = {
 }
 
 
-def collective(case: Case, device: torch.device, group: ProcessGroup) -> Results:
+def collective(case: Measurement, device: torch.device, group: ProcessGroup) -> Results:
     """Time a collective as nodes of a graph and as calls of the host."""
     prepared = exchange(case.text("op"), case.number("bytes"), group, device)
     once = shared_estimate(prepared, device, group)
@@ -99,7 +99,7 @@ def collective(case: Case, device: torch.device, group: ProcessGroup) -> Results
     return results
 
 
-def forced(case: Case, device: torch.device, group: ProcessGroup) -> Results:
+def forced(case: Measurement, device: torch.device, group: ProcessGroup) -> Results:
     """Time a collective whose algorithm and protocol NCCL is told."""
     special = forced_group(
         case.text("algorithm"), case.text("protocol"), dist.get_world_size(group)
@@ -145,7 +145,7 @@ def forced_group(algorithm: str, protocol: str, ranks: int) -> ProcessGroup:
     return group
 
 
-def peer(case: Case, device: torch.device, rank: int) -> Results:
+def peer(case: Measurement, device: torch.device, rank: int) -> Results:
     """Time copies to a neighbour's memory, one way or both at once; rank 0 does it alone."""
     if rank or not timing.on_gpu(device) or torch.cuda.device_count() < 2:
         return []
@@ -170,7 +170,7 @@ def peer(case: Case, device: torch.device, rank: int) -> Results:
     return [("stream", timing.statistics(timing.burst(run, REPEATS, device, pause=0.0)))]
 
 
-def beside_compute(case: Case, device: torch.device, group: dist.ProcessGroup) -> Results:
+def beside_compute(case: Measurement, device: torch.device, group: dist.ProcessGroup) -> Results:
     """Time compute alone, the collective alone, and both at once on two streams.
 
     Both sides get as many calls as make them last about equally long.

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from topology.base import GIB, MIB
-from validate.bench.cases import Case
+from validate.bench.cases import Measurement
 from validate.bench.timing import Prepared
 
 COLD: Final = 200 * MIB
@@ -43,7 +43,7 @@ def prepare(call: Call, sets: int, make: Callable[[], Sequence[Tensor]]) -> Prep
     return Prepared(work=lambda index: call(*tensors[index % sets]), sets=sets)
 
 
-def matmul(case: Case, device: torch.device) -> Prepared:
+def matmul(case: Measurement, device: torch.device) -> Prepared:
     """``[m, k] x [n, k]^T``, as a linear layer multiplies."""
     m, n, k = (case.number(name) for name in ("m", "n", "k"))
     if case.text("precision") == "fp8":
@@ -71,7 +71,7 @@ def _eight_bit(m: int, n: int, k: int, device: torch.device) -> Prepared:
     return prepare(multiply, sets_of(m * k + n * k + 2 * m * n), make)
 
 
-def attention(case: Case, device: torch.device) -> Prepared:
+def attention(case: Measurement, device: torch.device) -> Prepared:
     """Fused attention on ``[batch, rows, heads, size]`` tensors, seen as heads first."""
     batch, size = case.number("batch"), case.number("head_dim")
     queries, keys = case.number("queries"), case.number("keys")
@@ -124,7 +124,7 @@ def _with(backend: SDPBackend, attend: Call) -> Call:
     return call
 
 
-def chosen(case: Case, device: torch.device) -> str:
+def chosen(case: Measurement, device: torch.device) -> str:
     """Name the implementation that PyTorch takes for a case: ``cudnn``, ``fa2`` ..."""
     kernel = case.text("kernel")
     if kernel != "default":
@@ -144,7 +144,7 @@ def chosen(case: Case, device: torch.device) -> str:
     return names.get(int(backend), f"backend {backend}")
 
 
-def pointwise(case: Case, device: torch.device) -> Prepared:
+def pointwise(case: Measurement, device: torch.device) -> Prepared:
     """Plain memory traffic of `bytes` in all: ``copy``, ``add``, ``fill`` or ``sum``."""
     how, moved = case.text("how"), case.number("bytes")
     streams = {"copy": 2, "add": 3, "fill": 1, "sum": 1}[how]
@@ -160,7 +160,7 @@ def pointwise(case: Case, device: torch.device) -> Prepared:
     )
 
 
-PREPARE: Final[Mapping[str, Callable[[Case, torch.device], Prepared]]] = {
+PREPARE: Final[Mapping[str, Callable[[Measurement, torch.device], Prepared]]] = {
     "matmul": matmul,
     "attention": attention,
     "pointwise": pointwise,

@@ -6,7 +6,7 @@ from typing import assert_never
 import torch
 import torch.distributed as dist
 
-from validate.bench.cases import Case, Family, case_of
+from validate.bench.cases import Family, Measurement, case_of
 from validate.bench.collectives import beside_compute, collective, forced, peer
 from validate.bench.compute import PREPARE, chosen
 from validate.bench.functions import FUNCTIONS, backend_function, function
@@ -17,7 +17,7 @@ ROWS = (64, 4608, 32768)
 
 
 def measure(  # noqa: PLR0911  # one a family
-    case: Case, device: torch.device, rank: int, group: dist.ProcessGroup | None
+    case: Measurement, device: torch.device, rank: int, group: dist.ProcessGroup | None
 ) -> Results:
     """Run one case on this rank: pairs of mode and values.
 
@@ -46,14 +46,14 @@ def measure(  # noqa: PLR0911  # one a family
             assert_never(case.family)
 
 
-def _shared(case: Case, device: torch.device, group: dist.ProcessGroup | None) -> Results:
+def _shared(case: Measurement, device: torch.device, group: dist.ProcessGroup | None) -> Results:
     if group is None:
         return []
     families = {"collective": collective, "beside": beside_compute, "forced": forced}
     return families[case.family](case, device, group)
 
 
-def _kernel(case: Case, device: torch.device) -> Results:
+def _kernel(case: Measurement, device: torch.device) -> Results:
     prepared = PREPARE[case.family](case, device)
     results = list(both(prepared, device))
     if case.family == "attention" and on_gpu(device):
@@ -64,7 +64,7 @@ def _kernel(case: Case, device: torch.device) -> Results:
     return results
 
 
-def _anchored(case: Case) -> Case:
+def _anchored(case: Measurement) -> Measurement:
     """Return the plain case that every rank measures."""
     sizes = {name: value for name, value in case.sizes if name != "work"}
     plain: dict[str, int | str] = {"kernel": "default", "batch": 1, "head_dim": 128}
@@ -77,7 +77,7 @@ def _anchored(case: Case) -> Case:
     return case_of(family, 1, **sizes, **choices)
 
 
-def _function(case: Case, device: torch.device) -> Results:
+def _function(case: Measurement, device: torch.device) -> Results:
     if case.text("way") == "lean":
         prepared, traffic = backend_function(case, device)
     else:
@@ -87,7 +87,7 @@ def _function(case: Case, device: torch.device) -> Results:
     return [(case.text("way"), {**quick(prepared, device), "traffic_bytes": traffic})]
 
 
-def _compiled(case: Case, device: torch.device) -> Results:
+def _compiled(case: Measurement, device: torch.device) -> Results:
     """Compile a function for several numbers of rows."""
     name, width = case.text("name"), case.number("width")
     results: Results = []

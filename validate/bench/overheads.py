@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from validate.bench import timing
-from validate.bench.cases import Case, case_of
+from validate.bench.cases import Measurement, case_of
 from validate.bench.collectives import exchange
 from validate.bench.compute import attention, matmul, numbers
 from validate.bench.timing import Results, Work
@@ -19,7 +19,7 @@ WIDTH: Final = 256
 GAPS: Final = (200, 1000)
 
 
-def host(case: Case, device: torch.device, group: dist.ProcessGroup | None) -> Results:
+def host(case: Measurement, device: torch.device, group: dist.ProcessGroup | None) -> Results:
     """Seconds of host time a call."""
     op = case.text("op")
     if op in ("graph", "gap"):
@@ -79,7 +79,7 @@ def _layers(x: Tensor, weights: list[Layer]) -> Tensor:
     return x
 
 
-def stack(case: Case, device: torch.device) -> Results:
+def stack(case: Measurement, device: torch.device) -> Results:
     """Host seconds of one call of a stack of small layers, eager or compiled.
 
     The difference between two depths, over the operations of a layer, is the price of one.
@@ -102,7 +102,7 @@ def used(device: torch.device) -> float:
     return float(total - free)
 
 
-def memory(case: Case, device: torch.device, group: dist.ProcessGroup | None) -> Results:
+def memory(case: Measurement, device: torch.device, group: dist.ProcessGroup | None) -> Results:
     """Go one stage further than before, and say what is taken since the process began.
 
     The stages build on each other: a context; a product; attention; a communicator; messages

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from topology.base import InputError
 from validate.bench import system
-from validate.bench.cases import Case, all_cases, runs
+from validate.bench.cases import Measurement, all_cases, runs
 from validate.fit.rows import Row, done, failure, read_rows, whole
 
 STUCK: Final = 45.0  # s: a case that takes longer hangs
@@ -126,7 +126,7 @@ def _join(task: system.RankTask) -> World:
     )
 
 
-def _run_all(cases: Sequence[Case], world: World) -> None:
+def _run_all(cases: Sequence[Measurement], world: World) -> None:
     finished = _finished(world)
     left = [case for case in cases if case.key not in finished]
     reached = len(cases) - len(left)
@@ -146,7 +146,7 @@ def _finished(world: World) -> frozenset[str]:
     return frozenset(filter(None, world.agree("\n".join(sorted(keys))).split("\n")))
 
 
-def _together(group: Sequence[Case], world: World, place: Place, _: int) -> bool:
+def _together(group: Sequence[Measurement], world: World, place: Place, _: int) -> bool:
     for step, case in enumerate(group):
         if world.agree("go" if world.left > 0 else "stop") != "go":
             return False
@@ -162,7 +162,7 @@ def _together(group: Sequence[Case], world: World, place: Place, _: int) -> bool
     return True
 
 
-def _apart(group: Sequence[Case], world: World, place: Place, number: int) -> bool:
+def _apart(group: Sequence[Measurement], world: World, place: Place, number: int) -> bool:
     """Take the next case that nobody has taken, until there are none."""
     while world.left > 0:
         step = world.store.add(f"group {number}", 1) - 1
@@ -173,7 +173,7 @@ def _apart(group: Sequence[Case], world: World, place: Place, number: int) -> bo
     return "stop" not in world.all_hear("go" if world.left > 0 else "stop")
 
 
-def _attempt(case: Case, world: World) -> list[Row]:
+def _attempt(case: Measurement, world: World) -> list[Row]:
     """Run a case; an error is a row."""
     from validate.bench.measure import measure  # noqa: PLC0415  # compilers are slow to import
 
@@ -199,14 +199,14 @@ def _attempt(case: Case, world: World) -> list[Row]:
             torch.cuda.empty_cache()
 
 
-def failed(case: Case, rank: int, reason: str) -> Row:
+def failed(case: Measurement, rank: int, reason: str) -> Row:
     """Write down why a case has no result."""
     row = failure(case.key, rank, " ".join(reason.split())[:300])
     return replace(row, sizes=dict(case.sizes))
 
 
 @contextmanager
-def _limited(seconds: float, case: Case, world: World) -> Iterator[None]:
+def _limited(seconds: float, case: Measurement, world: World) -> Iterator[None]:
     """End the process when a case hangs, with a row that says so."""
 
     def give_up() -> None:
@@ -223,7 +223,7 @@ def _limited(seconds: float, case: Case, world: World) -> Iterator[None]:
         timer.cancel()
 
 
-def _progress(world: World, place: Place, step: int, case: Case) -> None:
+def _progress(world: World, place: Place, step: int, case: Measurement) -> None:
     if world.rank == 0:
         minutes, seconds = divmod(int(max(0.0, world.left)), 60)
         where = f"{place[0] + step + 1}/{place[1]}, {minutes}:{seconds:02} left at most"

@@ -13,11 +13,10 @@ from typing import Any, Final, cast
 
 from planner.models import read_model
 from topology.base import ModelError
-from validate.engines.diffusers_worker import Case, measure
+from validate.engines.diffusers_worker import Forward, measure
 from validate.launch import Place, begin
 from validate.plans import system
-from validate.plans.cases import Case as Asked
-from validate.plans.cases import digest_of, read_case
+from validate.plans.cases import Case, digest_of, read_case
 from validate.plans.measured import Measured, line
 from validate.plans.rank import run_rank
 
@@ -68,14 +67,14 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
     return ran
 
 
-def own_case(asked: Asked) -> Case:
+def own_case(asked: Case) -> Forward:
     """Ask diffusers for what a case of plans asks; sizes left out are the model's usual ones.
 
-    >>> own_case(Asked(model="flux.1-dev", mode="eager", engine="diffusers")).height
+    >>> own_case(Case(model="flux.1-dev", mode="eager", engine="diffusers")).height
     1024
     """
     usual = read_model(asked.model).defaults
-    return Case(
+    return Forward(
         model=asked.model,
         height=asked.height or usual.height,
         width=asked.width or usual.width,
@@ -86,7 +85,7 @@ def own_case(asked: Asked) -> Case:
     )
 
 
-def row_of(case: Asked, taken: Mapping[str, Any]) -> Measured:
+def row_of(case: Case, taken: Mapping[str, Any]) -> Measured:
     """Write what diffusers took as a row of plans; copies are rearrangements of data there."""
     note = str(taken.get("note", ""))
     if taken["status"] != "done":

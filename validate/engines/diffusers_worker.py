@@ -45,7 +45,7 @@ _MODES: Final = ("eager", "compile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Forward:
     """One forward to time.
 
     plan : ``single``, or ``ulysses``, ``ring`` or ``tp`` with its degree. mode : eager or compile.
@@ -78,17 +78,17 @@ class Case:
         return {**said, "batch": 1, "precision": "bf16", "stage": "denoise", "engine": "diffusers"}
 
 
-def read_cases(path: Path) -> list[Case]:
+def read_cases(path: Path) -> list[Forward]:
     """Read cases from a JSON list of objects."""
     try:
-        return [Case(**entry) for entry in json.loads(files.read(path))]
+        return [Forward(**entry) for entry in json.loads(files.read(path))]
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}, wanted a list of cases") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}, wanted a list of cases") from None
 
 
-def measure(case: Case, device: Any, machine: str) -> dict[str, object]:  # noqa: ANN401
+def measure(case: Forward, device: Any, machine: str) -> dict[str, object]:  # noqa: ANN401
     """Make the weights, run a case and say what it took; a failure is a row with its reason."""
     row: dict[str, object] = {"case": case.to_dict(), "status": "failed", "note": ""}
     begun = time.perf_counter()
@@ -99,7 +99,7 @@ def measure(case: Case, device: Any, machine: str) -> dict[str, object]:  # noqa
     return {**row, "machine": machine, "case_s": round(time.perf_counter() - begun, 2)}
 
 
-def _timed(case: Case, device: Any) -> dict[str, object]:  # noqa: ANN401
+def _timed(case: Forward, device: Any) -> dict[str, object]:  # noqa: ANN401
     import torch  # noqa: PLC0415  # an optional package
 
     from validate.torch.timing import clock_of, repeat, repeats_for  # noqa: PLC0415
@@ -150,7 +150,7 @@ def _timed(case: Case, device: Any) -> dict[str, object]:  # noqa: ANN401
     return _short(row)
 
 
-def _spread(model: Any, case: Case) -> None:  # noqa: ANN401  # a module of diffusers
+def _spread(model: Any, case: Forward) -> None:  # noqa: ANN401  # a module of diffusers
     """Cut the transformer over the ranks of a plan."""
     if case.plan == "single":
         return
@@ -301,7 +301,7 @@ def _machine(device: Any) -> str:  # noqa: ANN401
     )
 
 
-def run_rank(cases: list[Case], rows: Path) -> None:
+def run_rank(cases: list[Forward], rows: Path) -> None:
     """Run cases on this process's GPU, and let rank 0 append the rows."""
     import torch  # noqa: PLC0415  # an optional package
     import torch.distributed as dist  # noqa: PLC0415
@@ -324,7 +324,7 @@ def run_rank(cases: list[Case], rows: Path) -> None:
         dist.destroy_process_group()
 
 
-def supervise(cases: list[Case], rows: Path, *, ranks: int, limit: float) -> None:
+def supervise(cases: list[Forward], rows: Path, *, ranks: int, limit: float) -> None:
     """Run cases in processes of their own, and begin anew after one that hangs or dies."""
     left = cases
     while left:
@@ -340,7 +340,9 @@ def supervise(cases: list[Case], rows: Path, *, ranks: int, limit: float) -> Non
 
 
 @contextmanager
-def _started(cases: list[Case], rows: Path, ranks: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _started(
+    cases: list[Forward], rows: Path, ranks: int
+) -> Iterator[list[subprocess.Popen[bytes]]]:
     text = json.dumps([asdict(case) for case in cases])
     path = rows.with_suffix(".left.json")
     files.write(path, text)

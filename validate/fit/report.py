@@ -28,7 +28,7 @@ EXAMPLE_HEADERS: Final = ("example", "first", "second", "change")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ShippedProfile:
     """A profile under the name it is asked for by. default : used where no other is asked for."""
 
     name: str
@@ -136,7 +136,7 @@ def _part(name: str) -> str:
     return f"{first}.{rest.partition('.')[0]}" if deep else first
 
 
-def entries_to_dict(entries: Sequence[Entry]) -> dict[str, object]:
+def entries_to_dict(entries: Sequence[ShippedProfile]) -> dict[str, object]:
     """Return what ``planner profile list --format json`` prints."""
     return {
         "profiles": [entry.name for entry in entries],
@@ -309,7 +309,7 @@ def _signed(first: float, second: float) -> str:
     return f"{100 * (second / first - 1):+.1f} %"
 
 
-def listed(entries: Sequence[Entry], style: Style = "table") -> str:
+def listed(entries: Sequence[ShippedProfile], style: Style = "table") -> str:
     """Say of each profile what it is for."""
     rows = []
     for entry in entries:

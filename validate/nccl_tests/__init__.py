@@ -6,11 +6,11 @@
 
 from validate.nccl_tests.compare import LogOptions, compare_all
 from validate.nccl_tests.log import Log, read_log
-from validate.nccl_tests.shown import Comparison, as_csv, as_markdown, as_text
+from validate.nccl_tests.report import LogComparison, as_csv, as_markdown, as_text
 
 __all__ = [
-    "Comparison",
     "Log",
+    "LogComparison",
     "LogOptions",
     "as_csv",
     "as_markdown",

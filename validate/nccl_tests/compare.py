@@ -14,7 +14,7 @@ from validate.nccl_tests.diagnosis import Run, diagnose, disturbances, disturbed
 from validate.nccl_tests.lines import LogRow, ranks_of
 from validate.nccl_tests.links import fabric_of_log
 from validate.nccl_tests.log import Log, forced, inferred_op, read_log, sizes_hold, with_op
-from validate.nccl_tests.shown import ComparedRow, Comparison
+from validate.nccl_tests.report import ComparedRow, LogComparison
 
 if TYPE_CHECKING:
     from planner.request.subset import Subset
@@ -43,7 +43,7 @@ class LogOptions:
     sizes: tuple[tuple[float, float], ...] = ((0, np.inf),)
 
 
-def compare_all(text: str, options: LogOptions) -> list[Comparison]:
+def compare_all(text: str, options: LogOptions) -> list[LogComparison]:
     """Compare every table of a log with the model.
 
     Raises InputError if there is no table, nobody says what was measured on what, or a log and the
@@ -73,7 +73,7 @@ def _chosen(log: Log, options: LogOptions) -> list[LogRow]:
     ]
 
 
-def compare(log: Log, options: LogOptions) -> Comparison:
+def compare(log: Log, options: LogOptions) -> LogComparison:
     """Price every row of one table on the links that it was measured on."""
     log, inferred = known_op(log, options)
     fabric, name, read = links_of(log, options)
@@ -95,7 +95,7 @@ def compare(log: Log, options: LogOptions) -> Comparison:
         sized=sizes_hold(log, op, fabric.ranks),
     )
     nodes = options.nodes or log.nodes or fabric.nodes
-    return Comparison(
+    return LogComparison(
         title=log.title,
         op=run.op,
         hardware=name,

@@ -20,7 +20,7 @@ _QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class GpuState:
     """What the driver says of one GPU; zeros and blanks where there is none."""
 
     clock_hz: float = 0.0
@@ -30,11 +30,11 @@ class Gpu:
     name: str = ""
 
 
-def gpu() -> Gpu:
+def gpu() -> GpuState:
     """Ask the driver about the first GPU."""
     try:
         clock, power, temperature, driver, name = _nvidia_smi(_QUERY, "-i=0")[0].split(", ")
-        return Gpu(
+        return GpuState(
             clock_hz=float(clock) * 10**6,
             power_w=float(power),
             temperature_c=float(temperature),
@@ -42,7 +42,7 @@ def gpu() -> Gpu:
             name=name,
         )
     except (IndexError, ValueError):
-        return Gpu()
+        return GpuState()
 
 
 def products() -> list[str]:

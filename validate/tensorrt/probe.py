@@ -20,7 +20,7 @@ _MAJOR, _MINOR = 75, 76  # CUDA's numbers of the two parts of a compute capabili
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class NamedGpu:
     """A GPU as the driver names it."""
 
     name: str
@@ -51,7 +51,7 @@ class Host:
     mig: int = 0
     driver: str = ""
     cuda: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[NamedGpu, ...] = ()
     apart: tuple[tuple[int, int], ...] = ()
     tensorrt: Library | None = None
     tensorrt_error: str = ""
@@ -128,7 +128,7 @@ def _is_cut(nvml: ctypes.CDLL, place: int) -> bool:
     return not failed and bool(now.value)
 
 
-def _cuda() -> tuple[str, tuple[Gpu, ...], tuple[tuple[int, int], ...]]:
+def _cuda() -> tuple[str, tuple[NamedGpu, ...], tuple[tuple[int, int], ...]]:
     """Newest CUDA of the driver, GPUs, and pairs that are apart."""
     cuda, number = _open("libcuda.so.1"), ctypes.c_int()
     if cuda is None or cuda.cuDriverGetVersion(ctypes.byref(number)):
@@ -142,14 +142,14 @@ def _cuda() -> tuple[str, tuple[Gpu, ...], tuple[tuple[int, int], ...]]:
     return newest, gpus, tuple(pair for pair in pairs if not _reach(cuda, *pair))
 
 
-def _gpu(cuda: ctypes.CDLL, place: int) -> Gpu:
+def _gpu(cuda: ctypes.CDLL, place: int) -> NamedGpu:
     text, number = ctypes.create_string_buffer(96), ctypes.c_int()
     cuda.cuDeviceGetName(text, 96, place)
     parts = []
     for attribute in (_MAJOR, _MINOR):
         cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, place)
         parts.append(number.value)
-    return Gpu(name=text.value.decode(errors="replace"), capability=(parts[0], parts[1]))
+    return NamedGpu(name=text.value.decode(errors="replace"), capability=(parts[0], parts[1]))
 
 
 def _reach(cuda: ctypes.CDLL, a: int, b: int) -> bool:

@@ -21,9 +21,9 @@ from validate.torch import proof
 from validate.torch.attention import kernel_for, shape_for
 from validate.torch.fuse import Fuser
 from validate.torch.proof import Comm, Work
+from validate.torch.rank_state import CountKey, RankState
 from validate.torch.rendezvous import Rendezvous
 from validate.torch.routine import Routine, make_routines, play
-from validate.torch.state import CountKey, RankState
 from validate.torch.timing import Clock, Times, clock_of, look_inside, repeat, repeats_for
 from validate.torch.weights import drawn, fitting, inputs_drawn
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from costmodels.program import Collective, Communication, SendReceive
 from validate.reference.run import Here, shape_of
 from validate.torch.liveness import Lived
-from validate.torch.state import Group, Pending, RankState, Step, zeros
+from validate.torch.rank_state import Group, Pending, RankState, Step, zeros
 from validate.torch.steps import fetcher, freeing
 
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

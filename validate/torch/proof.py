@@ -17,9 +17,9 @@ from planner.search.evaluate import running
 from validate.reference.run import run_plan
 from validate.reference.weights import Array, Source, own_samples
 from validate.torch.fuse import Fuser
+from validate.torch.rank_state import CountKey, Handles, RankState, make_groups, silent
 from validate.torch.routine import make_routines, play
 from validate.torch.setting import Setting
-from validate.torch.state import CountKey, Handles, RankState, make_groups, silent
 from validate.torch.weights import Given, Weights, from_source, inputs_from_source
 
 BOUNDS: Final = {

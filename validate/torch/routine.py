@@ -11,7 +11,7 @@ from planner.search.evaluate import running
 from validate.reference.run import Here, forward_at
 from validate.torch.liveness import Lived, Names, arriving, lived, reads_of
 from validate.torch.messages import message, waits
-from validate.torch.state import RankState, Step
+from validate.torch.rank_state import RankState, Step
 from validate.torch.steps import compute, fused, joins, launches
 
 

@@ -26,8 +26,8 @@ from validate.reference.run import Here, shape_of
 from validate.torch import attention, functions, layout, products
 from validate.torch.layout import BEYOND
 from validate.torch.liveness import Lived, Names, reads_of, writes_of
+from validate.torch.rank_state import RankState, Step, zeros
 from validate.torch.setting import Bound, Setting
-from validate.torch.state import RankState, Step, zeros
 
 Compute = Matmul | Attention | LinearAttention | Depthwise | Pointwise | Rearrange
 

@@ -20,8 +20,8 @@ import torch
 
 from validate.plans.cases import Subject
 from validate.reference.run import Here
+from validate.torch.rank_state import RankState, Step
 from validate.torch.routine import make_routines, play
-from validate.torch.state import RankState, Step
 
 Mark = Any  # torch.cuda.Event, or seconds
 

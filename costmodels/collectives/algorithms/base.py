@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.nccl_tuning import Candidate, NcclView
-from costmodels.collectives.network import Hop
 from costmodels.collectives.operations import Amount, Op, WireProtocol
+from costmodels.collectives.transports import Hop
 from topology.catalogue import Fabric
 
 Need = Callable[[Fabric], str]

@@ -7,9 +7,9 @@ from costmodels.collectives.algorithms.base import Algorithm, multicast, one_nod
 from costmodels.collectives.algorithms.direct import Direct
 from costmodels.collectives.algorithms.tree import tree_depth, tree_passes
 from costmodels.collectives.nccl_tuning import Candidate, NcclView
-from costmodels.collectives.network import transport_of, usable_bandwidth
 from costmodels.collectives.operations import Amount, Op, WireProtocol, ring_steps
 from costmodels.collectives.tables import transports
+from costmodels.collectives.transports import transport_of, usable_bandwidth
 from topology.catalogue import Fabric
 
 

@@ -26,7 +26,7 @@ Write = Callable[[bytes], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WeightPlace:
     """Where a weight lies: its bytes, and their first behind the table."""
 
     name: str
@@ -48,14 +48,14 @@ def is_outside(layer: Document) -> bool:
     return bool(weight and layer["encoding"] != "nvfp4")
 
 
-def entries(document: Document) -> list[Entry]:
+def entries(document: Document) -> list[WeightPlace]:
     """List a network's weights that can be inputs, in the order in which they are made."""
     weights, start = [], 0
     for layer in document["layers"]:
         if is_outside(layer):
             (out,) = layer["outputs"]
             size = prod(out["shape"]) * storage(out["dtype"]).itemsize
-            weights.append(Entry(out["name"], size, start))
+            weights.append(WeightPlace(out["name"], size, start))
             start += -(-size // ALIGNED) * ALIGNED
     return weights
 
@@ -99,6 +99,6 @@ def read(name: str, raw: NDArray[np.uint8]) -> Outside:
     return Outside(data, {entry.name: entry.start for entry in table})
 
 
-def _entry(line: str) -> Entry:
+def _entry(line: str) -> WeightPlace:
     name, size, start = line.split(" ")
-    return Entry(name, int(size), int(start))
+    return WeightPlace(name, int(size), int(start))

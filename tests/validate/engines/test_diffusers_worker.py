@@ -10,11 +10,11 @@ import pytest
 from topology.base import InputError
 from validate.engines import diffusers_worker as worker
 from validate.engines import files
-from validate.engines.diffusers_worker import Case, read_cases, supervise
+from validate.engines.diffusers_worker import Forward, read_cases, supervise
 
 
 def test_a_case_is_described_as_the_rows_of_plans_are() -> None:
-    case = Case(model="wan2.1-1.3b", height=480, width=832, frames=81, plan="ring2")
+    case = Forward(model="wan2.1-1.3b", height=480, width=832, frames=81, plan="ring2")
     assert case.ranks == 2
     assert case.to_dict() == {
         "model": "wan2.1-1.3b",
@@ -97,7 +97,7 @@ def test_after_a_case_that_hangs_and_one_that_dies_the_others_run(tmp_path, monk
             process.wait()
 
     monkeypatch.setattr(worker, "_started", started)
-    cases = [Case(model=name, height=64, width=64) for name in ("one", "two", "three", "four")]
+    cases = [Forward(model=name, height=64, width=64) for name in ("one", "two", "three", "four")]
     supervise(cases, rows, ranks=1, limit=1.5)
     notes = [json.loads(line) for line in files.read(rows).splitlines()]
     assert [note["case"] for note in (notes[0], notes[3])] == ["one", "four"]
@@ -111,7 +111,7 @@ def test_after_a_case_that_hangs_and_one_that_dies_the_others_run(tmp_path, monk
 def test_what_an_engine_refuses_is_a_row_with_its_reason() -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("diffusers")
-    case = Case(model="flux.1-dev", height=8, width=8, layers=1)
+    case = Forward(model="flux.1-dev", height=8, width=8, layers=1)
     row = worker.measure(case, torch.device("cpu"), "a host")
     assert row["status"] == "failed"
     assert "wanted 16 at least" in str(row["note"])

@@ -38,7 +38,7 @@ class ComparedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class LogComparison:
     """One table of a log beside the model.
 
     mismatch : that the log names other GPUs, or one twice, empty where it does not; then no reasons
@@ -114,12 +114,12 @@ class Comparison:
         return f"{title}{self.op} on {self.gpus} x {self.hardware}{nodes}"
 
 
-def as_text(comparisons: Sequence[Comparison]) -> str:
+def as_text(comparisons: Sequence[LogComparison]) -> str:
     """Write comparisons for a terminal: table, plot and reasons."""
     return "\n\n".join(_text(comparison) for comparison in comparisons)
 
 
-def _text(comparison: Comparison) -> str:
+def _text(comparison: LogComparison) -> str:
     rows = comparison.rows
     curves = {
         "predicted": [
@@ -133,7 +133,7 @@ def _text(comparison: Comparison) -> str:
     return terminal([*head, comparison.table(), *drawn, "", *bullets(comparison.summary())])
 
 
-def as_markdown(comparisons: Sequence[Comparison]) -> str:
+def as_markdown(comparisons: Sequence[LogComparison]) -> str:
     """Write comparisons for a document."""
     parts = []
     for comparison in comparisons:
@@ -143,7 +143,7 @@ def as_markdown(comparisons: Sequence[Comparison]) -> str:
     return "\n\n".join(parts)
 
 
-def as_csv(comparisons: Sequence[Comparison]) -> str:
+def as_csv(comparisons: Sequence[LogComparison]) -> str:
     """Write the rows of comparisons as CSV: seconds and bytes a second."""
     return csv(
         ["op", "hardware", "gpus", "nodes", *ComparedRow.__dataclass_fields__],
