@@ -166,7 +166,8 @@ class Engine:
     """One engine.
 
     name : of its file. version : that all of it was read at; empty where that is not known.
-    kind : of the models that it runs. place : in lists of engines.
+    kind : of the models that it runs. namesake : the engine of the other kind of models that people
+    call by the same name. place : in lists of engines.
     runtime : the one that it behaves as: ``tensorrt`` stands for fused kernels replayed as CUDA
     graphs, ``torch-compile`` for fused ones issued by the host, ``torch-eager`` for neither.
     limits : of all models. models : the only ones that it runs, families or single ones, with what
@@ -179,6 +180,7 @@ class Engine:
     title: str
     version: str = ""
     kind: str
+    namesake: str = ""
     place: int = 1000
     runtime: str
     source: str

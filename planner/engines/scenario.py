@@ -10,7 +10,7 @@ from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
 from planner.engines.engine import Engine, Scheduling
-from planner.engines.tables import engines, find_engine
+from planner.engines.tables import engine_names, engines, find_engine
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.placement.placement import Placement, fabrics
 from planner.request.plan import Plan
@@ -202,7 +202,11 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
     if len(request.engines) > 1 and not several:
         raise InputError(f"engine: got {request.engine}, wanted one (recommend compares several)")
     model = read_model(request.model)
-    request = replace(request, precision=request.precision or usual_precision(model, request))
+    request = replace(
+        request,
+        precision=request.precision or usual_precision(model, request),
+        engine=engine_names(request.engine, model.kind),
+    )
     deployment = deployment_of(request)
     for engine in request.engines:
         _check_engine(model, engine)

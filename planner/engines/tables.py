@@ -73,18 +73,30 @@ def engine_name(text: str) -> str:
     return f"{engine.name}@{engine.version}" if "@" in text else engine.name
 
 
-def engine_names(text: str) -> str:
+def engine_names(text: str, kind: str = "") -> str:
     """Give the names of engines that are listed with commas, each version once.
+
+    kind : of the models that they are to run, by which one of several of a name is meant.
 
     >>> engine_names("vLLM, xdit,vllm")
     'vllm,xdit'
+    >>> engine_names("sglang", "decoder"), engine_names("xdit,vllm", "diffusion")
+    ('sglang-llm', 'xdit,vllm-omni')
     """
     named: dict[tuple[str, str], str] = {}
-    for each in text.split(","):
-        name = engine_name(each.strip())
+    for each in text.split(",") if text else ():
+        name = engine_name(_meant(each.strip(), kind))
         version = "" if name == EXECUTOR else find_engine(name).version
         named.setdefault((name.partition("@")[0], version), name)
     return ",".join(named.values())
+
+
+def _meant(text: str, kind: str) -> str:
+    """Name the engine of a kind of models where another kind's goes by the name."""
+    name, at, version = text.partition("@")
+    engine = engines().named(name)
+    other = engine.namesake if engine is not None and kind not in ("", engine.kind) else ""
+    return f"{other}{at}{version}" if other else text
 
 
 @cache

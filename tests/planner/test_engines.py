@@ -345,8 +345,8 @@ def test_several_engines_are_for_comparisons_alone():
     )
     with pytest.raises(InputError, match="did you mean xdit"):
         planner.recommend("flux.1-dev", engine="sglang,xdt")
-    with pytest.raises(InputError, match="engine: got vllm, which does not run diffusion"):
-        planner.recommend("flux.1-dev", engine="xdit,vllm")
+    with pytest.raises(InputError, match="got tensorrt-llm, which does not run diffusion"):
+        planner.recommend("flux.1-dev", engine="xdit,tensorrt-llm")
 
 
 def test_pipelines_are_no_obstacle_to_an_engine_that_has_them():
@@ -356,8 +356,37 @@ def test_pipelines_are_no_obstacle_to_an_engine_that_has_them():
 
 
 @pytest.mark.parametrize(
+    ("model", "named", "meant"),
+    [
+        ("llama-3.1-8b", "sglang", ["sglang-llm"]),
+        ("llama-3.1-8b", "SGLang Diffusion@0.5.23", ["sglang-llm@0.5.23"]),
+        ("llama-3.1-8b", "vllm-omni,sglang", ["vllm", "sglang-llm"]),
+        ("flux.1-schnell", "vllm", ["vllm-omni"]),
+        ("flux.1-schnell", "sglang-llm,vllm,vllm-omni", ["sglang", "vllm-omni"]),
+        ("flux.1-schnell", "sglang", ["sglang"]),
+    ],
+)
+def test_the_family_of_a_model_decides_which_engine_of_a_name_is_meant(model, named, meant):
+    found = planner.recommend(model, gpus=1, engine=named).to_dict()
+
+    assert {row["engine"] for row in found["engines"]} == {name.split("@")[0] for name in meant}
+    assert found["request"]["engine"] in meant
+
+
+def test_messages_name_the_engine_of_the_model_s_kind():
+    code, out, _ = run("estimate", "--model", "llama-3.1-8b", "--engine", "sglang")
+
+    assert code == 0
+    assert out.splitlines()[0].endswith("sglang-llm")
+    assert_refused(
+        *run("estimate", "--model", "flux.1-dev", "--engine", "vllm@0.33.0"),
+        "unknown version of vllm-omni '0.33.0': expected one of 0.30.0",
+    )
+
+
+@pytest.mark.parametrize(
     ("model", "engine"),
-    [("cosmos3", "vllm"), ("flux.1-dev", "tensorrt-llm"), ("llama-3.1-8b", "xdit")],
+    [("cosmos3", "tensorrt-llm"), ("flux.1-dev", "tensorrt-llm"), ("llama-3.1-8b", "xdit")],
 )
 def test_an_engine_of_another_kind_of_model_is_refused(model, engine):
     with pytest.raises(InputError, match=f"engine: got {engine}, which does not run"):
@@ -375,7 +404,7 @@ def test_an_engine_of_another_kind_of_model_is_refused(model, engine):
         (("--runtime", "torch-eagr", "--engine", "xdit"), "unknown runtime 'torch-eagr'"),
         (("--runtime", "", "--engine", "xdit"), "unknown runtime ''"),
         (("--engine", "?"), "repository, planner"),
-        (("--engine", "vllm"), "trtmc, repository, planner"),
+        (("--engine", "tensorrt-llm"), "trtmc, repository, planner"),
     ],
 )
 def test_what_contradicts_an_engine_is_said(asked, said):
