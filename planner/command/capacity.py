@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planner.command import options as common
-from planner.command.files import render
+from planner.command.files import render_parts
 from topology.base import InputError, content, decoded
 
 if TYPE_CHECKING:
@@ -108,13 +108,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.rendering import capacity as shown  # noqa: PLC0415
 
     capacity = _planned(options)
-    text = render(
-        options.format,
-        capacity.to_dict,
-        table=lambda: shown.text(capacity),
-        markdown=lambda: shown.markdown(capacity),
-        html=lambda: shown.html(capacity),
-    )
+    text = render_parts(options.format, capacity.to_dict, shown.parts(capacity), "Capacity")
     return text, common.DONE if capacity.met else common.NO
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from topology.base import MOST_CHARACTERS, InputError, decoded, place, write_whole
-from topology.base.table import Line, Table, terminal
+from topology.base.table import Part, document, terminal, web
 
 WIDTH = 118
 """Columns of what is not printed on a terminal."""
@@ -76,8 +76,22 @@ def render(style: str, document: Callable[[], object], **styles: Callable[[], st
     return styles[style]()
 
 
-def on_screen(parts: Iterable[str | Line | Table]) -> str:
-    """Write parts as wide as the terminal is, in colours if it is one."""
-    on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    width = os.get_terminal_size().columns if on_terminal else WIDTH
-    return terminal(parts, max(width, 60), colour=on_terminal)
+def render_parts(style: str, data: Callable[[], object], parts: Iterable[Part], title: str) -> str:
+    """Write an answer made of parts in any style; `title` is that of its page."""
+    return render(
+        style,
+        data,
+        table=lambda: on_screen(parts, None),
+        markdown=lambda: document(parts),
+        html=lambda: web(title, parts),
+    )
+
+
+def on_screen(parts: Iterable[Part], elsewhere: int | None = WIDTH) -> str:
+    """Write parts as wide as the terminal is, in colours if it is one.
+
+    elsewhere : columns where it is none; None for as many as there are.
+    """
+    if sys.stdout is None or not sys.stdout.isatty():
+        return terminal(parts, elsewhere)
+    return terminal(parts, max(os.get_terminal_size().columns, 60), colour=True)

@@ -4,7 +4,7 @@ import argparse
 from typing import Final
 
 from planner.command import options as common
-from planner.command.files import render, write
+from planner.command.files import render_parts, write
 from topology.base import InputError, place
 
 _EVEN: Final = "all GPUs are equally fast (default: as far apart as those of one kind are)"
@@ -79,14 +79,9 @@ def _run(options: argparse.Namespace) -> common.Answer:
         write(simulated.trace(simulation), options.trace, "--trace")
     headline = report.headline(scenario)
     notes = notes_on(scenario, simulation.estimate)
-    text = render(
-        options.format,
-        simulation.to_dict,
-        table=lambda: simulated.text(simulation, headline, notes),
-        markdown=lambda: simulated.markdown(simulation, headline, notes),
-        html=lambda: simulated.html(simulation, headline, notes),
-    )
-    return text, common.DONE
+    parts = simulated.parts(simulation, headline, notes)
+    title = str(simulation.estimate.plan)
+    return render_parts(options.format, simulation.to_dict, parts, title), common.DONE
 
 
 COMMAND: Final = common.Command(

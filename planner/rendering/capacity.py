@@ -9,7 +9,7 @@ from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, 
 from planner.rendering.plot import plot
 from planner.request.quantities import PERIODS
 from topology.base import counted, format_interval, format_seconds, one_line
-from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs, terminal
+from topology.base.table import Drawing, Part, Said, Table, Title
 
 COST: Final = ("an hour", "per 1000")
 ASSUMED: Final = (
@@ -145,26 +145,27 @@ def _given(capacity: Capacity) -> str:
     return f"{ASSUMED}; prices: {one_line(source)}" if source else ASSUMED
 
 
-def text(capacity: Capacity) -> str:
-    """Everything that ``planner capacity`` prints as a table."""
-    parts: list[str | Line | Table] = [*headlines(capacity)]
+def parts(capacity: Capacity) -> Iterator[Part]:
+    """Say everything that ``planner capacity`` does."""
+    yield from (Title(text=line, level=1) for line in headlines(capacity))
     for answer in capacity.answers:
-        parts += ["", asked(answer.demand)]
+        yield Title(text=asked(answer.demand))
         if answer.fleets:
-            parts.append(fleets(answer, capacity))
-        parts += [f"  {note}" for note in _notes(answer, capacity.prices)]
+            yield fleets(answer, capacity)
+        yield Said(lines=[*_notes(answer, capacity.prices)], indent=2)
         if answer.fleets:
             name = answer.fleets[0].estimate.hardware
-            parts += ["", f"GPUs of {name} by rate; {AXIS}", _drawn(answer)]
-    return terminal([*parts, "", f"taken as given: {_given(capacity)}"])
+            title = f"GPUs of {name} by rate; {AXIS}"
+            yield Drawing(title=title, lines=_drawn(answer), svg=_svg(answer))
+    yield from ("", f"taken as given: {_given(capacity)}")
 
 
-def _drawn(answer: Answer) -> str:
+def _drawn(answer: Answer) -> list[str]:
     points, wanted = curve(answer.fleets[0]), answer.demand.rate_per_s
     unit = unit_of(wanted)
     ends = (_rate(points[0][0], unit), _rate(points[-1][0], unit))
     middle = (wanted, _rate(wanted, unit))
-    return plot({"GPUs": points}, ends, between=middle, width=48, height=8)
+    return plot({"GPUs": points}, ends, between=middle, width=48, height=8).splitlines()
 
 
 def unit_of(per_second: float) -> str:
@@ -181,29 +182,6 @@ def unit_of(per_second: float) -> str:
 
 def _rate(per_second: float, unit: str, digits: int = 3) -> str:
     return f"{_number(per_second * PERIODS[unit], digits)}/{unit}"
-
-
-def markdown(capacity: Capacity) -> str:
-    """Write the same for a document."""
-    parts = [f"**{line}**" for line in headlines(capacity)]
-    for answer in capacity.answers:
-        parts += ["", f"## {asked(answer.demand)}", ""]
-        if answer.fleets:
-            parts += [fleets(answer, capacity).markdown(), ""]
-        parts += bullets(_notes(answer, capacity.prices))
-    return "\n".join([*parts, "", f"Taken as given: {_given(capacity)}."])
-
-
-def html(capacity: Capacity) -> str:
-    """Write a page with a curve for each demand; it needs nothing else."""
-    body = [heading(line, 1) for line in headlines(capacity)]
-    for answer in capacity.answers:
-        body.append(heading(asked(answer.demand)))
-        if answer.fleets:
-            axis = paragraphs([f"GPUs by rate; {AXIS}."])
-            body += [fleets(answer, capacity).html(), *axis, _svg(answer)]
-        body.append(items(_notes(answer, capacity.prices)))
-    return page("Capacity", [*body, *paragraphs([f"Taken as given: {_given(capacity)}."])])
 
 
 def _svg(answer: Answer) -> str:

@@ -8,7 +8,7 @@ from planner.rendering.gantt import COLOURS, key, legend, middle, rows, svg
 from planner.search.estimate import worded
 from planner.simulation.simulation import LEAST, Simulation
 from topology.base import counted, format_seconds
-from topology.base.table import Table, bullets, heading, page, paragraphs, terminal
+from topology.base.table import Drawing, Part, Said, Title
 
 PICTURED: Final = 4
 TIMELINE: Final = 96
@@ -38,47 +38,28 @@ def headlines(simulation: Simulation) -> Iterator[str]:
         yield f"one of {replicas} replicas, which do not meet"
 
 
-def timeline(simulation: Simulation) -> Iterator[str]:
+def parts(simulation: Simulation, headline: str, notes: Sequence[str] = ()) -> Iterator[Part]:
+    """Say everything that ``planner simulate`` does."""
+    yield Title(text=headline, level=1)
+    yield Said(lines=[*headlines(simulation)])
+    yield from ("", simulation.stage_table())
+    yield Title(text=f"a turn of {worded(simulation.stage)}, by rank")
+    yield simulation.rank_table()
+    yield timeline(simulation)
+    yield Said(lines=notes)
+
+
+def timeline(simulation: Simulation) -> Drawing:
     """Draw one layer of the turn."""
     window = middle(simulation)
     drawn = list(rows(simulation, window, TIMELINE, PICTURED))
     wide = max((len(name) for name, _ in drawn), default=0)
-    yield f"{window.words}, {format_seconds(window.seconds)}"
-    for name, line in drawn:
-        yield f"{name:<{wide}}  {line}".rstrip()
-    yield legend("".join(line for _, line in drawn))
-
-
-def text(simulation: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
-    """Everything that ``planner simulate`` prints as a table."""
-    ranks = f"a turn of {worded(simulation.stage)}, by rank"
-    tables: list[str | Table] = [simulation.stage_table(), "", ranks, simulation.rank_table(), ""]
-    return terminal([headline, *headlines(simulation), "", *tables, *timeline(simulation), *notes])
-
-
-def markdown(simulation: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
-    """Write the same for a document."""
-    parts = [f"**{headline}**", "", *bullets([*headlines(simulation), *notes]), ""]
-    for table in (simulation.stage_table(), simulation.rank_table()):
-        parts += [table.markdown(), ""]
-    return "\n".join([*parts, "```text", *timeline(simulation), "```"])
-
-
-def html(simulation: Simulation, headline: str, notes: Sequence[str] = ()) -> str:
-    """Write a page with a drawing of one layer, which needs nothing else."""
-    window = middle(simulation)
-    body = [
-        heading(headline, 1),
-        *paragraphs([*headlines(simulation), *notes]),
-        heading(f"{window.words}, {format_seconds(window.seconds)}"),
-        svg(simulation, window),
-        f"<p>{key(list(COLOURS))}</p>",
-        heading("Stages"),
-        simulation.stage_table().html(),
-        heading(f"A turn of {worded(simulation.stage)}, by rank"),
-        simulation.rank_table().html(),
-    ]
-    return page(str(simulation.estimate.plan), body)
+    lines = [f"{name:<{wide}}  {line}".rstrip() for name, line in drawn]
+    return Drawing(
+        title=f"{window.words}, {format_seconds(window.seconds)}",
+        lines=[*lines, legend("".join(line for _, line in drawn))],
+        svg=f"{svg(simulation, window)}<p>{key(list(COLOURS))}</p>",
+    )
 
 
 def trace(simulation: Simulation) -> str:

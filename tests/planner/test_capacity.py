@@ -1,9 +1,11 @@
 """How many GPUs a demand needs: queues with known answers, laws of fleets, and the command."""
 
 import heapq
+import html
 import json
 import math
 import random
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +26,7 @@ from planner.rendering import capacity as capacity_shown
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import Request
 from topology.base import InputError
+from topology.base.table import document, terminal, web
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -242,6 +245,26 @@ def test_a_profile_beside_a_file_is_for_demands_that_name_none(capsys, tmp_path)
     assert run(capsys, "--demand", str(file), "--profile", "/no/such")[0] == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("capacity", "--model", "flux", "--rate", "1/s", "--slo", "10s"),
+        ("simulate", "--model", "flux", "--gpus", "2", "--plan", "ulysses2"),
+    ],
+)
+def test_every_format_says_the_same(capsys, words):
+    said = {}
+    for style in ("table", "markdown", "html"):
+        assert cli.main([*words, "--format", style]) == 0
+        said[style] = capsys.readouterr().out
+    sentences = re.findall(r"<(?:li|p|h1|h2|th|td)>([^<]+)<", said["html"])
+
+    assert len(sentences) > 20
+    for sentence in sentences:
+        assert html.unescape(sentence) in said["table"]
+        assert html.unescape(sentence) in said["markdown"]
+
+
 def test_exit_code_1_where_no_hardware_will_do(capsys):
     code, out, _ = run(capsys, "--model", "flux", "--rate", "1/s", "--slo", "1ms")
 
@@ -358,9 +381,8 @@ def test_rates_and_times_have_units():
 
 def shown(found):
     """Everything that is written of a fleet, in each of the three ways."""
-    return [
-        one(found) for one in (capacity_shown.text, capacity_shown.markdown, capacity_shown.html)
-    ]
+    parts = [*capacity_shown.parts(found)]
+    return [terminal(parts), document(parts), web("Capacity", parts)]
 
 
 def cells(found):

@@ -390,9 +390,8 @@ def test_a_fleet_has_the_replicas_that_serve_a_rate_in_time():
     assert one.response_s <= 5.0
     assert one.most_rate_per_s >= 20.0
     assert one.serving.tokens_per_s * one.replicas == pytest.approx(20 * 128, rel=0.05)
-    assert "TTFT" in shown.text(
-        Capacity(answers=(Answer(demand=demand, fleets=(two,), without=()),))
-    )
+    answer = Answer(demand=demand, fleets=(two,), without=())
+    assert "TTFT" in terminal(shown.parts(Capacity(answers=(answer,))))
 
 
 def test_engines_are_told_the_load_and_take_smaller_steps_on_smaller_gpus():

@@ -7,12 +7,14 @@ pages HTML that needs nothing else, no script, no font and no link, so that they
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from rich.padding import Padding
 
 Style = Literal["", "bold", "dim", "red", "yellow", "cyan"]
+Part: TypeAlias = "str | Line | Title | Said | Typed | Drawing | Table"
+"""Of an answer; a text is a sentence of its own."""
 _GAP: Final = 2
 _ANY: Final = 10000  # columns where nothing is to be broken
 _PAGE: Final = (
@@ -28,6 +30,39 @@ class Line:
 
     text: str
     style: Style = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Title:
+    """What an answer, at level 1, or a part of it is about."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """Sentences about one thing; indent : columns of a terminal to their left."""
+
+    lines: Sequence[str]
+    indent: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """A line to type."""
+
+    line: str
+    indent: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A picture, as lines of characters and as SVG for a page; title : what it shows."""
+
+    title: str
+    lines: Sequence[str]
+    svg: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +146,7 @@ def _cells(tag: str, row: Iterable[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in row)}</tr>"
 
 
-def terminal(
-    parts: Iterable[str | Line | Table], width: int | None = None, *, colour: bool = False
-) -> str:
+def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = False) -> str:
     """Write an answer for a terminal, of at most `width` columns.
 
     >>> print(terminal([Line(text="all", style="bold"), "", Table(rows=[["a", "1"]], indent=2)]))
@@ -134,9 +167,68 @@ def terminal(
                     console.print(part.grid())
                 case Line():
                     console.print(Text(part.text, style=part.style))
+                case Title():
+                    console.print(Text("\n" * (part.level > 1) + part.text))
+                case Said():
+                    grid = Table(rows=[[line] for line in part.lines], indent=part.indent)
+                    console.print(grid.grid(), end="\n" if part.lines else "")
+                case Typed():
+                    console.print(Table(rows=[[part.line]], indent=part.indent).grid())
+                case Drawing():
+                    console.print(Text(f"\n{part.title}"))
+                    drawn = Text("\n".join(part.lines), no_wrap=True, overflow="ignore")
+                    console.print(drawn, crop=False)
                 case _:
                     console.print(Text(part))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def document(parts: Iterable[Part]) -> str:
+    """Write an answer as Markdown.
+
+    >>> print(document([Title(text="all", level=1), Said(lines=["one", "two"])]))
+    **all**
+    <BLANKLINE>
+    - one
+    - two
+    """
+    return "\n\n".join(filter(None, map(_in_document, parts)))
+
+
+def _in_document(part: Part) -> str:
+    match part:
+        case Table():
+            return part.markdown()
+        case Title():
+            return f"**{part.text}**" if part.level == 1 else f"{'#' * part.level} {part.text}"
+        case Said():
+            return "\n".join(bullets(part.lines))
+        case Typed():
+            return f"```sh\n{part.line}\n```"
+        case Drawing():
+            return "\n".join(["```text", part.title, *part.lines, "```"])
+    return part.text if isinstance(part, Line) else part
+
+
+def web(title: str, parts: Iterable[Part]) -> str:
+    """Write an answer as a page, which needs nothing else."""
+    return page(title, map(_on_page, parts))
+
+
+def _on_page(part: Part) -> str:
+    match part:
+        case Table():
+            return part.html()
+        case Title():
+            return heading(part.text, part.level)
+        case Said():
+            return items(part.lines) if part.lines else ""
+        case Typed():
+            return f"<pre>{escape(part.line)}</pre>"
+        case Drawing():
+            return f"{_paragraph(part.title)}{part.svg}"
+    text = part.text if isinstance(part, Line) else part
+    return _paragraph(text) if text else ""
 
 
 def bullets(lines: Iterable[str]) -> list[str]:
@@ -165,7 +257,11 @@ def heading(text: str, level: int = 2) -> str:
 
 def paragraphs(lines: Iterable[str]) -> list[str]:
     """Write lines as paragraphs of a page."""
-    return [f"<p>{escape(line)}</p>" for line in lines]
+    return list(map(_paragraph, lines))
+
+
+def _paragraph(line: str) -> str:
+    return f"<p>{escape(line)}</p>"
 
 
 def items(lines: Iterable[str], mark: str = "") -> str:
