@@ -9,6 +9,7 @@ import numpy as np
 from costmodels.program import (
     Communication,
     Depthwise,
+    HeadProduct,
     Loop,
     Matmul,
     Op,
@@ -28,7 +29,7 @@ def weights(stages: Sequence[Loop], *, layered: bool = True) -> float:
     sizes: dict[str, float] = {}
     for stage in stages:
         for op, loops in stage.nested():
-            if isinstance(op, Matmul | Depthwise) and op.weight.layered == layered:
+            if isinstance(op, Matmul | HeadProduct | Depthwise) and op.weight.layered == layered:
                 own = [loop for loop in loops if loop.layers][-1:] if layered else []
                 whole = op.weight.bytes * turns(own)
                 sizes[op.weight.name] = max(sizes.get(op.weight.name, 0.0), whole)

@@ -25,6 +25,7 @@ from costmodels.program import (
     Communication,
     Convolve,
     Depthwise,
+    HeadProduct,
     LinearAttention,
     Matmul,
     Op,
@@ -125,8 +126,11 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, weight.experts)
             how = (target.engine, target.rounding, weight.precision or target.plain)
             return ("matmul", *how, *sizes)
+        case HeadProduct():
+            return ("heads", target.engine, target.plain, op.x.shape, op.heads, op.n, op.k)
         case Attention():
-            heads = (op.heads, op.key_value_heads, op.size, op.window, op.pairs, op.turn is None)
+            size = (op.size, op.value_size)
+            heads = (op.heads, op.key_value_heads, size, op.window, op.pairs, op.turn is None)
             mask = (
                 (target.mask, target.runtime.fusion("mask"), _sees_itself(op))
                 if target.mask
@@ -169,6 +173,8 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
     match op:
         case Matmul():
             return _matmul(op, target)
+        case HeadProduct():
+            return _head_product(op, target)
         case Attention():
             return _attention(op, target)
         case LinearAttention() | Depthwise():
@@ -201,6 +207,19 @@ def _matmul(op: Matmul, target: Target) -> Priced:
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
 
 
+def _head_product(op: HeadProduct, target: Target) -> Priced:
+    """Price a product a head in 16 bits, as engines keep these matrices."""
+    seconds = matmul_time(
+        op.m, op.n, op.k, target.device, precision=target.plain, batch=op.heads, sustained=True,
+        engine=target.engine, calibration=target.kernels,
+    )  # fmt: skip
+    sizes = target.seen("matmul", m=op.m, n=op.n, k=op.k)
+    basis = matmul_basis(target.device, target.plain, target.kernels, target.engine, **sizes)
+    empty = np.asarray(op.m) == 0
+    seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
+    return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
+
+
 def _attention(op: Attention, target: Target) -> Priced:
     precision, kernel, own = target.plain, target.attention, target.kernels
     whole = op.causal and op.pairs == 1.0 and op.turn is None
@@ -212,7 +231,7 @@ def _attention(op: Attention, target: Target) -> Priced:
         op.heads,
         op.queries,
         keys if op.window or op.pairs == 1.0 else ceil_div(keys, round(1 / op.pairs)),
-        op.size,
+        (op.size + op.value_size) // 2,
         target.device,
         batch=op.q.shape[0],
         kv_heads=op.key_value_heads,

@@ -7,6 +7,7 @@ from planner.models import (
     Cross,
     Ffn,
     Heads,
+    LatentAttention,
     Model,
     Modulation,
     Stream,
@@ -215,6 +216,27 @@ llama = _model(
                 ),
             ),
         )
+    ],
+    [Stream(name="tokens", pads=True)],
+    kind="decoder",
+    vocabulary=24,
+)
+LATENT = LatentAttention(
+    query_rank=10, key_value_rank=12, content_size=4, rotary_size=2, value_size=6
+)
+
+
+def _latent(name, count, **more):
+    defaults = {"modulation": None, "causal": True, "qk_norm": False, "latent": LATENT}
+    tower = _tower("tokens", keys=("tokens",), **{**defaults, **more})
+    return Block(name=name, count=count, towers=(tower,))
+
+
+deepseek = _model(
+    "deepseek",
+    [
+        _latent("dense", 1, ffn=Ffn(width=32, gated=True), latent=replace(LATENT, query_rank=0)),
+        _latent("experts", 2, ffn=Ffn(width=8, gated=True, experts=8, active=3, shared=16)),
     ],
     [Stream(name="tokens", pads=True)],
     kind="decoder",

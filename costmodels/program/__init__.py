@@ -14,6 +14,7 @@ from costmodels.program.ops import (
     Convolve,
     Depthwise,
     Function,
+    HeadProduct,
     LinearAttention,
     Loop,
     Matmul,
@@ -30,7 +31,7 @@ from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight, c
 
 __all__ = [
     "Attention", "Collective", "CollectiveKind", "Communication", "Convolve", "Depthwise",
-    "Function", "LinearAttention", "Loop", "Matmul", "Move", "Op", "Part", "Pointwise", "Program",
-    "Real", "Rearrange", "SendReceive", "Size", "Span", "StreamName", "Tensor", "Weight",
-    "ceil_div", "turns",
+    "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul", "Move", "Op", "Part",
+    "Pointwise", "Program", "Real", "Rearrange", "SendReceive", "Size", "Span", "StreamName",
+    "Tensor", "Weight", "ceil_div", "turns",
 ]  # fmt: skip

@@ -98,8 +98,47 @@ class Matmul(_OneToOne):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadProduct(_OneToOne):
+    """Each head's features by a matrix of its own, a column part of a weight they share.
+
+    `weight` is ``[rank, part | part ..]``, and `part` the number of the one in use: `heads` of
+    `Part.size` features. x ``[batch, rows, heads * (rank + carried)]`` gives out ``[batch, rows,
+    heads * (size + carried)]``; with `turned` it is the way back, from size to rank. `carried`
+    features at the end of each head stay as they are.
+    """
+
+    weight: Weight
+    heads: int
+    part: int
+    turned: bool = False
+    carried: int = 0
+
+    @property
+    def n(self) -> int:
+        """Features of a head that are made."""
+        return self.weight.local_rows if self.turned else self.weight.columns[self.part].size
+
+    @property
+    def k(self) -> int:
+        """Features of a head that are multiplied."""
+        return self.weight.columns[self.part].size if self.turned else self.weight.local_rows
+
+    @property
+    def m(self) -> Real:
+        """Rows of each head's product."""
+        return self.x.elements / (self.heads * (self.k + self.carried))
+
+    @property
+    def flop(self) -> Real:
+        return 2.0 * self.heads * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(Operation):
     """Fused attention of q over k and v: ``[batch, rows, heads * size]`` each.
+
+    values : features of a head of v and out, where they are not `size`.
+    scaled : features by whose root scores are divided, where they are not `size`.
 
     spans : where the rows stand in their streams; keys that are padding are masked, and a causal
     query sees keys at its own position and before. `turn` names a ring axis and how many steps
@@ -122,6 +161,13 @@ class Attention(Operation):
     window: int = 0
     pairs: float = 1.0
     log_sum_exp: Tensor | None = None
+    values: int = 0
+    scaled: int = 0
+
+    @property
+    def value_size(self) -> int:
+        """Features of a head of the values."""
+        return self.values or self.size
 
     @property
     def queries(self) -> Size:
@@ -133,8 +179,8 @@ class Attention(Operation):
 
     @property
     def flop(self) -> Real:
-        """Scores, then values: 4 batch heads queries keys size, times the share computed."""
-        work = 4.0 * self.heads * self.size * self.pairs
+        """Scores, then values: 2 batch heads queries keys (size + values), times the share."""
+        work = 2.0 * self.heads * (self.size + self.value_size) * self.pairs
         return work * self.q.shape[0] * self.queries * self.keys
 
     @property
@@ -218,6 +264,8 @@ Function = Literal[
     "modulated_norm",  # norm of x, scaled and shifted by a conditioning row
     "head_norm",  # rms norm of every head
     "rotary",  # per-head norm of q and k, rotary embedding by position; v as it is
+    "rotary_tail",  # rotary embedding of the last `place` features of every head
+    "latent",  # rms norm of all but the last `place` features, rotary embedding of those
     "gelu",
     "silu",
     "relu2",
@@ -239,7 +287,7 @@ class Pointwise(_ManyToMany):
     """Work a row at a time, bound by memory traffic: `function` of `inputs` gives `outputs`.
 
     spans : positions of the rows, for rotary embedding. heads, size : of q and k, likewise.
-    place : which of a conditioning row's vectors are used.
+    place : which of a conditioning row's vectors are used; or features that are turned.
     """
 
     function: Function
@@ -248,10 +296,16 @@ class Pointwise(_ManyToMany):
     size: int = 0
     place: int = 0
 
+    @property
+    def turned(self) -> int:
+        """Features of a head that rotary embedding turns."""
+        return self.place if self.function in ("rotary_tail", "latent") else self.size
+
 
 Move = Literal[
     "split_features",  # [b, r, f0 + f1 + ..] -> views
     "concat_features",
+    "concat_heads",  # [b, r, heads * f], and [b, r, g] for all -> [b, r, heads * (f + g)]
     "concat_rows",
     "split_rows",  # views
     "regroup",  # [b, r, f] -> [c, b * r / c, f], in the same order; a view
@@ -356,6 +410,7 @@ class Convolve(Operation):
 Communication = Collective | SendReceive
 Op = (
     Matmul
+    | HeadProduct
     | Attention
     | LinearAttention
     | Depthwise

@@ -69,8 +69,8 @@ def attention_positions(op: Attention, index: Index) -> tuple[Numbers, Numbers]:
 
 
 def rotary_angles(op: Pointwise, index: Index) -> NDArray[np.float64]:
-    """Find the angles that heads are turned by, ``[rows, size / 2]``: they grow with position."""
-    half = op.size // 2
+    """Find the angles that heads are turned by, ``[rows, turned / 2]``: they grow with position."""
+    half = op.turned // 2
     places = [positions(span, index) + len(span.stream) / 7 for span in op.spans]
     angles: NDArray[np.float64] = np.concatenate(places)[:, None] * 0.01 ** (np.arange(half) / half)
     return angles

@@ -9,7 +9,7 @@ from planner.engines.engine import Engine, LaunchLine, Limits
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import find_engine
-from planner.engines.tensorrt_rules import obstacles
+from planner.engines.tensorrt_rules import layers, obstacles
 from planner.models import Model, grid
 from planner.request.plan import Plan, nearest
 from planner.request.request import EXECUTOR
@@ -68,7 +68,8 @@ def refusal(scenario: Scenario, plan: Plan, version: str = "") -> str:
 def tensorrt_refusal(scenario: Scenario, plan: Plan, version: str = "") -> str:
     """Say why TensorRT cannot run a plan; empty where it can."""
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
-    return "; ".join(obstacles(plan, hardware, version, precision=precision))
+    stands = obstacles(plan, hardware, version, precision=precision)
+    return "; ".join([*layers(scenario.model), *stands])
 
 
 def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:

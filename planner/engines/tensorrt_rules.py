@@ -34,6 +34,12 @@ def obstacles(
         yield from _uneven(plan, table)
 
 
+def layers(model: Model) -> Iterator[str]:
+    """Yield what of a model is written in no layers of TensorRT, whatever the plan and the GPU."""
+    if any(tower.latent is not None for tower in model.towers):
+        yield "multi-head latent attention is written in no layers of TensorRT"
+
+
 def messages(plan: Plan) -> Iterator[str]:
     """Yield what stands against a plan whatever the GPU: axes that TensorRT has no layers for."""
     lacks = allowed().lacks

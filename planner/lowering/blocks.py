@@ -19,6 +19,7 @@ from costmodels.program.emit import (
     split_rows,
     total_rows,
 )
+from planner.lowering import latent
 from planner.lowering.ffn import feed_forward, ffn_activation, ffn_columns
 from planner.lowering.work import RankWork, context_name
 from planner.models import Block, Cross, Heads, Tower
@@ -30,7 +31,10 @@ State = Mapping[tuple[str, ...], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projected:
-    """A tower on the way into attention: its queries, keys, values, and what waits for later."""
+    """A tower on the way into attention: its queries, keys, values, and what waits for later.
+
+    row : for the cache, of latent attention; `qkv` are then queries alone.
+    """
 
     tower: Tower
     name: str
@@ -38,6 +42,7 @@ class Projected:
     qkv: Tensor
     inner: Tensor | None  # parallel feed-forward, before its activation
     modulation: Tensor | None
+    row: Tensor | None = None
 
 
 def state_name(streams: Sequence[str]) -> str:
@@ -80,10 +85,13 @@ def block(work: RankWork, layer: Block, state: State) -> Emits[State]:
         projected.append(begun)
     if work.memory == "store":
         for begun in projected:
-            yield from _store(work, layer, begun)
+            if begun.row is None:
+                yield from _store(work, layer, begun)
     results: dict[tuple[str, ...], Tensor] = {}
     for group in _groups(projected):
         attend = _attend_chunks if work.chunks else _attend
+        if group[0].row is not None:
+            attend = _attend_latent
         outs = yield from attend(work, layer, group, projected)
         results |= outs
     after = dict(state)
@@ -118,6 +126,12 @@ def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projec
     spans = work.rows(tower)
     modulation = yield from _modulation(work, tower, name)
     h = yield from _norm(x, modulation, f"{name}.h", 0)
+    if tower.latent is not None:
+        query, row = yield from latent.project(work, tower, h, name, spans)
+        return Projected(
+            tower=tower, name=name, spans=spans, qkv=query, inner=None, modulation=modulation,
+            row=row,
+        )  # fmt: skip
     parts = _qkv_parts(tower.heads)
     width = sum(part.local(work.share.tensor) for part in parts)
     fused = ffn_columns(tower.ffn) if tower.parallel and tower.ffn else ()
@@ -258,6 +272,21 @@ def _attend_chunks(
     return {streams: met}
 
 
+def _attend_latent(
+    work: RankWork, layer: Block, group: Sequence[Projected], projected: Sequence[Projected]
+) -> Emits[dict[tuple[str, ...], Tensor]]:
+    """Emit latent attention of a tower, over its own rows and those kept."""
+    (begun,) = group
+    del projected
+    assert begun.row is not None
+    given = latent.Latents(
+        tower=begun.tower, layer=layer.name, name=begun.name, spans=begun.spans,
+        query=begun.qkv, row=begun.row,
+    )  # fmt: skip
+    out = yield from latent.attend(work, given)
+    return {begun.tower.streams: out}
+
+
 def _rows(
     work: RankWork, begun: Projected, *, has_queries: bool, has_keys: bool
 ) -> Emits[list[Entry]]:
@@ -340,7 +369,8 @@ def _close(work: RankWork, begun: Projected, x: Tensor, out: Tensor) -> Emits[Te
     tower, name, share = begun.tower, begun.name, work.share
     if tower.ends:
         return x
-    rows = [Part(tower.heads.query, tower.heads.size)]
+    size = tower.heads.size if tower.latent is None else tower.latent.value_size
+    rows = [Part(tower.heads.query, size)]
     if begun.inner is not None and tower.ffn is not None:
         active = yield from ffn_activation(tower.ffn, begun.inner, f"{name}.active")
         out = yield from concat_features((out, active), f"{name}.joined")

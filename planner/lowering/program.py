@@ -27,8 +27,6 @@ def unsupported(model: Model) -> Iterator[str]:
     towers = [tower for block in model.blocks for tower in block.towers]
     if any(tower.mixer not in ("attention", "relu_linear") for tower in towers):
         yield "gated delta-rule and state-space layers are not modelled yet"
-    if any(tower.latent is not None for tower in towers):
-        yield "multi-head latent attention is not modelled yet"
     if model.kind == "encoder":
         yield "a text encoder is not planned on its own"
 

@@ -54,11 +54,21 @@ class LatentAttention:
     rotary_size: int  # features a head with position
     value_size: int
 
+    @property
+    def score_size(self) -> int:
+        """Features of a head of queries and keys."""
+        return self.content_size + self.rotary_size
+
+    @property
+    def row_size(self) -> int:
+        """Numbers that the cache keeps of a token, for all heads."""
+        return self.key_value_rank + self.rotary_size
+
     def parameters(self, hidden: int, heads: int) -> int:
         """Count the weights of an attention of `heads` over `hidden` features a token."""
-        score, rank = heads * (self.content_size + self.rotary_size), self.query_rank
+        score, rank = heads * self.score_size, self.query_rank
         queries = hidden * rank + rank * score if rank else hidden * score
-        down = hidden * (self.key_value_rank + self.rotary_size)
+        down = hidden * self.row_size
         up = self.key_value_rank * heads * (self.content_size + self.value_size)
         return queries + down + up + heads * self.value_size * hidden
 

@@ -19,7 +19,7 @@ SHAPE: Final = (
 def catalogue_entries() -> list[dict[str, object]]:
     """Describe every model as plain data, one entry a name: `SHAPE`, and why it is not planned.
 
-    >>> [str(entry["name"]) for entry in catalogue_entries() if entry["not_planned"]]
+    >>> [str(entry["name"]) for entry in catalogue_entries() if entry["family"] == "deepseek_v3"]
     ['deepseek-v3']
     """
     entries = []

@@ -102,8 +102,11 @@ def _cut(tower: Tower, degree: int) -> Iterator[tuple[str, str, int, str]]:
 
     Heads of keys and values that are repeated are whole on every rank.
     """
-    heads, ffn = tower.heads, tower.ffn
-    if tower.mixer == "attention" and tower.latent is None:
+    heads, ffn, latent = tower.heads, tower.ffn, tower.latent
+    if latent is not None:
+        yield "the attention output's width", "attention", heads.query * latent.value_size, "rows"
+        yield "the queries' width", "attention", heads.query * latent.score_size, "columns"
+    elif tower.mixer == "attention":
         yield "the attention output's width", "attention", heads.query_width, "rows"
         yield "the queries' width", "attention", heads.query_width, "columns"
         if heads.key_value >= degree:

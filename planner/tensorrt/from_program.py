@@ -22,6 +22,7 @@ from costmodels.program import (
     Collective,
     Convolve,
     Depthwise,
+    HeadProduct,
     LinearAttention,
     Loop,
     Matmul,
@@ -192,6 +193,8 @@ def _write(writing: _Writing, op: Op) -> None:
     match op:
         case Convolve():
             return
+        case HeadProduct():
+            raise IllegalPlanError("latent attention is written in no layers of TensorRT")
         case SendReceive():
             raise IllegalPlanError(
                 f"{op.axis} needs point-to-point messages between ranks, which TensorRT has not"

@@ -1,5 +1,6 @@
 """What is said about a recommendation is true: factors, shares and prices."""
 
+import json
 import re
 from dataclasses import replace
 from math import hypot
@@ -292,7 +293,15 @@ def test_a_parallel_decode_is_offered_where_it_shows():
 
 
 def test_what_is_not_modelled_is_said_first():
-    assert recommended("deepseek-v3").advice == ("multi-head latent attention is not modelled yet",)
+    hybrid = {
+        "model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 4, "head_dim": 256,
+        "num_attention_heads": 16, "num_key_value_heads": 2, "intermediate_size": 5120,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+        "full_attention_interval": 4, "vocab_size": 1000,
+    }  # fmt: skip
+    said = "gated delta-rule and state-space layers are not modelled yet"
+
+    assert recommended(json.dumps(hybrid)).advice == (said,)
 
 
 @pytest.mark.parametrize("model", ["cosmos3-nano", "flux.1-schnell", "llama-3.1-70b", "mochi-1"])

@@ -211,7 +211,6 @@ def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
         ("flux.1-dev", 2, "cfg2", "one forward (no guidance), which cfg2 does not divide"),
         ("flux.1-dev", 2, "ep2", "axis ep is not modelled yet"),
         ("llama-3.1-8b", 2, "ring2", "a decode step has one token a sample"),
-        ("deepseek-v3", 8, "tp8", "multi-head latent attention is not modelled yet"),
         ("cosmos3-super", 1, "single", " GiB short, at vae decode"),
         ("flux.1-dev", 2, "tp2/vae4", "vae4 needs more than 2 GPUs"),
     ],

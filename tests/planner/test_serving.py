@@ -46,11 +46,11 @@ class Given(Source):
         return super().array(name, shape) if found is None else found.reshape(shape)
 
 
-def _scores(text, steps, given=None):
+def _scores(text, steps, given=None, model=MODEL):
     """Run steps on all ranks; the scores of those that have them."""
     plan = parse_plan(text)
     places = range(plan.degree("pp"))
-    programs = [lower_steps(MODEL, WORK, plan, steps, place) for place in places]
+    programs = [lower_steps(model, WORK, plan, steps, place) for place in places]
     outs = execute(programs, WORK, Given(0, given or {}))
     return [out for out in outs if not np.isnan(out).any()]
 
@@ -61,27 +61,30 @@ MIXED = [
 ]
 
 
+@pytest.mark.parametrize("model", [MODEL, testmodels.deepseek], ids=lambda model: model.name)
 @pytest.mark.parametrize("text", ["tp2", "tp4", "pp2", "pp2.tp2"])
-def test_a_split_step_of_prompts_and_answers_equals_the_unsplit_one(text):
-    whole = _scores("single", MIXED)[0]
-    split = _scores(text, MIXED)
+def test_a_split_step_of_prompts_and_answers_equals_the_unsplit_one(text, model):
+    whole = _scores("single", MIXED, model=model)[0]
+    split = _scores(text, MIXED, model=model)
 
     assert split
     assert max(np.abs(out - whole).max() for out in split) < 1e-9 * np.abs(whole).max()
 
 
-def test_sequences_of_a_step_do_not_see_each_other_and_pieces_of_a_prompt_are_the_prompt():
+@pytest.mark.parametrize("model", [MODEL, testmodels.deepseek], ids=lambda model: model.name)
+def test_sequences_do_not_see_each_other_and_pieces_of_a_prompt_are_the_prompt(model):
+    """Latent attention expands the rows of a prompt, and looks at them as they are for a token."""
     random = np.random.default_rng(0).standard_normal
-    hidden = MODEL.main.hidden
+    hidden = model.main.hidden
     prompt, others, later = random((10, hidden)), random((3, 5, hidden)), random((3, hidden))
     first = np.concatenate([prompt[:6], others.reshape(15, hidden)])
     second = np.concatenate([prompt[6:], later])
-    mixed = _scores("tp2", MIXED, {"step0.tokens#0": first, "step1.tokens#0": second})[0]
+    mixed = _scores("tp2", MIXED, {"step0.tokens#0": first, "step1.tokens#0": second}, model)[0]
 
-    alone = [_scores("single", [[_chunk("a", 10, 0)]], {"step.tokens#0": prompt})[0]]
+    alone = [_scores("single", [[_chunk("a", 10, 0)]], {"step.tokens#0": prompt}, model)[0]]
     for mine, last in zip(others, later, strict=True):
         rows = np.concatenate([mine, last[None]])
-        alone += _scores("single", [[_chunk("b", 6, 0)]], {"step.tokens#0": rows})
+        alone += _scores("single", [[_chunk("b", 6, 0)]], {"step.tokens#0": rows}, model)
 
     np.testing.assert_allclose(mixed[0], np.concatenate(alone, axis=1)[0], atol=1e-9)
 

@@ -42,6 +42,9 @@ PLANS = [
 CASES = [(model, "once") for model in testmodels.DIFFUSION] + [(testmodels.cosmos3, "every_step")]
 
 
+DECODERS = (testmodels.llama, testmodels.deepseek)
+
+
 def _error(outs, whole, plan):
     """Largest relative error of any rank; replicas hold their part of the batch."""
     worst, each = 0.0, len(outs) // plan.degree("dp")
@@ -132,14 +135,15 @@ def _moved(model, work, plan):
 
 @pytest.mark.parametrize("output", [0, 1])
 @pytest.mark.parametrize("text", [plan for plan in PLANS if "cfg" not in plan])
-def test_split_decoder_equals_unsplit(output, text):
+@pytest.mark.parametrize("model", DECODERS, ids=lambda model: model.name)
+def test_split_decoder_equals_unsplit(output, text, model):
     plan = parse_plan(text)
-    work = testmodels.workload(testmodels.llama, batch=2, passes=1, output_tokens=output)
-    if any(objections(testmodels.llama, work, plan, plan.gpus)):
-        pytest.skip("a decode step cannot be cut")
+    work = testmodels.workload(model, batch=2, passes=1, output_tokens=output)
+    if any(objections(model, work, plan, plan.gpus)):
+        pytest.skip("a decode step and rows of latent attention cannot be cut")
 
-    whole = run_plan(testmodels.llama, work, parse_plan("single"))[0]
-    outs = run_plan(testmodels.llama, work, plan)
+    whole = run_plan(model, work, parse_plan("single"))[0]
+    outs = run_plan(model, work, plan)
     each = len(outs) // plan.degree("pp")
     last = outs if plan.degree("pp") == 1 else outs[-each:] if plan.axes[0][0] == "pp" else outs
 
@@ -217,6 +221,88 @@ def test_prefill_and_a_decode_step_are_one_causal_forward():
 
     want = _llama(source, np.concatenate([prompt, following]))
     np.testing.assert_allclose(got[0], want, rtol=1e-9)
+
+
+def _expert_layer(source, name, h, layer, spec):
+    """Each row by the experts with its highest scores, weighed, and by those that all rows pass."""
+    scores = h @ _weight(source, f"{name}.router", h.shape[1], spec.experts, layer)
+    ups, downs = (
+        source.weight(
+            Weight(name=f"{name}.{side}", rows=rows, columns=columns, experts=spec.experts),
+            layer, {},
+        )
+        for side, rows, columns in (
+            ("up", (Part(h.shape[1]),), (Part(spec.width),) * 2),
+            ("down", (Part(spec.width),), (Part(h.shape[1]),)),
+        )
+    )  # fmt: skip
+    out = _gated(source, f"{name}.shared", h, layer, spec.shared)
+    for row, marks in enumerate(scores):
+        best = np.argsort(-marks)[: spec.active]
+        shares = np.exp(marks[best]) / np.exp(marks[best]).sum()
+        for expert, share in zip(best, shares, strict=True):
+            gate, up = np.split(h[row] @ ups[expert], 2)
+            out[row] += share * (gate / (1 + np.exp(-gate)) * up) @ downs[expert]
+    return out
+
+
+def _gated(source, name, h, layer, width):
+    gate, up = np.split(h @ _weight(source, f"{name}.up", h.shape[1], 2 * width, layer), 2, axis=1)
+    down = _weight(source, f"{name}.down", width, h.shape[1], layer)
+    return (gate / (1 + np.exp(-gate)) * up) @ down
+
+
+def _latent_attention(source, name, h, layer, tower):
+    """Keys and values of every head written out, one query at a time."""
+    spec, heads, hidden = tower.latent, tower.heads.query, h.shape[1]
+    score = spec.content_size + spec.rotary_size
+    rank = spec.query_rank
+    low = h @ _weight(source, f"{name}.down", hidden, rank + spec.row_size, layer)
+    asks = _norm(low[:, :rank]) if rank else h
+    query = asks @ _weight(source, f"{name}.up", rank or hidden, heads * score, layer)
+    latent, shared = np.split(low[:, rank:], [spec.key_value_rank], axis=1)
+    columns = (Part(heads, spec.content_size), Part(heads, spec.value_size))
+    both = _norm(latent) @ source.weight(
+        Weight(name=f"{name}.kv", rows=(Part(spec.key_value_rank),), columns=columns), layer, {}
+    )
+    places = np.arange(len(h)) + len("tokens") / 7
+    out = np.zeros((len(h), heads * spec.value_size))
+    for head in range(heads):
+        q, own = query[:, head * score : (head + 1) * score], head * spec.content_size
+        content = both[:, own : own + spec.content_size]
+        q = np.hstack([q[:, : spec.content_size], _turn(q[:, spec.content_size :], places)])
+        k = np.hstack([content, _turn(shared, places)])
+        where = slice(head * spec.value_size, (head + 1) * spec.value_size)
+        v = both[:, heads * spec.content_size :][:, where]
+        for t in range(len(h)):
+            weights = np.exp(q[t] @ k[: t + 1].T / np.sqrt(score))
+            out[t, where] = weights / weights.sum() @ v[: t + 1]
+    return out @ _weight(source, f"{name}.out", heads * spec.value_size, hidden, layer)
+
+
+def test_latent_attention_and_experts_are_what_they_say():
+    """Second opinion: a prompt expanded, and a token that looks at the rows of the cache."""
+    model = testmodels.deepseek
+    work = testmodels.workload(model, passes=1, output_tokens=1)
+    source = Source(0)
+    x = np.concatenate([
+        source.array("input.tokens#0", (1, 22, 16))[0], source.array("next.tokens#0", (1, 1, 16))[0]
+    ])  # fmt: skip
+
+    got = run_plan(model, work, parse_plan("single"))[0]
+
+    for block in model.blocks:
+        (tower,), name = block.towers, f"{block.name}.tokens"
+        for layer in range(block.count):
+            x = x + _latent_attention(source, name, _norm(x), layer, tower)
+            feed = (
+                _expert_layer(source, f"{name}.ffn", _norm(x), layer, tower.ffn)
+                if tower.ffn.experts
+                else _gated(source, f"{name}.ffn", _norm(x), layer, tower.ffn.width)
+            )
+            x = x + feed
+    head = Weight(name="head", rows=(Part(16),), columns=(Part(24),), layered=False)
+    np.testing.assert_allclose(got[0], _norm(x[-1:]) @ source.weight(head, 0, {}), rtol=1e-9)
 
 
 def _relu_attention(rows, heads, size):

@@ -23,7 +23,8 @@ from validate.torch.proof import Comm, Work, check, setting_for, unsplit  # noqa
 from validate.torch.rendezvous import meet  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-ALL = [*testmodels.DIFFUSION, testmodels.llama]
+DECODERS = [testmodels.llama, testmodels.deepseek]
+ALL = [*testmodels.DIFFUSION, *DECODERS]
 FEW = [testmodels.flux, testmodels.cosmos3, testmodels.llama]
 TWO = ("tp2", "ulysses2", "ring2")
 OUTER = ("allgather_kv2", "cfg2", "pp2", "dp2")
@@ -44,7 +45,7 @@ RUNS = {  # ranks, models, plans, type, whether compiled, changes of the request
     "wide": (2, FEW[:2], ("tp2",), "float32", False, {"wide_collectives": True}),
     "scattered": (2, FEW[:2], ("ulysses2",), "float64", False, {"scattered_inputs": True}),
     "gathered": (2, FEW[:2], ("ring2",), "float64", False, {"gathered_rings": True}),
-    "decode": (2, FEW[2:], ("tp2", "pp2", "dp2"), "float64", False, {"output_tokens": 1}),
+    "decode": (2, DECODERS, ("tp2", "pp2", "dp2"), "float64", False, {"output_tokens": 1}),
 }  # fmt: skip
 
 

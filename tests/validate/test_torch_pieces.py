@@ -38,7 +38,7 @@ from validate.torch.steps import bind  # noqa: E402
 from validate.torch.weights import drawn, fitting, from_source  # noqa: E402
 
 PLANS = ("single", "tp2", "ulysses4", "ring3", "allgather_kv2.ulysses2", "ring2.ulysses2")
-MODELS = (*testmodels.DIFFUSION, testmodels.llama)
+MODELS = (*testmodels.DIFFUSION, testmodels.llama, testmodels.deepseek)
 
 
 def setting(index, *, traced=False):

@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program import Attention, Depthwise, LinearAttention, Pointwise, Rearrange
+from costmodels.program import (
+    Attention,
+    Depthwise,
+    HeadProduct,
+    LinearAttention,
+    Pointwise,
+    Rearrange,
+)
 from costmodels.program.rows import (
     attention_positions,
     chunk_of,
@@ -41,6 +48,17 @@ def gelu(x: Array) -> Array:
     return np.asarray(0.5 * x * (1 + np.tanh(inner)))
 
 
+def head_product(op: HeadProduct, x: Array, weight: Array) -> Array:
+    """Multiply the first features of each head by its matrix; the others stay behind them."""
+    widths = [part.local(op.weight.degree) for part in op.weight.columns]
+    start = sum(widths[: op.part])
+    own = weight[:, start : start + widths[op.part]].reshape(len(weight), op.heads, -1)
+    rows = x.reshape(*x.shape[:2], op.heads, op.k + op.carried)
+    how = "brhn,khn->brhk" if op.turned else "brhk,khn->brhn"
+    made = np.einsum(how, rows[..., : op.k], own)
+    return np.concatenate([made, rows[..., op.k :]], axis=-1).reshape(*x.shape[:2], -1)
+
+
 def attention(
     op: Attention, q: Array, k: Array, v: Array, index: Mapping[str, int]
 ) -> tuple[Array, Array]:
@@ -49,8 +67,8 @@ def attention(
     repeat = op.heads // op.key_value_heads
     heads = q.reshape(batch, queries, op.heads, op.size)
     key = np.repeat(k.reshape(batch, keys, op.key_value_heads, op.size), repeat, axis=2)
-    value = np.repeat(v.reshape(batch, keys, op.key_value_heads, op.size), repeat, axis=2)
-    scores = np.einsum("bqhd,bkhd->bhqk", heads, key) / np.sqrt(op.size)
+    value = np.repeat(v.reshape(batch, keys, op.key_value_heads, -1), repeat, axis=2)
+    scores = np.einsum("bqhd,bkhd->bhqk", heads, key) / np.sqrt(op.scaled or op.size)
     scores = np.where(_visible(op, index), scores, -np.inf)
     top = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), -1 / EPSILON)
     weights = np.exp(scores - top)
@@ -58,7 +76,7 @@ def attention(
     out = np.einsum("bhqk,bkhd->bqhd", weights / np.maximum(total, EPSILON), value)
     with np.errstate(divide="ignore"):
         log_sum_exp = (top + np.log(total))[..., 0].transpose(0, 2, 1)
-    return out.reshape(q.shape), log_sum_exp
+    return out.reshape(batch, queries, -1), log_sum_exp
 
 
 def linear_attention(op: LinearAttention, first: Array, second: Array) -> Array:
@@ -129,6 +147,13 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
             ]
         case "rotary":
             return [_rotary(op, inputs[0], index)]
+        case "rotary_tail":
+            heads = inputs[0].reshape(*inputs[0].shape[:2], -1, op.size)
+            return [_tail_turned(op, heads, index).reshape(inputs[0].shape)]
+        case "latent":
+            first, last = np.split(inputs[0], [-op.place], axis=-1)
+            row = np.concatenate([_norm(first), last], axis=-1)
+            return [_tail_turned(op, row[:, :, None], index)[:, :, 0]]
         case "merge":
             return _merge(op, *inputs)
         case "route":
@@ -167,12 +192,22 @@ def _rotary(op: Pointwise, x: Array, index: Mapping[str, int]) -> Array:
     query, key = op.heads
     rows = x.reshape(*x.shape[:2], -1, op.size)
     both, value = rows[:, :, : query + key], rows[:, :, query + key :]
-    angle, half = rotary_angles(op, index), op.size // 2
-    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
-    normed = _norm(both)
-    low, high = normed[..., :half], normed[..., half:]
-    turned = np.concatenate([low * cos - high * sin, low * sin + high * cos], axis=-1)
+    turned = _turned(op, _norm(both), index)
     return np.concatenate([turned, value], axis=2).reshape(x.shape)
+
+
+def _turned(op: Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
+    """Turn the halves of every head, ``[b, r, heads, size]``."""
+    angle, half = rotary_angles(op, index), op.turned // 2
+    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    low, high = heads[..., :half], heads[..., half:]
+    return np.concatenate([low * cos - high * sin, low * sin + high * cos], axis=-1)
+
+
+def _tail_turned(op: Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
+    """Turn the last features of every head."""
+    first, last = np.split(heads, [-op.turned], axis=-1)
+    return np.concatenate([first, _turned(op, last, index)], axis=-1)
 
 
 def _merge(
@@ -205,6 +240,8 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return list(np.split(first, cuts, axis=-1))
         case "concat_features":
             return [np.concatenate(inputs, axis=-1)]
+        case "concat_heads":
+            return [_concat_heads(op, *inputs)]
         case "concat_rows" | "append":
             return [np.concatenate(inputs, axis=1)]
         case "split_rows":
@@ -245,6 +282,13 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return [_surround(op, first, inputs[1], index)]
         case "store" | "load" | "collect":
             raise AssertionError(f"{op.move} is the runner's")
+
+
+def _concat_heads(op: Rearrange, own: Array, shared: Array) -> Array:
+    """Lay features that all heads share behind those of each."""
+    heads = own.reshape(*own.shape[:2], -1, op.parts[0].size)
+    copies = np.repeat(shared[:, :, None], heads.shape[2], axis=2)
+    return np.concatenate([heads, copies], axis=-1).reshape(*own.shape[:2], -1)
 
 
 def _surround(op: Rearrange, x: Array, edges: Array, index: Mapping[str, int]) -> Array:

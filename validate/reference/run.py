@@ -210,6 +210,9 @@ def _step(  # noqa: C901  # one case an operation
             weight = state.source.weight(op.weight, here.layer, state.index)
             route = given[1] if op.route is not None else None
             made = [functions.matmul(given[0], weight, route)]
+        case ops.HeadProduct():
+            matrices = state.source.weight(op.weight, here.layer, state.index)
+            made = [functions.head_product(op, given[0], matrices)]
         case ops.Attention():
             out, total = functions.attention(op, given[0], given[1], given[2], state.index)
             made = [out] if op.log_sum_exp is None else [out, total]

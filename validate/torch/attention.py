@@ -126,6 +126,7 @@ class Shape:
     heads: int
     key_value_heads: int
     size: int
+    values: int
     window: bool = False
     single: bool = False  # one query a sample
 
@@ -136,11 +137,14 @@ def bind(op: Attention, setting: Setting) -> Bound:
     kernel = KERNELS[kernel_for(shape_for(op, setting))]
     wants_sum = op.log_sum_exp is not None
 
+    factor = math.sqrt(op.size / op.scaled) if op.scaled else 1.0
+
     def run(inputs: Values) -> list[torch.Tensor]:
         heads = (op.heads, op.key_value_heads, op.key_value_heads)
         q, k, v = (
-            torch.unflatten(x, -1, (count, op.size)) for x, count in zip(inputs, heads, strict=True)
+            torch.unflatten(x, -1, (count, -1)) for x, count in zip(inputs, heads, strict=True)
         )
+        q = q if factor == 1.0 else q * factor
         parts = [
             _attend(kernel, query_run, (q, k, v), setting, sums=wants_sum) for query_run in runs
         ]
@@ -162,6 +166,7 @@ def shape_for(op: Attention, setting: Setting) -> Shape:
         heads=op.heads,
         key_value_heads=op.key_value_heads,
         size=op.size,
+        values=op.value_size,
         window=bool(op.window) and queries > 1,
         single=queries == 1,
     )
@@ -179,7 +184,7 @@ def _attend(
     q = given[0].narrow(1, run.start, run.stop - run.start)
     if not run.pieces:
         nothing = torch.full(q.shape[:3], -math.inf, dtype=setting.wide, device=q.device)
-        return torch.zeros_like(q), nothing
+        return q.new_zeros(*q.shape[:3], given[2].shape[-1]), nothing
     several = len(run.pieces) > 1
     results = []
     for piece in run.pieces:
@@ -292,13 +297,11 @@ def _is_right(name: str, shape: Shape) -> bool:
     rows = 1 if shape.single else _PROBE_ROWS
     draw = torch.Generator(shape.device).manual_seed(1)
     q, k, v = (
-        torch.randn(
-            (1, count, heads, shape.size), generator=draw, device=shape.device, dtype=shape.dtype
-        )
-        for count, heads in (
-            (rows, shape.heads),
-            (_PROBE_ROWS, shape.key_value_heads),
-            (_PROBE_ROWS, shape.key_value_heads),
+        torch.randn((1, count, heads, size), generator=draw, device=shape.device, dtype=shape.dtype)
+        for count, heads, size in (
+            (rows, shape.heads, shape.size),
+            (_PROBE_ROWS, shape.key_value_heads, shape.size),
+            (_PROBE_ROWS, shape.key_value_heads, shape.values),
         )
     )
     window = _PROBE_ROWS // 4 if shape.window else 0

@@ -17,7 +17,9 @@ Tensors = list[torch.Tensor]
 
 def bind(op: Pointwise, setting: Setting) -> Bound:
     """Make an element-wise function ready to run."""
-    return _rotary(op, setting) if op.function == "rotary" else Bound(_kernel(op, setting))
+    if op.function in ("rotary", "rotary_tail", "latent"):
+        return _rotary(op, setting)
+    return Bound(_kernel(op, setting))
 
 
 def _kernel(  # noqa: C901, PLR0911, PLR0912  # one case a function
@@ -63,8 +65,8 @@ def _kernel(  # noqa: C901, PLR0911, PLR0912  # one case a function
             return lambda inputs: [inputs[0].to(dtype)]
         case "scale":
             return lambda inputs: [inputs[0] / op.place]
-        case "rotary":
-            raise AssertionError("rotary has tables")
+        case "rotary" | "rotary_tail" | "latent":
+            raise AssertionError(f"{op.function} has tables")
 
 
 def rms_norm(x: torch.Tensor, setting: Setting) -> torch.Tensor:
@@ -139,7 +141,21 @@ def _rotary(op: Pointwise, setting: Setting) -> Bound:
         setting.table(np.tile(np.cos(angle), 2)[:, None], dtype),
         setting.table(np.concatenate([-np.sin(angle), np.sin(angle)], axis=1)[:, None], dtype),
     )
-    return Bound(partial(_turn_traced if setting.traced else _turn, op, setting), tables)
+    if op.function == "rotary":
+        return Bound(partial(_turn_traced if setting.traced else _turn, op, setting), tables)
+    return Bound(partial(_turn_tail, op, setting), tables)
+
+
+def _turn_tail(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
+    """Turn the last features of every head; of a latent row the others are normed."""
+    x, cos, sin = inputs
+    heads = torch.unflatten(x, -1, (-1, op.size))
+    first, last = heads[..., : -op.turned], heads[..., -op.turned :]
+    if op.function == "latent":
+        first = rms_norm(first, setting)
+    swapped = torch.unflatten(last, -1, (2, op.turned // 2)).flip(-2).flatten(-2)
+    turned = torch.addcmul(last * cos, swapped, sin).to(x.dtype)
+    return [torch.cat([first, turned], -1).flatten(-2)]
 
 
 def _turn(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:

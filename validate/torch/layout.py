@@ -74,6 +74,8 @@ def _kernel(op: Rearrange, setting: Setting) -> Kernel:  # noqa: C901, PLR0911, 
             return lambda inputs: list(torch.split(inputs[0], sizes, dim))
         case "concat_features" | "concat_rows":
             return lambda inputs: [torch.cat(list(inputs), dim)]
+        case "concat_heads":
+            return partial(_concat_heads, op.parts[0])
         case "regroup":
             shape = shape_of(op.outputs[0])
             return lambda inputs: [inputs[0].reshape(shape)]
@@ -109,6 +111,13 @@ def _kernel(op: Rearrange, setting: Setting) -> Kernel:  # noqa: C901, PLR0911, 
             return lambda inputs: [inputs[0][rank]]
         case _:
             raise AssertionError(f"{op.move} is the runner's")
+
+
+def _concat_heads(part: Part, inputs: Values) -> Tensors:
+    """Lay features that all heads share behind those of each."""
+    own = torch.unflatten(inputs[0], -1, (-1, part.size))
+    shared = inputs[1][:, :, None].expand(-1, -1, own.shape[2], -1)
+    return [torch.cat([own, shared], -1).flatten(-2)]
 
 
 def _surround(op: Rearrange, setting: Setting) -> Kernel:

@@ -6,7 +6,7 @@ from typing import Final
 import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 
-from costmodels.program import Depthwise, LinearAttention, Matmul, Weight
+from costmodels.program import Depthwise, HeadProduct, LinearAttention, Matmul, Weight
 from costmodels.program.rows import positions
 from validate.reference.functions import EPSILON
 from validate.torch.setting import Bound, Setting, Values
@@ -34,6 +34,24 @@ def bind(op: Matmul, setting: Setting) -> Bound:
             rows, weight.t(), scale_a=unit, scale_b=back, out_dtype=x.dtype, use_fast_accum=True
         )
         return [torch.unflatten(out, 0, x.shape[:-1])]
+
+    return Bound(run)
+
+
+def bind_heads(op: HeadProduct, setting: Setting) -> Bound:
+    """Make a product a head ready to run: inputs are x and the weight ``[columns, rank]``."""
+    widths = [part.local(op.weight.degree) for part in op.weight.columns]
+    start, width = sum(widths[: op.part]), widths[op.part]
+
+    def run(inputs: Values) -> list[torch.Tensor]:
+        x = torch.unflatten(inputs[0], -1, (op.heads, -1))
+        weight = inputs[1].to(setting.dtype)
+        if setting.is_quantised(op.weight):
+            weight = weight / scale_of(op.weight)
+        own = torch.unflatten(weight.narrow(0, start, width), 0, (op.heads, -1))
+        matrices = own if op.turned else own.transpose(1, 2)
+        made = torch.einsum("brhk,hkn->brhn", x[..., : op.k], matrices)
+        return [torch.cat([made, x[..., op.k :]], -1).flatten(-2)]
 
     return Bound(run)
 

@@ -13,6 +13,7 @@ from costmodels.program import (
     Collective,
     Convolve,
     Depthwise,
+    HeadProduct,
     LinearAttention,
     Matmul,
     Op,
@@ -29,14 +30,16 @@ from validate.torch.liveness import Lived, Names, reads_of, writes_of
 from validate.torch.rank_state import RankState, Step, zeros
 from validate.torch.setting import Bound, Setting
 
-Compute = Matmul | Attention | LinearAttention | Depthwise | Pointwise | Rearrange
+Compute = Matmul | HeadProduct | Attention | LinearAttention | Depthwise | Pointwise | Rearrange
 
 
-def bind(op: Compute, setting: Setting) -> Bound:
+def bind(op: Compute, setting: Setting) -> Bound:  # noqa: PLR0911  # one case an operation
     """Make an operation ready to run: all that is known beforehand is worked out here."""
     match op:
         case Matmul():
             return products.bind(op, setting)
+        case HeadProduct():
+            return products.bind_heads(op, setting)
         case Attention():
             return attention.bind(op, setting)
         case LinearAttention():
@@ -53,6 +56,7 @@ Fetch = Callable[[Here], list[torch.Tensor]]
 
 CLASSES: Final[dict[type, Class]] = {
     Matmul: "gemm",
+    HeadProduct: "gemm",
     Attention: "attention",
     LinearAttention: "attention",
     Pointwise: "pointwise",
@@ -107,15 +111,18 @@ def compute(lived: Lived, state: RankState) -> Step:
         return state.around(freeing(beyond, lived.frees, state), "layout", op.stream)
     bound = bind(op, state.setting)
     outs = [tensor.name for tensor in op.writes]
-    step = _product(op, bound, outs, state) if isinstance(op, Matmul | Depthwise) else _single(
-        fetcher(op.reads, state), bound, outs, state
-    )  # fmt: skip
+    if isinstance(op, Matmul | HeadProduct | Depthwise):
+        step = _product(op, bound, outs, state)
+    else:
+        step = _single(fetcher(op.reads, state), bound, outs, state)
     if state.checked:
         step = _checking(step, op, state)
     return state.around(freeing(step, lived.frees, state), CLASSES[type(op)], op.stream)
 
 
-def _product(op: Matmul | Depthwise, bound: Bound, outs: list[str], state: RankState) -> Step:
+def _product(
+    op: Matmul | HeadProduct | Depthwise, bound: Bound, outs: list[str], state: RankState
+) -> Step:
     fetch, values, run = fetcher(op.reads, state), state.values, bound.run
     weight, of, (out,) = op.weight, state.weights.of, outs
 

@@ -11,7 +11,7 @@ from math import sqrt
 import numpy as np
 import torch
 
-from costmodels.program import Depthwise, Loop, Matmul, Tensor, Weight
+from costmodels.program import Depthwise, HeadProduct, Loop, Matmul, Tensor, Weight
 from validate.reference.run import shape_of
 from validate.reference.weights import Source, own_features
 from validate.torch import layout
@@ -55,7 +55,7 @@ class Weights:
         for item in loop.body:
             if isinstance(item, Loop):
                 self._prepare(item, layers)
-            elif isinstance(item, Matmul | Depthwise):
+            elif isinstance(item, Matmul | HeadProduct | Depthwise):
                 for layer in layers:
                     self.of(item.weight, layer)
 

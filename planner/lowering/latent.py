@@ -1,0 +1,216 @@
+"""Latent attention: one compressed row a token is all that the cache keeps, for all heads [1]_.
+
+*Expanded*, keys and values of every head are made of the rows, as for prompts: scores are
+``content + rotary`` features wide. *Absorbed*, queries go into the space of the rows by a product a
+head, and all heads look at the rows themselves, as for a token of a sequence: few queries read many
+keys, which are then one head wide. Both are the same numbers. The rows are the same on every rank
+that shares a layer; heads are cut.
+
+References
+----------
+.. [1] DeepSeek-AI, "DeepSeek-V2", 2024, arXiv:2405.04434, section 2.1
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.program import (
+    Attention,
+    HeadProduct,
+    Part,
+    Pointwise,
+    Rearrange,
+    Size,
+    Span,
+    Tensor,
+    Weight,
+)
+from costmodels.program.emit import (
+    Emits,
+    concat_rows,
+    matmul,
+    pointwise,
+    regroup,
+    split_features,
+    split_rows,
+)
+from planner.lowering.work import Chunk, RankWork
+from planner.models import LatentAttention, Tower
+
+CONTENT, VALUE = 0, 1
+"""Parts of the matrix that makes keys and values of rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latents:
+    """A tower on the way into latent attention: queries of this rank's heads, and new rows.
+
+    layer : name of the block. name : of the tower. spans : of the rows.
+    """
+
+    tower: Tower
+    layer: str
+    name: str
+    spans: tuple[Span, ...]
+    query: Tensor
+    row: Tensor
+
+    @property
+    def spec(self) -> LatentAttention:
+        assert self.tower.latent is not None
+        return self.tower.latent
+
+
+def project(
+    work: RankWork, tower: Tower, h: Tensor, name: str, spans: tuple[Span, ...]
+) -> Emits[tuple[Tensor, Tensor]]:
+    """Emit the queries of this rank's heads, and the rows of the cache, both turned by position."""
+    spec = tower.latent
+    assert spec is not None
+    rows, hidden = (Part(spec.row_size),), (Part(tower.hidden),)
+    heads = Part(tower.heads.query, spec.score_size)
+    if spec.query_rank:
+        low = (Part(spec.query_rank), *rows)
+        down = work.weight(f"{name}.down", hidden, low, "none", part="attention")
+        both = yield from matmul(h, down, f"{name}.low")
+        widths = (spec.query_rank, spec.row_size)
+        asks, row = yield from split_features(both, widths, (f"{name}.low_q", f"{name}.low_kv"))
+        asks = yield from pointwise("norm", (asks,), f"{name}.normed_q")
+        up = work.weight(f"{name}.up", (Part(spec.query_rank),), (heads,), part="attention")
+    else:
+        asks = h
+        down = work.weight(f"{name}.down", hidden, rows, "none", part="attention")
+        row = yield from matmul(h, down, f"{name}.low_kv")
+        up = work.weight(f"{name}.up", hidden, (heads,), part="attention")
+    query = yield from matmul(asks, up, f"{name}.q")
+    count = heads.units // work.share.tensor
+    turned = Tensor(f"{name}.turned_q", query.shape, query.itemsize)
+    yield Pointwise(
+        function="rotary_tail", inputs=(query,), outputs=(turned,), spans=spans,
+        heads=(count, 0), size=spec.score_size, place=spec.rotary_size,
+    )  # fmt: skip
+    kept = Tensor(f"{name}.row", row.shape, row.itemsize)
+    yield Pointwise(
+        function="latent", inputs=(row,), outputs=(kept,), spans=spans,
+        heads=(1, 0), size=spec.row_size, place=spec.rotary_size,
+    )  # fmt: skip
+    return turned, kept
+
+
+def attend(work: RankWork, begun: Latents) -> Emits[Tensor]:
+    """Emit the attention of a tower; ``[batch, rows, heads * value size]``."""
+    if work.chunks:
+        return (yield from _attend_chunks(work, begun))
+    if work.memory == "append":
+        rows, span = yield from _append(work, begun)
+        return (yield from _absorbed(work, begun, rows, span))
+    if work.memory == "store":
+        kept = replace(cache(work, begun.spec, begun.layer, begun.spans[0]), shape=begun.row.shape)
+        yield Rearrange(move="store", inputs=(begun.row,), outputs=(kept,))
+    return (yield from _expanded(work, begun, begun.row, begun.spans[0]))
+
+
+def cache(work: RankWork, spec: LatentAttention, layer: str, span: Span) -> Tensor:
+    """Name the kept rows of one layer before a span, ``[batch, rows, latent | rotary]``."""
+    itemsize = 1 if work.workload.kv_precision == "fp8" else 2
+    shape = (work.share.batch, span.start, spec.row_size)
+    return Tensor(f"cache.{layer}.{span.stream}", shape, itemsize)
+
+
+def _attend_chunks(work: RankWork, begun: Latents) -> Emits[Tensor]:
+    """Emit an attention for every chunk of a step: each of its sequences sees its own cache."""
+    names = [f"{begun.name}.{chunk.name}" for chunk in work.chunks]
+    counts = [span.rows for span in begun.spans]
+    queries = yield from split_rows(begun.query, counts, [f"{name}.q" for name in names])
+    rows = yield from split_rows(begun.row, counts, [f"{name}.row" for name in names])
+    parts = []
+    for chunk, name, query, row in zip(work.chunks, names, queries, rows, strict=True):
+        met = yield from _attend_chunk(work, begun, chunk, (name, query, row))
+        parts.append(met)
+    return (yield from concat_rows(parts, f"{begun.name}.met", view=True))
+
+
+def _attend_chunk(
+    work: RankWork, begun: Latents, chunk: Chunk, given: tuple[str, Tensor, Tensor]
+) -> Emits[Tensor]:
+    name, query, row = given
+    own = yield from regroup(query, chunk.sequences, chunk.tokens, f"{name}.q_apart")
+    new = yield from regroup(row, chunk.sequences, chunk.tokens, f"{name}.row_apart")
+    span = replace(chunk.span(begun.tower.streams[0]), copies=1)
+    alone = replace(begun, name=name, spans=(span,), query=own, row=new)
+    rows, seen = yield from _append(work, alone, chunk.name)
+    single = isinstance(chunk.tokens, int) and chunk.tokens == 1
+    way = _absorbed if single else _expanded
+    out = yield from way(work, alone, rows, seen)
+    return (yield from regroup(out, 1, query.shape[1], f"{name}.met"))
+
+
+def _append(work: RankWork, begun: Latents, part: str = "") -> Emits[tuple[Tensor, Span]]:
+    """Put new rows behind those kept."""
+    (span,) = begun.spans
+    kept = cache(work, begun.spec, begun.layer, span)
+    name = f"{kept.name}.{part}" if part else kept.name
+    kept = replace(kept, name=name, shape=(begun.row.shape[0], *kept.shape[1:]))
+    rows: Size = span.start + span.rows
+    out = Tensor(f"grown.{name}", (kept.shape[0], rows, kept.shape[2]), kept.itemsize)
+    yield Rearrange(move="append", inputs=(kept, begun.row), outputs=(out,), view=True)
+    return out, Span(span.stream, rows)
+
+
+def _shared(work: RankWork, begun: Latents) -> Weight:
+    """Name the matrix that makes keys and values of rows."""
+    spec, heads = begun.spec, begun.tower.heads.query
+    columns = (Part(heads, spec.content_size), Part(heads, spec.value_size))
+    name = f"{begun.layer}.{'+'.join(begun.tower.streams)}.kv"
+    return work.weight(name, (Part(spec.key_value_rank),), columns, part="attention")
+
+
+def _expanded(work: RankWork, begun: Latents, rows: Tensor, seen: Span) -> Emits[Tensor]:
+    """Make keys and values of every head of all rows that are seen."""
+    spec, name, weight = begun.spec, begun.name, _shared(work, begun)
+    widths = (spec.key_value_rank, spec.rotary_size)
+    latent, turned = yield from split_features(rows, widths, (f"{name}.latent", f"{name}.turned"))
+    latent, turned = (replace(x, itemsize=2) for x in (latent, turned))
+    both = yield from matmul(latent, weight, f"{name}.kv")
+    degree = work.share.tensor
+    content, value = yield from split_features(
+        both, [part.local(degree) for part in weight.columns], (f"{name}.content", f"{name}.v")
+    )
+    heads = begun.tower.heads.query // degree
+    key = Tensor(f"{name}.k", (*rows.shape[:2], heads * spec.score_size), content.itemsize)
+    parts = (Part(heads, spec.content_size),)
+    yield Rearrange(move="concat_heads", inputs=(content, turned), outputs=(key,), parts=parts)
+    return (yield from _fused(begun, begun.query, (key, value), seen, (heads, heads)))
+
+
+def _absorbed(work: RankWork, begun: Latents, rows: Tensor, seen: Span) -> Emits[Tensor]:
+    """Look at the rows themselves, which are keys and, but for their rotary part, values."""
+    spec, name, weight = begun.spec, begun.name, _shared(work, begun)
+    heads = begun.tower.heads.query // work.share.tensor
+    lead, item = begun.query.shape[:2], begun.query.itemsize
+    query = Tensor(f"{name}.into", (*lead, heads * spec.row_size), item)
+    yield HeadProduct(
+        x=begun.query, out=query, weight=weight, heads=heads, part=CONTENT, turned=True,
+        carried=spec.rotary_size,
+    )  # fmt: skip
+    widths = (spec.key_value_rank, spec.rotary_size)
+    value, _ = yield from split_features(rows, widths, (f"{name}.latent", f"{name}.turned"))
+    met = yield from _fused(begun, query, (rows, value), seen, (heads, 1))
+    out = Tensor(f"{name}.back", (*lead, heads * spec.value_size), item)
+    yield HeadProduct(x=met, out=out, weight=weight, heads=heads, part=VALUE)
+    return out
+
+
+def _fused(
+    begun: Latents, query: Tensor, answers: Sequence[Tensor], seen: Span, heads: tuple[int, int]
+) -> Emits[Tensor]:
+    """Emit one fused attention; scores are divided as those of the expanded form."""
+    (key, value), (asking, answering) = answers, heads
+    size, values = key.shape[2] // answering, value.shape[2] // answering
+    out = Tensor(f"{begun.name}.out", (*query.shape[:2], asking * values), query.itemsize)
+    yield Attention(
+        q=query, k=key, v=value, out=out, heads=asking, key_value_heads=answering,
+        size=int(size), values=int(values), scaled=begun.spec.score_size,
+        query_spans=begun.spans, key_spans=(seen,), causal=begun.tower.causal,
+    )  # fmt: skip
+    return out
