@@ -31,11 +31,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
-    from planner.export.engines import TITLES  # noqa: PLC0415
     from planner.export.export import export  # noqa: PLC0415
 
-    if options.backend in TITLES and not options.engine:
-        options.engine = options.backend  # its folder says what to expect of that engine
     folder = export(
         common.request_of(options),
         options.plan,

@@ -111,6 +111,9 @@ class SeveralHosts:
     reason: str = ""
 
 
+EAGER: Final = "torch-eager"
+"""The runtime that neither fuses nor replays."""
+
 AMPLE: Final = 70 * 2**30
 """Bytes of a GPU from which engines take larger steps."""
 
@@ -168,8 +171,9 @@ class Engine:
     name : of its file. version : that all of it was read at; empty where that is not known.
     kind : of the models that it runs. namesake : the engine of the other kind of models that people
     call by the same name. place : in lists of engines.
-    runtime : the one that it behaves as: ``tensorrt`` stands for fused kernels replayed as CUDA
-    graphs, ``torch-compile`` for fused ones issued by the host, ``torch-eager`` for neither.
+    runtime : the one that it behaves as when its line has no flag of another: ``tensorrt`` stands
+    for fused kernels replayed as CUDA graphs, ``torch-compile`` for fused ones issued by the host,
+    ``torch-eager`` for neither.
     limits : of all models. models : the only ones that it runs, families or single ones, with what
     each has in place of `limits`; empty for any, and ``any`` is all others. lines : launch lines
     that are not the usual one.
@@ -203,6 +207,15 @@ class Engine:
     def line_of(self, limits: Limits) -> LaunchLine:
         """Give the launch line of models that have these limits."""
         return self.lines[limits.line] if limits.line else self.line
+
+    def runtimes_of(self, model: str, family: str) -> list[str]:
+        """List the runtimes that its launch line of a model can start, the slowest last: eager.
+
+        The first of them is the one that it is launched in where none is asked for.
+        """
+        limits = self.limits_of(model, family)
+        flags = (self.line if limits is None else self.line_of(limits)).runtimes
+        return sorted((self.runtime, *flags), key=lambda name: name == EAGER)
 
 
 @dataclass(frozen=True, slots=True)

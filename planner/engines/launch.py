@@ -81,8 +81,9 @@ def launches(
 def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Launch:
     reason = refusal_of(engine, model, plan, settings)
     limits = engine.limits_of(model.name, model.family)
+    settings = _in_a_runtime(engine, model, settings)
     if reason or limits is None:
-        return Launch(engine=engine.title, runtime=engine.runtime, reason=reason)
+        return Launch(engine=engine.title, runtime=settings.runtime, reason=reason)
     line = engine.line_of(limits)
     command, note = _command(engine, limits, model, plan, settings)
     flags = [
@@ -98,12 +99,18 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
     )
     return Launch(
         engine=engine.title,
-        runtime=settings.runtime if settings.runtime in line.runtimes else engine.runtime,
+        runtime=settings.runtime,
         command=command if line.python else " ".join([command, *flags]),
         calls=tuple(flags) if line.python else (),
         request={name: settings.sizes[size] for size, name in request.items()},
         notes=tuple(note for note in notes if note),
     )
+
+
+def _in_a_runtime(engine: Engine, model: Model, settings: Settings) -> Settings:
+    """Take the runtime that is asked for, or the engine's usual one where it has not that."""
+    has = engine.runtimes_of(model.name, model.family)
+    return settings if settings.runtime in has else replace(settings, runtime=has[0])
 
 
 def _command(

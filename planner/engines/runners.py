@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
+from planner.engines.engine import EAGER
 from planner.engines.launch import Launch, launch_of, seated_on
 from planner.engines.scenario import Scenario, usual_precision
 from planner.engines.tables import allowed, engines, find_engine
@@ -15,7 +16,6 @@ from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
 from topology.base import InputError
 
-EAGER: Final = "torch-eager"
 MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "graph"}
 """What ``planner validate`` calls the runtimes of PyTorch."""
 BUILT: Final = (
@@ -71,13 +71,10 @@ def _check_runtimes(asked: Request, model: Model) -> None:
 
 
 def _runtimes(name: str, model: Model) -> list[str]:
-    """List the runtimes of an engine, the slowest last: eager PyTorch."""
+    """List the runtimes of an engine, the slowest last."""
     if name in ("", EXECUTOR):
         return [RUNTIME]
-    engine = find_engine(name)
-    limits = engine.limits_of(model.name, model.family)
-    flags = (engine.line if limits is None else engine.line_of(limits)).runtimes
-    return sorted((engine.runtime, *flags), key=lambda name: name == EAGER)
+    return find_engine(name).runtimes_of(model.name, model.family)
 
 
 def name_of(scenario: Scenario) -> str:

@@ -71,7 +71,7 @@ class Deployment:
 
         Examples
         --------
-        >>> two = deployment_of(Request(model="flux.1-dev", gpus=16, nodes=2))
+        >>> two = resolve(Request(model="flux.1-dev", gpus=16, nodes=2)).deployment
         >>> [two.on(gpus).nodes for gpus in (8, 16, 32)]  # 0: as many as it takes
         [0, 2, 4]
         """
@@ -178,7 +178,7 @@ class Scenario:
     def run_by(self, engine: str, runtime: str) -> "Scenario":
         """Ask the same of an engine in a runtime; of none where `engine` is empty."""
         request = replace(self.request, engine=engine, runtime=runtime)
-        deployment = _run_by(self.deployment, request)
+        deployment = _run_by(self.deployment, request, self.model)
         workload = replace(self.workload, habits=deployment.habits)
         return replace(self, request=request, deployment=deployment, workload=workload)
 
@@ -207,7 +207,7 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
         precision=request.precision or usual_precision(model, request),
         engine=engine_names(request.engine, model.kind),
     )
-    deployment = deployment_of(request)
+    deployment = deployment_of(request, model)
     for engine in request.engines:
         _check_engine(model, engine)
     workload = workload_of(model, request, deployment.habits)
@@ -286,8 +286,8 @@ def _check_kind(model: Model, request: Request) -> None:
             raise InputError(f"{name}: got {value}, wanted none: {model.name} is {what}")
 
 
-def deployment_of(request: Request) -> Deployment:
-    """Look up what a request is run on and with.
+def deployment_of(request: Request, model: Model) -> Deployment:
+    """Look up what a request of a model is run on and with.
 
     Raises
     ------
@@ -315,14 +315,18 @@ def deployment_of(request: Request) -> Deployment:
         profile=profile,
         subset=subset,
     )
-    return _run_by(bare, request)
+    return _run_by(bare, request, model)
 
 
-def _run_by(deployment: Deployment, request: Request) -> Deployment:
-    """Give a deployment the first engine of a request, its runtime and its habits."""
+def _run_by(deployment: Deployment, request: Request, model: Model) -> Deployment:
+    """Give a deployment the first engine of a request, its runtime and its habits.
+
+    Where no runtime is asked for it is the one that the engine's launch line starts.
+    """
     name = next(iter(request.engines), "")
     engine = None if name in ("", EXECUTOR) else find_engine(name)
-    named = runtime(request.runtime or (RUNTIME if engine is None else engine.runtime))
+    usual = RUNTIME if engine is None else engine.runtimes_of(model.name, model.family)[0]
+    named = runtime(request.runtime or usual)
     profile, lean = deployment.profile, name == EXECUTOR
     return replace(
         deployment,

@@ -52,7 +52,7 @@ def settings_of(scenario: Scenario, gpus: int) -> Settings:
         video=video,
         cache=request.kv_precision or "",
         precision="" if scenario.as_published else workload.precision,
-        runtime=request.runtime,
+        runtime=scenario.deployment.runtime.name,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,
         hosts=scenario.deployment.on(gpus).hosts,

@@ -16,7 +16,7 @@ from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
 from planner.tensorrt.runner.library import Document
-from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
+from topology.base import IllegalPlanError, format_bytes, format_seconds
 
 TITLES: Final[Mapping[str, str]] = {
     "xdit": "xDiT",
@@ -70,15 +70,12 @@ dist.destroy_process_group()
 def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> dict[str, bytes]:
     """Return the files of the folder.
 
-    Raises `InputError` if no engine of the name runs this kind of model, and `IllegalPlanError`
-    if the engine cannot run the plan: why, and the nearest that it can.
+    Raises `IllegalPlanError` if the engine cannot run the plan: why, and the nearest that it can.
     """
     title = TITLES[backend]
     settings = _settings(scenario, estimate)
     every = launches(engines(), scenario.model, estimate.plan, settings)
-    launch = next((launch for launch in every if launch.engine == title), None)
-    if launch is None:
-        raise InputError(f"--backend {backend}: {title} runs no {scenario.model.kind} models")
+    launch = next(launch for launch in every if launch.engine == title)
     if launch.reason:
         raise IllegalPlanError(_refused(scenario, estimate.plan, backend, settings))
     placed = estimate.placement

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Unpack
 
@@ -97,6 +97,8 @@ def files(
             raise InputError(f"{option}: got --backend {backend}, wanted tensorrt")
     if backend in TITLES and request.engine.partition("@")[0] not in ("", backend):
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
+    if backend in TITLES:  # its folder says what to expect of that engine
+        request = replace(request, engine=request.engine or backend)
     scenario = resolve(request)
     runtime = scenario.deployment.runtime.name
     if backend == "tensorrt" and runtime != backend:

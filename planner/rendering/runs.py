@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from planner.advice.compare import Run
 from planner.advice.remedies import Alternative
 from planner.advice.under_load import near
-from planner.engines.runners import EAGER, name_of
+from planner.engines.engine import EAGER
+from planner.engines.runners import name_of
 from planner.request.request import EXECUTOR, RUNTIME, Objective, Request
 from planner.search.estimate import PlanEstimate, Rejected
 from topology.base import counted, format_bytes, format_interval, format_seconds

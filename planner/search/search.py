@@ -339,9 +339,9 @@ def _evenly(deployment: Deployment, count: int) -> bool:
 def hosts_in_words(deployment: Deployment, count: int) -> str:
     """Say the hosts of some of the GPUs of a deployment that do not fill theirs; empty elsewhere.
 
-    >>> from planner.engines.scenario import deployment_of
-    >>> apart = deployment_of(Request(model="flux.1-dev", gpus=16, nodes=16))
-    >>> full = deployment_of(Request(model="flux.1-dev", gpus=16))
+    >>> from planner.engines.scenario import resolve
+    >>> apart = resolve(Request(model="flux.1-dev", gpus=16, nodes=16)).deployment
+    >>> full = resolve(Request(model="flux.1-dev", gpus=16)).deployment
     >>> hosts_in_words(apart, 8), hosts_in_words(full, 8)
     (' on 8 hosts', '')
     """

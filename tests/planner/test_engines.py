@@ -15,13 +15,14 @@ from planner.api import request_of
 from planner.command.cli import main
 from planner.engines.engine import load_engines
 from planner.engines.launch import launch_of
-from planner.engines.scenario import deployment_of, resolve
+from planner.engines.scenario import resolve
 from planner.engines.tables import find_engine
 from planner.engines.tensorrt_rules import obstacles
+from planner.export.export import files
 from planner.models import Own, names, read_model
 from planner.models.entries import load_entry
 from planner.rendering import report
-from planner.request.request import EXECUTOR
+from planner.request.request import EXECUTOR, Request
 from topology.base import CatalogueError, InputError
 from topology.base.table import terminal
 
@@ -40,7 +41,7 @@ norm = "3.5"
 
 
 def deployment(model="cosmos3", gpus=1, **asked):
-    return deployment_of(request_of(model, gpus, asked))
+    return resolve(request_of(model, gpus, asked)).deployment
 
 
 def breakdown(model, gpus=1, plan="single", **asked):
@@ -99,13 +100,15 @@ def test_a_pipeline_runs_the_text_with_every_step():
 
 
 def test_only_its_own_repository_has_its_bytes():
+    """Without a profile: that of H100 has measured 6 % more bytes in the executor's own kernels."""
+    asked = {"runtime": "torch-eager", "profile": "none"}
     own, diffusers, executor = (
-        breakdown("wan2.1-14b", runtime="torch-eager", engine=name)["pointwise"]
+        breakdown("wan2.1-14b", engine=name, **asked)["pointwise"]
         for name in ("", "diffusers", EXECUTOR)
     )
 
     assert own > 1.1 * diffusers
-    assert diffusers > 1.4 * executor
+    assert diffusers > 1.5 * executor
     assert deployment("wan2.1-14b", runtime="torch-eager").habits.repository
     assert not deployment("wan2.1-14b").habits.repository
 
@@ -221,7 +224,7 @@ def test_the_header_names_the_engine():
     one = planner.estimate("flux", engine="xdit")
 
     text = terminal(report.estimate(scenario, one, []), 200)
-    assert "torch-eager · xdit" in text
+    assert "torch-compile · xdit" in text
 
 
 def test_plans_that_the_named_engine_cannot_run_are_marked_with_what_it_can():
@@ -296,6 +299,23 @@ def test_engines_are_compared_at_their_own_runtimes_and_plans():
         assert row["version"]
         assert row["command"]
     assert rows["recommended"] == rows["engines"][0]["plan"]
+
+
+@pytest.mark.parametrize("engine", ["xdit", "sglang", "vllm-omni", "diffusers", "trtmc"])
+def test_an_engine_runs_in_one_runtime_wherever_none_is_asked_for(engine):
+    """In the one that its launch line starts: compiled where that has a flag for it."""
+    asked = {"gpus": 2, "engine": engine}
+    led = planner.recommend("flux.1-dev", **asked).lead
+    estimate = planner.estimate("flux.1-dev", plan=str(led.plan), **asked)
+    folder = files(Request(model="flux.1-dev", gpus=2), str(led.plan), engine)
+    written = json.loads(folder["plan.json"])
+    scenario, told = resolve(request_of("flux.1-dev", 2, asked)), find_engine(engine)
+    line = launch_of(scenario, told, led.plan)
+
+    assert led.runtime == estimate.runtime == written["expected"]["runtime"] == line.runtime
+    assert led.latency_s == pytest.approx(estimate.latency_s)
+    assert estimate.latency_s == pytest.approx(written["expected"]["latency_s"])
+    assert line == launch_of(scenario.run_by(engine, led.runtime), told, led.plan)
 
 
 def test_language_engines_are_compared_at_what_each_takes_alone():

@@ -183,11 +183,14 @@ def test_the_readme_starts_ranks_where_they_sit(gpus, nodes):
     assert f"    mpirun -np {gpus}{where}{address} python -m runner run --graph\n" in readme
 
 
-@pytest.mark.parametrize("words", [("--runtime", "torch-eager"), ("--engine", "xdit")])
-def test_tensorrt_s_folder_expects_what_tensorrt_takes(words, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [(("--runtime", "torch-eager"), "torch-eager"), (("--engine", "xdit"), "torch-compile")],
+)
+def test_tensorrt_s_folder_expects_what_tensorrt_takes(words, got, tmp_path):
     argv = ("export", "--model", "flux.1-dev", "--plan", "tp2", "--output", str(tmp_path / "out"))
 
-    assert_refused(*run(*argv, *words), "runtime: got torch-eager, wanted tensorrt")
+    assert_refused(*run(*argv, *words), f"runtime: got {got}, wanted tensorrt")
     assert not (tmp_path / "out").exists()
 
 
@@ -316,7 +319,7 @@ def test_the_name_of_a_folder_is_never_run(tmp_path, backend, name):
 def test_a_plan_that_an_engine_cannot_run_says_why():
     with pytest.raises(IllegalPlanError, match="Model Connect has no ring axis"):
         files(FLUX, "ring4", "trtmc")
-    with pytest.raises(InputError, match="runs no decoder models"):
+    with pytest.raises(InputError, match="engine: got xdit, which does not run decoder models"):
         files(Request(model="llama-3.1-8b", gpus=2), "tp2", "xdit")
 
 
@@ -510,7 +513,7 @@ def test_the_command_s_json_lists_the_files_and_what_to_expect(backend, tmp_path
     assert (code, err) == (0, "")
     assert said["folder"] == str(tmp_path / "out")
     assert (said["backend"], said["plan"], said["gpus"]) == (backend, "ulysses2", 2)
-    assert said["runtime"] == {"tensorrt": "tensorrt", "xdit": "torch-eager"}[backend]
+    assert said["runtime"] == {"tensorrt": "tensorrt", "xdit": "torch-compile"}[backend]
     there = {
         str(path.relative_to(tmp_path / "out")): path.stat().st_size
         for path in (tmp_path / "out").rglob("*")

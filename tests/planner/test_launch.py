@@ -45,7 +45,10 @@ def said(model, plan):
             "cosmos3-nano",
             "cfg2.ulysses4",
             "xDiT",
-            "xdit --model nvidia/Cosmos3-Nano --use_cfg_parallel --ulysses_degree 4",
+            (
+                "xdit --model nvidia/Cosmos3-Nano --use_cfg_parallel --ulysses_degree 4 "
+                "--use_torch_compile"
+            ),
         ),
         (
             "flux.1-dev",
@@ -53,7 +56,7 @@ def said(model, plan):
             "SGLang Diffusion",
             (
                 "sglang generate --model-path black-forest-labs/FLUX.1-dev --num-gpus 4 "
-                "--ulysses-degree 2 --ring-degree 2 "
+                "--ulysses-degree 2 --ring-degree 2 --enable-torch-compile "
                 "--dit-cpu-offload false --text-encoder-cpu-offload false"
             ),
         ),
@@ -158,11 +161,11 @@ def test_a_model_goes_by_its_repository():
     assert named
     assert not [repo for repo in named if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo)]
     line = said("wan2.1-14b", "ulysses2")["xDiT"].line
-    assert line == "xdit --model Wan-AI/Wan2.1-T2V-14B-Diffusers --ulysses_degree 2"
+    assert line.startswith("xdit --model Wan-AI/Wan2.1-T2V-14B-Diffusers --ulysses_degree 2")
 
 
 def test_a_parallel_decode_is_asked_for():
-    assert said("flux.1-dev", "ulysses8/vae8")["xDiT"].line.endswith("--use_parallel_vae")
+    assert " --use_parallel_vae" in said("flux.1-dev", "ulysses8/vae8")["xDiT"].line
     sharded = said("wan2.1-14b", "ulysses8/vae8")["SGLang Diffusion"].line
     assert "--vae-config.parallel-decode-mode spatial_shard" in sharded
 

@@ -233,10 +233,10 @@ def test_language_models_have_nothing_to_offload():
 @pytest.mark.parametrize(
     ("engine", "own"),
     [
-        ("xDiT", "torch-eager"),
-        ("SGLang Diffusion", "torch-eager"),
+        ("xDiT", "torch-compile"),
+        ("SGLang Diffusion", "torch-compile"),
         ("vLLM-Omni", "torch-compile"),
-        ("diffusers", "torch-eager"),
+        ("diffusers", "torch-compile"),
         ("TensorRT Model Connect", "tensorrt"),
     ],
 )
@@ -261,7 +261,8 @@ def test_an_engine_is_told_to_compile(engine, told):
 
     assert told in found.line
     assert found.runtime == "torch-compile"
-    assert told not in said("flux.1-dev")[engine].line
+    assert told in said("flux.1-dev")[engine].line  # as where no runtime is asked for
+    assert told not in said("flux.1-dev", runtime="torch-eager")[engine].line
 
 
 # Several hosts.
@@ -372,7 +373,8 @@ def test_a_folder_has_sizes_precision_and_offloading():
     asked = Request(model="flux.1-dev", gpus=4, steps=4, precision="fp8", offload=True, batch=2)
     line = files(asked, "ulysses4", "sglang")["launch.sh"].decode()
 
-    assert "--quantization fp8 --dit-cpu-offload false --text-encoder-cpu-offload" in line
+    told = "--quantization fp8 --enable-torch-compile --dit-cpu-offload false"
+    assert f"{told} --text-encoder-cpu-offload" in line
     assert "--height 1024 --width 1024 --num-inference-steps 4 --num-outputs-per-prompt 2" in line
     request = json.loads(files(asked, "tp4", "vllm-omni")["request.json"])
     assert request["num_inference_steps"] == 4
@@ -384,7 +386,12 @@ def test_the_diffusers_script_does_what_was_asked():
     script = files(asked, "ulysses4", "diffusers")["run.py"].decode()
 
     compile(script, "run.py", "exec")
-    assert "pipe.to(torch.float16)\npipe.enable_model_cpu_offload(gpu_id=" in script
+    told = [
+        "pipe.to(torch.float16)",
+        "pipe.transformer.compile_repeated_blocks()",
+        "pipe.enable_model_cpu_offload(gpu_id=",
+    ]
+    assert "\n".join(told) in script
     assert "num_inference_steps=4)" in script
 
 

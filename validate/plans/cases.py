@@ -142,7 +142,8 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
     """
     request, plan = case.request(hardware, profile), parse_plan(case.plan)
-    model, deployment = read_model(case.model), deployment_of(request)
+    model = read_model(case.model)
+    deployment = deployment_of(request, model)
     if (model.kind == "diffusion") != (case.stage == "denoise"):
         wanted = "denoise" if model.kind == "diffusion" else "prefill or decode"
         raise InputError(f"stage of {case.model}: got {case.stage}, wanted {wanted}")
