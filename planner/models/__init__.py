@@ -5,10 +5,8 @@ from planner.models.architecture import (
     Cross,
     Encoder,
     Ffn,
-    Heads,
     Kind,
     Latent,
-    LatentAttention,
     Model,
     Modulation,
     Own,
@@ -24,10 +22,12 @@ from planner.models.catalogue import (
     repositories,
     repository_of,
 )
+from planner.models.mixers import DeltaRule, Heads, Indexer, Kept, LatentAttention, Mamba
 from planner.models.tokens import grid, latent_frames, lengths, line_of
 
 __all__ = [
-    "ALIASES", "Block", "Cross", "Encoder", "Ffn", "Heads", "Kind", "Latent", "LatentAttention",
-    "Model", "Modulation", "Own", "Stream", "Tower", "Vae", "grid", "known_as", "latent_frames",
-    "lengths", "line_of", "names", "read_model", "repositories", "repository_of",
+    "ALIASES", "Block", "Cross", "DeltaRule", "Encoder", "Ffn", "Heads", "Indexer", "Kept", "Kind",
+    "Latent", "LatentAttention", "Mamba", "Model", "Modulation", "Own", "Stream", "Tower", "Vae",
+    "grid", "known_as", "latent_frames", "lengths", "line_of", "names", "read_model",
+    "repositories", "repository_of",
 ]  # fmt: skip

@@ -20,6 +20,8 @@ tables), so that parameters sum up to what the published classes have.
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from costmodels.program import Real, Size
+from planner.models.mixers import DeltaRule, Heads, Indexer, Kept, LatentAttention, Mamba
 from planner.models.quantisation import Quantisation
 from topology.base.facts import facts
 
@@ -28,67 +30,38 @@ Kind = Literal["diffusion", "decoder", "encoder"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """Attention heads: `query` and `key_value` counts of `size` features each."""
-
-    query: int
-    key_value: int
-    size: int
-
-    @property
-    def query_width(self) -> int:
-        return self.query * self.size
-
-    @property
-    def key_value_width(self) -> int:
-        return self.key_value * self.size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
-    """Multi-head latent attention: low-rank queries and one shared compressed key-value row."""
-
-    query_rank: int
-    key_value_rank: int
-    content_size: int  # features a head without position
-    rotary_size: int  # features a head with position
-    value_size: int
-
-    @property
-    def score_size(self) -> int:
-        """Features of a head of queries and keys."""
-        return self.content_size + self.rotary_size
-
-    @property
-    def row_size(self) -> int:
-        """Numbers that the cache keeps of a token, for all heads."""
-        return self.key_value_rank + self.rotary_size
-
-    def parameters(self, hidden: int, heads: int) -> int:
-        """Count the weights of an attention of `heads` over `hidden` features a token."""
-        score, rank = heads * self.score_size, self.query_rank
-        queries = hidden * rank + rank * score if rank else hidden * score
-        down = hidden * self.row_size
-        up = self.key_value_rank * heads * (self.content_size + self.value_size)
-        return queries + down + up + heads * self.value_size * hidden
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ffn:
     """Feed-forward: two matrices of `width` inner features, or three if `gated`.
 
-    With `experts` > 0 each token passes `active` routed experts of `width` and one dense
-    expert of `shared` inner features (0: none). convolved : between the matrices stand an
+    biased : each matrix has a bias, and the router too. convolved : between the matrices stand an
     activation and a 3 x 3 convolution of every inner feature over the image, before the gate.
+
+    With `experts` > 0 each token passes `active` routed experts of `width` and one dense
+    expert of `shared` inner features (0: none).
+
+    shared_gated : the dense expert's output is scaled by a sigmoid of one projection.
+    groups, active_groups : the active experts are chosen within so many of the groups that the
+    experts are in, the best ones; 1 of 1 where they are chosen among all.
+    scoring, scale : how scores of experts become weights, and what the sum of the routed experts is
+    multiplied by.
+    latent : features that the routed experts take and give, by a projection before and one after
+    them; 0 where they take the token's own.
     """
 
     width: int
     gated: bool
     activation: Activation = "gelu"
+    biased: bool = False
+    convolved: bool = False
     experts: int = 0
     active: int = 0
     shared: int = 0
-    convolved: bool = False
+    shared_gated: bool = False
+    groups: int = 1
+    active_groups: int = 1
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    scale: float = 1.0
+    latent: int = 0
 
     @property
     def matrices(self) -> int:
@@ -96,14 +69,20 @@ class Ffn:
 
     def parameters(self, hidden: int) -> int:
         """Count the weights of all experts and their router, at `hidden` features a token."""
-        router = self.experts * hidden
-        return self.matrices * hidden * (max(self.experts, 1) * self.width + self.shared) + router
+        router = self.experts * (hidden + (1 if self.biased else 0))
+        around = 2 * hidden * self.latent
+        gate = hidden if self.shared_gated else 0
+        copies = max(self.experts, 1) * self._expert(hidden)
+        return copies + self.matrices * hidden * self.shared + router + around + gate
 
     def idle_parameters(self, hidden: int) -> int:
         """Count the weights of the routed experts that a token does not pass."""
-        if not self.experts:
-            return 0
-        return (self.experts - self.active) * self.matrices * hidden * self.width
+        return (self.experts - self.active) * self._expert(hidden)
+
+    def _expert(self, hidden: int) -> int:
+        across = self.latent or hidden
+        biases = (self.matrices - 1) * self.width + across if self.biased else 0
+        return self.matrices * across * self.width + biases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +130,17 @@ class Tower:
     """One set of block weights and the streams it is applied to.
 
     parallel : attention and FFN read the same normed input, their projections fused (FLUX single).
-    rotates : attention sees positions by a rotation of its queries and keys.
-    window : keys a query sees, 0 for all. mixer : what stands in place of softmax attention;
-    a "linear" one (gated delta rule, state space) has `heads.query` value heads and
-    `heads.key_value` key heads, "relu_linear" is the operation `LinearAttention`, "none" is a
-    FFN alone.
+    rotates : attention sees positions by a rotation of its queries and keys; of the first `rotary`
+    features of each head alone, where that is not 0.
+    window : keys a query sees, 0 for all. chunked : the window starts anew at its every multiple,
+    and a query sees what its own has so far (Llama 4).
+    sinks : each query head has a learned score that takes part in the softmax (gpt-oss).
+    latent : low-rank queries, keys and values in place of those that `heads` says.
+    indexer : chooses the keys that a query sees.
+    mixer : what stands in place of softmax attention. Of "delta" and "mamba" `recurrence` says
+    the sizes, and `heads` are those that tensor parallelism cuts; "relu_linear" is the operation
+    `LinearAttention`, "none" is a FFN alone.
+    shares_values : values are the keys before their norm and rotation; both are kept (Gemma 4).
     gate : the attention output is gated by a projection as wide as the queries.
     ends : attention output and FFN are left out (SD3's last text tower).
     extra : parameters of a layer in biases, norms, tables and small convolutions.
@@ -173,9 +158,15 @@ class Tower:
     ends: bool = False
     qk_norm: bool = True
     rotates: bool = True
+    rotary: int = 0
     window: int = 0
+    chunked: bool = False
+    sinks: bool = False
     latent: LatentAttention | None = None
-    mixer: Literal["attention", "linear", "relu_linear", "none"] = "attention"
+    indexer: Indexer | None = None
+    mixer: Literal["attention", "delta", "mamba", "relu_linear", "none"] = "attention"
+    recurrence: DeltaRule | Mamba | None = None
+    shares_values: bool = False
     gate: bool = False
     extra: int = 0
 
@@ -202,14 +193,35 @@ class Tower:
 
     @property
     def _attention_parameters(self) -> int:
+        hidden, heads = self.hidden, self.heads
         if self.mixer == "none":
             return 0
+        if self.recurrence is not None:
+            return self.recurrence.parameters(hidden)
         if self.latent is not None:
-            return self.latent.parameters(self.hidden, self.heads.query)
-        query, shared = self.heads.query_width, 2 * self.heads.key_value_width
-        out = 0 if self.ends else query
-        gate = query if self.gate else 0
-        return self.hidden * (query + shared + out + gate)
+            rank = self.latent.query_rank
+            indexer = self.indexer.parameters(hidden, rank) if self.indexer else 0
+            return self.latent.parameters(hidden, heads.query) + indexer
+        shared = (1 if self.shares_values else 2) * heads.key_value_width
+        out = 0 if self.ends else heads.query_width
+        gate = heads.query_width if self.gate else 0
+        sinks = heads.query if self.sinks else 0
+        return hidden * (heads.query_width + shared + out + gate) + sinks
+
+    def kept(self, degree: int = 1) -> Kept:
+        """Say what a layer keeps of a sequence, on each of `degree` ranks that share its heads.
+
+        >>> from planner.models import read_model
+        >>> latent, windowed = read_model("deepseek-v3").main, read_model("gpt-oss-20b").towers[0]
+        >>> latent.kept(8).row, windowed.kept(8).row, windowed.kept().window
+        (576, 128, 128)
+        """
+        if self.mixer == "none":
+            return Kept()
+        if self.recurrence is not None:
+            return Kept(state=self.recurrence.kept(degree))
+        row = self.latent.row_size if self.latent else self.heads.row(degree)
+        return Kept(row=row, window=self.window, indexed=self.indexer.kept if self.indexer else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +348,8 @@ class Own:
 class Model:
     """A model as its configuration describes it.
 
+    draft : layers that predict tokens after the next one (multi-token prediction), which are run
+    where speculative decoding is asked for, and are not among `blocks` nor in any count of them.
     transformers : sets of weights that take turns over the steps (Wan 2.2 A14B has two).
     outer_parameters : weights outside the blocks (embeddings, heads, time projections).
     reuses : streams whose tower does not depend on the step, so that its keys and values may be
@@ -355,6 +369,7 @@ class Model:
     source: str
     blocks: tuple[Block, ...]
     streams: tuple[Stream, ...]
+    draft: tuple[Block, ...] = ()
     defaults: Defaults = Defaults()
     latent: Latent | None = None
     vae: Vae | None = None
@@ -405,6 +420,23 @@ class Model:
         layers = [(block.count, tower) for block in self.blocks for tower in block.towers]
         idle = sum(n * t.ffn.idle_parameters(t.hidden) for n, t in layers if t.ffn)
         return self.transformer_parameters - idle
+
+    @property
+    def draft_parameters(self) -> int:
+        """Count the weights of the layers that predict tokens after the next one."""
+        return sum(block.count * block.parameters for block in self.draft)
+
+    def kept_bytes(self, length: Size, itemsize: int = 2) -> Real:
+        """Count the bytes that all layers keep of a sequence of `length` tokens, on one GPU.
+
+        itemsize : bytes of a number of the keys and values.
+
+        >>> from planner.models import read_model
+        >>> read_model("deepseek-v3").kept_bytes(1000) == 61 * 576 * 2 * 1000
+        True
+        """
+        layers = [(block.count, tower) for block in self.blocks for tower in block.towers]
+        return sum((n * t.kept().bytes(length, itemsize) for n, t in layers), start=0.0)
 
     def __repr__(self) -> str:
         return f"<Model {self.name}: {self.kind}, {self.layers} layers>"

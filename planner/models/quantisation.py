@@ -31,7 +31,7 @@ _TAILS: Final[dict[Part, str]] = {
     "feed_forward": r"mlp|feed_forward|ffn",
 }
 _LAYER: Final = re.compile(r"(?<![a-z0-9])(\d+)(?![a-z0-9])")
-_SMALL: Final = re.compile(r"router|\bgate\b|norm|lm_head|embed|visual|vision|mtp|nextn")
+_SMALL: Final = re.compile(r"router|\bgate\b|norm|indexer|lm_head|embed|visual|vision|mtp|nextn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from planner.models import read_model
@@ -225,9 +226,9 @@ def test_hybrids_keep_plain_attention_last():
     }
     model = read(**hybrid)
 
-    assert blocks(model) == [("linear_dense", 24), ("full_dense", 8)]
-    linear, full = (block.towers[0] for block in model.blocks)
-    assert (linear.mixer, linear.heads.query, linear.heads.key_value) == ("linear", 48, 16)
+    assert blocks(model) == [("delta_dense", 24), ("full_dense", 8)]
+    delta, full = (block.towers[0] for block in model.blocks)
+    assert (delta.mixer, delta.heads.query, delta.heads.key_value) == ("delta", 48, 16)
     assert (full.mixer, full.heads.size, full.gate) == ("attention", 256, True)
     assert model.main is full
 
@@ -299,3 +300,208 @@ def test_absurd_values_are_refused_in_one_line(changes, message):
 def test_unknown_classes_bring_the_near_ones(config, message):
     with pytest.raises(InputError, match=message):
         read_model(json.dumps(config))
+
+
+# Sizes of the published configurations, less what no reader looks at.
+QWEN35 = {
+    "model_type": "qwen3_5_moe_text", "hidden_size": 4096, "num_hidden_layers": 60,
+    "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248320,
+    "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 64, "linear_value_head_dim": 128,
+    "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 1024,
+    "shared_expert_intermediate_size": 1024, "mamba_ssm_dtype": "float32",
+    "mtp_num_hidden_layers": 1, "rope_parameters": {"partial_rotary_factor": 0.25},
+}  # fmt: skip
+SUPER = {
+    "model_type": "nemotron_h", "hidden_size": 4096, "num_attention_heads": 32,
+    "num_key_value_heads": 2, "head_dim": 128, "vocab_size": 131072, "mamba_num_heads": 128,
+    "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4, "chunk_size": 128,
+    "n_routed_experts": 512, "num_experts_per_tok": 22, "moe_intermediate_size": 2688,
+    "moe_latent_size": 1024, "moe_shared_expert_intermediate_size": 5376, "n_shared_experts": 1,
+    "routed_scaling_factor": 5.0, "mlp_hidden_act": "relu2", "num_nextn_predict_layers": 1,
+    "mtp_hybrid_override_pattern": "*E",
+    "hybrid_override_pattern": "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*"
+    "EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
+}  # fmt: skip
+
+
+def test_a_delta_rule_has_key_and_value_heads_a_state_and_a_convolution():
+    model = read_model(json.dumps(QWEN35))
+    delta, full = (block.towers[0] for block in model.blocks)
+
+    rule = delta.recurrence
+    assert (rule.key_heads, rule.key_size, rule.value_heads, rule.value_size) == (16, 128, 64, 128)
+    assert (rule.convolved, rule.kernel, rule.state) == (12288, 4, 64 * 128 * 128)
+    assert (full.rotary, full.gate, delta.gate) == (64, True, True)
+    assert (full.ffn.shared_gated, full.ffn.scoring) == (True, "softmax")
+
+
+def test_mamba_has_groups_a_state_and_a_convolution_and_experts_may_be_latent():
+    model = read_model(json.dumps(SUPER))
+    towers = {block.name: block.towers[0] for block in model.blocks}
+
+    assert model.layers == 88
+    mamba = towers["mamba"].recurrence
+    assert (mamba.count, mamba.size, mamba.groups, mamba.state_size) == (128, 64, 8, 128)
+    assert (mamba.convolved, mamba.kernel, mamba.chunk) == (128 * 64 + 2 * 8 * 128, 4, 128)
+    ffn = towers["feed_forward_experts"].ffn
+    assert (ffn.latent, ffn.scale, ffn.scoring, ffn.gated) == (1024, 5.0, "sigmoid", False)
+    assert not towers["full"].rotates
+    assert [block.name for block in model.draft] == ["draft_full", "draft_feed_forward_experts"]
+
+
+def test_later_files_write_a_hybrid_pattern_as_words():
+    words = {"M": "mamba", "E": "moe", "*": "attention"}
+    pattern = SUPER["hybrid_override_pattern"]
+    written = {**SUPER, "layers_block_type": [words[letter] for letter in pattern]}
+    del written["hybrid_override_pattern"]
+
+    assert read_model(json.dumps(written)).blocks == read_model(json.dumps(SUPER)).blocks
+
+
+def test_a_state_is_as_long_for_one_token_as_for_many_and_a_window_has_an_end():
+    """Kept of a sequence, by hand: 16-bit rows, states in 32 bits, three inputs of convolutions."""
+    model = read_model(json.dumps(QWEN35))
+    state = 45 * (64 * 128 * 128 * 4 + 3 * 12288 * 2)
+    rows = 15 * 2 * 2 * 256 * 2
+
+    assert model.kept_bytes(1) == state + rows
+    assert model.kept_bytes(1000) == state + 1000 * rows
+    assert model.kept_bytes(1000, itemsize=1) == state + 1000 * rows / 2
+    oss = read_model("gpt-oss-120b")
+    assert oss.kept_bytes(1000) == 18 * (128 + 1000) * 2 * 8 * 64 * 2
+    assert list(oss.kept_bytes(np.array([64, 1000]))) == [oss.kept_bytes(64), oss.kept_bytes(1000)]
+
+
+def test_a_latent_row_is_whole_on_every_rank_and_heads_are_cut():
+    main = read_model("deepseek-v3").main
+
+    assert main.kept(8) == main.kept()
+    assert main.kept().row == 576
+    assert read_model("llama-3.1-8b").main.kept(4).row == 2 * 2 * 128
+    assert read_model("llama-3.1-8b").main.kept(32).row == 2 * 128
+
+
+def test_an_indexer_chooses_keys_and_keeps_one_a_token():
+    sparse = read_model(json.dumps({**DEEPSEEK, "index_topk": 2048, "index_n_heads": 64,
+                                    "index_head_dim": 128}))  # fmt: skip
+    dense = read_model(json.dumps(DEEPSEEK))
+
+    assert sparse.main.indexer.chosen == 2048
+    # queries, keys, their norm and the heads' weights of 61 layers
+    more = 61 * (1536 * 64 * 128 + 7168 * 128 + 2 * 128 + 7168 * 64)
+    assert sparse.parameters - dense.parameters == more
+    assert sparse.kept_bytes(10) - dense.kept_bytes(10) == 61 * 132 * 10
+
+
+DEEPSEEK = {
+    "model_type": "deepseek_v32", "hidden_size": 7168, "intermediate_size": 18432,
+    "moe_intermediate_size": 2048, "num_hidden_layers": 61, "first_k_dense_replace": 3,
+    "num_attention_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "n_shared_experts": 1,
+    "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5,
+    "num_nextn_predict_layers": 1, "vocab_size": 129280, "max_position_embeddings": 163840,
+}  # fmt: skip
+
+
+def test_draft_layers_are_counted_apart():
+    """DeepSeek-V3's module of 11.5 billion: a layer, and a projection of two rows to one."""
+    with_draft = read_model(json.dumps(DEEPSEEK))
+    without = read_model(json.dumps({**DEEPSEEK, "num_nextn_predict_layers": 0}))
+
+    assert with_draft.parameters == without.parameters
+    assert without.draft_parameters == 0
+    assert with_draft.draft_parameters == pytest.approx(11.5e9, rel=0.01)
+    assert with_draft.draft_parameters == (
+        with_draft.blocks[-1].parameters + 2 * 7168**2 + 3 * 7168
+    )
+
+
+def test_experts_are_chosen_within_groups_and_scaled():
+    ffn = read_model(json.dumps(DEEPSEEK)).main.ffn
+
+    assert (ffn.groups, ffn.active_groups, ffn.scale, ffn.scoring) == (8, 4, 2.5, "sigmoid")
+
+
+def test_windows_of_llama4_are_chunks_and_full_layers_do_not_rotate():
+    llama4 = {"model_type": "llama4_text", "attention_chunk_size": 8192, "num_hidden_layers": 48,
+              "max_position_embeddings": 1048576}  # fmt: skip
+    chunked, full = (block.towers[0] for block in read(**llama4).blocks)
+
+    assert (chunked.window, chunked.chunked, chunked.rotates) == (8192, True, True)
+    assert (full.window, full.chunked, full.rotates) == (0, False, False)
+
+
+def test_sinks_are_of_gpt_oss():
+    assert read_model("gpt-oss-20b").main.sinks
+    assert not read().main.sinks
+
+
+def test_full_attention_of_gemma4_has_fewer_and_wider_heads():
+    gemma4 = {
+        "model_type": "gemma4_text", "hidden_size": 2816, "intermediate_size": 2112,
+        "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True, "sliding_window": 1024, "max_position_embeddings": 262144,
+        "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704, "vocab_size": 262144,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
+        "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25},
+                            "sliding_attention": {"rope_theta": 10000.0}},
+    }  # fmt: skip
+    sliding, full = (block.towers[0] for block in read_model(json.dumps(gemma4)).blocks)
+
+    assert (sliding.heads.key_value, sliding.heads.size, sliding.rotary) == (8, 256, 0)
+    assert (full.heads.key_value, full.heads.size, full.rotary) == (2, 512, 128)
+    assert (full.shares_values, sliding.shares_values) == (True, False)
+    assert (full.ffn.experts, full.ffn.active, full.ffn.shared) == (128, 8, 2112)
+    assert full.kept().row == 2 * 2 * 512
+
+
+def test_some_features_of_a_head_are_rotated():
+    assert read(model_type="minimax_m2", rotary_dim=64).main.rotary == 64
+    assert read(model_type="glm4_moe", partial_rotary_factor=0.5).main.rotary == 64
+    assert read(rotary_dim=128).main.rotary == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attn_type_list": [1, 0] * 16}, "attn_type_list: got 0, wanted 1 alone"),
+        ({"attn_type_list": [1]}, "attn_type_list: got a list of 1, wanted one entry for each"),
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "MX" * 16},
+            "hybrid_override_pattern: got 'X', wanted entries among M",
+        ),
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "*E" * 16},
+            "n_routed_experts: got nothing, wanted their number",
+        ),
+        ({"num_local_experts": -1}, "num_local_experts: got -1, wanted a whole number 0 to"),
+        (
+            {"num_local_experts": 8, "num_experts_per_tok": 0},
+            "num_experts_per_tok: got 0, wanted a whole number 1 to 8",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "n_group": 3},
+            "n_group: got 3, wanted a divisor of the 8 experts",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "scoring_func": "odd"},
+            "scoring_func: got 'odd', wanted softmax or sigmoid",
+        ),
+        ({**QWEN35, "mamba_ssm_dtype": "fp4"}, "mamba_ssm_dtype: got 'fp4', wanted one of float32"),
+        (
+            {**SUPER, "num_hidden_layers": 88, "n_groups": 3},
+            "n_groups: got 3, wanted a divisor of mamba_num_heads 128",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "moe_layer_freq": [0, 1]},
+            "moe_layer_freq: got a list of 2, wanted an entry for each layer",
+        ),
+    ],
+)
+def test_mixtures_and_hybrids_that_cannot_be_are_refused_in_one_line(changes, message):
+    with pytest.raises(InputError) as refused:
+        read(**changes)
+
+    assert str(refused.value).startswith(f"config.json: {message}")

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from planner.models.architecture import Activation, Block, Ffn, Heads, Model, Stream, Tower
+from planner.models.architecture import Activation, Block, Ffn, Model, Stream, Tower
 from planner.models.fields import CHANNELS, CONTEXT, HEAD_SIZE, HEADS, VOCABULARY, Fields
+from planner.models.mixers import Heads
 from planner.models.readers import parts
 from planner.models.readers.count import linear, perceptron
 

@@ -30,7 +30,7 @@ def perceptron(inputs: int, hidden: int, outputs: int | None = None, *, bias: bo
 def biased(tower: Tower, *parts: Part) -> Tower:
     """Add the biases of the named parts to `extra`: one for each output feature of a matrix.
 
-    >>> from planner.models.architecture import Heads
+    >>> from planner.models.mixers import Heads
     >>> heads = Heads(query=2, key_value=1, size=8)
     >>> plain = Tower(streams=("text",), hidden=10, heads=heads, keys=("text",))
     >>> biased(plain, "qkv", "out").extra  # 16 + 8 + 8 and 10

@@ -8,12 +8,22 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planner.models.architecture import Block, Ffn, Heads, LatentAttention, Model, Stream, Tower
+from planner.models.architecture import Block, Ffn, Model, Stream, Tower
 from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY, Fields
+from planner.models.mixers import Heads, Indexer, LatentAttention
 from planner.models.quantisation import Quantisation, read_quantisation
 from planner.models.readers import model_type
 from planner.models.readers.count import biased, linear, perceptron
-from planner.models.readers.decoder_layers import Mixer, feeds_of, mixers_of
+from planner.models.readers.decoder_layers import (
+    BIASED,
+    Mixer,
+    feeds_of,
+    feeds_of_letters,
+    letters_of,
+    mixer_of,
+    mixers_of,
+    mixers_of_letters,
+)
 
 MODEL_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "arcee": ("ArceeForCausalLM",), "baichuan": ("BaichuanForCausalLM",),
@@ -26,9 +36,12 @@ MODEL_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "exaone": ("ExaoneForCausalLM",), "exaone4": ("Exaone4ForCausalLM",),
     "falcon": ("FalconForCausalLM",), "gemma": ("GemmaForCausalLM",),
     "gemma2": ("Gemma2ForCausalLM",), "gemma3": ("Gemma3ForConditionalGeneration",),
-    "gemma3_text": ("Gemma3ForCausalLM",), "glm": ("GlmForCausalLM",),
+    "gemma3_text": ("Gemma3ForCausalLM",), "gemma4": ("Gemma4ForConditionalGeneration",),
+    "gemma4_text": ("Gemma4ForCausalLM",), "glm": ("GlmForCausalLM",),
     "glm4": ("Glm4ForCausalLM",), "glm4_moe": ("Glm4MoeForCausalLM",),
-    "glm4v": ("Glm4vForConditionalGeneration",), "gpt2": ("GPT2LMHeadModel",),
+    "glm4v": ("Glm4vForConditionalGeneration",),
+    "glm4v_moe": ("Glm4vMoeForConditionalGeneration",), "glm4v_moe_text": (),
+    "glm_moe_dsa": ("GlmMoeDsaForCausalLM",), "gpt2": ("GPT2LMHeadModel",),
     "gpt_bigcode": ("GPTBigCodeForCausalLM",), "gpt_neox": ("GPTNeoXForCausalLM",),
     "gpt_oss": ("GptOssForCausalLM",), "gptj": ("GPTJForCausalLM",),
     "granite": ("GraniteForCausalLM",), "granitemoe": ("GraniteMoeForCausalLM",),
@@ -36,7 +49,8 @@ MODEL_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "hunyuan_v1_moe": ("HunYuanMoEV1ForCausalLM",), "internlm": ("InternLMForCausalLM",),
     "internlm2": ("InternLM2ForCausalLM",), "internlm3": ("InternLM3ForCausalLM",),
     "internvl": ("InternVLForConditionalGeneration",), "internvl_chat": ("InternVLChatModel",),
-    "kimi_k2": ("KimiK2ForCausalLM",), "kimi_vl": ("KimiVLForConditionalGeneration",),
+    "kimi_k2": ("KimiK2ForCausalLM",), "kimi_k25": ("KimiK25ForConditionalGeneration",),
+    "kimi_vl": ("KimiVLForConditionalGeneration",),
     "llama": ("LlamaForCausalLM",), "llama4": ("Llama4ForConditionalGeneration",),
     "llama4_text": ("Llama4ForCausalLM",), "llava": ("LlavaForConditionalGeneration",),
     "llava_next": ("LlavaNextForConditionalGeneration",),
@@ -72,11 +86,10 @@ MODEL_TYPES: Final[dict[str, tuple[str, ...]]] = {
 STREAMS: Final = ("tokens",)
 _NESTED: Final = ("thinker_config", "text_config", "language_config", "llm_config")
 _POSITIONED: Final = {"gpt2", "gpt_bigcode", "opt"}
-_BIASED: Final = _POSITIONED | {"bloom", "gpt_neox", "phi", "starcoder2"}
-_LAYER_NORM: Final = _BIASED | {"codegen", "falcon", "gptj", "mpt", "nemotron"}
+_LAYER_NORM: Final = BIASED | {"codegen", "falcon", "gptj", "mpt", "nemotron"}
 _TIED: Final = _POSITIONED | {
-    "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "mpt",
-    "starcoder2",
+    "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4",
+    "gemma4_text", "mpt", "starcoder2",
 }  # fmt: skip
 _DEFAULTS: Final = {
     "gemma": {"head_dim": 256},
@@ -101,6 +114,7 @@ class _Sizes:
     hidden: int
     heads: Heads
     latent: LatentAttention | None
+    indexer: Indexer | None
 
 
 def read(fields: Fields) -> Model:
@@ -125,6 +139,7 @@ def read(fields: Fields) -> Model:
         source=fields.where,
         blocks=_blocks(language, sizes),
         streams=(Stream(name="tokens"),),
+        draft=_draft(language, sizes),
         input_features=sizes.hidden,
         output_features=vocabulary,
         vocabulary=vocabulary,
@@ -157,11 +172,22 @@ def _completed(fields: Fields, kind: str) -> Fields:
 
 def _sizes(fields: Fields, kind: str) -> _Sizes:
     hidden = fields.integer("hidden_size", "n_embd", "d_model", "n_embed", "dim")
-    layers = fields.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", high=LAYERS)
     heads = _heads(fields, hidden)
+    latent = _latent(fields, heads)
     return _Sizes(
-        kind=kind, layers=layers, hidden=hidden, heads=heads, latent=_latent(fields, heads)
+        kind=kind,
+        layers=_layers(fields, kind),
+        hidden=hidden,
+        heads=replace(heads, size=latent.value_size) if latent else heads,
+        latent=latent,
+        indexer=_indexer(fields) if latent else None,
     )
+
+
+def _layers(fields: Fields, kind: str) -> int:
+    """Read how many layers there are; a hybrid's pattern has one entry for each."""
+    names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    return fields.integer(*names, high=LAYERS, default=len(letters_of(fields, kind)) or None)
 
 
 def _heads(fields: Fields, hidden: int) -> Heads:
@@ -174,7 +200,7 @@ def _heads(fields: Fields, hidden: int) -> Heads:
         "decoder_attention_heads",
         high=HEADS,
     )
-    if not fields.has("head_dim", "kv_channels") and hidden % count:
+    if not fields.has("head_dim", "kv_channels", "kv_lora_rank") and hidden % count:
         wanted = f"a divisor of hidden_size {hidden}, or head_dim beside it"
         raise fields.refused("num_attention_heads", count, wanted)
     shared = _key_value_heads(fields, count)
@@ -213,6 +239,42 @@ def _latent(fields: Fields, heads: Heads) -> LatentAttention | None:
     )
 
 
+def _indexer(fields: Fields) -> Indexer | None:
+    if not fields.has("index_topk"):
+        return None
+    return Indexer(
+        heads=fields.integer("index_n_heads", high=HEADS),
+        size=fields.integer("index_head_dim", high=HEAD_SIZE),
+        chosen=fields.integer("index_topk", high=CONTEXT),
+    )
+
+
+def _draft(fields: Fields, sizes: _Sizes) -> tuple[Block, ...]:
+    """Read layers that predict tokens after the next one.
+
+    Each module takes the last layer's output beside the next token's embedding, both normed,
+    through a projection; a norm follows, and the model's own head.
+    """
+    names = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+    count = fields.integer(*names, low=0, high=LAYERS, default=0)
+    if not count:
+        return ()
+    letters = letters_of(fields, sizes.kind, "mtp_")
+    if letters:
+        mixers = mixers_of_letters(fields, sizes.kind, letters)
+        feeds = feeds_of_letters(fields, sizes.kind, letters)
+    else:
+        mixers = (mixer_of(fields, sizes.kind, "full"),)
+        feeds = feeds_of(fields, sizes.kind, sizes.layers)[-1:]
+    joined = 2 * sizes.hidden**2 + 3 * sizes.hidden
+    blocks = []
+    for number, (mixer, feed) in enumerate(zip(mixers, feeds, strict=True)):
+        tower = _tower(fields, sizes, mixer, feed)
+        tower = tower if number else replace(tower, extra=tower.extra + joined)
+        blocks.append(Block(name=f"draft_{_name(mixer, feed)}", count=count, towers=(tower,)))
+    return tuple(blocks)
+
+
 def _blocks(fields: Fields, sizes: _Sizes) -> tuple[Block, ...]:
     mixers = mixers_of(fields, sizes.kind, sizes.layers)
     feeds = feeds_of(fields, sizes.kind, sizes.layers)
@@ -237,35 +299,55 @@ def _plainness(block: Block) -> tuple[bool, bool]:
 
 
 def _tower(fields: Fields, sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> Tower:
-    latent = sizes.latent if mixer.kind == "attention" else None
+    softmax = mixer.kind == "attention"
+    heads = mixer.heads or sizes.heads
     tower = Tower(
         streams=STREAMS,
         hidden=sizes.hidden,
-        heads=mixer.heads or sizes.heads,
+        heads=heads,
         keys=STREAMS,
         causal=True,
         ffn=feed,
-        qk_norm=mixer.kind == "attention" and _qk_norm(fields, sizes.kind),
+        qk_norm=softmax and _qk_norm(fields, sizes.kind),
+        rotates=softmax and mixer.rotates,
+        rotary=_rotary(fields, mixer, heads.size),
         window=mixer.window,
-        latent=latent,
+        chunked=mixer.chunked,
+        sinks=softmax and sizes.kind == "gpt_oss",
+        latent=sizes.latent if softmax else None,
+        indexer=sizes.indexer if softmax else None,
         mixer=mixer.kind,
+        recurrence=mixer.recurrence,
+        shares_values=mixer.shares_values,
         gate=mixer.gate,
-        extra=mixer.extra + _norms(sizes, mixer, feed),
+        extra=_norms(sizes, mixer, feed),
     )
-    small = _qk_norms(fields, sizes, tower) + _gates(sizes, tower)
-    return _with_biases(fields, sizes, replace(tower, extra=tower.extra + small))
+    tower = replace(tower, extra=tower.extra + _qk_norms(fields, sizes, tower))
+    return _with_biases(fields, sizes, tower)
+
+
+def _rotary(fields: Fields, mixer: Mixer, size: int) -> int:
+    """Read how many features of a head are rotated, 0 for all of them."""
+    if not mixer.rotates or mixer.kind != "attention":
+        return 0
+    share = int(mixer.rotary * size)
+    rotated = fields.integer("rotary_dim", low=0, high=HEAD_SIZE, default=share)
+    return rotated if rotated < size else 0
 
 
 def _norms(sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> int:
     norms = (1 if mixer.kind != "none" else 0) + (1 if feed is not None else 0)
-    if sizes.kind.startswith(("gemma2", "gemma3")):
+    if sizes.kind.startswith(("gemma2", "gemma3", "gemma4")):
         norms *= 2
-    return norms * sizes.hidden * (2 if sizes.kind in _LAYER_NORM else 1)
+    beside = 0
+    if sizes.kind.startswith("gemma4") and feed is not None and feed.experts:
+        beside = 4 * sizes.hidden + feed.experts  # norms of the two FFNs, scales of the router
+    return norms * sizes.hidden * (2 if sizes.kind in _LAYER_NORM else 1) + beside
 
 
 def _qk_norm(fields: Fields, kind: str) -> bool:
     """Whether queries and keys are normed; only some classes say so in their configuration."""
-    usual = kind.startswith(("qwen3", "gemma3", "olmo2", "olmo3"))
+    usual = kind.startswith(("qwen3", "gemma3", "gemma4", "olmo2", "olmo3"))
     if kind.startswith("llama4"):
         return False  # its norm has no weights
     return fields.boolean("use_qk_norm", "qk_layernorm", default=usual)
@@ -281,24 +363,16 @@ def _qk_norms(fields: Fields, sizes: _Sizes, tower: Tower) -> int:
     return 2 * tower.heads.size
 
 
-def _gates(sizes: _Sizes, tower: Tower) -> int:
-    """Attention sinks and router biases of gpt-oss, the shared experts' gate of Qwen."""
-    experts, shared = (tower.ffn.experts, tower.ffn.shared) if tower.ffn else (0, 0)
-    if sizes.kind == "gpt_oss":
-        return tower.heads.query + experts
-    return sizes.hidden if shared and sizes.kind.startswith("qwen") else 0
-
-
 def _with_biases(fields: Fields, sizes: _Sizes, tower: Tower) -> Tower:
-    everywhere = sizes.kind in _BIASED
+    everywhere = sizes.kind in BIASED
     queries = everywhere or sizes.kind.startswith("qwen2") or sizes.kind == "qwen"
     if tower.mixer == "attention" and tower.latent is None:
         if fields.boolean("attention_bias", "qkv_bias", "add_qkv_bias", default=queries):
             tower = biased(tower, "qkv")
-        if everywhere or fields.boolean("attention_bias", default=False):
+        stated = fields.boolean("attention_bias", default=False)
+        if everywhere or (stated and not sizes.kind.startswith("glm4")):
             tower = biased(tower, "out")
-    everywhere = everywhere or sizes.kind == "gpt_oss"
-    return biased(tower, "ffn") if fields.boolean("mlp_bias", default=everywhere) else tower
+    return tower
 
 
 def _tied(fields: Fields, language: Fields, kind: str) -> bool:

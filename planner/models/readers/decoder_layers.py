@@ -1,19 +1,23 @@
 """What each layer of a decoder mixes tokens with, and what follows it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from planner.models.architecture import Activation, Ffn, Heads
+from planner.models.architecture import Activation, Ffn
 from planner.models.fields import CONTEXT, EXPERTS, HEAD_SIZE, HEADS, LAYERS, Fields
+from planner.models.mixers import DeltaRule, Heads, Mamba
 
-Kind = Literal["attention", "linear", "none"]
+Kind = Literal["attention", "delta", "mamba", "none"]
 
 _WINDOWS: Final = {
     "sliding_attention": "sliding", "chunked_attention": "sliding", "full_attention": "full",
-    "attention": "full", "global": "full", "local": "sliding", "linear_attention": "linear",
-    "mamba": "mamba", "moe": "none", "mlp": "none",
+    "attention": "full", "global": "full", "local": "sliding", "linear_attention": "delta",
+    "deepseek_sparse_attention": "full", "mamba": "mamba", "moe": "none", "mlp": "none",
 }  # fmt: skip
 _LETTERS: Final = {"M": "mamba", "*": "full", "-": "none", "E": "none"}
+_HYBRID: Final = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+"""Letters of ``hybrid_override_pattern`` by entries of ``layers_block_type`` of the same class."""
 _NOT_GATED: Final = {
     "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "mpt", "nemotron",
     "nemotron_h", "opt", "persimmon", "phi", "starcoder2",
@@ -22,18 +26,32 @@ _DENSE_WIDTHS: Final = (
     "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff", "hidden_dim",
 )  # fmt: skip
 _ALWAYS_SLIDING: Final = ("mistral", "mixtral", "phi3", "phimoe", "starcoder2", "ministral")
+_NOT_ROTATED: Final = {"bloom", "gpt2", "gpt_bigcode", "mpt", "nemotron_h", "opt"}
+_SIGMOID: Final = {
+    "deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm4v_moe", "glm_moe_dsa", "kimi_k2",
+    "llama4", "llama4_text", "minimax_m2", "nemotron_h",
+}  # fmt: skip
+BIASED: Final = {
+    "bloom", "gpt2", "gpt_bigcode", "gpt_neox", "opt", "phi", "starcoder2",
+}  # fmt: skip
+"""Classes whose every matrix has a bias."""
+_ITEMSIZES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixer:
-    """How a layer mixes tokens; `heads` None means those of the configuration."""
+    """How a layer mixes tokens, in the words of `Tower`; `heads` None means the usual ones."""
 
     name: str
     kind: Kind = "attention"
     heads: Heads | None = None
+    recurrence: DeltaRule | Mamba | None = None
     window: int = 0
+    chunked: bool = False
+    rotates: bool = True
+    rotary: float = 1.0
     gate: bool = False
-    extra: int = 0
+    shares_values: bool = False
 
 
 def mixers_of(fields: Fields, kind: str, layers: int) -> tuple[Mixer, ...]:
@@ -44,39 +62,70 @@ def mixers_of(fields: Fields, kind: str, layers: int) -> tuple[Mixer, ...]:
     InputError
         If a listed pattern has another length than the model, or an unknown entry.
     """
-    gated = kind.startswith(("qwen3_next", "qwen3_5"))
-    gate = fields.boolean("attn_output_gate", default=gated)
     pattern = _pattern(fields, kind, layers)
-    mixers = {name: _mixer(fields, name, gate=gate) for name in set(pattern)}
+    mixers = {name: mixer_of(fields, kind, name) for name in set(pattern)}
     return tuple(mixers[name] for name in pattern)
 
 
 def _pattern(fields: Fields, kind: str, layers: int) -> tuple[str, ...]:
-    listed = _listed(fields, layers)
+    listed = _listed(fields, kind, layers)
     if listed:
         return listed
     if fields.has("full_attention_interval"):
         every = fields.integer("full_attention_interval", high=LAYERS)
-        return _periodic(layers, every, "linear")
+        return _periodic(layers, every, "delta")
     every = _full_every(fields, kind)
     if every and _window(fields):
         return _periodic(layers, every, "sliding")
     return tuple(_sliding(fields, kind, layer) for layer in range(layers))
 
 
-def _listed(fields: Fields, layers: int) -> tuple[str, ...]:
-    letters = fields.text("hybrid_override_pattern", default="")
-    entries = fields.texts("layer_types", "layers_block_type", default=()) or tuple(letters)
+def _listed(fields: Fields, kind: str, layers: int) -> tuple[str, ...]:
+    _check_softmax(fields, layers)
+    letters = letters_of(fields, kind)
+    entries = letters or fields.texts("layer_types", "layers_block_type", default=())
     if not entries:
         return ()
-    name = "hybrid_override_pattern" if letters else "layer_types"
-    meanings = _LETTERS if letters else _WINDOWS
+    name, meanings = ("layer_types", _WINDOWS)
+    if letters:
+        name, meanings = "hybrid_override_pattern", _LETTERS
     if len(entries) != layers:
         raise fields.refused(name, list(entries), f"one entry for each of {layers} layers")
     unknown = [entry for entry in entries if entry not in meanings]
     if unknown:
         raise fields.refused(name, unknown[0], f"entries among {', '.join(meanings)}")
     return tuple(meanings[entry] for entry in entries)
+
+
+def letters_of(fields: Fields, kind: str, prefix: str = "") -> tuple[str, ...]:
+    """Read the letters of Nemotron-H's layers, which its later files write out as words.
+
+    prefix : of the keys, for layers that stand apart.
+    """
+    letters = fields.text(f"{prefix}hybrid_override_pattern", default="")
+    if letters or kind != "nemotron_h":
+        return tuple(letters)
+    words = fields.texts(f"{prefix}layers_block_type", default=())
+    return tuple(_HYBRID.get(word, word) for word in words)
+
+
+def mixers_of_letters(fields: Fields, kind: str, letters: tuple[str, ...]) -> tuple[Mixer, ...]:
+    """Name the mixers that letters of a hybrid pattern stand for."""
+    unknown = [letter for letter in letters if letter not in _LETTERS]
+    if unknown:
+        wanted = f"entries among {', '.join(_LETTERS)}"
+        raise fields.refused("hybrid_override_pattern", unknown[0], wanted)
+    return tuple(mixer_of(fields, kind, _LETTERS[letter]) for letter in letters)
+
+
+def _check_softmax(fields: Fields, layers: int) -> None:
+    """Refuse lightning attention, which MiniMax lists as 0 beside softmax attention as 1."""
+    listed = fields.integers("attn_type_list", low=0, high=1, default=())
+    if listed and len(listed) != layers:
+        wanted = f"one entry for each of {layers} layers"
+        raise fields.refused("attn_type_list", list(listed), wanted)
+    if 0 in listed:
+        raise fields.refused("attn_type_list", 0, "1 alone; lightning attention is not read")
 
 
 def _periodic(layers: int, every: int, other: str) -> tuple[str, ...]:
@@ -116,55 +165,102 @@ def _window(fields: Fields) -> int:
     return 0 if context and window >= context else window
 
 
-def _mixer(fields: Fields, name: str, *, gate: bool) -> Mixer:
-    if name == "linear":
-        return _delta(fields)
+def mixer_of(fields: Fields, kind: str, name: str) -> Mixer:
+    """Read what is called "full", "sliding", "delta", "mamba" or "none"."""
+    if name == "delta":
+        delta = _delta(fields)
+        return Mixer(name="delta", kind="delta", heads=delta.heads, recurrence=delta, gate=True)
     if name == "mamba":
-        return _mamba(fields)
+        mamba = _mamba(fields)
+        return Mixer(name="mamba", kind="mamba", heads=mamba.heads, recurrence=mamba, gate=True)
     if name == "none":
         return Mixer(name="feed_forward", kind="none")
-    if name == "sliding" and _window(fields):
-        return Mixer(name="sliding", window=_window(fields), gate=gate)
-    return Mixer(name="full", gate=gate)
+    gated = kind.startswith(("qwen3_next", "qwen3_5"))
+    window = _window(fields) if name == "sliding" else 0
+    whole = not window
+    llama4, gemma4 = kind.startswith("llama4"), kind.startswith("gemma4")
+    alibi = fields.boolean("alibi", default=False)
+    return Mixer(
+        name="sliding" if window else "full",
+        heads=_wide_heads(fields) if gemma4 and whole else None,
+        window=window,
+        chunked=llama4 and not whole,
+        rotates=not (kind in _NOT_ROTATED or alibi or (llama4 and whole)),
+        rotary=_rotated(fields, "full_attention" if whole else "sliding_attention"),
+        gate=fields.boolean("attn_output_gate", default=gated),
+        shares_values=whole and fields.boolean("attention_k_eq_v", default=False),
+    )
 
 
-def _delta(fields: Fields) -> Mixer:
-    """Gated delta rule: value heads and fewer key heads, a short convolution over both."""
+def _wide_heads(fields: Fields) -> Heads | None:
+    """Read the heads of Gemma 4's full attention, which are fewer and wider."""
+    if not fields.has("global_head_dim"):
+        return None
+    names = ("num_global_key_value_heads", "num_key_value_heads")
+    return Heads(
+        query=fields.integer("num_attention_heads", high=HEADS),
+        key_value=fields.integer(*names, high=HEADS),
+        size=fields.integer("global_head_dim", high=HEAD_SIZE),
+    )
+
+
+def _rotated(fields: Fields, layer: str) -> float:
+    """Read the share of a head's features that are rotated; Gemma 4 has one for each kind."""
+    names = ("partial_rotary_factor", "rotary_pct", "rotary_percentage")
+    table = fields.table("rope_parameters")
+    named = table.values.get(layer) if table else None
+    if table and isinstance(named, Mapping):
+        table = table.table(layer)
+    stated = table if table and table.has(*names) else fields
+    return stated.number(*names, low=0.0, high=1.0, default=1.0)
+
+
+def _delta(fields: Fields) -> DeltaRule:
     values = fields.integer("linear_num_value_heads", high=HEADS)
     keys = fields.integer("linear_num_key_heads", high=HEADS)
     size = fields.integer("linear_value_head_dim", high=HEAD_SIZE)
     if values % keys:
         wanted = f"a divisor of linear_num_value_heads {values}"
         raise fields.refused("linear_num_key_heads", keys, wanted)
-    hidden = fields.integer("hidden_size")
-    kernel = fields.integer("linear_conv_kernel_dim", high=64, default=4)
-    width = (values + 2 * keys) * size
-    extra = kernel * width + 2 * values * (hidden + 1) + size
-    heads = Heads(query=values, key_value=keys, size=size)
-    return Mixer(name="linear", kind="linear", heads=heads, gate=True, extra=extra)
+    return DeltaRule(
+        key_heads=keys,
+        value_heads=values,
+        key_size=fields.integer("linear_key_head_dim", high=HEAD_SIZE, default=size),
+        value_size=size,
+        kernel=fields.integer("linear_conv_kernel_dim", high=64, default=4),
+        itemsize=_itemsize(fields),
+    )
 
 
-def _mamba(fields: Fields) -> Mixer:
-    """Mamba-2: groups share the state's inputs, which are not as wide as a head."""
+def _mamba(fields: Fields) -> Mamba:
     count = fields.integer("mamba_num_heads", high=HEADS)
     groups = fields.integer("n_groups", high=HEADS, default=1)
-    size = fields.integer("mamba_head_dim", high=HEAD_SIZE, default=64)
-    state = fields.integer("ssm_state_size", high=HEAD_SIZE, default=128)
-    kernel = fields.integer("conv_kernel", high=64, default=4)
-    hidden = fields.integer("hidden_size")
-    width = count * size + 2 * groups * state
-    wider = 2 * groups * (state - size) * hidden
-    extra = wider + hidden * count + (kernel + 1) * width + 3 * count + count * size
-    heads = Heads(query=count, key_value=groups, size=size)
-    return Mixer(name="mamba", kind="linear", heads=heads, gate=True, extra=extra)
+    if count % groups:
+        raise fields.refused("n_groups", groups, f"a divisor of mamba_num_heads {count}")
+    return Mamba(
+        count=count,
+        size=fields.integer("mamba_head_dim", high=HEAD_SIZE, default=64),
+        groups=groups,
+        state_size=fields.integer("ssm_state_size", high=HEAD_SIZE, default=128),
+        kernel=fields.integer("conv_kernel", high=64, default=4),
+        chunk=fields.integer("chunk_size", high=CONTEXT, default=256),
+        itemsize=_itemsize(fields),
+    )
+
+
+def _itemsize(fields: Fields) -> int:
+    """Read the bytes of a number of a recurrence's state, which engines keep in 32 bits."""
+    name = fields.text("mamba_ssm_dtype", "mamba_ssm_cache_dtype", default="float32")
+    if name not in _ITEMSIZES:
+        raise fields.refused("mamba_ssm_dtype", name, f"one of {', '.join(_ITEMSIZES)}")
+    return _ITEMSIZES[name]
 
 
 def feeds_of(fields: Fields, kind: str, layers: int) -> tuple[Ffn | None, ...]:
     """Name what follows the mixer of every layer: a dense FFN, experts or nothing."""
-    letters = fields.text("hybrid_override_pattern", default="")
+    letters = letters_of(fields, kind)
     if letters:
-        feeds = {"-": _dense(fields, kind), "E": _experts(fields, kind), "M": None, "*": None}
-        return tuple(feeds[letter] for letter in letters)
+        return feeds_of_letters(fields, kind, letters)
     experts, dense = _experts(fields, kind), None
     sparse = [experts is not None and _is_sparse(fields, layer) for layer in range(layers)]
     if not all(sparse):
@@ -172,13 +268,33 @@ def feeds_of(fields: Fields, kind: str, layers: int) -> tuple[Ffn | None, ...]:
     return tuple(experts if chosen else dense for chosen in sparse)
 
 
+def feeds_of_letters(fields: Fields, kind: str, letters: tuple[str, ...]) -> tuple[Ffn | None, ...]:
+    """Name what stands for each letter of a hybrid pattern: a mixer or a FFN is a layer alone."""
+    experts = _experts(fields, kind) if "E" in letters else None
+    if "E" in letters and experts is None:
+        raise fields.refused("n_routed_experts", None, "their number, as the pattern has experts")
+    feeds = {"-": _dense(fields, kind) if "-" in letters else None, "E": experts}
+    return tuple(feeds.get(letter) for letter in letters)
+
+
 def _is_sparse(fields: Fields, layer: int) -> bool:
     if layer in fields.integers("mlp_only_layers", high=LAYERS, default=()):
         return False
+    listed = fields.values.get("moe_layer_freq")
+    if isinstance(listed, list):
+        named = fields.integers("moe_layer_freq", low=0, high=1)
+        if layer >= len(named):
+            raise fields.refused("moe_layer_freq", listed, "an entry for each layer")
+        return named[layer] == 1
     first = fields.integer("first_k_dense_replace", low=0, high=LAYERS, default=0)
-    names = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq")
-    every = fields.integer(*names, high=LAYERS, default=1)
-    return layer >= first and (layer + 1) % every == 0
+    if layer < first:
+        return False
+    if fields.has("moe_layer_freq"):
+        return layer % fields.integer("moe_layer_freq", high=LAYERS) == 0
+    every = fields.integer(
+        "decoder_sparse_step", "interleave_moe_layer_step", high=LAYERS, default=1
+    )
+    return (layer + 1) % every == 0
 
 
 def _dense(fields: Fields, kind: str) -> Ffn:
@@ -187,7 +303,12 @@ def _dense(fields: Fields, kind: str) -> Ffn:
     width = fields.integer(*other, *_DENSE_WIDTHS, default=4 * hidden)
     if kind == "qwen":  # the first Qwen counts gate and up together
         width //= 2
-    return Ffn(width=width, gated=_gated(fields, kind), activation=_activation(fields, kind))
+    return Ffn(
+        width=width,
+        gated=_gated(fields, kind),
+        activation=_activation(fields, kind),
+        biased=_biased(fields, kind),
+    )
 
 
 def _experts(fields: Fields, kind: str) -> Ffn | None:
@@ -195,26 +316,54 @@ def _experts(fields: Fields, kind: str) -> Ffn | None:
     count = fields.integer(*names, low=0, high=EXPERTS, default=0)
     if count < 2:
         return None
-    width = fields.integer("moe_intermediate_size", "expert_ffn_hidden_size", default=0)
+    width = fields.integer("moe_intermediate_size", "expert_ffn_hidden_size", default=0, low=0)
     width = width or fields.integer("intermediate_size", "ffn_hidden_size", "ffn_dim")
-    chosen = ("num_experts_per_tok", "experts_per_token", "moe_top_k", "moe_topk", "moe_k")
+    chosen = (
+        "num_experts_per_tok", "experts_per_token", "moe_top_k", "moe_topk", "moe_k",
+        "top_k_experts",
+    )  # fmt: skip
+    shared = _shared(fields, kind, width)
+    groups = fields.integer("n_group", high=count, default=1)
+    if count % groups:
+        raise fields.refused("n_group", groups, f"a divisor of the {count} experts")
     return Ffn(
         width=width,
         gated=_gated(fields, kind),
         activation=_activation(fields, kind),
+        biased=_biased(fields, kind),
         experts=count,
         active=fields.integer(*chosen, high=count),
-        shared=_shared(fields, kind, width),
+        shared=shared,
+        shared_gated=bool(shared) and kind.startswith("qwen"),
+        groups=groups,
+        active_groups=fields.integer("topk_group", high=groups, default=groups),
+        scoring=_scoring(fields, kind),
+        scale=fields.number("routed_scaling_factor", default=1.0),
+        latent=fields.integer("moe_latent_size", low=0, default=0),
     )
+
+
+def _scoring(fields: Fields, kind: str) -> Literal["softmax", "sigmoid"]:
+    usual = "sigmoid" if kind in _SIGMOID else "softmax"
+    name = fields.text("scoring_func", "moe_router_activation_func", default=usual)
+    if name not in ("softmax", "sigmoid"):
+        raise fields.refused("scoring_func", name, "softmax or sigmoid")
+    return "sigmoid" if name == "sigmoid" else "softmax"
 
 
 def _shared(fields: Fields, kind: str, width: int) -> int:
     if kind.startswith("llama4"):
         return width
+    if kind.startswith("gemma4"):  # a dense FFN stands beside the experts
+        return fields.integer("intermediate_size")
     names = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
     stated = fields.integer(*names, "shared_intermediate_size", low=0, default=0)
     count = fields.integer("n_shared_experts", "num_shared_experts", low=0, high=EXPERTS, default=0)
     return stated or count * width
+
+
+def _biased(fields: Fields, kind: str) -> bool:
+    return fields.boolean("mlp_bias", default=kind in BIASED or kind == "gpt_oss")
 
 
 def _gated(fields: Fields, kind: str) -> bool:

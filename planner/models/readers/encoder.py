@@ -2,8 +2,9 @@
 
 from typing import Final
 
-from planner.models.architecture import Block, Ffn, Heads, Model, Stream, Tower
+from planner.models.architecture import Block, Ffn, Model, Stream, Tower
 from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY, Fields
+from planner.models.mixers import Heads
 from planner.models.readers import model_type
 from planner.models.readers.count import biased, linear
 

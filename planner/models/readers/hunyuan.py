@@ -3,8 +3,9 @@
 In 1.5 the text is three texts laid end to end.
 """
 
-from planner.models.architecture import Block, Heads, Model, Stream
+from planner.models.architecture import Block, Model, Stream
 from planner.models.fields import Fields
+from planner.models.mixers import Heads
 from planner.models.readers import parts
 from planner.models.readers.count import linear, perceptron
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from planner.models.architecture import Block, Cross, Heads, Model, Stream, Tower
+from planner.models.architecture import Block, Cross, Model, Stream, Tower
 from planner.models.fields import Fields
+from planner.models.mixers import Heads
 from planner.models.readers import parts
 from planner.models.readers.count import biased, linear, perceptron
 

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from planner.models.architecture import Block, Ffn, Heads, Model, Modulation, Stream, Tower
+from planner.models.architecture import Block, Ffn, Model, Modulation, Stream, Tower
 from planner.models.fields import WIDTH, Fields
+from planner.models.mixers import Heads
 from planner.models.readers import parts
 from planner.models.readers.count import biased, linear, perceptron
 

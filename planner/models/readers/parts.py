@@ -4,18 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from planner.models.architecture import (
-    Block,
-    Cross,
-    Ffn,
-    Heads,
-    Latent,
-    Model,
-    Modulation,
-    Stream,
-    Tower,
-)
+from planner.models.architecture import Block, Cross, Ffn, Latent, Model, Modulation, Stream, Tower
 from planner.models.fields import CHANNELS, HEAD_SIZE, HEADS, LAYERS, REFINERS, Fields
+from planner.models.mixers import Heads
 from planner.models.readers.count import Part, biased, linear, perceptron
 
 TIME: Final = 256  # features of a sinusoidal timestep embedding

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from planner.models.architecture import Cross, Heads, Model, Stream, Tower
+from planner.models.architecture import Cross, Model, Stream, Tower
 from planner.models.fields import CHANNELS, HEADS, Fields
+from planner.models.mixers import Heads
 from planner.models.readers import parts
 from planner.models.readers.count import biased, perceptron
 
