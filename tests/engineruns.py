@@ -56,7 +56,7 @@ def setup(model, text, **changes):
 
 
 def place(setup, name, rank):
-    groups = setup.order["communicators"].get(name, [])
+    groups = setup.order["groups"].get(name, [])
     return next((group.index(rank) for group in groups if rank in group), 0)
 
 

@@ -215,7 +215,7 @@ class FakeContext:
 
 def engine(document, constants, rank, *, several=None, broken=False, outside=False):
     """Serialise a network as an engine of this library; it may read weights as inputs."""
-    several = document["ranks"] > 1 if several is None else several
+    several = bool(document["collectives"]) if several is None else several
     plain = {name: array.tolist() for name, array in constants.items()}
     made = {"document": document, "constants": plain, "rank": rank, "several": several}
     return json.dumps({**made, "broken": broken, "outside": outside}).encode()

@@ -5,7 +5,8 @@
     world 4
     steps 28
     engine forward 4 engines/forward.engine            (one file: shared by all ranks)
-    communicator forward 0 1 2 3                        (ranks of one, in its order)
+    group forward 0 1 2 3                               (ranks that run one together)
+    meets forward                                       (by a communicator of each group)
     buffer input.image 1048576 bf16                     (bytes and type)
     given input.text#0                                  (starts with numbers, else with zeros)
     table forward rank.cos@0 8192 0                     (bytes a rank, and where the first begins)
@@ -42,8 +43,10 @@ def _engines(document: Document) -> Iterator[str]:
     for engine in document["engines"]:
         name = engine["name"]
         yield f"engine {name} {engine['ranks']} {' '.join(engine['files'])}"
-        for group in engine["communicators"]:
-            yield f"communicator {name} {' '.join(map(str, group))}"
+        for group in engine["groups"]:
+            yield f"group {name} {' '.join(map(str, group))}"
+        if engine["collectives"]:
+            yield f"meets {name}"
 
 
 def _buffers(buffers: Document) -> Iterator[str]:

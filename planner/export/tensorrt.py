@@ -246,7 +246,7 @@ def _engine(network: Network, order: Document) -> dict[str, object]:
         "shared": network.shared,
         "ranks": network.ranks,
         "axes": [list(axis) for axis in network.axes],
-        "communicators": order["communicators"].get(network.name, []),
+        "groups": order["groups"].get(network.name, []),
         "layers": len(network.layers),
         "collectives": counts(network),
         "inputs": {value.name: list(value.shape) for value in network.inputs},

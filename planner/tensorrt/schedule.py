@@ -50,20 +50,20 @@ def schedule_of(
         "each_step": each,
         "output": program.output.name,
         "buffers": buffers,
-        "communicators": {
-            network.name: communicators(network, plan) for network in networks if network.ranks > 1
+        "groups": {
+            network.name: groups(network, plan) for network in networks if network.ranks > 1
         },
         "ranks": [_rank(rank, plan, workload, passes) for rank in range(plan.gpus)],
     }
 
 
-def communicators(network: Network, plan: Plan) -> list[list[int]]:
-    """Ranks of the plan that share a communicator, each group in the communicator's order.
+def groups(network: Network, plan: Plan) -> list[list[int]]:
+    """Ranks of the plan that run one network together, each group in the order of its ranks.
 
     >>> from planner.strategies import parse_plan
     >>> network = Network(name="forward", axes=(("tp", 2),), inputs=(), outputs=(), layers=(),
     ...                   constants={}, tables={})
-    >>> communicators(network, parse_plan("cfg2.tp2"))
+    >>> groups(network, parse_plan("cfg2.tp2"))
     [[0, 1], [2, 3]]
     """
     inside = [name for name, _ in network.axes]

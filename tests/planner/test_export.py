@@ -68,7 +68,7 @@ def test_the_plan_says_who_runs_what(plan):
     assert plan["devices"] == [0, 1, 2, 3]
     assert [rank["index"] for rank in plan["ranks"]] == [{"ulysses": n} for n in range(4)]
     assert forward["files"] == ["engines/forward.engine"]
-    assert forward["communicators"] == [[0, 1, 2, 3]]
+    assert forward["groups"] == [[0, 1, 2, 3]]
     assert forward["collectives"] == {"all_to_all ulysses": 114, "all_gather ulysses": 1}
     assert forward["inputs"]["input.image"] == [1, 4096, 64]
     assert plan["expected"]["latency_s"] > 0
@@ -124,7 +124,7 @@ def test_the_c_plus_plus_schedule_is_the_plan_s(flux, plan):
     lines = [line.split() for line in flux["cpp/schedule.txt"].decode().splitlines()]
     words = {line[0] for line in lines}
 
-    assert words == {"world", "steps", "engine", "communicator", "buffer", "given", "table",
+    assert words == {"world", "steps", "engine", "group", "meets", "buffer", "given", "table",
                      "device", "call", "copy", "output"}  # fmt: skip
     assert ["world", "4"] in lines
     assert ["steps", str(plan["steps"])] in lines

@@ -184,7 +184,7 @@ def test_guidance_branches_have_communicators_of_their_own():
     program = lower(testmodels.flux, work, plan)
     made = networks_of(program, Recipe())
 
-    found = schedule_of(made, program, work, plan)["communicators"]
+    found = schedule_of(made, program, work, plan)["groups"]
 
     assert found == {"forward": [[0, 1], [2, 3]], "combine": [[0, 2], [1, 3]]}
     assert made[0].axes == (("ulysses", 2),)

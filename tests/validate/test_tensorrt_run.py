@@ -170,7 +170,9 @@ def test_every_engine_with_collectives_takes_a_communicator():
 
     found = start(made, range(4))
 
-    assert {out.bound for out in found.values()} == {3}  # text tower, forward, combine
+    assert {out.bound for out in found.values()} == {2}  # forward and combine
+    alone = [document["name"] for document in made.documents if not document["collectives"]]
+    assert alone == ["text_tower"]  # on every rank the same, and not for several devices
     groups = [tuple(sorted(ranks)) for ranks in made.world.joined.values()]
     assert groups == [(0, 1)] * 4  # two pairs of branches, two pairs along the sequence
 

@@ -141,7 +141,15 @@ def look_up(case: Case, hardware: str = "h100-sxm", profile: str = "") -> Subjec
 
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
     """
-    request, plan = case.request(hardware, profile), parse_plan(case.plan)
+    return subject_of(case, case.request(hardware, profile))
+
+
+def subject_of(case: Case, request: Request) -> Subject:
+    """Look up what a request for a case names.
+
+    Raises InputError if a name or a size cannot be right.
+    """
+    plan = parse_plan(case.plan)
     model = read_model(case.model)
     deployment = deployment_of(request, model)
     if (model.kind == "diffusion") != (case.stage == "denoise"):

@@ -20,6 +20,7 @@ from planner.engines.tables import allowed
 from planner.export.tensorrt import one_token, tensorrt_folder
 from planner.lowering import lower
 from planner.request.plan import Plan
+from planner.request.request import Request
 from planner.search.search import price
 from planner.tensorrt import Network, Recipe
 from planner.tensorrt.runner import harness
@@ -31,7 +32,7 @@ from planner.tensorrt.runner.outside import writer
 from planner.tensorrt.runner.weights import drawn
 from topology.base import IllegalPlanError, ModelError, Seconds
 from validate.launch import Place
-from validate.plans.cases import Case, Subject, look_up
+from validate.plans.cases import Case, Subject, subject_of
 from validate.reference import run_plan, shrink
 from validate.tensorrt.evaluate import Document
 from validate.tensorrt.numbers import run_networks
@@ -162,8 +163,7 @@ def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None 
 
 def engines_of(case: Case, hardware: str, profile: str = "") -> Subject:
     """Look a case up as TensorRT's, however its engines are started."""
-    subject = look_up(replace(case, mode="graph"), hardware, profile)
-    return replace(subject, case=case)
+    return subject_of(case, _request(case, hardware, profile))
 
 
 def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
@@ -267,10 +267,15 @@ def build_network(network: Network, library: ModuleType, options: Options) -> li
     return made
 
 
+def _request(case: Case, hardware: str, profile: str) -> Request:
+    """Ask for what export writes: text towers run as often as it lets them."""
+    asked = replace(case, mode="graph").request(hardware, profile)
+    return replace(asked, text_tower=None)
+
+
 def _question(subject: Subject, profile: str) -> Scenario:
-    engines = replace(subject.case, mode="graph")
     return Scenario(
-        request=engines.request(subject.deployment.hardware.name, profile),
+        request=_request(subject.case, subject.deployment.hardware.name, profile),
         model=subject.model,
         workload=subject.workload,
         deployment=subject.deployment,

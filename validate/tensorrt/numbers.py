@@ -62,7 +62,7 @@ def run_networks(
             return
         name = step["engine"]
         alone = [[rank] for rank in range(len(memories))]
-        for group in order["communicators"].get(name, alone):
+        for group in order["groups"].get(name, alone):
             held = [
                 Held(
                     arrays=arrays[name],

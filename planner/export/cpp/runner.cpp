@@ -137,6 +137,7 @@ struct Engine {
     int ranks{1};
     std::vector<std::string> files;
     std::vector<std::vector<int>> groups;
+    bool meets{false};  // in collectives: TensorRT gives no communicator to other engines
     std::unique_ptr<nvinfer1::ICudaEngine> engine;
     std::unique_ptr<nvinfer1::IExecutionContext> context;
     std::map<std::string, void*> tables;  // by the engine's input; weights that lie outside too
@@ -222,7 +223,10 @@ Schedule readSchedule(std::filesystem::path const& path) {
                 engine.files.push_back(name);
             }
             schedule.engines.push_back(std::move(engine));
-        } else if (kind == "communicator") {
+        } else if (kind == "meets") {
+            words >> name;
+            schedule.engine(name).meets = true;
+        } else if (kind == "group") {
             words >> name;
             std::vector<int> group;
             int rank;
@@ -425,7 +429,7 @@ private:
         mWatch.phase("joining communicators", 120);
         for (auto const& engine : mSchedule.engines) {
             auto const group = groupOf(engine, mRank);
-            if (engine.ranks == 1 || mCommunicators.count(group) != 0) {
+            if (!engine.meets || mCommunicators.count(group) != 0) {
                 continue;
             }
             ncclUniqueId id{};
@@ -446,7 +450,7 @@ private:
     // communicator would skip its collectives and give wrong numbers.
     void bind() {
         for (auto& engine : mSchedule.engines) {
-            if (engine.ranks == 1) {
+            if (!engine.meets) {
                 continue;
             }
             mWatch.phase("binding the communicator of " + engine.name, 120);

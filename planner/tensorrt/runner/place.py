@@ -61,13 +61,13 @@ def meets_at(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def members(plan: Document, name: str, rank: int) -> tuple[int, ...]:
-    """List the ranks that share a rank's communicator of a network; none where it has none."""
-    groups = plan["communicators"].get(name, [])
+    """List the ranks that run a network together with this one; none where it runs alone."""
+    groups = plan["groups"].get(name, [])
     return next((tuple(group) for group in groups if rank in group), ())
 
 
 def place(plan: Document, name: str, rank: int) -> int:
-    """Find a rank's number within its communicator of a network."""
+    """Find a rank's number among those that run a network together."""
     group = members(plan, name, rank)
     return group.index(rank) if group else 0
 

@@ -144,10 +144,10 @@ def _load(job: Job, parts: Parts) -> _Loaded:
 
 
 def _communicators(job: Job, parts: Parts) -> dict[tuple[int, ...], Foreign]:
-    """Join one communicator for every group of ranks that this rank is in."""
-    groups = [members(job.plan, document["name"], job.rank) for document in job.documents]
+    """Join one communicator for every group of ranks that this rank meets."""
+    groups = [members(job.plan, name, job.rank) for name in _meeting(job)]
     made: dict[tuple[int, ...], Foreign] = {}
-    for number, group in enumerate(dict.fromkeys(filter(None, groups))):
+    for number, group in enumerate(dict.fromkeys(groups)):
         offered = parts.nccl.unique().hex() if group[0] == job.rank else ""
         words = parts.connections.say(f"communicator {number}", offered)
         unique = bytes.fromhex(str(words[group[0]]))
@@ -155,14 +155,16 @@ def _communicators(job: Job, parts: Parts) -> dict[tuple[int, ...], Foreign]:
     return made
 
 
+def _meeting(job: Job) -> list[str]:
+    """Name the networks in which ranks meet: TensorRT gives no communicator to others."""
+    return [document["name"] for document in job.documents if document["collectives"]]
+
+
 def _bind(loaded: _Loaded) -> int:
     """Hand communicators to contexts, on all ranks at once; count those that took one."""
     job, bound = loaded.job, 0
-    for document in job.documents:
-        name = document["name"]
+    for name in _meeting(job):
         group = members(job.plan, name, job.rank)
-        if not group:
-            continue
         loaded.parts.connections.say(f"bind {name}", job.rank)
         held = capsule(loaded.communicators[group])
         if not loaded.contexts[name].set_communicator(held):
