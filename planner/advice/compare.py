@@ -172,7 +172,7 @@ def _best(scenario: Scenario, outcomes: Sequence[Outcome]) -> Run:
         nearest = next((served for _, served in near(rejected, scenario.request)), None)
         return Run(scenario=scenario, reason=_reason(scenario, outcomes), nearest=nearest)
     best = fitting[0]
-    launch = launched(scenario, best.plan, best.placement)
+    launch = launched(scenario, best.plan, best.placement, best.told)
     return Run(scenario=scenario, estimate=best, launch=launch)
 
 

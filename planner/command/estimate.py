@@ -24,7 +24,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
 
     scenario = resolve(common.request_of(options))
     estimate = estimate_plan(scenario, options.plan)
-    lines = partial(launch_lines, scenario, estimate.plan, estimate.placement)
+    lines = partial(launch_lines, scenario, estimate.plan, estimate.placement, estimate.told)
     text = render(
         options.format,
         estimate.to_dict,

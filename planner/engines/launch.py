@@ -48,16 +48,25 @@ class Launch:
 
 
 def launch_lines(
-    scenario: Scenario, plan: Plan, placement: Placement | None = None
+    scenario: Scenario,
+    plan: Plan,
+    placement: Placement | None = None,
+    told: Mapping[str, int] | None = None,
 ) -> tuple[Launch, ...]:
-    """Say how engines run a plan of a scenario, on the GPUs it was seated on."""
-    lines = launches(engines(), scenario.model, plan, settings_of(scenario, plan.gpus))
+    """Say how engines run a plan of a scenario, on the GPUs it was seated on.
+
+    told : sizes that each engine is told of the load, as `Settings` names them.
+    """
+    settings = settings_of(scenario, plan.gpus, told)
+    lines = launches(engines(), scenario.model, plan, settings)
     return tuple(seated_on(line, scenario, placement) for line in lines)
 
 
-def launch_of(scenario: Scenario, engine: Engine, plan: Plan) -> Launch:
-    """Say how one engine runs a plan of a scenario, or why it cannot."""
-    return _launch(engine, scenario.model, plan, settings_of(scenario, plan.gpus))
+def launch_of(
+    scenario: Scenario, engine: Engine, plan: Plan, told: Mapping[str, int] | None = None
+) -> Launch:
+    """Say how one engine runs a plan of a scenario, or why it cannot; `told` as above."""
+    return _launch(engine, scenario.model, plan, settings_of(scenario, plan.gpus, told))
 
 
 def seated_on(launch: Launch, scenario: Scenario, placement: Placement | None) -> Launch:
@@ -203,7 +212,7 @@ def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) ->
     for axis, degree in plan.axes:
         if axis in line.untold:
             yield f"{axis}{degree}: {line.untold[axis]}"
-    if settings.cache == "fp8" and settings.cache not in line.cache:
+    if settings.cache and settings.cache not in line.cache:
         yield f"{settings.cache} keys and values: {line.untold.get('kv', 'no flag')}"
     if settings.precision not in ("", "bf16") and settings.precision not in line.precision:
         yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"

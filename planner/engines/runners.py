@@ -1,7 +1,7 @@
 """Who may run a request: TensorRT, by ``planner export``, and engines in each of their runtimes."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
@@ -98,11 +98,19 @@ def version_of(scenario: Scenario) -> str:
     return dotted(allowed().newest) if deployment.runtime.name == RUNTIME else ""
 
 
-def launched(scenario: Scenario, plan: Plan, placement: Placement | None = None) -> Launch:
-    """Say what to type for what runs a scenario, on the GPUs that a plan was seated on."""
+def launched(
+    scenario: Scenario,
+    plan: Plan,
+    placement: Placement | None = None,
+    told: Mapping[str, int] | None = None,
+) -> Launch:
+    """Say what to type for what runs a scenario, on the GPUs that a plan was seated on.
+
+    told : sizes that an engine is told of the load, as ``Settings`` names them.
+    """
     deployment = scenario.deployment
     if deployment.engine not in ("", EXECUTOR):
-        launch = launch_of(scenario, find_engine(deployment.engine), plan)
+        launch = launch_of(scenario, find_engine(deployment.engine), plan, told)
     else:
         command = _ours(scenario, plan)
         launch = Launch(engine=title_of(scenario), runtime=deployment.runtime.name, command=command)

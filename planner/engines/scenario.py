@@ -358,7 +358,9 @@ def _habits(request: Request, engine: Engine | None, *, eager: bool) -> Habits:
 def _scheduling(request: Request, engine: Engine | None, device: Device) -> Scheduling:
     """Give the ways of the engine that serves, with the budget that is asked for."""
     ways = Scheduling() if engine is None else engine.scheduling.on(device)
-    return ways if request.chunk is None else replace(ways, chunk=request.chunk)
+    if request.chunk is None:
+        return ways
+    return replace(ways, chunk=request.chunk, rows=min(ways.rows, request.chunk))
 
 
 def _profile(request: Request, hardware: Hardware, subset: "Subset | None") -> Profile | None:

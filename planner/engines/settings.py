@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
-from planner.engines.scenario import Scenario
+from planner.engines.scenario import Scenario, usual_cache
 from planner.models import known_as
 from planner.request.request import Request
+from planner.request.workload import Workload
 
 USUAL_ATTENTION: Final = ("auto", "engine")
 """Names of attention kernels that leave the choice to whoever runs a model."""
@@ -40,17 +41,20 @@ class Settings:
     rank: str = "0"
 
 
-def settings_of(scenario: Scenario, gpus: int) -> Settings:
-    """Collect what a request asks for; sizes left out are left to the engine."""
+def settings_of(scenario: Scenario, gpus: int, told: Mapping[str, int] | None = None) -> Settings:
+    """Collect what a request asks for; sizes left out are left to the engine.
+
+    told : sizes of the load that plans are ranked under.
+    """
     request, model, workload = scenario.request, scenario.model, scenario.workload
     language = model.kind == "decoder"
     video = int(workload.frames) > 1 or model.defaults.frames > 1
     called = request.model_name if known_as(request.model_name) else request.model_path
     return Settings(
         folder="" if known_as(called) else folder_of(called, pipeline=not language),
-        sizes=_lengths(scenario) if language else _sizes(request, video=video),
+        sizes=_lengths(scenario, told or {}) if language else _sizes(request, video=video),
         video=video,
-        cache=request.kv_precision or "",
+        cache=_cache(scenario),
         precision="" if scenario.as_published else workload.precision,
         runtime=scenario.deployment.runtime.name,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
@@ -78,16 +82,30 @@ def _sizes(request: Request, *, video: bool) -> dict[str, int]:
     return {name: int(size) for name, size in sizes.items() if size} | _batch(request)
 
 
-def _lengths(scenario: Scenario) -> dict[str, int]:
-    """Tokens of a request; of a step, where plans are ranked under load; requests at once."""
+def _cache(scenario: Scenario) -> str:
+    """Name the precision of keys and values where it is not what engines take by themselves."""
+    kept = scenario.workload.kv_precision
+    return kept if "fp8" in (kept, usual_cache(scenario.model)) else ""
+
+
+def _lengths(scenario: Scenario, load: Mapping[str, int]) -> dict[str, int]:
+    """Tokens of a request, the longest under load; of a step; and requests at once."""
     request, workload = scenario.request, scenario.workload
     given = request.input_tokens is not None or request.output_tokens is not None
+    load = load if scenario.ranked_under_load else {}
+    told = {"batch": request.batch, "length": _longest(workload)}
+    told |= dict(load)
+    told |= {} if request.chunk is None else {"chunk": request.chunk}
+    unsaid = {
+        "batch": not load and request.batch == 1,
+        "length": not (given or request.arrivals),
+    }
+    return {name: size for name, size in told.items() if not unsaid.get(name)}
+
+
+def _longest(workload: Workload) -> int:
     prompt = max((int(tokens) for _, tokens in workload.tokens), default=0)
-    length = {"length": prompt + int(workload.output_tokens)} if given else {}
-    budget = {"chunk": scenario.deployment.scheduling.chunk}
-    chunk = budget if scenario.ranked_under_load or request.chunk else {}
-    rows = {"batch": request.concurrency} if request.concurrency else _batch(request)
-    return rows | length | chunk
+    return prompt + int(workload.output_tokens)
 
 
 def _batch(request: Request) -> dict[str, int]:

@@ -66,6 +66,11 @@ class PlanEstimate:
     serving: Serving | None = None
 
     @property
+    def told(self) -> Mapping[str, int]:
+        """Sizes that an engine is told of the load that it serves."""
+        return {} if self.serving is None else self.serving.told
+
+    @property
     def tokens(self) -> tuple[float, float, float]:
         """TTFT and TPOT of a language model in seconds, and tokens/s: under load, if there is one.
 

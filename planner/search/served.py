@@ -1,7 +1,7 @@
 """What clients of a served model see: times to tokens, and what all of them get together."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class Serving:
     requests whose keys and values fit at once. kv_tokens : that fit. occupancy : share of the
     cache in use on average. preempted : share of requests that lost their cache.
     overloaded : more requests come than are served, so that they wait ever longer.
+    told : sizes that each engine is told for it, as ``Settings`` names them.
     """
 
     gpus: int
@@ -62,6 +63,7 @@ class Serving:
     occupancy: float
     preempted: float
     overloaded: bool = False
+    told: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def requests_per_s(self) -> float:

@@ -146,7 +146,15 @@ class Served:
             kv_tokens=self.capacity * self.engines,
             occupancy=sum(trail.token_s for trail in trails) / seconds / self.capacity,
             preempted=sum(trail.preempted for trail in trails) / len(sequences),
+            told=self._told(concurrency),
         )
+
+    def _told(self, concurrency: float | None) -> dict[str, int]:
+        """Give the limits of an engine that was assumed: requests at once, and tokens."""
+        ways, lengths = self.ways, self.lengths
+        rows = ways.rows if concurrency is None else ceil(concurrency / self.plan.degree("dp"))
+        chunk = ways.chunk if ways.chunked else max(ways.chunk, lengths.longest)
+        return {"batch": rows, "length": lengths.longest, "chunk": chunk}
 
 
 def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Served | str:

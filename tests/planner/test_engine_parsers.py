@@ -188,7 +188,7 @@ def asked(model):
     sizes = {"height": usual.height, "width": usual.width, "steps": STEPS, "batch": BATCH}
     sizes |= {"frames": usual.frames} if video else {}
     if model.kind == "decoder":
-        sizes = {"batch": BATCH, "length": 4096}
+        sizes = {"batch": BATCH, "length": 4096, "chunk": 2048}
     yield Settings(sizes=sizes, video=video)
     for precision in ("", "fp16", "fp8", "int8", "nvfp4"):
         yield Settings(precision=precision, video=video)
@@ -199,7 +199,7 @@ def asked(model):
     if model.kind == "diffusion":
         yield Settings(offload=True, video=video)
     else:
-        yield Settings(cache="fp8")
+        yield from (Settings(cache=kept) for kept in ("bf16", "fp8"))
 
 
 def _video(model):

@@ -1,10 +1,13 @@
 """What was asked reaches every engine: in its line, in its notes, or as the reason against it."""
 
+import itertools
 import json
+import math
 from dataclasses import replace
 from functools import cache
 
 import pytest
+from commands import run
 
 from planner.engines.launch import launch_lines, launches
 from planner.engines.scenario import Scenario, resolve
@@ -65,7 +68,7 @@ def launched(plan, **more):
     """Launches by engine of a plan that was priced."""
     asked = resolve(Request(**more))
     found = estimate_plan(asked, plan)
-    return {one.engine: one for one in launch_lines(asked, found.plan, found.placement)}
+    return {one.engine: one for one in launch_lines(asked, found.plan, found.placement, found.told)}
 
 
 # Sizes.
@@ -114,6 +117,59 @@ def test_prompt_and_answer_fit_the_context_that_is_asked_for(engine, flag):
 
     assert f"{flag} 2100" in found.line
     assert flag not in said("llama-3.1-8b")[engine].line
+
+
+FLAGS = {
+    "vllm": ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"),
+    "sglang-llm": ("--max-running-requests", "--chunked-prefill-size", "--context-length"),
+    "tensorrt-llm": ("--max_batch_size", "--max_num_tokens", "--max_seq_len"),
+}
+"""Requests at once of an engine, tokens of a step, tokens of the longest request."""
+
+
+def told(line):
+    """Numbers behind flags of a line."""
+    words = line.partition("#")[0].split()
+    return {flag: int(n) for flag, n in itertools.pairwise(words) if n.isdecimal()}
+
+
+@pytest.mark.parametrize("engine", FLAGS)
+@pytest.mark.parametrize("load", [("--slo-tpot", "12ms"), ("--concurrency", "48")])
+def test_a_line_has_the_load_that_was_found_or_asked_for(engine, load):
+    words = ("recommend", "--model", "llama-3.1-8b", "--gpus", "2", "--engine", engine)
+    sizes = ("--input-tokens", "1000", "--output-tokens", "200", "--chunk", "4096")
+    code, out, _ = run(*words, *load, *sizes, "--format", "json")
+    (row,) = json.loads(out)["engines"]
+    rows, chunk, length = (told(row["command"])[flag] for flag in FLAGS[engine])
+    copies = parse_plan(row["plan"]).degree("dp")
+
+    assert code == 0
+    assert rows == math.ceil(row["serving"]["concurrency"] / copies)
+    assert (chunk, length) == (4096, 1320)  # a tenth over the mean
+
+
+def test_a_line_of_requests_at_random_has_the_limits_of_the_engine():
+    lines = launched("dp2", model="llama-3.1-8b", gpus=2, rate=2.0, engine="vllm")
+
+    assert told(lines["vLLM"].line)["--max-num-seqs"] == 1024
+
+
+def test_prompts_that_are_not_cut_fit_a_step():
+    """TensorRT-LLM refuses prompts over max_num_tokens, where it cuts none."""
+    sizes = {"input_tokens": 9000, "output_tokens": 10, "concurrency": 2}
+    lines = launched("tp2", model="llama-3.1-8b", gpus=2, engine="tensorrt-llm", **sizes)
+
+    assert told(lines["TensorRT-LLM"].line)["--max_num_tokens"] == 9911
+
+
+def test_keys_and_values_of_a_checkpoint_in_8_bits_are_told():
+    scheme = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    own = json.dumps({**LLAMA, "quantization_config": scheme})
+    for kept, flag in ((None, "fp8"), ("bf16", "bfloat16")):
+        lines = said(own, "tp2", kv_precision=kept)
+
+        assert f"--kv-cache-dtype {flag}" in lines["vLLM"].line
+    assert "--kv-cache-dtype" not in said("llama-3.1-8b", kv_precision="bf16")["vLLM"].line
 
 
 @pytest.mark.parametrize("model", PLANS)
