@@ -123,7 +123,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
     match op:
         case Matmul():
             weight = op.weight
-            sizes = (op.out.shape, weight.local_columns, weight.local_rows, weight.experts)
+            routed = (op.out.filled, weight.local_experts, weight.experts)
+            sizes = (op.out.shape, weight.local_columns, weight.local_rows, routed)
             how = (target.engine, target.rounding, weight.precision or target.plain)
             return ("matmul", *how, *sizes)
         case HeadProduct():
@@ -195,7 +196,7 @@ def _matmul(op: Matmul, target: Target) -> Priced:
     m, n, k = op.m, op.weight.local_columns, op.weight.local_rows
     batch: Real = 1
     if op.weight.experts > 1:
-        batch = np.maximum(np.minimum(m, op.weight.experts), 1)  # none in an empty step
+        batch = np.maximum(op.touched, 1)  # none in an empty step
         m = np.ceil(m / batch)
     device, engine, own = target.device, target.engine, target.kernels
     precision = op.weight.precision or target.plain

@@ -13,7 +13,7 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate
 from planner.search.search import price
-from planner.strategies import axes, parse_plan
+from planner.strategies import parse_plan, strategies
 from topology.base import InputError
 
 MODELS = ("cosmos3-nano", "flux.1-dev", "wan2.1-14b", "hunyuanvideo", "sd3.5-large", "qwen-image")
@@ -99,9 +99,10 @@ def schedules(draw, most=8):
 @st.composite
 def any_plans(draw):
     """Plans as the parser returns them: distinct axes, degrees above one."""
-    names = draw(st.lists(st.sampled_from(axes()), unique=True, max_size=4))
-    degrees = st.integers(2, 4096)
-    return Plan(tuple((name, draw(degrees)) for name in names), vae=draw(st.integers(1, 4096)))
+    names = draw(st.lists(st.sampled_from(list(strategies())), unique=True, max_size=4))
+    degrees, beside = st.integers(2, 4096), st.integers(1, 4096)
+    kept = tuple((name, draw(degrees)) for name in names)
+    return Plan(kept, vae=draw(beside), ep=draw(beside))
 
 
 @st.composite

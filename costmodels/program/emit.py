@@ -5,6 +5,7 @@ another by delegating to it.
 """
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from costmodels.program.ops import (
@@ -32,7 +33,8 @@ def total_rows(spans: Sequence[Span]) -> Size:
 def matmul(x: Tensor, weight: Weight, name: str, route: Tensor | None = None) -> Emits[Tensor]:
     """Multiply by this rank's share of `weight`; with `route`, by the experts it names."""
     lead = x.shape[:-1] if route is None else (*x.shape[:2], route.shape[-1])
-    out = Tensor(name, (*lead, weight.local_columns), x.itemsize)
+    filled = x.filled if route is None else 1 / weight.groups
+    out = Tensor(name, (*lead, weight.local_columns), x.itemsize, filled)
     yield Matmul(x=x, weight=weight, out=out, route=route)
     return out
 
@@ -42,7 +44,8 @@ def pointwise(
 ) -> Emits[Tensor]:
     """Apply an element-wise function; its result is as the first input, or `features` wide."""
     first = inputs[0]
-    out = Tensor(name, (*first.shape[:-1], features) if features else first.shape, first.itemsize)
+    shape = (*first.shape[:-1], features) if features else first.shape
+    out = replace(first, name=name, shape=shape)
     yield Pointwise(function=function, inputs=tuple(inputs), outputs=(out,), place=place)
     return out
 
@@ -51,7 +54,8 @@ def split_features(x: Tensor, widths: Sequence[Size], names: Sequence[str]) -> E
     """Cut features into views."""
     lead = x.shape[:-1]
     outs = [
-        Tensor(name, (*lead, width), x.itemsize) for name, width in zip(names, widths, strict=True)
+        replace(x, name=name, shape=(*lead, width))
+        for name, width in zip(names, widths, strict=True)
     ]
     yield Rearrange(move="split_features", inputs=(x,), outputs=tuple(outs), view=True)
     return outs
@@ -80,7 +84,7 @@ def concat_rows(parts: Sequence[Tensor], name: str, *, view: bool = False) -> Em
 
 def regroup(x: Tensor, groups: Size, rows: Size, name: str) -> Emits[Tensor]:
     """View rows as so many `groups` of `rows`, in the same order."""
-    out = Tensor(name, (groups, rows, *x.shape[2:]), x.itemsize)
+    out = replace(x, name=name, shape=(groups, rows, *x.shape[2:]))
     yield Rearrange(move="regroup", inputs=(x,), outputs=(out,), view=True)
     return out
 
@@ -133,6 +137,6 @@ def collective(
         first = first * degree
     if kind == "reduce_scatter":
         first = first // degree
-    out = Tensor(name, (first, *x.shape[1:]), x.itemsize)
+    out = replace(x, name=name, shape=(first, *x.shape[1:]))
     yield Collective(kind=kind, x=x, out=out, axis=axis, degree=degree, root=root)
     return out

@@ -4,6 +4,7 @@ Sizes may be numpy arrays (a sweep over requests that share one plan).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -29,16 +30,18 @@ def ceil_div(total: Size, parts: Size) -> Size:
 class Tensor:
     """A value on one rank: its name, its shape there and bytes an element.
 
-    Activations are ``[batch, rows, features]``; rows are tokens.
+    Activations are ``[batch, rows, features]``; rows are tokens. `filled`: share of the rows that
+    are there on average, where experts elsewhere have the rest; others are zeros, and cost nothing.
     """
 
     name: str
     shape: tuple[Size, ...]
     itemsize: float = 2
+    filled: float = 1.0
 
     @property
     def elements(self) -> Real:
-        return cast(Real, math.prod(self.shape, start=1.0))
+        return cast(Real, math.prod(self.shape, start=1.0)) * self.filled
 
     @property
     def bytes(self) -> Real:
@@ -121,8 +124,10 @@ class Part:
 class Weight:
     """A matrix ``[rows, columns]``, of which one rank holds the share that `split` says.
 
-    `experts` such matrices stand in a stack when there is more than one. `layered`: the matrix is
-    a different one at every turn of the enclosing loop over layers. precision : one of
+    `experts` such matrices stand in a stack when there is more than one; each of `groups` groups of
+    ranks has as many of its own, and each matrix is cut over the `degree` ranks of a group. axes :
+    of all these ranks, outermost first; left out for ``tp`` alone. `layered`: the matrix is a
+    different one at every turn of the enclosing loop over layers. precision : one of
     `costmodels.formats.FORMATS`; empty for the 16-bit one of the device.
     """
 
@@ -132,8 +137,30 @@ class Weight:
     split: Literal["none", "rows", "columns"] = "none"
     degree: int = 1
     experts: int = 1
+    groups: int = 1
+    axes: tuple[tuple[str, int], ...] = ()
     layered: bool = True
     precision: str = ""
+
+    def place(self, index: Mapping[str, int]) -> tuple[int, int]:
+        """Group of experts that a rank has, and which piece of each of them.
+
+        >>> weight = Weight(name="up", rows=(), columns=(), degree=2, experts=8, groups=4,
+        ...                 axes=(("adp", 4), ("tp", 2)))
+        >>> weight.place({"adp": 2, "tp": 1}), weight.local_experts
+        ((2, 1), 2)
+        """
+        if not self.axes:
+            return 0, index.get("tp", 0)
+        number = 0
+        for axis, degree in self.axes:
+            number = number * degree + index.get(axis, 0)
+        return divmod(number, self.degree)
+
+    @property
+    def local_experts(self) -> int:
+        """Matrices of the stack that one rank has a share of."""
+        return self.experts // self.groups
 
     @property
     def itemsize(self) -> float:
@@ -152,4 +179,4 @@ class Weight:
 
     @property
     def bytes(self) -> float:
-        return self.itemsize * self.experts * self.local_rows * self.local_columns
+        return self.itemsize * self.local_experts * self.local_rows * self.local_columns

@@ -26,7 +26,9 @@ class LaunchLine:
 
     hosts : the command on several hosts of a line that is not the usual one.
     axes : flag by axis, empty where the number of processes says it; an axis that is not listed
-    cannot be expressed. vae : flag of a parallel decode.
+    cannot be expressed. `{ranks}` are those of ``adp`` and ``tp`` together; a flag of ``adp`` that
+    names them stands for both. vae : flag of a parallel decode. ep : flag of groups of experts;
+    without `{n}` every rank has experts of its own.
     python, call : flags are calls of a script, the first of them the axes'; `calls` by axis where
     one has a call of its own.
     after : what is left to do. runtimes : flag by runtime that is not the engine's usual one.
@@ -43,6 +45,7 @@ class LaunchLine:
     hosts: str = ""
     axes: Words = field(default_factory=dict)
     vae: str = ""
+    ep: str = ""
     python: bool = False
     call: str = ""
     calls: Words = field(default_factory=dict)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.engines.engine import Engine, Engines, LaunchLine, Limits, Words
-from planner.engines.refusal import refusal_of
+from planner.engines.refusal import group_copies, refusal_of
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
@@ -126,7 +126,7 @@ def _command(
     engine: Engine, limits: Limits, model: Model, plan: Plan, settings: Settings
 ) -> tuple[str, str]:
     """Fill in how the engine is started, and say what to mind."""
-    several, copies = engine.several_hosts, plan.degree("dp")
+    several, copies = engine.several_hosts, group_copies(plan)
     line = engine.line_of(limits)
     command, note = line.command, ""
     if settings.hosts > 1:
@@ -170,14 +170,21 @@ def _flags(
     yield from (
         line.calls[axis].replace("{n}", str(n)) for axis, n in plan.axes if axis in line.calls
     )
-    without = {*line.calls, *(line.experts if _has_experts(model) else ())}
-    axes = [line.axes[axis].format(n=n) for axis, n in plan.axes if axis not in without]
+    without = {*line.calls, *(line.experts if model.has_experts else ())}
+    if plan.degree("adp") > 1 and "{ranks}" in line.axes["adp"]:
+        without.add("tp")
+    ranks = plan.expert_ranks
+    axes = [
+        line.axes[axis].format(n=n, ranks=ranks) for axis, n in plan.axes if axis not in without
+    ]
     if line.call and axes:
         yield line.call.format(arguments=", ".join(axes), transformer="{transformer}")
     elif not line.call:
         yield from axes
     if plan.vae > 1:
         yield line.vae.format(n=plan.vae)
+    if plan.ep > 1:
+        yield line.ep.format(n=plan.ep)
     yield line.precision.get(settings.precision, "")
     yield line.cache.get(settings.cache, "")
     yield line.runtimes.get(settings.runtime, "")
@@ -193,13 +200,9 @@ def _by_size(line: LaunchLine, limits: Limits, names: Words, settings: Settings)
     return {n: words[n] for n in settings.sizes if n in words and n not in limits.lacks}
 
 
-def _has_experts(model: Model) -> bool:
-    return any(tower.ffn is not None and tower.ffn.experts for tower in model.towers)
-
-
 def _copies(line: LaunchLine, model: Model, plan: Plan) -> Iterator[str]:
     """Say what to do for axes whose flag says something else of a model with experts."""
-    if _has_experts(model):
+    if model.has_experts:
         for axis, degree in plan.axes:
             if axis in line.experts:
                 yield line.experts[axis].format(n=degree)

@@ -168,6 +168,18 @@ def _parallel_decode(case: _Case) -> str:
     return f"decodes on one GPU or on all {case.plan.gpus}, not on {ranks}" if some else ""
 
 
+def _experts(case: _Case) -> str:
+    flag, groups, ranks = case.line.ep, case.plan.ep, case.plan.expert_ranks
+    if groups == 1:
+        return ""
+    if not flag:
+        return "has no expert parallelism"
+    some = "{n}" not in flag and groups != ranks
+    return (
+        f"gives experts of their own to all {ranks} ranks, not to {groups} groups" if some else ""
+    )
+
+
 def _division(case: _Case) -> str:
     """Say what does not divide by the ranks that an engine cuts a sequence over."""
     latent, plan = case.model.latent, case.plan
@@ -229,14 +241,19 @@ def _padded(case: _Case) -> str:
 
     vLLM does not either: vllm-project/vllm#16260.
     """
-    degree = case.plan.degree("tp")
-    widths = [str(width) for width in padded_widths(case.model, degree)]
-    return f"does not pad the FFN width {' and '.join(widths)} for tp{degree}" if widths else ""
+    padded = padded_widths(case.model, case.plan)
+    widths = " and ".join(map(str, padded))
+    return f"does not pad the FFN width {widths} for {case.plan}" if padded else ""
+
+
+def group_copies(plan: Plan) -> int:
+    """Count the copies of attention that one launch of an engine has: sharing experts, or not."""
+    return plan.degree("adp") if plan.degree("adp") > 1 else plan.degree("dp")
 
 
 def _spread(case: _Case) -> str:
     """Say why an engine cannot run a plan over several hosts; empty where it can."""
-    several, hosts, copies = case.engine.several_hosts, case.settings.hosts, case.plan.degree("dp")
+    several, hosts, copies = case.engine.several_hosts, case.settings.hosts, group_copies(case.plan)
     if hosts == 1:
         return ""
     if several.reason or not several.command:
@@ -252,7 +269,7 @@ def _spread(case: _Case) -> str:
 
 
 RULES: Final = (
-    _stranger, _axes, _together, _parallel_decode, _division, _precision, _attention, _size,
-    _padded, _spread,
+    _stranger, _axes, _together, _parallel_decode, _experts, _division, _precision, _attention,
+    _size, _padded, _spread,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""

@@ -44,6 +44,8 @@ def messages(plan: Plan) -> Iterator[str]:
     """Yield what stands against a plan whatever the GPU: axes that TensorRT has no layers for."""
     lacks = allowed().lacks
     yield from (lacks[axis] for axis, _ in plan.axes if axis in lacks)
+    if plan.ep > 1 and plan.degree("adp") == 1:
+        yield lacks["ep"]
 
 
 def _hardware(plan: Plan, hardware: Hardware, precision: str, table: Allowed) -> Iterator[str]:

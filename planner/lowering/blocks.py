@@ -20,7 +20,8 @@ from costmodels.program.emit import (
     total_rows,
 )
 from planner.lowering import latent
-from planner.lowering.ffn import feed_forward, ffn_activation, ffn_columns
+from planner.lowering.experts import ffn_activation, ffn_columns
+from planner.lowering.ffn import feed_forward
 from planner.lowering.work import RankWork, context_name
 from planner.models import Block, Cross, Heads, Tower
 from planner.strategies.base import AttentionCall, Entry

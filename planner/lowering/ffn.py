@@ -13,35 +13,19 @@ References
 from costmodels.program import (
     Depthwise,
     Part,
-    Pointwise,
     Rearrange,
     Size,
     Span,
     Tensor,
-    Weight,
 )
 from costmodels.program.emit import Emits, collective, matmul, pointwise
+from planner.lowering import experts
+from planner.lowering.experts import ffn_activation, ffn_columns
 from planner.lowering.work import RankWork
 from planner.models import Ffn, Tower
 
 TAPS = 9
 """Points of a kernel of 3 x 3."""
-
-
-def ffn_columns(ffn: Ffn | None) -> tuple[Part, ...]:
-    """Columns of the projection up: gate and value side by side, if gated."""
-    if ffn is None:
-        return ()
-    return (Part(ffn.width),) * (2 if ffn.gated else 1)
-
-
-def ffn_activation(ffn: Ffn, x: Tensor, name: str) -> Emits[Tensor]:
-    """Activate; a gated FFN halves the features."""
-    if ffn.gated:
-        result = yield from pointwise("silu_gated", (x,), name, features=x.shape[-1] // 2)
-    else:
-        result = yield from pointwise("relu2" if ffn.activation == "relu2" else "gelu", (x,), name)
-    return result
 
 
 def feed_forward(work: RankWork, tower: Tower, h: Tensor, name: str) -> Emits[Tensor]:
@@ -54,7 +38,7 @@ def feed_forward(work: RankWork, tower: Tower, h: Tensor, name: str) -> Emits[Te
     if not ffn.experts:
         result = yield from _dense(work, ffn, tower.hidden, h, name)
         return result
-    routed = yield from _experts(work, ffn, tower.hidden, h, name)
+    routed = yield from experts.routed(work, ffn, h, name)
     if not ffn.shared:
         return routed
     both = Ffn(width=ffn.shared, gated=ffn.gated, activation=ffn.activation)
@@ -72,24 +56,6 @@ def _dense(  # a product and where it stands
     down = work.weight(f"{name}.down", (Part(ffn.width),), (Part(hidden),), "rows", part=part)
     result = yield from matmul(active, down, f"{name}.back")
     return result
-
-
-def _experts(work: RankWork, ffn: Ffn, hidden: int, h: Tensor, name: str) -> Emits[Tensor]:
-    router = Weight(name=f"{name}.router", rows=(Part(hidden),), columns=(Part(ffn.experts),))
-    scores = yield from matmul(h, router, f"{name}.scores")
-    route = Tensor(f"{name}.route", (*h.shape[:2], ffn.active), 4)
-    gates = Tensor(f"{name}.gates", route.shape, h.itemsize)
-    yield Pointwise(function="route", inputs=(scores,), outputs=(route, gates))
-    sides, columns = (Part(hidden),), ffn_columns(ffn)
-    up = work.weight(f"{name}.up", sides, columns, experts=ffn.experts, part="experts")
-    inner = yield from matmul(h, up, f"{name}.inner", route)
-    active = yield from ffn_activation(ffn, inner, f"{name}.active")
-    rows = (Part(ffn.width),)
-    down = work.weight(f"{name}.down", rows, sides, "rows", experts=ffn.experts, part="experts")
-    back = yield from matmul(active, down, f"{name}.back", route)
-    out = Tensor(f"{name}.combined", h.shape, h.itemsize)
-    yield Pointwise(function="combine", inputs=(back, gates), outputs=(out,))
-    return out
 
 
 def _convolved(work: RankWork, tower: Tower, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:

@@ -1,7 +1,7 @@
 """One rank's work, before it is written down as operations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
 
@@ -70,7 +70,6 @@ class RankWork:
         columns: Sequence[Part],
         split: Literal["none", "rows", "columns"] = "columns",
         *,
-        experts: int = 1,
         part: str = "feed_forward",
     ) -> Weight:
         """Name a layer's matrix and its cut over the ranks that share the layer.
@@ -85,8 +84,33 @@ class RankWork:
             columns=tuple(columns),
             split=split,
             degree=self.share.tensor,
-            experts=experts,
             precision=stored(self.model, self.workload.precision, part),
+        )
+
+    def expert_weight(
+        self,
+        name: str,
+        sides: Sequence[tuple[Part, ...]],
+        split: Literal["rows", "columns"],
+        count: int,
+    ) -> Weight:
+        """Name the matrices of all experts, which are spread over more ranks than a layer's cut.
+
+        Parameters
+        ----------
+        sides : rows and columns of each. count : of experts.
+        """
+        share, (rows, columns) = self.share, sides
+        return Weight(
+            name=name,
+            rows=rows,
+            columns=columns,
+            split=split,
+            degree=share.expert_cut,
+            experts=count,
+            groups=share.expert_groups,
+            axes=share.expert_ranks,
+            precision=stored(self.model, self.workload.precision, "experts"),
         )
 
     def rows(self, tower: Tower) -> tuple[Span, ...]:
@@ -117,7 +141,7 @@ def share_of(workload: Workload, plan: Plan) -> Share:
     share = Share(batch=workload.batch, passes=workload.passes)
     for name, degree in plan.axes:
         share = strategies()[name].divide(share, degree)
-    return share
+    return replace(share, expert_groups=plan.ep)
 
 
 def rank_work(model: Model, workload: Workload, plan: Plan) -> RankWork:

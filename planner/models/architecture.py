@@ -400,6 +400,11 @@ class Model:
         return max(reversed(self.towers), key=lambda tower: tower.hidden)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether some layers are mixtures of experts."""
+        return any(tower.ffn is not None and tower.ffn.experts for tower in self.towers)
+
+    @property
     def layers(self) -> int:
         return sum(block.count for block in self.blocks if not block.prelude)
 

@@ -1,23 +1,28 @@
 """A plan: named axes with degrees, outermost first."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Axes and their degrees, outermost first; `vae` GPUs decode the result together.
+    """Axes and their degrees, outermost first; what the same GPUs divide otherwise beside them.
 
-    >>> str(Plan((("cfg", 2), ("ulysses", 4)), vae=4)), str(Plan())
-    ('cfg2.ulysses4/vae4', 'single')
+    vae : GPUs that decode the result together. ep : groups with experts of their own, each of
+    which is cut over the rest of the ranks of ``adp`` and ``tp``.
+
+    >>> str(Plan((("cfg", 2), ("ulysses", 4)), vae=4)), str(Plan((("tp", 8),), ep=4)), str(Plan())
+    ('cfg2.ulysses4/vae4', 'tp8/ep4', 'single')
     """
 
     axes: tuple[tuple[str, int], ...] = ()
     vae: int = 1
+    ep: int = 1
 
     def __str__(self) -> str:
         text = ".".join(f"{name}{degree}" for name, degree in self.axes) or "single"
-        return f"{text}/vae{self.vae}" if self.vae > 1 else text
+        beside = (("vae", self.vae), ("ep", self.ep))
+        return text + "".join(f"/{name}{degree}" for name, degree in beside if degree > 1)
 
     @property
     def gpus(self) -> int:
@@ -25,6 +30,30 @@ class Plan:
         for _, degree in self.axes:
             gpus *= degree
         return gpus
+
+    @property
+    def replicas(self) -> int:
+        """Count the parts that a batch is cut into: ranks with requests of their own."""
+        return self.degree("dp") * self.degree("adp")
+
+    @property
+    def expert_ranks(self) -> int:
+        """Count the ranks that share the experts."""
+        return self.degree("adp") * self.degree("tp")
+
+    def replica_of(self, rank: int) -> int:
+        """Find which part of a batch a rank has.
+
+        >>> plan = Plan((("dp", 2), ("pp", 2), ("adp", 2)))
+        >>> [plan.replica_of(rank) for rank in range(8)]
+        [0, 1, 0, 1, 2, 3, 2, 3]
+        """
+        index = self.index_of(rank)
+        return index.get("dp", 0) * self.degree("adp") + index.get("adp", 0)
+
+    def without(self, name: str) -> "Plan":
+        """Return what the ranks do that are alike along an axis."""
+        return replace(self, axes=tuple(axis for axis in self.axes if axis[0] != name))
 
     def degree(self, name: str) -> int:
         """Degree of an axis, 1 where the plan does not have it."""
@@ -74,4 +103,4 @@ def _distance(plan: Plan, other: Plan) -> float:
         / max(degrees.get(name, 1), others.get(name, 1))
         for name in degrees.keys() | others.keys()
     )
-    return 2 * apart + shared
+    return 2 * apart + shared + abs(plan.ep - other.ep) / max(plan.ep, other.ep)

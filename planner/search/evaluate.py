@@ -217,7 +217,7 @@ def _step(
 def _throughput(workload: Workload, plan: Plan, latency: float) -> float:
     """Results a second: the batch, or one request on every replica."""
     batch = float(np.max(workload.batch))
-    results = batch if batch > 1 else float(plan.degree("dp"))
+    results = batch if batch > 1 else float(plan.replicas)
     return results / latency if latency else 0.0
 
 

@@ -16,6 +16,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.strategies import Proposal, allgather_kv, strategies, tensor
+from planner.strategies.experts import experts_objections
 from topology.base import TopologyError, counted
 
 LONGEST: Final = 32
@@ -38,21 +39,20 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
     if plan.vae > 1 and model.vae is None:
         yield f"vae{plan.vae}: {model.name} has no VAE to decode with"
     yield from unsupported(model)
-    for name, _ in plan.axes:
-        if name not in strategies():
-            yield f"axis {name} is not modelled yet"
-            return
     proposal = Proposal(model=model, workload=workload, share=share_of(workload, plan))
     for name, degree in plan.axes:
         yield from strategies()[name].objections(proposal, degree)
+    yield from experts_objections(proposal, plan)
 
 
 def notes(model: Model, plan: Plan) -> Iterator[str]:
     """Yield what is done to make a plan legal, and who else does so, a sentence each."""
-    degree = plan.degree(tensor.AXIS)
-    for width, padded in tensor.padded_widths(model, degree).items():
+    for width, (padded, over) in tensor.padded_widths(model, plan).items():
         who = _DECODERS if model.kind == "decoder" else _OTHERS
-        yield f"the FFN width {width} is padded with zeros to {padded} for tp{degree}{who}"
+        ranks = (
+            f"tp{over}" if over == plan.degree(tensor.AXIS) else f"the {over} ranks of an expert"
+        )
+        yield f"the FFN width {width} is padded with zeros to {padded} for {ranks}{who}"
     towers = [tower for block in model.blocks for tower in block.towers]
     linear = any(tower.mixer == "relu_linear" for tower in towers)
     if linear and plan.degree(allgather_kv.AXIS) > 1:
@@ -78,7 +78,8 @@ def plans(
         )
         used = dict(axes)
         if not any(other in used for name in used for other in strategies()[name].excludes):
-            yield Plan(axes)
+            plan = Plan(axes)
+            yield from (replace(plan, ep=groups) for groups in _groups(model, plan))
 
 
 def illegal_axes(model: Model, workload: Workload, gpus: int) -> dict[tuple[str, int], str]:
@@ -89,10 +90,16 @@ def illegal_axes(model: Model, workload: Workload, gpus: int) -> dict[tuple[str,
     """
     barred = {}
     for axis in itertools.product(_names(model), _divisors(gpus)[1:]):
-        reasons = list(objections(model, workload, Plan((axis,)), axis[1]))
-        if reasons:
-            barred[axis] = "; ".join(reasons)
+        ways = [Plan((axis,)), *([Plan((axis,), ep=axis[1])] if model.has_experts else [])]
+        reasons = [list(objections(model, workload, plan, axis[1])) for plan in ways]
+        if all(reasons):
+            barred[axis] = "; ".join(reasons[0])
     return barred
+
+
+def _groups(model: Model, plan: Plan) -> list[int]:
+    """List the groups of experts that are tried: all ranks together, and each with its own."""
+    return sorted({1, plan.expert_ranks}) if model.has_experts else [1]
 
 
 def _names(model: Model) -> list[str]:
@@ -122,7 +129,7 @@ def unpiped(plan: Plan, passes: int) -> Plan | None:
         return None
     degrees["cfg"] = plan.degree("cfg") * forwards
     degrees["dp"] = plan.degree("dp") * depth // forwards
-    return _ordered(degrees, plan.vae)
+    return _ordered(degrees, plan)
 
 
 def shallower(plan: Plan) -> Iterator[Plan]:
@@ -135,14 +142,13 @@ def shallower(plan: Plan) -> Iterator[Plan]:
     for stages in range(2, depth):
         if depth % stages == 0:
             replicas = plan.degree("dp") * depth // stages
-            yield _ordered({**dict(plan.axes), "pp": stages, "dp": replicas}, plan.vae)
+            yield _ordered({**dict(plan.axes), "pp": stages, "dp": replicas}, plan)
 
 
-def _ordered(degrees: Mapping[str, int], vae: int) -> Plan:
-    """Put axes in their usual order, without those of one rank."""
-    return Plan(
-        tuple((name, degrees[name]) for name in strategies() if degrees.get(name, 1) > 1), vae
-    )
+def _ordered(degrees: Mapping[str, int], plan: Plan) -> Plan:
+    """Give a plan other axes, in their usual order, without those of one rank."""
+    axes = tuple((name, degrees[name]) for name in strategies() if degrees.get(name, 1) > 1)
+    return replace(plan, axes=axes)
 
 
 def _factorisations(
@@ -174,7 +180,7 @@ def replicated(replicas: int, outcome: Outcome) -> Outcome:
 
     With a batch of one each replica serves a request of its own: nothing changes but throughput.
     """
-    plan = Plan((("dp", replicas), *outcome.plan.axes), outcome.plan.vae)
+    plan = replace(outcome.plan, axes=(("dp", replicas), *outcome.plan.axes))
     if isinstance(outcome, PlanEstimate):
         rate = outcome.throughput_per_s * replicas
         return replace(outcome, plan=plan, gpus=plan.gpus, throughput_per_s=rate)
@@ -185,7 +191,7 @@ def replicated(replicas: int, outcome: Outcome) -> Outcome:
 
 def replica(deployment: Deployment, plan: Plan) -> Plan | None:
     """Return the plan of one replica, where its links are the same alone as beside others."""
-    alone = Plan(tuple(axis for axis in plan.axes if axis[0] != "dp"))
+    alone = plan.without("dp")
     if deployment.subset is not None or deployment.nodes or plan.vae > 1 or alone == plan:
         return None
     return alone if _same_links(deployment, plan, alone) else None
@@ -211,7 +217,7 @@ def turned(deployment: Deployment, plan: Plan) -> Plan | None:
         return None
     axes, outer = list(plan.axes), names.index("ulysses")
     axes[outer], axes[inner] = axes[inner], axes[outer]
-    return Plan(tuple(axes), plan.vae)
+    return replace(plan, axes=tuple(axes))
 
 
 def _spans(deployment: Deployment, gpus: int) -> bool:

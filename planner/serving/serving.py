@@ -18,13 +18,12 @@ from planner.serving.scheduler import Queue, Trail
 from planner.serving.steps import StepPrices, step_prices
 from topology.base import InputError
 
-AXES: Final = ("dp", "pp", "tp")
+AXES: Final = ("dp", "pp", "adp", "tp")
 """Axes that engines serve with; those that cut a sequence are for one long prompt."""
 ROUNDS: Final = 10
-"""Requests that a client's place sends, as benchmark clients do: the first fill an idle engine all
-at once, the last drain it, and those between are alike."""
+"""Requests that a client's place sends, the first all at once: as benchmark clients do."""
 FOLLOWED: Final = 240
-"""Requests that are followed at least, where there are so many."""
+"""Requests that are followed at least, where there are so many; later rounds are alike."""
 FEWEST: Final = 3
 """Rounds that are followed at least."""
 OPEN: Final = 800
@@ -40,8 +39,9 @@ OVERLOADED: Final = 0.95
 class Served:
     """Engines of a plan, ready to be given requests.
 
-    engines : replicas that share the requests. capacity : tokens that the cache of one of them
-    holds. steps : their seconds at each place of its pipeline.
+    engines : that share the requests: replicas, ranks of attention data parallelism, which step
+    together, and in each as many batches as the pipeline has stages, which follow one another.
+    capacity : tokens that the cache of one of them holds.
     """
 
     plan: Plan
@@ -49,7 +49,7 @@ class Served:
     lengths: Lengths
     engines: int
     capacity: int
-    steps: tuple[StepPrices, ...]
+    steps: StepPrices
     prefix: float
 
     @property
@@ -60,7 +60,13 @@ class Served:
 
     def under(self, load: Load) -> Trail:
         """Follow the requests of one engine."""
-        return Queue(self.ways, self.capacity, self.steps, load, self.prefix).run()
+        ways, steps = self.ways, self.steps
+        host, row = ways.host_s(0), ways.host_s(1) - ways.host_s(0)
+
+        def step(tokens: float, context: float, rows: float, length: float) -> float:
+            return steps(tokens, context, rows, length) + host + row * rows
+
+        return Queue(ways, self.capacity, step, load, self.prefix).run()
 
     def at(self, concurrency: int) -> Serving:
         """Keep so many requests in flight."""
@@ -68,8 +74,8 @@ class Served:
         rounds = max(FEWEST, min(ROUNDS, ceil(FOLLOWED / each)))
         load = closed(self.lengths, each, each * rounds)
         trail = self.under(load)
-        middle, last = (ROUNDS - 2) / (rounds - 2), each * (rounds - 1)
-        weights = [middle if each <= s.number < last else 1.0 for s in trail.sequences]
+        later = (ROUNDS - 1) / (rounds - 1)
+        weights = [1.0 if s.number < each else later for s in trail.sequences]
         return self._seen([(load, trail)], weights, concurrency=float(concurrency))
 
     def by(self, rate: float, burst: float) -> Serving:
@@ -156,18 +162,21 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
     """Make a plan ready to serve at most so many requests at once, or say why it cannot."""
     if any(axis not in AXES for axis, _ in plan.axes):
         return "engines that serve many requests at once have no axis that cuts a sequence"
+    copies = plan.degree("adp")
+    if most < copies:
+        return f"adp{copies} has {copies} ranks with requests of their own, and {most} are at once"
     ways = scenario.deployment.scheduling
-    capacity = cache_tokens(scenario, plan, ways, lengths.longest)
+    capacity = cache_tokens(scenario, plan, ways, lengths.longest) // plan.degree("pp")
     if capacity < lengths.longest + ways.block:
         return (
             f"the cache of {plan} holds {capacity:,} tokens, one request has "
             f"{lengths.longest + ways.block:,}"
         )
-    engines = plan.degree("dp")
+    engines = plan.replicas * plan.degree("pp")
     each = lengths.prompt + lengths.output
     rows = min(ceil(most / engines), ways.rows, MOST_ROWS, max(1, capacity // each) * 2)
     prompt = max(ways.chunk, 0 if ways.chunked else lengths.longest)
-    alone = Plan(tuple(axis for axis in plan.axes if axis[0] != "dp"))
+    alone = plan.without("dp")
     steps = step_prices(
         scenario.on(alone.gpus),
         alone,

@@ -17,8 +17,8 @@ from topology.base import InputError, unknown
 
 __all__ = ["Proposal", "SequenceStrategy", "Share", "Strategy", "axes", "parse_plan", "strategies"]
 
-RESERVED: Final = ("ep",)
-"""Axes that plans may name and that no strategy stands for yet."""
+BESIDE: Final = ("vae", "ep")
+"""What stands after a slash: what the GPUs of the axes divide in a way of its own."""
 LARGEST: Final = 4096
 
 
@@ -32,35 +32,48 @@ def strategies() -> Mapping[str, Strategy]:
 
 def axes() -> tuple[str, ...]:
     """List the names that plans may give to an axis."""
-    return (*strategies(), *RESERVED)
+    return (*strategies(), "ep")
 
 
 def parse_plan(text: str) -> Plan:
-    """Read ``cfg2.ulysses4/vae4``, ``tp8``, ``single`` ...; axes of degree 1 are dropped.
+    """Read ``cfg2.ulysses4/vae4``, ``tp8/ep4``, ``single`` ...; axes of degree 1 are dropped.
+
+    An axis ``ep8`` stands for ``adp8`` with ``/ep8``: attention by requests, experts in groups.
 
     Raises `InputError` if a part is not a known axis and a degree from 1 to 4096, or an axis is
     named twice.
 
     >>> parse_plan("cfg2.ulysses4/vae4").axes
     (('cfg', 2), ('ulysses', 4))
+    >>> str(parse_plan("ep8"))
+    'adp8/ep8'
     >>> parse_plan("ulises4")
     Traceback (most recent call last):
     topology.base.errors.InputError: unknown axis 'ulises' in plan 'ulises4': did you mean ulysses?
     """
     shown = text[:60]
-    body, slash, vae = text.strip().lower().partition("/")
-    match = re.fullmatch(r"vae([0-9]{1,9})", vae)
-    if slash and not match:
-        raise InputError(
-            f"plan {shown!r}: after the slash expected vae and a degree, got {vae[:40]!r}"
-        )
+    body, *rest = text.strip().lower().split("/")
     degrees = [_axis(part, shown) for part in body.split(".")] if body != "single" else []
-    names = [name for name, _ in degrees]
-    for at, name in enumerate(names):
-        if name in names[:at]:
-            raise InputError(f"plan {shown!r}: axis {name} is named twice")
+    beside = [_beside(part, shown) for part in rest]
+    if "ep" in dict(degrees):
+        beside.append(("ep", dict(degrees)["ep"]))
+        degrees = [("adp" if name == "ep" else name, degree) for name, degree in degrees]
+    for pairs in (degrees, beside):
+        names = [name for name, _ in pairs]
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                raise InputError(f"plan {shown!r}: axis {name} is named twice")
     kept = tuple((name, degree) for name, degree in degrees if degree > 1)
-    return Plan(kept, _degree("vae", match[1] if match else "1", shown))
+    return Plan(kept, **dict(beside))
+
+
+def _beside(part: str, plan: str) -> tuple[str, int]:
+    match = re.fullmatch(rf"({'|'.join(BESIDE)})([0-9]{{1,9}})", part)
+    if match is None:
+        raise InputError(
+            f"plan {plan!r}: after the slash expected vae or ep and a degree, got {part[:40]!r}"
+        )
+    return match[1], _degree(match[1], match[2], plan)
 
 
 def _axis(part: str, plan: str) -> tuple[str, int]:

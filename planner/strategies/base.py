@@ -21,7 +21,8 @@ class Share:
 
     batch, passes : samples, and forwards a step. tensor : ranks that share every layer.
     sequence : axes that cut the tokens, outermost first. zigzag : causal tokens are cut in an order
-    that evens the work. stages : ranks in the pipeline.
+    that evens the work. stages : ranks in the pipeline. copies : of attention, each with requests
+    of its own, that share the experts. expert_groups : of ranks with experts of their own.
     """
 
     batch: Size
@@ -32,11 +33,23 @@ class Share:
     stages: int = 1
     guidance: int = 1
     replicas: int = 1
+    copies: int = 1
+    expert_groups: int = 1
 
     @property
     def grain(self) -> int:
         """Count the ranks that the tokens are cut over."""
         return prod(degree for _, degree in self.sequence)
+
+    @property
+    def expert_ranks(self) -> tuple[tuple[str, int], ...]:
+        """Axes over whose ranks the experts are spread, outermost first."""
+        return (("adp", self.copies), ("tp", self.tensor))
+
+    @property
+    def expert_cut(self) -> int:
+        """Count the ranks that an expert is cut over; groups that do not divide are illegal."""
+        return max(1, self.copies * self.tensor // self.expert_groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,14 @@ References
    does not; SGLang pads on CPUs alone (python/sglang/srt/configs/update_config.py)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import ceil
 
 from costmodels.program import Tensor
 from costmodels.program.emit import Emits, collective
 from planner.models import Heads, Model, Tower
+from planner.request.plan import Plan
 from planner.strategies.base import Proposal, Share, Strategy
 
 AXIS = "tp"
@@ -42,10 +43,13 @@ class TensorParallel(Strategy):
 STRATEGY = TensorParallel()
 
 
-def padded_widths(model: Model, degree: int) -> dict[int, int]:
-    """FFN widths that do not divide by `degree`, and what they are padded to."""
-    widths = {w for t in model.towers if t.ffn is not None for w in (t.ffn.width, t.ffn.shared)}
-    return {w: ceil(w / degree) * degree for w in sorted(widths) if w % degree}
+def padded_widths(model: Model, plan: Plan) -> dict[int, tuple[int, int]]:
+    """FFN widths that do not divide by the ranks they are cut over, what to, and these ranks."""
+    degree, cut = plan.degree(AXIS), max(1, plan.expert_ranks // plan.ep)
+    feeds = [tower.ffn for tower in model.towers if tower.ffn is not None]
+    widths = {(ffn.width, cut if ffn.experts else degree) for ffn in feeds}
+    widths |= {(ffn.shared, degree) for ffn in feeds}
+    return {w: (ceil(w / over) * over, over) for w, over in sorted(widths) if w % over}
 
 
 def reduce(x: Tensor, share: Share, name: str) -> Emits[Tensor]:
@@ -58,7 +62,8 @@ def _model_objections(proposal: Proposal, degree: int) -> Iterator[str]:
     for block in model.blocks:
         for tower in block.towers:
             yield from _tower_objections(tower, degree, repeat=proposal.workload.habits.kv_repeat)
-            yield from _parted_scales(proposal, tower, degree)
+            cuts = _cuts(tower, degree)
+            yield from parted_scales(proposal, cuts, degree, f"tp{degree}")
     for heads in model.vetoes:
         if heads % degree:
             yield f"another tower's {heads} heads do not divide by tp{degree}"
@@ -80,25 +85,42 @@ def _tower_objections(tower: Tower, degree: int, *, repeat: bool) -> Iterator[st
         elif heads.key_value < degree and not repeat:
             yield f"{many} for tp{degree}, and they are not repeated"
     ffn = tower.ffn
-    for width in () if ffn is None else (ffn.width, ffn.shared):
-        if 0 < width < degree:
-            yield f"the FFN width {width} has no column for every rank of tp{degree}"
+    for width in () if ffn is None else (0 if ffn.experts else ffn.width, ffn.shared):
+        yield from no_column(width, degree, f"tp{degree}")
 
 
-def _parted_scales(proposal: Proposal, tower: Tower, degree: int) -> Iterator[str]:
+def no_column(width: int, degree: int, ranks: str) -> Iterator[str]:
+    """Object to a FFN that has fewer columns than ranks."""
+    if 0 < width < degree:
+        yield f"the FFN width {width} has no column for every rank of {ranks}"
+
+
+Cut = tuple[str, str, int, str]
+"""What is cut: in words, the part of a layer, its features, and along which side."""
+
+
+def parted_scales(
+    proposal: Proposal, cuts: Iterable[Cut], degree: int, ranks: str
+) -> Iterator[str]:
     """Object to cuts through weights that share a scale: engines do not part it."""
     published = proposal.model.quantisation
     if degree == 1 or published is None or published.precision != proposal.workload.precision:
         return
-    for what, part, width, how in _cut(tower, degree):
+    for what, part, width, how in cuts:
         size = published.group if how == "rows" else published.block
         if size and published.covers(part) and width % (degree * size):
             unit = f"quantisation {'block' if published.block else 'group'} {size}"
-            yield f"{what} {width} over tp{degree} is not a multiple of the {unit}"
+            yield f"{what} {width} over {ranks} is not a multiple of the {unit}"
 
 
-def _cut(tower: Tower, degree: int) -> Iterator[tuple[str, str, int, str]]:
-    """Yield what tensor parallelism cuts: words, part of a layer, features, and along which side.
+def ffn_cuts(width: int, part: str) -> Iterator[Cut]:
+    """Yield what is cut of a FFN, if it is there."""
+    for how in ("rows", "columns") if width else ():
+        yield "the FFN width", part, width, how
+
+
+def _cuts(tower: Tower, degree: int) -> Iterator[Cut]:
+    """Yield what tensor parallelism cuts; experts are spread over more ranks than its own.
 
     Heads of keys and values that are repeated are whole on every rank.
     """
@@ -112,10 +134,8 @@ def _cut(tower: Tower, degree: int) -> Iterator[tuple[str, str, int, str]]:
         if heads.key_value >= degree:
             yield "the keys' width", "attention", heads.key_value_width, "columns"
     if ffn is not None:
-        part = "experts" if ffn.experts else "feed_forward"
-        for width, place in ((ffn.width, part), (ffn.shared, "shared")):
-            for how in ("rows", "columns") if width else ():
-                yield "the FFN width", place, width, how
+        yield from ffn_cuts(0 if ffn.experts else ffn.width, "feed_forward")
+        yield from ffn_cuts(ffn.shared, "shared")
 
 
 def _attentions(tower: Tower) -> Iterator[tuple[Heads, str]]:

@@ -23,7 +23,7 @@ from planner.recommendation import recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.search import price
-from planner.strategies import axes, parse_plan
+from planner.strategies import axes, parse_plan, strategies
 from topology.base import CatalogueError
 from topology.catalogue import Precision
 
@@ -184,22 +184,30 @@ def test_gathered_keys_leave_sglang_nothing_to_choose():
 
 @given(
     model=st.sampled_from(MODELS),
-    axes=st.lists(st.sampled_from(axes()), unique=True, max_size=3),
+    axes=st.lists(st.sampled_from(list(strategies())), unique=True, max_size=3),
     degrees=st.lists(st.sampled_from([2, 3, 4, 8]), min_size=3, max_size=3),
     vae=st.sampled_from([1, 1, 2]),
+    ep=st.sampled_from([1, 1, 2, 8]),
 )
-def test_a_line_says_every_degree_or_there_is_none(model, axes, degrees, vae):
+def test_a_line_says_every_degree_or_there_is_none(model, axes, degrees, vae, ep):
     """A plan that cannot be told in full is refused, never told in part."""
-    plan, model = Plan(tuple(zip(axes, degrees, strict=False)), vae), read_model(model)
+    plan, model = Plan(tuple(zip(axes, degrees, strict=False)), vae, ep), read_model(model)
     for one in launches(ENGINES, model, plan):
         assert bool(one.line) != bool(one.reason)
         assert "{" not in one.line
         engine = next(engine for engine in ENGINES.engines if engine.title == one.engine)
         if one.line:
             line = engine.line_of(engine.limits_of(model.name, model.family))
-            flags = [line.axes[name].format(n=degree) for name, degree in plan.axes]
+            both, ranks = "{ranks}" in line.axes.get("adp", ""), plan.expert_ranks
+            told = [
+                axis
+                for axis in plan.axes
+                if not (both and plan.degree("adp") > 1 and axis[0] == "tp")
+            ]
+            flags = [line.axes[name].format(n=degree, ranks=ranks) for name, degree in told]
             assert all(flag in one.line for flag in flags)
             assert plan.vae == 1 or line.vae.format(n=vae) in one.line
+            assert plan.ep == 1 or line.ep.format(n=ep) in one.line
 
 
 @pytest.mark.parametrize("engine", EVERY, ids=lambda engine: f"{engine.title} {engine.version}")

@@ -44,6 +44,10 @@ def test_strides_number_every_rank_once(plan):
         ("single/vae1", "single"),
         ("cfg2.ulysses4/VAE8", "cfg2.ulysses4/vae8"),
         ("tp08", "tp8"),
+        ("ep8", "adp8/ep8"),
+        ("dp2.ep4", "dp2.adp4/ep4"),
+        ("tp8/ep1", "tp8"),
+        ("adp2.tp4/EP8", "adp2.tp4/ep8"),
     ],
 )
 def test_one_plan_has_several_spellings(text, same):
@@ -71,7 +75,10 @@ def test_one_plan_has_several_spellings(text, same):
         ("tp8/", "after the slash"),
         ("tp8/vae", "after the slash"),
         ("tp8/vae0", "vae degree 0"),
-        ("tp8/vae2/vae2", "after the slash"),
+        ("tp8/vae2/vae2", "axis vae is named twice"),
+        ("ep8/ep8", "axis ep is named twice"),
+        ("adp8.ep8", "axis adp is named twice"),
+        ("tp8/ep", "after the slash"),
         ("tp8/tp8", "after the slash"),
     ],
 )

@@ -209,7 +209,12 @@ def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
     [
         ("flux.1-dev", 8, "tp4", "degrees multiply to 4 (4), not to 8 GPUs"),
         ("flux.1-dev", 2, "cfg2", "one forward (no guidance), which cfg2 does not divide"),
-        ("flux.1-dev", 2, "ep2", "axis ep is not modelled yet"),
+        ("flux.1-dev", 2, "ep2", "adp2 is of language models"),
+        ("llama-3.1-8b", 2, "tp2/ep2", "ep2: llama-3.1-8b has no experts"),
+        ("mixtral-8x7b", 3, "adp3/ep3", "8 experts do not divide by ep3"),
+        ("mixtral-8x7b", 2, "tp2/ep4", "ep4 does not divide the 2 ranks of adp x tp"),
+        ("mixtral-8x7b", 4, "tp2.adp2", "adp stands outside tp"),
+        ("deepseek-v3", 32, "tp32", "2048 over tp32 is not a multiple of the quantisation block"),
         ("llama-3.1-8b", 2, "ring2", "a decode step has one token a sample"),
         ("cosmos3-super", 1, "single", " GiB short, at vae decode"),
         ("flux.1-dev", 2, "tp2/vae4", "vae4 needs more than 2 GPUs"),

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import testmodels
 
-from costmodels.program import Collective, Part, SendReceive, Tensor, Weight
+from costmodels.program import Collective, Matmul, Part, SendReceive, Tensor, Weight
 from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 from validate.reference import DeadlockError, execute, run_plan
-from validate.reference.weights import Source
+from validate.reference.weights import Source, own_samples
 
 PLANS = [
     "tp2",
@@ -43,6 +43,20 @@ CASES = [(model, "once") for model in testmodels.DIFFUSION] + [(testmodels.cosmo
 
 
 DECODERS = (testmodels.llama, testmodels.deepseek)
+EXPERTS = [
+    "tp2/ep2",
+    "tp4/ep2",
+    "tp4/ep4",
+    "adp2",
+    "adp4",
+    "ep4",
+    "adp2.tp2",
+    "adp2.tp2/ep2",
+    "adp2.tp2/ep4",
+    "dp2.adp2/ep2",
+    "pp2.adp2/ep2",
+    "pp3.tp2/ep2",
+]
 
 
 def _error(outs, whole, plan):
@@ -158,6 +172,55 @@ def test_every_plan_is_run_for_some_model():
             not any(objections(model, testmodels.workload(model, batch=2), plan, plan.gpus))
             for model in testmodels.DIFFUSION
         ), text
+
+
+@pytest.mark.parametrize("output", [0, 1])
+@pytest.mark.parametrize("text", EXPERTS)
+def test_experts_spread_over_ranks_equal_the_unsplit_model(text, output):
+    """Every rank ends with its own requests, whoever has their experts."""
+    model, plan = testmodels.deepseek, parse_plan(text)
+    work = testmodels.workload(model, batch=4, passes=1, output_tokens=output)
+    whole = run_plan(model, work, parse_plan("single"))[0]
+
+    assert not list(objections(model, work, plan, plan.gpus))
+    errors = [
+        np.abs(out - own_samples(whole, plan.replicas, plan.replica_of(rank))).max()
+        for rank, out in enumerate(run_plan(model, work, plan))
+        if not np.isnan(out).any()
+    ]
+    assert len(errors) == plan.gpus // plan.degree("pp")
+    assert max(errors) < 1e-9 * np.abs(whole).max()
+
+
+@pytest.mark.parametrize("text", EXPERTS)
+def test_ranks_hold_every_expert_once(text):
+    """Weights over all ranks are the model's: copies of attention for adp, of everything for dp."""
+    model, plan = testmodels.deepseek, parse_plan(text)
+    work = testmodels.workload(model, passes=1)
+    places = range(plan.degree("pp"))
+    held = [
+        weights_by_expert(lower(model, work, plan, plan.index_of(rank).get("pp")))
+        for rank in range(plan.gpus)
+    ]
+    whole = weights_by_expert(lower(model, work, parse_plan("single")))
+
+    assert len(places) == plan.degree("pp")
+    routed = sum(each[True] for each in held)
+    assert routed == plan.degree("dp") * whole[True]
+    assert sum(each[False] for each in held) >= plan.replicas * whole[False]
+
+
+def weights_by_expert(program):
+    """Bytes of the layers' matrices: of experts, and of all else."""
+    sizes = {True: 0.0, False: 0.0}
+    seen = set()
+    for stage in program.stages[:1]:
+        for op, loops in stage.nested():
+            if isinstance(op, Matmul) and op.weight.layered and op.weight.name not in seen:
+                seen.add(op.weight.name)
+                own = [loop for loop in loops if loop.layers][-1]
+                sizes[op.weight.experts > 1] += op.weight.bytes * own.count
+    return sizes
 
 
 def _norm(x):

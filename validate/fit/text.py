@@ -18,7 +18,6 @@ from costmodels.kernels.parameters import (
     AttentionParameters,
     ContextParameters,
     DecodeParameters,
-    DispatchParameters,
     EngineParameters,
     MatmulParameters,
     PointwiseParameters,
@@ -38,7 +37,6 @@ Record = (
     | QuantisedParameters
     | DecodeParameters
     | ContextParameters
-    | DispatchParameters
 )
 
 _HEAD: Final = """\

@@ -28,14 +28,20 @@ GUIDANCE = 3.0
 STEP = 0.1
 
 
-def matmul(x: Array, weight: Array, route: Array | None) -> Array:
-    """``x @ weight``; with a route, each row by the experts it names."""
+def matmul(x: Array, weight: Array, route: Array | None, first: int = 0) -> Array:
+    """``x @ weight``; with a route, each row by the experts it names, zero for those elsewhere.
+
+    first : number of the first expert of `weight`.
+    """
     if route is None:
         return np.asarray(x @ weight)
     if weight.ndim == 2:
         weight = weight[None]
     rows = x if x.ndim == 4 else np.repeat(x[:, :, None], route.shape[-1], axis=2)
-    return np.asarray(np.einsum("brak,brakn->bran", rows, weight[route.astype(int)]))
+    named = route.astype(int) - first
+    here = (named >= 0) & (named < len(weight))
+    made = np.einsum("brak,brakn->bran", rows, weight[np.where(here, named, 0)])
+    return np.asarray(np.where(here[..., None], made, 0.0))
 
 
 def gelu(x: Array) -> Array:

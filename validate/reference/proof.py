@@ -54,9 +54,8 @@ def prove(model: Model, workload: Workload, plan: Plan) -> Proof:
 
 def _errors(outputs: Sequence[Array], whole: Array, plan: Plan) -> Iterator[float]:
     """Relative error of every rank that has the result; replicas have their part of the batch."""
-    replicas = plan.degree("dp")
     for rank, output in enumerate(outputs):
         if np.all(np.isnan(output)):
             continue
-        want = own_samples(whole, replicas, rank * replicas // len(outputs))
+        want = own_samples(whole, plan.replicas, plan.replica_of(rank))
         yield float(np.linalg.norm(output - want) / np.linalg.norm(want))

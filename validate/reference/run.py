@@ -50,8 +50,8 @@ class Here(NamedTuple):
 class RankState:
     """A rank and what it holds while it runs its program.
 
-    index : its number along every axis. passes : forwards that a step has on it. values, kept :
-    tensors by name; keys and values by name, layer and forward.
+    index : its number along every axis. replica : its part of the batch. passes : forwards that a
+    step has on it. values, kept : tensors by name; keys and values by name, layer and forward.
     """
 
     program: Program
@@ -59,6 +59,7 @@ class RankState:
     index: Mapping[str, int]
     passes: int
     batch: int
+    replica: int = 0
     values: dict[str, Array] = field(default_factory=dict)
     kept: dict[tuple[str, int, int], Array] = field(default_factory=dict)
 
@@ -85,11 +86,13 @@ def execute(programs: Sequence[Program], workload: Workload, source: Source) -> 
     axes = programs[0].axes
     ranks: list[Rank] = []
     for number in range(programs[0].ranks):
-        index = Plan(tuple(axes)).index_of(number)
+        plan = Plan(tuple(axes))
+        index = plan.index_of(number)
         state = RankState(
             program=programs[index.get("pp", 0)],
             source=source,
             index=index,
+            replica=plan.replica_of(number),
             passes=workload.passes // dict(axes).get("cfg", 1),
             batch=int(np.asarray(workload.batch)),
         )
@@ -209,7 +212,8 @@ def _step(  # noqa: C901  # one case an operation
         case ops.Matmul():
             weight = state.source.weight(op.weight, here.layer, state.index)
             route = given[1] if op.route is not None else None
-            made = [functions.matmul(given[0], weight, route)]
+            first = op.weight.place(state.index)[0] * op.weight.local_experts
+            made = [functions.matmul(given[0], weight, route, first)]
         case ops.HeadProduct():
             matrices = state.source.weight(op.weight, here.layer, state.index)
             made = [functions.head_product(op, given[0], matrices)]
@@ -252,7 +256,7 @@ def _read(tensor: Tensor, here: Here, state: RankState) -> Array:
 def _input(tensor: Tensor, state: RankState, forward: int) -> Array:
     size, *rest = shape_of(tensor)
     full = state.source.array(f"{tensor.name}#{forward}", (state.batch, *rest))
-    first = state.index.get("dp", 0) * size if size < state.batch else 0
+    first = state.replica * size if size < state.batch else 0
     return full[first : first + size]
 
 

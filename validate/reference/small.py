@@ -5,13 +5,13 @@ Widths, layers and lengths, which only take time, are not.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Final
 
 import numpy as np
 
 from costmodels.program import Size
-from planner.models import Ffn, Heads, Model, Modulation, Tower
+from planner.models import Ffn, Heads, LatentAttention, Model, Modulation, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies.sequence import convolved, is_causal
@@ -30,12 +30,12 @@ LINES: Final = 3
 def shrink(model: Model, workload: Workload, plan: Plan) -> tuple[Model, Workload]:
     """Return a small model and request that `plan` cuts as it cuts the large ones."""
     widths = _widths(model)
-    degree, layers = plan.degree("tp"), max(2, plan.degree("pp"))
+    layers = max(2, plan.degree("pp"))
     blocks = tuple(
         replace(
             block,
             count=min(block.count, layers),
-            towers=tuple(_tower(tower, widths, degree) for tower in block.towers),
+            towers=tuple(_tower(tower, widths, plan) for tower in block.towers),
         )
         for block in model.blocks
     )
@@ -58,12 +58,13 @@ def _widths(model: Model) -> dict[int, int]:
     return {old: HIDDEN + 16 * place for place, old in enumerate(sorted(hidden))}
 
 
-def _tower(tower: Tower, widths: Mapping[int, int], degree: int) -> Tower:
+def _tower(tower: Tower, widths: Mapping[int, int], plan: Plan) -> Tower:
     return replace(
         tower,
         hidden=widths[tower.hidden],
         heads=_heads(tower.heads),
-        ffn=_ffn(tower.ffn, degree),
+        ffn=_ffn(tower.ffn, plan),
+        latent=_latent(tower.latent),
         modulation=_modulation(tower.modulation, tower.hidden, widths),
         cross=tuple(
             replace(cross, width=widths[cross.width], heads=_heads(cross.heads))
@@ -77,13 +78,22 @@ def _heads(heads: Heads) -> Heads:
     return replace(heads, size=min(heads.size, HEAD_SIZE))
 
 
-def _ffn(ffn: Ffn | None, degree: int) -> Ffn | None:
+def _latent(spec: LatentAttention | None) -> LatentAttention | None:
+    if spec is None:
+        return None
+    sizes = {field.name: min(getattr(spec, field.name), HEAD_SIZE) for field in fields(spec)}
+    return LatentAttention(**sizes)
+
+
+def _ffn(ffn: Ffn | None, plan: Plan) -> Ffn | None:
     if ffn is None:
         return None
-    experts = min(ffn.experts, 8)
+    degree, cut = plan.degree("tp"), max(1, plan.expert_ranks // plan.ep)
+    experts = min(ffn.experts, max(8, plan.ep + ffn.experts % plan.ep))
+    over = cut if experts else degree
     return replace(
         ffn,
-        width=FFN * degree + ffn.width % degree,
+        width=FFN * over + ffn.width % over,
         experts=experts,
         active=min(ffn.active, max(1, experts // 2)) if experts else 0,
         shared=FFN * degree + ffn.shared % degree if ffn.shared else 0,
@@ -108,7 +118,7 @@ def _workload(model: Model, workload: Workload, plan: Plan) -> Workload:
     grain = 1
     for axis in ("ring", "allgather_kv", "ulysses"):
         grain *= plan.degree(axis)
-    batch, replicas = int(np.asarray(workload.batch)), plan.degree("dp")
+    batch, replicas = int(np.asarray(workload.batch)), plan.replicas
     tokens = tuple(
         (stream.name, _length(workload.length(stream.name), grain, causal=is_causal(model)))
         for stream in model.streams

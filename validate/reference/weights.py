@@ -29,7 +29,8 @@ class Source:
         columns = sum(part.units * part.size for part in weight.columns)
         name = f"{weight.name}@{layer}" if weight.layered else weight.name
         full = self.array(name, (weight.experts, rows, columns)) / np.sqrt(rows)
-        rank = index.get("tp", 0)
+        group, rank = weight.place(index)
+        full = full[group * weight.local_experts : (group + 1) * weight.local_experts]
         if weight.split == "rows":
             full = kept(full, own_features(weight.rows, weight.degree, rank), 1)
         if weight.split == "columns":

@@ -142,10 +142,10 @@ def distance(got: torch.Tensor, want: torch.Tensor) -> tuple[float, float]:
 
 def _samples(subject: Subject, rank: int) -> tuple[int, int]:
     """Which part of the batch a rank's replica has, of how many."""
-    degree = subject.plan.degree("dp")
+    degree = subject.plan.replicas
     if degree == 1 or int(np.asarray(subject.workload.batch)) == 1:
         return 0, 1
-    return subject.plan.index_of(rank % subject.plan.gpus)["dp"], degree
+    return subject.plan.replica_of(rank % subject.plan.gpus), degree
 
 
 def _key(subject: Subject, rank: int) -> str:

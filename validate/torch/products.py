@@ -21,7 +21,8 @@ SPREAD: Final = 64.0
 def bind(op: Matmul, setting: Setting) -> Bound:
     """Make a product ready to run: inputs are x, the weight ``[columns, rows]``, and a route."""
     if op.route is not None:
-        return Bound(lambda inputs: [experts(inputs[0], inputs[1], inputs[2])])
+        first = op.weight.place(setting.index)[0] * op.weight.local_experts
+        return Bound(lambda inputs: [experts(inputs[0], inputs[1], inputs[2], first)])
     if not setting.is_quantised(op.weight):
         return Bound(lambda inputs: [F.linear(inputs[0], inputs[1])])
     unit = torch.ones((), dtype=torch.float32, device=setting.device)
@@ -66,23 +67,29 @@ def quantise(share: torch.Tensor, weight: Weight) -> torch.Tensor:
     return (share * scale_of(weight)).clamp(-LARGEST, LARGEST).to(QUANTISED)
 
 
-def experts(x: torch.Tensor, weight: torch.Tensor, route: torch.Tensor) -> torch.Tensor:
+def experts(
+    x: torch.Tensor, weight: torch.Tensor, route: torch.Tensor, first: int = 0
+) -> torch.Tensor:
     """Multiply each row by the experts it names: sort by expert, multiply groups, sort back.
 
     x : ``[batch, rows, k]``, or ``[batch, rows, active, k]`` where each expert has a row of its own
     weight : ``[experts, n, k]``
     route : ``[batch, rows, active]``
+    first : number of the first expert of `weight`; rows of those elsewhere are zeros
 
     Returns ``[batch, rows, active, n]``.
     """
     if weight.ndim == 2:
         weight = weight[None]
-    named, order = torch.sort(route.flatten(), stable=True)
+    numbered = route.flatten() - first
+    numbered = torch.where(numbered < 0, len(weight), numbered)  # experts elsewhere come last
+    named, order = torch.sort(numbered, stable=True)
     source = order if x.ndim == 4 else order // route.shape[-1]
     rows = x.flatten(0, -2).index_select(0, source)
     numbers = torch.arange(len(weight), device=x.device, dtype=named.dtype)
     ends = torch.searchsorted(named, numbers, right=True)
     made = _grouped(rows, weight, ends)
+    made = made.masked_fill((named >= len(weight))[:, None], 0.0)
     out = torch.empty_like(made).index_copy_(0, order, made)
     return torch.unflatten(out, 0, route.shape)
 

@@ -88,6 +88,7 @@ def setting_for(work: Work, rank: int, device: torch.device, dtype: torch.dtype)
         device=device,
         dtype=dtype,
         index=work.plan.index_of(rank % work.plan.gpus),
+        replica=work.plan.replica_of(rank % work.plan.gpus),
         quantised=work.workload.precision == "fp8" and dtype.itemsize == 2,
     )
 
@@ -110,7 +111,7 @@ def check(
     weights, given = from_source(source, setting), inputs_from_source(source, setting, batch)
     state = state_for(work, comm, setting, weights, given, fuser=fuser, checked=True)
     output = result(state)
-    mine = own_samples(whole, work.plan.degree("dp"), setting.index.get("dp", 0))
+    mine = own_samples(whole, work.plan.replicas, setting.replica)
     expected = expected_counts(state.program)
     return Checked(
         error=0.0 if output is None else _error(output, state, mine),

@@ -18,6 +18,7 @@ Kernel = Callable[[Values], list[torch.Tensor]]
 class Setting:
     """A rank's device, its type for activations, and its index along every axis.
 
+    replica : its part of the batch.
     traced : written for a compiler that fuses, rather than for kernels that are called one by one.
     quantised : layers' weights have 8 bits, and so have the rows that meet them.
     """
@@ -25,6 +26,7 @@ class Setting:
     device: torch.device
     dtype: torch.dtype
     index: Mapping[str, int]
+    replica: int = 0
     traced: bool = False
     quantised: bool = False
 

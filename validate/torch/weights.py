@@ -82,7 +82,9 @@ def drawn(setting: Setting, distinct: int = 0) -> Weights:
         columns = sum(part.units * part.size for part in weight.columns)
         whole = _draw(f"{weight.name}@{layer}", (weight.experts, columns, rows), setting)
         whole *= 1 / sqrt(rows)
-        share, degree, rank = whole, weight.degree, setting.index.get("tp", 0)
+        share, degree, (group, rank) = whole, weight.degree, weight.place(setting.index)
+        if weight.groups > 1:
+            whole = share = whole[group * weight.local_experts :][: weight.local_experts]
         for side, parts, dim in (("rows", weight.rows, 2), ("columns", weight.columns, 1)):
             if weight.split == side and degree > 1:
                 runs = layout.from_rows(own_features(parts, degree, rank))
@@ -129,7 +131,7 @@ def inputs_drawn(setting: Setting, batch: int) -> Given:
 def _samples(tensor: Tensor, setting: Setting, batch: int) -> tuple[tuple[int, ...], int]:
     """Shape of an input, and the first of the batch's samples that a replica has."""
     shape = shape_of(tensor)
-    return shape, setting.index.get("dp", 0) * shape[0] if shape[0] < batch else 0
+    return shape, setting.replica * shape[0] if shape[0] < batch else 0
 
 
 def _kept(make: Given) -> Given:

@@ -1,0 +1,103 @@
+"""A mixture of experts: each token passes a few of many feed-forwards, spread over ranks.
+
+Groups of ranks have experts of their own, and cut each of them as they cut other layers. A rank
+adds up what its experts give. Where all ranks have the same tokens, as those of tensor parallelism,
+that is all; where they have tokens of their own (`adp`), they gather the tokens of all before, and
+add up and share out the results behind [1]_.
+
+References
+----------
+.. [1] vLLM, vllm/distributed/device_communicators/all2all.py: ``allgather_reducescatter``; SGLang,
+   python/sglang/srt/layers/dp_attention.py; TensorRT-LLM, tensorrt_llm/_torch/modules/fused_moe
+"""
+
+from costmodels.program import Part, Pointwise, Tensor, Weight
+from costmodels.program.emit import (
+    Emits,
+    collective,
+    concat_features,
+    matmul,
+    move,
+    pointwise,
+    split_features,
+)
+from planner.lowering.work import RankWork
+from planner.models import Ffn
+from planner.strategies import attention_data
+
+Routed = tuple[Tensor, Tensor, Tensor]
+"""Rows, the experts that each of them names, and how much each of these counts."""
+
+
+def ffn_columns(ffn: Ffn | None) -> tuple[Part, ...]:
+    """Columns of the projection up: gate and value side by side, if gated."""
+    if ffn is None:
+        return ()
+    return (Part(ffn.width),) * (2 if ffn.gated else 1)
+
+
+def ffn_activation(ffn: Ffn, x: Tensor, name: str) -> Emits[Tensor]:
+    """Activate; a gated FFN halves the features."""
+    if ffn.gated:
+        result = yield from pointwise("silu_gated", (x,), name, features=x.shape[-1] // 2)
+    else:
+        result = yield from pointwise("relu2" if ffn.activation == "relu2" else "gelu", (x,), name)
+    return result
+
+
+def routed(work: RankWork, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
+    """Emit the experts of rows; a partial sum where the ranks that have the rows share experts."""
+    rows = yield from _routes(ffn, h, name)
+    copies = work.share.copies
+    if copies == 1:
+        return (yield from _experts(work, ffn, rows, name))
+    every = yield from _gathered(rows, copies, name)
+    sums = yield from _experts(work, ffn, every, name)
+    axis = attention_data.AXIS
+    apart = Tensor(f"{name}.apart", (copies, *h.shape), h.itemsize)
+    yield from move("regroup", [sums], apart, axis=axis, degree=copies, view=True)
+    own = yield from collective("reduce_scatter", apart, axis, copies, f"{name}.own")
+    out = Tensor(f"{name}.routed", h.shape, h.itemsize)
+    yield from move("unstack", [own], out, axis=axis, degree=copies, view=True)
+    return out
+
+
+def _routes(ffn: Ffn, h: Tensor, name: str) -> Emits[Routed]:
+    """Choose the experts of every row."""
+    columns = (Part(ffn.experts),)
+    router = Weight(name=f"{name}.router", rows=(Part(int(h.shape[-1])),), columns=columns)
+    scores = yield from matmul(h, router, f"{name}.scores")
+    route = Tensor(f"{name}.route", (*h.shape[:2], ffn.active), 4)
+    gates = Tensor(f"{name}.gates", route.shape, h.itemsize)
+    yield Pointwise(function="route", inputs=(scores,), outputs=(route, gates))
+    return h, route, gates
+
+
+def _gathered(rows: Routed, copies: int, name: str) -> Emits[Routed]:
+    """Gather the rows of all ranks along the axis, with their routes, in one message."""
+    h, axis = rows[0], attention_data.AXIS
+    packed = yield from concat_features(rows, f"{name}.mine", view=True)
+    stacked = Tensor(f"{name}.stacked", (1, *packed.shape), packed.itemsize)
+    yield from move("stack", [packed], stacked, axis=axis, degree=copies, view=True)
+    apart = yield from collective("all_gather", stacked, axis, copies, f"{name}.gathered")
+    every = Tensor(f"{name}.every", (copies * h.shape[0], *packed.shape[1:]), packed.itemsize)
+    yield from move("regroup", [apart], every, axis=axis, degree=copies, view=True)
+    widths = [tensor.shape[-1] for tensor in rows]
+    names = [f"{name}.all.{what}" for what in ("h", "route", "gates")]
+    h, route, gates = yield from split_features(every, widths, names)
+    return h, route, gates
+
+
+def _experts(work: RankWork, ffn: Ffn, rows: Routed, name: str) -> Emits[Tensor]:
+    """Emit the products of the experts that are here, and the weighed sum of their results."""
+    h, route, gates = rows
+    hidden, width = (Part(int(h.shape[-1])),), (Part(ffn.width),)
+    count = ffn.experts
+    up = work.expert_weight(f"{name}.up", (hidden, ffn_columns(ffn)), "columns", count)
+    inner = yield from matmul(h, up, f"{name}.inner", route)
+    active = yield from ffn_activation(ffn, inner, f"{name}.active")
+    down = work.expert_weight(f"{name}.down", (width, hidden), "rows", count)
+    back = yield from matmul(active, down, f"{name}.back", route)
+    out = Tensor(f"{name}.combined", h.shape, h.itemsize)
+    yield Pointwise(function="combine", inputs=(back, gates), outputs=(out,))
+    return out
