@@ -76,6 +76,7 @@ class Options(TypedDict, total=False):
     kv_repeat: bool
     wide_collectives: bool
     scattered_inputs: bool
+    tensorrt_version: str
     profile: str | Path
     topology: "str | Path | Machine"
     detect: bool

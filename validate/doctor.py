@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 from planner.engines.tables import allowed
-from planner.engines.tensorrt_table import Allowed, dotted
+from planner.engines.tensorrt_table import Allowed, dotted, is_of
 from planner.tensorrt.runner.library import numbers
 from topology.base import format_bytes
 from topology.base.table import Table
@@ -166,8 +166,12 @@ def _tensorrt(host: Host, rules: Allowed) -> Check:
     found = f"{host.tensorrt.version} in {host.tensorrt.path}"
     if runs < rules.first:
         return Check(name="TensorRT", state="missing", found=found, advice=package)
-    if any(runs[: len(bad)] == bad for bad in rules.groups_broken):
+    if any(is_of(runs, bad) for bad in rules.groups_broken):
         advice = "collectives among some ranks are wrong in this version: one axis an engine"
+        return Check(name="TensorRT", state="watch", found=found, advice=advice)
+    if rules.fuses(runs):
+        version = dotted(runs)
+        advice = f"collectives may be skipped: planner export --tensorrt-version {version} casts"
         return Check(name="TensorRT", state="watch", found=found, advice=advice)
     if runs < rules.general:
         advice = f"all-to-all, gather and scatter need {dotted(rules.general)}: {package}"

@@ -36,7 +36,7 @@ def instead(scenario: Scenario, plan: Plan, refuses: Callable[[Plan], str]) -> s
     return f"; nearest that run: {near}" if near else ""
 
 
-def check_tensorrt(scenario: Scenario, plan: Plan, version: str = "") -> None:
+def check_tensorrt(scenario: Scenario, plan: Plan) -> None:
     """Refuse a plan that TensorRT cannot run.
 
     Raises
@@ -44,9 +44,9 @@ def check_tensorrt(scenario: Scenario, plan: Plan, version: str = "") -> None:
     IllegalPlanError
         With the reasons, and the plans most like it that TensorRT runs.
     """
-    reason = tensorrt_refusal(scenario, plan, version)
+    reason = tensorrt_refusal(scenario, plan)
     if reason:
-        near = instead(scenario, plan, lambda other: tensorrt_refusal(scenario, other, version))
+        near = instead(scenario, plan, lambda other: tensorrt_refusal(scenario, other))
         raise IllegalPlanError(f"plan {plan}: {reason}{near}")
 
 
@@ -73,7 +73,10 @@ def footnotes(
     if runner != "TensorRT":
         return lines
     able = [plan.plan for plan in shown if plan.plan not in reasons]
-    watch = [f"TensorRT: {line}" for plan in able for line in cautions(scenario.model, plan)]
+    version = scenario.request.tensorrt_version
+    watch = [
+        f"TensorRT: {line}" for plan in able for line in cautions(scenario.model, plan, version)
+    ]
     return [*lines, *dict.fromkeys(watch)]
 
 

@@ -6,7 +6,6 @@ from typing import Final
 from planner.command import options as common
 from planner.command.files import render
 
-_VERSION: Final = "of the TensorRT that will build it, such as 11.2.1.2 (default: the newest known)"
 _MULTI_DEVICE: Final = "attention reads keys where they lie: bf16 or fp16 on data-centre Blackwell"
 _SCALES: Final = (
     "largest activations, of python -m validate scales (default: the checkpoint's, or 16)"
@@ -22,7 +21,6 @@ def _add(parser: argparse.ArgumentParser) -> None:
         help="tensorrt, networks with a builder and runners; or launch line and settings of "
         "xdit, diffusers, sglang, vllm-omni or trtmc (default: tensorrt)",
     )
-    common.add_named(parser, {"--tensorrt-version": _VERSION})
     common.add_flags(parser, {"--multi-device-attention": _MULTI_DEVICE})
     parser.add_argument("--scales", default="", metavar="FILE", help=_SCALES)
     common.add_flags(parser, {"--force": "replace the folder, if there is one"})
@@ -39,7 +37,6 @@ def _run(options: argparse.Namespace) -> common.Answer:
         options.backend,
         options.output,
         force=options.force,
-        version=options.tensorrt_version,
         multi_device=options.multi_device_attention,
         scales=options.scales,
     )

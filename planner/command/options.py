@@ -37,6 +37,7 @@ _PROFILE: Final = (
     "measured profiles out and takes the tables of the GPU's generation alone (default: the one "
     "that ships for the hardware, if any)"
 )
+_TENSORRT: Final = "of the TensorRT that runs it, such as 11.2.1.2 (default: the newest known)"
 _NETWORKS: Final = {
     "--wide-collectives": "collectives carry 32-bit numbers between casts, twice the bytes of "
     "bf16, as some TensorRT networks do",
@@ -282,6 +283,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         help="tensor parallelism may copy keys and values where it has more ranks than the model "
         "has key-value heads; --no-kv-repeat refuses such plans (default: --kv-repeat)",
     )
+    add_named(parser, {"--tensorrt-version": _TENSORRT})
     add_flags(parser, _NETWORKS)
 
 

@@ -51,23 +51,19 @@ def runner_of(scenario: Scenario) -> str:
     return "TensorRT" if deployment.runtime.name == "tensorrt" else ""
 
 
-def refusal(scenario: Scenario, plan: Plan, version: str = "") -> str:
-    """Say why the engine or the runtime of a request cannot run a plan; empty where it can.
-
-    Parameters
-    ----------
-    version : of TensorRT, such as ``11.2.1.2``; the newest known where left out.
-    """
+def refusal(scenario: Scenario, plan: Plan) -> str:
+    """Say why the engine or the runtime of a request cannot run a plan; empty where it can."""
     deployment = scenario.deployment
     if deployment.engine not in ("", EXECUTOR):
         engine = find_engine(deployment.engine)
         return refusal_of(engine, scenario.model, plan, settings_of(scenario, plan.gpus))
-    return tensorrt_refusal(scenario, plan, version) if runner_of(scenario) else ""
+    return tensorrt_refusal(scenario, plan) if runner_of(scenario) else ""
 
 
-def tensorrt_refusal(scenario: Scenario, plan: Plan, version: str = "") -> str:
+def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
     """Say why TensorRT cannot run a plan; empty where it can."""
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
+    version = scenario.request.tensorrt_version
     stands = obstacles(plan, hardware, version, precision=precision)
     return "; ".join([*layers(scenario.model), *stands])
 

@@ -21,8 +21,8 @@ MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "grap
 BUILT: Final = (
     "nodes", "height", "width", "frames", "steps", "batch", "input_tokens", "output_tokens",
     "text_tokens", "precision", "kv_precision", "offload", "text_tower", "algorithm", "attention",
-    "kv_repeat", "wide_collectives", "scattered_inputs", "hardware", "topology", "detect",
-    "pcie_generation", "profile",
+    "kv_repeat", "wide_collectives", "scattered_inputs", "tensorrt_version", "hardware", "topology",
+    "detect", "pcie_generation", "profile",
 )  # fmt: skip
 """Fields of a request that ``planner export`` takes as they are."""
 VALIDATED: Final = (
@@ -95,7 +95,8 @@ def version_of(scenario: Scenario) -> str:
     deployment = scenario.deployment
     if deployment.engine not in ("", EXECUTOR):
         return find_engine(deployment.engine).version
-    return dotted(allowed().newest) if deployment.runtime.name == RUNTIME else ""
+    runs = allowed().running(scenario.request.tensorrt_version)
+    return dotted(runs) if deployment.runtime.name == RUNTIME else ""
 
 
 def launched(

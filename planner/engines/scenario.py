@@ -10,7 +10,7 @@ from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
 from planner.engines.engine import Engine, Scheduling
-from planner.engines.tables import engine_names, engines, find_engine
+from planner.engines.tables import allowed, engine_names, engines, find_engine
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.placement.placement import Placement, fabrics
 from planner.request.plan import Plan
@@ -201,6 +201,7 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
     """
     if len(request.engines) > 1 and not several:
         raise InputError(f"engine: got {request.engine}, wanted one (recommend compares several)")
+    _check_version(request)
     model = read_model(request.model)
     request = replace(
         request,
@@ -222,6 +223,16 @@ def _check_engine(model: Model, engine: str) -> None:
             f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
             f"wanted one of {', '.join([*names, EXECUTOR])}"
         )
+
+
+def _check_version(request: Request) -> None:
+    """Refuse a version of TensorRT that there is not, or beside what does not run on it."""
+    version = request.tensorrt_version
+    allowed().running(version)
+    for what in ("engine", "runtime"):
+        named = getattr(request, what)
+        if version and named not in ("", RUNTIME):
+            raise InputError(f"tensorrt_version: got {version} beside {what} {named}, wanted none")
 
 
 def usual_precision(model: Model, request: Request) -> Precision:
@@ -332,17 +343,20 @@ def _run_by(deployment: Deployment, request: Request, model: Model) -> Deploymen
         deployment,
         engine=name,
         runtime=named if profile is None else profile.runtime(named, lean=lean),
-        habits=_habits(request, engine, eager=named.name == "torch-eager"),
+        habits=_habits(request, engine, named.name),
         scheduling=_scheduling(request, engine, deployment.hardware.device),
     )
 
 
-def _habits(request: Request, engine: Engine | None, *, eager: bool) -> Habits:
+def _habits(request: Request, engine: Engine | None, runtime: str) -> Habits:
     """Give the habits of whoever runs a request, and those that it asks for itself.
 
     TensorRT and our executor round what a product takes in the function before, but in eager code.
     """
+    eager = runtime == "torch-eager"
     habits = replace(USUAL, rounding=float(eager)) if engine is None else engine.habits
+    built = runtime == RUNTIME and not request.engine
+    fuses = built and allowed().fuses(allowed().running(request.tensorrt_version))
     if eager and not request.engine:
         habits = find_engine(REPOSITORY).habits
     return replace(
@@ -350,7 +364,7 @@ def _habits(request: Request, engine: Engine | None, *, eager: bool) -> Habits:
         text_tower=request.text_tower or habits.text_tower,
         slow_decoder=eager and habits.slow_decoder,
         kv_repeat=request.kv_repeat,
-        wide_collectives=request.wide_collectives,
+        wide_collectives=request.wide_collectives or fuses,
         scattered_inputs=request.scattered_inputs,
     )
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from costmodels.formats import FORMATS
-from planner.engines.reading import Version, read_version
+from planner.engines.reading import Version
 from planner.engines.tables import allowed
-from planner.engines.tensorrt_table import Allowed, dotted
+from planner.engines.tensorrt_table import Allowed, dotted, is_of
 from planner.models import Model
 from planner.request.plan import Plan
 from topology.catalogue import Hardware
@@ -23,10 +23,10 @@ def obstacles(
     Raises
     ------
     InputError
-        If the version is no version.
+        If there is no such version.
     """
     table = allowed()
-    runs = read_version(version) if version else table.newest
+    runs = table.running(version)
     yield from messages(plan)
     yield from _hardware(plan, hardware, precision, table)
     yield from _version(plan, runs, table)
@@ -70,7 +70,7 @@ def _version(plan: Plan, runs: Version, table: Allowed) -> Iterator[str]:
             yield f"{axis}{degree} needs {operation}, which TensorRT has since {since}"
     if plan.degree("cfg") > 1 and runs < table.first:
         yield f"cfg{plan.degree('cfg')} needs TensorRT {dotted(table.first)}"
-    if _inner(plan) > 1 and any(_same(runs, bad) for bad in table.groups_broken):
+    if _inner(plan) > 1 and any(is_of(runs, bad) for bad in table.groups_broken):
         yield (
             f"{plan}: collectives among some ranks of an engine give wrong sums on TensorRT "
             f"{dotted(runs)} (pytorch/TensorRT issue 4380)"
@@ -90,14 +90,19 @@ def _uneven(plan: Plan, table: Allowed) -> Iterator[str]:
 
 
 def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
-    """Yield what to watch with a plan that TensorRT can run."""
+    """Yield what to watch with a plan that TensorRT can run, and the way round."""
     table = allowed()
-    runs = read_version(version) if version else table.newest
+    runs = table.running(version)
     proven = [*table.groups_broken, *table.groups_work]
-    if _inner(plan) > 1 and not any(_same(runs, other) for other in proven):
+    if _inner(plan) > 1 and not any(is_of(runs, other) for other in proven):
         yield (
             "collectives among some ranks of an engine are unproven on TensorRT "
             f"{dotted(runs)}: they gave wrong sums on {dotted(table.groups_broken[0])}"
+        )
+    if _inner(plan) and table.fuses(runs):
+        yield (
+            f"TensorRT {dotted(runs)} builds collectives into what stands around them and may skip "
+            "them (pytorch/TensorRT issue 4381): casts to 32 bits keep them apart, and are priced"
         )
     if plan.degree("ulysses") > 1:
         yield f"all-to-all needs NCCL {dotted(table.nccl_all_to_all)} or newer"
@@ -111,8 +116,3 @@ def _meet(plan: Plan) -> bool:
 
 def _inner(plan: Plan) -> int:
     return sum(axis in allowed().meets for axis, _ in plan.axes)
-
-
-def _same(runs: Version, other: Version) -> bool:
-    """Whether a version is another, as far as it is told."""
-    return runs[: len(other)] == other

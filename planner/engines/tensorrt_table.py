@@ -4,8 +4,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from planner.engines.reading import Table, Version, read_fields
-from topology.base import Sourced
+from planner.engines.reading import Table, Version, read_fields, read_version
+from topology.base import InputError, Sourced
 
 Capability = tuple[int, int]
 
@@ -25,7 +25,9 @@ class Allowed:
     lacks : why it has no axis. meets : the collective that ranks of an axis meet in, inside an
     engine. since : first version of each collective. precisions : capability that each needs.
     attention : capability, first version and types of an attention on several devices.
-    groups_broken, groups_work : versions on which collectives among some ranks fail, and are right.
+    released : versions that there are. fusing_broken : those on which collectives must be kept
+    apart from what stands around them. groups_broken, groups_work : versions on which collectives
+    among some ranks fail, and are right.
     uneven_gathers : whether a gather may have fewer ranks than another collective of an engine.
     excluded : features that engines of several GPUs cannot have. platforms : by processor.
     mig : whether slices of a GPU will do.
@@ -38,6 +40,7 @@ class Allowed:
     first: Version
     general: Version
     newest: Version
+    released: tuple[Version, ...]
     capability: Capability
     lacks: Mapping[str, str]
     meets: Mapping[str, str]
@@ -46,6 +49,7 @@ class Allowed:
     attention_since: Version
     attention_types: tuple[str, ...]
     precisions: Mapping[str, Capability]
+    fusing_broken: tuple[Version, ...]
     groups_broken: tuple[Version, ...]
     groups_work: tuple[Version, ...]
     uneven_gathers: bool
@@ -63,6 +67,33 @@ class Allowed:
     overhead: Sourced = field(metadata={"unit": "B"})
     enqueue: Sourced = field(metadata={"unit": "s"})
     sources: Mapping[str, str]
+
+    def running(self, version: str) -> Version:
+        """Read the version that a request names; the newest where it names none.
+
+        Raises
+        ------
+        InputError
+            If there is no such version.
+
+        >>> from planner.engines.tables import allowed
+        >>> dotted(allowed().running("11.2.1.2"))
+        '11.2.1.2'
+        """
+        if not version:
+            return self.newest
+        runs = read_version(version)
+        if runs >= self.first and not any(is_of(runs, known) or is_of(known, runs) for known in self.released):
+            near = max((known for known in self.released if known < runs), default=self.first)
+            raise InputError(
+                f"tensorrt_version: got {version[:40]}, wanted one that there is, such as "
+                f"{dotted(near)}"
+            )
+        return runs
+
+    def fuses(self, runs: Version) -> bool:
+        """Whether a version builds collectives into what stands around them, and loses them."""
+        return any(is_of(runs, bad) for bad in self.fusing_broken)
 
     def install(self, name: str, cuda: str = "") -> str:
         """Give the line that installs a package for a CUDA such as ``13.0``, the newest if empty.
@@ -83,6 +114,15 @@ def dotted(version: Sequence[int]) -> str:
     '11.2.1'
     """
     return ".".join(map(str, version))
+
+
+def is_of(runs: Version, other: Version) -> bool:
+    """Whether a version is one of those that another names, as far as that is told.
+
+    >>> is_of((11, 2, 1, 2), (11, 2))
+    True
+    """
+    return runs[: len(other)] == other
 
 
 def load_allowed(text: str) -> Allowed:

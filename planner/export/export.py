@@ -19,7 +19,6 @@ from topology.base.table import Table
 BACKENDS: Final = ("tensorrt", *TITLES)
 _OPTIONS: Final = {
     "multi_device": "--multi-device-attention",
-    "version": "--tensorrt-version",
     "scales": "--scales",
 }
 ABOUT: Final = ("backend", "model", "plan", "gpus", "hardware", "precision")
@@ -95,6 +94,8 @@ def files(
     for name, option in _OPTIONS.items():
         if options.get(name) and backend != "tensorrt":
             raise InputError(f"{option}: got --backend {backend}, wanted tensorrt")
+    if request.tensorrt_version and backend != "tensorrt":
+        raise InputError(f"tensorrt_version: got one for --backend {backend}, wanted none")
     if backend in TITLES and request.engine.partition("@")[0] not in ("", backend):
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
     if backend in TITLES:  # its folder says what to expect of that engine

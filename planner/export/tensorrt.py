@@ -9,7 +9,6 @@ from typing import Final, TypedDict, Unpack
 import numpy as np
 
 from planner.advice.refusals import check_tensorrt
-from planner.engines.reading import read_version
 from planner.engines.scenario import Scenario
 from planner.engines.tables import allowed
 from planner.engines.tensorrt_rules import cautions
@@ -50,12 +49,10 @@ COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 class Options(TypedDict, total=False):
     """What may be asked of a folder for TensorRT.
 
-    version : of TensorRT, the newest known where left out. multi_device : attention over keys that
-    stay on their ranks, in place of AllGather-KV. scales : path of a file of largest activations,
-    for products in fewer bits.
+    multi_device : attention over keys that stay on their ranks, in place of AllGather-KV. scales :
+    path of a file of largest activations, for products in fewer bits.
     """
 
-    version: str
     multi_device: bool
     scales: str
 
@@ -74,16 +71,16 @@ def tensorrt_folder(
     Raises `InputError` if scales are of another model, or of other products, and
     `IllegalPlanError` if TensorRT cannot run the plan, saying why.
     """
-    version, scales = options.get("version", ""), options.get("scales", "")
+    scales = options.get("scales", "")
     multi_device = options.get("multi_device", False)
     plan, precision = estimate.plan, scenario.workload.precision
     compute = compute or COMPUTE.get(precision, "bf16")
-    check_tensorrt(scenario, plan, version)
+    check_tensorrt(scenario, plan)
     if scenario.workload.kv_precision != "bf16":
         got = scenario.workload.kv_precision
         raise InputError(f"kv_precision: got {got}, wanted bf16: networks here cache 16-bit keys")
     if multi_device:
-        _refuse_multi_device(scenario, plan, compute, version)
+        _refuse_multi_device(scenario, plan, compute)
     workload = one_token(scenario.workload)
     recipe = Recipe(
         compute=compute,
@@ -110,11 +107,11 @@ def is_multi_device(networks: Sequence[Network]) -> bool:
     return any("attention allgather_kv" in counts(network) for network in networks)
 
 
-def _refuse_multi_device(scenario: Scenario, plan: Plan, compute: Dtype, version: str) -> None:
+def _refuse_multi_device(scenario: Scenario, plan: Plan, compute: Dtype) -> None:
     """Refuse attention over several devices where the GPU, the type or TensorRT has none."""
     known, hardware = allowed(), scenario.deployment.hardware
     capability, least = hardware.device.compute_capability, known.attention_capability
-    runs = read_version(version) if version else known.newest
+    runs = known.running(scenario.request.tensorrt_version)
     if capability < least:
         wanted = f"compute capability {dotted(least)}, {hardware.name} has {dotted(capability)}"
     elif compute not in known.attention_types:
@@ -165,7 +162,7 @@ def plan_document(
         "checkpoint": checkpoint_of(model),
         "expected": estimate.to_dict(),
         "cautions": [
-            *cautions(model, plan),
+            *cautions(model, plan, scenario.request.tensorrt_version),
             *_turns(model),
             *_twice(estimate, networks),
             *_assumed(networks),

@@ -74,7 +74,8 @@ class Request:
     for the newest that ships for the hardware, ``none`` for the tables alone. topology : path or
     text of the machine to run on, or what was read of one, `detect` for the one at hand; `hardware`
     then names the kind of its GPUs where the text does not, and is empty otherwise.
-    pcie_generation : of a machine whose text does not say.
+    pcie_generation : of a machine whose text does not say. tensorrt_version : of the TensorRT that
+    is to run it, such as ``11.2.1.2``; empty for the newest known.
 
     Of a language model that is served: concurrency : requests that clients keep in flight; or
     rate : requests a second, that come at random; or arrivals : path of a file of requests.
@@ -110,6 +111,7 @@ class Request:
     kv_repeat: bool = True
     wide_collectives: bool = False
     scattered_inputs: bool = False
+    tensorrt_version: str = ""
     profile: str = ""
     topology: "str | Machine" = ""
     detect: bool = False

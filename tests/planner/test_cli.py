@@ -235,6 +235,11 @@ BAD = [
     (("estimate", "--model", "llama-3.1-8b", "--plan", "tp2/vae2"), "vae2: llama-3.1-8b has no"),
     (("recommend", "--model", "flux", "--nodes", "3"), "gpus: got none beside 3 nodes"),
     (("recommend", *REQUEST, "--pcie-generation", "5"), "pcie_generation: got 5, wanted none"),
+    (("recommend", *REQUEST, "--tensorrt-version", "11.9"), "tensorrt_version: got 11.9, wanted"),
+    (
+        ("recommend", "--model", "flux", "--engine", "xdit", "--tensorrt-version", "11.2"),
+        "tensorrt_version: got 11.2 beside engine xdit, wanted none",
+    ),
     (("collectives", "--pcie-generation", "5"), "pcie_generation: got 5, wanted none beside"),
     (("collectives", "--op", ""), "--op: got ''"),
     (("topology", "show", "h100-sxm", "--pcie-generation", "5"), "got 5, wanted none beside"),

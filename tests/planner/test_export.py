@@ -72,7 +72,7 @@ def test_the_plan_says_who_runs_what(plan):
     assert forward["collectives"] == {"all_to_all ulysses": 114, "all_gather ulysses": 1}
     assert forward["inputs"]["input.image"] == [1, 4096, 64]
     assert plan["expected"]["latency_s"] > 0
-    assert plan["needs"] == {"tensorrt": "11.0.0", "nccl": "2.30"}  # for the all-to-all
+    assert plan["needs"] == {"tensorrt": "11.0.0", "nccl": "2.28"}  # for the all-to-all
     assert plan["expected"]["memory_bytes"] > 24e9  # a 12 billion parameter model in 16 bits
 
 
@@ -149,9 +149,27 @@ def test_each_forward_of_guidance_has_its_place_among_predictions():
 def test_a_plan_that_tensorrt_cannot_run_says_why(tmp_path):
     with pytest.raises(IllegalPlanError, match="needs point-to-point messages"):
         export(FLUX, "ring4", "tensorrt", str(tmp_path / "out"))
+    asked = replace(FLUX, tensorrt_version="11.2.1.2")
     with pytest.raises(IllegalPlanError, match=r"11\.2\.1\.2"):
-        export(FLUX, "ulysses2.tp2", "tensorrt", str(tmp_path / "out"), version="11.2.1.2")
+        export(asked, "ulysses2.tp2", "tensorrt", str(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_collectives_stand_apart_where_tensorrt_would_lose_them():
+    asked = replace(FLUX, tensorrt_version="11.0.0.114")
+
+    plain, wide = (
+        json.loads(files(request, "tp4", "tensorrt")["networks/forward.json"])
+        for request in (FLUX, asked)
+    )
+
+    def reduced(document):
+        layers = [one for one in document["layers"] if one["kind"] == "collective"]
+        return {one["outputs"][0]["dtype"] for one in layers}
+
+    assert (reduced(plain), reduced(wide)) == ({"bf16"}, {"fp32"})
+    plan = json.loads(files(asked, "tp4", "tensorrt")["plan.json"])
+    assert any("issue 4381" in line for line in plan["cautions"])
 
 
 @pytest.mark.parametrize(
@@ -333,7 +351,7 @@ def test_an_unknown_backend_is_refused_with_the_known_ones():
     ("option", "said"),
     [
         (("--engine", "diffusers"), "engine: got diffusers, wanted xdit, as --backend has it"),
-        (("--tensorrt-version", "11.2"), "--tensorrt-version: got --backend xdit"),
+        (("--tensorrt-version", "11.2"), "tensorrt_version: got one for --backend xdit"),
     ],
 )
 def test_what_another_backend_has_no_use_for_is_refused(tmp_path, option, said):

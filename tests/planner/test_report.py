@@ -174,7 +174,7 @@ def test_an_estimate_in_markdown_has_every_part():
     ("plan", "more", "said"),
     [
         ("ring4", (), "ring needs point-to-point messages"),
-        ("ulysses4", (), "TensorRT: all-to-all needs NCCL 2.30 or newer"),
+        ("ulysses4", (), "TensorRT: all-to-all needs NCCL 2.28 or newer"),
         ("allgather_kv4", ("--engine", "diffusers"), "has no allgather_kv axis: what it calls"),
         ("ring4", ("--runtime", "torch-compile"), ""),
     ],

@@ -51,7 +51,7 @@ def test_an_empty_machine_is_told_what_to_install():
     missing = {one.name: one.advice for one in found.checks if one.state == "missing"}
     assert "driver" in missing["driver"]
     assert "pip install 'tensorrt-cu13>=11.0,<12'" in missing["TensorRT"]
-    assert "pip install 'nvidia-nccl-cu13>=2.30,<3'" in missing["NCCL"]
+    assert "pip install 'nvidia-nccl-cu13>=2.28,<3'" in missing["NCCL"]
     assert all(missing.values())
 
 
@@ -76,7 +76,7 @@ def test_an_empty_machine_is_told_what_to_install():
         ("TensorRT", {"tensorrt": Library(version="10.16.1", path="p")}, "watch", "need 11.0"),
         ("TensorRT", {"tensorrt": Library(version="11.2.1.2", path="p")}, "watch", "one axis"),
         ("NCCL", {"nccl": Library(version="2.18.1", path="p")}, "missing", "2.19"),
-        ("NCCL", {"nccl": Library(version="2.29.7", path="p")}, "watch", "all-to-all"),
+        ("NCCL", {"nccl": Library(version="2.27.7", path="p")}, "watch", "all-to-all"),
         ("NCCL", {"nccl": None, "beside": "/site/nccl/lib"}, "missing", "/site/nccl/lib"),
         ("peer access", {"apart": ((0, 1), (1, 0))}, "watch", "NCCL_P2P_DISABLE"),
         ("shared memory", {"shared_bytes": 64.0 * 2**20}, "missing", "--shm-size"),
@@ -102,12 +102,20 @@ def test_hopper_has_no_attention_on_several_devices():
     assert diagnose(hopper).ok
 
 
+def test_a_version_that_may_lose_collectives_is_told_the_way_round():
+    found = replace(GOOD, tensorrt=replace(GOOD.tensorrt, version="11.0.0.114"))
+
+    check = state(found, "TensorRT")
+    assert check.state == "watch"
+    assert "--tensorrt-version 11.0.0.114" in check.advice
+
+
 def test_a_smaller_release_of_a_known_system_is_well():
     assert state(replace(GOOD, distribution="Rocky Linux 8.10"), "system").state == "ok"
 
 
 def test_all_that_is_told_to_install_has_all_to_all():
-    """A TensorRT before 11 has none, and NCCL before 2.30 lacks its symbol."""
+    """A TensorRT before 11 has none, and NCCL before 2.28 lacks its symbol."""
     known = allowed()
     for cuda in known.packages:
         assert f">={known.since['all_to_all'][0]}." in known.install("tensorrt", cuda)

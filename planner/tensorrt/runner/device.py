@@ -120,7 +120,7 @@ def open_nccl() -> Nccl:
     except (ImportError, RuntimeError) as error:
         raise MissingError(
             f"NCCL was not found ({error}): "
-            "pip install 'nccl4py>=0.1,<1' 'nvidia-nccl-cu13>=2.30,<3'"
+            "pip install 'nccl4py>=0.1,<1' 'nvidia-nccl-cu13>=2.28,<3'"
         ) from None
 
 
