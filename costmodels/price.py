@@ -51,7 +51,8 @@ class Target:
     attention : kernel; ``auto`` is the best commonly available. mask : that self-attention is
     given, one of `costmodels.kernels.attention.MASKS`, or none. engine : whose kernels, where they
     were measured. rounding : share of the rounding of inputs to a precision that stands apart from
-    the kernel before. profile : what was measured on this machine.
+    the kernel before. graph_mixing : graphs may mix with other calls of NCCL, as they may where
+    nobody forbids it. profile : what was measured on this machine.
     """
 
     device: Device
@@ -64,7 +65,13 @@ class Target:
     engine: str = ""
     mask: str = ""
     rounding: float = 1.0
+    graph_mixing: bool = True
     profile: Profile | None = None
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a graph replays collectives that it lets mix with other calls."""
+        return self.graph_mixing and self.runtime.launch == "graph"
 
     @property
     def kernels(self) -> KernelCalibration | None:
@@ -147,8 +154,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case Rearrange():
             return ("move", op.view, target.runtime.fusion("copy"), op.traffic)
         case Collective() | SendReceive():
-            fabric, messages = target.fabrics[op.axis], target.messages
-            return (op.kind, target.algorithm, messages, op.message_bytes, fabric)
+            fabric, how = target.fabrics[op.axis], (target.messages, target.mixes)
+            return (op.kind, target.algorithm, *how, op.message_bytes, fabric)
         case Convolve():
             runtime = target.runtime
             reached = runtime.plane_convolution if op.planes else runtime.convolution
@@ -310,7 +317,7 @@ def _communication(op: Communication, target: Target) -> Priced:
     asked = target.algorithm
     algorithm = asked if supports(op.kind, asked, fabric) else "auto"
     own = None if target.profile is None else target.profile.curves
-    settings = Settings(engine=target.messages)
+    settings = Settings(engine=target.messages, graph_mixing=target.mixes)
     seconds = collective_time(
         op.kind, size, fabric, algorithm=algorithm, settings=settings, calibration=own
     )

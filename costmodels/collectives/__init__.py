@@ -25,6 +25,7 @@ from costmodels.collectives.operations import (
 from costmodels.collectives.settings import (
     ALGORITHMS,
     LAUNCHES,
+    UNMIXED,
     Launch,
     Settings,
     read_algorithm,
@@ -32,7 +33,7 @@ from costmodels.collectives.settings import (
 )
 
 __all__ = [
-    "ALGORITHMS", "LAUNCHES", "OPS", "PROTOCOLS", "Algorithm", "Calibration", "CurveCalibration",
-    "Launch", "Op", "Settings", "Times", "WireProtocol", "basis", "choose", "collective_time",
-    "least_bytes", "read_algorithm", "read_launch", "read_op", "supports",
+    "ALGORITHMS", "LAUNCHES", "OPS", "PROTOCOLS", "UNMIXED", "Algorithm", "Calibration",
+    "CurveCalibration", "Launch", "Op", "Settings", "Times", "WireProtocol", "basis", "choose",
+    "collective_time", "least_bytes", "read_algorithm", "read_launch", "read_op", "supports",
 ]  # fmt: skip

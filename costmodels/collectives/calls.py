@@ -13,9 +13,17 @@ from costmodels.collectives.choice import build, nccl_pricing
 from costmodels.collectives.engines import EngineKernels
 from costmodels.collectives.measured import Calibration
 from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op
-from costmodels.collectives.pricing import AsMeasured, Fastest, Launched, Pricing, always, fastest
+from costmodels.collectives.pricing import (
+    AsMeasured,
+    Fastest,
+    Launched,
+    Mixed,
+    Pricing,
+    always,
+    fastest,
+)
 from costmodels.collectives.settings import DEFAULT, Launch, Settings, read_algorithm, read_launch
-from costmodels.collectives.tables import engines, tuning, unrecorded
+from costmodels.collectives.tables import engines, mixing, tuning, unrecorded
 from costmodels.kernels.parameters import NEAR
 from topology.base import InputError, unknown
 from topology.catalogue import Fabric
@@ -239,6 +247,7 @@ class _Call:
             posts = 2 if op == "send_recv" else 2 * (fabric.ranks - 1)
             floor = shipped.launching(fabric, posts if op in PAIRWISE_OPS else 0)
         if self.launch == "graph":
+            replayed = self._in_a_graph(replayed)
             return Launched(way=replayed, host=floor) if floor else replayed
         called = self._kernels(algorithm, "stream")
         if isinstance(called, AsMeasured):
@@ -246,6 +255,13 @@ class _Call:
         host = shipped.host if own is None or own.host is None else own.host
         gap = shipped.gap if own is None or own.gap is None else own.gap
         return Launched(way=replayed, host=max(floor, host), gap=gap)
+
+    def _in_a_graph(self, way: Pricing) -> Pricing:
+        """Add what graphs that may mix add; a machine's own curves and times have it in them."""
+        own = self.calibration
+        measured = own is not None and bool(own.curves or own.times)
+        mixes = self.settings.graph_mixing and not measured
+        return Mixed(way=way, added=mixing()) if mixes else way
 
     def _kernels(self, algorithm: type[Algorithm] | None, launch: Launch) -> Pricing:
         """Leave to NCCL what is not asked for; its own choice as measured, where it was here."""

@@ -76,14 +76,32 @@ class Unrecorded:
         return self.copy[f"{fabric.architecture}.{_link(fabric)}"]
 
 
-def load_engines(text: str) -> tuple[dict[str, EngineKernels], Unrecorded]:
-    """Read engines, and the table ``[eager]``, from TOML `text`; the caller does the file I/O."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixing:
+    """What a graph adds to a call of NCCL that it replays, where graphs may mix with other calls.
+
+    sizes, seconds : B, and s for messages of them; straight between, and level beyond.
+    """
+
+    sizes: tuple[Bytes, ...]
+    seconds: tuple[Seconds, ...]
+
+
+def load_engines(text: str) -> tuple[dict[str, EngineKernels], Unrecorded, Mixing]:
+    """Read engines, and what is between PyTorch or a graph and NCCL, from TOML `text`.
+
+    The caller does the file I/O.
+    """
     tables = tomllib.loads(text)
-    row = tables.pop("eager")
+    row, mixing = tables.pop("eager"), tables.pop("mixing")
     engines = {name: _engine(name, table) for name, table in tables.items()}
     numbers = {key: Seconds(parse(row[key], "s")) for key in ("host", "gap", "single", "post")}
     copy = _places(row["copy"], "B/s", BytesPerSecond)
-    return engines, Unrecorded(copy=copy, **numbers)
+    added = Mixing(
+        sizes=tuple(Bytes(parse(size, "B")) for size in mixing["sizes"]),
+        seconds=tuple(Seconds(parse(time, "s")) for time in mixing["seconds"]),
+    )
+    return engines, Unrecorded(copy=copy, **numbers), added
 
 
 def _places(table: object, unit: str, form: Callable[[float], Form]) -> dict[str, Form]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives.algorithms import Algorithm
+from costmodels.collectives.engines import Mixing
 from costmodels.collectives.measured import Times
 from costmodels.collectives.operations import Amount
 from costmodels.collectives.parameters import Fitted
@@ -114,6 +115,24 @@ class Launched:
         if isinstance(device, np.ndarray):
             return np.maximum(device, self.host)
         return max(device, self.host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """A call that a graph replays, with what the graph adds to it."""
+
+    way: Pricing
+    added: Mixing
+
+    def at(self, message_bytes: float) -> Choice:
+        return self.way.at(message_bytes)
+
+    def time(self, message_bytes: Amount) -> Amount:
+        more = np.interp(message_bytes, self.added.sizes, self.added.seconds)
+        seconds = self.way.time(message_bytes)
+        if isinstance(seconds, np.ndarray):
+            return seconds + more
+        return seconds + float(more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,12 @@ from topology.base import InputError, unknown
 Launch = Literal["graph", "stream"]
 Launcher = Literal["process", "single"]
 
+UNMIXED: Final = ("NCCL_GRAPH_MIXING_SUPPORT", "0")
+"""Environment variable of NCCL, and its value where graphs mix with no other call.
+
+Right where no call is made outside while a graph is under way, nor another graph at its side.
+"""
+
 ALGORITHMS: Final[tuple[str, ...]] = ("auto", *BY_NAME, "engine")
 LAUNCHES: Final[tuple[Launch, ...]] = get_args(Launch)
 
@@ -23,12 +29,15 @@ class Settings:
         node in turn.
     engine : which serving engine's kernels `algorithm` ``engine`` and ``oneshot`` ... may use;
         ``best`` takes the fastest of them.
+    graph_mixing : whether graphs may mix with other calls, as they may unless `UNMIXED` is set;
+        replayed calls then take longer than nccl-tests' do.
     protocols : those that the library may take (NCCL_PROTO); any where none of them can run.
     """
 
     nccl: tuple[int, int] = (2, 29)
     launcher: Launcher = "process"
     engine: str = "best"
+    graph_mixing: bool = False
     protocols: tuple[WireProtocol, ...] = PROTOCOLS
 
     def __post_init__(self) -> None:

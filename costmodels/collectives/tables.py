@@ -3,7 +3,7 @@
 from functools import cache
 from importlib.resources import files
 
-from costmodels.collectives.engines import EngineKernels, Unrecorded, load_engines
+from costmodels.collectives.engines import EngineKernels, Mixing, Unrecorded, load_engines
 from costmodels.collectives.nccl_tuning import Tuning, load_tuning
 from costmodels.collectives.parameters import Library, load_library
 from costmodels.collectives.transports import Transports, load_transports
@@ -39,8 +39,13 @@ def unrecorded() -> Unrecorded:
     return _engines()[1]
 
 
+def mixing() -> Mixing:
+    """Give what a graph adds to a call that it replays."""
+    return _engines()[2]
+
+
 @cache
-def _engines() -> tuple[dict[str, EngineKernels], Unrecorded]:
+def _engines() -> tuple[dict[str, EngineKernels], Unrecorded, Mixing]:
     """Read the engines' file, once."""
     return load_engines(_read("collectives_engines.toml"))
 

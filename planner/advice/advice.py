@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.collectives import UNMIXED
 from planner.advice.compare import closest
 from planner.advice.remedies import Alternative, short_of, would_fit
 from planner.advice.under_load import compared, missed
@@ -74,6 +75,7 @@ def advice(
         yield from _replicas(lead, peers, objective)
         yield from throughput_note(scenario.model.kind, scenario.request.batch, lead.gpus)
     yield from _decode(scenario, lead)
+    yield from graph_note(scenario, lead)
 
 
 def _nothing(
@@ -295,6 +297,24 @@ def _decode(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
         yield (
             f"the VAE decode on one GPU is {100 * share:.0f} % of the time; split over all "
             f"({wide.plan}) the whole takes {format_seconds(wide.latency_s)}"
+        )
+
+
+def graph_note(scenario: Scenario, estimate: PlanEstimate) -> Iterator[str]:
+    """Offer a variable where graphs replay collectives that mix with no other calls.
+
+    Engines of language models make calls while graphs are under way, for which it would be wrong.
+    """
+    replayed = scenario.deployment.runtime.launch == "graph"
+    if not replayed or scenario.model.kind != "diffusion" or estimate.gpus == 1:
+        return
+    mixed, unmixed = (price(one, estimate.plan).latency_s for one in (scenario, scenario.unmixed))
+    share = 100 * (mixed - unmixed) / estimate.latency_s
+    if share >= SAME:
+        yield (
+            f"{'='.join(UNMIXED)} takes {format_seconds(mixed - unmixed)} off "
+            f"({share:.1f} %): right where a graph is all that its ranks run at a time, "
+            "as in what planner export writes, which sets it"
         )
 
 

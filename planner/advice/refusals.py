@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from planner.advice.advice import context_note
+from planner.advice.advice import context_note, graph_note
 from planner.engines.refusal import (
     Refusal,
     refusals,
@@ -54,7 +54,8 @@ def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:
     """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
     beyond = context_note(scenario.model, scenario.workload)
     refused = refusals(scenario, [estimate.plan])
-    return [*estimate.notes, *beyond, *footnotes(scenario, [estimate], refused)]
+    graphs = graph_note(scenario, estimate)
+    return [*estimate.notes, *beyond, *graphs, *footnotes(scenario, [estimate], refused)]
 
 
 def footnotes(

@@ -44,6 +44,7 @@ class Deployment:
     gpus : as many as were asked for. engine : that runs the model, by its name in the table; empty
     for none, or the model's own repository. habits : of the engine, as the request has them.
     scheduling : how it serves many requests. nodes : hosts; 0 for as few as hold the GPUs.
+    graph_mixing : as NCCL has it where its variable is not set.
     subset : GPUs of the machine that the request brings. placed : where a plan sits on them.
     """
 
@@ -57,6 +58,7 @@ class Deployment:
     nodes: int = 0
     algorithm: str = "auto"
     attention: str = ""
+    graph_mixing: bool = True
     profile: Profile | None = None
     subset: "Subset | None" = None
     placed: Placement | None = None
@@ -128,6 +130,7 @@ class Deployment:
             attention=self.attention_of(model),
             engine=self.engine.partition("@")[0],
             mask=self.habits.masks.get(model.family, ""),
+            graph_mixing=self.graph_mixing,
             profile=self.profile,
         )
 
@@ -174,6 +177,11 @@ class Scenario:
             frames=int(work.frames),
             steps=int(work.steps),
         )
+
+    @property
+    def unmixed(self) -> "Scenario":
+        """The same where graphs mix with no other calls of NCCL, which their variable says."""
+        return replace(self, deployment=replace(self.deployment, graph_mixing=False))
 
     def run_by(self, engine: str, runtime: str) -> "Scenario":
         """Ask the same of an engine in a runtime; of none where `engine` is empty."""

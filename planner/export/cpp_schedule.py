@@ -4,6 +4,7 @@
 
     world 4
     steps 28
+    environment NAME 0                                  (set before NCCL starts, unless it is)
     engine forward 4 engines/forward.engine            (one file: shared by all ranks)
     group forward 0 1 2 3                               (ranks that run one together)
     meets forward                                       (by a communicator of each group)
@@ -28,6 +29,7 @@ def cpp_schedule(document: Document, networks: Sequence[Network]) -> str:
     return "\n".join([
         f"world {document['gpus']}",
         f"steps {document['steps']}",
+        *(f"environment {name} {value}" for name, value in document["environment"].items()),
         *_engines(document),
         *_buffers(buffers),
         *_tables(networks),

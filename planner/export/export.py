@@ -104,6 +104,8 @@ def files(
     runtime = scenario.deployment.runtime.name
     if backend == "tensorrt" and runtime != backend:
         raise InputError(f"runtime: got {runtime}, wanted tensorrt, as --backend has it")
+    if backend == "tensorrt":
+        scenario = scenario.unmixed  # its runners set the variable
     estimate = estimate_plan(scenario, plan)
     if backend == "tensorrt":
         return tensorrt_folder(scenario, estimate, **options)

@@ -32,6 +32,7 @@ def readme(document: Document) -> str:
             *watch,
             "",
             *_needs(document["needs"]),
+            *_environment(document["environment"]),
             *_enqueue(document["enqueue"]),
             *_BUILD,
             *_run(document),
@@ -67,6 +68,13 @@ def _needs(needs: Mapping[str, str]) -> list[str]:
         f"    {' '.join(install)}",
         "",
     ]
+
+
+def _environment(variables: Mapping[str, str]) -> list[str]:
+    """Say what the runners set, which a runner of one's own has to set too."""
+    named = ", ".join(f"{name}={value}" for name, value in variables.items())
+    told = f"The runners set {named}, unless it is set: nothing runs beside the graph of a step."
+    return [told, ""] if named else []
 
 
 def _hosts(document: Document) -> int:

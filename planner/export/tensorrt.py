@@ -8,6 +8,7 @@ from typing import Final, TypedDict, Unpack
 
 import numpy as np
 
+from costmodels.collectives import UNMIXED
 from planner.advice.refusals import check_tensorrt
 from planner.engines.scenario import Scenario
 from planner.engines.tables import allowed
@@ -157,6 +158,7 @@ def plan_document(
         "multi_device_attention": is_multi_device(networks),
         "buffer_bytes": buffer_bytes(networks, order),
         "needs": needs(networks),
+        "environment": dict([UNMIXED] if plan.gpus > 1 else []),
         "excluded": list(allowed().excluded),
         "enqueue": _enqueue(estimate, order),
         "checkpoint": checkpoint_of(model),

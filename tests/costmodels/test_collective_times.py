@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from costmodels.basis import Basis
 from costmodels.collectives import CurveCalibration, Settings, Times, basis, choose, collective_time
+from costmodels.tables import profile_for
 from topology.catalogue import find_hardware
 
 H100 = find_hardware("h100-sxm")
@@ -133,3 +134,33 @@ def test_it_is_measured_where_it_was_seen(op, ranks, size, known):
 
 def test_the_algorithm_is_still_the_librarys_choice():
     assert choose("all_gather", 4e6, PAIR, calibration=KNOWN) == choose("all_gather", 4e6, PAIR)
+
+
+def test_graphs_that_may_mix_add_to_replayed_calls_alone():
+    """7 to 11 us a call of 1 to 16 MiB (validate/data), less of larger and of small ones."""
+    fabric = find_hardware("h100-sxm").fabric(2)
+    sizes = np.array([8192.0, 2.0**20, 2.0**23, 2.0**26, 2.0**30])
+    mixing = Settings(graph_mixing=True)
+    graph, stream = (
+        collective_time("all_gather", sizes, fabric, launch=launch, settings=mixing)
+        - collective_time("all_gather", sizes, fabric, launch=launch)
+        for launch in ("graph", "stream")
+    )
+
+    assert graph == pytest.approx([0.06e-6, 7.1e-6, 11.2e-6, 3.6e-6, 3.6e-6], abs=1e-8)
+    assert not stream.any()
+    one = collective_time("all_gather", 2.0**23, fabric, settings=mixing)
+    assert one == pytest.approx(collective_time("all_gather", sizes, fabric, settings=mixing)[2])
+
+
+def test_what_a_machine_measured_in_graphs_has_the_mixing_in_it():
+    own = profile_for("h100-sxm", "h100-sxm-x2-2026-11-28").curves
+    fabric = find_hardware("h100-sxm").fabric(2)
+    usual, mixing = (
+        collective_time(
+            "all_gather", 2.0**23, fabric, settings=Settings(graph_mixing=on), calibration=own
+        )
+        for on in (False, True)
+    )
+
+    assert usual == mixing

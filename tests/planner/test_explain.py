@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.basis import Basis
-from planner.advice.advice import advice, difference, too_close
+from planner.advice.advice import advice, difference, graph_note, too_close
+from planner.advice.refusals import notes_on
+from planner.engines.scenario import resolve
+from planner.export.export import files
 from planner.rendering import report
+from planner.request.request import Request
 from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate
-from planner.search.search import Ranking, judge
+from planner.search.search import Ranking, judge, price
 from planner.strategies import parse_plan
 from topology.base import counted, format_seconds
 from topology.base.table import terminal
@@ -351,3 +355,39 @@ def test_fewer_gpus_are_as_many_on_a_host_as_was_asked(nodes, hosts):
 
     assert where == f" on {counted(hosts, 'host')}"
     assert seconds == format_seconds(alone.latency_s)
+
+
+def test_what_graphs_add_to_messages_is_said_with_the_variable_that_takes_it_away():
+    """The folder that ``planner export`` writes sets it, and expects what is promised."""
+    asked = Request(model="flux.1-dev", gpus=4)
+    scenario = resolve(asked)
+    mixed, unmixed = (price(one, parse_plan("ulysses4")) for one in (scenario, scenario.unmixed))
+    gain = mixed.latency_s - unmixed.latency_s
+    calls = 57 * 2 * 28  # a step of each layer, there and back
+
+    assert 3e-6 < gain / calls < 25e-6
+    (line,) = graph_note(scenario, mixed)
+    assert line.startswith(f"NCCL_GRAPH_MIXING_SUPPORT=0 takes {format_seconds(gain)} off")
+    assert line in notes_on(scenario, mixed)
+    folder = files(asked, "ulysses4", "tensorrt")
+    document = json.loads(folder["plan.json"])
+    assert document["environment"] == {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
+    assert document["expected"]["latency_s"] == pytest.approx(unmixed.latency_s)
+    assert "environment NCCL_GRAPH_MIXING_SUPPORT 0" in folder["cpp/schedule.txt"].decode()
+    assert "NCCL_GRAPH_MIXING_SUPPORT=0" in folder["README.md"].decode()
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "runtime"),
+    [
+        ("flux.1-dev", 1, "tensorrt"),  # no messages
+        ("flux.1-dev", 4, "torch-compile"),  # no graph
+        ("llama-3.1-8b", 4, "tensorrt"),  # prompts are run while graphs are under way
+    ],
+)
+def test_the_variable_is_not_offered_where_it_does_nothing_or_is_wrong(model, gpus, runtime):
+    asked = Request(model=model, gpus=gpus, runtime=runtime)
+    plan = parse_plan("single" if gpus == 1 else f"tp{gpus}")
+    scenario = resolve(asked)
+
+    assert not list(graph_note(scenario, price(scenario, plan)))

@@ -124,8 +124,8 @@ def test_the_c_plus_plus_schedule_is_the_plan_s(flux, plan):
     lines = [line.split() for line in flux["cpp/schedule.txt"].decode().splitlines()]
     words = {line[0] for line in lines}
 
-    assert words == {"world", "steps", "engine", "group", "meets", "buffer", "given", "table",
-                     "device", "call", "copy", "output"}  # fmt: skip
+    assert words == {"world", "steps", "environment", "engine", "group", "meets", "buffer",
+                     "given", "table", "device", "call", "copy", "output"}  # fmt: skip
     assert ["world", "4"] in lines
     assert ["steps", str(plan["steps"])] in lines
     calls = [line for line in lines if line[0] in ("call", "copy")]

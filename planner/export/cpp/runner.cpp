@@ -146,6 +146,7 @@ struct Engine {
 struct Schedule {
     int world{1};
     int steps{1};
+    std::map<std::string, std::string> environment;
     std::vector<Engine> engines;
     std::map<std::string, Buffer> buffers;
     std::vector<Table> tables;
@@ -216,6 +217,9 @@ Schedule readSchedule(std::filesystem::path const& path) {
             words >> schedule.world;
         } else if (kind == "steps") {
             words >> schedule.steps;
+        } else if (kind == "environment") {
+            words >> name;
+            words >> schedule.environment[name];
         } else if (kind == "engine") {
             Engine engine;
             words >> engine.name >> engine.ranks;
@@ -384,6 +388,9 @@ public:
     }
 
     void run(bool graph) {
+        for (auto const& [name, value] : mSchedule.environment) {
+            setenv(name.c_str(), value.c_str(), 0);
+        }
         check(cudaSetDevice(mSchedule.devices.at(mRank)), "choosing the GPU");
         check(cudaStreamCreateWithFlags(&mStream, cudaStreamNonBlocking), "making a stream");
         load();

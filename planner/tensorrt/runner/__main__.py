@@ -197,6 +197,8 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
     plan, limits = folder.plan, Limits(step_s=arguments.limit)
     ranks, needs = plan["ranks"], plan["needs"]
     where = meets_at(os.environ)
+    for name, value in plan["environment"].items():
+        os.environ.setdefault(name, value)
     guard.phase("rendezvous", limits.meet_s + 10)
     library = load()
     require("TensorRT", version(library), needs["tensorrt"])
