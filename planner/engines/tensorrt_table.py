@@ -83,7 +83,8 @@ class Allowed:
         if not version:
             return self.newest
         runs = read_version(version)
-        if runs >= self.first and not any(is_of(runs, known) or is_of(known, runs) for known in self.released):
+        exists = any(is_of(runs, known) or is_of(known, runs) for known in self.released)
+        if runs >= self.first and not exists:
             near = max((known for known in self.released if known < runs), default=self.first)
             raise InputError(
                 f"tensorrt_version: got {version[:40]}, wanted one that there is, such as "
