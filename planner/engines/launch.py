@@ -9,7 +9,7 @@ from planner.engines.refusal import group_copies, refusal_of
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
-from planner.models import Model, repository_of
+from planner.models import Model
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
 
@@ -133,7 +133,7 @@ def _command(
         whole = bool(several.replicas) and copies > 1
         command = several.replicas if whole else line.hosts or several.command
         note = several.replicas_note if whole else several.note
-    repository = settings.folder or limits.name or repository_of(model.name)
+    repository = settings.folder or limits.name or model.repository or model.name
     filled = command.format(
         repo=shlex.quote(repository),
         script=limits.script,

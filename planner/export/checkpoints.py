@@ -8,6 +8,7 @@ from planner.export.tables import checkpoints
 from planner.models import Model
 
 KINDS: Final = ("weights", "gains", "biases")
+EMBEDDING: Final = "model.embed_tokens"
 LAYER: Final = re.compile(r"\{layer((?:\+\w+)+)\}")
 Names = dict[str, list[str]]
 
@@ -30,7 +31,10 @@ def checkpoint_of(model: Model) -> dict[str, Mapping[str, object]]:
         kind: {name: [_placed(key, before) for key in keys] for name, keys in names.items()}
         for kind, names in named.items()
     }
-    return {**tensors, "unused": cast("Mapping[str, str]", entry.get("unused", {}))}
+    unused = dict(cast("Mapping[str, str]", entry.get("unused", {})))
+    if model.kind == "decoder" and model.tied_embeddings and unused.pop(EMBEDDING, ""):
+        tensors["weights"] = {**tensors["weights"], "head": [_of(EMBEDDING, "weight")]}
+    return {**tensors, "unused": unused}
 
 
 def _entry(family: str) -> Mapping[str, object]:

@@ -11,7 +11,6 @@ from planner.engines.refusal import refusal_of
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines, find_engine
-from planner.models import repository_of
 from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
@@ -84,6 +83,7 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
         "schema": SCHEMA,
         "backend": backend,
         "model": scenario.model.name,
+        "weights": settings.folder or scenario.model.repository or scenario.model.name,
         "plan": str(estimate.plan),
         "gpus": estimate.plan.gpus,
         "hardware": estimate.hardware,
@@ -154,7 +154,7 @@ def _diffusers(launch: Launch, settings: Settings, document: Document) -> str:
     return _SCRIPT.format(
         names=", ".join([*configurations, "DiffusionPipeline"]),
         docstring=_docstring(about),
-        name=repr(settings.folder or repository_of(document["model"])),
+        name=repr(document["weights"]),
         setup="".join(f"{line}\n" for line in setup),
         arguments=", ".join(arguments),
     )

@@ -376,7 +376,7 @@ def _close(work: RankWork, begun: Projected, x: Tensor, out: Tensor) -> Emits[Te
         active = yield from ffn_activation(tower.ffn, begun.inner, f"{name}.active")
         out = yield from concat_features((out, active), f"{name}.joined")
         rows.append(Part(tower.ffn.width))
-    back = work.weight(f"{name}.out", rows, (Part(tower.hidden),), "rows", part="attention")
+    back = work.weight(f"{name}.out", rows, (Part(tower.hidden),), "rows", part="output")
     partial = yield from matmul(out, back, f"{name}.projected")
     y = yield from reduce(partial, share, f"{name}.reduced")
     x = yield from _residual(x, y, begun.modulation, x.name, 0)

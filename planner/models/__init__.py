@@ -20,7 +20,6 @@ from planner.models.catalogue import (
     names,
     read_model,
     repositories,
-    repository_of,
 )
 from planner.models.mixers import DeltaRule, Heads, Indexer, Kept, LatentAttention, Mamba
 from planner.models.tokens import grid, latent_frames, lengths, line_of
@@ -29,5 +28,5 @@ __all__ = [
     "ALIASES", "Block", "Cross", "DeltaRule", "Encoder", "Ffn", "Heads", "Indexer", "Kept", "Kind",
     "Latent", "LatentAttention", "Mamba", "Model", "Modulation", "Own", "Stream", "Tower", "Vae",
     "grid", "known_as", "latent_frames", "lengths", "line_of", "names", "read_model",
-    "repositories", "repository_of",
+    "repositories",
 ]  # fmt: skip

@@ -351,11 +351,13 @@ class Model:
     draft : layers that predict tokens after the next one (multi-token prediction), which are run
     where speculative decoding is asked for, and are not among `blocks` nor in any count of them.
     transformers : sets of weights that take turns over the steps (Wan 2.2 A14B has two).
-    outer_parameters : weights outside the blocks (embeddings, heads, time projections).
+    outer_parameters : weights outside the blocks (embeddings, heads, time projections, a vision
+    tower). vision_parameters : of these, the vision tower's, which no token of text meets.
     reuses : streams whose tower does not depend on the step, so that its keys and values may be
     computed once (Cosmos 3's text tower).
     vetoes : head counts of other towers that a tensor-parallel degree must divide too.
     quantisation : how the checkpoint stores its weights; None for 16 bits.
+    repository : of the weights, as engines are told it; empty where none is known.
     attention : kernel that the model's own repository calls on Hopper, empty for the framework's.
     own : what else that repository does, where it runs the model in eager PyTorch.
     usual : catalogue entry whose request, autoencoder and encoders are assumed where a
@@ -380,10 +382,12 @@ class Model:
     tied_embeddings: bool = False
     context: int = 0
     outer_parameters: int = 0
+    vision_parameters: int = 0
     transformers: int = 1
     reuses: tuple[str, ...] = ()
     vetoes: tuple[int, ...] = ()
     quantisation: Quantisation | None = None
+    repository: str = ""
     attention: str = ""
     own: Own = Own()
     usual: str = ""
@@ -421,10 +425,10 @@ class Model:
 
     @property
     def active_parameters(self) -> int:
-        """Count the weights that one token meets: of routed experts only the active ones."""
+        """Count the weights that one token meets: of routed experts the active ones, no vision."""
         layers = [(block.count, tower) for block in self.blocks for tower in block.towers]
         idle = sum(n * t.ffn.idle_parameters(t.hidden) for n, t in layers if t.ffn)
-        return self.transformer_parameters - idle
+        return self.transformer_parameters - self.vision_parameters - idle
 
     @property
     def draft_parameters(self) -> int:

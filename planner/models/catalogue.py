@@ -1,19 +1,20 @@
 """The models that ship with the project, and those in a user's files. Only here are files read."""
 
 import os
-import tomllib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from planner.models.architecture import Encoder, Model
 from planner.models.entries import (
     CatalogueEntry,
+    Repository,
     VaeEntry,
     complete,
     load_encoders,
     load_entry,
+    load_repositories,
     load_vaes,
     recognised,
     strides,
@@ -30,9 +31,19 @@ ALIASES: Final = {
     "wan2.2-ti2v-5b": "wan2.2-5b",
     "wan2.1-t2v-14b": "wan2.1-14b",
     "wan2.1-t2v-1.3b": "wan2.1-1.3b",
+    "deepseek-v3-0324": "deepseek-v3",
+    "deepseek-r1-0528": "deepseek-r1",
+    "deepseek-v3.1-terminus": "deepseek-v3.1",
+    "kimi-k2-instruct": "kimi-k2",
+    "llama-4-scout-17b-16e": "llama-4-scout",
+    "llama-4-maverick-17b-128e": "llama-4-maverick",
+    "mistral-small-24b": "mistral-small",
+    "nemotron-3-nano-30b-a3b": "nemotron-3-nano",
+    "nemotron-3-super-120b-a12b": "nemotron-3-super",
+    "qwen3-next": "qwen3-next-80b-a3b",
 }
 _DATA: Final = Path(__file__).parent / "data"
-_TABLES: Final = ("vaes", "encoders", "repositories")
+_TABLES: Final = ("vaes", "encoders", "repositories", "quantised")
 _LARGEST: Final = 10 * 2**20  # bytes
 _PROMPTS: Final = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
 _WITH_A_SECOND: Final = {"wan2.1-14b": "wan2.2-a14b"}  # what two transformers make of an entry
@@ -67,7 +78,7 @@ def read_model(path_or_name: str | os.PathLike[str] | Model) -> Model:
     if text.lstrip().startswith("{"):
         return _configured(parse(text, "config.json"), name="config.json")
     name = known_as(text)
-    return catalogued(name) if name else _from_path(text)
+    return catalogued(name, text) if name else _from_path(text)
 
 
 def known_as(text: str) -> str:
@@ -83,30 +94,41 @@ def known_as(text: str) -> str:
         return name
     if "/" not in text or _what_is_at(text):
         return ""
-    return repositories().get(text.lower(), "")
+    found = _repositories().get(text.lower())
+    return found.model if found else ""
 
 
 @cache
 def repositories() -> dict[str, str]:
     """Read catalogue names by the repositories of their weights, in lower case."""
-    return {repository.lower(): name for name, repository in _repositories().items()}
-
-
-def repository_of(name: str) -> str:
-    """Return the repository of a model's weights; the name itself where none is known."""
-    return _repositories().get(name, name)
+    return {key: found.model for key, found in _repositories().items()}
 
 
 @cache
-def _repositories() -> dict[str, str]:
-    return cast("dict[str, str]", tomllib.loads(_packaged("repositories")))
+def _repositories() -> dict[str, Repository]:
+    """Read repositories by their names in lower case; the usual one of a model comes first."""
+    every = load_repositories(_packaged("repositories"), _packaged("quantised"))
+    return {found.name.lower(): found for found in every}
 
 
-def catalogued(name: str) -> Model:
-    """Read a catalogue entry: its configuration through its reader, and its usual request."""
+def catalogued(name: str, repository: str = "") -> Model:
+    """Read a catalogue entry: its configuration through its reader, and its usual request.
+
+    Parameters
+    ----------
+    repository : of the weights, which may be quantised ones; the usual one where it names none.
+    """
     entry = _entry(name)
-    fields = Fields(where=name, values=entry.config)
-    model = replace(reader_of(fields).read(fields), name=name, source=entry.source)
+    usual = (found for found in _repositories().values() if found.model == name)
+    found = _repositories().get(repository.lower()) or next(usual, None)
+    stored = {"quantization_config": found.quantization} if found and found.quantization else {}
+    fields = Fields(where=name, values={**entry.config, **stored})
+    model = replace(
+        reader_of(fields).read(fields),
+        name=name,
+        source=entry.source,
+        repository=found.name if found else "",
+    )
     return _completed(model, entry)
 
 
@@ -122,7 +144,7 @@ def _from_path(text: str) -> Model:
         return _from_folder(path)
     if what == "file":
         name = _folder_name(path.parent) if path.name == "config.json" else path.stem
-        return _configured(_file(path), name=_shown(name))
+        return _configured(_config(path), name=_shown(name))
     if os.sep in text and near(text, repositories()):
         raise unknown("model", text, repositories())
     if path.suffix == ".json" or os.sep in text:
@@ -146,7 +168,18 @@ def _from_folder(folder: Path) -> Model:
     path = folder / "config.json"
     if _what_is_at(str(path)) != "file":
         raise InputError(f"{_shown(folder)}: no config.json and no model_index.json in it")
-    return _configured(_file(path), name=_folder_name(folder))
+    return _configured(_config(path), name=_folder_name(folder))
+
+
+def _config(path: Path) -> Fields:
+    """Read a config.json; modelopt writes how weights are stored into a file beside it."""
+    fields, beside = _file(path), path.with_name("hf_quant_config.json")
+    stated = fields.has("quantization_config", "compression_config")
+    if path.name != "config.json" or stated or _what_is_at(str(beside)) != "file":
+        return fields
+    stored = _file(beside).table("quantization")
+    values = {"quantization_config": stored.values} if stored else {}
+    return replace(fields, values={**fields.values, **values})
 
 
 def _folder_name(folder: Path) -> str:

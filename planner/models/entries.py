@@ -57,6 +57,15 @@ class VaeEntry:
     channels: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """Where weights of a catalogue model are; `quantization` is what its config.json says so."""
+
+    name: str
+    model: str
+    quantization: Mapping[str, object] | None = None
+
+
 def load_entry(name: str, text: str) -> CatalogueEntry:
     """Read one model's file.
 
@@ -78,6 +87,23 @@ def load_entry(name: str, text: str) -> CatalogueEntry:
         attention=keys.text("attention", default=""),
         own=_own(keys.table("own")),
     )
+
+
+def load_repositories(text: str, quantised: str) -> Iterator[Repository]:
+    """Read repositories: those that a model's own configuration is of, and quantised ones.
+
+    text : a model's repositories, the usual one first. quantised : a table a repository.
+    """
+    keys = Fields(where="repositories", values=_parsed("repositories", text))
+    for model in keys.values:
+        for name in keys.texts(model):
+            yield Repository(name=name, model=model)
+    for row in _rows("quantised", quantised):
+        check_keys(row.where, row.values, (*_SOURCED, "model", "quantization_config"), ())
+        _check_sourced(row.where, row.values)
+        stored = row.table("quantization_config")
+        assert stored is not None
+        yield Repository(name=row.where, model=row.text("model"), quantization=stored.values)
 
 
 def load_vaes(text: str) -> dict[str, VaeEntry]:

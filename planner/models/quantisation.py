@@ -1,15 +1,16 @@
 """How a checkpoint stores its weights: GPTQ, AWQ, FP8, MXFP4, NVFP4 and their kin, as published."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from planner.models.fields import Fields
 from topology.catalogue import Precision
 
-Part = Literal["attention", "feed_forward", "experts", "shared"]
-PARTS: Final[tuple[Part, ...]] = ("attention", "feed_forward", "experts", "shared")
+Part = Literal["attention", "output", "feed_forward", "experts", "shared"]
+PARTS: Final[tuple[Part, ...]] = ("attention", "output", "feed_forward", "experts", "shared")
+"""Attention's projections before it, and the one after it; feed-forwards; experts."""
 METHODS: Final[dict[str, Precision]] = {
     "gptq": "int4", "gptq_marlin": "int4", "awq": "int4", "awq_marlin": "int4",
     "auto-round": "int4", "intel/auto-round": "int4", "auto_round": "int4",
@@ -24,14 +25,19 @@ ALGORITHMS: Final[dict[str, Precision]] = {
 }  # fmt: skip
 """The same by ``quant_algo`` of modelopt."""
 _LISTS: Final = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
-_TAILS: Final[dict[Part, str]] = {
-    "attention": r"attn|attention",
-    "experts": r"(?<!shared_)(?<!shared)experts",
-    "shared": r"shared_expert",
-    "feed_forward": r"mlp|feed_forward|ffn",
+_TAILS: Final[dict[str, tuple[Part, ...]]] = {
+    r"\b(o_proj|out_proj|wo)\b": ("output",),
+    r"\b(q|k|v|qkv|q_a|q_b|kv_a|kv_b|in)_proj": ("attention",),
+    r"attn|attention": ("attention", "output"),
+    r"(?<!shared_)(?<!shared)experts": ("experts",),
+    r"shared_expert": ("shared",),
+    r"mlp|feed_forward|ffn": ("feed_forward",),
 }
+"""Parts that a module's name stands for; the first pattern that is in it counts."""
 _LAYER: Final = re.compile(r"(?<![a-z0-9])(\d+)(?![a-z0-9])")
-_SMALL: Final = re.compile(r"router|\bgate\b|norm|indexer|lm_head|embed|visual|vision|mtp|nextn")
+_SMALL: Final = re.compile(
+    r"router|\bgate\b(?!\|)|norm|conv1d|indexer|lm_head|embed|visual|vision|mtp|nextn"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,12 @@ class Quantisation:
         size = f", groups of {self.group}" if self.group else ""
         if self.block:
             size = f", blocks of {self.block} x {self.group}"
-        kept = ", ".join(part.replace("_", "-") for part in self.kept)
+        names = [part.replace("_", "-") for part in self.kept if part != "output"]
+        if "output" in self.kept and "attention" not in self.kept:
+            names.insert(0, "attention's output")
+        elif "attention" in self.kept and "output" not in self.kept:
+            names[0] = "attention but its output"
+        kept = ", ".join(names)
         stored = self.precision if self.precision == self.method else None
         return (
             (stored or f"{self.precision} ({self.method})")
@@ -146,7 +157,7 @@ def _schemes(
             precision=precision,
             group=rows,
             block=columns,
-            kept=tuple(part for part in PARTS if part in {*kept, *untouched}),
+            kept=tuple(part for part in PARTS if part in kept or part in untouched),
             cache=cache,
         )
     return None
@@ -164,19 +175,26 @@ def _scheme(weights: Fields, form: str, *, alone: bool) -> Precision:
     raise weights.refused("num_bits", bits, "4, or 8 of weights and inputs")
 
 
-def _untouched(targets: Iterable[str]) -> Iterator[Part]:
-    """Yield the parts that no target names, where targets are not all linear layers."""
+def _untouched(targets: Iterable[str]) -> set[Part]:
+    """Name the parts that no target names, where targets are not all linear layers."""
     named = [target for target in targets if target not in ("Linear", "FusedMoE")]
-    if named and len(named) == len(list(targets)):
-        for part, tail in _TAILS.items():
-            if not any(re.search(tail, target) for target in named):
-                yield part
+    if not named or len(named) < len(list(targets)):
+        return set()
+    return set(PARTS) - {part for target in named for part in _parts(target)}
+
+
+def _parts(pattern: str) -> tuple[Part, ...]:
+    """Name the parts of a layer that a pattern of modules stands for."""
+    return next((parts for tail, parts in _TAILS.items() if re.search(tail, pattern)), ())
 
 
 def _cache(fields: Fields) -> str:
-    scheme = fields.table("kv_cache_scheme")
-    named = fields.text("kv_cache_quant_algo", default="").upper()
-    return "fp8" if named == "FP8" or (scheme and scheme.values.get("num_bits") == 8) else ""
+    stated = fields.values.get("kv_cache_scheme")
+    named = stated if isinstance(stated, str) else fields.text("kv_cache_quant_algo", default="")
+    if named.upper() == "FP8":
+        return "fp8"
+    scheme = None if isinstance(stated, str) else fields.table("kv_cache_scheme")
+    return "fp8" if scheme and scheme.values.get("num_bits") == 8 else ""
 
 
 def _kept(fields: Fields, layers: int) -> tuple[Part, ...]:
@@ -187,8 +205,6 @@ def _kept(fields: Fields, layers: int) -> tuple[Part, ...]:
             if _SMALL.search(pattern):
                 continue
             numbers = {int(found) for found in _LAYER.findall(pattern)}
-            for part, tail in _TAILS.items():
-                if re.search(tail, pattern):
-                    seen[part] |= numbers or set(range(layers))
-                    break
+            for part in _parts(pattern):
+                seen[part] |= numbers or set(range(layers))
     return tuple(part for part in PARTS if len(seen[part]) > layers / 2)

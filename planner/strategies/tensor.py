@@ -126,10 +126,10 @@ def _cuts(tower: Tower, degree: int) -> Iterator[Cut]:
     """
     heads, ffn, latent = tower.heads, tower.ffn, tower.latent
     if latent is not None:
-        yield "the attention output's width", "attention", heads.query * latent.value_size, "rows"
+        yield "the attention output's width", "output", heads.query * latent.value_size, "rows"
         yield "the queries' width", "attention", heads.query * latent.score_size, "columns"
     elif tower.mixer == "attention":
-        yield "the attention output's width", "attention", heads.query_width, "rows"
+        yield "the attention output's width", "output", heads.query_width, "rows"
         yield "the queries' width", "attention", heads.query_width, "columns"
         if heads.key_value >= degree:
             yield "the keys' width", "attention", heads.key_value_width, "columns"

@@ -261,7 +261,7 @@ def test_repositories_are_of_models_in_the_catalogue():
 
 
 def test_a_model_of_no_repository_is_run_by_its_own_name():
-    mine = replace(asked("flux.1-dev").model, name="my-flux")
+    mine = replace(asked("flux.1-dev").model, name="my-flux", repository="")
     found = {one.engine: one for one in launches(ENGINES, mine, parse_plan("tp2"))}
 
     assert found["vLLM-Omni"].line.startswith("vllm serve my-flux ")

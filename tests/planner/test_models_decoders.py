@@ -177,10 +177,13 @@ def test_unknown_quantisation_is_one_line(quantization, message):
 @pytest.mark.parametrize(
     ("names", "kept"),
     [
-        (["model.layers.*.self_attn", "lm_head"], ("attention",)),
+        (["model.layers.*.self_attn", "lm_head"], ("attention", "output")),
         (["lm_head", "model.embed_tokens", "gate"], ()),
         ([f"model.layers.{n}.self_attn.q_proj" for n in range(32)], ("attention",)),
         (["model.layers.0.mlp.down_proj"], ()),
+        ([f"model.layers.{n}.self_attn.o_proj" for n in range(32)], ("output",)),
+        ([f"model.layers.{n}.self_attn.indexer.k_norm" for n in range(32)], ()),
+        (["re:.*mlp\\.(gate|up|gate_up|down)_proj.*"], ("feed_forward",)),
         (["re:.*mlp.experts.*", "re:.*shared_expert.*"], ("experts", "shared")),
     ],
 )

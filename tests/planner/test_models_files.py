@@ -6,7 +6,7 @@ import os
 import pytest
 
 from planner.models import ALIASES, names, read_model
-from planner.models.entries import load_encoders, load_entry, load_vaes
+from planner.models.entries import load_encoders, load_entry, load_repositories, load_vaes
 from topology.base import CatalogueError, InputError
 
 PROMISED = [
@@ -297,3 +297,52 @@ def test_the_decoder_of_cosmos3_fits_beside_the_weights_as_published():
     decoded = vae.peak_bytes_per_pixel * vae.frames_at_once * 720 * 1280
 
     assert 8 * 2**30 < decoded < 17 * 2**30
+
+
+IDS = [
+    ("deepseek-ai/DeepSeek-R1", "deepseek-r1", "fp8", ()),
+    ("nvidia/DeepSeek-R1-NVFP4", "deepseek-r1", "nvfp4", ("attention", "output")),
+    ("nvidia/DeepSeek-R1-0528-NVFP4-v2", "deepseek-r1", "nvfp4", ("attention",)),
+    ("moonshotai/Kimi-K2.5", "kimi-k2.5", "int4",
+     ("attention", "output", "feed_forward", "shared")),
+    ("Qwen/Qwen3-235B-A22B-FP8", "qwen3-235b-a22b", "fp8", ()),
+    ("zai-org/GLM-5-FP8", "glm-5", "fp8", ()),
+    ("nvidia/Gemma-4-26B-A4B-NVFP4", "gemma-4-26b-a4b", "nvfp4",
+     ("attention", "output", "feed_forward", "shared")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("repository", "name", "precision", "kept"), IDS)
+def test_repositories_lead_to_a_model_with_their_own_weights(repository, name, precision, kept):
+    model = read_model(repository.lower())
+
+    assert (model.name, model.repository) == (name, repository)
+    assert (model.quantisation.precision, model.quantisation.kept) == (precision, kept)
+
+
+def test_a_model_by_its_name_has_its_usual_repository():
+    assert read_model("qwen3-235b-a22b").repository == "Qwen/Qwen3-235B-A22B"
+    assert read_model("qwen3-235b-a22b").quantisation is None
+
+
+def test_how_weights_are_stored_may_stand_in_a_file_beside(tmp_path):
+    write(tmp_path, "config.json", {"model_type": "llama", "hidden_size": 64, "vocab_size": 9,
+                                    "num_hidden_layers": 1, "num_attention_heads": 2})  # fmt: skip
+    stored = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    write(tmp_path, "hf_quant_config.json", {"quantization": stored})
+
+    for path in (tmp_path, tmp_path / "config.json"):
+        found = read_model(path).quantisation
+        assert (found.precision, found.group, found.cache) == ("nvfp4", 16, "fp8")
+
+
+def test_repositories_of_quantised_weights_need_a_source_and_what_their_files_say():
+    row = 'model = "llama-3.1-8b"\n'
+    with pytest.raises(CatalogueError, match="got no kind"):
+        list(load_repositories("", f'["a/b"]\n{row}'))
+    stored = '["a/b".quantization_config]\nquant_method = "fp8"\n'
+    text = f'["a/b"]\n{row}{ENTRY}{stored}'
+    (found,) = load_repositories("", text)
+    assert (found.name, found.model, found.quantization) == (
+        "a/b", "llama-3.1-8b", {"quant_method": "fp8"},
+    )  # fmt: skip

@@ -21,7 +21,7 @@ PRECISIONS = ("bf16", "fp16", "fp8", "nvfp4", "int8")
         ("4090", HARDWARE, {"rtx-4090"}),
         ("a6000", HARDWARE, {"rtx-a6000"}),
         ("wan", MODELS, {"wan2.1-14b", "wan2.2-a14b"}),
-        ("llama", MODELS, {"llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"}),
+        ("llama-3.1", MODELS, {"llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"}),
         ("fp4", PRECISIONS, {"nvfp4"}),
     ],
 )

@@ -1,7 +1,6 @@
 """Language models: Llama-like decoders, mixtures of experts, latent attention, hybrids.
 
-Each layer becomes a tower of its own; equal towers are then one block, plain attention last. Of a
-vision tower beside the language model the weights are resident, and its heads veto degrees.
+Each layer becomes a tower of its own; equal towers are then one block, plain attention last.
 """
 
 from collections import Counter
@@ -13,7 +12,7 @@ from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY,
 from planner.models.mixers import Heads, Indexer, LatentAttention
 from planner.models.quantisation import Quantisation, read_quantisation
 from planner.models.readers import model_type
-from planner.models.readers.count import biased, linear, perceptron
+from planner.models.readers.count import biased
 from planner.models.readers.decoder_layers import (
     BIASED,
     Mixer,
@@ -24,6 +23,7 @@ from planner.models.readers.decoder_layers import (
     mixers_of,
     mixers_of_letters,
 )
+from planner.models.readers.vision import vision_heads, vision_parameters
 
 MODEL_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "arcee": ("ArceeForCausalLM",), "baichuan": ("BaichuanForCausalLM",),
@@ -91,6 +91,11 @@ _TIED: Final = _POSITIONED | {
     "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4",
     "gemma4_text", "mpt", "starcoder2",
 }  # fmt: skip
+_NOT_READ: Final = {
+    "hidden_size_per_layer_input": "embeddings of each layer",
+    "num_kv_shared_layers": "layers that look at the keys of others",
+}
+"""Keys of small Gemma 4 models, and what they add."""
 _DEFAULTS: Final = {
     "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256},
@@ -132,6 +137,7 @@ def read(fields: Fields) -> Model:
     sizes = _sizes(language, kind)
     vocabulary = language.integer("vocab_size", "padded_vocab_size", high=VOCABULARY)
     tied = _tied(fields, language, kind)
+    vision = vision_parameters(fields, sizes.hidden)
     return Model(
         name=fields.where,
         family=kind or "decoder",
@@ -145,10 +151,10 @@ def read(fields: Fields) -> Model:
         vocabulary=vocabulary,
         tied_embeddings=tied,
         context=_context(language),
-        outer_parameters=_outer(language, sizes, vocabulary, tied=tied)
-        + _vision_parameters(fields),
-        vetoes=_vision_heads(fields),
-        quantisation=_quantisation(fields, sizes.layers),
+        outer_parameters=_outer(language, sizes, vocabulary, tied=tied) + vision,
+        vision_parameters=vision,
+        vetoes=vision_heads(fields),
+        quantisation=_quantisation(fields, sizes),
         assumed=() if kind else ("no class is named; read as a Llama-like decoder",),
     )
 
@@ -171,6 +177,9 @@ def _completed(fields: Fields, kind: str) -> Fields:
 
 
 def _sizes(fields: Fields, kind: str) -> _Sizes:
+    for name, what in _NOT_READ.items():
+        if fields.integer(name, low=0, default=0):
+            raise fields.refused(name, fields.values[name], f"0; {what} are not read")
     hidden = fields.integer("hidden_size", "n_embd", "d_model", "n_embed", "dim")
     heads = _heads(fields, hidden)
     latent = _latent(fields, heads)
@@ -391,61 +400,10 @@ def _outer(fields: Fields, sizes: _Sizes, vocabulary: int, *, tied: bool) -> int
     return sizes.hidden * (vocabulary * (1 if tied else 2) + learned) + final
 
 
-def _quantisation(fields: Fields, layers: int) -> Quantisation | None:
+def _quantisation(fields: Fields, sizes: _Sizes) -> Quantisation | None:
     stored = fields.table("quantization_config", "compression_config")
     stored = stored or language_of(fields).table("quantization_config", "compression_config")
-    return None if stored is None else read_quantisation(stored, layers)
-
-
-def _vision_heads(fields: Fields) -> tuple[int, ...]:
-    """Head counts that a tensor-parallel degree must divide too."""
-    tower = _vision_tower(fields)
-    if tower is None or not tower.has("num_attention_heads", "num_heads"):
-        return ()
-    return (tower.integer("num_attention_heads", "num_heads", high=HEADS),)
-
-
-def _vision_parameters(fields: Fields) -> int:
-    """Count the vision tower and its projection, 0 where the configuration lacks their sizes."""
-    tower = _vision_tower(fields)
-    sized = ("hidden_size", "embed_dim"), ("depth", "num_hidden_layers")
-    if tower is None or not all(tower.has(*names) for names in sized):
-        return 0
-    hidden = tower.integer("embed_dim", "hidden_size")
-    layers = tower.integer("depth", "num_hidden_layers", high=LAYERS)
-    return (
-        layers * _vision_layer(tower, hidden)
-        + _vision_patches(tower, hidden)
-        + _vision_mergers(tower, hidden)
-    )
-
-
-def _vision_tower(fields: Fields) -> Fields | None:
-    thinker = fields.table("thinker_config")
-    return (thinker or fields).table("vision_config")
-
-
-def _vision_layer(tower: Fields, hidden: int) -> int:
-    ratio = tower.number("mlp_ratio", low=1 / 64, high=64.0, default=4.0)
-    width = tower.integer("intermediate_size", default=max(int(ratio * hidden), 1))
-    gated = tower.text("hidden_act", default="gelu") == "silu"
-    ffn = perceptron(hidden, width, hidden) + (linear(hidden, width) if gated else 0)
-    return linear(hidden, 3 * hidden) + linear(hidden, hidden) + ffn + 4 * hidden
-
-
-def _vision_patches(tower: Fields, hidden: int) -> int:
-    patch = tower.integer("patch_size", high=1024, default=14)
-    channels = tower.integer("in_channels", "num_channels", "in_chans", high=1024, default=3)
-    frames = tower.integer("temporal_patch_size", high=64, default=1)
-    positions = tower.integer("num_position_embeddings", default=0, low=0)
-    return linear(channels * frames * patch**2, hidden) + positions * hidden
-
-
-def _vision_mergers(tower: Fields, hidden: int) -> int:
-    """Projections of square groups of patches to the language model's width."""
-    if not tower.has("spatial_merge_size"):
-        return 0
-    wide = hidden * tower.integer("spatial_merge_size", high=64) ** 2
-    out = tower.integer("out_hidden_size", "hidden_size", default=hidden)
-    extra = len(tower.integers("deepstack_visual_indexes", high=LAYERS, default=()))
-    return (1 + extra) * perceptron(wide, wide, out) + 2 * hidden + extra * 2 * wide
+    found = None if stored is None else read_quantisation(stored, sizes.layers)
+    if found and sizes.kind.startswith("gemma4") and "feed_forward" in found.kept:
+        return replace(found, kept=(*found.kept, "shared"))  # the FFN beside its experts
+    return found

@@ -138,8 +138,8 @@ def _full_every(fields: Fields, kind: str) -> int:
     usual = 0
     if kind in {"gpt_oss", "gemma2"}:
         usual = 2
-    elif kind.startswith(("gemma3", "olmo3")):
-        usual = 6 if kind.startswith("gemma3") else 4
+    elif kind.startswith(("gemma3", "gemma4", "olmo3")):
+        usual = 6 if kind.startswith("gemma") else 4
     elif kind.startswith(("llama4", "cohere2")):
         usual = 4
     names = ("sliding_window_pattern", "no_rope_layer_interval")
