@@ -88,6 +88,8 @@ class Options(TypedDict, total=False):
     burst: float
     slo_ttft: str | float | None
     slo_tpot: str | float | None
+    ttft_percentile: float | None
+    tpot_percentile: float | None
     chunk: int | None
     prefix_hit: float
 

@@ -214,7 +214,11 @@ def recommend_plans(scenario: Scenario) -> Recommendation:
         runs=runs,
         advice=tuple(advice(chosen, runnable, refused, lead, instead)),
         alternatives=instead,
-        launch=() if lead is None else launch_lines(chosen, lead.plan, lead.placement, lead.told),
+        launch=()
+        if lead is None
+        else launch_lines(
+            chosen, lead.plan, lead.placement, lead.told if chosen.ranked_under_load else None
+        ),
         notes=tuple(_notes(chosen)),
         refusals=refused,
         lead=lead,

@@ -71,10 +71,12 @@ def _answer(arguments: argparse.Namespace) -> None:
 
 def _fit_engines(names: Sequence[str]) -> None:
     """Print the records that tables of engines' kernels give; on stderr how good they are."""
-    from validate.fit.engine_kernels import fitted  # noqa: PLC0415  # scipy takes a while to load
+    from validate.fit import dispatch, engine_kernels  # noqa: PLC0415  # scipy takes a while to load
 
     for name in names:
-        for record, quality in fitted(content(name, LARGEST).decode()):
+        text = content(name, LARGEST).decode()
+        fitted = dispatch.fitted if dispatch.reads(text) else engine_kernels.fitted
+        for record, quality in fitted(text):
             print(record)
             print(quality, file=sys.stderr)
 

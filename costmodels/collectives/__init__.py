@@ -7,6 +7,7 @@
 * nccl_tuning, choice   what NCCL believes of each, and what it takes for which size
 * measured     curves and times of one machine
 * engines, settings   kernels of serving engines; how the library is run
+* dispatch     tokens to the ranks of their experts, and results back
 * pricing, calls   a price for every size; the public face
 * tables       the files that ship
 """

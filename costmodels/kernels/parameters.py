@@ -252,6 +252,35 @@ class PointwiseParameters:
     cache: float = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchParameters:
+    """A kernel that takes tokens to the ranks of their experts, or brings results back.
+
+    See `costmodels.collectives.dispatch` for the formula.
+
+    launch : s. expert, rank : s more for every expert, and rank, of the layer. alone : B/s at
+    which a single token passes.
+    token, copy : s of a channel for a token, and for one that goes to another rank.
+    home, rate : B/s at which a channel reads a token, and moves what goes out; 0 for no limit.
+    multiprocessors : that an engine gives it; 0 where the way has no choice.
+    efficiency : share of the links' nominal bandwidth. sharpness : how start and stream join, as of
+    `costmodels.collectives.curve.Curve`.
+    """
+
+    provenance: Provenance
+    launch: Seconds
+    expert: Seconds = Seconds(0.0)
+    rank: Seconds = Seconds(0.0)
+    alone: BytesPerSecond = BytesPerSecond(0.0)
+    token: Seconds = Seconds(0.0)
+    copy: Seconds = Seconds(0.0)
+    home: BytesPerSecond = BytesPerSecond(0.0)
+    rate: BytesPerSecond = BytesPerSecond(0.0)
+    multiprocessors: float = 0.0
+    efficiency: float
+    sharpness: float = 1.0
+
+
 Parameters = TypeVar(
     "Parameters",
     MatmulParameters,
@@ -261,15 +290,16 @@ Parameters = TypeVar(
     DecodeParameters,
     EngineParameters,
     PointwiseParameters,
+    DispatchParameters,
 )
 
 _TIMES: Final = (
     "floor", "vector_floor", "tile_overhead", "split_overhead", "item", "merge", "fixed",
-    "causal_fixed", "ramp",
+    "causal_fixed", "ramp", "launch", "expert", "rank", "token", "copy",
 )  # fmt: skip
 UNITS: Final = {
-    **dict.fromkeys(_TIMES, "s"), "load_bandwidth": "B/s", "reference_rate": "FLOP/s",
-    "reference_power": "W",
+    **dict.fromkeys(_TIMES, "s"), "load_bandwidth": "B/s", "alone": "B/s", "home": "B/s",
+    "rate": "B/s", "reference_rate": "FLOP/s", "reference_power": "W",
 }  # fmt: skip
 _SERIES: Final = ("head_dims", "cycles", "fp8_cycles", "tile_rows")
 _PROVENANCE: Final = {field.name for field in fields(Provenance)}

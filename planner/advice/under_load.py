@@ -5,7 +5,7 @@ from math import inf
 
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.served import Serving
+from planner.search.served import Serving, wanted_of
 from topology.base import counted, format_seconds
 
 WORTH = 1.1
@@ -59,12 +59,12 @@ def near(rejected: Sequence[Rejected], request: Request) -> list[tuple[Rejected,
 
 def apart(served: Serving, request: Request) -> tuple[float, float]:
     """Say how far from what is wanted something is served: more is further."""
-    over = served.beyond(request.slo_ttft, request.slo_tpot)
+    over = served.beyond(wanted_of(request))
     return (-served.requests_per_s if served.overloaded else -inf), over
 
 
 def misses(request: Request, serving: Serving | None) -> Iterator[str]:
     """Say of a plan that was asked for which times it misses."""
-    limits = request.slo_ttft, request.slo_tpot
-    if serving is not None and not serving.meets(*limits):
-        yield f"misses what is wanted: {' and '.join(serving.beside(*limits))}"
+    wanted = wanted_of(request)
+    if serving is not None and not serving.meets(wanted):
+        yield f"misses what is wanted: {' and '.join(serving.beside(wanted))}"

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 MOST: Final = 2**20  # B
 PERCENTILE: Final = 95.0
 _OF_REQUEST: Final = (
-    "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens",
-    "runtime",
+    "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
+    "precision", "kv_precision", "runtime", "engine", "chunk", "slo_ttft", "slo_tpot",
+    "ttft_percentile", "tpot_percentile", "prefix_hit", "spread", "burst",
 )  # fmt: skip
 
 
@@ -24,9 +25,13 @@ _DEMAND: Final = {
     "one that --model, --rate and --slo say)",
     "--model": "a catalogue name, a config.json, or a pipeline folder (default: --demand's)",
     "--rate": "requests, such as 0.5/min (default: --demand's)",
-    "--slo": "time a request may take, waiting included, such as 60s (default: --demand's)",
+    "--slo": "time a request may take, waiting included, such as 60s (default: --demand's, or none "
+    "beside --slo-ttft or --slo-tpot)",
 }
 _HARDWARE: Final = "kinds of GPU to compare, names or files, joined by commas (default: h100-sxm)"
+_ENGINE: Final = (
+    "as for recommend (default: the best of those that serve a language model, else TensorRT)"
+)
 _PRICE: Final = (
     "what a GPU costs an hour, in TOML: currency, and [gpu_hour] with a number for each kind "
     "(default: the fewest GPUs are best)"
@@ -45,13 +50,10 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_named(parser, {"--hardware NAMES": _HARDWARE}, default="h100-sxm")
     common.add_named(parser, {"--price FILE": _PRICE})
     common.add_sizes(parser)
-    parser.add_argument(
-        "--precision",
-        help="bf16, fp16, fp8, nvfp4, int8, or weights alone in int4 or mxfp4 "
-        "(default: the checkpoint's own, or bf16)",
-    )
+    common.add_precision(parser)
     parser.add_argument("--runtime", help="as for recommend (default: the engine's, or tensorrt)")
-    common.add_named(parser, {"--engine": "as for recommend (default: none)"})
+    common.add_named(parser, {"--engine": _ENGINE})
+    common.add_serving(parser.add_argument_group("language models"))
     common.add_profile(parser)
     common.add_output(parser, (*common.FORMATS, "html"))
 
@@ -66,12 +68,12 @@ def _planned(options: argparse.Namespace) -> "Capacity":
         text = _content(options.demand, "demand", files.DEMANDS)
         demands = files.read_demands(text, Path(options.demand).name, options.profile)
     else:
-        for name in ("model", "rate", "slo"):
+        aimed = options.slo_ttft or options.slo_tpot
+        for name in ("model", "rate", *(() if aimed else ("slo",))):
             if not getattr(options, name):
                 raise InputError(f"{name}: got none, wanted --model, --rate and --slo, or --demand")
         given = {name: getattr(options, name) for name in _OF_REQUEST}
         sizes = {name: value for name, value in given.items() if value is not None}
-        sizes |= {"batch": options.batch, "precision": options.precision, "engine": options.engine}
         sizes |= {"profile": options.profile, "percentile": options.percentile}
         demands = [files.demand_of(options.model, options.model, options.rate, options.slo, sizes)]
     prices = None
@@ -86,8 +88,11 @@ def _planned(options: argparse.Namespace) -> "Capacity":
 
 def _check_alone(options: argparse.Namespace) -> None:
     """Refuse what a file says of each of its demands."""
-    usual = {"batch": 1, "precision": "bf16", "percentile": PERCENTILE}
-    for name in ("model", "rate", "slo", *_OF_REQUEST, *usual, "engine"):
+    from planner.request.request import Request  # noqa: PLC0415  # slow to load
+
+    usual = {name: Request.__dataclass_fields__[name].default for name in _OF_REQUEST}
+    usual["percentile"] = PERCENTILE
+    for name in ("model", "rate", "slo", *usual):
         value = getattr(options, name)
         if value not in (None, "", usual.get(name)):
             option = f"--{name.replace('_', '-')}"

@@ -44,17 +44,23 @@ _NETWORKS: Final = {
     "--scattered-inputs": "each rank cuts its part of an input by a reduce-scatter, not by a "
     "slice, as networks that do not know their rank do: more traffic, one network for all ranks",
 }
-_LOADED: Final = {
-    "--concurrency": "requests that clients keep in flight; each place sends ten, the first all at "
-    "once (default: searched by recommend, none for estimate)",
-    "--chunk": "tokens of a step, prompts and answers together (default: the engine's)",
-}
+_CONCURRENCY: Final = (
+    "requests that clients keep in flight; each place sends ten, the first all at once (default: "
+    "searched by recommend, none for estimate)"
+)
+_CHUNK: Final = "tokens of a step, prompts and answers together (default: the engine's)"
 _LOADS: Final = {
     "--rate R": "requests that come at random, such as 5/s, in place of --concurrency",
     "--arrivals FILE": "requests of a trace, in place of --concurrency: CSV with arrival_s, "
     "input_tokens, output_tokens",
-    "--slo-ttft T": "time to the first token that is wanted on average, such as 500ms",
-    "--slo-tpot T": "time of each later token that is wanted on average, such as 30ms",
+}
+_LIMITS: Final = {
+    "--slo-ttft T": "time to the first token that is wanted, such as 500ms",
+    "--slo-tpot T": "time of each later token that is wanted, such as 30ms",
+}
+_PERCENTILES: Final = {
+    "--ttft-percentile": "percentage of requests that are to keep --slo-ttft (default: their mean)",
+    "--tpot-percentile": "percentage of requests that are to keep --slo-tpot (default: their mean)",
 }
 _SHARES: Final = {
     "--prefix-hit": (0.0, "share of each prompt that is cached already (default: 0)"),
@@ -62,6 +68,7 @@ _SHARES: Final = {
     "--burst": (1.0, "squared variation of times between requests of --rate (default: 1, Poisson)"),
 }
 
+Group = argparse._ActionsContainer  # noqa: SLF001  # parsers and their groups alike
 Answer = tuple[str, int]
 """Text to print, and the exit code."""
 
@@ -159,13 +166,11 @@ def request_of(options: argparse.Namespace) -> "Request":
     return api.request_of(model, gpus, fields, getattr(options, "plan", None))
 
 
-def add_named(
-    parser: argparse.ArgumentParser, named: Mapping[str, str], default: str | None = ""
-) -> None:
+def add_named(group: Group, named: Mapping[str, str], default: str | None = "") -> None:
     """Add options that take a name or a file, such as ``--price FILE``, each with what it is."""
     for option, text in named.items():
         name, _, metavar = option.partition(" ")
-        parser.add_argument(name, default=default, action=Named, metavar=metavar or None, help=text)
+        group.add_argument(name, default=default, action=Named, metavar=metavar or None, help=text)
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None:
@@ -210,6 +215,19 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     )
     add_machine(parser)
     add_sizes(parser)
+    add_precision(parser)
+    parser.add_argument(
+        "--runtime",
+        help="tensorrt, torch-graph, torch-compile or torch-eager "
+        "(default: the fastest for recommend, else the engine's, or tensorrt)",
+    )
+    add_named(parser, {"--engine": _ENGINE})
+    add_profile(parser)
+    _add_variants(parser)
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Add the precision of weights, and of keys and values."""
     parser.add_argument(
         "--precision",
         help="bf16, fp16, fp8, nvfp4, int8, or weights alone in int4 or mxfp4 "
@@ -220,14 +238,6 @@ def add_request(parser: argparse.ArgumentParser) -> None:
         help="of keys and values that language models keep: bf16 or fp8 "
         "(default: the checkpoint's own, or bf16)",
     )
-    parser.add_argument(
-        "--runtime",
-        help="tensorrt, torch-graph, torch-compile or torch-eager "
-        "(default: the fastest for recommend, else the engine's, or tensorrt)",
-    )
-    add_named(parser, {"--engine": _ENGINE})
-    add_profile(parser)
-    _add_variants(parser)
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
@@ -251,12 +261,18 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 def add_load(parser: argparse.ArgumentParser) -> None:
     """Add how many requests a language model is to serve, and how soon."""
     group = parser.add_argument_group("language models under load")
-    for name, text in _LOADED.items():
-        group.add_argument(name, type=whole, metavar="N", help=text)
-    for option, text in _LOADS.items():
-        name, _, metavar = option.partition(" ")
-        default = "" if metavar == "FILE" else None
-        group.add_argument(name, default=default, action=Named, metavar=metavar, help=text)
+    group.add_argument("--concurrency", type=whole, metavar="N", help=_CONCURRENCY)
+    add_named(group, {name: text for name, text in _LOADS.items() if "FILE" not in name}, None)
+    add_named(group, {name: text for name, text in _LOADS.items() if "FILE" in name})
+    add_serving(group)
+
+
+def add_serving(group: Group) -> None:
+    """Add how a language model is served, and how soon tokens are wanted."""
+    group.add_argument("--chunk", type=whole, metavar="N", help=_CHUNK)
+    add_named(group, _LIMITS, None)
+    for name, text in _PERCENTILES.items():
+        group.add_argument(name, type=float, metavar="P", help=text)
     for name, (usual, text) in _SHARES.items():
         group.add_argument(name, type=float, default=usual, metavar="F", help=text)
 

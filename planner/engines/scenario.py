@@ -28,7 +28,8 @@ FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "decoder": ("height", "width", "frames", "steps", "text_tokens", "text_tower", "offload"),
     "diffusion": (
         "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
-        "slo_ttft", "slo_tpot", "chunk", "prefix_hit", "spread", "burst",
+        "slo_ttft", "slo_tpot", "ttft_percentile", "tpot_percentile", "chunk", "prefix_hit",
+        "spread", "burst",
     ),
 }  # fmt: skip
 """What a kind of model does not have."""

@@ -92,7 +92,6 @@ def _lengths(scenario: Scenario, load: Mapping[str, int]) -> dict[str, int]:
     """Tokens of a request, the longest under load; of a step; and requests at once."""
     request, workload = scenario.request, scenario.workload
     given = request.input_tokens is not None or request.output_tokens is not None
-    load = load if scenario.ranked_under_load else {}
     told = {"batch": request.batch, "length": _longest(workload)}
     told |= dict(load)
     told |= {} if request.chunk is None else {"chunk": request.chunk}

@@ -1,5 +1,6 @@
 """Files that `planner capacity` reads: demands and prices, in TOML."""
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
@@ -7,6 +8,7 @@ from typing import Final, cast
 from planner.api import request_of
 from planner.fleet.fleet import Demand, Prices
 from planner.request.quantities import read_rate, read_time
+from planner.search.served import wanted_of
 from topology.base import InputError, shown, unknown
 from topology.catalogue import find_hardware
 
@@ -19,8 +21,8 @@ PRICES: Final = "[gpu_hour] with a price for one or more kinds of GPU"
 _OWN: Final = ("name", "model", "rate", "slo", "percentile")
 _SIZES: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
-    "precision", "runtime", "engine", "offload", "profile", "slo_ttft", "slo_tpot", "chunk",
-    "prefix_hit", "spread", "burst",
+    "precision", "kv_precision", "runtime", "engine", "offload", "profile", "slo_ttft", "slo_tpot",
+    "ttft_percentile", "tpot_percentile", "chunk", "prefix_hit", "spread", "burst",
 )  # fmt: skip
 
 
@@ -38,13 +40,19 @@ def _below(what: str, value: object, most: int) -> float:
 
 
 def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, object]) -> Demand:
-    """Build a demand from what is written of it; `options` are sizes and a `percentile`."""
+    """Build a demand from what is written of it; `options` are sizes and a `percentile`.
+
+    slo : may be empty where tokens of a language model are wanted within a time.
+    """
     sizes = {key: value for key, value in options.items() if key != "percentile"}
+    request = request_of(model, 1, sizes)
+    if not slo and not wanted_of(request):
+        raise InputError("slo: got none, wanted a time such as 60s, or slo_ttft or slo_tpot")
     return Demand(
         name=name,
-        request=request_of(model, 1, sizes),
+        request=request,
         rate_per_s=read_rate(rate),
-        slo_s=read_time("slo", slo),
+        slo_s=read_time("slo", slo) if slo else math.inf,
         share=read_share(options.get("percentile", SHARE)),
     )
 
@@ -90,7 +98,7 @@ def _demand(
         if key not in (*_OWN, *_SIZES):
             raise InputError(f"{where}: {unknown('key', key, (*_OWN, *_SIZES))}")
     for key in ("model", "rate", "slo"):
-        if not isinstance(row.get(key), str):
+        if not isinstance(row.get(key, "" if key == "slo" else None), str):
             raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
     model = str(row["model"])
     options = {
@@ -98,7 +106,7 @@ def _demand(
     }
     name = _line(row["name"], f"{where}: name", LONGEST_NAME) if "name" in row else model
     try:
-        return demand_of(name, model, str(row["rate"]), str(row["slo"]), options)
+        return demand_of(name, model, str(row["rate"]), str(row.get("slo", "")), options)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

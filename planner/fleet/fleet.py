@@ -5,17 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
+from planner.engines.launch import Launch
 from planner.engines.refusal import refusal
-from planner.engines.scenario import resolve
+from planner.engines.runners import launched, name_of, runners
+from planner.engines.scenario import Scenario, resolve
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
 from planner.fleet.served import in_time, ready
 from planner.fleet.served import most_rate as most_rate_of
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.search import judge_all
-from planner.search.served import Serving
+from planner.search.served import Serving, wanted_of
 from topology.base import ModelError, PrecisionError, counted, format_seconds
 from topology.catalogue import find_hardware
 
@@ -24,6 +25,11 @@ MOST_GPUS: Final = 64
 HOUR: Final = 3600
 THOUSAND: Final = 1000
 POINTS: Final = 13
+SIZES: Final = ("height", "width", "frames", "steps", "input_tokens", "output_tokens", "batch")
+SERVED: Final = (
+    "ttft_percentile", "tpot_percentile", "kv_precision", "chunk", "prefix_hit", "spread", "burst",
+)  # fmt: skip
+"""What a demand says of how it is served, where that is not usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,28 +37,30 @@ class Demand:
     """Requests that come at random.
 
     rate_per_s : on average, in the busiest time. slo_s : within which `share` of them are to be
-    done, waiting included. request : what each one asks for; its GPUs and hardware are not read.
+    done, waiting included; infinite where only tokens are wanted soon. request : what each one asks
+    for; its GPUs and hardware are not read.
     """
 
     name: str
     request: Request
     rate_per_s: float
-    slo_s: float
+    slo_s: float = math.inf
     share: float = 0.95
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        request = self.request
-        sizes = ("height", "width", "frames", "steps", "input_tokens", "output_tokens", "batch")
+        request, usual = self.request, Request.__dataclass_fields__
+        limits = {f"{name}_s": getattr(request, name) for name in ("slo_ttft", "slo_tpot")}
+        sizes = {name: getattr(request, name) for name in SIZES}
+        served = {name: getattr(request, name) for name in SERVED}
         return {
             "name": self.name,
             "model": request.model_name,
             "rate_per_s": self.rate_per_s,
-            "slo_s": self.slo_s,
+            "slo_s": self.slo_s if math.isfinite(self.slo_s) else None,
             "share": self.share,
-            **{
-                name: getattr(request, name) for name in sizes if getattr(request, name) is not None
-            },
+            **{name: value for name, value in {**sizes, **limits}.items() if value is not None},
+            **{name: value for name, value in served.items() if value != usual[name].default},
         }
 
 
@@ -72,6 +80,7 @@ class Fleet:
     estimate : of one replica with `batch` requests at once. response_s : within which the share
     asked for is done. most_rate_per_s : that the same replicas take in time. cost_per_hour : None
     where no price is known. serving : what clients of a language model see of one replica.
+    runner : what runs it, as other programs know it; launch : what to type for one replica.
     """
 
     demand: Demand
@@ -83,6 +92,8 @@ class Fleet:
     most_rate_per_s: float
     cost_per_hour: float | None
     serving: Serving | None = None
+    runner: str = ""
+    launch: Launch | None = None
 
     @property
     def gpus(self) -> int:
@@ -125,6 +136,8 @@ class Fleet:
             "cost_per_hour": self.cost_per_hour,
             "cost_per_thousand": self.cost_per_thousand,
             "basis": estimate.basis_word,
+            "engine": self.runner,
+            "command": "" if self.launch is None else self.launch.line,
             **({"serving": self.serving.to_dict()} if self.serving else {}),
         }
 
@@ -207,34 +220,71 @@ def _answer(demand: Demand, names: Sequence[str], prices: Prices | None) -> Answ
     return Answer(demand=demand, fleets=tuple(sorted(fleets, key=goal)), without=without)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Short:
+    """Why a plan makes no fleet; over : times over what is wanted, infinite where it cannot run."""
+
+    reason: str
+    over: float = math.inf
+
+
 def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
-    """Find the cheapest fleet of one kind of hardware, or say why there is none."""
+    """Find the cheapest fleet of one kind of hardware, or say what comes nearest."""
     each = prices.gpu_hour.get(name) if prices else None
-    judged = list(_replicas(demand, name))
-    able = [(estimate, batch) for estimate, batch in judged if not isinstance(estimate, str)]
-    fleets = filter(None, (_fleet_of(demand, estimate, batch, each) for estimate, batch in able))
+    made = [
+        estimate if isinstance(estimate, Short) else _fleet_of(one, estimate, batch, each)
+        for one in _by_engine(demand, name)
+        for estimate, batch in _replicas(one, name)
+    ]
+    fleets = [fleet for fleet in made if isinstance(fleet, Fleet)]
     best = min(fleets, key=lambda fleet: (fleet.gpus, fleet.response_s), default=None)
-    if best is not None and best.serving is not None:
-        return best
-    if best is not None:
-        places, service = best.replicas * best.batch, best.estimate.latency_s
-        most = most_rate(places, service, demand.slo_s, demand.share)
-        return replace(best, most_rate_per_s=most)
-    if not able:
-        reasons = [estimate for estimate, _ in judged if isinstance(estimate, str)]
-        return next(reversed(reasons), "") or "no plan can run"
-    fastest = min((estimate for estimate, _ in able), key=lambda estimate: estimate.latency_s)
-    if fastest.latency_s <= demand.slo_s and "prefill" in fastest.stages_s:
-        return f"{fastest.plan} is the fastest, and serves no request a second in time"
-    if fastest.latency_s <= demand.slo_s:
-        return f"more than {MOST_SERVERS:,} replicas of {fastest.plan}"
-    return (
-        f"the fastest, {fastest.plan}, takes {format_seconds(fastest.latency_s)} a request, "
-        f"{format_seconds(demand.slo_s)} are wanted"
-    )
+    if best is None:
+        short = [each for each in made if isinstance(each, Short) and each.reason]
+        nearest = min(reversed(short), key=lambda each: each.over, default=None)
+        return "no plan can run" if nearest is None else nearest.reason
+    return _launched(best) if best.serving is not None else _launched(_with_most(best))
 
 
-def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, int]]:
+def _with_most(fleet: Fleet) -> Fleet:
+    """Add the rate that places of one pace take in time."""
+    demand, places = fleet.demand, fleet.replicas * fleet.batch
+    most = most_rate(places, fleet.estimate.latency_s, demand.slo_s, demand.share)
+    return replace(fleet, most_rate_per_s=most)
+
+
+def _launched(fleet: Fleet) -> Fleet:
+    """Add what to type for one replica."""
+    estimate = fleet.estimate
+    scenario = _scenario(fleet.demand, estimate)
+    told = {} if fleet.serving is None else fleet.serving.told
+    launch = launched(scenario, estimate.plan, estimate.placement, told)
+    return replace(fleet, runner=name_of(scenario), launch=launch)
+
+
+def _scenario(demand: Demand, estimate: PlanEstimate) -> Scenario:
+    """Look up what one replica is asked."""
+    return resolve(replace(demand.request, hardware=estimate.hardware, gpus=estimate.gpus, nodes=0))
+
+
+def _by_engine(demand: Demand, name: str) -> Iterator[Demand]:
+    """Ask the same of every engine that serves a language model, where none is named."""
+    request = replace(demand.request, hardware=name, gpus=1, nodes=0)
+    try:
+        scenario = resolve(request)
+    except PrecisionError:  # said of each number of GPUs
+        yield demand
+        return
+    if request.engine or not scenario.served:
+        yield demand
+        return
+    for each in runners(scenario):
+        asked = each.request
+        yield replace(
+            demand, request=replace(demand.request, engine=asked.engine, runtime=asked.runtime)
+        )
+
+
+def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | Short, int]]:
     """Yield the fastest plan of every number of GPUs a replica may have, and places of it.
 
     Results of a batch start and end together: images are one request, and the answers of a
@@ -249,7 +299,7 @@ def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | str, i
         try:
             scenario = resolve(request)
         except PrecisionError as error:
-            yield str(error), 1
+            yield Short(reason=str(error)), 1
             return
         decoder = scenario.model.kind == "decoder"
         fastest = _fastest(request)
@@ -268,7 +318,7 @@ def _counts(node: int) -> list[int]:
     return sorted({*halves, *(node * 2**power for power in range(most.bit_length()))})
 
 
-def _fastest(request: Request) -> PlanEstimate | str:
+def _fastest(request: Request) -> PlanEstimate | Short:
     """Find the plan without replicas that is done first and can be run, or say why none can."""
     scenario = resolve(request)
     estimates: list[PlanEstimate] = []
@@ -280,21 +330,25 @@ def _fastest(request: Request) -> PlanEstimate | str:
             elif outcome.plan.degree("dp") == 1:
                 estimates.append(outcome)
     except ModelError as error:
-        return str(error)
+        return Short(reason=str(error))
     for estimate in sorted(estimates, key=lambda estimate: estimate.latency_s):
         barred = refusal(scenario, estimate.plan)
         if not barred:
             return estimate
         reason = f"{estimate.plan}: {barred}"
-    return reason
+    return Short(reason=reason)
 
 
-def _fleet(demand: Demand, estimate: PlanEstimate, batch: int, each: float | None) -> Fleet | None:
-    """Count the replicas that a demand needs; None where a request alone takes too long."""
+def _fleet(demand: Demand, estimate: PlanEstimate, batch: int, each: float | None) -> Fleet | Short:
+    """Count the replicas that a demand needs, or say how far a request alone is from its time."""
     service = estimate.latency_s
     places = servers_needed(demand.rate_per_s, service, demand.slo_s, demand.share)
+    if service > demand.slo_s:
+        took, wanted = format_seconds(service), format_seconds(demand.slo_s)
+        why = f"the fastest, {estimate.plan}, takes {took} a request, {wanted} are wanted"
+        return Short(reason=why, over=service / demand.slo_s)
     if places is None:
-        return None
+        return _too_many(estimate)
     replicas = math.ceil(places / batch)
     places = replicas * batch
     size = find_hardware(estimate.hardware).gpus
@@ -311,27 +365,31 @@ def _fleet(demand: Demand, estimate: PlanEstimate, batch: int, each: float | Non
     )
 
 
+def _too_many(estimate: PlanEstimate) -> Short:
+    return Short(reason=f"more than {MOST_SERVERS:,} replicas of {estimate.plan}", over=1.0)
+
+
 def _fleet_of(
     demand: Demand, estimate: PlanEstimate, batch: int, each: float | None
-) -> Fleet | None:
+) -> Fleet | Short:
     """Count the replicas of a language model that serves many at once, or those of others."""
     if "prefill" in estimate.stages_s and demand.request.batch == 1:
         return _served_fleet(demand, estimate, each)
     return _fleet(demand, estimate, batch, each)
 
 
-def _served_fleet(demand: Demand, estimate: PlanEstimate, each: float | None) -> Fleet | None:
+def _served_fleet(demand: Demand, estimate: PlanEstimate, each: float | None) -> Fleet | Short:
     """Count the replicas of a language model that serves many requests at once."""
-    scenario = resolve(
-        replace(demand.request, hardware=estimate.hardware, gpus=estimate.gpus, nodes=0)
-    )
+    scenario = _scenario(demand, estimate)
     replica = ready(scenario, estimate.plan)
     if isinstance(replica, str):
-        return None
+        return Short(reason=replica)
     most, serving = most_rate_of(replica, scenario, demand.slo_s, demand.share)
-    replicas = math.ceil(demand.rate_per_s / most) if most else 0
-    if serving is None or not replicas or replicas > MOST_SERVERS:
-        return None
+    if serving is None or not most:
+        return _late(demand, replica.at(replica.engines), estimate.plan)
+    replicas = math.ceil(demand.rate_per_s / most)
+    if replicas > MOST_SERVERS:
+        return _too_many(estimate)
     rate = demand.rate_per_s / replicas
     serving = in_time(replica, rate, scenario, demand.slo_s, demand.share) or serving
     return Fleet(
@@ -340,17 +398,23 @@ def _served_fleet(demand: Demand, estimate: PlanEstimate, each: float | None) ->
         batch=max(1, math.ceil(serving.concurrency)),
         replicas=replicas,
         nodes=_nodes(estimate.gpus, replicas, find_hardware(estimate.hardware).gpus),
-        response_s=min(demand.slo_s, _at_share(serving, demand.share)),
+        response_s=min(demand.slo_s, serving.request.at(demand.share)),
         most_rate_per_s=replicas * most,
         cost_per_hour=None if each is None else each * estimate.gpus * replicas,
         serving=serving,
     )
 
 
-def _at_share(serving: Serving, share: float) -> float:
-    """Read the time within which a share of requests is done off the shares that are known."""
-    known = serving.request
-    return float(np.interp(share, [0.0, 0.5, 0.9, 0.99], [0.0, known.p50, known.p90, known.p99]))
+def _late(demand: Demand, alone: Serving, plan: Plan) -> Short:
+    """Say what a request by itself takes beside what is wanted."""
+    wanted = wanted_of(demand.request)
+    took, parts = alone.request.at(demand.share), alone.beside(wanted)
+    if math.isfinite(demand.slo_s):
+        parts.append(f"{format_seconds(took)} a request of {format_seconds(demand.slo_s)}")
+    return Short(
+        reason=f"{plan} comes nearest: {' and '.join(parts)}, one at once",
+        over=max(alone.beyond(wanted), took / demand.slo_s),
+    )
 
 
 def _nodes(gpus: int, replicas: int, size: int) -> int:

@@ -4,7 +4,7 @@ from typing import Final
 
 from planner.engines.scenario import Scenario
 from planner.request.plan import Plan
-from planner.search.served import Serving
+from planner.search.served import Serving, wanted_of
 from planner.serving.serving import Served, check_context, lengths_of, served
 
 HALVINGS: Final = 6
@@ -32,7 +32,7 @@ def in_time(
     """Serve so many requests a second; None where fewer than `share` are done in time."""
     request = scenario.request
     serving, done = replica.within(rate, request.burst, slo_s, FOLLOWED)
-    good = done >= share and serving.meets(request.slo_ttft, request.slo_tpot)
+    good = done >= share and serving.meets(wanted_of(request))
     return serving if good else None
 
 

@@ -1,6 +1,13 @@
 """Lowering: from a model, a request and a plan to the program of one rank."""
 
-from planner.lowering.program import alike_places, decode_step, lower, lower_steps, unsupported
+from planner.lowering.program import (
+    alike_places,
+    decode_step,
+    lower,
+    lower_steps,
+    one_turn,
+    unsupported,
+)
 from planner.lowering.work import Chunk, share_of, stored
 
 __all__ = [
@@ -9,6 +16,7 @@ __all__ = [
     "decode_step",
     "lower",
     "lower_steps",
+    "one_turn",
     "share_of",
     "stored",
     "unsupported",

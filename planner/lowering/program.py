@@ -104,6 +104,22 @@ def lower_steps(
     return Program(axes=plan.axes, stages=tuple(loops), inputs=tuple(inputs), output=output)
 
 
+def one_turn(program: Program, place: int) -> Loop:
+    """Keep of a step what its place of a pipeline does itself: one turn of the forward.
+
+    Every place but the last hands on what it has done; the last one goes on to the scores. In the
+    other turns of the forward a rank waits, or runs another batch.
+    """
+    (step,) = program.stages
+    stages = dict(program.axes).get(pipeline.AXIS, 1)
+    if stages == 1:
+        return step
+    forward, *last = step.body
+    assert isinstance(forward, Loop)
+    own = tuple(last) if place == stages - 1 else (replace(forward, count=1),)
+    return replace(step, body=own)
+
+
 def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:
     ahead = any(work.cached(stream.name) for stream in work.model.streams)
     return (

@@ -8,8 +8,9 @@ from typing import Final
 from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
 from planner.rendering.plot import plot
 from planner.request.quantities import PERIODS
+from planner.search.served import wanted_of
 from topology.base import counted, format_interval, format_seconds, one_line
-from topology.base.table import Drawing, Part, Said, Table, Title
+from topology.base.table import Drawing, Part, Said, Table, Title, Typed
 
 COST: Final = ("an hour", "per 1000")
 ASSUMED: Final = (
@@ -40,8 +41,10 @@ def asked(demand: Demand) -> str:
     """Say what is asked for."""
     name, model = demand.name, demand.request.model_name
     rate = _rate(demand.rate_per_s, unit_of(demand.rate_per_s), digits=6)
-    within = f"{percentage(demand.share)} within {format_seconds(demand.slo_s)}"
-    return f"{name if name == model else f'{name}: {model}'}, {rate}, {within}"
+    whole = f"{percentage(demand.share)} within {format_seconds(demand.slo_s)}"
+    within = [whole] if math.isfinite(demand.slo_s) else []
+    wanted = [*within, *wanted_of(demand.request).words()]
+    return ", ".join([name if name == model else f"{name}: {model}", rate, *wanted])
 
 
 def fleets(answer: Answer, capacity: Capacity) -> Table:
@@ -153,11 +156,20 @@ def parts(capacity: Capacity) -> Iterator[Part]:
         if answer.fleets:
             yield fleets(answer, capacity)
         yield Said(lines=[*_notes(answer, capacity.prices)], indent=2)
+        yield from _command(answer)
         if answer.fleets:
             name = answer.fleets[0].estimate.hardware
             title = f"GPUs of {name} by rate; {AXIS}"
             yield Drawing(title=title, lines=_drawn(answer), svg=_svg(answer))
     yield from ("", f"taken as given: {_given(capacity)}")
+
+
+def _command(answer: Answer) -> Iterator[Part]:
+    """Say what to type for each replica of the best fleet."""
+    launch = answer.fleets[0].launch if answer.fleets else None
+    if launch is not None:
+        yield Said(lines=[f"each replica with {launch.engine}:"], indent=2)
+        yield Typed(line=launch.line, indent=4)
 
 
 def _drawn(answer: Answer) -> list[str]:

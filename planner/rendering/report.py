@@ -16,6 +16,7 @@ from planner.rendering import frontier, runs
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import usable_bytes
 from planner.search.search import goal
+from planner.search.served import wanted_of
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
 
@@ -118,8 +119,7 @@ def asked(scenario: Scenario) -> str:
 def _load(scenario: Scenario) -> list[str]:
     """Say how many requests come, and how soon tokens are wanted."""
     request = scenario.request
-    limits = (("TTFT", request.slo_ttft), ("TPOT", request.slo_tpot))
-    wanted = [f"{name} within {format_seconds(limit)}" for name, limit in limits if limit]
+    wanted = wanted_of(request).words()
     if request.concurrency:
         return [f"{counted(request.concurrency, 'request')} at once", *wanted]
     if request.rate:

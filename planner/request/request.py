@@ -43,6 +43,7 @@ SPREAD: Final = 0.1
 SHARES: Final = ("spread", "prefix_hit")
 POSITIVE: Final = {
     "rate": (1 / 10**6, 10**6), "slo_ttft": (0, 10**9), "slo_tpot": (0, 10**9), "burst": (0, 100),
+    "ttft_percentile": (0, 99.9), "tpot_percentile": (0, 99.9),
 }  # fmt: skip
 """More than the first, and at most the second: of other loads too few requests are followed."""
 
@@ -81,7 +82,8 @@ class Request:
     rate : requests a second, that come at random; or arrivals : path of a file of requests.
     spread : lengths are uniform within that share of the mean. burst : squared variation of the
     time between requests, 1 for a Poisson process. slo_ttft, slo_tpot : seconds that the mean
-    time to the first token, and that of a later one, are to keep.
+    time to the first token, and that of a later one, are to keep; or the time that is within
+    ttft_percentile, tpot_percentile of all.
     chunk : tokens of a step, the engine's budget where left out. prefix_hit : share of each prompt
     that is cached.
     """
@@ -123,6 +125,8 @@ class Request:
     burst: float = 1.0
     slo_ttft: float | None = None
     slo_tpot: float | None = None
+    ttft_percentile: float | None = None
+    tpot_percentile: float | None = None
     chunk: int | None = None
     prefix_hit: float = 0.0
 
@@ -201,6 +205,10 @@ def _check_load(request: Request) -> None:
     """Refuse to be told twice how many requests there are, and to serve what writes nothing."""
     loads = [name for name in ("concurrency", "rate", "arrivals") if getattr(request, name)]
     names = [*loads, *(name for name in ("slo_ttft", "slo_tpot") if getattr(request, name))]
+    for name in ("ttft", "tpot"):
+        percentile = getattr(request, f"{name}_percentile")
+        if percentile is not None and getattr(request, f"slo_{name}") is None:
+            raise InputError(f"{name}_percentile: got {percentile:g}, wanted slo_{name} beside it")
     if names and request.batch > 1:
         raise InputError(f"batch: got {request.batch} beside {names[0]}, wanted one of the two")
     if len(loads) > 1:

@@ -1,11 +1,13 @@
 """What clients of a served model see: times to tokens, and what all of them get together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.request.plan import Plan
+from planner.request.request import Request
 from topology.base import counted, format_seconds
 
 SHARES = (0.5, 0.9, 0.99)
@@ -13,12 +15,25 @@ SHARES = (0.5, 0.9, 0.99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A time over all requests, in seconds."""
+    """A time over all requests, in seconds.
+
+    ordered, below : every time, and the share of requests that take no longer.
+    """
 
     mean: float
     p50: float
     p90: float
     p99: float
+    ordered: NDArray[np.float64] = field(repr=False, compare=False)
+    below: NDArray[np.float64] = field(repr=False, compare=False)
+
+    def at(self, share: float | None) -> float:
+        """Seconds within which a share of requests are done; their mean where there is none.
+
+        >>> spread_of([1.0, 3.0], [1.0, 3.0]).at(0.25)
+        1.0
+        """
+        return self.mean if share is None else _at(self.ordered, self.below, share)
 
     def to_dict(self) -> dict[str, float]:
         """Return what ``--format json`` prints."""
@@ -32,12 +47,60 @@ def spread_of(values: Sequence[float], weights: Sequence[float]) -> Spread:
     Spread(mean=2.5, p50=3.0, p90=3.0, p99=3.0)
     """
     order = np.argsort(values, kind="stable")
-    ordered, counts = np.asarray(values)[order], np.asarray(weights)[order]
+    ordered, counts = np.asarray(values, dtype=float)[order], np.asarray(weights)[order]
     below = np.cumsum(counts) / np.sum(counts)
-    places = np.minimum(np.searchsorted(below, SHARES), len(ordered) - 1)
-    median, most, nearly_all = (float(value) for value in ordered[places])
+    median, most, nearly_all = (_at(ordered, below, share) for share in SHARES)
     mean = float(np.average(ordered, weights=counts))
-    return Spread(mean=mean, p50=median, p90=most, p99=nearly_all)
+    return Spread(mean=mean, p50=median, p90=most, p99=nearly_all, ordered=ordered, below=below)
+
+
+def _at(ordered: NDArray[np.float64], below: NDArray[np.float64], share: float) -> float:
+    return float(ordered[min(int(np.searchsorted(below, share)), len(ordered) - 1)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How soon tokens are wanted, in seconds; None is no limit.
+
+    ttft, tpot : of the first token, and of each later one. ttft_share, tpot_share : share of
+    requests that are to keep it; None where their mean is.
+    """
+
+    ttft: float | None = None
+    tpot: float | None = None
+    ttft_share: float | None = None
+    tpot_share: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.ttft is not None or self.tpot is not None
+
+    def words(self) -> list[str]:
+        """Write what is wanted.
+
+        >>> Wanted(ttft=0.5, ttft_share=0.99, tpot=0.03).words()
+        ['p99 of TTFT within 500 ms', 'TPOT within 30 ms']
+        """
+        rows = (("TTFT", self.ttft, self.ttft_share), ("TPOT", self.tpot, self.tpot_share))
+        return [
+            f"{_of(share)}{name} within {format_seconds(limit)}"
+            for name, limit, share in rows
+            if limit is not None
+        ]
+
+
+def _of(share: float | None) -> str:
+    return "" if share is None else f"p{100 * share:.6g} of "
+
+
+def wanted_of(request: Request) -> Wanted:
+    """Say how soon a request wants tokens."""
+    first, later = request.ttft_percentile, request.tpot_percentile
+    return Wanted(
+        ttft=request.slo_ttft,
+        tpot=request.slo_tpot,
+        ttft_share=None if first is None else first / 100,
+        tpot_share=None if later is None else later / 100,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,28 +137,29 @@ class Serving:
     def tokens_per_s_per_gpu(self) -> float:
         return self.tokens_per_s / self.gpus
 
-    def meets(self, ttft: float | None, tpot: float | None) -> bool:
-        """Whether first tokens, and later ones, come within so many seconds on average.
+    def meets(self, wanted: Wanted) -> bool:
+        """Whether tokens come as soon as they are wanted."""
+        return not self.overloaded and self.beyond(wanted) <= 1.0
 
-        None is no limit.
-        """
-        return not self.overloaded and self.beyond(ttft, tpot) <= 1.0
-
-    def beyond(self, ttft: float | None, tpot: float | None) -> float:
+    def beyond(self, wanted: Wanted) -> float:
         """How many times over the limits the worse of both is; at most 1 where they are met."""
-        return max(
-            0.0 if ttft is None else self.ttft.mean / ttft,
-            0.0 if tpot is None else self.tpot.mean / tpot,
-        )
+        return max((there / limit for _, there, limit in self._against(wanted)), default=0.0)
 
-    def beside(self, ttft: float | None, tpot: float | None) -> list[str]:
+    def beside(self, wanted: Wanted) -> list[str]:
         """Write each time beside its limit, where there is one."""
-        rows = (("TTFT", self.ttft, ttft), ("TPOT", self.tpot, tpot))
         return [
-            f"{name} {format_seconds(spread.mean)} of {format_seconds(limit)}"
-            for name, spread, limit in rows
-            if limit is not None
+            f"{name} {format_seconds(there)} of {format_seconds(limit)}"
+            for name, there, limit in self._against(wanted)
         ]
+
+    def _against(self, wanted: Wanted) -> Iterator[tuple[str, float, float]]:
+        """Yield the name of each time that is limited, the time and its limit."""
+        if wanted.ttft is not None:
+            there = self.ttft.at(wanted.ttft_share)
+            yield f"{_of(wanted.ttft_share)}TTFT", there, wanted.ttft
+        if wanted.tpot is not None:
+            there = self.tpot.at(wanted.tpot_share)
+            yield f"{_of(wanted.tpot_share)}TPOT", there, wanted.tpot
 
     def rows(self) -> list[list[str]]:
         """Make a row of each number."""

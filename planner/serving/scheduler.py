@@ -1,8 +1,11 @@
 """Iterations of an engine: who runs in each step, who waits, and when each token is there.
 
 Requests are served in the order in which they come. A step takes the one token of every sequence
-that decodes, and pieces of prompts up to the engine's budget. Steps in which nobody comes or goes
-are taken in one go, as their time is linear in the length of the cache.
+that decodes, and pieces of prompts up to the engine's budget. A pipeline has as many batches in
+flight as places: each holds its share of the sequences, its steps pass one place after another,
+and a place takes them in turn, so that a batch with a piece of a prompt holds up those behind it.
+Steps in which nobody comes or goes are taken in one go, as their time is linear in the length of
+the cache.
 """
 
 import heapq
@@ -14,7 +17,7 @@ from planner.engines.engine import Scheduling
 from planner.serving.load import Load
 
 StepTime = Callable[[float, float, float, float], float]
-"""Seconds of a step: tokens of prompts, their context, sequences that decode, and theirs."""
+"""Seconds of a step at a place: tokens of prompts, their context, sequences that decode, theirs."""
 
 
 class Sequence:
@@ -35,15 +38,62 @@ class Sequence:
 class Trail:
     """What an engine has done.
 
-    sequences : in the order in which they ended. row_s, token_s : sequences that decode, and
-    tokens cached, times seconds. most_tokens : cached at any time, unfilled blocks included.
-    prefilled, decoded : tokens. preempted : times that a sequence lost its cache.
+    sequences : in the order in which they ended. token_s : tokens cached times seconds.
+    most_tokens : cached at any time, unfilled blocks included. prefilled, decoded : tokens.
+    preempted : times that a sequence lost its cache.
     """
 
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
-        self.seconds = self.row_s = self.token_s = 0.0
+        self.seconds = self.token_s = 0.0
         self.most_tokens = self.prefilled = self.decoded = self.preempted = 0
+
+
+class Batch:
+    """Sequences that run together, step by step; it changes as they come and go.
+
+    ready : seconds at which its last step has left the last place. turn : steps in which it
+    decoded. begun : sequences whose prompts have begun. running : those that decode, by the turn
+    of their last token. admitted : in the order in which they began to. rows : how many decode.
+    context : tokens cached of these. due : turns at which they end, added up.
+    """
+
+    __slots__ = ("admitted", "begun", "context", "due", "ready", "rows", "running", "turn")
+
+    def __init__(self) -> None:
+        self.ready = 0.0
+        self.turn = self.rows = self.context = self.due = 0
+        self.begun: list[Sequence] = []
+        self.running: list[tuple[int, int, Sequence]] = []
+        self.admitted: list[Sequence] = []
+
+    @property
+    def count(self) -> int:
+        """Sequences that it holds."""
+        return self.rows + len(self.begun)
+
+    @property
+    def unwritten(self) -> int:
+        """Tokens that all of them have still to write."""
+        return self.due - self.turn * self.rows + sum(each.left for each in self.begun)
+
+    def prune(self) -> None:
+        """Drop entries of sequences that were preempted since."""
+        while self.running and self.running[0][2].ends != self.running[0][0]:
+            heapq.heappop(self.running)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take a sequence out of those that decode."""
+        self.rows -= 1
+        self.due -= sequence.ends
+        sequence.ends = -1
+
+    def last_admitted(self) -> Sequence:
+        """Find the sequence that began to decode last."""
+        sequence = self.admitted.pop()
+        while sequence.ends < 0:
+            sequence = self.admitted.pop()
+        return sequence
 
 
 class Queue:
@@ -51,37 +101,43 @@ class Queue:
 
     Parameters
     ----------
-    capacity : tokens that the cache holds. prefix : share of each prompt that it has already.
+    capacity : tokens that the cache holds. places : of its pipeline, one where there is none; as
+        many batches are in flight. prefix : share of each prompt that it has already.
     """
 
     def __init__(
-        self, ways: Scheduling, capacity: int, step: StepTime, load: Load, prefix: float = 0.0
+        self,
+        ways: Scheduling,
+        capacity: int,
+        places: tuple[StepTime, ...],
+        load: Load,
+        prefix: float = 0.0,
     ) -> None:
-        self.ways, self.capacity, self.step, self.load = ways, capacity, step, load
+        self.ways, self.capacity, self.places, self.load = ways, capacity, places, load
         self.prefix = prefix
-        self.clock, self.turn = 0.0, 0
-        self.sent = self.rows = 0
+        self.host, self.row = ways.host_s(0), ways.host_s(1) - ways.host_s(0)
+        self.clock = self.now = 0.0
+        self.free = [0.0] * (len(places) + 1)  # when the host and each place have done their last
+        self.batches = [Batch() for _ in places]
         self.waiting: deque[Sequence] = deque()
-        self.begun: list[Sequence] = []
-        self.running: list[tuple[int, int, Sequence]] = []
-        self.admitted: list[Sequence] = []
+        self.sent = 0
+        self.count = 0  # sequences in all batches
         self.context = 0  # tokens cached of sequences that decode
         self.partly = 0  # tokens kept for prompts that have begun
-        self.due = 0  # turns at which running sequences end, added up
         self.trail = Trail()
 
     def run(self) -> Trail:
         """Serve all requests of the load."""
         for _ in range(min(self.load.concurrency, self.load.count)):
             self._send(0.0)
-        while self._receive():
-            while self._used() + self.rows > self.capacity and self.rows + len(self.begun) > 1:
-                self._preempt()
-            pieces = self._pieces()
+        while (batch := self._next()) is not None:
+            while self._used() + batch.rows > self.capacity and batch.count and self.count > 1:
+                self._preempt(batch)
+            pieces = self._pieces(batch)
             if pieces:
-                self._step(pieces)
-            else:
-                self._decode()
+                self._step(batch, pieces)
+            elif batch.rows:
+                self._decode(batch)
         self.trail.seconds = self.clock
         return self.trail
 
@@ -91,45 +147,75 @@ class Queue:
         prompt, output = self.load.prompts[number], self.load.outputs[number]
         self.waiting.append(Sequence(number, arrival, prompt, output))
 
-    def _receive(self) -> bool:
-        """Take in who has come; where nobody is here, wait for the next."""
+    def _next(self) -> Batch | None:
+        """Choose the batch that runs next, and take in who has come until then; none at the end."""
         arrivals = self.load.arrivals
-        if arrivals is not None:
-            if not self.waiting and not self.begun and not self.rows and self.sent < len(arrivals):
-                self.clock = max(self.clock, arrivals[self.sent])
-            while self.sent < len(arrivals) and arrivals[self.sent] <= self.clock:
+        while True:
+            times = [(self._start_of(batch), number) for number, batch in enumerate(self.batches)]
+            at, number = min(times)
+            if arrivals is not None and self.sent < len(arrivals) and arrivals[self.sent] <= at:
                 self._send(arrivals[self.sent])
-        return bool(self.waiting or self.begun or self.rows)
+                continue
+            if at == math.inf:
+                return None
+            self.now = self.batches[number].ready = at
+            return self.batches[number]
+
+    def _start_of(self, batch: Batch) -> float:
+        """Tell when a batch may run its next step; never where it has none to run."""
+        at = max(batch.ready, self.free[0])
+        if batch.rows or batch.begun:
+            return at
+        return max(at, self.waiting[0].arrival) if self._admits() else math.inf
 
     def _used(self) -> int:
         """Count tokens of the cache in use, as if the last block of each sequence were filled."""
-        return self.context + self.partly + (self.ways.block - 1) * (self.rows + len(self.begun))
+        return self.context + self.partly + (self.ways.block - 1) * self.count
 
     def _fits(self, sequence: Sequence) -> bool:
         """Whether a prompt may begin, with what the engine keeps free for answers."""
-        kept = sequence.left + self.due - self.turn * self.rows
-        kept += sum(each.left for each in self.begun)
-        wanted = sequence.prompt + self.ways.block + self.rows + self.ways.kept * kept
-        return self._used() + wanted <= self.capacity or not (self.rows or self.begun)
+        wanted = float(sequence.prompt + self.ways.block + self.count)
+        if self.ways.kept:
+            unwritten = sequence.left + sum(batch.unwritten for batch in self.batches)
+            wanted += self.ways.kept * unwritten
+        return self._used() + wanted <= self.capacity or not self.count
 
-    def _pieces(self) -> list[tuple[Sequence, int]]:
+    def _admits(self) -> bool:
+        """Whether the engine has room for the next prompt."""
+        return bool(self.waiting) and self.count < self.ways.rows and self._fits(self.waiting[0])
+
+    def _takes(self, batch: Batch) -> bool:
+        """Whether a batch begins the next prompt: of who has come, up to its share of all."""
+        if not self._admits() or self.waiting[0].arrival > self.now:
+            return False
+        return len(self.batches) == 1 or batch.count < self._share(batch)
+
+    def _share(self, batch: Batch) -> int:
+        """Count the sequences that a batch may hold, so that all have as many, or one more."""
+        whole = self.count + len(self.waiting)
+        least = whole // len(self.batches)
+        others = sum(max(each.count, least) for each in self.batches if each is not batch)
+        return whole - others
+
+    def _pieces(self, batch: Batch) -> list[tuple[Sequence, int]]:
         """Choose what to prefill in the next step: sequences, and tokens of each."""
-        room = self.ways.chunk - (self.rows if self.ways.mixed else 0)
+        room = self.ways.chunk - (batch.rows if self.ways.mixed else 0)
         pieces = []
-        for sequence in self.begun:
+        for sequence in batch.begun:
             take = min(sequence.prompt - sequence.cached, room)
             if take > 0:
                 pieces.append((sequence, take))
                 room -= take
-        while self.waiting and room > 0 and self.rows + len(self.begun) < self.ways.rows:
+        while self.waiting and room > 0 and self._takes(batch):
             sequence = self.waiting[0]
             left = sequence.prompt - self._hit(sequence)
             whole = not self.ways.chunked and left > room
-            if (whole and pieces) or not self._fits(sequence):
+            if whole and pieces:
                 break
             self.waiting.popleft()
             sequence.cached = sequence.prompt - left
-            self.begun.append(sequence)
+            batch.begun.append(sequence)
+            self.count += 1
             self.partly += sequence.prompt
             take = left if whole else min(left, room)
             pieces.append((sequence, take))
@@ -141,105 +227,133 @@ class Queue:
         block = self.ways.block
         return min(int(self.prefix * sequence.prompt) // block * block, sequence.prompt - 1)
 
-    def _step(self, pieces: list[tuple[Sequence, int]]) -> None:
+    def _step(self, batch: Batch, pieces: list[tuple[Sequence, int]]) -> None:
         """Run one step with prompts in it."""
         tokens = sum(take for _, take in pieces)
         context = sum(take * sequence.cached for sequence, take in pieces) / tokens
-        rows = self.rows if self.ways.mixed else 0
-        self._spend(self.step(tokens, context, rows, self.context / rows if rows else 0.0))
+        rows = batch.rows if self.ways.mixed else 0
+        self._pass(batch, self._times(tokens, context, rows, batch.context / rows if rows else 0.0))
         self.trail.prefilled += tokens
         if rows:
-            self._advance(1)
+            self._advance(batch, 1)
         for sequence, take in pieces:
             sequence.cached += take
             if sequence.cached == sequence.prompt:
-                self._start(sequence)
+                self._start(batch, sequence)
 
-    def _start(self, sequence: Sequence) -> None:
+    def _times(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
+        """Seconds of a step on the host and at each place."""
+        return [
+            self.host + self.row * rows,
+            *(place(tokens, context, rows, length) for place in self.places),
+        ]
+
+    def _pass(self, batch: Batch, times: list[float]) -> None:
+        """Let a step of a batch pass the host and all places, at each behind the one before it."""
+        at = batch.ready
+        for number, seconds in enumerate(times):
+            at = max(at, self.free[number]) + seconds
+            self.free[number] = at
+        batch.ready = at
+        self._until(at)
+
+    def _start(self, batch: Batch, sequence: Sequence) -> None:
         """Let a sequence decode whose prompt is done; its next token is there."""
-        self.begun.remove(sequence)
+        batch.begun.remove(sequence)
         self.partly -= sequence.prompt
         if sequence.first < 0:
-            sequence.first = self.clock
+            sequence.first = batch.ready
         sequence.left -= 1
         self.trail.decoded += 1
         if not sequence.left:
-            self._finish(sequence)
+            self._finish(batch, sequence)
             return
-        sequence.ends = self.turn + sequence.left
-        heapq.heappush(self.running, (sequence.ends, sequence.number, sequence))
-        self.admitted.append(sequence)
-        self.rows += 1
-        self.due += sequence.ends
+        sequence.ends = batch.turn + sequence.left
+        heapq.heappush(batch.running, (sequence.ends, sequence.number, sequence))
+        batch.admitted.append(sequence)
+        batch.rows += 1
+        batch.due += sequence.ends
+        batch.context += sequence.prompt
         self.context += sequence.prompt
 
-    def _decode(self) -> None:
-        """Run steps without prompts, until somebody comes, ends or needs room."""
-        self._prune()
-        turns = min(self.running[0][0] - self.turn, (self.capacity - self._used()) // self.rows)
-        turns = max(turns, 1)
-        length, arrivals = self.context / self.rows, self.load.arrivals
+    def _decode(self, batch: Batch) -> None:
+        """Run steps without prompts: one, or all until somebody comes, ends or needs room."""
+        present = [each for each in self.batches if each.count]
+        turns = self._turns(present)
+        if turns <= 1:
+            self._pass(batch, self._times(0.0, 0.0, batch.rows, batch.context / batch.rows))
+            self._advance(batch, 1)
+            return
+        middle = (turns - 1) / 2
+        loads = [self._times(0.0, 0.0, b.rows, b.context / b.rows + middle) for b in present]
+        each = max(*map(sum, loads), *map(sum, zip(*loads, strict=True)))  # a batch, or a place
+        arrivals = self.load.arrivals
         if arrivals is not None and self.sent < len(arrivals):
-            each = self.step(0.0, 0.0, self.rows, length)
-            turns = min(turns, max(1, math.ceil((arrivals[self.sent] - self.clock) / each)))
-        self._spend(turns * self.step(0.0, 0.0, self.rows, length + (turns - 1) / 2))
-        self._advance(turns)
+            turns = min(turns, max(1, math.ceil((arrivals[self.sent] - batch.ready) / each)))
+        self.free = [free + turns * each for free in self.free]
+        for one in sorted(present, key=lambda one: one.ready):
+            one.ready += turns * each
+            self._until(one.ready)
+            self._advance(one, turns)
 
-    def _spend(self, seconds: float) -> None:
-        self.clock += seconds
-        self.trail.row_s += self.rows * seconds
+    def _turns(self, present: list[Batch]) -> int:
+        """Count the rounds of all batches in which nobody comes, ends or needs room."""
+        if any(batch.begun for batch in present):
+            return 1
+        if len(self.batches) > 1 and self._admits():
+            return 1
+        for batch in present:
+            batch.prune()
+        ends = min(batch.running[0][0] - batch.turn for batch in present)
+        return min(ends, (self.capacity - self._used()) // self.count)
+
+    def _until(self, clock: float) -> None:
+        """Note that time has passed."""
         used = self._used()
-        self.trail.token_s += used * seconds
         self.trail.most_tokens = max(self.trail.most_tokens, used)
+        if clock > self.clock:
+            self.trail.token_s += used * (clock - self.clock)
+            self.clock = clock
 
-    def _advance(self, turns: int) -> None:
+    def _advance(self, batch: Batch, turns: int) -> None:
         """Give every sequence that decodes as many tokens, and let go of those that are done."""
-        self.turn += turns
-        self.context += turns * self.rows
-        self.trail.decoded += turns * self.rows
+        batch.turn += turns
+        batch.context += turns * batch.rows
+        self.context += turns * batch.rows
+        self.trail.decoded += turns * batch.rows
         self.trail.most_tokens = max(self.trail.most_tokens, self._used())
-        self._prune()
-        while self.running and self.running[0][0] == self.turn:
-            _, _, sequence = heapq.heappop(self.running)
-            self.context -= sequence.prompt + sequence.left
-            self._leave(sequence)
-            self._finish(sequence)
-            self._prune()
+        batch.prune()
+        while batch.running and batch.running[0][0] == batch.turn:
+            _, _, sequence = heapq.heappop(batch.running)
+            self._drop(batch, sequence, sequence.prompt + sequence.left)
+            self._finish(batch, sequence)
+            batch.prune()
 
-    def _prune(self) -> None:
-        """Drop entries of sequences that were preempted since."""
-        while self.running and self.running[0][2].ends != self.running[0][0]:
-            heapq.heappop(self.running)
+    def _drop(self, batch: Batch, sequence: Sequence, tokens: int) -> None:
+        """Take a sequence that decodes, and its tokens, out of the cache."""
+        batch.context -= tokens
+        self.context -= tokens
+        batch.leave(sequence)
 
-    def _leave(self, sequence: Sequence) -> None:
-        self.rows -= 1
-        self.due -= sequence.ends
-        sequence.ends = -1
-
-    def _finish(self, sequence: Sequence) -> None:
-        sequence.finish = self.clock
+    def _finish(self, batch: Batch, sequence: Sequence) -> None:
+        sequence.finish = batch.ready
+        self.count -= 1
         self.trail.sequences.append(sequence)
         if self.load.concurrency and self.sent < self.load.count:
-            self._send(self.clock)
+            self._send(batch.ready)
 
-    def _preempt(self) -> None:
+    def _preempt(self, batch: Batch) -> None:
         """Take the cache of the sequence that began last; it starts again, before all others."""
-        if self.begun:
-            sequence = self.begun.pop()
+        if batch.begun:
+            sequence = batch.begun.pop()
             self.partly -= sequence.prompt
         else:
-            sequence = self._last_admitted()
-            written = sequence.left - (sequence.ends - self.turn)
-            self.context -= sequence.prompt + written
-            self._leave(sequence)
+            sequence = batch.last_admitted()
+            written = sequence.left - (sequence.ends - batch.turn)
+            self._drop(batch, sequence, sequence.prompt + written)
             sequence.prompt += written
             sequence.left -= written
+        self.count -= 1
         sequence.cached = 0
         self.waiting.appendleft(sequence)
         self.trail.preempted += 1
-
-    def _last_admitted(self) -> Sequence:
-        sequence = self.admitted.pop()
-        while sequence.ends < 0:
-            sequence = self.admitted.pop()
-        return sequence

@@ -9,7 +9,7 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.search import TIE, Ranking
-from planner.search.served import Point, Serving
+from planner.search.served import Point, Serving, Wanted, wanted_of
 from planner.serving.load import read_arrivals
 from planner.serving.serving import Served, check_context, lengths_of, served
 from topology.base import IllegalPlanError, ModelError, counted
@@ -88,7 +88,7 @@ def _judged(
 ) -> PlanEstimate | Rejected:
     """Serve one plan at the load asked for, or at the best concurrency; adds what was tried."""
     request, plan = scenario.request, estimate.plan
-    wanted = request.slo_ttft, request.slo_tpot
+    wanted = wanted_of(request)
     tried: list[Serving] | str
     if request.loaded:
         serving = under_load(scenario, plan)
@@ -96,13 +96,13 @@ def _judged(
     else:
         tried = _concurrencies(scenario, plan)
     if isinstance(tried, str):
-        if request.loaded or any(wanted):
+        if request.loaded or wanted:
             return Rejected(plan=plan, reason=tried)
         return estimate  # of one request at a time
     points += [Point(plan=plan, serving=each) for each in tried]
-    good = [each for each in tried if each.meets(*wanted)]
+    good = [each for each in tried if each.meets(wanted)]
     if not good:
-        nearest = min(tried, key=lambda each: each.beyond(*wanted))
+        nearest = min(tried, key=lambda each: each.beyond(wanted))
         return Rejected(plan=plan, reason=_missed(nearest, request), nearest=nearest)
     most = max(each.tokens_per_s for each in good)
     enough = (each for each in good if each.tokens_per_s >= (1 - TIE) * most)
@@ -115,16 +115,16 @@ def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:
     ready = served(scenario, plan, lengths, MOST)
     if isinstance(ready, str):
         return ready
-    wanted = request.slo_ttft, request.slo_tpot
+    wanted = wanted_of(request)
     most = max(ready.engines, min(ready.places, MOST))
     tried: list[Serving] = []
     concurrency = ready.engines
     while True:
         tried.append(ready.at(concurrency))
-        if concurrency >= most or not tried[-1].meets(*wanted) or _flat(tried):
+        if concurrency >= most or not tried[-1].meets(wanted) or _flat(tried):
             break
         concurrency = min(2 * concurrency, most)
-    if len(tried) > 1 and not tried[-1].meets(*wanted):
+    if len(tried) > 1 and not tried[-1].meets(wanted):
         tried += _between(ready, tried[-2], tried[-1], wanted)
     return tried
 
@@ -133,9 +133,7 @@ def _flat(tried: Sequence[Serving]) -> bool:
     return len(tried) > 1 and tried[-1].tokens_per_s < GAIN * tried[-2].tokens_per_s
 
 
-def _between(
-    ready: Served, met: Serving, missed: Serving, wanted: tuple[float | None, float | None]
-) -> Iterator[Serving]:
+def _between(ready: Served, met: Serving, missed: Serving, wanted: Wanted) -> Iterator[Serving]:
     """Halve the step between a concurrency that meets the times wanted and one that does not."""
     low, high = round(met.concurrency), round(missed.concurrency)
     for _ in range(HALVINGS):
@@ -144,7 +142,7 @@ def _between(
             return
         serving = ready.at(middle)
         yield serving
-        low, high = (middle, high) if serving.meets(*wanted) else (low, middle)
+        low, high = (middle, high) if serving.meets(wanted) else (low, middle)
 
 
 def _missed(nearest: Serving, request: Request) -> str:
@@ -153,7 +151,7 @@ def _missed(nearest: Serving, request: Request) -> str:
         return f"serves {nearest.requests_per_s:.3g} of {request.rate:.3g} requests a second"
     number = counted(max(1, round(nearest.concurrency)), "request")
     least = "" if request.loaded else " at the least"
-    parts = nearest.beside(request.slo_ttft, request.slo_tpot)
+    parts = nearest.beside(wanted_of(request))
     return f"{' and '.join(parts)}{least}, with {number} at once"
 
 

@@ -21,9 +21,10 @@ from topology.base import InputError
 AXES: Final = ("dp", "pp", "adp", "tp")
 """Axes that engines serve with; those that cut a sequence are for one long prompt."""
 ROUNDS: Final = 10
-"""Requests that a client's place sends, the first all at once: as benchmark clients do."""
+"""Requests that a client's place sends, as benchmark clients do: the first fill an idle engine all
+at once, the last drain it, and those between are alike."""
 FOLLOWED: Final = 240
-"""Requests that are followed at least, where there are so many; later rounds are alike."""
+"""Requests that are followed at least, where there are so many."""
 FEWEST: Final = 3
 """Rounds that are followed at least."""
 OPEN: Final = 800
@@ -39,9 +40,9 @@ OVERLOADED: Final = 0.95
 class Served:
     """Engines of a plan, ready to be given requests.
 
-    engines : that share the requests: replicas, ranks of attention data parallelism, which step
-    together, and in each as many batches as the pipeline has stages, which follow one another.
-    capacity : tokens that the cache of one of them holds.
+    engines : that share the requests: replicas, and ranks of attention data parallelism, which step
+    together. capacity : tokens that the cache of one of them holds. steps : their seconds at each
+    place of its pipeline.
     """
 
     plan: Plan
@@ -49,7 +50,7 @@ class Served:
     lengths: Lengths
     engines: int
     capacity: int
-    steps: StepPrices
+    steps: tuple[StepPrices, ...]
     prefix: float
 
     @property
@@ -60,13 +61,7 @@ class Served:
 
     def under(self, load: Load) -> Trail:
         """Follow the requests of one engine."""
-        ways, steps = self.ways, self.steps
-        host, row = ways.host_s(0), ways.host_s(1) - ways.host_s(0)
-
-        def step(tokens: float, context: float, rows: float, length: float) -> float:
-            return steps(tokens, context, rows, length) + host + row * rows
-
-        return Queue(ways, self.capacity, step, load, self.prefix).run()
+        return Queue(self.ways, self.capacity, self.steps, load, self.prefix).run()
 
     def at(self, concurrency: int) -> Serving:
         """Keep so many requests in flight."""
@@ -74,8 +69,8 @@ class Served:
         rounds = max(FEWEST, min(ROUNDS, ceil(FOLLOWED / each)))
         load = closed(self.lengths, each, each * rounds)
         trail = self.under(load)
-        later = (ROUNDS - 1) / (rounds - 1)
-        weights = [1.0 if s.number < each else later for s in trail.sequences]
+        middle, last = (ROUNDS - 2) / (rounds - 2), each * (rounds - 1)
+        weights = [middle if each <= s.number < last else 1.0 for s in trail.sequences]
         return self._seen([(load, trail)], weights, concurrency=float(concurrency))
 
     def by(self, rate: float, burst: float) -> Serving:
@@ -166,13 +161,13 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
     if most < copies:
         return f"adp{copies} has {copies} ranks with requests of their own, and {most} are at once"
     ways = scenario.deployment.scheduling
-    capacity = cache_tokens(scenario, plan, ways, lengths.longest) // plan.degree("pp")
+    capacity = cache_tokens(scenario, plan, ways, lengths.longest)
     if capacity < lengths.longest + ways.block:
         return (
             f"the cache of {plan} holds {capacity:,} tokens, one request has "
             f"{lengths.longest + ways.block:,}"
         )
-    engines = plan.replicas * plan.degree("pp")
+    engines = plan.replicas
     each = lengths.prompt + lengths.output
     rows = min(ceil(most / engines), ways.rows, MOST_ROWS, max(1, capacity // each) * 2)
     prompt = max(ways.chunk, 0 if ways.chunked else lengths.longest)

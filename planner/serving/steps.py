@@ -10,9 +10,8 @@ import numpy as np
 from costmodels.program import Size
 from costmodels.timeline import cost
 from planner.engines.scenario import Scenario
-from planner.lowering import Chunk, lower_steps
+from planner.lowering import Chunk, alike_places, lower_steps, one_turn
 from planner.request.plan import Plan
-from planner.serving.cache import ends_of
 
 ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -29,10 +28,14 @@ class StepPrices:
 
     def __call__(self, tokens: float, context: float, rows: float, length: float) -> float:
         """Read the grid, linear in each size."""
-        t, ta = _place(self.nodes[0], tokens)
         r, ra = _place(self.nodes[2], rows)
-        c, ca = _place(self.nodes[1], context)
         k, ka = _place(self.nodes[3], length)
+        if not tokens:
+            low, high = self.seconds[0][0][r], self.seconds[0][0][r + 1]
+            below = low[k] + ka * (low[k + 1] - low[k])
+            return below + ra * (high[k] + ka * (high[k + 1] - high[k]) - below)
+        t, ta = _place(self.nodes[0], tokens)
+        c, ca = _place(self.nodes[1], context)
         total = 0.0
         for part, plane in ((1 - ta, t), (ta, t + 1)):
             if not part:
@@ -59,8 +62,8 @@ def _place(nodes: Sequence[float], value: float) -> tuple[int, float]:
 
 def step_prices(
     scenario: Scenario, plan: Plan, *, tokens: int, prompt: int, longest: int, rows: int
-) -> StepPrices:
-    """Price the steps of one engine of a plan.
+) -> tuple[StepPrices, ...]:
+    """Price the steps of one engine of a plan, at each place of its pipeline.
 
     Parameters
     ----------
@@ -79,11 +82,16 @@ def step_prices(
     model, workload = scenario.model, scenario.workload
     target = scenario.deployment.target(model, plan)
     shape = (len(prompts), len(contexts), len(decodes), len(lengths))
-    time = np.zeros(shape)
-    for place in ends_of(plan):  # batches follow one another, at the slowest's pace
+    nodes = (prompts, contexts, decodes, lengths)
+
+    def priced(place: int) -> StepPrices:
         program = lower_steps(model, workload, plan, [chunks], place)
-        time = np.maximum(time, cost(program.stages[0], target).time)
-    return StepPrices((prompts, contexts, decodes, lengths), time.tolist())
+        seconds = np.broadcast_to(cost(one_turn(program, place), target).time, shape)
+        return StepPrices(nodes, seconds.tolist())
+
+    alike = alike_places(model, workload, plan)
+    known = {place: priced(place) for place in set(alike)}
+    return tuple(known[place] for place in alike)
 
 
 def _size(values: object) -> Size:

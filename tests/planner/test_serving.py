@@ -94,9 +94,9 @@ def _second_a_step(tokens, context, rows, length):
     return 1.0 + tokens / 100
 
 
-def _run(load, *, capacity=10**6, step=_second_a_step, prefix=0.0, **ways):
+def _run(load, *, capacity=10**6, places=(_second_a_step,), prefix=0.0, **ways):
     ways = Scheduling(**{"chunk": 100, "block": 1, **ways})
-    trail = Queue(ways, capacity, step, load, prefix).run()
+    trail = Queue(ways, capacity, places, load, prefix).run()
     return trail, sorted(trail.sequences, key=lambda sequence: sequence.number)
 
 
@@ -145,17 +145,16 @@ def test_one_request_at_once_waits_as_in_a_queue_of_fixed_service():
     st.integers(1, 9),
     st.integers(140, 400),
     st.sampled_from([0.0, 0.5, 1.0]),
-    st.booleans(),
-    st.booleans(),
+    st.tuples(st.booleans(), st.booleans()),
+    st.integers(1, 4),
 )
 def test_all_work_is_done_once_and_the_cache_never_overflows(
-    sizes, concurrency, capacity, kept, mixed, chunked
+    sizes, concurrency, capacity, kept, ways, places
 ):
     prompts, outputs = (list(each) for each in zip(*sizes, strict=True))
     load = Load(prompts=prompts, outputs=outputs, concurrency=concurrency)
-    trail, sequences = _run(
-        load, capacity=capacity, kept=kept, mixed=mixed, chunked=chunked, chunk=32, block=4
-    )
+    more = {"kept": kept, "mixed": ways[0], "chunked": ways[1], "chunk": 32, "block": 4}
+    trail, sequences = _run(load, capacity=capacity, places=(_second_a_step,) * places, **more)
 
     assert len(sequences) == len(sizes)
     assert trail.most_tokens <= capacity
@@ -175,11 +174,52 @@ def test_runs_of_equal_steps_in_one_go_are_the_steps_one_by_one():
         return 1.0 + tokens / 100 + rows * length / 1000
 
     load = Load(prompts=[20] * 4, outputs=[31, 31, 31, 11], concurrency=4)
-    trail, _ = _run(load, step=step)
+    trail, _ = _run(load, places=(step,))
 
     lengths = [range(20, 50)] * 3 + [range(20, 30)]
     decode = 30 + sum(sum(each) for each in lengths) / 1000
     assert trail.seconds == pytest.approx(1.8 + decode)
+
+
+def test_three_requests_in_a_pipeline_by_hand():
+    """Two places, and so two batches: the second waits where the first has a piece of a prompt."""
+    load = Load(prompts=[100, 50, 100], outputs=[3, 5, 2], arrivals=[0.0, 0.0, 4.0])
+    _, sequences = _run(load, places=(_second_a_step,) * 2)
+
+    firsts, ends = ([getattr(s, name) for s in sequences] for name in ("first", "finish"))
+    # batch 1: 100 tokens pass from 0 to 4; 99 of the third and a token from 4 to 7.98; then to 10
+    # batch 2: 50 tokens pass from 2 to 5.5; a token from 5.99, behind the piece, to 8.98; to 11
+    assert firsts == pytest.approx([4.0, 5.5, 10.0])
+    assert ends == pytest.approx([10.0, 15.0, 12.0])
+
+
+@pytest.mark.parametrize("places", [2, 3, 4])
+def test_a_pipeline_writes_as_fast_as_it_has_batches_up_to_one_a_place(places):
+    """Without prompts a token passes all places; a place does one batch at a time."""
+
+    def step(tokens, context, rows, length):
+        return 0.0 if tokens else 1.0
+
+    for requests in range(1, 2 * places + 1):
+        load = Load(prompts=[1] * requests, outputs=[101] * requests, concurrency=requests)
+        trail, _ = _run(load, places=(step,) * places)
+
+        assert trail.seconds == pytest.approx(100 * places, abs=2 * places)
+
+
+def test_the_slowest_place_sets_the_pace_of_a_pipeline():
+    """It runs a batch of two sequences, and one of one, in every round."""
+
+    def slow(tokens, context, rows, length):
+        return 2.0 + rows
+
+    def fast(tokens, context, rows, length):
+        return 1.0
+
+    load = Load(prompts=[1] * 3, outputs=[60, 60, 60], concurrency=3)
+    trail, _ = _run(load, places=(slow, fast))
+
+    assert trail.seconds == pytest.approx(59 * (4.0 + 3.0), rel=0.02)
 
 
 def test_more_load_never_brings_the_first_token_sooner():
@@ -225,7 +265,13 @@ def test_replicas_share_the_requests_and_a_pipeline_takes_turns():
     assert twice.serving.tokens_per_s == pytest.approx(2 * alone.serving.tokens_per_s)
     assert twice.serving.kv_tokens == 2 * alone.serving.kv_tokens
     piped = _asked("pp2.tp2", concurrency=16).serving
-    assert 0.7 < piped.tokens_per_s / twice.serving.tokens_per_s < 1.1
+    assert 0.7 < piped.tokens_per_s / twice.serving.tokens_per_s < 1.0
+
+
+def test_a_pipeline_with_one_request_is_as_slow_as_one_place_with_all_layers():
+    alone, piped = (_asked(plan, concurrency=1).serving for plan in ("tp2", "pp2.tp2"))
+
+    assert 1.0 < piped.tpot.mean / alone.tpot.mean < 1.1
 
 
 def test_a_rate_is_served_or_the_plan_says_how_much_it_serves():

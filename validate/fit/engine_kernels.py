@@ -311,10 +311,10 @@ def _records(
             )
             title = f"{form}.{ENGINES[engine]}-{generation}" if engine else f"{form}-{generation}"
             text = record_to_toml(f'"{title}"', replace(record, provenance=provenance))
-            yield text, f"{title}: {_quality(judged.fit)}"
+            yield text, f"{title}: {quality(judged.fit)}"
 
 
-def _quality(fit: Fit) -> str:
+def quality(fit: Fit) -> str:
     """Say how well a first fit did on the rows that it did not see."""
     median, most = fit.held_out_median_error, fit.held_out_p90_error
     return f"{fit.held_out_rows} rows held back, median {median:.3f}, 9 of 10 within {most:.3f}"

@@ -145,13 +145,19 @@ def kept_back(key: str) -> bool:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 3 == 0
 
 
-def judge(rows: Sequence[Measured], problem_of: Callable[[Sequence[Measured]], Problem]) -> Judged:
+def judge(
+    rows: Sequence[Measured],
+    problem_of: Callable[[Sequence[Measured]], Problem],
+    split: tuple[str, Callable[[Measured], bool]] = (SPLIT, lambda row: kept_back(row.source)),
+) -> Judged:
     """Fit once without the rows that are kept back, to judge by them; then to all.
 
     problem_of : makes the problem of some of the rows; its rows stand in the same order.
+    split : how rows are kept back, in words, and whether one is.
     """
-    shaping = [row for row in rows if not kept_back(row.source)]
-    judging = [row for row in rows if kept_back(row.source)]
+    words, back = split
+    shaping = [row for row in rows if not back(row)]
+    judging = [row for row in rows if back(row)]
     missed: Vector = np.array([])
     if len(shaping) >= 2 * LEAST and judging:
         trial = minimise(problem_of(shaping))
@@ -167,7 +173,7 @@ def judge(rows: Sequence[Measured], problem_of: Callable[[Sequence[Measured]], P
         values=minimum.values,
         median_error=float(np.median(errors)),
         p90_error=float(np.quantile(errors, 0.9)),
-        fit=held_out(fit, missed, SPLIT) if missed.size else fit,
+        fit=held_out(fit, missed, words) if missed.size else fit,
     )
 
 

@@ -18,6 +18,7 @@ from costmodels.kernels.parameters import (
     AttentionParameters,
     ContextParameters,
     DecodeParameters,
+    DispatchParameters,
     EngineParameters,
     MatmulParameters,
     PointwiseParameters,
@@ -37,6 +38,7 @@ Record = (
     | QuantisedParameters
     | DecodeParameters
     | ContextParameters
+    | DispatchParameters
 )
 
 _HEAD: Final = """\

@@ -1,0 +1,236 @@
+r"""Messages of expert parallelism: tokens to the ranks of their experts, and results back.
+
+A rank that has n tokens sends each to the ranks that hold its experts (dispatch) and gets as many
+results back (combine). How depends on the way:
+
+* ``allgather_reducescatter``   everybody gets all tokens; results are added on the way back
+* ``all_to_all``   a copy for every expert, by the library's all-to-all
+* ``deepep_normal``   a copy for every rank, by channels of two multiprocessors each; between
+  nodes one for every node, which passes it on over NVLink
+* ``deepep_low_latency``   a copy for every expert, straight into the memory of its rank, by the
+  whole GPU
+* ``nvlink_one_sided``   a copy for every rank, written (dispatch) or read (combine) in its place,
+  by the whole GPU
+* ``deepep_v2``   as ``deepep_normal``, of fewer multiprocessors
+
+A kernel's time is
+
+.. math::
+    start = launch + e\,expert + r\,rank, \quad
+    work = \frac{n}{channels} (token + \frac{c}{r} copy + \frac{b}{home} + \frac{c\,b}{rate}),
+    \quad near = \frac{n\,b\,c_{near}}{\beta\,efficiency}
+
+with e experts on r ranks, b bytes a token, c copies of it, of which :math:`c_{near}` cross links
+inside a node and :math:`c_{far}` leave it. The slowest of the three streams counts (a power mean
+of 4, as each delays the others a little), joined with the start as `Curve` does it. The rank whose
+experts are asked most often receives more than others, and all wait for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.basis import Basis
+from costmodels.collectives.algorithms.base import Need, nvlink, one_node
+from costmodels.collectives.calls import basis as collective_basis
+from costmodels.collectives.calls import collective_time
+from costmodels.collectives.operations import Op
+from costmodels.collectives.tables import transports
+from costmodels.collectives.transports import hop
+from costmodels.kernels.parameters import DispatchParameters
+from costmodels.kernels.tables import engine_record
+from costmodels.routing import Routing
+from topology.base import InputError, unknown
+from topology.catalogue import Device, Fabric
+
+Phase = Literal["dispatch", "combine"]
+Real = float | NDArray[np.float64]
+_CHANNEL: Final = 2  # multiprocessors: one sends, one receives
+_TOGETHER: Final = 4.0
+_NEWEST_WITHOUT: Final = (8, 9)
+"""Compute capability of the last GPUs that these kernels were not written for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to move tokens.
+
+    once : a token goes once to a rank, however many of its experts are there. ops : collectives of
+    dispatch and combine where the way is made of them; it has kernels of its own otherwise.
+    workers : what shares the tokens: ``channels`` of two multiprocessors, as many as one asks for,
+    all multiprocessors, or as many of them as take equal numbers of ``experts``.
+    needs : of a fabric.
+    """
+
+    once: bool
+    workers: Literal["channels", "experts", "all"] = "all"
+    ops: Mapping[Phase, Op] | None = None
+    needs: tuple[Need, ...] = ()
+
+
+def _network(fabric: Fabric) -> str:
+    """Need NICs that GPUs drive, where there are several nodes."""
+    if fabric.nodes == 1 or (fabric.network and fabric.network.kind in _DRIVEN):
+        return ""
+    return f"it needs RDMA between nodes, got {fabric.network and fabric.network.kind}"
+
+
+_DRIVEN: Final = ("infiniband", "roce", "gib")
+WAYS: Final[Mapping[str, Way]] = {
+    "allgather_reducescatter": Way(
+        once=True, ops={"dispatch": "all_gather", "combine": "reduce_scatter"}
+    ),
+    "all_to_all": Way(once=False, ops={"dispatch": "all_to_all", "combine": "all_to_all"}),
+    "deepep_normal": Way(once=True, workers="channels", needs=(nvlink, _network)),
+    "deepep_low_latency": Way(once=False, workers="experts", needs=(nvlink, _network)),
+    "deepep_v2": Way(once=True, workers="channels", needs=(nvlink, _network)),
+    "nvlink_one_sided": Way(once=True, needs=(nvlink, one_node)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A dispatch or a combine of one layer, all but its tokens.
+
+    fabric, device : the ranks that share the experts, and one of them. engine : whose version of a
+    kernel, where it was measured on its own. multiprocessors : that it may use; 0 for as usual.
+    """
+
+    phase: Phase
+    way: str
+    routing: Routing
+    fabric: Fabric
+    device: Device
+    engine: str = ""
+    multiprocessors: int = 0
+
+    def __post_init__(self) -> None:
+        if self.phase not in get_args(Phase):
+            raise unknown("exchange", self.phase, get_args(Phase))
+        reason = obstacle(self.way, self.fabric, self.device)
+        if reason:
+            raise InputError(f"{self.phase} by {self.way}: {reason}")
+
+    def time(self, tokens: Real, token_bytes: Real) -> Real:
+        """Seconds until the busiest rank has what is meant for it.
+
+        Parameters
+        ----------
+        tokens : of each rank. token_bytes : of a token with its scales, as it travels.
+
+        Examples
+        --------
+        128 tokens of DeepSeek-V3 a rank, on eight H100:
+
+        >>> from topology.catalogue import find_hardware
+        >>> node = find_hardware("h100-sxm")
+        >>> exchange = Exchange(
+        ...     phase="dispatch", way="deepep_low_latency", routing=Routing(experts=256, top_k=8),
+        ...     fabric=node.fabric(8), device=node.device,
+        ... )
+        >>> f"{exchange.time(128.0, 7392.0) * 1e6:.0f} us"
+        '38 us'
+        """
+        if self.fabric.ranks == 1:
+            return np.zeros(np.broadcast(tokens, token_bytes).shape)[()]
+        ops = WAYS[self.way].ops
+        if ops is not None:
+            size = np.asarray(self._message(tokens, token_bytes), float)
+            return cast(Real, collective_time(ops[self.phase], size, self.fabric)[()])
+        return exchanged(self, self.parameters, tokens, token_bytes)
+
+    @property
+    def parameters(self) -> DispatchParameters:
+        """The kernel of this way, phase and engine on this device."""
+        return engine_record(
+            DispatchParameters, self.device, f"{self.way}-{self.phase}", self.engine
+        )
+
+    def basis(self, tokens: Real, token_bytes: Real) -> Basis:
+        """How well the time is known: see `costmodels.collectives.basis`."""
+        ops = WAYS[self.way].ops
+        if self.fabric.ranks == 1:
+            return Basis.MEASURED
+        if ops is not None:
+            largest = float(np.max(self._message(tokens, token_bytes)))
+            return collective_basis(ops[self.phase], largest, self.fabric)
+        sizes = {"tokens": tokens, "bytes": token_bytes, "experts": float(self.routing.experts)}
+        known = self.parameters.provenance
+        alike = self.fabric.nodes == 1 and known.saw({"ranks": float(self.fabric.ranks)})
+        return known.basis(self.device.name, sizes, alike=alike)
+
+    def _message(self, tokens: Real, token_bytes: Real) -> Real:
+        """Bytes of the collective, as nccl-tests counts them."""
+        if WAYS[self.way].once:
+            return tokens * token_bytes * self.fabric.ranks
+        return tokens * token_bytes * self.routing.top_k * self.excess(tokens, self.fabric.ranks)
+
+    def excess(self, tokens: Real, parts: int) -> Real:
+        """Expect what the busiest of `parts` receives over a mean one."""
+        once = WAYS[self.way].once
+        return self.routing.excess(tokens * self.fabric.ranks, parts, once=once)
+
+    def copies(self) -> tuple[float, float, float]:
+        """Count the copies of a token: all, over links inside a node, and to other nodes."""
+        ranks, nodes, local = self.fabric.ranks, self.fabric.nodes, self.fabric.local
+        if not WAYS[self.way].once:
+            every = float(self.routing.top_k)
+            return every, every * (local - 1) / ranks, every * (ranks - local) / ranks
+        every = self.routing.reached(ranks)
+        far = self.routing.reached(nodes) * (nodes - 1) / nodes
+        return every, every * (local - 1) / local, far
+
+
+def exchanged(
+    exchange: Exchange, kernel: DispatchParameters, tokens: Real, token_bytes: Real
+) -> Real:
+    """Seconds that `kernel` takes for an exchange; see the formula above."""
+    fabric = exchange.fabric
+    every, near, far = exchange.copies()
+    own = kernel.token + every / fabric.ranks * kernel.copy
+    moved = every / kernel.rate if kernel.rate else 0.0
+    moved += 1 / kernel.home if kernel.home else 0.0
+    between = hop(fabric, transports(), "Simple")
+    streams = (
+        tokens / _workers(exchange, kernel) * (own + moved * token_bytes),
+        tokens * token_bytes * (near / (fabric.bandwidth * kernel.efficiency))
+        * exchange.excess(tokens, fabric.ranks),
+        tokens * token_bytes * (far * fabric.local * between.exchange)
+        * exchange.excess(tokens, fabric.nodes),
+    )  # fmt: skip
+    stream = sum(part**_TOGETHER for part in streams) ** (1 / _TOGETHER)
+    fixed = kernel.launch + exchange.routing.experts * kernel.expert + fabric.ranks * kernel.rank
+    start = fixed + (token_bytes / kernel.alone if kernel.alone else 0.0)
+    sharpness = kernel.sharpness
+    joined = (start**sharpness + stream**sharpness) ** (1 / sharpness)
+    return cast(Real, joined + between.step)
+
+
+def _workers(exchange: Exchange, kernel: DispatchParameters) -> float:
+    """Count what works side by side on the tokens of a rank."""
+    workers, available = WAYS[exchange.way].workers, exchange.device.multiprocessors.value
+    if workers == "channels":
+        return (exchange.multiprocessors or kernel.multiprocessors) / _CHANNEL
+    if workers == "experts":
+        experts = exchange.routing.experts
+        return ceil(experts / ceil(experts / available))
+    return available
+
+
+def obstacle(way: str, fabric: Fabric, device: Device) -> str:
+    """Say why a way cannot be taken; empty where it can.
+
+    >>> from topology.catalogue import find_hardware
+    >>> card = find_hardware("rtx-pro-6000")
+    >>> obstacle("deepep_normal", card.fabric(8), card.device)
+    'it needs NVLink between all GPUs'
+    """
+    if way not in WAYS:
+        raise unknown("way of tokens", way, WAYS)
+    if WAYS[way].ops is None and device.compute_capability <= _NEWEST_WITHOUT:
+        return "its kernels are for Hopper and newer GPUs"
+    return next(filter(None, (need(fabric) for need in WAYS[way].needs)), "")

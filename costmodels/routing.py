@@ -1,0 +1,184 @@
+"""Where a router sends tokens: how many ranks or nodes each reaches, and how busy the busiest is.
+
+A layer has `experts`, of which every token takes `top_k` different ones. They lie in equal parts on
+ranks (or nodes), in order. All of this is counting; what the tokens then cost is told elsewhere.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb, log2
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.base import InputError
+
+Loads = NDArray[np.float64]
+USUAL: Final = 1.2
+"""Exponent of a power law where none is named."""
+_DEALS: Final = 33  # orders of the experts that are tried; their middle is taken
+_LARGEST: Final = 0.8  # share of all tokens that the most popular expert could get, before scaling
+_FEW: Final = (0.01, 2.0)  # the same of a batch too small to reach every expert, in tokens
+
+
+def exponent_of(distribution: str) -> float:
+    """Read ``balanced`` (0), ``power_law`` or ``power_law_1.01``.
+
+    >>> exponent_of("balanced"), exponent_of("power_law"), exponent_of("power_law_1.01")
+    (0.0, 1.2, 1.01)
+    """
+    found = re.fullmatch(r"balanced|power_law(?:_(\d+(?:\.\d+)?))?", distribution)
+    if not found:
+        raise InputError(
+            f"distribution: got {distribution!r}, wanted balanced, power_law or power_law_1.01"
+        )
+    if distribution == "balanced":
+        return 0.0
+    return float(found[1]) if found[1] else USUAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """The experts of a layer, and how tokens choose among them.
+
+    groups, top_groups : the router first takes `top_groups` of `groups` equal groups of experts,
+    and experts only of those (DeepSeek-V3: 4 of 8). exponent : of the power law that the
+    popularity of experts follows; 0 where all are alike. spread : a token's experts lie on as many
+    ranks as they can, as benchmarks arrange it.
+    """
+
+    experts: int
+    top_k: int
+    groups: int = 1
+    top_groups: int = 1
+    exponent: float = 0.0
+    spread: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.top_k <= self.experts * self.top_groups // self.groups:
+            raise InputError(
+                f"experts of a token: got {self.top_k} of {self.experts}, in {self.top_groups} of "
+                f"{self.groups} groups, wanted at least one and no more than there are"
+            )
+
+    def reached(self, parts: int) -> float:
+        r"""Expect how many of `parts` a token goes to, one copy for all its experts there.
+
+        .. math:: p\,(1 - \binom{e - e/p}{k} / \binom{e}{k})
+
+        with e experts in p parts; groups are drawn first where the router limits them.
+
+        Examples
+        --------
+        Eight of 256 experts on eight ranks: not all eight ranks, as experts share some.
+
+        >>> f"{Routing(experts=256, top_k=8).reached(8):.2f}"
+        '5.29'
+        >>> Routing(experts=256, top_k=8).reached(1)
+        1.0
+        """
+        if self.spread:
+            return float(min(parts, self.top_k))
+        inside = self.experts // self.groups  # experts of a group
+        drawn = inside * self.top_groups
+        if parts <= self.groups:  # a part holds whole groups
+            held = self.groups // parts
+            missed = sum(
+                comb(held, j)
+                * comb(self.groups - held, self.top_groups - j)
+                * comb(drawn - j * inside, self.top_k)
+                for j in range(min(held, self.top_groups) + 1)
+                if self.top_groups - j <= self.groups - held
+            ) / (comb(self.groups, self.top_groups) * comb(drawn, self.top_k))
+        else:  # a group lies on several parts
+            own = -(-self.experts // parts)
+            share = comb(drawn - own, self.top_k) / comb(drawn, self.top_k)
+            missed = 1 - self.top_groups / self.groups * (1 - share)
+        return parts * (1 - missed)
+
+    def busiest(self, tokens: float, parts: int) -> Loads:
+        """Expect the tokens of each expert on the busiest of `parts`, the most popular first.
+
+        Parameters
+        ----------
+        tokens : of all ranks together.
+
+        Examples
+        --------
+        >>> Routing(experts=4, top_k=2).busiest(100.0, 2)
+        array([50., 50.])
+        >>> skewed = Routing(experts=64, top_k=2, exponent=1.2).busiest(4096.0, 8)
+        >>> bool(skewed.sum() > 2 * 4096 / 8)
+        True
+        """
+        loads = expert_loads(tokens, self)
+        if not self.exponent or parts == 1:
+            return loads[: -(-self.experts // parts)]
+        size = self.experts // parts
+        order = np.random.default_rng(self.experts)
+        deals = [
+            order.permutation(loads)[: size * parts].reshape(parts, size) for _ in range(_DEALS)
+        ]
+        fullest = [deal[deal.sum(axis=1).argmax()] for deal in deals]
+        middle = np.argsort([float(part.sum()) for part in fullest])[_DEALS // 2]
+        return np.sort(fullest[middle])[::-1]
+
+    def excess(self, tokens: float | Loads, parts: int, *, once: bool) -> float | Loads:
+        """Tokens of the busiest part over those of a mean one; `tokens` of all ranks together.
+
+        Parameters
+        ----------
+        once : a token counts once for a part, however many of its experts are there.
+        """
+        if not self.exponent or parts == 1:
+            return 1.0
+        largest = float(np.max(tokens, initial=1.0))
+        sizes = 2.0 ** np.arange(int(log2(max(largest, 1.0))) + 2)
+        known = [_excess(self, size, parts, once) for size in sizes]
+        return np.interp(tokens, sizes, known)
+
+
+@lru_cache(maxsize=4096)
+def _excess(routing: Routing, tokens: float, parts: int, once: bool) -> float:  # noqa: FBT001
+    """Find `Routing.excess` at one size."""
+    popular = routing.busiest(tokens, parts) / tokens
+    usual = np.full(popular.size, routing.top_k / routing.experts)
+    if not once:
+        return float(popular.sum() / usual.sum())
+    return float((1 - np.prod(1 - popular)) / (1 - np.prod(1 - usual)))
+
+
+def expert_loads(tokens: float, routing: Routing) -> Loads:
+    """Expect the tokens that go to each expert, the most popular first.
+
+    Their popularity follows a power law between one token and most of them, as evenly spaced
+    quantiles; no expert gets a token twice, and what it cannot take goes to the others.
+
+    >>> loads = expert_loads(1000.0, Routing(experts=64, top_k=4, exponent=1.2))
+    >>> bool(loads.max() <= 1000.0), round(float(loads.sum()))
+    (True, 4000)
+    """
+    experts, wanted = routing.experts, tokens * routing.top_k
+    if not routing.exponent:
+        return np.full(experts, wanted / experts)
+    low, high = (1.0, tokens * _LARGEST) if wanted > experts else _FEW
+    power = 1 - routing.exponent
+    places = (np.arange(experts) + 0.5) / experts
+    if not power:
+        raw = low * (max(high, low) / low) ** places
+    else:
+        raw = (low**power + (max(high, low) ** power - low**power) * places) ** (1 / power)
+    return _filled(np.sort(raw)[::-1], wanted, tokens)
+
+
+def _filled(weights: Loads, wanted: float, most: float) -> Loads:
+    """Share `wanted` out by `weights`, at most `most` each."""
+    full = 0
+    while True:
+        rest = weights[full:] * ((wanted - full * most) / weights[full:].sum())
+        over = int(np.count_nonzero(rest > most))
+        if not over:
+            return np.concatenate([np.full(full, most), rest])
+        full += over

@@ -1,0 +1,238 @@
+"""Fit the kernels that carry tokens to experts and back to published tables of them.
+
+Each way, phase, engine and generation of GPUs is fitted on its own; an engine's own start from the
+bare kernel's. Shapes of models, or numbers of ranks where there is one shape, are kept apart: a fit
+is judged by those that a first fit did not see.
+"""
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.collectives.dispatch import WAYS, Exchange, exchanged
+from costmodels.kernels.parameters import DispatchParameters, Provenance
+from costmodels.kernels.tables import shipped
+from topology.base import Seconds, parse
+from validate.accuracy.dispatch import DispatchFigure, read_figures
+from validate.fit.engine_kernels import ENGINES, MICRO, SYSTEMS, quality
+from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
+from validate.fit.text import record_to_toml
+
+NAMES: Final = {
+    "deepep_ht": "deepep_normal", "deepep_ll": "deepep_low_latency",
+    "trtllm_deepep_ht": "deepep_normal", "trtllm_deepep_ll": "deepep_low_latency",
+    "deepep_v2_context": "deepep_v2", "deepep_v2_generation": "deepep_v2",
+}  # fmt: skip
+"""Ways by their names in the tables."""
+SENT: Final = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4", "default": "bf16"}
+"""Formats of tokens by their names in the tables; results come back in bf16."""
+ROUNDED: Final = "fp4"
+"""Results rounded on their way back: a kernel of its own, left out."""
+BARE_RANKS: Final = 8  # of the tables of kernels by themselves, which are of one node
+USUAL: Final = 20
+"""Multiprocessors that DeepEP takes where nobody says how many (Buffer.num_sms)."""
+GENERATIONS: Final = {
+    **{name: (generation, capabilities) for name, generation, capabilities in SYSTEMS.values()},
+    "gb200": ("blackwell", ("10.0", "10.3")),
+}
+"""Generation and compute capabilities, by hardware."""
+HOLD: Final = 0.03
+SOURCE: Final = "{}, fitted by validate/fit/dispatch.py"
+TABLES: Final = "aiconfigurator-core {} tables (Apache-2.0)"
+BANDWIDTH: Final = parse("1 GB/s", "B/s")
+FIRST: Final[Mapping[str, Values]] = {
+    "deepep_normal": {
+        "launch": 26 * MICRO, "alone": 2 * BANDWIDTH, "token": 0.2 * MICRO, "copy": 0.3 * MICRO,
+        "home": 30 * BANDWIDTH, "rate": 60 * BANDWIDTH, "efficiency": 0.75, "sharpness": 0.9,
+    },
+    "deepep_low_latency": {
+        "launch": 8 * MICRO, "expert": 0.02 * MICRO, "alone": 2 * BANDWIDTH, "token": 0.5 * MICRO,
+        "copy": 0.5 * MICRO, "home": 10 * BANDWIDTH, "rate": 10 * BANDWIDTH, "efficiency": 0.6,
+        "sharpness": 0.9,
+    },
+    "nvlink_one_sided": {
+        "launch": 16 * MICRO, "rank": 0.05 * MICRO, "alone": 10 * BANDWIDTH, "token": 0.5 * MICRO,
+        "rate": 10 * BANDWIDTH, "efficiency": 0.8, "sharpness": 1.5,
+    },
+}  # fmt: skip
+"""Where parameters start, by way."""
+_NOWHERE: Final = Provenance(kind="derived", source="not yet", hardware=(), compute_capabilities=())
+
+Key = tuple[str, str, str, str]
+"""Way, phase, engine and hardware."""
+
+
+def fitted(text: str) -> Iterator[tuple[str, str]]:
+    """Fit a table of exchanges: one of another project, or figures as those that ship.
+
+    Yields
+    ------
+    Records as TOML, each with a line on how well it does on shapes that a first fit did not see.
+    """
+    groups: dict[Key, list[DispatchFigure]] = {}
+    for figure in read(text):
+        key = (figure.way, figure.phase, figure.engine, figure.hardware)
+        groups.setdefault(key, []).append(figure)
+    for key, figures in sorted(groups.items()):
+        record, judged = fit(figures)
+        yield (
+            record_to_toml(f'"{_name(key)}"', record),
+            f"{_name(key)}: {quality(judged.fit)}",
+        )
+
+
+def _name(key: Key) -> str:
+    way, phase, engine, hardware = key
+    of = f".{engine}" if engine else ""
+    return f"{way}-{phase}{of}-{GENERATIONS[hardware][0]}"
+
+
+def fit(figures: Sequence[DispatchFigure]) -> tuple[DispatchParameters, Judged]:
+    """Fit one kernel of one engine on one kind of GPU."""
+    way, phase, hardware = figures[0].way, figures[0].phase, figures[0].hardware
+    first = FIRST.get(way, FIRST["deepep_normal"])
+    bare = shipped(DispatchParameters).get(_name((way, phase, "", hardware)))
+    if figures[0].engine and bare is not None:
+        first = {name: getattr(bare, name) or value for name, value in first.items()}
+    usual = _usual(figures)
+
+    def build(values: Values) -> DispatchParameters:
+        return DispatchParameters(provenance=_NOWHERE, multiprocessors=usual, **values)  # type: ignore[arg-type]  # names
+
+    def problem(rows: Sequence[DispatchFigure]) -> Problem:
+        parts = list(_parts(rows))
+
+        def ratio(values: Values) -> Vector:
+            kernel, result = build(values), np.empty(len(rows))
+            for exchange, places, tokens, sizes, measured in parts:
+                result[places] = exchanged(exchange, kernel, tokens, sizes) / measured
+            return result
+
+        limits = {"sharpness": (0.3, 4.0)}
+        shares = frozenset({"efficiency"})
+        return Problem(first=first, ratio=ratio, shares=shares, limits=limits, hold=HOLD)
+
+    judged = judge(figures, problem, _apart(figures))
+    generation = GENERATIONS[hardware]
+    provenance = replace(
+        _NOWHERE,
+        source=SOURCE.format(figures[0].source),
+        hardware=(hardware,),
+        compute_capabilities=generation[1],
+        rows=judged.fit.rows,
+        median_error=judged.median_error,
+        p90_error=judged.p90_error,
+        ranges=tuple(_ranges(figures)),
+    )
+    return replace(build(judged.values), provenance=provenance), judged
+
+
+def _usual(figures: Sequence[DispatchFigure]) -> float:
+    """Multiprocessors that the kernel gets where nobody says how many; 0 where it has no choice."""
+    if WAYS[figures[0].way].workers != "channels":
+        return 0.0
+    given = {figure.multiprocessors for figure in figures}
+    return float(max(given) or USUAL) if len(given) == 1 else float(USUAL)
+
+
+def _apart(figures: Iterable[DispatchFigure]) -> tuple[str, Callable[[DispatchFigure], bool]]:
+    """Keep every second shape of a model back; of one shape every second number of ranks."""
+    figures = list(figures)
+    of = _shape if len({_shape(figure) for figure in figures}) > 1 else _ranks
+    back = set(sorted({of(figure) for figure in figures})[1::2])
+    return f"every second {of.__name__.strip('_')}", lambda figure: of(figure) in back
+
+
+def _shape(figure: DispatchFigure) -> tuple[int, ...]:
+    return figure.hidden, figure.top_k, figure.experts
+
+
+def _ranks(figure: DispatchFigure) -> tuple[int, ...]:
+    return (figure.gpus,)
+
+
+def _parts(
+    figures: Sequence[DispatchFigure],
+) -> Iterator[tuple[Exchange, list[int], Vector, Vector, Vector]]:
+    """Yield each exchange with the places of its figures, their tokens, bytes and seconds."""
+    places: dict[Exchange, list[int]] = {}
+    for place, figure in enumerate(figures):
+        places.setdefault(figure.exchange, []).append(place)
+    for exchange, found in places.items():
+        rows = [figures[place] for place in found]
+        columns = [(float(row.tokens), row.token_bytes, float(row.seconds)) for row in rows]
+        yield (exchange, found, *np.array(columns).T)
+
+
+def _ranges(figures: Sequence[DispatchFigure]) -> Iterator[tuple[str, float, float]]:
+    columns: dict[str, list[float]] = {
+        "tokens": [figure.tokens for figure in figures],
+        "bytes": [figure.token_bytes for figure in figures],
+        "experts": [figure.experts for figure in figures],
+        "ranks": [figure.gpus for figure in figures],
+    }
+    for name, column in columns.items():
+        yield name, float(min(column)), float(max(column))
+
+
+def reads(text: str) -> bool:
+    """Whether `fitted` knows the columns of a table."""
+    head = text.partition("\n")[0]
+    return any(column in head for column in ("dispatch_", "comm_backend", "top_groups"))
+
+
+def read(text: str) -> Iterator[DispatchFigure]:
+    """Yield the exchanges of a table."""
+    if "top_groups" in text.partition("\n")[0]:
+        yield from (figure for figure in read_figures(text) if figure.hardware in GENERATIONS)
+        return
+    for row in csv.DictReader(text.splitlines()):
+        if "comm_backend" not in row:
+            yield from _bare(row)
+        elif row["comm_dtype"] != ROUNDED:
+            yield _engine(row)
+
+
+def _bare(row: Mapping[str, str]) -> Iterator[DispatchFigure]:
+    """Yield both phases of a row of a kernel by itself: fp8 goes out."""
+    slow = "dispatch_transmit_us" in row
+    for phase, precision in (("dispatch", "fp8"), ("combine", "bf16")):
+        spent = row[f"{phase}_transmit_us" if slow else f"{phase}_avg_t_us"]
+        yield DispatchFigure(
+            way="deepep_normal" if slow else "deepep_low_latency",
+            phase=phase,
+            hardware=SYSTEMS[row["system"]][0],
+            gpus=BARE_RANKS,
+            tokens=int(row["num_token"]),
+            hidden=int(row["hidden_size"]),
+            top_k=int(row["num_topk"]),
+            experts=int(row["num_experts"]),
+            precision=precision,
+            multiprocessors=int(row.get(f"{phase}_sms", 0)),
+            seconds=Seconds(float(spent) * MICRO),
+            source=TABLES.format("deepep"),
+        )
+
+
+def _engine(row: Mapping[str, str]) -> DispatchFigure:
+    """Read a phase as an engine runs it; ``us`` is in nanoseconds there."""
+    way, phase = NAMES[row["comm_backend"]], row["phase"]
+    spent = float(row["transmit_us"]) + float(row["notify_us"])
+    return DispatchFigure(
+        way=way,
+        phase=phase,
+        hardware=SYSTEMS[row["system"]][0],
+        gpus=int(row["ep_size"]),
+        tokens=int(row["num_tokens"]),
+        hidden=int(row["hidden_size"]),
+        top_k=int(row["topk"]),
+        experts=int(row["num_experts"]),
+        precision=SENT[row["comm_dtype"]] if phase == "dispatch" else "bf16",
+        multiprocessors=0 if way == "deepep_low_latency" else int(row["sms"]),
+        engine=ENGINES[row["engine"]],
+        seconds=Seconds(spent * MICRO),
+        source=TABLES.format("moe_a2a"),
+    )
