@@ -1,9 +1,11 @@
 """A table of collectives as nccl-tests prints one: size, time, algorithm and bus bandwidth."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from costmodels.collectives import Calibration, basis, choose, collective_time
+from costmodels.basis import Basis
+from costmodels.collectives import Calibration, basis, choose, collective_time, steps
 from costmodels.tables import profile_for
 from topology.base import InputError, counted, format_bytes, format_seconds, parse_bytes
 from topology.base.table import Table, csv, terminal
@@ -34,11 +36,84 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """Times of a collective by several algorithms, the first of which others are held against.
+
+    tables : of each, with the same sizes.
+    """
+
+    tables: tuple["CollectiveTable", ...]
+    algorithms: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        each = ("steps", "rows")
+        return {
+            **{key: x for key, x in self.tables[0].to_dict().items() if key not in each},
+            "algorithms": [
+                {"algorithm": name, "steps": own.steps, "rows": [asdict(row) for row in own.rows]}
+                for name, own in zip(self.algorithms, self.tables, strict=True)
+            ],
+        }
+
+    def winners(self) -> list[tuple[str, int, int]]:
+        """Name the fastest algorithm of each run of sizes, with the first and last of them."""
+        runs: list[tuple[str, int, int]] = []
+        for rows in zip(*(table.rows for table in self.tables), strict=True):
+            size = rows[0].message_bytes
+            best = self.algorithms[min(range(len(rows)), key=lambda at: rows[at].time_s)]
+            same = runs and runs[-1][0] == best
+            runs = [*runs[:-1], (best, runs[-1][1], size)] if same else [*runs, (best, size, size)]
+        return runs
+
+    def notes(self) -> list[str]:
+        """Say how many steps each takes, and which is fastest at which sizes."""
+        both = zip(self.algorithms, self.tables, strict=True)
+        steps_of = [f"{name} {own.steps}" for name, own in both if own.steps]
+        said = [f"steps that wait for each other: {', '.join(steps_of)}"] if steps_of else []
+        for name, first, last in self.winners():
+            only, ends = f"at {format_bytes(first)}", (format_bytes(first), format_bytes(last))
+            span = f"from {ends[0]} to {ends[1]}" if first < last else only
+            said.append(f"{name} is the fastest {span}")
+        return said
+
+    def table(self) -> Table:
+        """Make a row of each size: the time of each algorithm, and how much faster it is."""
+        first, *others = self.algorithms
+        head = ["size", first, *(word for name in others for word in (name, "speed-up"))]
+        rows = []
+        for same in zip(*(table.rows for table in self.tables), strict=True):
+            usual = same[0].time_s
+            cells = [format_bytes(same[0].message_bytes), format_seconds(usual)]
+            for row in same[1:]:
+                cells += [format_seconds(row.time_s), f"{usual / row.time_s:.2f}x"]
+            known = max((row.basis for row in same), key=BASES.index)
+            rows.append([*cells, known])
+        return Table(head=[*head, "basis"], rows=rows, align=">", least=(10, 10))
+
+    def csv(self) -> str:
+        """Write a row of each size and algorithm as CSV: bytes, seconds, bytes a second."""
+        rows = [asdict(row).values() for table in self.tables for row in table.rows]
+        return csv(Row.__dataclass_fields__, rows)
+
+    def markdown(self) -> str:
+        """Write the comparison for a document."""
+        said = "\n".join(f"- {note}" for note in self.notes())
+        return f"**{self.tables[0].title()}**\n\n{self.table().markdown()}\n\n{said}"
+
+    def text(self) -> str:
+        """Write the comparison for a terminal."""
+        notes = [f"- {note}" for note in self.notes()]
+        return terminal([self.tables[0].title(), self.table(), "", *notes])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTable:
     """Times of one collective over a range of sizes.
 
     nodes : hosts, or racks of one NVLink domain, that the GPUs are spread over evenly.
-    network : of a node, between several; None on one.
+    network : of a node, between several; None on one. steps : of an algorithm that was asked for,
+    each of which waits for the one before; 0 where they are not counted.
     """
 
     op: str
@@ -46,6 +121,7 @@ class CollectiveTable:
     gpus: int
     nodes: int = 1
     network: Network | None = None
+    steps: int = 0
     rows: tuple[Row, ...]
 
     def to_dict(self) -> dict[str, object]:
@@ -56,6 +132,7 @@ class CollectiveTable:
             "gpus": self.gpus,
             "nodes": self.nodes,
             "network": None if self.network is None else asdict(self.network),
+            "steps": self.steps or None,
             "rows": [asdict(row) for row in self.rows],
         }
 
@@ -105,6 +182,7 @@ class CollectiveTable:
         return terminal([self.title(), self.table(bars=True)])
 
 
+BASES: Final = tuple(basis.name.lower() for basis in Basis)
 HEADERS: Final = ["size", "time", "algbw GB/s", "busbw GB/s", "algorithm", "protocol", "basis"]
 
 
@@ -199,8 +277,25 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
         gpus=gpus,
         nodes=fabric.nodes,
         network=fabric.network,
+        steps=steps(op, fabric, algorithm),
         rows=tuple(rows),
     )
+
+
+def side_by_side(op: str, sizes: str, algorithms: Sequence[str], **how: Any) -> SideBySide:  # noqa: ANN401  # as `table`
+    """Price a collective over a range of sizes by several algorithms.
+
+    Parameters
+    ----------
+    how : keywords of `table`.
+
+    Raises `InputError` if a name, a number or a size cannot be right, or an algorithm is named
+    twice.
+    """
+    if len(set(algorithms)) < len(algorithms):
+        raise InputError(f"algorithm: got {','.join(algorithms)}, wanted each once")
+    tables = tuple(table(op, sizes, algorithm=name, **how) for name in algorithms)
+    return SideBySide(tables=tables, algorithms=tuple(algorithms))
 
 
 def _row(

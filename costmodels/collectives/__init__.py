@@ -13,7 +13,7 @@
 """
 
 from costmodels.collectives.algorithms import Algorithm
-from costmodels.collectives.calls import basis, choose, collective_time, supports
+from costmodels.collectives.calls import basis, choose, collective_time, steps, supports
 from costmodels.collectives.measured import Calibration, CurveCalibration, Times
 from costmodels.collectives.operations import (
     OPS,
@@ -36,5 +36,6 @@ from costmodels.collectives.settings import (
 __all__ = [
     "ALGORITHMS", "LAUNCHES", "OPS", "PROTOCOLS", "UNMIXED", "Algorithm", "Calibration",
     "CurveCalibration", "Launch", "Op", "Settings", "Times", "WireProtocol", "basis", "choose",
-    "collective_time", "least_bytes", "read_algorithm", "read_launch", "read_op", "supports",
+    "collective_time", "least_bytes", "read_algorithm", "read_launch", "read_op", "steps",
+    "supports",
 ]  # fmt: skip

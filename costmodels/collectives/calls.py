@@ -125,6 +125,18 @@ def choose(
     return model.name, model.protocol
 
 
+def steps(op: str, fabric: Fabric, algorithm: Named) -> int:
+    """Count the steps of an algorithm that wait for each other; 0 where they are not counted.
+
+    >>> from topology.catalogue import find_hardware
+    >>> fabric = find_hardware("h100-sxm").fabric(8)
+    >>> steps("all_reduce", fabric, "ring"), steps("all_reduce", fabric, "multishot")
+    (14, 2)
+    """
+    way = _read(algorithm)
+    return 0 if isinstance(way, str) else way.steps(read_op(op), fabric)
+
+
 def basis(
     op: str,
     message_bytes: float,

@@ -35,7 +35,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--algorithm",
         default="auto",
-        help="auto, NCCL's choice, or one by name, such as ring or nvls (default: auto)",
+        help="auto, NCCL's choice, or one by name, such as ring or nvls; several with commas are "
+        "put side by side, as ring,multishot (default: auto)",
     )
     common.add_named(parser, {"--launch": _LAUNCH}, default=None)
     common.add_profile(parser)
@@ -72,17 +73,21 @@ def _run(options: argparse.Namespace) -> common.Answer:
 
     subset = machine_of(options)
     usual_gpus = 8 if subset is None else subset.gpus
-    table = collectives.table(
-        options.op or "all_reduce",
-        options.bytes or collectives.USUAL,
-        gpus=usual_gpus if options.gpus is None else options.gpus,
-        hardware=options.hardware or "h100-sxm",
-        nodes=options.nodes,
-        algorithm=options.algorithm,
-        launch=options.launch or "graph",
-        subset=subset,
-        profile=options.profile,
-        here=options.detect,
+    how = {
+        "gpus": usual_gpus if options.gpus is None else options.gpus,
+        "hardware": options.hardware or "h100-sxm",
+        "nodes": options.nodes,
+        "launch": options.launch or "graph",
+        "subset": subset,
+        "profile": options.profile,
+        "here": options.detect,
+    }
+    op, sizes = options.op or "all_reduce", options.bytes or collectives.USUAL
+    algorithms = options.algorithm.split(",")
+    table = (
+        collectives.table(op, sizes, algorithm=options.algorithm, **how)
+        if len(algorithms) == 1
+        else collectives.side_by_side(op, sizes, algorithms, **how)
     )
     text = render(
         options.format, table.to_dict, table=table.text, markdown=table.markdown, csv=table.csv
@@ -98,6 +103,10 @@ COMMAND: Final = common.Command(
         (
             "planner collectives --op all_to_all --gpus 8 --bytes 1MiB:1GiB",
             "time, bandwidths, algorithm and protocol of each size",
+        ),
+        (
+            "planner collectives --gpus 8 --algorithm ring,multishot",
+            "how much faster two steps are than a ring's 2N - 2, and up to which size",
         ),
         (
             "planner collectives --compare all_reduce.log --hardware h100-sxm",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collectives import OPS, collective_time
-from planner.collectives import HEADERS, bus_factor, sizes_of, table
+from planner.collectives import HEADERS, bus_factor, side_by_side, sizes_of, table
 from topology.base import InputError
 from topology.catalogue import find_hardware
 
@@ -162,3 +162,40 @@ def test_a_thousand_nodes_and_more_take_no_longer_than_a_few(gpus, nodes, op):
     )
     assert (found.gpus, found.nodes) == (gpus, nodes)
     assert found.rows[0].time_s > 0
+
+
+def test_multishot_takes_two_steps_where_a_ring_takes_more_with_every_gpu():
+    """NVIDIA, "3x Faster AllReduce with NVSwitch and TensorRT-LLM MultiShot": 2 against 2 N - 2."""
+    gains = []
+    for gpus in (4, 8):
+        found = side_by_side("all_reduce", "1KiB:1GiB", ("ring", "multishot"), gpus=gpus)
+        assert [own.steps for own in found.tables] == [2 * gpus - 2, 2]
+        ring, multishot = (own.rows[0].time_s for own in found.tables)
+        gains.append(ring / multishot)
+    assert 1 < gains[0] < gains[1]
+
+
+def test_the_fastest_of_each_size_is_named_once_a_run_of_sizes():
+    found = side_by_side("all_reduce", "1KiB:1GiB", ("ring", "multishot", "nvls"), gpus=8)
+    sizes = [row.message_bytes for row in found.tables[0].rows]
+
+    winners = found.winners()
+    assert winners[0][0] == "multishot"
+    assert winners[-1][0] == "nvls"
+    assert [winners[0][1], winners[-1][2]] == [sizes[0], sizes[-1]]
+    for name, first, last in winners:
+        for size in (first, last):
+            times = {
+                who: own.rows[sizes.index(size)].time_s
+                for who, own in zip(found.algorithms, found.tables, strict=True)
+            }
+            assert min(times, key=times.get) == name
+    assert [f"{name} is the fastest" in note for (name, *_), note in
+            zip(winners, found.notes()[1:], strict=True)] == [True] * len(winners)  # fmt: skip
+
+
+def test_what_cannot_stand_side_by_side_is_refused():
+    with pytest.raises(InputError, match="algorithm: got ring,ring, wanted each once"):
+        side_by_side("all_reduce", "1MiB", ("ring", "ring"), gpus=8)
+    with pytest.raises(InputError, match="multishot"):
+        side_by_side("all_reduce", "1MiB", ("ring", "multishot"), gpus=8, hardware="l40s")

@@ -88,6 +88,11 @@ class Algorithm(ABC):
         return next(filter(None, (need(fabric) for need in cls.needs)), "")
 
     @classmethod
+    def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
+        """Count the steps of which each waits for the one before; 0 where they are not counted."""
+        return 0
+
+    @classmethod
     def curve_name(cls, protocol: WireProtocol, fabric: Fabric) -> str:  # noqa: ARG003
         """Name its curve among those of a link."""
         name = cls.curves_of or cls.name

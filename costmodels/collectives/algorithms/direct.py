@@ -3,7 +3,7 @@
 from abc import abstractmethod
 
 from costmodels.collectives.algorithms.base import Algorithm, multicast, nvlink, one_node, peers
-from costmodels.collectives.operations import Amount, WireProtocol
+from costmodels.collectives.operations import Amount, Op, WireProtocol
 from topology.catalogue import Fabric
 
 
@@ -34,6 +34,10 @@ class Oneshot(Direct):
     needs = (peers, one_node)
     engine = True
 
+    @classmethod
+    def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
+        return 1
+
     def work(self) -> tuple[int, int, float]:
         return self.fabric.ranks - 1, 1, self.fabric.ranks - 1
 
@@ -44,6 +48,10 @@ class Twoshot(Direct):
     name = "twoshot"
     needs = (peers, one_node)
     engine = True
+
+    @classmethod
+    def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
+        return 2
 
     def work(self) -> tuple[int, int, float]:
         ranks = self.fabric.ranks
@@ -61,6 +69,10 @@ class Multishot(Direct):
     name = "multishot"
     needs = (multicast, one_node)
     engine = True
+
+    @classmethod
+    def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
+        return 2
 
     def work(self) -> tuple[int, int, float]:
         return 1, self.fabric.ranks, 1.0

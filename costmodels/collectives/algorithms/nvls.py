@@ -30,6 +30,10 @@ class Nvls(Direct):
     ops = ("all_reduce", "all_gather", "reduce_scatter")
     needs = (multicast, one_node)
 
+    @classmethod
+    def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
+        return ring_steps(op, 2)
+
     def work(self) -> tuple[int, int, float]:
         ranks = self.fabric.ranks
         return 1, ranks, 1.0 if self.op == "all_reduce" else (ranks - 1) / ranks

@@ -12,6 +12,7 @@ from costmodels.collectives.operations import (
     ring_steps,
     ring_transfers,
 )
+from topology.catalogue import Fabric
 
 
 class Ring(Algorithm):
@@ -56,6 +57,10 @@ class Ring(Algorithm):
         return (
             ring_transfers(self.op, self.fabric.ranks) + passes * self.hop.copy
         ) * self.hop.per_byte
+
+    @classmethod
+    def steps(cls, op: Op, fabric: Fabric) -> int:
+        return ring_steps(op, fabric.ranks)
 
     @classmethod
     def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:
