@@ -37,7 +37,7 @@ def weights(stages: Sequence[Loop], *, layered: bool = True) -> float:
 
 
 def caches(stages: Sequence[Loop]) -> Real:
-    """Bytes of keys and values that are kept: of every layer and forward that stores them."""
+    """Bytes that are kept for later: of every layer and forward that stores them."""
     total: Real = 0.0
     for tensor, layers in stored(stages):
         total = total + tensor.bytes * layers
@@ -45,14 +45,19 @@ def caches(stages: Sequence[Loop]) -> Real:
 
 
 def stored(stages: Sequence[Loop]) -> Iterator[tuple[Tensor, Real]]:
-    """Yield keys and values that are kept, and how many layers and forwards store such."""
+    """Yield what is kept for later, each once, and how many layers and forwards keep such.
+
+    A rank of a pipeline is written down once for each place that a forward passes.
+    """
+    found: dict[str, tuple[Tensor, Real]] = {}
     for stage in stages:
         for op, loops in stage.nested():
             if isinstance(op, Rearrange) and op.move == "store":
                 kept: Real = 1.0
                 for loop in loops:
                     kept = kept * loop.count if loop.layers or loop.name == "text_tower" else kept
-                yield op.outputs[0], kept
+                found[op.outputs[0].name] = op.outputs[0], kept
+    yield from found.values()
 
 
 def activations(loop: Loop) -> Real:

@@ -7,7 +7,7 @@ A block's state is one tensor for every row of streams that a tower takes togeth
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from costmodels.program import Part, Pointwise, Rearrange, Size, Span, Tensor
+from costmodels.program import Part, Pointwise, Rearrange, Span, Tensor
 from costmodels.program.emit import (
     Emits,
     concat_features,
@@ -321,7 +321,7 @@ def _views(work: RankWork, begun: Projected) -> Emits[list[Tensor]]:
 
 def _store(work: RankWork, layer: Block, begun: Projected) -> Emits[None]:
     _, both = yield from _views(work, begun)
-    kept = cache(work, begun.tower.heads, layer, begun.tower.streams[0])
+    kept = work.kept(begun.tower, layer.name, work.spans[begun.tower.streams[0]].rows)
     yield Rearrange(move="store", inputs=(both,), outputs=(kept,))
 
 
@@ -334,7 +334,7 @@ def _append(work: RankWork, layer: Block, begun: Projected, part: str = "") -> E
     """
     query, both = yield from _views(work, begun)
     (span,) = begun.spans
-    kept = cache(work, begun.tower.heads, layer, span.stream, span.start)
+    kept = work.kept(begun.tower, layer.name, span.start)
     name = f"{kept.name}.{part}" if part else kept.name
     kept = replace(kept, name=name, shape=(both.shape[0], *kept.shape[1:]))
     rows = kept.shape[1] + span.rows
@@ -348,21 +348,10 @@ def _append(work: RankWork, layer: Block, begun: Projected, part: str = "") -> E
 
 def _load(work: RankWork, tower: Tower, layer: Block, stream: str) -> Emits[Entry]:
     """Emit the keys and values of a stream that were computed ahead of the steps."""
-    kept = cache(work, tower.heads, layer, stream)
+    kept = work.kept(tower, layer.name, work.spans[stream].rows, stream)
     out = Tensor(f"loaded.{kept.name}", kept.shape, kept.itemsize)
     yield Rearrange(move="load", inputs=(kept,), outputs=(out,), view=True)
     return Entry(spans=(work.spans[stream],), tensor=out, has_queries=False)
-
-
-def cache(
-    work: RankWork, heads: Heads, layer: Block, stream: str, rows: Size | None = None
-) -> Tensor:
-    """Name the kept keys and values of one layer and stream, ``[batch, rows, k | v]``."""
-    _, key_value = heads_here(work, heads)
-    rows = work.spans[stream].rows if rows is None else rows
-    shape = (work.share.batch, rows, 2 * key_value * heads.size)
-    itemsize = 1 if work.workload.kv_precision == "fp8" else 2
-    return Tensor(f"cache.{layer.name}.{stream}", shape, itemsize)
 
 
 def _close(work: RankWork, begun: Projected, x: Tensor, out: Tensor) -> Emits[Tensor]:

@@ -105,16 +105,9 @@ def attend(work: RankWork, begun: Latents) -> Emits[Tensor]:
         rows, span = yield from _append(work, begun)
         return (yield from _absorbed(work, begun, rows, span))
     if work.memory == "store":
-        kept = replace(cache(work, begun.spec, begun.layer, begun.spans[0]), shape=begun.row.shape)
+        kept = work.kept(begun.tower, begun.layer, begun.row.shape[1])
         yield Rearrange(move="store", inputs=(begun.row,), outputs=(kept,))
     return (yield from _expanded(work, begun, begun.row, begun.spans[0]))
-
-
-def cache(work: RankWork, spec: LatentAttention, layer: str, span: Span) -> Tensor:
-    """Name the kept rows of one layer before a span, ``[batch, rows, latent | rotary]``."""
-    itemsize = 1 if work.workload.kv_precision == "fp8" else 2
-    shape = (work.share.batch, span.start, spec.row_size)
-    return Tensor(f"cache.{layer}.{span.stream}", shape, itemsize)
 
 
 def _attend_chunks(work: RankWork, begun: Latents) -> Emits[Tensor]:
@@ -148,7 +141,7 @@ def _attend_chunk(
 def _append(work: RankWork, begun: Latents, part: str = "") -> Emits[tuple[Tensor, Span]]:
     """Put new rows behind those kept."""
     (span,) = begun.spans
-    kept = cache(work, begun.spec, begun.layer, span)
+    kept = work.kept(begun.tower, begun.layer, span.start)
     name = f"{kept.name}.{part}" if part else kept.name
     kept = replace(kept, name=name, shape=(begun.row.shape[0], *kept.shape[1:]))
     rows: Size = span.start + span.rows

@@ -119,6 +119,17 @@ class RankWork:
             return tuple(chunk.span(tower.streams[0]) for chunk in self.chunks)
         return tuple(self.spans[stream] for stream in tower.streams)
 
+    def kept(self, tower: Tower, layer: str, rows: Size, stream: str = "") -> Tensor:
+        """Name what a layer keeps here of a stream's rows, ``[batch, rows, as Tower.kept says]``.
+
+        Parameters
+        ----------
+        stream : whose rows they are, where it is not the tower's first.
+        """
+        shape = (self.share.batch, rows, tower.kept(self.share.tensor).row)
+        itemsize = 1 if self.workload.kv_precision == "fp8" else 2
+        return Tensor(f"cache.{layer}.{stream or tower.streams[0]}", shape, itemsize)
+
     def cached(self, stream: str) -> bool:
         """Whether the keys and values of a stream are computed once, ahead of the steps."""
         tower = self.workload.habits.text_tower

@@ -248,28 +248,30 @@ def parts_of(scenario: Scenario, program: Program) -> dict[str, Real]:
         "transformer_weights": fixed["transformer_weights"],
         "other_weights": fixed["other_weights"],
         "activations": reduce(np.maximum, map(memory.activations, stages)),
-        "kv": caches_of(model, workload, stages),
+        "kv": caches_of(model, workload, program),
         "buffers": memory.groups(stages) * communicator_bytes(scenario.deployment.profile),
         "runtime": fixed["runtime"],
         "vae_decode": decode_bytes(model, workload, replicas),
     }
 
 
-def caches_of(model: Model, workload: Workload, stages: Sequence[Loop]) -> Real:
-    """Bytes of keys and values at the end of an answer; a prefill alone stores the prompt's.
+def caches_of(model: Model, workload: Workload, program: Program) -> Real:
+    """Bytes that are kept of sequences at the end of an answer; a prefill alone keeps none.
 
     Layers with a sliding window keep what it sees, where the engine's cache knows of windows.
     """
+    stages = running(program)
     if model.kind != "decoder":
         return memory.caches(stages)
-    prompt = np.asarray(workload.length(model.streams[0].name), float)
-    whole = prompt + np.asarray(workload.output_tokens)
-    windows = {block.name: block.towers[0].window for block in model.blocks}
+    whole = workload.length(model.streams[0].name) + np.asarray(workload.output_tokens)
+    degree = dict(program.axes).get("tp", 1)
+    towers = {block.name: block.towers[0] for block in model.blocks}
     total: Real = 0.0
     for tensor, layers in memory.stored(stages):
-        window = windows[tensor.name.split(".")[1]] if workload.habits.windowed_cache else 0
-        tokens = np.minimum(whole, window) if window else whole
-        total = total + tensor.bytes * layers * tokens / prompt
+        kept = towers[tensor.name.split(".")[1]].kept(degree)
+        if not workload.habits.windowed_cache:
+            kept = replace(kept, window=0)
+        total = total + tensor.shape[0] * layers * kept.bytes(whole, int(tensor.itemsize))
     return total
 
 

@@ -33,7 +33,7 @@ def cache_tokens(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int)
         buffers = memory.groups([step]) * communicator_bytes(deployment.profile)
         working = float(np.max(memory.activations(step)))
         left = deployment.hardware.device.memory.value * ways.memory - fixed - buffers - working
-        kept = float(np.max(caches_of(model, once, program.stages)))
+        kept = float(np.max(caches_of(model, once, program)))
         tokens.append(left * (longest + 1) / kept)
     return max(0, floor(min(tokens) / ways.block) * ways.block)
 

@@ -147,6 +147,9 @@ def test_caches_are_kept_for_every_layer_and_forward():
     assert memory.caches([layers]) == 5 * 20
     assert memory.caches([loop(layers, name="text_tower", count=2)]) == 2 * 5 * 20
     assert memory.caches([loop(layers, name="prefill", count=2)]) == 5 * 20
+    assert (
+        memory.caches([loop(loop(layers, name="forward"), loop(layers, name="forward"))]) == 5 * 20
+    )
 
 
 def test_one_communicator_an_axis():
