@@ -3,7 +3,7 @@
 Every result has ``to_dict()``, equal to what the command prints with ``--format json``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from inspect import Parameter, signature
@@ -26,6 +26,7 @@ from planner.request.quantities import read_rate, read_time
 from planner.request.request import (
     EXECUTOR,
     LARGEST,
+    ROWS,
     CachePrecision,
     Objective,
     Request,
@@ -83,7 +84,8 @@ class Options(TypedDict, total=False):
     pcie_generation: int | None
     concurrency: int | None
     rate: str | float | None
-    arrivals: str | Path
+    arrivals: "str | Path | Sequence[Sequence[float]]"
+    lengths: "str | Path | Sequence[Sequence[float]]"
     spread: float
     burst: float
     slo_ttft: str | float | None
@@ -141,6 +143,7 @@ def request_of(
         for name, value in {**given, "gpus": 1 if gpus is None else gpus}.items()
     }
     fields |= _written(given)
+    fields |= {name: _rows_of(name, given[name]) for name in ROWS if name in given}
     if fields.get("objective") is None:
         aimed = any(fields.get(name) is not None for name in ("slo_ttft", "slo_tpot"))
         fields["objective"] = "throughput" if aimed else "latency"
@@ -150,6 +153,16 @@ def request_of(
         raise InputError(f"model: got {shown(model)}, wanted a name or the path of a config.json")
     request = Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
     return request if gpus is not None else replace(request, gpus=_all(request, plan))
+
+
+def _rows_of(name: str, value: object) -> object:
+    """Take rows of numbers as they can be kept; a path stays."""
+    if isinstance(value, str):
+        return value
+    try:
+        return tuple(tuple(row) for row in cast("Sequence[Sequence[float]]", value))
+    except TypeError:
+        raise InputError(f"{name}: got {shown(value)}, wanted a file, or rows of numbers") from None
 
 
 def _written(options: Mapping[str, object]) -> dict[str, float]:

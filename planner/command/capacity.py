@@ -17,6 +17,7 @@ _OF_REQUEST: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
     "precision", "kv_precision", "runtime", "engine", "chunk", "slo_ttft", "slo_tpot",
     "ttft_percentile", "tpot_percentile", "prefix_hit", "spread", "burst",
+    "arrivals", "lengths",
 )  # fmt: skip
 
 
@@ -53,7 +54,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_precision(parser)
     parser.add_argument("--runtime", help="as for recommend (default: the engine's, or tensorrt)")
     common.add_named(parser, {"--engine": _ENGINE})
-    common.add_serving(parser.add_argument_group("language models"))
+    served = parser.add_argument_group("language models")
+    common.add_named(served, {"--arrivals FILE": common.ARRIVALS})
+    common.add_serving(served)
     common.add_profile(parser)
     common.add_output(parser, (*common.FORMATS, "html"))
 
@@ -69,8 +72,9 @@ def _planned(options: argparse.Namespace) -> "Capacity":
         demands = files.read_demands(text, Path(options.demand).name, options.profile)
     else:
         aimed = options.slo_ttft or options.slo_tpot
-        for name in ("model", "rate", *(() if aimed else ("slo",))):
-            if not getattr(options, name):
+        instead = {"model": "", "rate": options.arrivals, "slo": aimed}
+        for name, other in instead.items():
+            if not (getattr(options, name) or other):
                 raise InputError(f"{name}: got none, wanted --model, --rate and --slo, or --demand")
         given = {name: getattr(options, name) for name in _OF_REQUEST}
         sizes = {name: value for name, value in given.items() if value is not None}

@@ -49,11 +49,15 @@ _CONCURRENCY: Final = (
     "searched by recommend, none for estimate)"
 )
 _CHUNK: Final = "tokens of a step, prompts and answers together (default: the engine's)"
-_LOADS: Final = {
-    "--rate R": "requests that come at random, such as 5/s, in place of --concurrency",
-    "--arrivals FILE": "requests of a trace, in place of --concurrency: CSV with arrival_s, "
-    "input_tokens, output_tokens",
-}
+_RATE: Final = "requests that come at random, such as 5/s, in place of --concurrency"
+ARRIVALS: Final = (
+    "requests of a trace, in place of --concurrency or --rate: CSV with arrival_s, input_tokens, "
+    "output_tokens"
+)
+_LENGTHS: Final = (
+    "how long requests are, in place of --input-tokens, --output-tokens and --spread: CSV with "
+    "input_tokens, output_tokens and, if they differ, count"
+)
 _LIMITS: Final = {
     "--slo-ttft T": "time to the first token that is wanted, such as 500ms",
     "--slo-tpot T": "time of each later token that is wanted, such as 30ms",
@@ -262,13 +266,14 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     """Add how many requests a language model is to serve, and how soon."""
     group = parser.add_argument_group("language models under load")
     group.add_argument("--concurrency", type=whole, metavar="N", help=_CONCURRENCY)
-    add_named(group, {name: text for name, text in _LOADS.items() if "FILE" not in name}, None)
-    add_named(group, {name: text for name, text in _LOADS.items() if "FILE" in name})
+    add_named(group, {"--rate R": _RATE}, None)
+    add_named(group, {"--arrivals FILE": ARRIVALS})
     add_serving(group)
 
 
 def add_serving(group: Group) -> None:
     """Add how a language model is served, and how soon tokens are wanted."""
+    add_named(group, {"--lengths FILE": _LENGTHS})
     group.add_argument("--chunk", type=whole, metavar="N", help=_CHUNK)
     add_named(group, _LIMITS, None)
     for name, text in _PERCENTILES.items():

@@ -13,6 +13,7 @@ from planner.engines.engine import Engine, Scheduling
 from planner.engines.tables import allowed, engine_names, engines, find_engine
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.placement.placement import Placement, fabrics
+from planner.request.lengths import Lengths, Trace, read_requests
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
 from planner.request.workload import USUAL, Habits, Workload
@@ -28,8 +29,8 @@ FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "decoder": ("height", "width", "frames", "steps", "text_tokens", "text_tower", "offload"),
     "diffusion": (
         "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
-        "slo_ttft", "slo_tpot", "ttft_percentile", "tpot_percentile", "chunk", "prefix_hit",
-        "spread", "burst",
+        "lengths", "slo_ttft", "slo_tpot", "ttft_percentile", "tpot_percentile", "chunk",
+        "prefix_hit", "spread", "burst",
     ),
 }  # fmt: skip
 """What a kind of model does not have."""
@@ -138,12 +139,17 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A request with everything it names looked up."""
+    """A request with everything it names looked up.
+
+    lengths, trace : of a language model's requests, where they were given one by one.
+    """
 
     request: Request
     model: Model
     workload: Workload
     deployment: Deployment
+    lengths: Lengths | None = None
+    trace: Trace = ()
 
     @property
     def as_published(self) -> bool:
@@ -220,8 +226,17 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
     deployment = deployment_of(request, model)
     for engine in request.engines:
         _check_engine(model, engine)
-    workload = workload_of(model, request, deployment.habits)
-    return Scenario(request=request, model=model, workload=workload, deployment=deployment)
+    _check_kind(model, request)
+    found, trace = read_requests(request)
+    workload = workload_of(model, request, deployment.habits, found)
+    return Scenario(
+        request=request,
+        model=model,
+        workload=workload,
+        deployment=deployment,
+        lengths=found,
+        trace=trace,
+    )
 
 
 def _check_engine(model: Model, engine: str) -> None:
@@ -259,8 +274,12 @@ def usual_cache(model: Model) -> str:
     return (model.quantisation.cache if model.quantisation else "") or "bf16"
 
 
-def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workload:
+def workload_of(
+    model: Model, request: Request, habits: Habits = USUAL, found: Lengths | None = None
+) -> Workload:
     """Turn sizes into sequence lengths, with the model's usual ones where none were asked for.
+
+    found : how long a language model's requests are, whose means are taken.
 
     Raises
     ------
@@ -268,10 +287,10 @@ def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workl
         If a size is one that the kind of model does not have, or that the model cannot take.
     """
     _check_kind(model, request)
-    usual = model.defaults
     if model.kind == "decoder":
-        prompt = request.input_tokens or INPUT_TOKENS
-        output = OUTPUT_TOKENS if request.output_tokens is None else request.output_tokens
+        usual = Lengths(prompt=INPUT_TOKENS, output=OUTPUT_TOKENS) if found is None else found
+        prompt = request.input_tokens or usual.prompt
+        output = usual.output if request.output_tokens is None else request.output_tokens
         return Workload(
             tokens=tuple((stream.name, prompt) for stream in model.streams),
             batch=request.batch,
@@ -280,14 +299,15 @@ def workload_of(model: Model, request: Request, habits: Habits = USUAL) -> Workl
             kv_precision=request.kv_precision or usual_cache(model),
             habits=habits,
         )
-    height, width = request.height or usual.height, request.width or usual.width
-    frames = request.frames or usual.frames
+    sizes = model.defaults
+    height, width = request.height or sizes.height, request.width or sizes.width
+    frames = request.frames or sizes.frames
     tokens = lengths(model, height, width, frames, request.text_tokens)
     return Workload(
         tokens=tuple(tokens.items()),
         batch=request.batch,
-        steps=request.steps or usual.steps,
-        passes=usual.passes,
+        steps=request.steps or sizes.steps,
+        passes=sizes.passes,
         pixels=height * width * frames,
         frames=frames,
         line=line_of(model.latent, width) if model.latent else 0,

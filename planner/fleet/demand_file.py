@@ -7,12 +7,16 @@ from typing import Final, cast
 
 from planner.api import request_of
 from planner.fleet.fleet import Demand, Prices
+from planner.request.lengths import read_requests
 from planner.request.quantities import read_rate, read_time
+from planner.request.request import Request
 from planner.search.served import wanted_of
-from topology.base import InputError, shown, unknown
+from topology.base import InputError, counted, shown, unknown
 from topology.catalogue import find_hardware
 
 SHARE: Final = 95.0
+FEWEST: Final = 2
+"""Requests of a trace that have a rate."""
 LONGEST_NAME: Final = 60
 LONGEST_CURRENCY: Final = 16
 MOST_MONEY: Final = 10**6
@@ -23,6 +27,7 @@ _SIZES: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
     "precision", "kv_precision", "runtime", "engine", "offload", "profile", "slo_ttft", "slo_tpot",
     "ttft_percentile", "tpot_percentile", "chunk", "prefix_hit", "spread", "burst",
+    "arrivals", "lengths",
 )  # fmt: skip
 
 
@@ -46,15 +51,28 @@ def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, 
     """
     sizes = {key: value for key, value in options.items() if key != "percentile"}
     request = request_of(model, 1, sizes)
+    if bool(rate) == bool(request.arrivals):
+        got = "one beside arrivals" if rate else "none"
+        raise InputError(f"rate: got {got}, wanted a rate such as 0.5/min, or arrivals")
     if not slo and not wanted_of(request):
         raise InputError("slo: got none, wanted a time such as 60s, or slo_ttft or slo_tpot")
     return Demand(
         name=name,
         request=request,
-        rate_per_s=read_rate(rate),
+        rate_per_s=read_rate(rate) if rate else _rate_of(request),
         slo_s=read_time("slo", slo) if slo else math.inf,
         share=read_share(options.get("percentile", SHARE)),
     )
+
+
+def _rate_of(request: Request) -> float:
+    """Count the requests a second of a trace, by the gaps between them."""
+    _, trace = read_requests(request)
+    if len(trace) < FEWEST or not trace[-1][0]:
+        raise InputError(
+            f"arrivals: got {counted(len(trace), 'request')} over no time, wanted more"
+        )
+    return (len(trace) - 1) / trace[-1][0]
 
 
 def read_demands(text: str, name: str, profile: str = "") -> list[Demand]:
@@ -98,7 +116,7 @@ def _demand(
         if key not in (*_OWN, *_SIZES):
             raise InputError(f"{where}: {unknown('key', key, (*_OWN, *_SIZES))}")
     for key in ("model", "rate", "slo"):
-        if not isinstance(row.get(key, "" if key == "slo" else None), str):
+        if not isinstance(row.get(key, None if key == "model" else ""), str):
             raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
     model = str(row["model"])
     options = {
@@ -106,7 +124,8 @@ def _demand(
     }
     name = _line(row["name"], f"{where}: name", LONGEST_NAME) if "name" in row else model
     try:
-        return demand_of(name, model, str(row["rate"]), str(row.get("slo", "")), options)
+        rate, slo = str(row.get("rate", "")), str(row.get("slo", ""))
+        return demand_of(name, model, rate, slo, options)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

@@ -10,13 +10,14 @@ from planner.engines.refusal import refusal
 from planner.engines.runners import launched, name_of, runners
 from planner.engines.scenario import Scenario, resolve
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
-from planner.fleet.served import in_time, ready
+from planner.fleet.served import in_time, most_pace, ready, replicas_for
 from planner.fleet.served import most_rate as most_rate_of
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.search import judge_all
 from planner.search.served import Serving, wanted_of
+from planner.serving.serving import Served
 from topology.base import ModelError, PrecisionError, counted, format_seconds
 from topology.catalogue import find_hardware
 
@@ -384,14 +385,12 @@ def _served_fleet(demand: Demand, estimate: PlanEstimate, each: float | None) ->
     replica = ready(scenario, estimate.plan)
     if isinstance(replica, str):
         return Short(reason=replica)
-    most, serving = most_rate_of(replica, scenario, demand.slo_s, demand.share)
-    if serving is None or not most:
+    found = (_of_trace if scenario.trace else _at_random)(demand, scenario, replica)
+    if found is None:
         return _late(demand, replica.at(replica.engines), estimate.plan)
-    replicas = math.ceil(demand.rate_per_s / most)
+    replicas, most, serving = found
     if replicas > MOST_SERVERS:
         return _too_many(estimate)
-    rate = demand.rate_per_s / replicas
-    serving = in_time(replica, rate, scenario, demand.slo_s, demand.share) or serving
     return Fleet(
         demand=demand,
         estimate=estimate,
@@ -399,10 +398,38 @@ def _served_fleet(demand: Demand, estimate: PlanEstimate, each: float | None) ->
         replicas=replicas,
         nodes=_nodes(estimate.gpus, replicas, find_hardware(estimate.hardware).gpus),
         response_s=min(demand.slo_s, serving.request.at(demand.share)),
-        most_rate_per_s=replicas * most,
+        most_rate_per_s=most,
         cost_per_hour=None if each is None else each * estimate.gpus * replicas,
         serving=serving,
     )
+
+
+def _at_random(
+    demand: Demand, scenario: Scenario, replica: Served
+) -> tuple[int, float, Serving] | None:
+    """Count the replicas that requests at random need, the most that they take, and what is seen.
+
+    None where not even the fewest are served in time.
+    """
+    most, serving = most_rate_of(replica, scenario, demand.slo_s, demand.share)
+    if serving is None or not most:
+        return None
+    replicas = math.ceil(demand.rate_per_s / most)
+    rate = demand.rate_per_s / replicas
+    serving = in_time(replica, rate, scenario, demand.slo_s, demand.share) or serving
+    return replicas, replicas * most, serving
+
+
+def _of_trace(
+    demand: Demand, scenario: Scenario, replica: Served
+) -> tuple[int, float, Serving] | None:
+    """Count the replicas that a trace needs, the most that they take of such requests, as above."""
+    found = replicas_for(replica, scenario, demand.slo_s, demand.share)
+    if found is None:
+        return None
+    replicas, serving = found
+    pace = most_pace(replica, scenario, replicas, demand.slo_s, demand.share)
+    return replicas, pace * demand.rate_per_s, serving
 
 
 def _late(demand: Demand, alone: Serving, plan: Plan) -> Short:

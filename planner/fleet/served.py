@@ -5,12 +5,15 @@ from typing import Final
 from planner.engines.scenario import Scenario
 from planner.request.plan import Plan
 from planner.search.served import Serving, wanted_of
+from planner.serving.load import traced
 from planner.serving.serving import Served, check_context, lengths_of, served
 
 HALVINGS: Final = 6
 """Of the rates between none and the most that a replica serves at all."""
 FOLLOWED: Final = 300
 """Requests that are followed at each rate."""
+FASTEST: Final = 4.0
+"""Times as fast that a trace is tried at most."""
 
 
 def ready(scenario: Scenario, plan: Plan) -> Served | str:
@@ -33,6 +36,54 @@ def in_time(
     request = scenario.request
     serving, done = replica.within(rate, request.burst, slo_s, FOLLOWED)
     good = done >= share and serving.meets(wanted_of(request))
+    return serving if good else None
+
+
+def most_pace(
+    replica: Served, scenario: Scenario, replicas: int, slo_s: float, share: float
+) -> float:
+    """Find how many times as fast the requests of a trace may come for `replicas` to keep up."""
+    low, high = 1.0, FASTEST
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        late = followed(replica, scenario, replicas, slo_s, share, middle) is None
+        low, high = (low, middle) if late else (middle, high)
+    return low
+
+
+def replicas_for(
+    replica: Served, scenario: Scenario, slo_s: float, share: float
+) -> tuple[int, Serving] | None:
+    """Count the replicas that serve a trace in time, and say what clients see; None for too many.
+
+    Each request goes to the next of them, so that more than there are requests gain nothing.
+    """
+    most = len(scenario.trace)
+    low, high = 0, 1
+    while (served := followed(replica, scenario, high, slo_s, share)) is None:
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
+    while low + 1 < high:
+        middle = (low + high) // 2
+        found = followed(replica, scenario, middle, slo_s, share)
+        low, high = (middle, high) if found is None else (low, middle)
+        served = found or served
+    return high, served
+
+
+def followed(
+    replica: Served,
+    scenario: Scenario,
+    replicas: int,
+    slo_s: float,
+    share: float,
+    pace: float = 1.0,
+) -> Serving | None:
+    """Let the requests of a trace come; None where fewer than `share` are done in time."""
+    load = traced(scenario.trace, pace)
+    serving, done = replica.traced(load, replicas, slo_s)
+    good = done >= share and serving.meets(wanted_of(scenario.request))
     return serving if good else None
 
 

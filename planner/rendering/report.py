@@ -124,7 +124,10 @@ def _load(scenario: Scenario) -> list[str]:
         return [f"{counted(request.concurrency, 'request')} at once", *wanted]
     if request.rate:
         return [f"{request.rate:.3g} requests a second", *wanted]
-    return [*([f"requests of {request.arrivals}"] if request.arrivals else []), *wanted]
+    return [
+        *([f"{counted(len(scenario.trace), 'request')} of a trace"] if scenario.trace else []),
+        *wanted,
+    ]
 
 
 def _precision(scenario: Scenario) -> str:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from planner.models import Model
     from topology.machine import Machine
 
+Rows = tuple[tuple[float, ...], ...]
+"""Requests one by one, as numbers."""
 CachePrecision = Literal["bf16", "fp8"]
 """Of keys and values that are kept: in 16 bits, or 8."""
 Objective = Literal["latency", "throughput", "memory", "cost"]
@@ -41,6 +43,7 @@ MAY_BE_ZERO: Final = ("nodes", "output_tokens")
 SPREAD: Final = 0.1
 """Share of their mean by which lengths differ, as benchmark clients draw them."""
 SHARES: Final = ("spread", "prefix_hit")
+ROWS: Final = ("arrivals", "lengths")
 POSITIVE: Final = {
     "rate": (1 / 10**6, 10**6), "slo_ttft": (0, 10**9), "slo_tpot": (0, 10**9), "burst": (0, 100),
     "ttft_percentile": (0, 99.9), "tpot_percentile": (0, 99.9),
@@ -79,8 +82,10 @@ class Request:
     is to run it, such as ``11.2.1.2``; empty for the newest known.
 
     Of a language model that is served: concurrency : requests that clients keep in flight; or
-    rate : requests a second, that come at random; or arrivals : path of a file of requests.
-    spread : lengths are uniform within that share of the mean. burst : squared variation of the
+    rate : requests a second, that come at random; or arrivals : path of a file of requests, or rows
+    of seconds, tokens of a prompt and of its answer. lengths : path of a file of prompts, answers
+    and how many there are of each, or such rows; in place of input_tokens and output_tokens, and
+    of spread : lengths are uniform within that share of the mean. burst : squared variation of the
     time between requests, 1 for a Poisson process. slo_ttft, slo_tpot : seconds that the mean
     time to the first token, and that of a later one, are to keep; or the time that is within
     ttft_percentile, tpot_percentile of all.
@@ -120,7 +125,8 @@ class Request:
     pcie_generation: int | None = None
     concurrency: int | None = None
     rate: float | None = None
-    arrivals: str = ""
+    arrivals: str | Rows = ""
+    lengths: str | Rows = ""
     spread: float = SPREAD
     burst: float = 1.0
     slo_ttft: float | None = None
@@ -169,7 +175,7 @@ class Request:
                 _check_name(name, getattr(self, name))
         values = {field.name: (field.type, getattr(self, field.name)) for field in fields(self)}
         for name, (kind, value) in values.items():
-            if kind is str:
+            if kind is str or name in ROWS:
                 _check_name(name, value)
             if kind is bool and not isinstance(value, bool):
                 raise InputError(f"{name}: got {shown(value)}, wanted True or False")
@@ -211,6 +217,8 @@ def _check_load(request: Request) -> None:
             raise InputError(f"{name}_percentile: got {percentile:g}, wanted slo_{name} beside it")
     if names and request.batch > 1:
         raise InputError(f"batch: got {request.batch} beside {names[0]}, wanted one of the two")
+    if request.arrivals and request.lengths:
+        raise InputError("lengths: got some beside arrivals, which have their own, wanted one")
     if len(loads) > 1:
         raise InputError(f"{loads[1]}: got one beside {loads[0]}, wanted one of the two")
     if names and request.output_tokens == 0:
@@ -235,7 +243,9 @@ def _check_choice(what: str, name: object, choices: tuple[str, ...]) -> None:
 
 
 def _check_name(what: str, name: object) -> None:
-    if not isinstance(name, str):
+    if what in ROWS and not isinstance(name, str | tuple):
+        raise InputError(f"{what}: got {shown(name)}, wanted a file, or rows of numbers")
+    if what not in ROWS and not isinstance(name, str):
         raise InputError(f"{what}: got {shown(name)}, wanted a name")
 
 

@@ -10,8 +10,8 @@ from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.search import TIE, Ranking
 from planner.search.served import Point, Serving, Wanted, wanted_of
-from planner.serving.load import read_arrivals
-from planner.serving.serving import Served, check_context, lengths_of, served
+from planner.serving.load import traced
+from planner.serving.serving import Served, beyond_context, check_context, lengths_of, served
 from topology.base import IllegalPlanError, ModelError, counted
 
 MOST: Final = 1024
@@ -30,14 +30,13 @@ def under_load(scenario: Scenario, plan: Plan) -> Serving | str:
         If requests are longer than the model takes, or the file of arrivals cannot be right.
     """
     request = scenario.request
-    trace = read_arrivals(request.arrivals) if request.arrivals else None
-    lengths = lengths_of(scenario) if trace is None else trace.lengths
+    lengths = lengths_of(scenario)
     check_context(scenario.model, lengths)
     ready = served(scenario, plan, lengths, request.concurrency or MOST)
     if isinstance(ready, str):
         return ready
-    if trace is not None:
-        return ready.traced(trace)
+    if scenario.trace:
+        return ready.traced(traced(scenario.trace))[0]
     if request.concurrency:
         return ready.at(request.concurrency)
     assert request.rate
@@ -112,6 +111,10 @@ def _judged(
 def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:
     """Serve more and more requests at once, until times are missed or nothing is gained."""
     request, lengths = scenario.request, lengths_of(scenario)
+    if scenario.ranked_under_load or request.lengths:
+        check_context(scenario.model, lengths)
+    elif why := beyond_context(scenario.model, lengths):
+        return why
     ready = served(scenario, plan, lengths, MOST)
     if isinstance(ready, str):
         return ready

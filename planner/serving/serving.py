@@ -10,10 +10,11 @@ import numpy as np
 from planner.engines.engine import Scheduling
 from planner.engines.scenario import Scenario
 from planner.models import Model
+from planner.request.lengths import Lengths
 from planner.request.plan import Plan
 from planner.search.served import Serving, spread_of
 from planner.serving.cache import cache_tokens
-from planner.serving.load import Lengths, Load, closed, poisson
+from planner.serving.load import Load, closed, poisson
 from planner.serving.scheduler import Queue, Trail
 from planner.serving.steps import StepPrices, step_prices
 from topology.base import InputError
@@ -92,12 +93,21 @@ class Served:
         limit = seconds - self.ways.front_s
         return serving, sum(s.finish - s.arrival <= limit for s in counted) / len(counted)
 
-    def traced(self, load: Load) -> Serving:
-        """Let the requests of a trace come, each to the next engine."""
-        parts = [load.part(number, self.engines) for number in range(self.engines)]
-        seen = [(part, self.under(part)) for part in parts if part.count]
+    def traced(self, load: Load, replicas: int = 1, seconds: float = inf) -> tuple[Serving, float]:
+        """Let the requests of a trace come, each to the next engine.
+
+        Returns
+        -------
+        what clients see of one of so many replicas, and the share done within `seconds`
+        """
+        engines = self.engines * replicas
+        parts = [load.part(number, engines) for number in range(min(engines, load.count))]
+        seen = [(part, self.under(part)) for part in parts]
         ended = max(trail.seconds for _, trail in seen)
-        return self._seen(seen, [1.0] * load.count, rate=load.count / ended)
+        rate = load.count / ended / replicas
+        limit = seconds - self.ways.front_s
+        done = sum(s.finish - s.arrival <= limit for _, trail in seen for s in trail.sequences)
+        return self._seen(seen, [1.0] * load.count, rate=rate), done / load.count
 
     def _grows(self, trail: Trail) -> bool:
         """Whether later requests wait much longer than those before them."""
@@ -193,6 +203,8 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
 
 def lengths_of(scenario: Scenario) -> Lengths:
     """Return how long the requests of a scenario are."""
+    if scenario.lengths is not None:
+        return scenario.lengths
     workload = scenario.workload
     return Lengths(
         prompt=int(workload.length(scenario.model.streams[0].name)),
@@ -201,11 +213,18 @@ def lengths_of(scenario: Scenario) -> Lengths:
     )
 
 
+def beyond_context(model: Model, lengths: Lengths) -> str:
+    """Say that the longest request is longer than the model takes; empty where it is not."""
+    if not model.context or lengths.longest <= model.context:
+        return ""
+    spread = f" (a spread of {lengths.spread:g} around the mean)" if lengths.spread else ""
+    return (
+        f"tokens: got {lengths.longest:,} of the longest prompt and answer{spread}, wanted at most "
+        f"{model.context:,}, the context of {model.name}"
+    )
+
+
 def check_context(model: Model, lengths: Lengths) -> None:
-    """Refuse requests that are longer than the model takes."""
-    whole = lengths.most or lengths.prompt + lengths.output
-    if model.context and whole > model.context:
-        raise InputError(
-            f"tokens: got {whole:,} of prompt and answer, wanted at most {model.context:,}, the "
-            f"context of {model.name}"
-        )
+    """Refuse requests the longest of which the model does not take."""
+    if why := beyond_context(model, lengths):
+        raise InputError(why)

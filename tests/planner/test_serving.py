@@ -19,7 +19,8 @@ from planner.lowering import Chunk, lower_steps
 from planner.recommendation import estimate_plan, recommend_plans
 from planner.rendering import capacity as shown
 from planner.rendering import report, runs
-from planner.serving.load import Lengths, Load, closed, poisson
+from planner.request.lengths import Lengths
+from planner.serving.load import Load, closed, poisson
 from planner.serving.scheduler import Queue
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, format_seconds
@@ -336,7 +337,14 @@ def test_a_bad_trace_is_one_line(tmp_path, text, message):
         ({"concurrency": 2, "batch": 4}, "batch: got 4 beside concurrency"),
         ({"concurrency": 2, "input_tokens": 131000}, "wanted at most 131,072, the context of"),
         (
-            {"concurrency": 2, "input_tokens": 105000, "spread": 0.9, "plan": "single"},
+            {
+                "concurrency": 2,
+                "input_tokens": 49900,
+                "spread": 0.9,
+                "plan": "single",
+                "model": "llama-3.1-8b",
+                "hardware": "l4",
+            },
             "the cache of single holds",
         ),
     ],

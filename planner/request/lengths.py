@@ -1,0 +1,168 @@
+"""How long requests are, and when they come: about a mean, in a histogram, or in a trace."""
+
+import csv
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import Final, TypeVar, cast
+
+import numpy as np
+
+from planner.request.request import LARGEST, Request, Rows
+from topology.base import InputError, content, decoded, shown
+
+SEED: Final = 7
+LATEST: Final = 1000.0 * 86400
+"""Seconds of the longest trace, about three years."""
+MOST_BYTES: Final = 2**25
+MOST_COUNT: Final = 10**12
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "arrivals": ("arrival_s", "input_tokens", "output_tokens"),
+    "lengths": ("input_tokens", "output_tokens", "count"),
+}
+"""Of the files, and of rows that a program passes; lengths without a count are as frequent."""
+
+Row = TypeVar("Row")
+Reader = Callable[[Mapping[str, object], str], Row]
+"""Reads a row by its columns; it is told where the row stands."""
+Trace = tuple[tuple[float, int, int], ...]
+"""Requests in the order in which they come: seconds from the first, prompt and answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens of prompts and answers, on average: uniform from `spread` below to as much above.
+
+    spread : a share of the mean, 0 where all requests are alike. rows : prompts and answers as they
+    are and how many of each there are, in place of a mean and a spread.
+    """
+
+    prompt: int
+    output: int
+    spread: float = 0.0
+    rows: tuple[tuple[int, int, float], ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request."""
+        if self.rows:
+            return max(prompt + output for prompt, output, _ in self.rows)
+        return ceil((self.prompt + self.output) * (1.0 + self.spread))
+
+    def draw(self, count: int) -> tuple[list[int], list[int]]:
+        """Draw prompts and answers, the same ones whenever they are asked for."""
+        random = np.random.default_rng(SEED)
+        if self.rows:  # each as often as it is to be, in an order that is drawn
+            heights = np.cumsum([often for _, _, often in self.rows])
+            places = (random.permutation(count) + 0.5) / count * heights[-1]
+            drawn = np.searchsorted(heights, places)
+            return [self.rows[n][0] for n in drawn], [self.rows[n][1] for n in drawn]
+        low, wide = 1.0 - self.spread, 2.0 * self.spread
+        parts = low + wide * random.random((2, count))
+        prompts = np.maximum(1, np.rint(self.prompt * parts[0]))
+        outputs = np.maximum(1, np.rint(self.output * parts[1]))
+        return prompts.astype(int).tolist(), outputs.astype(int).tolist()
+
+
+def lengths_in(rows: Iterable[tuple[int, int, float]]) -> Lengths:
+    """Take requests as they are, each so often.
+
+    >>> lengths_in([(100, 10, 3.0), (500, 30, 1.0)])
+    Lengths(prompt=200, output=15, spread=0.0, rows=((100, 10, 3.0), (500, 30, 1.0)))
+    """
+    kept = tuple(rows)
+    prompts, outputs, often = zip(*kept, strict=True)
+    mean = partial(np.average, weights=often)
+    return Lengths(prompt=round(mean(prompts)), output=round(mean(outputs)), rows=kept)
+
+
+def read_requests(request: Request) -> tuple[Lengths | None, Trace]:
+    """Read the histogram or the trace of a request; None and nothing where it has neither.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read, a number cannot be right, or a mean beside it is another.
+    """
+    trace: Trace = ()
+    if request.arrivals:
+        timed = sorted(_rows("arrivals", request.arrivals, _arrival))
+        trace = tuple((time - timed[0][0], prompt, output) for time, prompt, output in timed)
+        return lengths_in((prompt, output, 1.0) for _, prompt, output in trace), trace
+    if not request.lengths:
+        return None, trace
+    found = lengths_in(_rows("lengths", request.lengths, _length))
+    for name, mean in (("input_tokens", found.prompt), ("output_tokens", found.output)):
+        given = getattr(request, name)
+        if given not in (None, mean):
+            raise InputError(f"{name}: got {given} beside lengths, wanted none")
+    return found, trace
+
+
+def _rows(what: str, source: str | Rows, read: Reader[Row]) -> list[Row]:
+    """Read requests from a CSV file, or from rows of numbers that a program passed."""
+    if isinstance(source, str):
+        return _in_file(what, source, read)
+    rows = []
+    for number, row in enumerate(source, 1):
+        if not len(COLUMNS[what]) - (what == "lengths") <= len(row) <= len(COLUMNS[what]):
+            wanted = ", ".join(COLUMNS[what])
+            raise InputError(f"{what}, row {number}: got {shown(row)}, wanted {wanted}")
+        rows.append(read(dict(zip(COLUMNS[what], row, strict=False)), f"{what}, row {number}"))
+    return rows
+
+
+def _in_file(what: str, path: str, read: Reader[Row]) -> list[Row]:
+    table = csv.DictReader(_text(what, path).splitlines())
+    try:
+        needed = [name for name in COLUMNS[what] if name != "count"]
+        missing = [name for name in needed if name not in (table.fieldnames or ())]
+        if missing:
+            raise InputError(f"{path}: got no column {missing[0]}, wanted {', '.join(needed)}")
+        rows = [read(row, f"{path}, line {number}") for number, row in enumerate(table, 2)]
+    except csv.Error as error:
+        raise InputError(f"{path}: got a line that is no CSV, {error}") from None
+    if not rows:
+        raise InputError(f"{path}: got no requests, wanted a line for each")
+    return rows
+
+
+def _text(what: str, path: str) -> str:
+    try:
+        return decoded(content(path, MOST_BYTES), path)
+    except InputError as error:
+        why = str(error).removeprefix(f"{path}: ")
+        raise InputError(
+            f"{what}: got {shown(path)}, {why}; wanted a CSV file of requests"
+        ) from None
+
+
+def _arrival(row: Mapping[str, object], where: str) -> tuple[float, int, int]:
+    time = _number(row, "arrival_s", where)
+    if not 0 <= time < LATEST:
+        raise InputError(f"{where}: arrival_s: got {time:g}, wanted seconds from 0 to {LATEST:g}")
+    return time, _tokens(row, "input_tokens", where), _tokens(row, "output_tokens", where)
+
+
+def _length(row: Mapping[str, object], where: str) -> tuple[int, int, float]:
+    often = _number(row, "count", where) if row.get("count") not in (None, "") else 1.0
+    if not 0 < often <= MOST_COUNT:
+        raise InputError(f"{where}: count: got {often:g}, wanted more than 0")
+    return _tokens(row, "input_tokens", where), _tokens(row, "output_tokens", where), often
+
+
+def _tokens(row: Mapping[str, object], name: str, where: str) -> int:
+    tokens = _number(row, name, where)
+    if not 1 <= tokens <= LARGEST["input_tokens"] or tokens != int(tokens):
+        raise InputError(f"{where}: {name}: got {tokens:g}, wanted a whole number from 1")
+    return int(tokens)
+
+
+def _number(row: Mapping[str, object], name: str, where: str) -> float:
+    value = row.get(name)
+    text = value.strip() if isinstance(value, str) else value
+    try:
+        return float(cast(float, "" if text is None else text))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{where}: {name}: got {shown(text or '')}, wanted a number") from None
