@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-import numpy as np
-
 from costmodels.program import (
     Communication,
     Depthwise,
@@ -16,6 +14,7 @@ from costmodels.program import (
     Real,
     Rearrange,
     Tensor,
+    larger,
     turns,
 )
 
@@ -91,16 +90,19 @@ def _peak(loop: Loop, outer: Mapping[str, Real], steps: Mapping[int, "_Step"]) -
     for name, size in arriving.items():
         alive.setdefault(storage.get(name, name), size)
     pinned = set(alive)
-    top: Real = sum(alive.values(), start=0.0)
+    held: Real = sum(alive.values(), start=0.0)
+    top = held
     for step, item in enumerate(loop.body):
         if isinstance(item, Loop):
-            top = np.maximum(top, _peak(item, alive, steps))
+            top = larger(top, _peak(item, alive, steps))
             continue
         for name, size in traces[step][0].made:
-            alive[storage[name]] = np.maximum(alive.get(storage[name], 0.0), size)
-        top = np.maximum(top, sum(alive.values(), start=0.0))
+            before = alive.get(storage[name], 0.0)
+            alive[storage[name]] = larger(before, size)
+            held = held + (alive[storage[name]] - before)
+        top = larger(top, held)
         for name in [n for n in alive if n not in pinned and last.get(n, -1) <= step]:
-            del alive[name]
+            held = held - alive.pop(name)
     return top
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
-from costmodels.program import Communication, Loop, Op, Real, Size
+from costmodels.program import Communication, Loop, Op, Real, Size, larger
 
 K = TypeVar("K")
 _TINY: Final = 2.0**-100  # s, keeps a share of nothing finite
@@ -63,12 +63,12 @@ class Cost:
     @property
     def launch(self) -> Real:
         """Seconds that the device waits for the host, which runs ahead where it can."""
-        return np.maximum(self.host - self.device, 0.0)
+        return larger(self.host - self.device, 0.0)
 
     @property
     def time(self) -> Real:
         """Seconds in all."""
-        return np.maximum(self.host, self.device)
+        return larger(self.host, self.device)
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
@@ -149,9 +149,9 @@ def _overlap(
     if all(op.stream == "compute" for op, _ in priced):
         return communication, 0.0
     compute, finish = _compute(classes), makespan(priced)
-    beside = np.maximum(compute + communication - finish, 0.0)
+    beside = larger(compute + communication - finish, 0.0)
     hidden = beside * _hidden_share(priced, target)
-    return np.maximum(finish - compute, 0.0) + beside - hidden, hidden
+    return larger(finish - compute, 0.0) + beside - hidden, hidden
 
 
 def _hidden_share(priced: list[tuple[Op, Priced]], target: Target) -> Real:
@@ -162,7 +162,7 @@ def _hidden_share(priced: list[tuple[Op, Priced]], target: Target) -> Real:
         if op.stream != "compute" and isinstance(op, Communication):
             share = hidden_share(op.kind, price.seconds, target.profile)
             total, hidden = total + price.seconds, hidden + price.seconds * share
-    return hidden / np.maximum(total, _TINY)
+    return hidden / larger(total, _TINY)
 
 
 def makespan(priced: list[tuple[Op, Priced]]) -> Real:
@@ -173,10 +173,10 @@ def makespan(priced: list[tuple[Op, Priced]]) -> Real:
     for op, price in priced:
         start: Real = free.get(op.stream, 0.0)
         for tensor in op.reads:
-            start = np.maximum(start, ready.get(tensor.name, 0.0))
+            start = larger(start, ready.get(tensor.name, 0.0))
         end = start + price.seconds
         free[op.stream] = end
         for tensor in op.writes:
             ready[tensor.name] = end
-        last = np.maximum(last, end)
+        last = larger(last, end)
     return last

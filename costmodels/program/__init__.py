@@ -27,11 +27,11 @@ from costmodels.program.ops import (
     StreamName,
     turns,
 )
-from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight, ceil_div
+from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight, ceil_div, larger
 
 __all__ = [
     "Attention", "Collective", "CollectiveKind", "Communication", "Convolve", "Depthwise",
     "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul", "Move", "Op", "Part",
     "Pointwise", "Program", "Real", "Rearrange", "SendReceive", "Size", "Span", "StreamName",
-    "Tensor", "Weight", "ceil_div", "turns",
+    "Tensor", "Weight", "ceil_div", "larger", "turns",
 ]  # fmt: skip

@@ -2,8 +2,9 @@
 
 from planner.lowering.program import (
     alike_places,
-    decode_step,
+    decode_steps,
     lower,
+    lower_places,
     lower_steps,
     one_turn,
     unsupported,
@@ -13,8 +14,9 @@ from planner.lowering.work import Chunk, share_of, stored
 __all__ = [
     "Chunk",
     "alike_places",
-    "decode_step",
+    "decode_steps",
     "lower",
+    "lower_places",
     "lower_steps",
     "one_turn",
     "share_of",

@@ -1,7 +1,8 @@
 """From a model, a request and a plan to the program of one rank."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import pipeline
 
+T = TypeVar("T")
+
 
 def unsupported(model: Model) -> Iterator[str]:
     """Yield what in a model no operation of ours stands for."""
@@ -39,7 +42,53 @@ def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None
     plan : legal for this model and request (see `planner.search.plans.objections`).
     stage : of the pipeline; the heaviest one where it is left out.
     """
-    work = _with_layers(rank_work(model, workload, plan), stage)
+    return _written(_with_layers(rank_work(model, workload, plan), stage), plan)
+
+
+def lower_places(model: Model, workload: Workload, plan: Plan) -> list[Program]:
+    """Write down what a rank at every place of a pipeline does, to be priced.
+
+    Places that do the same, if of other layers, share the program of the first of them. The first
+    place of all, which embeds, and the last, which scores, are like no other.
+    """
+    return _at_every_place(rank_work(model, workload, plan), lambda work: _written(work, plan))
+
+
+def decode_steps(model: Model, workload: Workload, plan: Plan) -> list[Loop]:
+    """Write down one step of a decoder at every place, over a cache as long as the prompt."""
+    length = workload.length(model.streams[0].name)
+    work = rank_work(model, workload, plan)
+    return _at_every_place(work, lambda place: decoder.decode(place, length))
+
+
+def alike_places(model: Model, workload: Workload, plan: Plan) -> list[int]:
+    """Give for every place of a pipeline the first one that has as much of every layer."""
+    return _alike(_balanced(rank_work(model, workload, plan))[0])
+
+
+def _alike(cuts: Sequence[Layers]) -> list[int]:
+    ends = 0, len(cuts) - 1
+    kinds = [
+        (place if place in ends else -1, [(layer.name, layer.count) for layer, _ in cut])
+        for place, cut in enumerate(cuts)
+    ]
+    return [kinds.index(kind) for kind in kinds]
+
+
+def _at_every_place(work: RankWork, write: Callable[[RankWork], T]) -> list[T]:
+    """Give what is written for every place of a pipeline, once for those that do the same."""
+    if work.share.stages == 1:
+        return [write(_with_layers(work, None))]
+    cuts, _ = _balanced(work)
+    alike = _alike(cuts)
+    made = {
+        place: write(replace(work, layers=cuts[place], stage=place)) for place in sorted(set(alike))
+    }
+    return [made[place] for place in alike]
+
+
+def _written(work: RankWork, plan: Plan) -> Program:
+    model, habits = work.model, work.workload.habits
     loops: tuple[Loop, ...]
     if model.kind == "decoder":
         loops = (decoder.prefill(work), decoder.decode(work, decoder.mean_length(work)))
@@ -50,7 +99,6 @@ def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None
         inputs = diffusion.inputs(work)
         output = diffusion.latents(work)
     program = Program(axes=plan.axes, stages=loops, inputs=inputs, output=output)
-    habits = workload.habits
     if habits.scattered_inputs:
         program = with_scattered_inputs(program)
     if habits.exchanges_apart:
@@ -58,28 +106,6 @@ def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None
     if habits.gathered_rings:
         program = with_gathered_rings(program)
     return with_wide_collectives(program) if habits.wide_collectives else program
-
-
-def decode_step(model: Model, workload: Workload, plan: Plan, stage: int) -> Loop:
-    """Write down one step of a decoder over a cache as long as the prompt."""
-    work = _with_layers(rank_work(model, workload, plan), stage)
-    return decoder.decode(work, workload.length(model.streams[0].name))
-
-
-def alike_places(model: Model, workload: Workload, plan: Plan) -> list[int]:
-    """Give for every place of a pipeline the first one that has as much of every layer.
-
-    The first place, which embeds, and the last, which scores, are like no other.
-    """
-    work = rank_work(model, workload, plan)
-    last = work.share.stages - 1
-    if last == 0:
-        return [0]
-    kinds = [
-        (place if place in (0, last) else -1, [(layer.name, layer.count) for layer, _ in cut])
-        for place, cut in enumerate(_cuts(work))
-    ]
-    return [kinds.index(kind) for kind in kinds]
 
 
 def lower_steps(
@@ -134,20 +160,19 @@ def _with_layers(work: RankWork, stage: int | None) -> RankWork:
     """Give a rank the layers of its stage of the pipeline."""
     if work.share.stages == 1:
         return replace(work, layers=[(layer, 0) for layer in work.model.blocks])
-    cuts = _cuts(work)
-    index = _heaviest(work, cuts) if stage is None else stage
+    cuts, heaviest = _balanced(work)
+    index = heaviest if stage is None else stage
     return replace(work, layers=cuts[index], stage=index)
 
 
-def _cuts(work: RankWork) -> Sequence[Layers]:
+def _balanced(work: RankWork) -> tuple[Sequence[Layers], int]:
+    """Cut the layers into stages of like work, and give the number of the heaviest."""
     blocks = work.model.blocks
-    return pipeline.stages(blocks, [_cost(work, layer) for layer in blocks], work.share.stages)
-
-
-def _heaviest(work: RankWork, cuts: Sequence[Layers]) -> int:
-    cost_of = {layer.name: _cost(work, layer) for layer in work.model.blocks}
+    costs = [_cost(work, layer) for layer in blocks]
+    cuts = pipeline.stages(blocks, costs, work.share.stages)
+    cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
     loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
-    return max(range(len(loads)), key=loads.__getitem__)
+    return cuts, max(range(len(loads)), key=loads.__getitem__)
 
 
 def _cost(work: RankWork, layer: Block) -> float:
@@ -158,4 +183,4 @@ def _cost(work: RankWork, layer: Block) -> float:
         shape = (work.share.batch, rows, tower.hidden)
         state[tower.streams] = Tensor(state_name(tower.streams), shape)
     body = Loop(name=layer.name, count=1, body=tuple(block(work, layer, state)))
-    return float(sum(np.mean(getattr(op, "flop", 0.0)) for op in body.walk()))
+    return float(np.mean(sum(getattr(op, "flop", 0.0) for op in body.walk())))

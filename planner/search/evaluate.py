@@ -16,7 +16,7 @@ from costmodels.program import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
 from planner.engines.scenario import Scenario
-from planner.lowering import alike_places, decode_step, lower
+from planner.lowering import decode_steps, lower, lower_places
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -129,12 +129,9 @@ def every_place(scenario: Scenario, plan: Plan) -> list[Program]:
     """
     model, workload = scenario.model, scenario.workload
     differ = len(model.blocks) > 1 or model.kind == "decoder"
-    places = plan.degree("pp") if differ else 1
-    if places == 1:
-        return [lower(model, workload, plan)]
-    alike = alike_places(model, workload, plan)
-    programs = {place: lower(model, workload, plan, place) for place in set(alike)}
-    return [programs[place] for place in alike]
+    if differ and plan.degree("pp") > 1:
+        return lower_places(model, workload, plan)
+    return [lower(model, workload, plan)]
 
 
 def costs_of(
@@ -209,9 +206,7 @@ def _step(
     if any(name in dict(plan.axes) for name in ("ring", "allgather_kv", "ulysses")):
         return float(costs["prefill"].time)
     once = replace(workload, output_tokens=1)
-    alike = alike_places(model, once, plan)
-    steps = {place: decode_step(model, once, plan, place) for place in set(alike)}
-    return float(cost(_in_turn([steps[place] for place in alike]), target, prices).time)
+    return float(cost(_in_turn(decode_steps(model, once, plan)), target, prices).time)
 
 
 def _throughput(workload: Workload, plan: Plan, latency: float) -> float:
