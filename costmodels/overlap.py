@@ -10,16 +10,26 @@ from costmodels.program import Real
 from costmodels.tables import overlap_table, rank_spread
 
 
-def hidden_share(kind: str, seconds: Real, profile: Profile | None = None) -> Real:
+def hidden_share(
+    kind: str, seconds: Real, profile: Profile | None = None, *, urgent: bool = True
+) -> Real:
     """Share that a message of `seconds` does not cost again when it runs beside compute.
 
     Every message keeps a time to itself, while it waits for multiprocessors and for the other
     ranks; of the rest a share is hidden, because NCCL's kernels and the compute take
     multiprocessors and power from each other.
 
+    urgent : whether it finds room beside the compute: on a stream of high priority, in a graph, or
+    where it is issued well before. Else it waits behind the blocks of an attention that came first,
+    and nothing is hidden.
+
+    >>> hidden_share("send_recv", 1e-3, urgent=False)
+    0.0
     >>> bool(hidden_share("send_recv", 1e-4) < hidden_share("send_recv", 1e-3) < 1)
     True
     """
+    if not urgent:
+        return 0.0
     own = None if profile is None else profile.hiding(kind)
     share, start = overlap_table()[kind] if own is None else own
     return share * (1.0 - start / np.maximum(seconds, start)) if start else share

@@ -51,7 +51,9 @@ class Target:
     attention : kernel; ``auto`` is the best commonly available. mask : that self-attention is
     given, one of `costmodels.kernels.attention.MASKS`, or none. engine : whose kernels, where they
     were measured. rounding : share of the rounding of inputs to a precision that stands apart from
-    the kernel before. graph_mixing : graphs may mix with other calls of NCCL, as they may where
+    the kernel before. urgent : messages find room beside compute where no graph
+    says so.
+    graph_mixing : graphs may mix with other calls of NCCL, as they may where
     nobody forbids it. profile : what was measured on this machine.
     """
 
@@ -65,8 +67,14 @@ class Target:
     engine: str = ""
     mask: str = ""
     rounding: float = 1.0
+    urgent: bool = True
     graph_mixing: bool = True
     profile: Profile | None = None
+
+    @property
+    def hides(self) -> bool:
+        """Whether messages beside compute find room at its side; in a graph their order is kept."""
+        return self.urgent or self.runtime.launch == "graph"
 
     @property
     def mixes(self) -> bool:

@@ -160,7 +160,7 @@ def _hidden_share(priced: list[tuple[Op, Priced]], target: Target) -> Real:
     hidden: Real = 0.0
     for op, price in priced:
         if op.stream != "compute" and isinstance(op, Communication):
-            share = hidden_share(op.kind, price.seconds, target.profile)
+            share = hidden_share(op.kind, price.seconds, target.profile, urgent=target.hides)
             total, hidden = total + price.seconds, hidden + price.seconds * share
     return hidden / larger(total, _TINY)
 

@@ -31,6 +31,9 @@ SLOWER: Final = 4.0
 SMALL: Final = 1.1
 """A factor below this is said in per cent."""
 
+URGENT: Final = ("TORCH_NCCL_HIGH_PRIORITY", "1")
+"""Environment variable of PyTorch that gives the streams of NCCL priority."""
+
 SAME: Final = 0.5
 """Per cent below which a price is the same."""
 
@@ -75,7 +78,7 @@ def advice(
         yield from _replicas(lead, peers, objective)
         yield from throughput_note(scenario.model.kind, scenario.request.batch, lead.gpus)
     yield from _decode(scenario, lead)
-    yield from graph_note(scenario, lead)
+    yield from variable_notes(scenario, lead)
 
 
 def _nothing(
@@ -300,22 +303,35 @@ def _decode(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
         )
 
 
-def graph_note(scenario: Scenario, estimate: PlanEstimate) -> Iterator[str]:
-    """Offer a variable where graphs replay collectives that mix with no other calls.
+def variable_notes(scenario: Scenario, estimate: PlanEstimate) -> Iterator[str]:
+    """Offer variables of NCCL and PyTorch that take messages off the time of a diffusion model.
 
-    Engines of language models make calls while graphs are under way, for which it would be wrong.
+    One is for graphs that mix with no other calls. Engines of language models make calls while
+    graphs are under way, for which it would be wrong. The other is for rings that are passed on by
+    a stream of no priority.
     """
-    replayed = scenario.deployment.runtime.launch == "graph"
-    if not replayed or scenario.model.kind != "diffusion" or estimate.gpus == 1:
+    if scenario.model.kind != "diffusion" or estimate.gpus == 1:
         return
-    mixed, unmixed = (price(one, estimate.plan).latency_s for one in (scenario, scenario.unmixed))
-    share = 100 * (mixed - unmixed) / estimate.latency_s
+    if scenario.deployment.runtime.launch == "graph":
+        why = "right where a graph is all that its ranks run at a time, as in what planner export "
+        yield from _offered(UNMIXED, scenario, scenario.unmixed, estimate, f"{why}writes")
+    elif scenario.deployment.habits.rings == "passed" and estimate.plan.degree("ring") > 1:
+        deployment = scenario.deployment
+        habits = replace(deployment.habits, rings="urgent")
+        urgent = replace(scenario, deployment=replace(deployment, habits=habits))
+        why = "messages beside attention then find room"
+        yield from _offered(URGENT, scenario, urgent, estimate, why)
+
+
+def _offered(
+    variable: tuple[str, str], usual: Scenario, other: Scenario, estimate: PlanEstimate, why: str
+) -> Iterator[str]:
+    """Say what a variable gains, if it gains anything."""
+    before, after = (price(one, estimate.plan).latency_s for one in (usual, other))
+    share = 100 * (before - after) / estimate.latency_s
     if share >= SAME:
-        yield (
-            f"{'='.join(UNMIXED)} takes {format_seconds(mixed - unmixed)} off "
-            f"({share:.1f} %): right where a graph is all that its ranks run at a time, "
-            "as in what planner export writes, which sets it"
-        )
+        gain = f"{format_seconds(before - after)} off ({share:.1f} %)"
+        yield f"{'='.join(variable)} takes {gain}: {why}"
 
 
 def throughput_note(kind: Kind, batch: int, gpus: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from planner.advice.advice import context_note, graph_note
+from planner.advice.advice import context_note, variable_notes
 from planner.engines.refusal import (
     Refusal,
     refusals,
@@ -54,8 +54,8 @@ def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:
     """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
     beyond = context_note(scenario.model, scenario.workload)
     refused = refusals(scenario, [estimate.plan])
-    graphs = graph_note(scenario, estimate)
-    return [*estimate.notes, *beyond, *graphs, *footnotes(scenario, [estimate], refused)]
+    variables = variable_notes(scenario, estimate)
+    return [*estimate.notes, *beyond, *variables, *footnotes(scenario, [estimate], refused)]
 
 
 def footnotes(

@@ -9,7 +9,7 @@ from costmodels.price import Target
 from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
-from planner.engines.engine import Engine, Scheduling
+from planner.engines.engine import EAGER, Engine, Scheduling
 from planner.engines.tables import allowed, engine_names, engines, find_engine
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.placement.placement import Placement, fabrics
@@ -132,6 +132,7 @@ class Deployment:
             attention=self.attention_of(model),
             engine=self.engine.partition("@")[0],
             mask=self.habits.masks.get(model.family, ""),
+            urgent=self.habits.rings == "urgent" or self.runtime.name == EAGER,
             graph_mixing=self.graph_mixing,
             profile=self.profile,
         )

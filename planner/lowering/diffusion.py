@@ -77,11 +77,19 @@ def latents(work: RankWork) -> Tensor:
 
 def denoise(work: RankWork) -> Loop:
     """Run all steps: forwards, guidance, and the update of the latents."""
-    share = work.share
-    turns = share.passes + share.stages - 1
-    forward = Loop(name="forward", count=turns, body=tuple(_forward(work)))
+    together = _in_a_batch(work)
+    turns = together.share.passes + together.share.stages - 1
+    forward = Loop(name="forward", count=turns, body=tuple(_forward(together)))
     body = (forward, *_combine(work))
     return Loop(name="denoise", count=work.workload.steps, body=body)
+
+
+def _in_a_batch(work: RankWork) -> RankWork:
+    """Make the forwards of a step one, where whoever runs the model does."""
+    share, habits = work.share, work.workload.habits
+    if share.stages > 1 or not work.model.named_in(habits.batched_guidance):
+        return work
+    return replace(work, share=replace(share, batch=share.batch * share.passes, passes=1))
 
 
 def text_tower(work: RankWork) -> Loop:
@@ -111,7 +119,7 @@ def _forward(work: RankWork) -> Emits[None]:
     """Emit one forward through this rank's layers."""
     habits = work.workload.habits
     own = habits.repository and work.model.own.token_modulation
-    if own or work.model.name in habits.token_modulation:
+    if own or work.model.named_in(habits.token_modulation):
         yield from _modulate_tokens(work)
     if work.stage == 0:
         state = yield from _embed(work)

@@ -95,7 +95,7 @@ def _written(work: RankWork, plan: Plan) -> Program:
         inputs = decoder.inputs(work)
         output = Tensor("output", (work.share.batch, 1, model.vocabulary))
     else:
-        loops = _diffusion(work, plan.vae)
+        loops = _diffusion(work, decoding(work.model, work.workload, plan))
         inputs = diffusion.inputs(work)
         output = diffusion.latents(work)
     program = Program(axes=plan.axes, stages=loops, inputs=inputs, output=output)
@@ -103,7 +103,7 @@ def _written(work: RankWork, plan: Plan) -> Program:
         program = with_scattered_inputs(program)
     if habits.exchanges_apart:
         program = with_exchanges_apart(program)
-    if habits.gathered_rings:
+    if habits.rings == "gathered":
         program = with_gathered_rings(program)
     return with_wide_collectives(program) if habits.wide_collectives else program
 
@@ -144,6 +144,13 @@ def one_turn(program: Program, place: int) -> Loop:
     assert isinstance(forward, Loop)
     own = tuple(last) if place == stages - 1 else (replace(forward, count=1),)
     return replace(step, body=own)
+
+
+def decoding(model: Model, workload: Workload, plan: Plan) -> int:
+    """Count the ranks that decode an image: those of the plan, or all where an engine does so."""
+    by_itself = model.named_in(workload.habits.parallel_decode)
+    wide = by_itself and model.vae is not None and model.vae.parallel
+    return plan.gpus // plan.degree("dp") if wide else plan.vae
 
 
 def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:

@@ -12,6 +12,13 @@ from topology.catalogue import Precision
 TextTower = Literal["usual", "once", "every_step"]
 """Usual is once, and with every step in a pipeline, whose stages it is cut into."""
 
+Rings = Literal["urgent", "passed", "gathered"]
+"""Urgent is passed on by a stream of high priority, whose messages hide beside attention. Passed is
+by a stream like any other, which hides as much in eager code, whose host issues a message well
+before the attention, and nothing in compiled code, where both wait for the same kernel and the
+attention is there first. Gathered is all at once, before the first partial attention or, on a
+stream like any other, beside it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTimes:
@@ -43,8 +50,10 @@ class Habits:
     text_tower : when a tower that does not depend on the step is run.
     repository : the model's own repository runs it, in eager PyTorch.
     slow_decoder : images are decoded as such repositories do.
-    gathered_rings : rings gather all keys and values before the first partial attention.
+    rings : how keys and values go round.
     exchanges_apart : queries, keys and values go to their heads one after the other.
+    batched_guidance : models whose forwards of a step are one, over a batch of so many.
+    parallel_decode : models whose images all ranks of a replica decode together.
     token_modulation : models whose shifts and scales are projected for every token.
     windowed_cache : layers with a sliding window keep the keys and values that it sees, not all.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
@@ -64,8 +73,10 @@ class Habits:
     text_tower: TextTower = "usual"
     repository: bool = False
     slow_decoder: bool = False
-    gathered_rings: bool = False
+    rings: Rings = "urgent"
     exchanges_apart: bool = False
+    batched_guidance: tuple[str, ...] = ()
+    parallel_decode: tuple[str, ...] = ()
     token_modulation: tuple[str, ...] = ()
     windowed_cache: bool = True
     kv_repeat: bool = True
@@ -84,8 +95,9 @@ class Habits:
     def in_programs(self) -> "Habits":
         """What of it is in programs; the rest is in the prices of their operations alone."""
         return replace(
-            self, installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={}
-        )
+            self, rings="gathered" if self.rings == "gathered" else "urgent",
+            installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
+        )  # fmt: skip
 
     def kernel(self, family: str, architecture: str) -> str:
         """Name the attention kernel for a family of models; empty for the usual one."""

@@ -161,7 +161,9 @@ class _Draft:
         if key not in self.messages:
             seconds = float(step.priced.seconds)
             alone = op.stream == "compute"
-            kept = 1.0 if alone else float(hidden_share(op.kind, seconds, self.target.profile))
+            profile, urgent = self.target.profile, self.target.hides
+            share = hidden_share(op.kind, seconds, profile, urgent=urgent)
+            kept = 1.0 if alone else float(share)
             task = Task(ranks=key[1], stream=op.stream, seconds=seconds, beside=kept, message=True)
             self.messages[key] = self._add(task, step)
         return self.messages[key]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.basis import Basis
-from planner.advice.advice import advice, difference, graph_note, too_close
+from planner.advice.advice import advice, difference, too_close, variable_notes
 from planner.advice.refusals import notes_on
 from planner.engines.scenario import resolve
 from planner.export.export import files
@@ -366,7 +366,7 @@ def test_what_graphs_add_to_messages_is_said_with_the_variable_that_takes_it_awa
     calls = 57 * 2 * 28  # a step of each layer, there and back
 
     assert 3e-6 < gain / calls < 25e-6
-    (line,) = graph_note(scenario, mixed)
+    (line,) = variable_notes(scenario, mixed)
     assert line.startswith(f"NCCL_GRAPH_MIXING_SUPPORT=0 takes {format_seconds(gain)} off")
     assert line in notes_on(scenario, mixed)
     folder = files(asked, "ulysses4", "tensorrt")
@@ -390,4 +390,17 @@ def test_the_variable_is_not_offered_where_it_does_nothing_or_is_wrong(model, gp
     plan = parse_plan("single" if gpus == 1 else f"tp{gpus}")
     scenario = resolve(asked)
 
-    assert not list(graph_note(scenario, price(scenario, plan)))
+    assert not list(variable_notes(scenario, price(scenario, plan)))
+
+
+def test_priority_is_offered_to_a_compiled_ring_that_has_none():
+    asked = Request(
+        model="qwen-image", gpus=2, engine="vllm-omni", runtime="torch-compile", hardware="l40s"
+    )
+    ring, ulysses = parse_plan("ring2"), parse_plan("ulysses2")
+    scenario, eager = resolve(asked), resolve(replace(asked, runtime="torch-eager"))
+    (line,) = variable_notes(scenario, price(scenario, ring))
+
+    assert re.match(r"TORCH_NCCL_HIGH_PRIORITY=1 takes .* off \(\d+\.\d %\): messages", line)
+    assert not list(variable_notes(scenario, price(scenario, ulysses)))
+    assert not list(variable_notes(eager, price(eager, ring)))

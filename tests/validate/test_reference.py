@@ -102,7 +102,7 @@ def test_a_ring_that_gathers_first_changes_no_result(model, text):
     work = testmodels.workload(model, batch=2)
     if any(objections(model, work, plan, plan.gpus)):
         pytest.skip("illegal for this model")
-    variant = testmodels.with_habits(work, gathered_rings=True)
+    variant = testmodels.with_habits(work, rings="gathered")
     whole = run_plan(model, work, parse_plan("single"))[0]
     ops = [op for stage in lower(model, variant, plan).stages for op in stage.walk()]
 
@@ -129,7 +129,7 @@ def test_exchanges_apart_change_no_result(model, text):
 
 def test_a_causal_ring_may_gather_first():
     work = testmodels.workload(testmodels.llama, batch=2, passes=1)
-    variant, plan = testmodels.with_habits(work, gathered_rings=True), parse_plan("ring3")
+    variant, plan = testmodels.with_habits(work, rings="gathered"), parse_plan("ring3")
     whole = run_plan(testmodels.llama, work, parse_plan("single"))[0]
 
     assert _error(run_plan(testmodels.llama, variant, plan), whole, plan) < 1e-9

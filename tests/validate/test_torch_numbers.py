@@ -44,7 +44,7 @@ RUNS = {  # ranks, models, plans, type, whether compiled, changes of the request
     "compiled": (2, [testmodels.llama], ("ring2", "ulysses2"), "float64", True, {}),
     "wide": (2, FEW[:2], ("tp2",), "float32", False, {"wide_collectives": True}),
     "scattered": (2, FEW[:2], ("ulysses2",), "float64", False, {"scattered_inputs": True}),
-    "gathered": (2, FEW[:2], ("ring2",), "float64", False, {"gathered_rings": True}),
+    "gathered": (2, FEW[:2], ("ring2",), "float64", False, {"rings": "gathered"}),
     "decode": (2, DECODERS, ("tp2", "pp2", "dp2"), "float64", False, {"output_tokens": 1}),
 }  # fmt: skip
 
