@@ -11,7 +11,6 @@ results back (combine). How depends on the way:
   whole GPU
 * ``nvlink_one_sided``   a copy for every rank, written (dispatch) or read (combine) in its place,
   by the whole GPU
-* ``deepep_v2``   as ``deepep_normal``, of fewer multiprocessors
 
 A kernel's time is
 
@@ -39,6 +38,7 @@ from costmodels.collectives.algorithms.base import Need, nvlink, one_node
 from costmodels.collectives.calls import basis as collective_basis
 from costmodels.collectives.calls import collective_time
 from costmodels.collectives.operations import Op
+from costmodels.collectives.settings import Launch
 from costmodels.collectives.tables import transports
 from costmodels.collectives.transports import hop
 from costmodels.kernels.parameters import DispatchParameters
@@ -63,10 +63,12 @@ class Way:
     dispatch and combine where the way is made of them; it has kernels of its own otherwise.
     workers : what shares the tokens: ``channels`` of two multiprocessors, as many as one asks for,
     all multiprocessors, or as many of them as take equal numbers of ``experts``.
+    replayed : whether a CUDA graph can; else the host has to learn first how much comes.
     needs : of a fabric.
     """
 
     once: bool
+    replayed: bool = True
     workers: Literal["channels", "experts", "all"] = "all"
     ops: Mapping[Phase, Op] | None = None
     needs: tuple[Need, ...] = ()
@@ -85,9 +87,8 @@ WAYS: Final[Mapping[str, Way]] = {
         once=True, ops={"dispatch": "all_gather", "combine": "reduce_scatter"}
     ),
     "all_to_all": Way(once=False, ops={"dispatch": "all_to_all", "combine": "all_to_all"}),
-    "deepep_normal": Way(once=True, workers="channels", needs=(nvlink, _network)),
+    "deepep_normal": Way(once=True, replayed=False, workers="channels", needs=(nvlink, _network)),
     "deepep_low_latency": Way(once=False, workers="experts", needs=(nvlink, _network)),
-    "deepep_v2": Way(once=True, workers="channels", needs=(nvlink, _network)),
     "nvlink_one_sided": Way(once=True, needs=(nvlink, one_node)),
 }
 
@@ -96,8 +97,10 @@ WAYS: Final[Mapping[str, Way]] = {
 class Exchange:
     """A dispatch or a combine of one layer, all but its tokens.
 
-    fabric, device : the ranks that share the experts, and one of them. engine : whose version of a
-    kernel, where it was measured on its own. multiprocessors : that it may use; 0 for as usual.
+    fabric, device : the ranks that share the experts, and one of them. engine : that calls kernels,
+    in its own way where that was measured; empty for the kernel alone. launch : ``graph`` is
+    replayed, as far as the way can be; ``stream`` is called by the host.
+    multiprocessors : that a kernel may use; 0 for as usual.
     """
 
     phase: Phase
@@ -106,6 +109,7 @@ class Exchange:
     fabric: Fabric
     device: Device
     engine: str = ""
+    launch: Launch = "stream"
     multiprocessors: int = 0
 
     def __post_init__(self) -> None:
@@ -141,14 +145,16 @@ class Exchange:
         if ops is not None:
             size = np.asarray(self._message(tokens, token_bytes), float)
             return cast(Real, collective_time(ops[self.phase], size, self.fabric)[()])
-        return exchanged(self, self.parameters, tokens, token_bytes)
+        kernel = self.parameters
+        told = kernel.notify if self.engine else 0.0
+        return exchanged(self, kernel, tokens, token_bytes) + told
 
     @property
     def parameters(self) -> DispatchParameters:
         """The kernel of this way, phase and engine on this device."""
-        return engine_record(
-            DispatchParameters, self.device, f"{self.way}-{self.phase}", self.engine
-        )
+        alone = self.launch == "graph" and WAYS[self.way].replayed
+        name, engine = f"{self.way}-{self.phase}", "" if alone else self.engine
+        return engine_record(DispatchParameters, self.device, name, engine)
 
     def basis(self, tokens: Real, token_bytes: Real) -> Basis:
         """How well the time is known: see `costmodels.collectives.basis`."""

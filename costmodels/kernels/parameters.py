@@ -262,7 +262,8 @@ class DispatchParameters:
     which a single token passes.
     token, copy : s of a channel for a token, and for one that goes to another rank.
     home, rate : B/s at which a channel reads a token, and moves what goes out; 0 for no limit.
-    multiprocessors : that an engine gives it; 0 where the way has no choice.
+    multiprocessors : that an engine gives it; 0 where the way has no choice. notify : s before the
+    kernel, in which ranks and hosts learn how much comes, where that was not measured with it.
     efficiency : share of the links' nominal bandwidth. sharpness : how start and stream join, as of
     `costmodels.collectives.curve.Curve`.
     """
@@ -277,6 +278,7 @@ class DispatchParameters:
     home: BytesPerSecond = BytesPerSecond(0.0)
     rate: BytesPerSecond = BytesPerSecond(0.0)
     multiprocessors: float = 0.0
+    notify: Seconds = Seconds(0.0)
     efficiency: float
     sharpness: float = 1.0
 
@@ -295,7 +297,7 @@ Parameters = TypeVar(
 
 _TIMES: Final = (
     "floor", "vector_floor", "tile_overhead", "split_overhead", "item", "merge", "fixed",
-    "causal_fixed", "ramp", "launch", "expert", "rank", "token", "copy",
+    "causal_fixed", "ramp", "launch", "expert", "rank", "token", "copy", "notify",
 )  # fmt: skip
 UNITS: Final = {
     **dict.fromkeys(_TIMES, "s"), "load_bandwidth": "B/s", "alone": "B/s", "home": "B/s",

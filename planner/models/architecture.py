@@ -80,6 +80,13 @@ class Ffn:
         """Count the weights of the routed experts that a token does not pass."""
         return (self.experts - self.active) * self._expert(hidden)
 
+    def to_dict(self) -> dict[str, object]:
+        """Describe it in numbers and text; what is of experts alone where there are some."""
+        every = asdict(self)
+        if self.experts:
+            return every
+        return {name: every[name] for name in ("width", "gated", "activation", "biased")}
+
     def _expert(self, hidden: int) -> int:
         across = self.latent or hidden
         biases = (self.matrices - 1) * self.width + across if self.biased else 0
@@ -209,6 +216,27 @@ class Tower:
         sinks = heads.query if self.sinks else 0
         return hidden * (heads.query_width + shared + out + gate) + sinks
 
+    def to_dict(self) -> dict[str, object]:
+        """Describe how tokens are mixed, what follows, and what is kept of a sequence."""
+        heads = self.heads if self.mixer == "attention" else None
+        return {
+            "mixer": self.mixer,
+            "heads": heads.query if heads else 0,
+            "kv_heads": heads.key_value if heads else 0,
+            "head_dim": heads.size if heads else 0,
+            "rotary": self.rotary,
+            "window": self.window,
+            "chunked": self.chunked,
+            "sinks": self.sinks,
+            "gate": self.gate,
+            "shares_values": self.shares_values,
+            "latent": asdict(self.latent) if self.latent else None,
+            "indexer": asdict(self.indexer) if self.indexer else None,
+            "recurrence": asdict(self.recurrence) if self.recurrence else None,
+            "ffn": self.ffn.to_dict() if self.ffn else None,
+            "kept": asdict(self.kept()),
+        }
+
     def kept(self, degree: int = 1) -> Kept:
         """Say what a layer keeps of a sequence, on each of `degree` ranks that share its heads.
 
@@ -243,13 +271,14 @@ class Block:
         return sum(tower.parameters for tower in self.towers)
 
     def to_dict(self) -> dict[str, object]:
-        """Describe the block in numbers, text and lists."""
+        """Describe the block in numbers, text and lists; layers of a language model in full."""
         return {
             "name": self.name,
             "layers": self.count,
             "parameters": self.parameters,
             "streams": [list(tower.streams) for tower in self.towers],
             "prelude": self.prelude,
+            **(self.towers[0].to_dict() if self.towers[0].causal and not self.towers[1:] else {}),
         }
 
 
@@ -452,6 +481,16 @@ class Model:
         layers = [(block.count, tower) for block in self.blocks for tower in block.towers]
         return sum((n * t.kept().bytes(length, itemsize) for n, t in layers), start=0.0)
 
+    def _kept(self) -> dict[str, int]:
+        """Say what a sequence takes in 16 bits: each token where no window ends, and at once."""
+        towers = [(block.count, tower.kept()) for block in self.blocks for tower in block.towers]
+        growing = [(n, kept) for n, kept in towers if not kept.window]
+        return {
+            "a_token": sum(n * (2 * kept.row + kept.indexed) for n, kept in growing),
+            "a_sequence": sum(n * kept.state for n, kept in towers),
+            "windows": sum(n * 2 * kept.row * kept.window for n, kept in towers),
+        }
+
     def __repr__(self) -> str:
         return f"<Model {self.name}: {self.kind}, {self.layers} layers>"
 
@@ -476,8 +515,11 @@ class Model:
             "family": self.family,
             "kind": self.kind,
             "source": self.source,
+            "repository": self.repository,
             "parameters": self.parameters,
             "active_parameters": self.active_parameters,
+            "draft_parameters": self.draft_parameters,
+            "vision_parameters": self.vision_parameters,
             "transformers": self.transformers,
             "layers": self.layers,
             "hidden": self.main.hidden,
@@ -489,7 +531,9 @@ class Model:
             "active_experts": mixture.active if mixture else 0,
             "vocabulary": self.vocabulary,
             "context": self.context,
+            "kept_bytes": self._kept() if self.kind == "decoder" else None,
             "blocks": [block.to_dict() for block in self.blocks],
+            "draft": [block.to_dict() for block in self.draft],
             "streams": [asdict(stream) for stream in self.streams],
             "latent": asdict(self.latent) if self.latent else None,
             "vae": asdict(self.vae) if self.vae else None,

@@ -16,7 +16,7 @@ from topology.catalogue import find_hardware
 
 DEEPSEEK = Routing(experts=256, top_k=8)
 PHASES = ("dispatch", "combine")
-KERNELS = [name for name, way in WAYS.items() if way.ops is None and name != "deepep_v2"]
+KERNELS = [name for name, way in WAYS.items() if way.ops is None]
 SLACK = 1 + 1e-9
 
 
@@ -149,6 +149,23 @@ def test_how_well_a_time_is_known_follows_what_was_measured():
     assert known(hardware="h100-sxm", gpus=16, nodes=2) == Basis.DATASHEET
     far = exchange("deepep_low_latency").basis(65536.0, 7392.0)
     assert far == Basis.ASSUMED
+
+
+def test_a_replayed_kernel_takes_no_longer_than_one_that_an_engine_calls():
+    for engine in ("vllm", "tensorrt-llm"):
+        called, replayed = (
+            exchange("deepep_low_latency", engine=engine, launch=launch).time(8.0, 14336.0)
+            for launch in ("stream", "graph")
+        )
+        assert replayed < called
+
+
+def test_hosts_learn_what_comes_before_normal_kernels_wherever_they_are_called():
+    alone, called = (
+        exchange("deepep_normal", engine=engine, launch="graph").time(8.0, 7392.0)
+        for engine in ("", "sglang-llm")
+    )
+    assert called - alone > 20e-6
 
 
 def test_scales_travel_with_numbers():

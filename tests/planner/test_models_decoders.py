@@ -508,3 +508,17 @@ def test_mixtures_and_hybrids_that_cannot_be_are_refused_in_one_line(changes, me
         read(**changes)
 
     assert str(refused.value).startswith(f"config.json: {message}")
+
+
+def test_a_language_model_shows_how_its_layers_mix_and_what_they_keep():
+    shown = json.loads(json.dumps(read_model(json.dumps(QWEN35)).to_dict()))
+    delta, full = shown["blocks"]
+
+    assert (delta["mixer"], full["mixer"]) == ("delta", "attention")
+    assert delta["recurrence"]["key_heads"] == 16
+    assert (delta["heads"], full["heads"], full["rotary"]) == (0, 32, 64)
+    assert full["ffn"]["shared_gated"] is True
+    assert shown["kept_bytes"]["a_token"] == 15 * 2 * 2 * 256 * 2
+    assert shown["kept_bytes"]["a_sequence"] == 45 * delta["kept"]["state"]
+    assert shown["draft"][0]["name"] == "draft_full_experts"
+    assert read_model("gpt-oss-20b").to_dict()["kept_bytes"]["windows"] == 12 * 128 * 1024 * 2

@@ -1,5 +1,7 @@
 """What one rank computes on PyTorch is what the reference computes, operation by operation."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import testmodels
@@ -21,6 +23,7 @@ from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 from validate.reference import functions as reference
+from validate.reference.run import Here
 from validate.reference.weights import Source
 
 torch = pytest.importorskip("torch")
@@ -31,13 +34,23 @@ from validate.torch.attention import (  # noqa: E402
     plain,
     query_runs,
 )
+from validate.torch.expert_layer import ExpertLayer, with_layers  # noqa: E402
+from validate.torch.experts import step_of  # noqa: E402
 from validate.torch.layout import BEYOND  # noqa: E402
 from validate.torch.liveness import arriving, lived  # noqa: E402
 from validate.torch.setting import Setting  # noqa: E402
 from validate.torch.steps import bind  # noqa: E402
 from validate.torch.weights import drawn, fitting, from_source  # noqa: E402
 
-PLANS = ("single", "tp2", "ulysses4", "ring3", "allgather_kv2.ulysses2", "ring2.ulysses2")
+PLANS = (
+    "single",
+    "tp2",
+    "tp2/ep2",
+    "ulysses4",
+    "ring3",
+    "allgather_kv2.ulysses2",
+    "ring2.ulysses2",
+)
 MODELS = (*testmodels.DIFFUSION, testmodels.llama, testmodels.deepseek)
 
 
@@ -65,6 +78,7 @@ def cases():
             for op in stage.walk()
             if isinstance(op, Pointwise | Rearrange | Attention | LinearAttention)
             and not (isinstance(op, Rearrange) and op.move in BEYOND)
+            and getattr(op, "function", "") != "combine"  # in a layer of experts
         }
         for op in ops:
             for rank in range(plan.gpus):
@@ -126,24 +140,47 @@ def test_convolutions_agree_with_the_reference():
     assert found
 
 
+def expert_layers():
+    """Every different layer of experts, with a rank of each group that has some of them."""
+    found = {}
+    for program, plan in programs():
+        for stage in program.stages:
+            loops = [stage, *(loop for _, around in stage.nested() for loop in around)]
+            layers = [one for loop in loops for one in with_layers(loop.body)]
+            for layer in (one for one in layers if isinstance(one, ExpertLayer)):
+                for rank in range(plan.gpus):
+                    index = plan.index_of(rank)
+                    found[layer, layer.up.weight.place(index)] = index
+    return [(layer, index) for (layer, _), index in found.items()]
+
+
 def test_experts_agree_with_the_reference():
-    op = next(
-        op
-        for program, _ in programs()
-        for stage in program.stages
-        for op in stage.walk()
-        if isinstance(op, Matmul) and op.route is not None
-    )
-    weight = Source(1).weight(op.weight, 0, {})
-    (shape, routed) = (tuple(map(int, t.shape)) for t in op.reads)
-    x = Source(2).array("x", shape)
-    route = np.random.default_rng(3).integers(0, op.weight.experts, routed)
-    route[0, 0] = op.weight.experts - 1  # some experts have many rows, others none
+    """Some experts have many rows, others none; those of other ranks add nothing."""
+    layers = expert_layers()
+    spread = [layer.up.weight.local_experts < layer.up.weight.experts for layer, _ in layers]
+    assert {True, False} <= set(spread)
+    for layer, index in layers:
+        x, route, gates = (Source(2).array(t.name, tuple(map(int, t.shape))) for t in layer.reads)
+        route = np.random.default_rng(3).integers(0, layer.up.weight.experts, route.shape)
+        route[0, 0] = layer.up.weight.experts - 1
+        matrices = {op.weight.name: Source(1).weight(op.weight, 0, index)
+                    for op in (layer.up, layer.down)}  # fmt: skip
+        first = layer.up.weight.place(index)[0] * layer.up.weight.local_experts
 
-    share = torch.from_numpy(np.ascontiguousarray(np.swapaxes(weight, -1, -2)))
-    got = bind(op, setting({})).run([torch.from_numpy(x), share, torch.from_numpy(route)])[0]
+        inner = reference.matmul(x, matrices[layer.up.weight.name], route, first)
+        (active,) = reference.pointwise(layer.activation, [inner], index)
+        back = reference.matmul(active, matrices[layer.down.weight.name], route, first)
+        (want,) = reference.pointwise(layer.combine, [back, gates], index)
 
-    np.testing.assert_allclose(got.numpy(), reference.matmul(x, weight, route), atol=1e-9)
+        names = [tensor.name for tensor in layer.reads]
+        state = SimpleNamespace(
+            setting=setting(index), fuser=None, inputs=frozenset(), groups={},
+            values=dict(zip(names, map(torch.from_numpy, (x, route, gates)), strict=True)),
+            weights=SimpleNamespace(of=lambda weight, _, drawn=matrices: torch.from_numpy(
+                np.swapaxes(drawn[weight.name], -1, -2).copy())),
+        )  # fmt: skip
+        step_of(layer, state)(Here())
+        np.testing.assert_allclose(state.values[layer.combine.outputs[0].name], want, atol=1e-9)
 
 
 @given(

@@ -8,7 +8,9 @@ from topology.base.table import Table
 _GIGA: Final = 10**9
 _MEGA: Final = 10**6
 _EMPTY: Final = (None, "", 0, 0.0, False)
-_COUNTS: Final = ("parameters", "active_parameters")
+_COUNTS: Final = (
+    "parameters", "active_parameters", "draft_parameters", "vision_parameters",
+)  # fmt: skip
 
 
 def facts(described: Mapping[str, object]) -> Table:

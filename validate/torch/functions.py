@@ -54,8 +54,6 @@ def _kernel(  # noqa: C901, PLR0911, PLR0912  # one case a function
             return partial(_merge, op, setting)
         case "route":
             return partial(_route, op, setting)
-        case "combine":
-            return lambda inputs: [(inputs[0] * inputs[1][..., None]).sum(dim=2)]
         case "guidance":
             return _guidance
         case "step":
@@ -65,6 +63,8 @@ def _kernel(  # noqa: C901, PLR0911, PLR0912  # one case a function
             return lambda inputs: [inputs[0].to(dtype)]
         case "scale":
             return lambda inputs: [inputs[0] / op.place]
+        case "combine":
+            raise AssertionError("the sum over experts stands in a layer of them")
         case "rotary" | "rotary_tail" | "latent":
             raise AssertionError(f"{op.function} has tables")
 

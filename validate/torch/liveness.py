@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.program import Loop, Op, Rearrange
+from validate.torch.expert_layer import ExpertLayer
 
 Names = frozenset[str]
+Work = Op | ExpertLayer
+"""What is done at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """An operation or a loop, and the names that nobody reads after it."""
+    """Work or a loop, and the names that nobody reads after it."""
 
-    item: Op | Loop
+    item: Work | Loop
     frees: Names
 
 
-def reads_of(op: Op) -> list[str]:
+def reads_of(op: Work) -> list[str]:
     """Names an operation reads from its rank's values; what is kept for later is not among them."""
     if isinstance(op, Rearrange) and op.move in ("load", "append"):
         return [tensor.name for tensor in op.inputs[1:]]
@@ -28,14 +31,14 @@ def reads_of(op: Op) -> list[str]:
     return [tensor.name for tensor in op.reads]
 
 
-def writes_of(op: Op) -> list[str]:
+def writes_of(op: Work) -> list[str]:
     """Names an operation writes to its rank's values."""
     if isinstance(op, Rearrange) and op.move == "store":
         return []
     return [tensor.name for tensor in op.writes]
 
 
-def arriving(items: Sequence[Op | Loop]) -> Names:
+def arriving(items: Sequence[Work | Loop]) -> Names:
     """Names that are read before they are written, in this turn or the first of an inner loop."""
     written: set[str] = set()
     names: set[str] = set()
@@ -46,7 +49,7 @@ def arriving(items: Sequence[Op | Loop]) -> Names:
     return frozenset(names)
 
 
-def lived(items: Sequence[Op | Loop], after: Names) -> list[Lived]:
+def lived(items: Sequence[Work | Loop], after: Names) -> list[Lived]:
     """Say for every item of a body what it is the last to need.
 
     after : names that are read after the body, or in its next turn.

@@ -1,4 +1,4 @@
-"""Products on PyTorch: matrices and experts, linear attention, and depthwise convolutions."""
+"""Products on PyTorch: matrices, linear attention, and depthwise convolutions."""
 
 from math import sqrt
 from typing import Final
@@ -19,10 +19,8 @@ SPREAD: Final = 64.0
 
 
 def bind(op: Matmul, setting: Setting) -> Bound:
-    """Make a product ready to run: inputs are x, the weight ``[columns, rows]``, and a route."""
-    if op.route is not None:
-        first = op.weight.place(setting.index)[0] * op.weight.local_experts
-        return Bound(lambda inputs: [experts(inputs[0], inputs[1], inputs[2], first)])
+    """Make a product ready to run: inputs are x and the weight ``[columns, rows]``."""
+    assert op.route is None, "a product of experts stands in a layer of them"
     if not setting.is_quantised(op.weight):
         return Bound(lambda inputs: [F.linear(inputs[0], inputs[1])])
     unit = torch.ones((), dtype=torch.float32, device=setting.device)
@@ -65,47 +63,6 @@ def scale_of(weight: Weight) -> float:
 def quantise(share: torch.Tensor, weight: Weight) -> torch.Tensor:
     """Scale a weight and round it to 8 bits."""
     return (share * scale_of(weight)).clamp(-LARGEST, LARGEST).to(QUANTISED)
-
-
-def experts(
-    x: torch.Tensor, weight: torch.Tensor, route: torch.Tensor, first: int = 0
-) -> torch.Tensor:
-    """Multiply each row by the experts it names: sort by expert, multiply groups, sort back.
-
-    x : ``[batch, rows, k]``, or ``[batch, rows, active, k]`` where each expert has a row of its own
-    weight : ``[experts, n, k]``
-    route : ``[batch, rows, active]``
-    first : number of the first expert of `weight`; rows of those elsewhere are zeros
-
-    Returns ``[batch, rows, active, n]``.
-    """
-    if weight.ndim == 2:
-        weight = weight[None]
-    numbered = route.flatten() - first
-    numbered = torch.where(numbered < 0, len(weight), numbered)  # experts elsewhere come last
-    named, order = torch.sort(numbered, stable=True)
-    source = order if x.ndim == 4 else order // route.shape[-1]
-    rows = x.flatten(0, -2).index_select(0, source)
-    numbers = torch.arange(len(weight), device=x.device, dtype=named.dtype)
-    ends = torch.searchsorted(named, numbers, right=True)
-    made = _grouped(rows, weight, ends)
-    made = made.masked_fill((named >= len(weight))[:, None], 0.0)
-    out = torch.empty_like(made).index_copy_(0, order, made)
-    return torch.unflatten(out, 0, route.shape)
-
-
-def _grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Multiply groups of rows, which end at `ends`, each by its own weight."""
-    if rows.is_cuda and rows.dtype == torch.bfloat16:
-        return torch._grouped_mm(  # noqa: SLF001  # public under changing names
-            rows, weight.transpose(-2, -1), offs=ends.to(torch.int32)
-        )
-    out = rows.new_empty((len(rows), weight.shape[1]))
-    start = 0
-    for expert, end in enumerate(ends.tolist()):
-        torch.mm(rows[start:end], weight[expert].T, out=out[start:end])
-        start = end
-    return out
 
 
 def bind_linear(op: LinearAttention, setting: Setting) -> Bound:

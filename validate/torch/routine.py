@@ -6,13 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.program import Communication, Convolve, Loop, Matmul, Op, SendReceive
+from costmodels.program import Communication, Convolve, Loop, Matmul, SendReceive
 from planner.search.evaluate import running
 from validate.reference.run import Here, forward_at
-from validate.torch.liveness import Lived, Names, arriving, lived, reads_of
+from validate.torch.expert_layer import ExpertLayer, with_layers
+from validate.torch.experts import step_of
+from validate.torch.liveness import Lived, Names, Work, arriving, lived, reads_of
 from validate.torch.messages import message, waits
 from validate.torch.rank_state import RankState, Step
-from validate.torch.steps import compute, fused, joins, launches
+from validate.torch.steps import compute, freeing, fused, joins, launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ def _routine(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> R
 def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "list[Step | Routine]":
     """Make the items of a body ready; element-wise neighbours are taken together when compiled."""
     end = after | arriving(loop.body)
-    items = lived(loop.body, end)
+    items = lived(with_layers(loop.body), end)
     steps: list[Step | Routine] = []
     run: list[Lived] = []
     sent: list[str] = []
@@ -94,6 +96,9 @@ def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "lis
 def _step(one: Lived, state: RankState) -> list[Step]:
     if isinstance(one.item, Communication):
         return [message(one, state, 0, following=False)]
+    if isinstance(one.item, ExpertLayer):
+        step = freeing(step_of(one.item, state), one.frees, state)
+        return [state.around(step, "gemm", "compute")]
     return [] if isinstance(one.item, Convolve) else [compute(one, state)]
 
 
@@ -113,7 +118,7 @@ def _flush(run: list[Lived], state: RankState) -> list[Step]:
     return [*made, *[compute(one, state) for one in behind]]
 
 
-def _op(one: Lived) -> Op:
+def _op(one: Lived) -> Work:
     assert not isinstance(one.item, Loop)
     return one.item
 

@@ -26,7 +26,7 @@ from costmodels.program import (
 from validate.reference.run import Here, shape_of
 from validate.torch import attention, functions, layout, products
 from validate.torch.layout import BEYOND
-from validate.torch.liveness import Lived, Names, reads_of, writes_of
+from validate.torch.liveness import Lived, Names, Work, reads_of, writes_of
 from validate.torch.rank_state import RankState, Step, zeros
 from validate.torch.setting import Bound, Setting
 
@@ -68,7 +68,7 @@ CLASSES: Final[dict[type, Class]] = {
 }
 
 
-def joins(op: Op, state: RankState) -> bool:
+def joins(op: Work, state: RankState) -> bool:
     """Whether an operation is compiled together with its neighbours."""
     fuser = state.fuser
     if isinstance(op, Matmul):
@@ -78,7 +78,7 @@ def joins(op: Op, state: RankState) -> bool:
     return fuser is not None and fusible
 
 
-def launches(op: Op) -> bool:
+def launches(op: Work) -> bool:
     """Whether an operation starts a kernel at all."""
     return not (isinstance(op, Rearrange) and op.view)
 
@@ -127,8 +127,8 @@ def _product(
     weight, of, (out,) = op.weight, state.weights.of, outs
 
     def step(here: Here) -> None:
-        x, *route = fetch(here)
-        values[out] = run([x, of(weight, here.layer), *route])[0]
+        (x,) = fetch(here)
+        values[out] = run([x, of(weight, here.layer)])[0]
 
     return step
 
