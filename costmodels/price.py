@@ -9,6 +9,7 @@ import numpy as np
 from costmodels.basis import Basis
 from costmodels.collectives import Settings, collective_time, supports
 from costmodels.collectives import basis as collective_basis
+from costmodels.collectives.dispatch import WAYS, Exchange, Phase, Taken
 from costmodels.kernels import (
     attention_basis,
     attention_time,
@@ -25,6 +26,7 @@ from costmodels.program import (
     Communication,
     Convolve,
     Depthwise,
+    ExpertTokens,
     HeadProduct,
     LinearAttention,
     Matmul,
@@ -51,10 +53,10 @@ class Target:
     attention : kernel; ``auto`` is the best commonly available. mask : that self-attention is
     given, one of `costmodels.kernels.attention.MASKS`, or none. engine : whose kernels, where they
     were measured. rounding : share of the rounding of inputs to a precision that stands apart from
-    the kernel before. urgent : messages find room beside compute where no graph
-    says so.
-    graph_mixing : graphs may mix with other calls of NCCL, as they may where
-    nobody forbids it. profile : what was measured on this machine.
+    the kernel before. urgent : messages find room beside compute where no graph says so.
+    graph_mixing : graphs may mix with other calls of NCCL, as they may where nobody forbids it.
+    ways : that tokens take to experts that are spread over ranks, by how many there are; the
+    program's own collectives where there are none. profile : what was measured on this machine.
     """
 
     device: Device
@@ -69,6 +71,7 @@ class Target:
     rounding: float = 1.0
     urgent: bool = True
     graph_mixing: bool = True
+    ways: tuple[Taken, ...] = ()
     profile: Profile | None = None
 
     @property
@@ -161,8 +164,11 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
             return ("pointwise", target.runtime.fusion(op.function), op.traffic)
         case Rearrange():
             return ("move", op.view, target.runtime.fusion("copy"), op.traffic)
+        case Collective() if op.tokens is not None and target.ways:
+            how = (target.engine, target.ways, target.runtime.launch, target.mixes)
+            return (op.kind, target.algorithm, *how, op.message_bytes, op.tokens, _over(op, target))
         case Collective() | SendReceive():
-            fabric, how = target.fabrics[op.axis], (target.messages, target.mixes)
+            fabric, how = _over(op, target), (target.messages, target.mixes)
             return (op.kind, target.algorithm, *how, op.message_bytes, fabric)
         case Convolve():
             runtime = target.runtime
@@ -199,6 +205,8 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
             return _streamed(op.function, op.traffic, target)
         case Rearrange():
             return _rearrange(op, target)
+        case Collective() if op.tokens is not None and target.ways:
+            return _exchange(op, op.tokens, target)
         case Collective() | SendReceive():
             return _communication(op, target)
         case Convolve():
@@ -320,8 +328,39 @@ def _rearrange(op: Rearrange, target: Target) -> Priced:
     return replace(_streamed("copy", op.traffic, target), kind="layout")
 
 
+def _over(op: Communication, target: Target) -> Fabric:
+    return target.fabrics[op.axis]
+
+
+def _exchange(op: Collective, carried: ExpertTokens, target: Target) -> Priced:
+    """Price what carries tokens to their experts, or back, by the way that is taken for so many."""
+    phase: Phase = "dispatch" if op.kind == "all_gather" else "combine"
+    tokens = np.asarray(op.rows, float)
+    priced: Priced | None = None
+    for taken in reversed(target.ways):
+        if WAYS[taken.way].ops is not None:
+            found = _communication(op, target)
+        else:
+            exchange = Exchange(
+                phase=phase, way=taken.way, routing=carried.routing, fabric=_over(op, target),
+                device=target.device, engine=target.engine, launch=target.runtime.launch,
+            )  # fmt: skip
+            size = taken.token_bytes(phase, carried.features, carried.precision)
+            found = Priced(
+                kind="communication", seconds=exchange.time(tokens, size), calls=1,
+                basis=exchange.basis(tokens, size),
+            )  # fmt: skip
+        if priced is None:
+            priced = found
+        else:
+            seconds = np.where(tokens <= taken.most, found.seconds, priced.seconds)
+            priced = replace(priced, seconds=seconds, basis=max(priced.basis, found.basis))
+    assert priced is not None
+    return priced
+
+
 def _communication(op: Communication, target: Target) -> Priced:
-    fabric, size = target.fabrics[op.axis], np.asarray(op.message_bytes, float)
+    fabric, size = _over(op, target), np.asarray(op.message_bytes, float)
     asked = target.algorithm
     algorithm = asked if supports(op.kind, asked, fabric) else "auto"
     own = None if target.profile is None else target.profile.curves

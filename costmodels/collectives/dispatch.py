@@ -27,7 +27,7 @@ experts are asked most often receives more than others, and all wait for it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Final, Literal, cast, get_args
 
 import numpy as np
@@ -41,6 +41,7 @@ from costmodels.collectives.operations import Op
 from costmodels.collectives.settings import Launch
 from costmodels.collectives.tables import transports
 from costmodels.collectives.transports import hop
+from costmodels.formats import token_bytes
 from costmodels.kernels.parameters import DispatchParameters
 from costmodels.kernels.tables import engine_record
 from costmodels.routing import Routing
@@ -91,6 +92,23 @@ WAYS: Final[Mapping[str, Way]] = {
     "deepep_low_latency": Way(once=False, workers="experts", needs=(nvlink, _network)),
     "nvlink_one_sided": Way(once=True, needs=(nvlink, one_node)),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A way that an engine takes, for at most so many tokens of a rank.
+
+    sent : formats in which it sends tokens on, where experts take these; others go in 16 bits.
+    """
+
+    way: str
+    most: float = inf
+    sent: tuple[str, ...] = ()
+
+    def token_bytes(self, phase: Phase, features: int, precision: str) -> float:
+        """Bytes of a token; results come back in 16 bits."""
+        kept = phase == "dispatch" and precision in self.sent
+        return token_bytes(float(features), precision if kept else "bf16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from costmodels.program.ops import (
     Communication,
     Convolve,
     Depthwise,
+    ExpertTokens,
     Function,
     HeadProduct,
     LinearAttention,
@@ -31,7 +32,7 @@ from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight, c
 
 __all__ = [
     "Attention", "Collective", "CollectiveKind", "Communication", "Convolve", "Depthwise",
-    "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul", "Move", "Op", "Part",
-    "Pointwise", "Program", "Real", "Rearrange", "SendReceive", "Size", "Span", "StreamName",
-    "Tensor", "Weight", "ceil_div", "larger", "turns",
+    "ExpertTokens", "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul", "Move", "Op",
+    "Part", "Pointwise", "Program", "Real", "Rearrange", "SendReceive", "Size", "Span",
+    "StreamName", "Tensor", "Weight", "ceil_div", "larger", "turns",
 ]  # fmt: skip

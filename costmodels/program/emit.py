@@ -11,6 +11,7 @@ from typing import TypeVar
 from costmodels.program.ops import (
     Collective,
     CollectiveKind,
+    ExpertTokens,
     Function,
     Loop,
     Matmul,
@@ -126,8 +127,15 @@ def move(  # noqa: PLR0913  # a move has this many parts
     return out
 
 
-def collective(
-    kind: CollectiveKind, x: Tensor, axis: str, degree: int, name: str, root: int = 0
+def collective(  # noqa: PLR0913  # what it is, and what it is for
+    kind: CollectiveKind,
+    x: Tensor,
+    axis: str,
+    degree: int,
+    name: str,
+    *,
+    root: int = 0,
+    tokens: ExpertTokens | None = None,
 ) -> Emits[Tensor]:
     """Run a collective along `axis`; nothing where there is one rank."""
     if degree == 1:
@@ -138,5 +146,5 @@ def collective(
     if kind == "reduce_scatter":
         first = first // degree
     out = replace(x, name=name, shape=(first, *x.shape[1:]))
-    yield Collective(kind=kind, x=x, out=out, axis=axis, degree=degree, root=root)
+    yield Collective(kind=kind, x=x, out=out, axis=axis, degree=degree, root=root, tokens=tokens)
     return out

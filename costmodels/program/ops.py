@@ -10,11 +10,12 @@ arithmetic that broadcasts.
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 
 from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight
+from costmodels.routing import Routing
 
 StreamName = Literal["compute", "comm"]
 
@@ -373,6 +374,20 @@ CollectiveKind = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertTokens:
+    """What a collective carries for a layer of experts that are spread over all of its ranks.
+
+    Each rank's tokens go to the ranks of their experts (all_gather), or results come back
+    (reduce_scatter). What carries no more than a token's own experts need does as well.
+    features : of a token. precision : of the inputs of experts.
+    """
+
+    routing: Routing
+    features: int
+    precision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective(_OneToOne):
     """A collective among the `degree` ranks along `axis`, on dimension 0, as NCCL has it.
 
@@ -384,11 +399,18 @@ class Collective(_OneToOne):
     axis: str
     degree: int
     root: int = 0
+    tokens: ExpertTokens | None = None
 
     @property
     def message_bytes(self) -> Real:
         """What nccl-tests prints as size: the larger of the two buffers of one rank."""
         return np.maximum(self.x.bytes, self.out.bytes)
+
+    @property
+    def rows(self) -> Real:
+        """Count the rows of one rank."""
+        own = self.x if self.kind == "all_gather" else self.out
+        return cast(Real, math.prod(own.shape[:-1], start=1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

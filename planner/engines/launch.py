@@ -9,6 +9,7 @@ from planner.engines.refusal import group_copies, refusal_of
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
+from planner.engines.tokens import taken, ways_flags
 from planner.models import Model
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
@@ -57,7 +58,7 @@ def launch_lines(
 
     told : sizes that each engine is told of the load, as `Settings` names them.
     """
-    settings = settings_of(scenario, plan.gpus, told)
+    settings = settings_of(scenario, plan, told)
     lines = launches(engines(), scenario.model, plan, settings)
     return tuple(seated_on(line, scenario, placement) for line in lines)
 
@@ -66,7 +67,7 @@ def launch_of(
     scenario: Scenario, engine: Engine, plan: Plan, told: Mapping[str, int] | None = None
 ) -> Launch:
     """Say how one engine runs a plan of a scenario, or why it cannot; `told` as above."""
-    return _launch(engine, scenario.model, plan, settings_of(scenario, plan.gpus, told))
+    return _launch(engine, scenario.model, plan, settings_of(scenario, plan, told))
 
 
 def seated_on(launch: Launch, scenario: Scenario, placement: Placement | None) -> Launch:
@@ -98,6 +99,8 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
     flags = [
         each for flag in _flags(line, limits, model, plan, settings) for each in _of(limits, flag)
     ]
+    if settings.spread is not None:
+        flags += ways_flags(taken(engine.habits.tokens, model, *settings.spread))
     request = _by_size(line, limits, line.request, settings)
     shared = _copies(line, model, plan)
     notes = (

@@ -56,7 +56,7 @@ def refusal(scenario: Scenario, plan: Plan) -> str:
     deployment = scenario.deployment
     if deployment.engine not in ("", EXECUTOR):
         engine = find_engine(deployment.engine)
-        return refusal_of(engine, scenario.model, plan, settings_of(scenario, plan.gpus))
+        return refusal_of(engine, scenario.model, plan, settings_of(scenario, plan))
     return tensorrt_refusal(scenario, plan) if runner_of(scenario) else ""
 
 

@@ -11,6 +11,7 @@ from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
 from planner.engines.engine import EAGER, Engine, Scheduling
 from planner.engines.tables import allowed, engine_names, engines, find_engine
+from planner.engines.tokens import priced, taken
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.placement.placement import Placement, fabrics
 from planner.request.lengths import Lengths, Trace, read_requests
@@ -18,7 +19,7 @@ from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
 from planner.request.workload import USUAL, Habits, Workload
 from topology.base import InputError
-from topology.catalogue import Device, Hardware, Precision, evenly, find_hardware
+from topology.catalogue import Device, Fabric, Hardware, Precision, evenly, find_hardware
 
 if TYPE_CHECKING:  # reading machines takes a while to import, and few requests bring one
     from planner.request.subset import Subset
@@ -116,14 +117,25 @@ class Deployment:
             return runtime.moving(dict(model.own.traffic))
         return runtime.doing(self.habits.functions(runtime.name, model.family, model.name))
 
+    def fabrics(self, plan: Plan) -> Mapping[str, Fabric]:
+        """Give the links along every axis of a plan."""
+        if self.placed is not None:
+            return self.placed.fabrics
+        return fabrics(plan, self.hardware, self.nodes)
+
+    def spread(self, plan: Plan) -> Fabric | None:
+        """Give the links over whose ranks experts are spread, where each has whole ones."""
+        own = plan.degree("tp") == 1 and plan.ep == plan.degree("adp") > 1
+        return self.fabrics(plan)["adp"] if own else None
+
     def target(self, model: Model, plan: Plan) -> Target:
         """Return what the operations of a plan are priced on."""
         own = self.algorithm == "auto" and bool(self.habits.messages)
+        device = self.hardware.device
         return Target(
-            device=self.hardware.device,
-            fabrics=self.placed.fabrics
-            if self.placed is not None
-            else fabrics(plan, self.hardware, self.nodes),
+            device=device,
+            fabrics=self.fabrics(plan),
+            ways=priced(taken(self.habits.tokens, model, self.spread(plan), device)),
             runtime=self.runtime_of(model),
             ranks=plan.gpus // plan.degree("dp"),
             algorithm="engine" if own else self.algorithm,

@@ -7,8 +7,10 @@ from typing import Final
 
 from planner.engines.scenario import Scenario, usual_cache
 from planner.models import known_as
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.request.workload import Workload
+from topology.catalogue import Device, Fabric
 
 USUAL_ATTENTION: Final = ("auto", "engine")
 """Names of attention kernels that leave the choice to whoever runs a model."""
@@ -26,6 +28,7 @@ class Settings:
     precision, cache : empty where they are the checkpoint's own. runtime, attention : empty for
     each engine's own. hosts : that the GPUs are spread over evenly.
     host, rank : how the first host, and the number of the one at hand, are written.
+    spread : the links over whose ranks experts are spread, and the GPU; None where they are not.
     """
 
     folder: str = ""
@@ -39,15 +42,18 @@ class Settings:
     hosts: int = 1
     host: str = "HOST"
     rank: str = "0"
+    spread: tuple[Fabric, Device] | None = None
 
 
-def settings_of(scenario: Scenario, gpus: int, told: Mapping[str, int] | None = None) -> Settings:
-    """Collect what a request asks for; sizes left out are left to the engine.
+def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None = None) -> Settings:
+    """Collect what a request asks for of a plan; sizes left out are left to the engine.
 
     told : sizes of the load that plans are ranked under.
     """
     request, model, workload = scenario.request, scenario.model, scenario.workload
     language = model.kind == "decoder"
+    deployment = scenario.deployment.on(plan.gpus)
+    links = deployment.spread(plan)
     video = int(workload.frames) > 1 or model.defaults.frames > 1
     called = request.model_name if known_as(request.model_name) else request.model_path
     return Settings(
@@ -59,7 +65,8 @@ def settings_of(scenario: Scenario, gpus: int, told: Mapping[str, int] | None = 
         runtime=scenario.deployment.runtime.name,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,
-        hosts=scenario.deployment.on(gpus).hosts,
+        hosts=deployment.hosts,
+        spread=None if links is None else (links, deployment.hardware.device),
     )
 
 

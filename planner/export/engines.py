@@ -111,7 +111,7 @@ def _refused(scenario: Scenario, plan: Plan, backend: str, settings: Settings) -
 def _settings(scenario: Scenario, estimate: PlanEstimate) -> Settings:
     """Collect all that was priced: usual sizes too, so that the folder runs those."""
     request, usual = scenario.request, scenario.model.defaults
-    settings = settings_of(scenario, estimate.plan.gpus, estimate.told)
+    settings = settings_of(scenario, estimate.plan, estimate.told)
     sizes = {
         name: int(getattr(request, name) or getattr(usual, name) or 0)
         for name in ("height", "width", "frames", "steps")

@@ -11,7 +11,7 @@ References
    python/sglang/srt/layers/dp_attention.py; TensorRT-LLM, tensorrt_llm/_torch/modules/fused_moe
 """
 
-from costmodels.program import Part, Pointwise, Tensor, Weight
+from costmodels.program import ExpertTokens, Part, Pointwise, Tensor, Weight
 from costmodels.program.emit import (
     Emits,
     collective,
@@ -21,7 +21,8 @@ from costmodels.program.emit import (
     pointwise,
     split_features,
 )
-from planner.lowering.work import RankWork
+from costmodels.routing import Routing
+from planner.lowering.work import RankWork, stored
 from planner.models import Ffn
 from planner.strategies import attention_data
 
@@ -51,12 +52,13 @@ def routed(work: RankWork, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
     copies = work.share.copies
     if copies == 1:
         return (yield from _experts(work, ffn, rows, name))
-    every = yield from _gathered(rows, copies, name)
+    tokens = _tokens(work, ffn, h)
+    every = yield from _gathered(rows, copies, name, tokens)
     sums = yield from _experts(work, ffn, every, name)
     axis = attention_data.AXIS
     apart = Tensor(f"{name}.apart", (copies, *h.shape), h.itemsize)
     yield from move("regroup", [sums], apart, axis=axis, degree=copies, view=True)
-    own = yield from collective("reduce_scatter", apart, axis, copies, f"{name}.own")
+    own = yield from collective("reduce_scatter", apart, axis, copies, f"{name}.own", tokens=tokens)
     out = Tensor(f"{name}.routed", h.shape, h.itemsize)
     yield from move("unstack", [own], out, axis=axis, degree=copies, view=True)
     return out
@@ -73,13 +75,30 @@ def _routes(ffn: Ffn, h: Tensor, name: str) -> Emits[Routed]:
     return h, route, gates
 
 
-def _gathered(rows: Routed, copies: int, name: str) -> Emits[Routed]:
+def _tokens(work: RankWork, ffn: Ffn, h: Tensor) -> ExpertTokens | None:
+    """Say what travels where each rank has whole experts of its own; None where others share them.
+
+    What goes from rank to rank may then be left to whatever sends less than all tokens to all.
+    """
+    share = work.share
+    if share.tensor > 1 or share.expert_groups != share.copies:
+        return None
+    routing = Routing(
+        experts=ffn.experts, top_k=ffn.active, groups=ffn.groups, top_groups=ffn.active_groups
+    )
+    precision = stored(work.model, work.workload.precision, "experts")
+    return ExpertTokens(routing=routing, features=int(h.shape[-1]), precision=precision or "bf16")
+
+
+def _gathered(rows: Routed, copies: int, name: str, tokens: ExpertTokens | None) -> Emits[Routed]:
     """Gather the rows of all ranks along the axis, with their routes, in one message."""
     h, axis = rows[0], attention_data.AXIS
     packed = yield from concat_features(rows, f"{name}.mine", view=True)
     stacked = Tensor(f"{name}.stacked", (1, *packed.shape), packed.itemsize)
     yield from move("stack", [packed], stacked, axis=axis, degree=copies, view=True)
-    apart = yield from collective("all_gather", stacked, axis, copies, f"{name}.gathered")
+    apart = yield from collective(
+        "all_gather", stacked, axis, copies, f"{name}.gathered", tokens=tokens
+    )
     every = Tensor(f"{name}.every", (copies * h.shape[0], *packed.shape[1:]), packed.itemsize)
     yield from move("regroup", [apart], every, axis=axis, degree=copies, view=True)
     widths = [tensor.shape[-1] for tensor in rows]

@@ -44,6 +44,27 @@ class HostTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWay:
+    """A way that tokens take to experts that are spread over ranks, and when an engine takes it.
+
+    way : one of `costmodels.collectives.dispatch.WAYS`. flag : that asks for it; empty where the
+    engine takes it by itself. sent : formats in which tokens are sent on, where experts take them.
+    over : links that it is taken over, ``node``, ``rack`` (NVLink over hosts) or ``network``; empty
+    for any. local : GPUs of a node or rack that it can have; empty for any.
+    most, ranks, top_k : tokens of a rank, ranks, and experts of a token at most; 0 for any.
+    """
+
+    way: str
+    flag: str = ""
+    sent: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+    local: tuple[int, ...] = ()
+    most: int = 0
+    ranks: int = 0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
     """What whoever runs a model does in its own way, where another would do otherwise.
 
@@ -60,6 +81,7 @@ class Habits:
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.
     messages : serving engine whose all-reduce kernels it has, in place of NCCL; empty for none.
+    tokens : ways to experts that are spread over ranks, of which the first that can be is taken.
     rounding : share of the rounding of a product's inputs to a precision that is a kernel of its
     own; the rest is part of the norm, attention or activation before.
     installed_attention : attention is the kernel that the model's repository installs.
@@ -83,6 +105,7 @@ class Habits:
     wide_collectives: bool = False
     scattered_inputs: bool = False
     messages: str = ""
+    tokens: tuple[TokenWay, ...] = ()
     rounding: float = 1.0
     installed_attention: bool = False
     attention: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
@@ -95,7 +118,7 @@ class Habits:
     def in_programs(self) -> "Habits":
         """What of it is in programs; the rest is in the prices of their operations alone."""
         return replace(
-            self, rings="gathered" if self.rings == "gathered" else "urgent",
+            self, rings="gathered" if self.rings == "gathered" else "urgent", tokens=(),
             installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
         )  # fmt: skip
 

@@ -60,7 +60,7 @@ def said(model, plan="", hosts=0, **more):
     """Launches by engine, without pricing a plan."""
     asked = scenario(model, **more)
     plan = parse_plan(plan or PLANS.get(model, "tp4"))
-    told = replace(settings_of(asked, asked.request.gpus), hosts=hosts or 1)
+    told = replace(settings_of(asked, plan), hosts=hosts or 1)
     return {one.engine: one for one in launches(engines(), asked.model, plan, told)}
 
 

@@ -1,0 +1,129 @@
+"""Which way each engine sends tokens to experts that are spread, what that costs, what to type."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodels.collectives.dispatch import WAYS, Exchange
+from costmodels.price import price
+from costmodels.program import Collective, ExpertTokens, Tensor
+from costmodels.routing import Routing
+from planner.engines.launch import launch_lines
+from planner.engines.scenario import resolve
+from planner.engines.tables import engines
+from planner.lowering import lower
+from planner.request.request import Request
+from planner.strategies import parse_plan
+
+ROUTING = Routing(experts=256, top_k=8, groups=8, top_groups=4)
+FEATURES = 7168
+
+
+def asked(engine, hardware, gpus, nodes=0, **more):
+    at = {"nodes": nodes} if nodes else {}
+    return resolve(
+        Request(
+            model="deepseek-v3", hardware=hardware, gpus=gpus, engine=engine, batch=gpus,
+            input_tokens=256, output_tokens=8, **at, **more,
+        )
+    )  # fmt: skip
+
+
+def own(gpus):
+    """Every rank has requests, and experts, of its own."""
+    return parse_plan(f"adp{gpus}/ep{gpus}")
+
+
+@pytest.mark.parametrize(
+    ("engine", "hardware", "gpus", "nodes", "ways", "flag"),
+    [
+        ("vllm", "h200-sxm", 8, 0, ["allgather_reducescatter"], ""),
+        ("vllm", "h200-sxm", 16, 2, ["deepep_low_latency"], "--all2all-backend deepep_low_latency"),
+        ("vllm", "gb200", 32, 0, ["nvlink_one_sided"], "flashinfer_nvlink_one_sided"),
+        ("sglang-llm", "h200-sxm", 8, 0, ["allgather_reducescatter"], ""),
+        (
+            "sglang-llm", "h200-sxm", 16, 2, ["deepep_low_latency", "deepep_normal"],
+            "--moe-a2a-backend deepep",
+        ),
+        ("tensorrt-llm", "b200", 8, 0, ["nvlink_one_sided"], ""),
+        ("tensorrt-llm", "gb200", 32, 0, ["nvlink_one_sided"], ""),
+        ("tensorrt-llm", "h200-sxm", 16, 2, ["deepep_normal"], ""),
+        ("tensorrt-llm", "rtx-pro-6000", 8, 0, ["allgather_reducescatter"], ""),
+    ],
+)  # fmt: skip
+def test_each_engine_takes_the_way_that_its_code_takes_there(
+    engine, hardware, gpus, nodes, ways, flag
+):
+    scenario, plan = asked(engine, hardware, gpus, nodes), own(gpus)
+    target = scenario.deployment.target(scenario.model, plan)
+    assert [way.way for way in target.ways] == ways
+    title = {one.name: one.title for one in engines().engines}[engine]
+    (line,) = [one for one in launch_lines(scenario, plan) if one.engine == title]
+    told = "all2all-backend" in line.command or "moe-a2a-backend" in line.command
+    assert told == bool(flag), line
+    assert line.command.count(flag) == 1 or not flag
+
+
+def test_ways_of_engines_are_known_and_have_a_source():
+    for engine in engines().engines:
+        for way in engine.habits.tokens:
+            assert way.way in WAYS
+            assert set(way.over) <= {"node", "rack", "network"}
+        assert bool(engine.habits.tokens) == ("tokens" in engine.sources)
+
+
+def test_experts_that_ranks_share_leave_the_messages_as_they_are():
+    scenario = asked("tensorrt-llm", "b200", 8)
+    for text in ("adp8", "adp4.tp2/ep8", "tp8/ep8"):
+        assert not scenario.deployment.target(scenario.model, parse_plan(text)).ways
+
+
+def carried(tokens, kind="all_gather"):
+    """What a program says of tokens that are gathered for their experts, or of results."""
+    small, large = Tensor("x", (1, tokens, FEATURES)), Tensor("y", (8, tokens, FEATURES))
+    x, out = (small, large) if kind == "all_gather" else (large, small)
+    what = ExpertTokens(routing=ROUTING, features=FEATURES, precision="fp8_block")
+    return Collective(kind=kind, x=x, out=out, axis="adp", degree=8, tokens=what)
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "sent"),
+    [("all_gather", "dispatch", 7392), ("reduce_scatter", "combine", 14336)],
+)
+def test_a_message_to_experts_costs_what_its_way_costs(kind, phase, sent):
+    scenario = asked("tensorrt-llm", "b200", 8)
+    target = scenario.deployment.target(scenario.model, own(8))
+    of = Exchange(
+        phase=phase, way="nvlink_one_sided", routing=ROUTING, fabric=target.fabrics["adp"],
+        device=target.device, engine="tensorrt-llm", launch="graph",
+    )  # fmt: skip
+    found = price(carried(512, kind), target)
+    assert found.seconds == of.time(512.0, float(sent))
+    without = price(carried(512, kind), replace(target, ways=()))
+    assert found.seconds < without.seconds
+
+
+def test_a_way_for_few_tokens_gives_place_to_the_next():
+    scenario = asked("sglang-llm", "h200-sxm", 16, 2)
+    target = scenario.deployment.target(scenario.model, own(16))
+    few, many = target.ways
+    sizes = np.array([1.0, few.most, few.most + 1, 4096.0])
+    together = price(carried(sizes), target).seconds
+    for size, seconds, way in zip(sizes, together, (few, few, many, many), strict=True):
+        alone = replace(target, ways=(replace(way, most=np.inf),))
+        assert seconds == pytest.approx(price(carried(size), alone).seconds)
+
+
+def test_a_program_says_which_of_its_messages_carry_tokens():
+    scenario = asked("vllm", "h200-sxm", 8)
+    for text, told in (("adp8/ep8", True), ("adp8", False)):
+        program = lower(scenario.model, scenario.workload, parse_plan(text))
+        found = {
+            op.tokens
+            for stage in program.stages
+            for op, _ in stage.nested()
+            if isinstance(op, Collective) and op.kind in ("all_gather", "reduce_scatter")
+        } - {None}
+        assert bool(found) == told
+        assert all(one.routing == ROUTING and one.features == FEATURES for one in found)
