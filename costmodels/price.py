@@ -244,6 +244,20 @@ def _head_product(op: HeadProduct, target: Target) -> Priced:
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
 
 
+def _absorbed(op: Attention, target: Target) -> Real:
+    """Time queries of all heads over rows that are keys and values at once, read once.
+
+    As a product with each row, whose numbers are half of the arithmetic; and never faster than all
+    of it at the device's peak.
+    """
+    rows, read = op.heads * op.queries, (op.size + op.value_size) // 2
+    product = matmul_time(
+        rows, op.keys, read, target.device, precision=target.plain, batch=op.q.shape[0],
+        sustained=True, calibration=target.kernels,
+    )  # fmt: skip
+    return np.asarray(np.maximum(product, op.flop / target.device.needed_peak(target.plain)))
+
+
 def _attention(op: Attention, target: Target) -> Priced:
     precision, kernel, own = target.plain, target.attention, target.kernels
     whole = op.causal and op.pairs == 1.0 and op.turn is None
@@ -274,6 +288,8 @@ def _attention(op: Attention, target: Target) -> Priced:
         target.device, precision, kernel, own, kv_precision=cache, engine=target.engine, **sizes
     )
     empty = np.asarray(op.q.shape[0]) * op.queries == 0  # a step without prompts, or of them alone
+    if op.key_value_heads == 1 and op.values:
+        seconds, basis = _absorbed(op, target), Basis.ASSUMED
     seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
     attended = Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
     return _with_mask(attended, op, target) if mask == "pairs" else attended
