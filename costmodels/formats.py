@@ -31,9 +31,11 @@ FORMATS: Final = {
     "nvfp4": Format(inputs=0.5625, weights=0.5625, multiplied="nvfp4"),
     "int4": Format(inputs=2.0, weights=0.52, multiplied=""),
     "mxfp4": Format(inputs=2.0, weights=0.53125, multiplied=""),
+    "mxfp4_mxfp8": Format(inputs=1.03125, weights=0.53125, multiplied="fp8"),
 }
 """What products there are. fp8 has a scale a tensor, channel or token, fp8_block one for a block of
-128 x 128 weights and 128 inputs of a token."""
+128 x 128 weights and 128 inputs of a token; mxfp4_mxfp8 are mxfp4 weights whose inputs are rounded
+too, with 8 bits of scale for 32."""
 SERVING: Final = ("tensorrt-llm", "vllm", "sglang-llm")
 """Engines whose kernels were measured on their own."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from costmodels.kernels import (
     attention_basis,
     attention_time,
     chain_time,
+    experts_basis,
+    experts_parts,
     matmul_basis,
     matmul_time,
     pointwise_basis,
+    served_as,
 )
 from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import Profile
@@ -36,11 +39,15 @@ from costmodels.program import (
     Rearrange,
     SendReceive,
     Size,
+    Tensor,
     ceil_div,
 )
+from costmodels.routing import routing_of
 from costmodels.runtime import Runtime
 from topology.catalogue import Device, Fabric, Precision
 
+ROUTED: Final = "power_law"
+"""How tokens are taken to choose their experts."""
 Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "convolution"]
 
 
@@ -161,7 +168,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
             how = (target.plain, target.runtime.fusion(_named(op)))
             return (_named(op), *how, op.traffic, op.flop)
         case Pointwise():
-            return ("pointwise", target.runtime.fusion(op.function), op.traffic)
+            return ("pointwise", target.runtime.fusion(op.function), op.traffic, _with_experts(op))
         case Rearrange():
             return ("move", op.view, target.runtime.fusion("copy"), op.traffic)
         case Collective() if op.tokens is not None and target.ways:
@@ -194,7 +201,7 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
     """
     match op:
         case Matmul():
-            return _matmul(op, target)
+            return _matmul(op, target) if op.route is None else _experts(op, op.route, target)
         case HeadProduct():
             return _head_product(op, target)
         case Attention():
@@ -202,7 +209,7 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
         case LinearAttention() | Depthwise():
             return _bounded(op, target)
         case Pointwise():
-            return _streamed(op.function, op.traffic, target)
+            return _pointwise(op, target)
         case Rearrange():
             return _rearrange(op, target)
         case Collective() if op.tokens is not None and target.ways:
@@ -217,18 +224,49 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
 
 def _matmul(op: Matmul, target: Target) -> Priced:
     m, n, k = op.m, op.weight.local_columns, op.weight.local_rows
-    batch: Real = 1
-    if op.weight.experts > 1:
-        batch = np.maximum(op.touched, 1)  # none in an empty step
-        m = np.ceil(m / batch)
     device, engine, own = target.device, target.engine, target.kernels
     precision = op.weight.precision or target.plain
     seconds = matmul_time(
-        m, n, k, device, precision=precision, batch=batch, sustained=True, engine=engine,
+        m, n, k, device, precision=precision, sustained=True, engine=engine,
         rounding=target.rounding, calibration=own,
     )  # fmt: skip
     basis = matmul_basis(device, precision, own, engine, **target.seen("matmul", m=m, n=n, k=k))
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
+
+
+def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
+    """Price one product of a layer of experts, with half of what is done around its two."""
+    device, engine, own, weight = target.device, target.engine, target.kernels, op.weight
+    precision = served_as(weight.precision or target.plain, device)
+    top_k = int(route.shape[-1])
+    routing = routing_of(ROUTED, weight.experts, top_k)
+    tokens = np.asarray(op.m) * weight.groups / top_k
+    back = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
+    sides = len(weight.columns)
+    hidden, inner = weight.local_rows, weight.local_columns / sides
+    if back:
+        hidden, inner = weight.local_columns, weight.local_rows
+    parts = experts_parts(
+        tokens, hidden, inner, routing, device, ep=weight.groups, precision=precision,
+        gated=sides > 1, sustained=True, engine=engine, calibration=own,
+    )  # fmt: skip
+    basis = experts_basis(device, precision, own, engine, tokens=tokens, experts=weight.experts)
+    seconds = np.where(tokens == 0, 0.0, parts[back])
+    return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
+
+
+def _pointwise(op: Pointwise, target: Target) -> Priced:
+    """Price element-wise work; that of a layer of experts is counted with its products."""
+    priced = _streamed(op.function, op.traffic, target)
+    if _with_experts(op):
+        return replace(priced, seconds=np.zeros_like(priced.seconds))
+    return priced
+
+
+def _with_experts(op: Pointwise) -> bool:
+    """Whether it is work of a layer of experts: on their rows, or before and after them."""
+    on_rows = op.function in ("gelu", "silu", "silu_gated", "relu2") and len(op.inputs[0].shape) > 3
+    return on_rows or op.function in ("route", "combine")
 
 
 def _head_product(op: HeadProduct, target: Target) -> Priced:

@@ -32,7 +32,8 @@ def exponent_of(distribution: str) -> float:
     found = re.fullmatch(r"balanced|power_law(?:_(\d+(?:\.\d+)?))?", distribution)
     if not found:
         raise InputError(
-            f"distribution: got {distribution!r}, wanted balanced, power_law or power_law_1.01"
+            f"distribution: got {distribution!r}, wanted balanced, uniform, power_law or "
+            "power_law_1.01"
         )
     if distribution == "balanced":
         return 0.0
@@ -46,7 +47,8 @@ class Routing:
     groups, top_groups : the router first takes `top_groups` of `groups` equal groups of experts,
     and experts only of those (DeepSeek-V3: 4 of 8). exponent : of the power law that the
     popularity of experts follows; 0 where all are alike. spread : a token's experts lie on as many
-    ranks as they can, as benchmarks arrange it.
+    ranks as they can, as benchmarks arrange it. seen : tokens that each expert took, in order; they
+    draw their tokens by chance then, where otherwise they get what they expect.
     """
 
     experts: int
@@ -55,6 +57,7 @@ class Routing:
     top_groups: int = 1
     exponent: float = 0.0
     spread: bool = False
+    seen: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.top_k <= self.experts * self.top_groups // self.groups:
@@ -62,6 +65,24 @@ class Routing:
                 f"experts of a token: got {self.top_k} of {self.experts}, in {self.top_groups} of "
                 f"{self.groups} groups, wanted at least one and no more than there are"
             )
+        if self.seen:
+            self._check_seen()
+
+    def _check_seen(self) -> None:
+        if len(self.seen) != self.experts:
+            raise InputError(
+                f"distribution: got {len(self.seen)} numbers, wanted one for each of {self.experts}"
+            )
+        taken = sum(one > 0 for one in self.seen)
+        if min(self.seen) < 0 or not sum(self.seen) < np.inf or taken < self.top_k:
+            raise InputError(
+                f"distribution: got tokens of {taken} experts, wanted at least {self.top_k}"
+            )
+
+    @property
+    def alike(self) -> bool:
+        """Whether all experts get as many tokens."""
+        return not self.exponent and len(set(self.seen)) < 2
 
     def reached(self, parts: int) -> float:
         r"""Expect how many of `parts` a token goes to, one copy for all its experts there.
@@ -114,9 +135,12 @@ class Routing:
         True
         """
         loads = expert_loads(tokens, self)
-        if not self.exponent or parts == 1:
-            return loads[: -(-self.experts // parts)]
         size = self.experts // parts
+        if self.alike or parts == 1:
+            return loads[: -(-self.experts // parts)]
+        if self.seen:
+            held = loads.reshape(parts, size)
+            return np.sort(held[held.sum(axis=1).argmax()])[::-1]
         order = np.random.default_rng(self.experts)
         deals = [
             order.permutation(loads)[: size * parts].reshape(parts, size) for _ in range(_DEALS)
@@ -132,7 +156,7 @@ class Routing:
         ----------
         once : a token counts once for a part, however many of its experts are there.
         """
-        if not self.exponent or parts == 1:
+        if self.alike or parts == 1:
             return 1.0
         largest = float(np.max(tokens, initial=1.0))
         sizes = 2.0 ** np.arange(int(log2(max(largest, 1.0))) + 2)
@@ -150,8 +174,21 @@ def _excess(routing: Routing, tokens: float, parts: int, once: bool) -> float:  
     return float((1 - np.prod(1 - popular)) / (1 - np.prod(1 - usual)))
 
 
+def routing_of(distribution: str | tuple[float, ...], experts: int, top_k: int) -> Routing:
+    """Read how tokens choose: as `exponent_of`, ``uniform`` for chance alone, or tokens seen.
+
+    >>> routing_of("uniform", 4, 2).seen
+    (1.0, 1.0, 1.0, 1.0)
+    """
+    if not isinstance(distribution, str):
+        return Routing(experts=experts, top_k=top_k, seen=distribution)
+    if distribution == "uniform":
+        return Routing(experts=experts, top_k=top_k, seen=(1.0,) * experts)
+    return Routing(experts=experts, top_k=top_k, exponent=exponent_of(distribution))
+
+
 def expert_loads(tokens: float, routing: Routing) -> Loads:
-    """Expect the tokens that go to each expert, the most popular first.
+    """Expect the tokens that go to each expert, the most popular first, or in the order seen.
 
     Their popularity follows a power law between one token and most of them, as evenly spaced
     quantiles; no expert gets a token twice, and what it cannot take goes to the others.
@@ -161,8 +198,13 @@ def expert_loads(tokens: float, routing: Routing) -> Loads:
     (True, 4000)
     """
     experts, wanted = routing.experts, tokens * routing.top_k
-    if not routing.exponent:
+    if routing.alike:
         return np.full(experts, wanted / experts)
+    if routing.seen:
+        order = np.argsort(routing.seen)[::-1]
+        loads = np.empty(experts)
+        loads[order] = _filled(np.array(routing.seen, float)[order], wanted, tokens)
+        return loads
     low, high = (1.0, tokens * _LARGEST) if wanted > experts else _FEW
     power = 1 - routing.exponent
     places = (np.arange(experts) + 0.5) / experts

@@ -48,6 +48,7 @@ Number = float | NDArray[np.float64]
 
 _COUNTS: Final = frozenset(LARGEST) - {"top"}
 MOST: Final = 2**53
+MOST_EXPERTS: Final = 2**14
 KV_PRECISIONS: Final = get_args(CachePrecision)
 
 
@@ -429,6 +430,92 @@ def matmul(  # noqa: PLR0913  # the contract's signature
 
 
 @_public
+def experts(  # noqa: PLR0913  # the contract's signature
+    tokens: Number,
+    hidden: Number,
+    intermediate: Number,
+    experts: int,
+    top_k: int,
+    hardware: str | Path = "h100-sxm",
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    precision: str = "bf16",
+    distribution: str | Sequence[float] = "balanced",
+    gated: bool = True,
+    engine: str = "",
+    sustained: bool = False,
+    profile: str | Path = "",
+) -> Number:
+    """Return the seconds of one rank's layer of experts, for numbers or arrays.
+
+    Both products, and what a serving engine does around them: routing, sorting, activating and
+    summing; no messages. The rank with the most work is waited for.
+
+    Parameters
+    ----------
+    tokens : of all ranks that share the experts. hidden, intermediate : of a whole expert.
+    experts, top_k : of the layer, and of a token. tp, ep : ranks that share an expert, and groups
+        of ranks that hold experts of their own.
+    distribution : ``balanced`` gives all experts as many rows; ``power_law``, also
+        ``power_law_1.2``, some far more than others, and ``uniform`` as chance has it; or the
+        tokens that each expert was seen to take.
+    gated : whether experts have a gate beside their first matrix.
+    precision, engine, sustained, profile : as of `matmul`; also ``mxfp4_mxfp8``, whose inputs are
+        rounded too.
+
+    Raises `InputError` if a name is unknown, a number cannot be right, or the GPU lacks the
+    precision.
+    """
+    from costmodels.kernels import experts_time  # noqa: PLC0415
+    from costmodels.routing import routing_of  # noqa: PLC0415
+
+    _check_names(hardware=hardware, precision=precision, profile=profile)
+    _check_how(engine=engine, gated=gated)
+    _check_precision(hardware, precision)
+    sizes = _expert_sizes(tp, tokens=tokens, hidden=hidden, intermediate=intermediate)
+    many, groups, chosen = _expert_counts(experts=experts, ep=ep, top_k=top_k)
+    profiled = profile_for(find_hardware(hardware).name, str(profile))
+    time = experts_time(
+        **sizes,
+        routing=routing_of(_distribution(distribution), many, chosen),
+        device=find_hardware(hardware).device,
+        ep=groups,
+        precision=precision,
+        gated=bool(gated),
+        engine=engine,
+        sustained=bool(sustained),
+        calibration=None if profiled is None else profiled.kernels,
+    )
+    return cast(Number, time)
+
+
+def _expert_counts(**given: object) -> tuple[int, int, int]:
+    """Return experts, groups of ranks that hold them, and those of a token."""
+    many, groups, chosen = (_counted(name, one, MOST_EXPERTS) for name, one in given.items())
+    if many % groups:
+        raise InputError(f"ep: got {groups}, wanted a divisor of {many} experts")
+    return many, groups, chosen
+
+
+def _expert_sizes(tp: int, **given: Number) -> dict[str, Number]:
+    """Return sizes with this rank's share of the intermediate one."""
+    sizes, cut = _sizes(**given), _counted("tp", tp, MOST)
+    if np.any(sizes["intermediate"] % cut):
+        whole = shown(given["intermediate"])
+        raise InputError(f"tp: got {cut}, wanted a divisor of intermediate {whole}")
+    return {**sizes, "intermediate": sizes["intermediate"] / cut}
+
+
+def _distribution(given: object) -> str | tuple[float, ...]:
+    """Read a name, or the tokens that experts took."""
+    if isinstance(given, str):
+        return given
+    seen = np.atleast_1d(_checked("distribution", cast(Number, given), least=0))
+    return tuple(float(one) for one in seen.ravel())
+
+
+@_public
 def attention(  # noqa: PLR0913  # the contract's signature
     heads: Number,
     queries: Number,
@@ -464,7 +551,9 @@ def attention(  # noqa: PLR0913  # the contract's signature
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, kernel=kernel, profile=profile)
-    _check_how(causal=causal, kv_precision=kv_precision, engine=engine)
+    _check_how(engine=engine, causal=causal)
+    if kv_precision not in (None, *KV_PRECISIONS):
+        raise unknown("kv_precision", str(kv_precision), KV_PRECISIONS)
     _check_precision(hardware, precision)
     sizes = _attention_sizes(
         kv_heads, heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch
@@ -486,12 +575,11 @@ def attention(  # noqa: PLR0913  # the contract's signature
     return cast(Number, time)
 
 
-def _check_how(*, causal: object, kv_precision: object, engine: object) -> None:
+def _check_how(*, engine: object, **flags: object) -> None:
     _check_engine(engine)
-    if kv_precision not in (None, *KV_PRECISIONS):
-        raise unknown("kv_precision", str(kv_precision), KV_PRECISIONS)
-    if not isinstance(causal, bool | np.bool_):
-        raise InputError(f"causal: got {shown(causal)}, wanted True or False")
+    for name, flag in flags.items():
+        if not isinstance(flag, bool | np.bool_):
+            raise InputError(f"{name}: got {shown(flag)}, wanted True or False")
 
 
 def _attention_sizes(kv_heads: Number | None, **given: Number) -> dict[str, Number]:

@@ -133,6 +133,27 @@ class QuantisedParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsParameters:
+    """A layer of experts in a serving engine; see `costmodels.kernels.experts`.
+
+    gain, memory, tile_overhead : of its products, as of `QuantisedParameters`.
+    fixed : s, of all its kernels. spread : s more where other ranks hold experts too.
+    local_passes : over the rows of this rank's experts, in 16 bits; passes, inner_passes : over
+    those of all experts, by their hidden and their intermediate size.
+    """
+
+    provenance: Provenance
+    gain: float
+    memory: float
+    tile_overhead: Seconds
+    fixed: Seconds
+    spread: Seconds
+    local_passes: float
+    passes: float
+    inner_passes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContextParameters:
     """What an engine's attention over a prompt has in place of that of ``trtllm`` and around it.
 
@@ -287,6 +308,7 @@ Parameters = TypeVar(
     "Parameters",
     MatmulParameters,
     QuantisedParameters,
+    ExpertsParameters,
     AttentionParameters,
     ContextParameters,
     DecodeParameters,
@@ -297,7 +319,7 @@ Parameters = TypeVar(
 
 _TIMES: Final = (
     "floor", "vector_floor", "tile_overhead", "split_overhead", "item", "merge", "fixed",
-    "causal_fixed", "ramp", "launch", "expert", "rank", "token", "copy", "notify",
+    "causal_fixed", "ramp", "launch", "expert", "rank", "token", "copy", "notify", "spread",
 )  # fmt: skip
 UNITS: Final = {
     **dict.fromkeys(_TIMES, "s"), "load_bandwidth": "B/s", "alone": "B/s", "home": "B/s",

@@ -98,21 +98,6 @@ class Matmul(_OneToOne):
     def reads(self) -> tuple[Tensor, ...]:
         return (self.x,) if self.route is None else (self.x, self.route)
 
-    @property
-    def touched(self) -> Real:
-        r"""Experts here that some row goes to, on average: of E in all, E' here, k a token.
-
-        .. math:: E' (1 - (1 - k / E)^{tokens}), \qquad tokens = m E / (E' k)
-        """
-        here, every = self.weight.local_experts, self.weight.experts
-        if self.route is None or every == 1:
-            return 1.0
-        active = int(self.route.shape[-1])
-        if active >= every:
-            return float(here)
-        tokens = np.asarray(self.m) * every / (here * active)
-        return np.asarray(here * -np.expm1(tokens * math.log1p(-active / every)))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadProduct(_OneToOne):

@@ -69,17 +69,6 @@ def test_a_weight_says_how_it_is_multiplied():
     assert product(precision="int4").weight.bytes == 4096 * 8192 * 0.52
 
 
-def test_experts_are_a_batch_of_products():
-    """4096 rows, each to 2 of 16 experts: 16 products of 512 rows."""
-    x, out = Tensor("x", (1, 4096, 4096)), Tensor("y", (1, 4096, 2, 1024))
-    weight = Weight(name="w", rows=(Part(4096),), columns=(Part(1024),), experts=16)
-    op = Matmul(x=x, weight=weight, out=out, route=Tensor("route", (1, 4096, 2)))
-
-    assert price(op, TARGET).seconds == matmul_time(
-        512, 1024, 4096, H100, precision="bf16", batch=16, sustained=True
-    )
-
-
 def test_attention_is_one_kernel():
     found = price(attention(key_value_heads=8), TARGET)
 

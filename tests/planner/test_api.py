@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,48 @@ def test_products_of_arrays_are_those_of_their_numbers(m, n, k):
 
     assert together == pytest.approx(np.array([planner.matmul(one, n, k) for one in m]), rel=1e-12)
     assert np.all(together > 0)
+
+
+@given(tokens=st.lists(st.integers(1, 2**14), min_size=1, max_size=4), ep=st.sampled_from([1, 8]))
+@settings(max_examples=25)
+def test_layers_of_experts_of_arrays_are_those_of_their_numbers(tokens, ep):
+    layer = partial(planner.experts, hidden=4096, intermediate=1536, experts=128, top_k=8, ep=ep)
+
+    together = layer(np.array(tokens))
+
+    assert together == pytest.approx(np.array([layer(one) for one in tokens]), rel=1e-9)
+    assert np.all(together > 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"ep": 3}, "ep: got 3, wanted a divisor of 128 experts"),
+        ({"tp": 7}, "tp: got 7, wanted a divisor of intermediate 1536"),
+        ({"top_k": 129}, "experts of a token: got 129 of 128"),
+        ({"experts": 0}, "experts: got 0"),
+        ({"distribution": "flat"}, "distribution: got 'flat', wanted balanced"),
+        ({"distribution": [1, 2]}, "distribution: got 2 numbers, wanted one for each of 128"),
+        ({"distribution": None}, "distribution: got None"),
+        ({"gated": 3}, "gated: got 3, wanted True or False"),
+        ({"engine": "vlm"}, "unknown engine with kernels of its own 'vlm'"),
+        ({"precision": "nvfp4"}, "no tensor cores for nvfp4"),
+        ({"tokens": 0}, "tokens: got 0"),
+    ],
+)
+def test_experts_that_cannot_be_are_one_line(asked, said):
+    layer = {"tokens": 8, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8}
+    result, told = tried(planner.experts, **{**layer, **asked})
+
+    assert result is None
+    assert said in told
+    assert is_one_line(told)
+
+
+def test_experts_may_be_told_what_was_seen():
+    layer = partial(planner.experts, 512, 4096, 1536, 128, 8, ep=8)
+
+    assert layer(distribution=np.ones(128)) == layer(distribution="uniform")
 
 
 @given(

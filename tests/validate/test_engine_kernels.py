@@ -9,16 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.formats import SERVING
-from costmodels.kernels import attention_time, decode, matmul, matmul_time
+from costmodels.kernels import attention_time, decode, experts, matmul, matmul_time
 from costmodels.kernels.common import Shape
+from costmodels.kernels.loads import load
 from costmodels.kernels.parameters import (
     ContextParameters,
     DecodeParameters,
+    ExpertsParameters,
     MatmulParameters,
     QuantisedParameters,
-    load,
 )
+from costmodels.kernels.parameters import load as load_records
 from costmodels.kernels.tables import shipped
+from costmodels.routing import routing_of
 from topology.base import InputError
 from topology.catalogue import all_devices
 from validate.fit.engine_kernels import fitted
@@ -65,7 +68,7 @@ def test_the_fit_of_products_finds_what_made_them():
 
     found = {}
     for text, _ in fitted(products(true)):
-        found |= load(text, QuantisedParameters)
+        found |= load_records(text, QuantisedParameters)
 
     assert found.keys() == {"fp8.vllm-hopper", "fp8-hopper"}
     record = found["fp8.vllm-hopper"]
@@ -80,7 +83,7 @@ def test_the_fit_of_decoding_finds_what_made_it():
 
     found = {}
     for text, _ in fitted(decodes(true)):
-        found |= load(text, DecodeParameters)
+        found |= load_records(text, DecodeParameters)
 
     record = found["fp8.vllm-hopper"]
     assert record.floor == pytest.approx(true.floor, rel=0.1)
@@ -88,8 +91,43 @@ def test_the_fit_of_decoding_finds_what_made_it():
     assert record.provenance.median_error < 0.02
 
 
+def layers(true):
+    """A table of experts on H100 that the parameters `true` explain."""
+    made = experts.prepare_with(true, H100, "fp8_block")
+    head = "system,engine,version,moe_dtype,num_tokens,hidden_size,inter_size,topk,num_experts"
+    lines = [f"{head},moe_tp_size,moe_ep_size,distribution,us"]
+    for hidden, inner, count, top_k in ((4096, 1536, 128, 8), (7168, 2048, 256, 8)):
+        for ep, tp in ((1, 1), (1, 8), (8, 1)):
+            for number in (1, 16, 128, 1024, 8192):
+                loads = load(np.array(float(number)), routing_of("balanced", count, top_k), ep)
+                own, sides = inner / tp, (hidden, inner / tp)
+                time = (
+                    experts.product_time(made, loads, 2 * own, hidden)
+                    + experts.product_time(made, loads, hidden, own)
+                    + experts.around_time(made, loads.rows, number * top_k, sides, spread=ep > 1)
+                )
+                row = f"{number},{hidden},{inner},{top_k},{count},{tp},{ep},balanced,{time * 1e6}"
+                lines.append(f"h100_sxm,vllm,1,fp8_block,{row}")
+    return "\n".join(lines)
+
+
+def test_the_fit_of_experts_finds_what_made_them():
+    true = shipped(ExpertsParameters)["fp8_block.vllm-hopper"]
+
+    found = {}
+    for text, _ in fitted(layers(true)):
+        found |= load_records(text, ExpertsParameters)
+
+    record = found["fp8_block.vllm-hopper"]
+    assert record.fixed == pytest.approx(true.fixed, rel=0.1)
+    assert record.memory == pytest.approx(true.memory, rel=0.05)
+    assert record.provenance.median_error < 0.01
+
+
 def test_another_table_is_refused():
-    with pytest.raises(InputError, match=r"columns: got \['a', 'b'\], wanted gemm_dtype or"):
+    with pytest.raises(
+        InputError, match=r"columns: got \['a', 'b'\], wanted gemm_dtype, moe_dtype"
+    ):
         list(fitted("a,b\n1,2"))
 
 
@@ -189,7 +227,7 @@ def test_the_fit_of_prompts_finds_what_made_them():
 
     ((text, _),) = fitted("\n".join(lines))
 
-    record = load(text, ContextParameters)["bf16.tensorrt-llm-hopper"]
+    record = load_records(text, ContextParameters)["bf16.tensorrt-llm-hopper"]
     assert record.cycles[1] == pytest.approx(known.cycles[1], rel=0.05)
     assert record.fixed == pytest.approx(known.fixed, rel=0.3)
     assert record.provenance.median_error < 0.02

@@ -7,7 +7,7 @@ from typing import Final
 from topology.base import InputError
 from topology.base.table import Table
 from topology.catalogue import all_devices, all_hardware
-from validate.accuracy import collectives, dispatch, kernels, plans, runs, serving
+from validate.accuracy import collectives, dispatch, kernels, layers, plans, runs, serving
 from validate.accuracy.figures import Score, score
 from validate.tables import text
 
@@ -56,6 +56,7 @@ def groups() -> Groups:
             kernels.read_figures(text("engine_kernel_figures.csv"), all_devices())
         ),
         **dispatch.groups(dispatch.read_figures(text("dispatch_figures.csv"))),
+        **layers.groups(layers.read_figures(text("engine_layer_figures.csv"), all_devices())),
     }
     names = {
         "whole plans": "plan_figures",

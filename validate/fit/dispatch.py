@@ -17,7 +17,8 @@ from costmodels.kernels.parameters import DispatchParameters, Provenance
 from costmodels.kernels.tables import shipped
 from topology.base import Seconds, parse
 from validate.accuracy.dispatch import DispatchFigure, read_figures
-from validate.fit.engine_kernels import ENGINES, MICRO, SYSTEMS, quality
+from validate.fit.engine_kernels import quality
+from validate.fit.engine_tables import ENGINES, MICRO, SYSTEMS
 from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
 from validate.fit.text import record_to_toml
 

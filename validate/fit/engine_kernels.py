@@ -5,21 +5,19 @@ format and engine, and once more to all engines together, which stands where non
 is judged by the third of the rows that a first fit did not see.
 """
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from costmodels.formats import SERVING
 from costmodels.kernels import decode, matmul
 from costmodels.kernels.common import Shape
 from costmodels.kernels.parameters import (
     ContextParameters,
     DecodeParameters,
     EngineParameters,
-    Provenance,
+    ExpertsParameters,
     QuantisedParameters,
 )
 from costmodels.kernels.tables import attention_record, matmul_record, record
@@ -27,18 +25,24 @@ from costmodels.profile import Fit
 from topology.base import BytesPerSecond, InputError, Seconds, parse
 from topology.catalogue import Device, all_devices
 from validate.accuracy.kernels import KernelFigure
+from validate.fit.engine_layers import experts, fit_experts
+from validate.fit.engine_tables import (
+    ENGINES,
+    MICRO,
+    NOWHERE,
+    SYSTEMS,
+    EngineFigure,
+    Groups,
+    column,
+    figure_of,
+    ranges_of,
+    read_rows,
+    seconds_of,
+)
 from validate.fit.kernels import fit_attention
 from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
 from validate.fit.text import record_to_toml
 
-SYSTEMS: Final = {
-    "a100_sxm": ("a100-sxm-80gb", "ampere", ("8.0",)),
-    "h100_sxm": ("h100-sxm", "hopper", ("9.0",)),
-    "b200_sxm": ("b200", "blackwell", ("10.0", "10.3")),
-    "rtx_pro_6000_server": ("rtx-pro-6000", "rtx", ("8.6", "8.9", "12.0")),
-}
-"""Hardware, generation and compute capabilities of the systems of the tables."""
-ENGINES: Final = dict(zip(("trtllm", "vllm", "sglang"), SERVING, strict=True))
 FORMATS: Final = {
     "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4", "sq": "int8",
 }  # fmt: skip
@@ -54,22 +58,8 @@ HOLD: Final = 0.03
 SOURCE: Final = (
     "aiconfigurator-core {} tables (Apache-2.0), fitted by validate/fit/engine_kernels.py"
 )
-MICRO: Final = parse("1 us", "s")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFigure:
-    """One call of an engine's kernels as a table has it; `source` tells it from all others."""
-
-    engine: str
-    seconds: float
-    sizes: Mapping[str, float]
-    source: str
-
-
-EngineRecord = QuantisedParameters | DecodeParameters | ContextParameters
-Groups = Mapping[tuple[str, str], Sequence[EngineFigure]]
-"""Figures by system and format."""
+EngineRecord = QuantisedParameters | DecodeParameters | ContextParameters | ExpertsParameters
 
 
 def products(rows: Iterable[Mapping[str, str]]) -> Groups:
@@ -78,7 +68,7 @@ def products(rows: Iterable[Mapping[str, str]]) -> Groups:
     for row in rows:
         form = FORMATS.get(row["gemm_dtype"])
         if form and (row["engine"], row["gemm_dtype"]) not in HOST_BOUND:
-            figure = _figure(row, {name: float(row[name]) for name in ("m", "n", "k")})
+            figure = figure_of(row, {name: float(row[name]) for name in ("m", "n", "k")})
             groups.setdefault((row["system"], form), []).append(figure)
     return groups
 
@@ -96,7 +86,7 @@ def decodes(rows: Iterable[Mapping[str, str]]) -> Groups:
             "head_dim": float(row["head_dim"]),
             "batch": float(row["batch_size"]),
         }
-        form, figure = CACHES[row["kv_cache_dtype"]], _figure(row, sizes)
+        form, figure = CACHES[row["kv_cache_dtype"]], figure_of(row, sizes)
         if _from_memory(figure, all_devices()[SYSTEMS[row["system"]][0]], form):
             groups.setdefault((row["system"], form), []).append(figure)
     return groups
@@ -118,15 +108,8 @@ def contexts(rows: Iterable[Mapping[str, str]]) -> Groups:
             "batch": float(row["batch_size"]),
             "window": float(row["window_size"] or 0),
         }
-        groups.setdefault((row["system"], form), []).append(_figure(row, sizes))
+        groups.setdefault((row["system"], form), []).append(figure_of(row, sizes))
     return groups
-
-
-def _figure(row: Mapping[str, str], sizes: Mapping[str, float]) -> EngineFigure:
-    key = " ".join(f"{name}={value}" for name, value in row.items() if name != "us")
-    return EngineFigure(
-        engine=row["engine"], seconds=float(row["us"]) * MICRO, sizes=sizes, source=key
-    )
 
 
 def _from_memory(figure: EngineFigure, device: Device, form: str) -> bool:
@@ -151,11 +134,11 @@ def fit_quantised(
     }
 
     def build(values: Values) -> QuantisedParameters:
-        return QuantisedParameters(provenance=_NOWHERE, **values)  # type: ignore[arg-type]  # names
+        return QuantisedParameters(provenance=NOWHERE, **values)  # type: ignore[arg-type]  # names
 
     def problem(subset: Sequence[EngineFigure]) -> Problem:
-        sizes = [_column(subset, name) for name in ("m", "n", "k")]
-        measured = _seconds(subset)
+        sizes = [column(subset, name) for name in ("m", "n", "k")]
+        measured = seconds_of(subset)
 
         def ratio(values: Values) -> Vector:
             machine = matmul.prepare_with(base, device, form, build(values))
@@ -188,7 +171,7 @@ def fit_decode(
     def build(values: Values) -> DecodeParameters:
         known = {name: values[name] for name in ("passes", "memory_efficiency")}
         return DecodeParameters(
-            provenance=_NOWHERE,
+            provenance=NOWHERE,
             floor=Seconds(values["floor"]),
             item=Seconds(values["item"]),
             merge=Seconds(values["merge"]),
@@ -199,8 +182,8 @@ def fit_decode(
 
     def problem(subset: Sequence[EngineFigure]) -> Problem:
         names = ("heads", "kv_heads", "queries", "keys", "head_dim", "batch")
-        sizes = Shape(*(_column(subset, name) for name in names))
-        measured = _seconds(subset)
+        sizes = Shape(*(column(subset, name) for name in names))
+        measured = seconds_of(subset)
 
         def ratio(values: Values) -> Vector:
             time = decode.decode_time(build(values), device, sizes, form)
@@ -249,23 +232,12 @@ def fit_context(
     return known, Judged(values={}, fit=fitted.fit, median_error=median, p90_error=p90)
 
 
-_NOWHERE: Final = Provenance(kind="derived", source="not yet", hardware=(), compute_capabilities=())
-
-
 def _group(figure: EngineFigure) -> float:
     return figure.sizes["heads"] / figure.sizes["kv_heads"]
 
 
-def _column(figures: Sequence[EngineFigure], name: str) -> Vector:
-    return np.array([figure.sizes[name] for figure in figures], float)
-
-
-def _seconds(figures: Sequence[EngineFigure]) -> Vector:
-    return np.array([figure.seconds for figure in figures], float)
-
-
 def fitted(text: str) -> Iterator[tuple[str, str]]:
-    """Fit a table of products or of decode attention.
+    """Fit a table of products, of layers of experts, or of attention.
 
     Yields
     ------
@@ -274,18 +246,21 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
     Raises
     ------
     InputError
-        If the table is neither.
+        If the table is none of these.
     """
-    rows = list(csv.DictReader(text.splitlines()))
+    rows = read_rows(text)
     columns = set(rows[0]) if rows else set()
     if "gemm_dtype" in columns:
         yield from _records(products(rows), "gemm", fit_quantised)
+    elif "moe_dtype" in columns:
+        yield from _records(experts(rows), "moe", fit_experts)
     elif "kv_cache_dtype" in columns and {row["step"] for row in rows} == {"0"}:
         yield from _records(contexts(rows), "context_attention", fit_context)
     elif "kv_cache_dtype" in columns:
         yield from _records(decodes(rows), "generation_attention", fit_decode)
     else:
-        raise InputError(f"columns: got {sorted(columns)}, wanted gemm_dtype or kv_cache_dtype")
+        wanted = "gemm_dtype, moe_dtype or kv_cache_dtype"
+        raise InputError(f"columns: got {sorted(columns)}, wanted {wanted}")
 
 
 def _records(
@@ -300,14 +275,14 @@ def _records(
             rows = [figure for figure in figures if engine in ("", figure.engine)]
             record, judged = fit(rows, all_devices()[name], form)
             provenance = replace(
-                _NOWHERE,
+                NOWHERE,
                 source=SOURCE.format(kind),
                 hardware=(name,),
                 compute_capabilities=capabilities,
                 rows=judged.fit.rows,
                 median_error=judged.median_error,
                 p90_error=judged.p90_error,
-                ranges=tuple(_ranges(rows)),
+                ranges=tuple(ranges_of(rows)),
             )
             title = f"{form}.{ENGINES[engine]}-{generation}" if engine else f"{form}-{generation}"
             text = record_to_toml(f'"{title}"', replace(record, provenance=provenance))
@@ -318,9 +293,3 @@ def quality(fit: Fit) -> str:
     """Say how well a first fit did on the rows that it did not see."""
     median, most = fit.held_out_median_error, fit.held_out_p90_error
     return f"{fit.held_out_rows} rows held back, median {median:.3f}, 9 of 10 within {most:.3f}"
-
-
-def _ranges(figures: Sequence[EngineFigure]) -> Iterator[tuple[str, float, float]]:
-    for name in figures[0].sizes:
-        column = _column(figures, name)
-        yield name, float(column.min()), float(column.max())

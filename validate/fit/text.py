@@ -20,6 +20,7 @@ from costmodels.kernels.parameters import (
     DecodeParameters,
     DispatchParameters,
     EngineParameters,
+    ExpertsParameters,
     MatmulParameters,
     PointwiseParameters,
     Provenance,
@@ -39,6 +40,7 @@ Record = (
     | DecodeParameters
     | ContextParameters
     | DispatchParameters
+    | ExpertsParameters
 )
 
 _HEAD: Final = """\

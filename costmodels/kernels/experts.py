@@ -1,0 +1,224 @@
+r"""A layer of experts on one rank: what a router chose is sorted, multiplied, activated and summed.
+
+.. math::
+    t = fixed + spread + product_{up} + product_{down} + \sum passes
+
+Each product is of groups of rows, one for every expert that is touched: its tiles in rounds over
+multiprocessors, or the pace of memory, which brings the weights of touched experts once,
+
+.. math::
+    product = \mathrm{overlapped}(\mathrm{rounds}(\sum_e \lceil rows_e/p \rceil \lceil n/q \rceil /
+              SMs)\, turn,\ (touched\, w n k + rows (e k + 2 n)) / (share\, bandwidth))
+
+with the turn of a tile p x q of `costmodels.kernels.matmul`, and the best of its tiles. Passes are
+over memory, in 16 bits: over the rows of this rank's experts, and over those of all experts, as
+engines sort, activate and sum them where they stand.
+
+References
+----------
+Our own; fitted by `validate.fit.engine_kernels`.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.basis import Basis
+from costmodels.kernels import matmul
+from costmodels.kernels.common import Number, Real, overlapped, plain, rounds, slowed
+from costmodels.kernels.loads import HEIGHTS, Load, load
+from costmodels.kernels.matmul import Prepared, matmul_basis, peak_rate
+from costmodels.kernels.parameters import ExpertsParameters, QuantisedParameters
+from costmodels.kernels.tables import Calibration, engine_record, matmul_record, record
+from costmodels.routing import Routing
+from topology.base import Seconds, UncalibratedError
+from topology.catalogue import Device
+
+_MIXED: Final = (100, 103)  # compute capabilities that multiply mxfp4 by mxfp8
+_PLAIN: Final = {"fp16": "bf16"}  # as which a precision was measured
+_STEP: Final = 64.0  # elements of a row that one step of the inner loop takes
+_BYTES: Final = 2.0  # of an element that passes are over, and of a result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """A device, a precision and an engine with all that does not depend on sizes."""
+
+    fitted: ExpertsParameters
+    product: Prepared
+
+
+def experts_time(  # noqa: PLR0913  # tokens, hidden, intermediate are one shape
+    tokens: Number,
+    hidden: Number,
+    intermediate: Number,
+    routing: Routing,
+    device: Device,
+    *,
+    ep: int = 1,
+    precision: str = "bf16",
+    gated: bool = True,
+    sustained: bool = False,
+    engine: str = "",
+    calibration: Calibration = None,
+) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
+    """Time one rank's layer of experts, from the router's scores to the sum over experts.
+
+    Parameters
+    ----------
+    tokens : of all ranks that share the experts. intermediate : of this rank's share of an expert.
+    ep : groups of ranks that have experts of their own; the busiest is waited for.
+    gated : whether a gate of that size goes along.
+    precision, sustained, engine, calibration : as of `matmul_time`.
+
+    Examples
+    --------
+    A single token touches 8 of 128 experts, 64 tokens all of them.
+
+    >>> from topology.catalogue import all_devices
+    >>> layer = (4096, 1536, Routing(experts=128, top_k=8), all_devices()["h100-sxm"])
+    >>> experts_time(64, *layer) > 5 * experts_time(1, *layer)
+    True
+    """
+    up, down = experts_parts(
+        tokens, hidden, intermediate, routing, device, ep=ep, precision=precision, gated=gated,
+        sustained=sustained, engine=engine, calibration=calibration,
+    )  # fmt: skip
+    return plain(up + down)
+
+
+def experts_parts(  # noqa: PLR0913  # as `experts_time`
+    tokens: Number,
+    hidden: Number,
+    intermediate: Number,
+    routing: Routing,
+    device: Device,
+    *,
+    ep: int = 1,
+    precision: str = "bf16",
+    gated: bool = True,
+    sustained: bool = False,
+    engine: str = "",
+    calibration: Calibration = None,
+) -> tuple[Real, Real]:
+    """Time the product up and the one down, each with half of what is done around the two."""
+    made = prepare(device, precision, engine, calibration)
+    given = (np.asarray(size, float) for size in (tokens, hidden, intermediate))
+    tokens, hidden, intermediate = np.broadcast_arrays(*given)
+    loads = load(tokens, routing, ep)
+    up = product_time(made, loads, (1 + gated) * intermediate, hidden, sustained=sustained)
+    down = product_time(made, loads, hidden, intermediate, sustained=sustained)
+    rows, sides = tokens * routing.top_k, (hidden, intermediate)
+    half = around_time(made, loads.rows, rows, sides, spread=ep > 1) / 2.0
+    return up + half, down + half
+
+
+def served_as(precision: str, device: Device) -> str:
+    """Name the kernels that engines take for a model whose experts are stored in `precision`.
+
+    Mixtures of experts that are published in fp8 have a scale for each block of 128 x 128 weights.
+    Inputs are rounded too where tensor cores take mxfp4: TensorRT-LLM, SGLang's default, and vLLM's
+    flashinfer kernels do.
+    """
+    if precision == "mxfp4" and device.capability in _MIXED:
+        return "mxfp4_mxfp8"
+    return "fp8_block" if precision == "fp8" and _has(device, "fp8_block") else precision
+
+
+def _has(device: Device, name: str) -> bool:
+    try:
+        record(ExpertsParameters, device, f"{name}-")
+    except UncalibratedError:
+        return False
+    return True
+
+
+@cache
+def prepare(
+    device: Device, precision: str, engine: str = "", calibration: Calibration = None
+) -> Kernels:
+    """Prepare `device` for experts of `precision`, or say what it has."""
+    peak_rate(device, precision)  # or an error that says what the device has
+    name = _PLAIN.get(precision, precision)
+    fitted = engine_record(ExpertsParameters, device, name, engine)
+    return prepare_with(fitted, device, precision, calibration)
+
+
+def prepare_with(
+    fitted: ExpertsParameters, device: Device, precision: str, calibration: Calibration = None
+) -> Kernels:
+    """Prepare `device` with the parameters `fitted` for experts of `precision`."""
+    steps = QuantisedParameters(
+        provenance=fitted.provenance,
+        gain=fitted.gain,
+        memory=fitted.memory,
+        tile_overhead=fitted.tile_overhead,
+        split_overhead=Seconds(0.0),
+        fixed=Seconds(0.0),
+        passes=0.0,
+    )
+    product = matmul.prepare_with(matmul_record(device, calibration), device, precision, steps)
+    return Kernels(fitted=fitted, product=product)
+
+
+def product_time(
+    made: Kernels, loads: Load, columns: Number, inner: Number, *, sustained: bool = False
+) -> Real:
+    """Time one product of groups: `columns` of the weights of each expert, over `inner`."""
+    machine = made.product
+    whole = machine.cuts == 1
+    n, k = np.asarray(columns, float)[..., None], np.asarray(inner, float)[..., None]
+    wide = np.ceil(n / machine.columns[whole])
+    tiles = loads.tiles[..., np.searchsorted(HEIGHTS, machine.rows[whole])] * wide
+    turn = np.ceil(k / _STEP) * _STEP * machine.seconds_per_k[whole] + machine.tile_overhead
+    turns = rounds(tiles, machine.slots, machine.parameters.softness)
+    compute = slowed(turns * turn, machine.drop, sustained=sustained)
+    form, k, n = machine.format, k[..., 0], n[..., 0]
+    moved = loads.touched * form.weights * n * k + loads.rows * (form.inputs * k + _BYTES * n)
+    traffic = moved / machine.bandwidth
+    stream = (traffic / machine.memory_efficiency)[..., None]
+    best: Real = np.min(overlapped(compute, stream), axis=-1)
+    bound = np.maximum(2.0 * loads.rows * n * k / machine.peak, traffic)
+    time: Real = np.maximum(best, bound)
+    return time
+
+
+def around_time(
+    made: Kernels,
+    local: Number,
+    rows: Number,
+    sizes: tuple[Number, Number],
+    *,
+    spread: bool | NDArray[np.bool_] = False,
+) -> Real:
+    """Time what is done around both products.
+
+    Parameters
+    ----------
+    local, rows : of this rank's experts, and of all. sizes : hidden, and intermediate of this rank.
+    spread : whether other ranks hold experts too.
+    """
+    fitted, (hidden, inner) = made.fitted, sizes
+    passed = fitted.local_passes * np.asarray(local) * hidden
+    passed = passed + np.asarray(rows) * (fitted.passes * hidden + fitted.inner_passes * inner)
+    fixed = fitted.fixed + np.where(spread, fitted.spread, 0.0)
+    time: Real = fixed + _BYTES * passed / made.product.bandwidth
+    return time
+
+
+def experts_basis(
+    device: Device,
+    precision: str = "bf16",
+    calibration: Calibration = None,
+    engine: str = "",
+    **sizes: Number,
+) -> Basis:
+    """How well `experts_time` of `sizes` (tokens, hidden, intermediate, experts) is known."""
+    made = prepare(device, precision, engine, calibration)
+    return max(
+        matmul_basis(device, "bf16" if device.peak("bf16") else "fp16", calibration),
+        made.fitted.provenance.basis(device.name, sizes),
+    )

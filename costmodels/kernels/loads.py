@@ -1,0 +1,81 @@
+r"""What the busiest of the ranks that share experts has to multiply.
+
+Weights that no row touches are not read, and the rows of each expert are padded to whole tiles. An
+expert that draws its tokens by chance, a share p of them, is touched with probability
+
+.. math:: 1 - (1 - p)^{tokens}
+
+Four numbers of tokens an octave are counted; what lies between them is interpolated.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log, log2
+from typing import Final
+
+import numpy as np
+
+from costmodels.kernels.common import Real
+from costmodels.routing import Routing
+
+HEIGHTS: Final = (16.0, 32.0, 64.0, 128.0, 256.0)
+"""Rows of the tiles that a product may be cut into."""
+_POINTS: Final = 4  # numbers of tokens an octave that are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Experts touched, rows, and tiles of each of the `HEIGHTS`, which are one axis more, the last.
+
+    Less than a row of an expert is the chance of one.
+    """
+
+    touched: Real
+    rows: Real
+    tiles: Real
+
+
+def load(tokens: Real, routing: Routing, parts: int = 1) -> Load:
+    """Give the load of the busiest of `parts`, for `tokens` of all ranks together.
+
+    >>> one = load(np.array([1.0, 64.0]), Routing(experts=128, top_k=8))
+    >>> one.touched.tolist(), one.rows.tolist(), one.tiles[:, 0].tolist()
+    ([8.0, 128.0], [8.0, 512.0], [8.0, 128.0])
+    """
+    tokens = np.asarray(tokens, float)
+    if not routing.exponent and not routing.seen:
+        rows = np.ceil(tokens * routing.top_k / parts)
+        touched = np.minimum(rows, routing.experts // parts)
+        each = (rows / np.maximum(touched, 1.0))[..., None]
+        return Load(touched=touched, rows=rows, tiles=touched[..., None] * np.ceil(each / HEIGHTS))
+    most = max(1, int(np.ceil(_POINTS * log2(max(float(np.max(tokens, initial=1.0)), 2.0)))))
+    sizes = np.unique(np.round(2.0 ** (np.arange(most + 1) / _POINTS)))
+    known = np.array([np.zeros(2 + len(HEIGHTS)), *(_at(routing, n, parts) for n in sizes)])
+    sizes = np.array([0.0, *sizes])
+    found = [np.interp(tokens, sizes, column) for column in known.T]
+    return Load(touched=found[0], rows=found[1], tiles=np.stack(found[2:], axis=-1))
+
+
+@lru_cache(maxsize=4096)
+def _at(routing: Routing, tokens: float, parts: int) -> Real:
+    """Count touched experts, rows and tiles at one number of tokens."""
+    counts = routing.busiest(tokens, parts)
+    if routing.seen:
+        return _by_chance(counts, tokens, parts)
+    whole = np.round(counts)  # of rows, as a router gives them out
+    missing, empty = max(counts.sum() - whole.sum(), 0.0), np.count_nonzero(whole == 0)
+    touched = min(np.count_nonzero(whole) + min(missing, empty), float(counts.sum()))
+    tiles = np.ceil(whole[:, None] / HEIGHTS).sum(axis=0) + min(missing, empty)
+    return np.array([touched, counts.sum(), *tiles])
+
+
+def _by_chance(counts: Real, tokens: float, parts: int) -> Real:
+    """Count of experts that take what `counts` expects by chance; of `parts`, the unluckiest."""
+    usual, share = float(counts.sum()), counts / tokens
+    luck = 1.0 + np.sqrt(2.0 * log(parts) / usual)
+    trials = min(tokens * luck, tokens / float(share.max()))
+    touched = -np.expm1(trials * np.log1p(-np.minimum(share, 1.0 - np.finfo(float).eps)))
+    each = trials * share / np.maximum(touched, np.finfo(float).tiny)
+    padded = each[:, None] / HEIGHTS + 0.5 * (1.0 - 1.0 / np.array(HEIGHTS))
+    tiles = (touched[:, None] * np.maximum(padded, 1.0)).sum(axis=0)
+    return np.array([touched.sum(), trials * share.sum(), *tiles])

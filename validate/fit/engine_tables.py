@@ -1,0 +1,77 @@
+"""What tables of serving engines' kernels have in common: their systems, engines and rows."""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.formats import SERVING
+from costmodels.kernels.parameters import Provenance
+from topology.base import parse
+from validate.fit.least_squares import Vector
+
+SYSTEMS: Final = {
+    "a100_sxm": ("a100-sxm-80gb", "ampere", ("8.0",)),
+    "h100_sxm": ("h100-sxm", "hopper", ("9.0",)),
+    "b200_sxm": ("b200", "blackwell", ("10.0", "10.3")),
+    "rtx_pro_6000_server": ("rtx-pro-6000", "rtx", ("8.6", "8.9", "12.0")),
+}
+"""Hardware, generation and compute capabilities of the systems of the tables."""
+ENGINES: Final = dict(zip(("trtllm", "vllm", "sglang"), SERVING, strict=True))
+MICRO: Final = parse("1 us", "s")
+NOWHERE: Final = Provenance(kind="derived", source="not yet", hardware=(), compute_capabilities=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFigure:
+    """One call of an engine's kernels as a table has it.
+
+    trait : what no size says, such as how tokens are spread over experts. source : tells the call
+    from all others, or the calls that are kept back together from others.
+    """
+
+    engine: str
+    seconds: float
+    sizes: Mapping[str, float]
+    source: str
+    trait: str = ""
+
+
+Groups = Mapping[tuple[str, str], Sequence[EngineFigure]]
+"""Figures by system and format."""
+Rows = Sequence[Mapping[str, str]]
+
+
+def read_rows(text: str) -> list[dict[str, str]]:
+    """Read a table."""
+    return list(csv.DictReader(text.splitlines()))
+
+
+def figure_of(
+    row: Mapping[str, str], sizes: Mapping[str, float], trait: str = "", source: str = ""
+) -> EngineFigure:
+    """Make a figure of a row; it stands for itself unless `source` says with which others."""
+    key = " ".join(f"{name}={value}" for name, value in row.items() if name != "us")
+    seconds = float(row["us"]) * MICRO
+    return EngineFigure(
+        engine=row["engine"], seconds=seconds, sizes=sizes, source=source or key, trait=trait
+    )
+
+
+def column(figures: Sequence[EngineFigure], name: str) -> Vector:
+    """Collect one size of all figures."""
+    return np.array([one.sizes[name] for one in figures], float)
+
+
+def seconds_of(figures: Sequence[EngineFigure]) -> Vector:
+    """Collect the times of all figures."""
+    return np.array([one.seconds for one in figures], float)
+
+
+def ranges_of(figures: Sequence[EngineFigure]) -> Iterator[tuple[str, float, float]]:
+    """Yield the smallest and the largest of each size."""
+    for name in figures[0].sizes:
+        sizes = column(figures, name)
+        yield name, float(sizes.min()), float(sizes.max())
