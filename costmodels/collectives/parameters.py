@@ -8,7 +8,7 @@ from typing import Final, Literal, cast, get_args
 
 from costmodels.collectives.curve import Curve
 from topology.base import Bytes, CatalogueError, Kind, UncalibratedError, parse
-from topology.catalogue import Fabric, LinkKind
+from topology.catalogue import Fabric
 
 LinkClass = Literal["nvlink", "bridge", "pcie", "host"]
 
@@ -94,7 +94,8 @@ class Library:
 def link_class(fabric: Fabric) -> LinkClass:
     """Name what a copy between two GPUs of one node goes over.
 
-    ``nvlink`` is a switch, ``bridge`` direct links, ``host`` the memory of the host.
+    ``nvlink`` is a switch, or direct links to several GPUs, of which rings use all at once;
+    ``bridge`` joins two, ``host`` is the memory of the host.
 
     >>> from topology.catalogue import find_hardware
     >>> names = ("h100-sxm", "h100-nvl", "t4", "l40s")
@@ -103,8 +104,9 @@ def link_class(fabric: Fabric) -> LinkClass:
     """
     if not fabric.peer_to_peer:
         return "host"
-    classes: dict[LinkKind, LinkClass] = {"nvswitch": "nvlink", "nvlink": "bridge", "pcie": "pcie"}
-    return classes[fabric.link]
+    if fabric.link == "pcie":
+        return "pcie"
+    return "bridge" if fabric.link == "nvlink" and fabric.local <= 2 else "nvlink"
 
 
 def load_library(*texts: str) -> Library:

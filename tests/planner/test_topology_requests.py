@@ -209,6 +209,21 @@ def test_bridged_h100_pcie_reach_a_quarter_of_an_sxm_node():
     assert rate == pytest.approx(115.9e9, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("kind", "label", "size", "bus"),
+    [("a100-sxm-80gb", "NV4", 2.0**27, 206.5e9), ("h100-sxm", "NV6", 2.0**33, 368e9)],
+)
+def test_four_gpus_joined_by_all_their_links_reach_what_a_switch_gives_rings(
+    kind, label, size, bus
+):
+    """NVIDIA/nccl-tests#331: 4 x A100 with NV4, 206.5 GB/s; H100 as rings of eight (no NVLS)."""
+    mesh = links(matrix(4, lambda a, b: label), kind)
+    rate = 1.5 * size / collective_time("all_reduce", size, mesh)
+
+    assert not mesh.multicast
+    assert rate == pytest.approx(bus, rel=0.08)
+
+
 def test_a_pair_under_one_switch_is_slower_where_copies_are_staged():
     """NVIDIA/nccl#1309: 4090s without peer access; about half the speed there, here two thirds."""
     near = links(matrix(2, lambda a, b: "PIX"), "rtx-4090")

@@ -4,8 +4,10 @@ from collections import Counter
 
 import pytest
 import testpastes as pastes
+from testpastes import cpu_xml, gpu_xml, link_xml, pci_xml, topology_xml
 
 from topology.catalogue import find_hardware
+from topology.machine import fabric
 from topology.readers import read_topology
 
 
@@ -257,3 +259,63 @@ def test_a_file_is_read_by_name(tmp_path):
     assert machine.name == "paste.txt"
     assert links(machine) == {("NVSWITCH", 18): 28}
     assert read_topology(str(utf16)) == machine
+
+
+MESHES = [("a100-sxm-80gb", 12, 4), ("a100-sxm-80gb", 12, 3), ("h100-sxm", 18, 4)]
+
+
+@pytest.mark.parametrize(("kind", "every", "gpus"), MESHES)
+def test_a_few_links_a_peer_are_a_mesh_even_of_gpus_that_usually_hang_on_switches(
+    kind, every, gpus
+):
+    """All of a GPU's links are spread over its peers; a view of some GPUs shows the same counts."""
+    each = every // (gpus - 1)
+    for seen in range(2, gpus + 1):
+        text = pastes.square(f"NV{each}", seen)
+        told = read_topology(text, hardware=find_hardware(kind))
+        assert links(told) == {("NVLINK", each): seen * (seen - 1) // 2}
+        group = fabric(told, range(seen))
+        assert (group.link, group.multicast) == ("nvlink", False)
+        assert group.bandwidth == 25e9 * each * (seen - 1)
+
+
+@pytest.mark.parametrize(("kind", "every", "gpus"), MESHES)
+def test_a_whole_mesh_is_the_same_with_and_without_its_kind_and_in_xml(kind, every, gpus):
+    each = every // (gpus - 1)
+    buses = [f"0000:{i}1:00.0" for i in range(gpus)]
+    level = {"a100-sxm-80gb": 80, "h100-sxm": 90}[kind]
+    xml = topology_xml(
+        *(
+            cpu_xml(
+                i,
+                pci_xml(
+                    bus, "gpu", gpu_xml(i, level, *(link_xml(b, each) for b in buses if b != bus))
+                ),
+            )
+            for i, bus in enumerate(buses)
+        )
+    )
+    text = pastes.square(f"NV{each}", gpus)
+    known = find_hardware(kind)
+    read = [read_topology(text), read_topology(text, hardware=known), read_topology(xml)]
+    groups = [fabric(machine, range(gpus)) for machine in read]
+    assert {(group.link, group.bandwidth, group.architecture) for group in groups} == {
+        ("nvlink", 25e9 * every, known.device.architecture)
+    }
+
+
+def test_a_mesh_that_lost_a_link_stays_one():
+    rows = pastes.square("NV4", 4).replace("GPU0\t X \tNV4", "GPU0\t X \tNV3")
+    lame = rows.replace("GPU1\tNV4", "GPU1\tNV3")
+    machine = read_topology(lame, hardware=find_hardware("a100-sxm-80gb"))
+    assert links(machine) == {("NVLINK", 4): 5, ("NVLINK", 3): 1}
+    assert fabric(machine, range(4)).bandwidth == 11 * 25e9
+
+
+def test_most_of_the_links_of_a_gpu_are_a_switch_in_every_view():
+    for kind, counts in (("a100-sxm-80gb", (12, 11, 8)), ("h100-sxm", (18, 16)), ("b200", (18,))):
+        for count in counts:
+            for seen in (2, 3, 8):
+                text = pastes.square(f"NV{count}", seen)
+                machine = read_topology(text, hardware=find_hardware(kind))
+                assert {name for name, _ in links(machine)} == {"NVSWITCH"}

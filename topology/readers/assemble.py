@@ -1,5 +1,6 @@
 """From what a text says to a machine: kinds, links and rates filled in, each guess written down."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -50,13 +51,15 @@ class Domain:
         return bool(self.links)
 
 
-def domains(reading: Reading, *, switched: bool | None = None) -> tuple[Domain, ...]:
+def domains(reading: Reading, kind: Hardware | None = None) -> tuple[Domain, ...]:
     """Split the GPUs of a reading into NVLink domains.
 
     A matrix does not tell switches from direct links. More links than a GPU has, were each of its
     peers to need its own, mean switches; then a count is the smaller of what two GPUs have up.
+    Between two GPUs of a kind that usually hangs on switches, so do more than half of the links
+    of one: where a few GPUs are joined directly, each of three or more peers gets a part of them.
 
-    switched : what the kind of GPU says, if it is known.
+    kind : of the GPUs, if it is known.
     """
     near: dict[str, dict[str, int]] = {gpu.name: {} for gpu in reading.gpus}
     joined = [
@@ -67,16 +70,18 @@ def domains(reading: Reading, *, switched: bool | None = None) -> tuple[Domain, 
     for a, b in joined:
         near[a][b] = near[b][a] = reading.labels[a, b].count
     islands = components(list(near), joined)
-    return tuple(_domain(near, island, switched=switched) for island in islands if len(island) > 1)
+    return tuple(_domain(near, island, kind) for island in islands if len(island) > 1)
 
 
 def _domain(
-    near: Mapping[str, Mapping[str, int]], island: Sequence[str], *, switched: bool | None
+    near: Mapping[str, Mapping[str, int]], island: Sequence[str], kind: Hardware | None
 ) -> Domain:
     links = {name: max(near[name].values()) for name in island}
     regular = all(count == min(links[a], links[b]) for a in island for b, count in near[a].items())
-    crowded = max(links.values()) * (len(island) - 1) > MOST_LINKS
-    behind = regular and (crowded if switched is None else switched or crowded)
+    own = nvlink_count(kind) if kind is not None and kind.link != "pcie" else MOST_LINKS
+    most = max(links.values())
+    usual = kind is not None and kind.link == "nvswitch" and most * 2 > own
+    behind = regular and (usual or most * (len(island) - 1) > own)
     return Domain(gpus=tuple(island), links=links if behind else {})
 
 
@@ -107,14 +112,24 @@ def guess_generation(islands: Sequence[Domain], reading: Reading) -> NvlinkGener
     if any(domain.switched for domain in islands):
         generations: tuple[NvlinkGeneration, ...] = ("volta", "ampere", "hopper")
         return generations[(most > 6) + (most > 12)]
-    if most > 12:
+    every = _links_of_one(reading)
+    if every > 12:
         return "hopper"
     size = max(len(domain.gpus) for domain in islands)
     if size == 2 and most in (3, 4):
         return "ga102"
     if size == 2 and most == 2:
         return "turing"
-    return "ampere" if most in (4, 8, 12) else "volta"
+    return "ampere" if every > 6 or most == 4 else "volta"
+
+
+def _links_of_one(reading: Reading) -> int:
+    """Count the NVLinks of the GPU that shows most of them, each of its peers having its own."""
+    links: Counter[str] = Counter()
+    for ends, label in reading.labels.items():
+        if label.kind == "NVLINK":
+            links.update(dict.fromkeys(ends, label.count))
+    return max(links.values())
 
 
 _GENERATIONS: Final = {
@@ -157,8 +172,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         notes = (*reading.assumptions, note)
         reading = replace(reading, labels={**reading.labels, **usual}, assumptions=notes)
     kind = next(filter(None, kinds.values()), None)
-    switched = None if kind is None or kind.link == "pcie" else kind.link == "nvswitch"
-    islands = domains(reading, switched=switched)
+    islands = domains(reading, kind)
     filled = {**usual, **completed(reading, islands)}
     reading = replace(reading, labels={**reading.labels, **filled})
     generation = _by_rate(reading) or guess_generation(islands, reading)
