@@ -59,6 +59,67 @@ LIKE = {
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,
         "hybrid_override_pattern": "ME*-",
+        "mamba_head_dim": 32,
+        "ssm_state_size": 16,
+        "conv_kernel": 4,
+        "chunk_size": 64,
+        "mamba_ssm_cache_dtype": "float32",
+        "moe_latent_size": 64,
+        "moe_shared_expert_intermediate_size": 128,
+        "num_nextn_predict_layers": 1,
+        "mtp_hybrid_override_pattern": "*E",
+    },
+    "delta": {
+        "model_type": "qwen3_5_moe",
+        "text_config": {"model_type": "qwen3_5_moe_text"},
+        "quantization_config": {
+            "quant_method": "modelopt",
+            "quant_algo": "NVFP4",
+            "exclude_modules": ["model.layers.*.self_attn*", "lm_head"],
+            "kv_cache_quant_algo": "FP8",
+        },
+    },
+    "words": {
+        "model_type": "qwen3_next",
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "vocab_size": 1000,
+        "full_attention_interval": 4,
+        "linear_num_value_heads": 8,
+        "linear_num_key_heads": 4,
+        "linear_value_head_dim": 32,
+        "linear_key_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [0],
+        "mtp_num_hidden_layers": 1,
+        "partial_rotary_factor": 0.25,
+        "attn_output_gate": True,
+    },
+    "wide": {
+        "model_type": "gemma4_text",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+        "global_head_dim": 64,
+        "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True,
+        "sliding_window": 128,
+        "vocab_size": 1000,
+        "num_experts": 8,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 64,
+        "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25}},
     },
     "latent": {
         "model_type": "deepseek_v3",
@@ -77,10 +138,20 @@ LIKE = {
         "n_shared_experts": 1,
         "num_experts_per_tok": 2,
         "vocab_size": 1000,
+        "n_group": 2,
+        "topk_group": 1,
+        "scoring_func": "sigmoid",
+        "routed_scaling_factor": 2.5,
+        "moe_layer_freq": 1,
+        "index_topk": 16,
+        "index_n_heads": 4,
+        "index_head_dim": 16,
+        "attn_type_list": [1, 1, 1, 1],
     },
     "t5": {"model_type": "t5", "d_model": 64, "d_ff": 128, "num_heads": 2, "num_layers": 3},
     "clip": {"model_type": "clip_text_model", "hidden_size": 64, "num_attention_heads": 4},
 }
+LIKE["delta"]["text_config"] |= LIKE["words"]
 LIKE |= {
     name: {
         "_class_name": name,
@@ -127,7 +198,9 @@ def outcome(config):
         return None
     assert isinstance(model, Model)
     assert model.parameters > 0
-    json.dumps(model.to_dict())
+    assert 0 < model.active_parameters <= model.parameters
+    assert model.kept_bytes(10) <= model.kept_bytes(1000)
+    json.dumps(model.to_dict(), allow_nan=False)
     return model
 
 
@@ -140,8 +213,8 @@ def test_likely_configurations_are_read(name):
 def test_one_layer_is_enough(name):
     layers = {"num_layers": 1, "n_layers": 1, "num_hidden_layers": 1}
     small = {**LIKE[name], **layers}
-    if name in {"decoder", "hybrid"}:
-        small |= {"layer_types": None, "hybrid_override_pattern": None}
+    if name in {"decoder", "hybrid", "latent"}:
+        small |= {"layer_types": None, "hybrid_override_pattern": None, "attn_type_list": None}
 
     assert outcome(small) is not None
 
