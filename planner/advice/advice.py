@@ -73,7 +73,7 @@ def advice(
     yield from (f"{lead.plan}: {note}" for note in lead.notes)
     if not under_load:
         yield from _fewer(scenario, lead, runnable)
-    yield from context_note(scenario.model, scenario.workload)
+    yield from length_notes(scenario.model, scenario.workload)
     if not served:
         yield from _replicas(lead, peers, objective)
         yield from throughput_note(scenario.model.kind, scenario.request.batch, lead.gpus)
@@ -348,6 +348,31 @@ def throughput_note(kind: Kind, batch: int, gpus: int) -> Iterator[str]:
         yield (
             f"throughput is at batch {batch}{split}; at batch 1 each replica serves a request of "
             "its own, which may be more a second"
+        )
+
+
+def length_notes(model: Model, workload: Workload) -> Iterator[str]:
+    """Yield what to know of sequences as long as those asked for."""
+    yield from context_note(model, workload)
+    yield from sparse_note(model, workload)
+
+
+def sparse_note(model: Model, workload: Workload) -> Iterator[str]:
+    """Yield what a choice of keys is priced as, where the model has one and sequences are longer.
+
+    >>> from planner.models import read_model
+    >>> work = Workload(tokens=(("tokens", 8000),), output_tokens=100)
+    >>> next(sparse_note(read_model("glm-5"), work)).partition(": ")[2]
+    'glm-5 looks at the 2,048 that its indexer chooses, which is not priced'
+    """
+    indexer = model.main.indexer
+    if model.kind != "decoder" or indexer is None:
+        return
+    length = int(np.max(workload.length(model.streams[0].name)))
+    if length + int(np.max(workload.output_tokens)) > indexer.chosen:
+        yield (
+            f"attention is priced as if each token saw all before it: {model.name} looks at the "
+            f"{indexer.chosen:,} that its indexer chooses, which is not priced"
         )
 
 

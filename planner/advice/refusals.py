@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from planner.advice.advice import context_note, variable_notes
+from planner.advice.advice import length_notes, variable_notes
 from planner.engines.refusal import (
     Refusal,
     refusals,
@@ -52,7 +52,7 @@ def check_tensorrt(scenario: Scenario, plan: Plan) -> None:
 
 def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:
     """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
-    beyond = context_note(scenario.model, scenario.workload)
+    beyond = length_notes(scenario.model, scenario.workload)
     refused = refusals(scenario, [estimate.plan])
     variables = variable_notes(scenario, estimate)
     return [*estimate.notes, *beyond, *variables, *footnotes(scenario, [estimate], refused)]

@@ -11,12 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.basis import Basis
-from planner.advice.advice import advice, difference, too_close, variable_notes
+from planner.advice.advice import (
+    advice,
+    difference,
+    length_notes,
+    too_close,
+    variable_notes,
+)
 from planner.advice.refusals import notes_on
 from planner.engines.scenario import resolve
 from planner.export.export import files
+from planner.models import read_model
 from planner.rendering import report
 from planner.request.request import Request
+from planner.request.workload import Workload
 from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate
 from planner.search.search import Ranking, judge, price
 from planner.strategies import parse_plan
@@ -404,3 +412,13 @@ def test_priority_is_offered_to_a_compiled_ring_that_has_none():
     assert re.match(r"TORCH_NCCL_HIGH_PRIORITY=1 takes .* off \(\d+\.\d %\): messages", line)
     assert not list(variable_notes(scenario, price(scenario, ulysses)))
     assert not list(variable_notes(eager, price(eager, ring)))
+
+
+def test_a_choice_of_keys_is_priced_as_dense_with_a_word():
+    """DeepSeek-V3.2's indexer chooses 2,048 keys; shorter sequences have no more."""
+    model = read_model("deepseek-v3.2")
+    short, long = (Workload(tokens=(("tokens", n),), output_tokens=64) for n in (1024, 4096))
+
+    assert next(length_notes(model, long)).startswith("attention is priced as if each token saw")
+    assert not list(length_notes(model, short))
+    assert not list(length_notes(read_model("deepseek-v3.1"), long))
