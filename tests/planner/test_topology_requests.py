@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import testpastes as pastes
 from commands import run
@@ -13,6 +14,7 @@ from planner.command.cli import main
 from planner.request.subset import read_machine
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
+from topology.catalogue import find_hardware
 
 PAIR = matrix(2, lambda a, b: "PHB")
 SLICES = (
@@ -222,6 +224,21 @@ def test_four_gpus_joined_by_all_their_links_reach_what_a_switch_gives_rings(
 
     assert not mesh.multicast
     assert rate == pytest.approx(bus, rel=0.08)
+
+
+@pytest.mark.parametrize(("told", "within"), [(False, 0.1), (True, 0.3)])
+def test_exchanges_of_eight_l20_are_as_fast_as_was_measured(told, within):
+    """NVIDIA/nccl#1817: all-to-all at 6.13 GB/s, the mean over 8 B to 512 MiB."""
+
+    def label(a, b):
+        near = "PIX" if a // 2 == b // 2 else "NODE"
+        return near if a // 4 == b // 4 else "SYS"
+
+    node = links(matrix(8, label), "l20") if told else find_hardware("l20").fabric(8)
+    sizes = 8.0 * 2.0 ** np.arange(27)
+    rates = sizes * (7 / 8) / collective_time("all_to_all", sizes, node)
+
+    assert np.mean(rates) == pytest.approx(6.13e9, rel=within)
 
 
 def test_a_pair_under_one_switch_is_slower_where_copies_are_staged():
