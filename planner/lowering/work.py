@@ -142,9 +142,8 @@ def stored(model: Model, precision: Precision, part: str) -> str:
     published = model.quantisation
     if published is None or published.precision != precision:
         return precision
-    if not published.covers(part):
-        return ""
-    return "fp8_block" if precision == "fp8" and published.block else precision
+    blocks = precision == "fp8" and published.block and published.covers(part)
+    return "fp8_block" if blocks else published.precision_of(part)
 
 
 def share_of(workload: Workload, plan: Plan) -> Share:

@@ -117,20 +117,23 @@ class Indexer:
 
     heads : of a query, of `size` features, from the query's low-rank row; one key of `size` a
     token is kept in 8 bits beside a 32-bit scale, whole on every rank. chosen : the most keys that
-    a query sees.
+    a query sees. reused : the layer looks at what an earlier one chose, and has no indexer itself.
     """
 
     heads: int
     size: int
     chosen: int
+    reused: bool = False
 
     @property
     def kept(self) -> int:
         """Bytes that are kept of a token."""
-        return self.size + 4
+        return 0 if self.reused else self.size + 4
 
     def parameters(self, hidden: int, query_rank: int) -> int:
         """Count the weights: queries, keys and their norm, and a weight for each head."""
+        if self.reused:
+            return 0
         queries = (query_rank or hidden) * self.heads * self.size
         return queries + hidden * self.size + 2 * self.size + hidden * self.heads
 

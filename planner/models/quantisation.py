@@ -1,8 +1,8 @@
 """How a checkpoint stores its weights: GPTQ, AWQ, FP8, MXFP4, NVFP4 and their kin, as published."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from planner.models.fields import Fields
@@ -21,7 +21,8 @@ METHODS: Final[dict[str, Precision]] = {
 ALGORITHMS: Final[dict[str, Precision]] = {
     "FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8", "FP8_PB_WO": "fp8", "FP8_BLOCK_SCALES": "fp8",
     "NVFP4": "nvfp4", "W4A16_AWQ": "int4", "INT4_AWQ": "int4", "W4A16": "int4", "MXFP4": "mxfp4",
-    "W4A16_MXFP4": "mxfp4", "W8A8_SQ_PER_CHANNEL": "int8", "INT8_SQ": "int8",
+    "W4A16_MXFP4": "mxfp4", "W4A16_NVFP4": "nvfp4", "MXFP8": "fp8", "W8A8_SQ_PER_CHANNEL": "int8",
+    "INT8_SQ": "int8",
 }  # fmt: skip
 """The same by ``quant_algo`` of modelopt."""
 _LISTS: Final = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
@@ -34,6 +35,9 @@ _TAILS: Final[dict[str, tuple[Part, ...]]] = {
     r"mlp|feed_forward|ffn": ("feed_forward",),
 }
 """Parts that a module's name stands for; the first pattern that is in it counts."""
+_WEIGHTIEST: Final[tuple[Part, ...]] = (
+    "experts", "feed_forward", "shared", "attention", "output",
+)  # fmt: skip
 _LAYER: Final = re.compile(r"(?<![a-z0-9])(\d+)(?![a-z0-9])")
 _SMALL: Final = re.compile(
     r"router|\bgate\b(?!\|)|norm|conv1d|indexer|lm_head|embed|visual|vision|mtp|nextn"
@@ -47,6 +51,7 @@ class Quantisation:
     method : as the checkpoint names it. precision : of the products. group : inputs that share a
     scale, which a cut along them must not part; 0 where none do. block : outputs that share one.
     kept : parts that stay in 16 bits; embedding, head, norms and routers always do.
+    others : parts that are stored in another precision, and which.
     cache : precision of keys and values that the checkpoint brings scales for; empty for none.
     """
 
@@ -55,11 +60,18 @@ class Quantisation:
     group: int = 0
     block: int = 0
     kept: tuple[Part, ...] = ()
+    others: tuple[tuple[Part, Precision], ...] = ()
     cache: str = ""
 
     def covers(self, part: str) -> bool:
-        """Whether the products of a part are quantised."""
-        return part in PARTS and part not in self.kept
+        """Whether the weights of a part are stored in the usual way, with its groups and blocks."""
+        return part in PARTS and part not in self.kept and part not in dict(self.others)
+
+    def precision_of(self, part: str) -> Precision | Literal[""]:
+        """Name the precision of a part's products; empty for 16 bits."""
+        if self.covers(part):
+            return self.precision
+        return next((precision for name, precision in self.others if name == part), "")
 
     @property
     def words(self) -> str:
@@ -71,18 +83,39 @@ class Quantisation:
         size = f", groups of {self.group}" if self.group else ""
         if self.block:
             size = f", blocks of {self.block} x {self.group}"
-        names = [part.replace("_", "-") for part in self.kept if part != "output"]
-        if "output" in self.kept and "attention" not in self.kept:
-            names.insert(0, "attention's output")
-        elif "attention" in self.kept and "output" not in self.kept:
-            names[0] = "attention but its output"
-        kept = ", ".join(names)
         stored = self.precision if self.precision == self.method else None
-        return (
-            (stored or f"{self.precision} ({self.method})")
-            + size
-            + (f", {kept} in 16 bits" if kept else "")
-        )
+        apart = {
+            name: [part for part, other in self.others if other == name] for _, name in self.others
+        }
+        return "".join([
+            (stored or f"{self.precision} ({self.method})") + size,
+            *(f", {_in_words(parts)} in {name}" for name, parts in apart.items()),
+            f", {_in_words(self.kept)} in 16 bits" if self.kept else "",
+        ])  # fmt: skip
+
+
+def _in_words(parts: Sequence[Part]) -> str:
+    """Write parts of a layer.
+
+    >>> _in_words(["attention", "output", "shared"]), _in_words(["output", "feed_forward"])
+    ('attention, shared', "attention's output, feed-forward")
+    """
+    names = [part.replace("_", "-") for part in parts if part != "output"]
+    if "output" in parts and "attention" not in parts:
+        names.insert(0, "attention's output")
+    elif "attention" in parts and "output" not in parts:
+        names[0] = "attention but its output"
+    return ", ".join(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scheme:
+    """A way to store the weights of some modules; no names for all linear layers."""
+
+    precision: Precision
+    group: int
+    block: int
+    modules: tuple[str, ...] = ()
 
 
 def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
@@ -99,12 +132,13 @@ def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
     method = method or ("gptq" if fields.has("bits") else "modelopt")
     kept, cache = _kept(fields, layers), _cache(fields)
     if method in ("compressed-tensors", "compressed_tensors") or fields.has("config_groups"):
-        return _schemes(fields, method, kept, cache)
+        found = _combined(list(_groups(fields)), method, kept, layers)
+        return replace(found, cache=cache) if found else None
     if method.startswith("modelopt"):
-        name = fields.text("quant_algo").upper()
-        if name not in ALGORITHMS:
-            raise fields.refused("quant_algo", name, f"one of {', '.join(ALGORITHMS)}")
-        precision = ALGORITHMS[name]
+        if fields.text("quant_algo").upper() == "MIXED_PRECISION":
+            found = _combined(_by_module(fields), method, kept, layers)
+            return replace(found, cache=cache) if found else None
+        precision = _algorithm(fields)
     elif method in METHODS:
         precision = METHODS[method]
     elif method == "bitsandbytes":
@@ -138,10 +172,15 @@ def _sizes(fields: Fields, precision: Precision) -> tuple[int, int]:
     return (0 if precision in ("mxfp4", "fp8", "int8") else group), 0
 
 
-def _schemes(
-    fields: Fields, method: str, kept: tuple[Part, ...], cache: str
-) -> Quantisation | None:
-    """Read compressed-tensors' groups of modules: the first scheme of weights counts."""
+def _algorithm(fields: Fields) -> Precision:
+    name = fields.text("quant_algo").upper()
+    if name not in ALGORITHMS:
+        raise fields.refused("quant_algo", name, f"one of {', '.join(ALGORITHMS)}")
+    return ALGORITHMS[name]
+
+
+def _groups(fields: Fields) -> Iterator[_Scheme]:
+    """Read compressed-tensors' groups of modules, those that say something of weights."""
     groups = fields.table("config_groups")
     for name in groups.values if groups else ():
         group = groups.table(name) if groups else None
@@ -151,16 +190,54 @@ def _schemes(
         form = group.text("format", default=fields.text("format", default=""))
         precision = _scheme(weights, form, alone=group.table("input_activations") is None)
         rows, columns = _sizes(weights, precision)
-        untouched = _untouched(group.texts("targets", default=("Linear",)))
-        return Quantisation(
-            method=method,
-            precision=precision,
-            group=rows,
-            block=columns,
-            kept=tuple(part for part in PARTS if part in kept or part in untouched),
-            cache=cache,
-        )
-    return None
+        targets = group.texts("targets", default=("Linear",))
+        whole = any(target in ("Linear", "FusedMoE") for target in targets)
+        modules = () if whole else targets
+        yield _Scheme(precision=precision, group=rows, block=columns, modules=modules)
+
+
+def _by_module(fields: Fields) -> list[_Scheme]:
+    """Read modelopt's list of modules with an algorithm each."""
+    listed = fields.table("quantized_layers")
+    found: dict[tuple[Precision, int, int], list[str]] = {}
+    for name in listed.values if listed else ():
+        module = listed.table(name) if listed else None
+        if module is not None:
+            precision = _algorithm(module)
+            found.setdefault((precision, *_sizes(module, precision)), []).append(name)
+    return [
+        _Scheme(precision=precision, group=rows, block=columns, modules=tuple(names))
+        for (precision, rows, columns), names in found.items()
+    ]
+
+
+def _combined(
+    schemes: Sequence[_Scheme], method: str, kept: tuple[Part, ...], layers: int
+) -> Quantisation | None:
+    """Give each part of a layer the scheme of most layers; that of the experts is the usual one."""
+    found: dict[Part, _Scheme] = {}
+    covered = [_layers_of(scheme.modules, layers) for scheme in schemes]
+    for part in PARTS:
+        counts = [
+            len(seen[part]) if s.modules else 0.5 for s, seen in zip(schemes, covered, strict=True)
+        ]
+        if part not in kept and max(counts, default=0):
+            found[part] = schemes[counts.index(max(counts))]
+    usual = next((found[part] for part in _WEIGHTIEST if part in found), None)
+    if usual is None:
+        return None
+    return Quantisation(
+        method=method,
+        precision=usual.precision,
+        group=usual.group,
+        block=usual.block,
+        kept=tuple(part for part in PARTS if part not in found),
+        others=tuple(
+            (part, scheme.precision)
+            for part, scheme in found.items()
+            if scheme.precision != usual.precision
+        ),
+    )
 
 
 def _scheme(weights: Fields, form: str, *, alone: bool) -> Precision:
@@ -173,14 +250,6 @@ def _scheme(weights: Fields, form: str, *, alone: bool) -> Precision:
     if bits == 8 and (floating or not alone):
         return "fp8" if floating else "int8"
     raise weights.refused("num_bits", bits, "4, or 8 of weights and inputs")
-
-
-def _untouched(targets: Iterable[str]) -> set[Part]:
-    """Name the parts that no target names, where targets are not all linear layers."""
-    named = [target for target in targets if target not in ("Linear", "FusedMoE")]
-    if not named or len(named) < len(list(targets)):
-        return set()
-    return set(PARTS) - {part for target in named for part in _parts(target)}
 
 
 def _parts(pattern: str) -> tuple[Part, ...]:
@@ -199,12 +268,18 @@ def _cache(fields: Fields) -> str:
 
 def _kept(fields: Fields, layers: int) -> tuple[Part, ...]:
     """List the parts that most layers keep in 16 bits, by names of modules that are left out."""
-    seen: dict[Part, set[int]] = {part: set() for part in PARTS}
-    for names in _LISTS:
-        for pattern in fields.texts(names, default=()):
-            if _SMALL.search(pattern):
-                continue
-            numbers = {int(found) for found in _LAYER.findall(pattern)}
-            for part in _parts(pattern):
-                seen[part] |= numbers or set(range(layers))
+    names = [name for key in _LISTS for name in fields.texts(key, default=())]
+    seen = _layers_of(names, layers)
     return tuple(part for part in PARTS if len(seen[part]) > layers / 2)
+
+
+def _layers_of(names: Iterable[str], layers: int) -> dict[Part, set[int]]:
+    """Collect the layers of which names of modules name each part; all where they name none."""
+    seen: dict[Part, set[int]] = {part: set() for part in PARTS}
+    for name in names:
+        if _SMALL.search(name):
+            continue
+        numbers = {int(found) for found in _LAYER.findall(name)}
+        for part in _parts(name):
+            seen[part] |= numbers or set(range(layers))
+    return seen

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from planner.lowering import work
 from planner.models import read_model
 from topology.base import InputError
 
@@ -191,6 +192,41 @@ def test_what_stays_in_16_bits(names, kept):
     stored = {"quant_method": "fp8", "modules_to_not_convert": names}
 
     assert read(quantization_config=stored).quantisation.kept == kept
+
+
+LAYER = "model.layers.{}"
+MODULES = {
+    **{f"{LAYER.format(n)}.self_attn.q_proj": {"quant_algo": "FP8"} for n in range(32)},
+    **{f"{LAYER.format(n)}.self_attn.o_proj": {"quant_algo": "FP8"} for n in range(32)},
+    **{f"{LAYER.format(n)}.mlp.experts": {"quant_algo": "NVFP4"} for n in range(32)},
+}
+FORMS = {"NVFP4": {"num_bits": 4, "type": "float", "group_size": 16},
+         "FP8": {"num_bits": 8, "type": "float"}}  # fmt: skip
+GROUPS = {
+    f"group_{name}": {
+        "weights": form,
+        "targets": [key for key in MODULES if MODULES[key]["quant_algo"] == name],
+    }
+    for name, form in FORMS.items()
+}
+
+
+@pytest.mark.parametrize("stored", [{"quantized_layers": MODULES}, {"config_groups": GROUPS}])
+def test_parts_may_be_stored_in_different_precisions(stored):
+    """As modelopt writes MIXED_PRECISION: the experts' is the usual one."""
+    stated = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", **stored}
+    model = read(model_type="mixtral", num_local_experts=8, num_experts_per_tok=2,
+                 quantization_config=stated)  # fmt: skip
+    found = model.quantisation
+
+    assert (found.precision, found.group) == ("nvfp4", 16)
+    assert found.others == (("attention", "fp8"), ("output", "fp8"))
+    assert found.kept == ("feed_forward", "shared")
+    assert "attention in fp8, feed-forward, shared in 16 bits" in found.words
+    assert [work.stored(model, "nvfp4", part) for part in ("experts", "attention", "shared")] == [
+        "nvfp4", "fp8", "",
+    ]  # fmt: skip
+    assert work.stored(model, "bf16", "attention") == "bf16"
 
 
 def test_windows_alternate_as_the_class_says():
@@ -407,6 +443,24 @@ DEEPSEEK = {
 }  # fmt: skip
 
 
+def test_layers_may_look_at_what_an_earlier_one_chose():
+    """GLM-5.2: 57 of 78 layers have no indexer of their own, which transformers' class has not."""
+    glm = {
+        **DEEPSEEK, "model_type": "glm_moe_dsa", "hidden_size": 6144, "intermediate_size": 12288,
+        "num_hidden_layers": 78, "num_attention_heads": 64, "q_lora_rank": 2048,
+        "qk_nope_head_dim": 192, "v_head_dim": 256, "n_group": 1, "topk_group": 1,
+        "index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128, "vocab_size": 154880,
+        "indexer_types": ["full"] * 3 + (["shared"] * 3 + ["full"]) * 18 + ["shared"] * 3,
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 75,
+    }  # fmt: skip
+    model = read_model(json.dumps(glm))
+
+    assert model.parameters == 743_377_000_704
+    assert model.kept_bytes(1) == 78 * 576 * 2 + 21 * 132
+    assert all(tower.indexer.chosen == 2048 for tower in model.towers)
+    assert model.layers == 78
+
+
 def test_draft_layers_are_counted_apart():
     """DeepSeek-V3's module of 11.5 billion: a layer, and a projection of two rows to one."""
     with_draft = read_model(json.dumps(DEEPSEEK))
@@ -492,6 +546,15 @@ def test_some_features_of_a_head_are_rotated():
             {"num_experts": 8, "num_experts_per_tok": 2, "scoring_func": "odd"},
             "scoring_func: got 'odd', wanted softmax or sigmoid",
         ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "mlp_layer_types": ["odd"] * 32},
+            "mlp_layer_types: got 'odd', wanted dense or sparse",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "mlp_layer_types": ["dense"]},
+            "mlp_layer_types: got a list of 1, wanted one entry for",
+        ),
+        ({"indexer_types": ["odd"] * 32}, "indexer_types: got 'odd', wanted full or shared"),
         ({**QWEN35, "mamba_ssm_dtype": "fp4"}, "mamba_ssm_dtype: got 'fp4', wanted one of float32"),
         (
             {**SUPER, "num_hidden_layers": 88, "n_groups": 3},
@@ -499,7 +562,7 @@ def test_some_features_of_a_head_are_rotated():
         ),
         (
             {"num_experts": 8, "num_experts_per_tok": 2, "moe_layer_freq": [0, 1]},
-            "moe_layer_freq: got a list of 2, wanted an entry for each layer",
+            "moe_layer_freq: got a list of 2, wanted one entry for each of 32 layers",
         ),
     ],
 )

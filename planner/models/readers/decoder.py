@@ -324,7 +324,7 @@ def _tower(fields: Fields, sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> Tow
         chunked=mixer.chunked,
         sinks=softmax and sizes.kind == "gpt_oss",
         latent=sizes.latent if softmax else None,
-        indexer=sizes.indexer if softmax else None,
+        indexer=_indexer_of(sizes, mixer) if softmax else None,
         mixer=mixer.kind,
         recurrence=mixer.recurrence,
         shares_values=mixer.shares_values,
@@ -333,6 +333,11 @@ def _tower(fields: Fields, sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> Tow
     )
     tower = replace(tower, extra=tower.extra + _qk_norms(fields, sizes, tower))
     return _with_biases(fields, sizes, tower)
+
+
+def _indexer_of(sizes: _Sizes, mixer: Mixer) -> Indexer | None:
+    indexer = sizes.indexer
+    return replace(indexer, reused=True) if indexer and mixer.reuses_choice else indexer
 
 
 def _rotary(fields: Fields, mixer: Mixer, size: int) -> int:

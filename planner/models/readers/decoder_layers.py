@@ -1,7 +1,7 @@
 """What each layer of a decoder mixes tokens with, and what follows it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from planner.models.architecture import Activation, Ffn
@@ -52,6 +52,7 @@ class Mixer:
     rotary: float = 1.0
     gate: bool = False
     shares_values: bool = False
+    reuses_choice: bool = False
 
 
 def mixers_of(fields: Fields, kind: str, layers: int) -> tuple[Mixer, ...]:
@@ -64,7 +65,26 @@ def mixers_of(fields: Fields, kind: str, layers: int) -> tuple[Mixer, ...]:
     """
     pattern = _pattern(fields, kind, layers)
     mixers = {name: mixer_of(fields, kind, name) for name in set(pattern)}
-    return tuple(mixers[name] for name in pattern)
+    choices = _entries(fields, "indexer_types", layers, ("full", "shared")) or ("full",) * layers
+    followers = {
+        name: replace(mixer, name=f"{mixer.name}_follows", reuses_choice=True)
+        for name, mixer in mixers.items()
+    }
+    return tuple(
+        followers[name] if choice == "shared" else mixers[name]
+        for name, choice in zip(pattern, choices, strict=True)
+    )
+
+
+def _entries(fields: Fields, name: str, layers: int, among: tuple[str, ...]) -> tuple[str, ...]:
+    """Read a list with one of a few words for each layer; empty where there is none."""
+    listed = fields.texts(name, default=())
+    if listed and len(listed) != layers:
+        raise fields.refused(name, list(listed), f"one entry for each of {layers} layers")
+    strange = next((entry for entry in listed if entry not in among), None)
+    if strange is not None:
+        raise fields.refused(name, strange, " or ".join(among))
+    return listed
 
 
 def _pattern(fields: Fields, kind: str, layers: int) -> tuple[str, ...]:
@@ -262,7 +282,7 @@ def feeds_of(fields: Fields, kind: str, layers: int) -> tuple[Ffn | None, ...]:
     if letters:
         return feeds_of_letters(fields, kind, letters)
     experts, dense = _experts(fields, kind), None
-    sparse = [experts is not None and _is_sparse(fields, layer) for layer in range(layers)]
+    sparse = _sparse(fields, layers) if experts else [False] * layers
     if not all(sparse):
         dense = _dense(fields, kind)
     return tuple(experts if chosen else dense for chosen in sparse)
@@ -277,24 +297,29 @@ def feeds_of_letters(fields: Fields, kind: str, letters: tuple[str, ...]) -> tup
     return tuple(feeds.get(letter) for letter in letters)
 
 
-def _is_sparse(fields: Fields, layer: int) -> bool:
-    if layer in fields.integers("mlp_only_layers", high=LAYERS, default=()):
-        return False
+def _sparse(fields: Fields, layers: int) -> list[bool]:
+    """Say of every layer of a mixture whether it has experts."""
+    words = _entries(fields, "mlp_layer_types", layers, ("dense", "sparse"))
+    if words:
+        return [word == "sparse" for word in words]
     listed = fields.values.get("moe_layer_freq")
     if isinstance(listed, list):
-        named = fields.integers("moe_layer_freq", low=0, high=1)
-        if layer >= len(named):
-            raise fields.refused("moe_layer_freq", listed, "an entry for each layer")
-        return named[layer] == 1
+        marks = fields.integers("moe_layer_freq", low=0, high=1)
+        if len(marks) != layers:
+            raise fields.refused("moe_layer_freq", listed, f"one entry for each of {layers} layers")
+        return [mark == 1 for mark in marks]
+    dense = fields.integers("mlp_only_layers", high=LAYERS, default=())
+    return [layer not in dense and _is_sparse(fields, layer) for layer in range(layers)]
+
+
+def _is_sparse(fields: Fields, layer: int) -> bool:
     first = fields.integer("first_k_dense_replace", low=0, high=LAYERS, default=0)
     if layer < first:
         return False
     if fields.has("moe_layer_freq"):
         return layer % fields.integer("moe_layer_freq", high=LAYERS) == 0
-    every = fields.integer(
-        "decoder_sparse_step", "interleave_moe_layer_step", high=LAYERS, default=1
-    )
-    return (layer + 1) % every == 0
+    names = ("decoder_sparse_step", "interleave_moe_layer_step")
+    return (layer + 1) % fields.integer(*names, high=LAYERS, default=1) == 0
 
 
 def _dense(fields: Fields, kind: str) -> Ffn:
