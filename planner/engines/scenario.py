@@ -208,6 +208,9 @@ class Scenario:
         request = replace(self.request, engine=engine, runtime=runtime)
         deployment = _run_by(self.deployment, request, self.model)
         workload = replace(self.workload, habits=deployment.habits)
+        if self.model.kind == "decoder" and not request.kv_precision:
+            cache = usual_cache(self.model, workload.precision, deployment.habits)
+            workload = replace(workload, kv_precision=cache)
         return replace(self, request=request, deployment=deployment, workload=workload)
 
     def on(self, gpus: int) -> "Scenario":
@@ -282,9 +285,15 @@ def usual_precision(model: Model, request: Request) -> Precision:
     return "bf16" if hardware.device.peak(published.precision) is None else published.precision
 
 
-def usual_cache(model: Model) -> str:
-    """Name the precision of keys and values that a checkpoint asks for."""
-    return (model.quantisation.cache if model.quantisation else "") or "bf16"
+def usual_cache(model: Model, precision: str, habits: Habits) -> str:
+    """Name the precision of keys and values that a checkpoint asks for.
+
+    Its own, or of one in another precision, if the engine takes that from a checkpoint alone.
+    """
+    own = model.quantisation
+    if own is not None and own.precision == precision:
+        return own.cache or "bf16"
+    return habits.caches.get(precision, "bf16")
 
 
 def workload_of(
@@ -309,7 +318,8 @@ def workload_of(
             batch=request.batch,
             output_tokens=output,
             precision=request.precision or "bf16",
-            kv_precision=request.kv_precision or usual_cache(model),
+            kv_precision=request.kv_precision
+            or usual_cache(model, request.precision or "bf16", habits),
             habits=habits,
         )
     sizes = model.defaults

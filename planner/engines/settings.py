@@ -91,8 +91,9 @@ def _sizes(request: Request, *, video: bool) -> dict[str, int]:
 
 def _cache(scenario: Scenario) -> str:
     """Name the precision of keys and values where it is not what engines take by themselves."""
-    kept = scenario.workload.kv_precision
-    return kept if "fp8" in (kept, usual_cache(scenario.model)) else ""
+    workload, habits = scenario.workload, scenario.deployment.habits
+    usual = usual_cache(scenario.model, workload.precision, habits)
+    return workload.kv_precision if "fp8" in (workload.kv_precision, usual) else ""
 
 
 def _lengths(scenario: Scenario, load: Mapping[str, int]) -> dict[str, int]:

@@ -90,6 +90,8 @@ class Habits:
     of models, ``any`` for the rest; the last two also by a model of its own.
     masks : what is passed to self-attention, by family: ``keys`` (one flag a key) or ``pairs``
     (one a query and key). host : by runtime.
+    caches : precision of keys and values that checkpoints of a precision ask for, where an engine
+    takes that precision from a checkpoint alone.
     """
 
     text_tower: TextTower = "usual"
@@ -113,6 +115,7 @@ class Habits:
     compiled: Mapping[str, Mapping[str, Fusion]] = field(default_factory=dict, hash=False)
     masks: Mapping[str, str] = field(default_factory=dict, hash=False)
     host: Mapping[str, HostTimes] = field(default_factory=dict, hash=False)
+    caches: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def in_programs(self) -> "Habits":
@@ -120,6 +123,7 @@ class Habits:
         return replace(
             self, rings="gathered" if self.rings == "gathered" else "urgent", tokens=(),
             installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
+            caches={},
         )  # fmt: skip
 
     def kernel(self, family: str, architecture: str) -> str:
