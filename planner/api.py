@@ -87,7 +87,7 @@ class Options(TypedDict, total=False):
     rate: str | float | None
     arrivals: "str | Path | Sequence[Sequence[float]]"
     lengths: "str | Path | Sequence[Sequence[float]]"
-    spread: float
+    spread: float | None
     burst: float
     slo_ttft: str | float | None
     slo_tpot: str | float | None

@@ -66,9 +66,15 @@ _PERCENTILES: Final = {
     "--ttft-percentile": "percentage of requests that are to keep --slo-ttft (default: their mean)",
     "--tpot-percentile": "percentage of requests that are to keep --slo-tpot (default: their mean)",
 }
-_SHARES: Final = {
+_SHARES: Final[Mapping[str, tuple[float | None, str]]] = {
     "--prefix-hit": (0.0, "share of each prompt that is cached already (default: 0)"),
-    "--spread": (0.1, "lengths are uniform within this share of their mean (default: 0.1)"),
+    "--spread": (
+        None,
+        (
+            "lengths are uniform within this share of their mean (default: one length, "
+            "and requests come apart as each engine lets them)"
+        ),
+    ),
     "--burst": (1.0, "squared variation of times between requests of --rate (default: 1, Poisson)"),
 }
 

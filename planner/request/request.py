@@ -40,8 +40,6 @@ LARGEST: Final = {
 
 MAY_BE_ZERO: Final = ("nodes", "output_tokens")
 
-SPREAD: Final = 0.1
-"""Share of their mean by which lengths differ, as benchmark clients draw them."""
 SHARES: Final = ("spread", "prefix_hit")
 ROWS: Final = ("arrivals", "lengths")
 POSITIVE: Final = {
@@ -85,7 +83,8 @@ class Request:
     rate : requests a second, that come at random; or arrivals : path of a file of requests, or rows
     of seconds, tokens of a prompt and of its answer. lengths : path of a file of prompts, answers
     and how many there are of each, or such rows; in place of input_tokens and output_tokens, and
-    of spread : lengths are uniform within that share of the mean. burst : squared variation of the
+    of spread : lengths are uniform within that share of the mean; None for requests of one length,
+    which come apart as far as an engine lets them. burst : squared variation of the
     time between requests, 1 for a Poisson process. slo_ttft, slo_tpot : seconds that the mean
     time to the first token, and that of a later one, are to keep; or the time that is within
     ttft_percentile, tpot_percentile of all.
@@ -127,7 +126,7 @@ class Request:
     rate: float | None = None
     arrivals: str | Rows = ""
     lengths: str | Rows = ""
-    spread: float = SPREAD
+    spread: float | None = None
     burst: float = 1.0
     slo_ttft: float | None = None
     slo_tpot: float | None = None
@@ -196,9 +195,9 @@ def _check_real(name: str, value: object) -> None:
     """Raise unless `value` is a share, or a number of something that there is."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     real = cast(float, value) if number else math.nan
-    if name in SHARES and not 0 <= real < 1:
-        raise InputError(f"{name}: got {shown(value)}, wanted a share, 0 or more and less than 1")
     left_out = value is None and Request.__dataclass_fields__[name].default is None
+    if name in SHARES and not left_out and not 0 <= real < 1:
+        raise InputError(f"{name}: got {shown(value)}, wanted a share, 0 or more and less than 1")
     if name in POSITIVE and not left_out:
         least, most = POSITIVE[name]
         if not least < real <= most:

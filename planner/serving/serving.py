@@ -205,11 +205,12 @@ def lengths_of(scenario: Scenario) -> Lengths:
     """Return how long the requests of a scenario are."""
     if scenario.lengths is not None:
         return scenario.lengths
-    workload = scenario.workload
+    workload, spread = scenario.workload, scenario.resolved.spread
+    assert spread is not None
     return Lengths(
         prompt=int(workload.length(scenario.model.streams[0].name)),
         output=max(1, int(workload.output_tokens)),
-        spread=scenario.request.spread,
+        spread=spread,
     )
 
 
