@@ -140,7 +140,7 @@ class Deployment:
             ranks=plan.gpus // plan.degree("dp"),
             algorithm="engine" if own else self.algorithm,
             messages=self.habits.messages if own else "best",
-            rounding=self.habits.rounding,
+            rounding=self.habits.rounding_of(model.family),
             attention=self.attention_of(model),
             engine=self.engine.partition("@")[0],
             mask=self.habits.masks.get(model.family, ""),

@@ -83,7 +83,8 @@ class Habits:
     messages : serving engine whose all-reduce kernels it has, in place of NCCL; empty for none.
     tokens : ways to experts that are spread over ranks, of which the first that can be is taken.
     rounding : share of the rounding of a product's inputs to a precision that is a kernel of its
-    own; the rest is part of the norm, attention or activation before.
+    own; the rest is part of the norm, attention or activation before. roundings : by family of
+    models, where that is another share.
     installed_attention : attention is the kernel that the model's repository installs.
     attention : the kernel that is called, by architecture of the GPU; eager : what element-wise
     functions move and launch in eager PyTorch, and compiled : likewise once compiled. All by family
@@ -109,6 +110,7 @@ class Habits:
     messages: str = ""
     tokens: tuple[TokenWay, ...] = ()
     rounding: float = 1.0
+    roundings: Mapping[str, float] = field(default_factory=dict, hash=False)
     installed_attention: bool = False
     attention: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     eager: Mapping[str, Mapping[str, Fusion]] = field(default_factory=dict, hash=False)
@@ -125,6 +127,10 @@ class Habits:
             installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
             caches={},
         )  # fmt: skip
+
+    def rounding_of(self, family: str) -> float:
+        """Return the share of roundings that are kernels of their own in a family of models."""
+        return self.roundings.get(family, self.rounding)
 
     def kernel(self, family: str, architecture: str) -> str:
         """Name the attention kernel for a family of models; empty for the usual one."""
