@@ -189,12 +189,11 @@ class Scenario:
         request = replace(self.request, engine=deployment.engine, runtime=deployment.runtime.name)
         if self.model.kind == "decoder":
             prompt = int(work.length(self.model.streams[0].name))
-            scatter = deployment.scheduling.scatter
             return replace(
                 request,
                 input_tokens=prompt,
                 output_tokens=int(work.output_tokens),
-                spread=scatter if request.spread is None else request.spread,
+                spread=request.spread or 0.0,
             )
         return replace(
             request,

@@ -34,13 +34,15 @@ Trace = tuple[tuple[float, int, int], ...]
 class Lengths:
     """Tokens of prompts and answers, on average: uniform from `spread` below to as much above.
 
-    spread : a share of the mean, 0 where all requests are alike. rows : prompts and answers as they
+    spread : a share of the mean, 0 where all requests are alike. scatter : likewise, of requests
+    that are alike and yet come apart as if they differed so much. rows : prompts and answers as they
     are and how many of each there are, in place of a mean and a spread.
     """
 
     prompt: int
     output: int
     spread: float = 0.0
+    scatter: float = 0.0
     rows: tuple[tuple[int, int, float], ...] = ()
 
     @property
@@ -58,7 +60,8 @@ class Lengths:
             places = (random.permutation(count) + 0.5) / count * heights[-1]
             drawn = np.searchsorted(heights, places)
             return [self.rows[n][0] for n in drawn], [self.rows[n][1] for n in drawn]
-        low, wide = 1.0 - self.spread, 2.0 * self.spread
+        apart = self.spread or self.scatter
+        low, wide = 1.0 - apart, 2.0 * apart
         parts = low + wide * random.random((2, count))
         prompts = np.maximum(1, np.rint(self.prompt * parts[0]))
         outputs = np.maximum(1, np.rint(self.output * parts[1]))
@@ -69,7 +72,7 @@ def lengths_in(rows: Iterable[tuple[int, int, float]]) -> Lengths:
     """Take requests as they are, each so often.
 
     >>> lengths_in([(100, 10, 3.0), (500, 30, 1.0)])
-    Lengths(prompt=200, output=15, spread=0.0, rows=((100, 10, 3.0), (500, 30, 1.0)))
+    Lengths(prompt=200, output=15, spread=0.0, scatter=0.0, rows=((100, 10, 3.0), (500, 30, 1.0)))
     """
     kept = tuple(rows)
     prompts, outputs, often = zip(*kept, strict=True)

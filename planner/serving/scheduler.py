@@ -24,14 +24,18 @@ class Sequence:
     """A request on its way; it changes as it is served.
 
     prompt : tokens to prefill, with those of its answer if it was preempted; `cached` of them are.
-    left : tokens to write. ends : turn of its last token. first, finish : seconds; -1 for not yet.
+    left : tokens to write. batch : that it decodes in. ends : turn of its last token there.
+    first, finish : seconds; -1 for not yet.
     """
 
-    __slots__ = ("arrival", "cached", "ends", "finish", "first", "left", "number", "prompt")
+    __slots__ = (
+        "arrival", "batch", "cached", "ends", "finish", "first", "left", "number", "prompt",
+    )  # fmt: skip
 
     def __init__(self, number: int, arrival: float, prompt: int, left: int) -> None:
         self.number, self.arrival, self.prompt, self.left = number, arrival, prompt, left
         self.cached, self.ends = 0, -1
+        self.batch: Batch | None = None
         self.first = self.finish = -1.0
 
 
@@ -79,19 +83,23 @@ class Batch:
 
     def prune(self) -> None:
         """Drop entries of sequences that were preempted since."""
-        while self.running and self.running[0][2].ends != self.running[0][0]:
+        while self.running and not self.holds(self.running[0][2], self.running[0][0]):
             heapq.heappop(self.running)
+
+    def holds(self, sequence: Sequence, ends: int) -> bool:
+        """Whether a sequence decodes here until a turn: preempted, it may begin in another."""
+        return sequence.batch is self and sequence.ends == ends
 
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence out of those that decode."""
         self.rows -= 1
         self.due -= sequence.ends
-        sequence.ends = -1
+        sequence.ends, sequence.batch = -1, None
 
     def last_admitted(self) -> Sequence:
         """Find the sequence that began to decode last."""
         sequence = self.admitted.pop()
-        while sequence.ends < 0:
+        while sequence.batch is not self:
             sequence = self.admitted.pop()
         return sequence
 
@@ -195,7 +203,7 @@ class Queue:
         whole = self.count + len(self.waiting)
         least = whole // len(self.batches)
         others = sum(max(each.count, least) for each in self.batches if each is not batch)
-        return whole - others
+        return max(least, whole - others)
 
     def _pieces(self, batch: Batch) -> list[tuple[Sequence, int]]:
         """Choose what to prefill in the next step: sequences, and tokens of each."""
@@ -268,7 +276,7 @@ class Queue:
         if not sequence.left:
             self._finish(batch, sequence)
             return
-        sequence.ends = batch.turn + sequence.left
+        sequence.ends, sequence.batch = batch.turn + sequence.left, batch
         heapq.heappush(batch.running, (sequence.ends, sequence.number, sequence))
         batch.admitted.append(sequence)
         batch.rows += 1

@@ -458,7 +458,7 @@ def test_engines_are_told_the_load_and_take_smaller_steps_on_smaller_gpus():
         answer = planner.recommend("qwen3-8b", 2, **more)
         lines[hardware] = next(line.line for line in answer.launch if line.engine == "vLLM")
 
-    assert "--data-parallel-size 2 --max-num-seqs 16 --max-num-batched-" in lines["h100-sxm"]
+    assert "--max-num-seqs 32 --max-num-batched-tokens 8192" in lines["h100-sxm"]
     assert "--max-num-batched-tokens 2048" in lines["l40s"]
 
 
