@@ -286,7 +286,7 @@ def test_a_bad_trace_of_a_demand_is_one_line(tmp_path, text, said):
         (("--lengths", "/dev/zero"), "lengths: got '/dev/zero', not a file but a pipe or device"),
         (("--lengths", "x", "--arrivals", "y"), "lengths: got some beside arrivals, which have"),
         (("--rate", "1/s", "--arrivals", "y"), "arrivals: got one beside rate, wanted one of the"),
-        (("--input-tokens", "130000", "--concurrency", "2"),
+        (("--input-tokens", "130000", "--concurrency", "2", "--spread", "0.1"),
          "got 143,141 of the longest prompt and answer (a spread of 0.1 around the mean), wanted"),
     ],
 )  # fmt: skip
@@ -322,13 +322,13 @@ def test_bad_rows_are_one_line(asked, said):
 def test_the_context_is_of_the_longest_request_of_a_search_too():
     """A mean that fits is ranked by a request alone; under load it is refused."""
     sizes = {"input_tokens": 125_000, "output_tokens": 1000}
-    found = planner.recommend("llama-3.1-8b", 1, engine="vllm", **sizes)
+    found = planner.recommend("llama-3.1-8b", 1, engine="vllm", spread=0.1, **sizes)
 
     assert found.lead is not None
     assert found.lead.serving is None
     with pytest.raises(InputError, match="of the longest prompt and answer"):
-        planner.recommend("llama-3.1-8b", 1, engine="vllm", concurrency=1, **sizes)
-    assert planner.recommend("llama-3.1-8b", 1, concurrency=1, spread=0.0, **sizes).lead.serving
+        planner.recommend("llama-3.1-8b", 1, engine="vllm", concurrency=1, spread=0.1, **sizes)
+    assert planner.recommend("llama-3.1-8b", 1, concurrency=1, **sizes).lead.serving
 
 
 def test_images_have_no_lengths():

@@ -23,7 +23,7 @@ WORDS: Final = {"yes": "engines' times fitted to it", "no": "in no fit"}
 class ServingFigure:
     """One measured run: what a client saw on average that kept so many requests in flight.
 
-    fitted : whether the engine's times beside kernels were fitted to runs of its group.
+    engine : and its version, where that is not the newest known. fitted : whether the engine's times beside kernels were fitted to runs of its group.
     """
 
     engine: str
@@ -101,6 +101,7 @@ def groups(figures: Iterable[ServingFigure]) -> dict[str, list[float]]:
             "TTFT": serving.ttft.mean / figure.ttft_s,
         }
         for name, ratio in measured.items():
-            words = f"serving {name}, {figure.engine}, {WORDS[figure.fitted]}"
+            engine = figure.engine.partition("@")[0]
+            words = f"serving {name}, {engine}, {WORDS[figure.fitted]}"
             errors.setdefault(words, []).append(ratio - 1)
     return errors
