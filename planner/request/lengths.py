@@ -35,8 +35,8 @@ class Lengths:
     """Tokens of prompts and answers, on average: uniform from `spread` below to as much above.
 
     spread : a share of the mean, 0 where all requests are alike. scatter : likewise, of requests
-    that are alike and yet come apart as if they differed so much. rows : prompts and answers as they
-    are and how many of each there are, in place of a mean and a spread.
+    that are alike and yet come apart as if they differed so much. rows : prompts and answers as
+    they are and how many of each there are, in place of a mean and a spread.
     """
 
     prompt: int

@@ -23,7 +23,8 @@ WORDS: Final = {"yes": "engines' times fitted to it", "no": "in no fit"}
 class ServingFigure:
     """One measured run: what a client saw on average that kept so many requests in flight.
 
-    engine : and its version, where that is not the newest known. fitted : whether the engine's times beside kernels were fitted to runs of its group.
+    engine : and its version, where that is not the newest known. fitted : whether the engine's
+    times beside kernels were fitted to runs of its group.
     """
 
     engine: str
