@@ -307,6 +307,8 @@ IDS = [
      ("attention", "output", "feed_forward", "shared")),
     ("Qwen/Qwen3-235B-A22B-FP8", "qwen3-235b-a22b", "fp8", ()),
     ("zai-org/GLM-5-FP8", "glm-5", "fp8", ()),
+    ("nvidia/Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b", "fp8", ()),
+    ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b", "int4", ()),
     ("nvidia/Gemma-4-26B-A4B-NVFP4", "gemma-4-26b-a4b", "nvfp4",
      ("attention", "output", "feed_forward", "shared")),
 ]  # fmt: skip
