@@ -15,11 +15,22 @@ class Format:
 
     Scales count: 16 bits for 128 weights of int4, with their zero; 8 for 16 of nvfp4, for 32 of
     mxfp4. multiplied : as which precision; empty for the 16-bit one of the device.
+    scale, group : bytes of a scale, and the weights that share one, where a checkpoint may choose.
     """
 
     inputs: float
     weights: float
     multiplied: str
+    scale: float = 0.0
+    group: int = 1
+
+    def grouped(self, group: int) -> float:
+        """Bytes of a weight where `group` of them share a scale; 0 for the usual number.
+
+        >>> FORMATS["int4"].grouped(128), round(FORMATS["int4"].grouped(32), 3)
+        (0.52, 0.567)
+        """
+        return self.weights + self.scale * (1 / group - 1 / self.group) if group else self.weights
 
 
 FORMATS: Final = {
@@ -29,7 +40,7 @@ FORMATS: Final = {
     "fp8_block": Format(inputs=1.0, weights=1.0, multiplied="fp8"),
     "int8": Format(inputs=1.0, weights=1.0, multiplied="int8"),
     "nvfp4": Format(inputs=0.5625, weights=0.5625, multiplied="nvfp4"),
-    "int4": Format(inputs=2.0, weights=0.52, multiplied=""),
+    "int4": Format(inputs=2.0, weights=0.52, multiplied="", scale=2.0, group=128),
     "mxfp4": Format(inputs=2.0, weights=0.53125, multiplied=""),
     "mxfp4_mxfp8": Format(inputs=1.03125, weights=0.53125, multiplied="fp8"),
 }

@@ -139,7 +139,8 @@ class Weight:
     ranks has as many of its own, and each matrix is cut over the `degree` ranks of a group. axes :
     of all these ranks, outermost first; left out for ``tp`` alone. `layered`: the matrix is a
     different one at every turn of the enclosing loop over layers. precision : one of
-    `costmodels.formats.FORMATS`; empty for the 16-bit one of the device.
+    `costmodels.formats.FORMATS`; empty for the 16-bit one of the device. group : inputs that share
+    a scale, 0 for as many as is usual.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Weight:
     axes: tuple[tuple[str, int], ...] = ()
     layered: bool = True
     precision: str = ""
+    group: int = 0
 
     def place(self, index: Mapping[str, int]) -> tuple[int, int]:
         """Group of experts that a rank has, and which piece of each of them.
@@ -176,7 +178,7 @@ class Weight:
     @property
     def itemsize(self) -> float:
         """Bytes of an element, scales included."""
-        return FORMATS[self.precision].weights if self.precision else 2.0
+        return FORMATS[self.precision].grouped(self.group) if self.precision else 2.0
 
     @property
     def local_rows(self) -> int:

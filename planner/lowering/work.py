@@ -85,6 +85,7 @@ class RankWork:
             split=split,
             degree=self.share.tensor,
             precision=stored(self.model, self.workload.precision, part),
+            group=grouped(self.model, self.workload.precision, part),
         )
 
     def expert_weight(
@@ -111,6 +112,7 @@ class RankWork:
             groups=share.expert_groups,
             axes=share.expert_ranks,
             precision=stored(self.model, self.workload.precision, "experts"),
+            group=grouped(self.model, self.workload.precision, "experts"),
         )
 
     def rows(self, tower: Tower) -> tuple[Span, ...]:
@@ -144,6 +146,14 @@ def stored(model: Model, precision: Precision, part: str) -> str:
         return precision
     blocks = precision == "fp8" and published.block and published.covers(part)
     return "fp8_block" if blocks else published.precision_of(part)
+
+
+def grouped(model: Model, precision: Precision, part: str) -> int:
+    """Count the inputs that share a scale where a checkpoint says so, 0 where it does not."""
+    published = model.quantisation
+    if published is None or published.precision != precision or not published.covers(part):
+        return 0
+    return published.group
 
 
 def share_of(workload: Workload, plan: Plan) -> Share:

@@ -80,6 +80,18 @@ def test_four_bits_of_72_billion_weights_fit_on_one_gpu():
     assert plan["memory_parts_bytes"]["transformer_weights"] == pytest.approx(41.5e9, rel=0.02)
 
 
+def test_small_groups_have_more_scales():
+    """Kimi K2.5: 16 bits of scale for 32 of its experts' weights, which are 1.01 trillion."""
+    plan = planner.estimate("kimi-k2.5", gpus=8, plan="tp8", hardware="h200-sxm").to_dict()
+    experts = 60 * 384 * 3 * 7168 * 2048
+    low_ranks = 61 * 7168 * (1536 + 576)  # whole on every rank
+
+    assert plan["precision"] == "int4"
+    assert 8 * plan["memory_parts_bytes"]["transformer_weights"] == pytest.approx(
+        experts * (0.5 + 2 / 32) + 2 * (1.027e12 - experts + 7 * low_ranks), rel=0.015
+    )
+
+
 def test_gptq_groups_of_the_attention_output_are_not_parted():
     words = "the attention output's width 896 over tp2 is not a multiple of the quantisation group"
 
