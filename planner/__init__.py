@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from planner.api import (
         attention,
         collective,
+        dispatch,
         estimate,
         experts,
         matmul,
@@ -27,6 +28,7 @@ __all__ = [
     "InputError",
     "attention",
     "collective",
+    "dispatch",
     "estimate",
     "experts",
     "matmul",

@@ -331,6 +331,73 @@ def collective(  # noqa: PLR0913  # the contract's signature
     )
 
 
+@_public
+def dispatch(  # noqa: PLR0913  # a layer, its ranks, and how it is run
+    tokens: Number,
+    hidden: Number,
+    experts: int,
+    top_k: int,
+    gpus: int,
+    hardware: str | Path | None = None,
+    *,
+    nodes: int = 1,
+    phase: str = "dispatch",
+    way: str = "auto",
+    precision: str = "bf16",
+    distribution: str | Sequence[float] = "balanced",
+    engine: str = "",
+    launch: str = "graph",
+    topology: "str | Path | Machine" = "",
+) -> Number:
+    """Return the seconds in which tokens reach the ranks of their experts, or results come back.
+
+    Parameters
+    ----------
+    tokens : of each rank. hidden : features of one. experts, top_k : of a layer, spread evenly over
+        the GPUs, and those of a token.
+    phase : ``dispatch``, tokens to experts, or ``combine``, results back.
+    way : ``allgather_reducescatter``, ``all_to_all``, ``deepep_normal``, ``deepep_low_latency`` or
+        ``nvlink_one_sided``; ``auto`` is the fastest that can be taken there.
+    precision : of tokens as they travel, with their scales; results come back in 16 bits.
+    engine : in whose way a kernel is called; empty for the kernel alone. distribution : as of
+        `experts`; the busiest rank is waited for. hardware, topology, launch : as of `collective`.
+
+    Raises `InputError` if a name is unknown, a number cannot be right, or a way cannot be taken.
+    """
+    from costmodels.collectives.dispatch import Exchange, Phase, ways_on  # noqa: PLC0415
+    from costmodels.collectives.settings import read_launch  # noqa: PLC0415
+    from costmodels.formats import token_bytes  # noqa: PLC0415
+    from costmodels.routing import routing_of  # noqa: PLC0415
+
+    ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
+    _check_names(hardware=hardware or "", phase=phase, way=way, precision=precision, launch=launch)
+    _check_engine(engine)
+    if precision not in FORMATS:
+        raise unknown("precision", precision, FORMATS)
+    many, _, chosen = _expert_counts(experts=experts, gpus=ranks, top_k=top_k)
+    fabric, name = _links(ranks, hosts if hosts > 1 else 0, hardware, topology)
+    device, sizes = find_hardware(name).device, _sizes(tokens=tokens, hidden=hidden)
+    wide = cast("NDArray[np.float64]", sizes["hidden"])  # a float is taken alike
+    size = token_bytes(wide, precision if phase == "dispatch" else "bf16")
+    times = [
+        Exchange(
+            phase=cast(Phase, phase), way=one, engine=engine, launch=read_launch(launch),
+            routing=routing_of(_distribution(distribution), many, chosen),
+            fabric=fabric, device=device,
+        ).time(sizes["tokens"], size)
+        for one in (ways_on(fabric, device) if way == "auto" else [way])
+    ]  # fmt: skip
+    return _least(times)
+
+
+def _least(times: Sequence[Number]) -> Number:
+    """Give the least of several times, at each of their sizes."""
+    least = times[0]
+    for time in times[1:]:
+        least = np.minimum(least, time)
+    return least if isinstance(least, np.ndarray) else float(least)
+
+
 def _links(
     gpus: int, nodes: int, hardware: str | Path | None, topology: "str | Path | Machine"
 ) -> tuple[Fabric, str]:
@@ -494,7 +561,7 @@ def _expert_counts(**given: object) -> tuple[int, int, int]:
     """Return experts, groups of ranks that hold them, and those of a token."""
     many, groups, chosen = (_counted(name, one, MOST_EXPERTS) for name, one in given.items())
     if many % groups:
-        raise InputError(f"ep: got {groups}, wanted a divisor of {many} experts")
+        raise InputError(f"{[*given][1]}: got {groups}, wanted a divisor of {many} experts")
     return many, groups, chosen
 
 

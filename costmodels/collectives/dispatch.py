@@ -38,7 +38,7 @@ from costmodels.collectives.algorithms.base import Need, nvlink, one_node
 from costmodels.collectives.calls import basis as collective_basis
 from costmodels.collectives.calls import collective_time
 from costmodels.collectives.operations import Op
-from costmodels.collectives.settings import Launch
+from costmodels.collectives.settings import Launch, read_launch
 from costmodels.collectives.tables import transports
 from costmodels.collectives.transports import hop
 from costmodels.formats import token_bytes
@@ -133,6 +133,7 @@ class Exchange:
     def __post_init__(self) -> None:
         if self.phase not in get_args(Phase):
             raise unknown("exchange", self.phase, get_args(Phase))
+        read_launch(self.launch)
         reason = obstacle(self.way, self.fabric, self.device)
         if reason:
             raise InputError(f"{self.phase} by {self.way}: {reason}")
@@ -207,6 +208,17 @@ class Exchange:
         every = self.routing.reached(ranks)
         far = self.routing.reached(nodes) * (nodes - 1) / nodes
         return every, every * (local - 1) / local, far
+
+
+def ways_on(fabric: Fabric, device: Device) -> list[str]:
+    """List the ways that can be taken.
+
+    >>> from topology.catalogue import find_hardware
+    >>> card = find_hardware("l40s")
+    >>> ways_on(card.fabric(8), card.device)
+    ['allgather_reducescatter', 'all_to_all']
+    """
+    return [way for way in WAYS if not obstacle(way, fabric, device)]
 
 
 def exchanged(

@@ -138,6 +138,8 @@ def test_names_that_are_none_are_said():
         exchange("carrier_pigeon")
     with pytest.raises(InputError, match="exchange"):
         exchange("deepep_normal", "gather")
+    with pytest.raises(InputError, match="launch"):
+        exchange("deepep_normal", launch="eager")
 
 
 def test_how_well_a_time_is_known_follows_what_was_measured():

@@ -219,6 +219,58 @@ def test_experts_that_cannot_be_are_one_line(asked, said):
     assert is_one_line(told)
 
 
+@given(
+    tokens=st.lists(st.integers(1, 2**14), min_size=1, max_size=4),
+    phase=st.sampled_from(["dispatch", "combine"]),
+    distribution=st.sampled_from(["balanced", "power_law_1.01"]),
+)
+@settings(max_examples=25)
+def test_messages_of_arrays_are_those_of_their_numbers(tokens, phase, distribution):
+    layer = partial(
+        planner.dispatch, hidden=7168, experts=256, top_k=8, gpus=16, hardware="h200-sxm", nodes=2,
+        phase=phase, distribution=distribution,
+    )  # fmt: skip
+
+    together = layer(np.array(tokens))
+
+    assert together == pytest.approx(np.array([layer(one) for one in tokens]), rel=1e-9)
+    assert np.all(together > 0)
+
+
+def test_the_fastest_way_is_taken_where_none_is_named():
+    layer = partial(planner.dispatch, 128, 7168, 256, 8, 8, "b200")
+    ways = ["all_to_all", "allgather_reducescatter", "deepep_normal", "deepep_low_latency"]
+
+    times = [layer(way=way) for way in [*ways, "nvlink_one_sided"]]
+
+    assert layer() == min(times)
+    assert planner.dispatch(128, 7168, 256, 8, 8, "l40s") > layer()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"gpus": 3}, "gpus: got 3, wanted a divisor of 256 experts"),
+        ({"top_k": 257}, "experts of a token: got 257 of 256"),
+        ({"phase": "scatter"}, "unknown exchange 'scatter'"),
+        ({"way": "deepep"}, "unknown way of tokens 'deepep'"),
+        ({"way": "nvlink_one_sided", "nodes": 2}, "by nvlink_one_sided: it stays inside one node"),
+        ({"precision": "fp5"}, "unknown precision 'fp5'"),
+        ({"engine": "vlm"}, "unknown engine with kernels of its own 'vlm'"),
+        ({"launch": "eager"}, "unknown launch 'eager'"),
+        ({"tokens": 0}, "tokens: got 0"),
+        ({"hardware": 5}, "hardware: got 5"),
+    ],
+)
+def test_messages_that_cannot_be_are_one_line(asked, said):
+    layer = {"tokens": 8, "hidden": 4096, "experts": 256, "top_k": 8, "gpus": 8}
+    result, told = tried(planner.dispatch, **{**layer, **asked})
+
+    assert result is None
+    assert said in told
+    assert is_one_line(told)
+
+
 def test_experts_may_be_told_what_was_seen():
     layer = partial(planner.experts, 512, 4096, 1536, 128, 8, ep=8)
 
