@@ -190,9 +190,14 @@ def cost(plan: PlanEstimate) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def recommend_plans(scenario: Scenario) -> Recommendation:
-    """Compare what may run a request, search all plans as the best does, and say how and why."""
-    shared = Shared()
+def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recommendation:
+    """Compare what may run a request, search all plans as the best does, and say how and why.
+
+    Parameters
+    ----------
+    shared : with answers for the same model and number of GPUs of other kinds; it is added to.
+    """
+    shared = Shared() if shared is None else shared
     runs = compare(scenario, shared)
     chosen = runs[0].scenario if runs and (runs[0].estimate or runs[0].nearest) else scenario
     ranking = search(chosen, shared, lambda plan: not refusal(chosen, plan))

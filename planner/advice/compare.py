@@ -90,10 +90,15 @@ def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Run, ...]
         able = list(_runs(list(runs), shared))
         rows += [run for run in able if run.estimate is not None]
         others |= {name_of(run.scenario): run for run in able if run.estimate is None}
-    rows.sort(key=lambda run: goal(cast(PlanEstimate, run.estimate), scenario.request))
+    rows.sort(key=lambda run: _order(cast(PlanEstimate, run.estimate), scenario.request))
     names = {name_of(run.scenario) for run in rows}
     unable = [run for name, run in others.items() if name not in names]
     return (*rows, *sorted(unable, key=lambda run: _distance(run, scenario.request)))
+
+
+def _order(estimate: PlanEstimate, request: Request) -> tuple[bool, float]:
+    """Put what nobody has told to be right behind all that is, and the best first."""
+    return estimate.unproven, goal(estimate, request)
 
 
 def _distance(run: Run, request: Request) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from planner.engines.engine import Engine, LaunchLine, Limits
 from planner.engines.scenario import Scenario
 from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import find_engine
-from planner.engines.tensorrt_rules import layers, obstacles
+from planner.engines.tensorrt_rules import layers, obstacles, unproven
 from planner.models import Model, grid
 from planner.request.plan import Plan, nearest
 from planner.request.request import EXECUTOR
@@ -66,6 +66,12 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
     version = scenario.request.tensorrt_version
     stands = obstacles(plan, hardware, version, precision=precision)
     return "; ".join([*layers(scenario.model), *stands])
+
+
+def is_unproven(scenario: Scenario, plan: Plan) -> bool:
+    """Whether what runs a scenario is TensorRT, and nobody has told that it runs a plan right."""
+    exported = runner_of(scenario) == "TensorRT"
+    return exported and unproven(plan, scenario.request.tensorrt_version)
 
 
 def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:

@@ -93,8 +93,7 @@ def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
     """Yield what to watch with a plan that TensorRT can run, and the way round."""
     table = allowed()
     runs = table.running(version)
-    proven = [*table.groups_broken, *table.groups_work]
-    if _inner(plan) > 1 and not any(is_of(runs, other) for other in proven):
+    if unproven(plan, version):
         yield (
             "collectives among some ranks of an engine are unproven on TensorRT "
             f"{dotted(runs)}: they gave wrong sums on {dotted(table.groups_broken[0])}"
@@ -108,6 +107,14 @@ def cautions(model: Model, plan: Plan, version: str = "") -> Iterator[str]:
         yield f"all-to-all needs NCCL {dotted(table.nccl_all_to_all)} or newer"
     if any(tower.ffn and tower.ffn.experts for block in model.blocks for tower in block.towers):
         yield "a mixture of experts is built so that every expert takes every token"
+
+
+def unproven(plan: Plan, version: str = "") -> bool:
+    """Whether nobody has told that collectives among some ranks of its engines are right."""
+    table = allowed()
+    runs = table.running(version)
+    told = [*table.groups_broken, *table.groups_work]
+    return _inner(plan) > 1 and not any(is_of(runs, other) for other in told)
 
 
 def _meet(plan: Plan) -> bool:

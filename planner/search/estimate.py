@@ -62,6 +62,7 @@ class PlanEstimate:
     engine: str = ""
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
+    unproven: bool = False
     written: float = 0.0
     serving: Serving | None = None
 

@@ -15,6 +15,7 @@ from costmodels.price import Prices, Target
 from costmodels.program import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
+from planner.engines.refusal import is_unproven
 from planner.engines.scenario import Scenario
 from planner.lowering import decode_steps, lower, lower_places
 from planner.models import Model
@@ -66,13 +67,23 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
     known = shared.estimates.setdefault(key, [])
     for other, estimate in known:
         if other == target:
-            return replace(estimate, engine=deployment.engine, placement=deployment.placed)
+            return _of(scenario, estimate)
     if key not in shared.programs:
         shared.programs[key] = _lowered(scenario, plan)
     prices = shared.prices.setdefault(deployment.hardware.name, {})
     estimate = _evaluate(scenario, plan, shared.programs[key], target, prices)
     known.append((target, estimate))
-    return estimate
+    return _of(scenario, estimate)
+
+
+def _of(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
+    """Say of a price who runs the plan, and where."""
+    return replace(
+        estimate,
+        engine=scenario.deployment.engine,
+        placement=scenario.deployment.placed,
+        unproven=is_unproven(scenario, estimate.plan),
+    )
 
 
 def _lowered(scenario: Scenario, plan: Plan) -> Lowered:
@@ -103,7 +114,6 @@ def _evaluate(
         gpus=plan.gpus,
         plan=plan,
         runtime=deployment.runtime.name,
-        engine=deployment.engine,
         precision=workload.precision,
         latency_s=latency,
         step_s=_step(scenario, plan, target, costs, prices),
@@ -115,7 +125,6 @@ def _evaluate(
         peak_stage=stage,
         throughput_per_s=_throughput(workload, plan, latency),
         known=_bases(total, costs),
-        placement=deployment.placed,
         notes=tuple(notes(model, plan)),
         written=float(np.max(workload.output_tokens)),
     )

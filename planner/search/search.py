@@ -125,15 +125,22 @@ def _ranked(
 
 
 def rank(estimates: Iterable[PlanEstimate], request: Request) -> list[PlanEstimate]:
-    """Order plans by the objective; equal ones by fewer GPUs, then by latency, then by name."""
+    """Order plans by the objective; equal ones by fewer GPUs, then by latency, then by name.
+
+    Those that nobody has told to be right stand behind all others.
+    """
     ordered = sorted(
         estimates,
-        key=lambda plan: (goal(plan, request), plan.gpus, plan.latency_s, str(plan.plan)),
-    )
+        key=lambda one: (
+            one.unproven, goal(one, request), one.gpus, one.latency_s, str(one.plan),
+        ),
+    )  # fmt: skip
     if not request.at_most_gpus or not ordered:
         return ordered
     best = goal(ordered[0], request)
-    close = [plan for plan in ordered if goal(plan, request) <= best + TIE * abs(best)]
+    near = best + TIE * abs(best)
+    as_proven = (plan for plan in ordered if plan.unproven == ordered[0].unproven)
+    close = [plan for plan in as_proven if goal(plan, request) <= near]
     first = min(close, key=lambda plan: (plan.gpus, goal(plan, request)))
     return [first, *[plan for plan in ordered if plan is not first]]
 

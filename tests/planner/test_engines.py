@@ -8,6 +8,7 @@ import pytest
 from commands import assert_refused, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recommendations import GPUS, HARDWARE, recommended, wrong
 
 import planner
 from costmodels.tables import profile_for, runtime
@@ -24,6 +25,7 @@ from planner.models import Own, names, read_model
 from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR, Request
+from planner.search.evaluate import Shared
 from planner.search.search import price
 from planner.strategies import parse_plan
 from topology.base import CatalogueError, InputError
@@ -591,35 +593,28 @@ def test_an_unknown_version_is_refused_in_a_line(text, said):
     assert_refused(*run("estimate", "--model", "flux.1-dev", "--engine", text), said)
 
 
-SAMPLE = st.tuples(
-    st.sampled_from(names()),
-    st.sampled_from([1, 2, 4, 8, 16]),
-    st.sampled_from(["h100-sxm", "a100-sxm-80gb", "b200", "h20", "l40s", "rtx-4090", "l4"]),
-)
+SAMPLE = st.tuples(*map(st.sampled_from, (names(), GPUS, HARDWARE)))
 
 
 @given(sample=SAMPLE)
 @settings(max_examples=6)
 def test_no_recommendation_leads_with_a_plan_that_its_target_refuses(sample):
-    """All models on 1 to 16 GPUs of many kinds: this draws some, and asks what types them."""
+    """This draws some of all models on 1 to 16 GPUs of eight kinds: tests/recommendations.py."""
     model, gpus, hardware = sample
-    found = planner.recommend(model, gpus=gpus, hardware=hardware)
-    shown = found.to_dict()
-    barred = [row["plan"] for row in shown.get("marks", [])]
-    ranked = [row["plan"] in barred for row in shown["plans"]]
 
-    assert ranked == sorted(ranked)
-    if found.lead is None:
-        assert shown["recommended"] is None
-        assert all("reason" in row for row in shown["engines"])
-        return
-    first, best = shown["plans"][0], shown["engines"][0]
-    assert shown["recommended"] == first["plan"] == best["plan"] not in barred
-    assert first["latency_s"] == best["latency_s"]
-    engine = found.scenario.deployment.engine
-    if engine:
-        assert launch_of(found.scenario, find_engine(engine), found.lead.plan).reason == ""
-    else:
-        hardware = found.scenario.deployment.hardware
-        assert not list(obstacles(found.lead.plan, hardware, precision=first["precision"]))
-    assert best["command"]
+    assert not list(wrong(recommended(model, gpus, hardware, Shared())))
+
+
+def test_what_is_unproven_stands_behind_what_is_proven():
+    """TensorRT's collectives among some ranks of an engine: nobody has told that they are right."""
+    asked = {"hardware": "b200", "height": 512, "width": 512, "engine": ""}
+    found = planner.recommend("flux.1-schnell", 8, runtime="tensorrt", **asked)
+    known = [one.unproven for one in found.runnable]
+
+    assert known == sorted(known)
+    assert set(known) == {False, True}
+    assert str(found.runnable[0].plan) == "ulysses8"
+    released = planner.recommend(
+        "flux.1-schnell", 8, runtime="tensorrt", tensorrt_version="11.2.0.86", **asked
+    )
+    assert not any(one.unproven for one in released.runnable)
