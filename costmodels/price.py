@@ -16,6 +16,10 @@ from costmodels.kernels import (
     chain_time,
     experts_basis,
     experts_parts,
+    head_product_time,
+    latent_basis,
+    latent_context_time,
+    latent_decode_time,
     matmul_basis,
     matmul_time,
     pointwise_basis,
@@ -155,7 +159,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
         case HeadProduct():
             return ("heads", target.engine, target.plain, op.x.shape, op.heads, op.n, op.k)
         case Attention():
-            size = (op.size, op.value_size)
+            size = (op.size, op.value_size, op.scaled)
             heads = (op.heads, op.key_value_heads, size, op.window, op.pairs, op.turn is None)
             mask = (
                 (target.mask, target.runtime.fusion("mask"), _sees_itself(op))
@@ -205,7 +209,7 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
         case HeadProduct():
             return _head_product(op, target)
         case Attention():
-            return _attention(op, target)
+            return _latent(op, target) if op.scaled else _attention(op, target)
         case LinearAttention() | Depthwise():
             return _bounded(op, target)
         case Pointwise():
@@ -271,8 +275,8 @@ def _with_experts(op: Pointwise) -> bool:
 
 def _head_product(op: HeadProduct, target: Target) -> Priced:
     """Price a product a head in 16 bits, as engines keep these matrices."""
-    seconds = matmul_time(
-        op.m, op.n, op.k, target.device, precision=target.plain, batch=op.heads, sustained=True,
+    seconds = head_product_time(
+        op.m, op.n, op.k, op.heads, target.device, precision=target.plain, sustained=True,
         engine=target.engine, calibration=target.kernels,
     )  # fmt: skip
     sizes = target.seen("matmul", m=op.m, n=op.n, k=op.k)
@@ -294,6 +298,28 @@ def _absorbed(op: Attention, target: Target) -> Real:
         sustained=True, calibration=target.kernels,
     )  # fmt: skip
     return np.asarray(np.maximum(product, op.flop / target.device.needed_peak(target.plain)))
+
+
+def _latent(op: Attention, target: Target) -> Priced:
+    """Price latent attention: absorbed where scores are as wide as the rows that are kept."""
+    device, engine, batch = target.device, target.engine, op.q.shape[0]
+    cache, sizes = "fp8" if op.k.itemsize == 1 else "bf16", (op.size, op.value_size)
+    absorbed = op.scaled != op.size
+    if absorbed:
+        seconds = latent_decode_time(
+            op.heads, op.keys, device, batch=batch, queries=op.queries, sizes=sizes,
+            kv_precision=cache, engine=engine,
+        )  # fmt: skip
+    else:
+        seconds = latent_context_time(
+            op.heads, op.queries, op.keys, device, batch=batch, sizes=sizes, kv_precision=cache,
+            sustained=True, engine=engine,
+        )  # fmt: skip
+    shape = {"heads": op.heads, "queries": op.queries, "keys": op.keys, "batch": batch}
+    basis = latent_basis(device, cache, engine, absorbed=absorbed, **shape)
+    empty = np.asarray(batch) * op.queries == 0
+    seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
+    return Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
 
 
 def _attention(op: Attention, target: Target) -> Priced:

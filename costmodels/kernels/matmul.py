@@ -193,7 +193,7 @@ def prepare_with(
     return Prepared(
         parameters=parameters,
         slots=slots,
-        drop=_drop(parameters, device),
+        drop=clock_drop(parameters, device),
         peak=peak,
         bandwidth=bandwidth,
         memory_efficiency=share,
@@ -294,7 +294,8 @@ def _shortage(fitted: MatmulParameters, device: Device) -> float:
     return float(wanted / fitted.reference_rate / power)
 
 
-def _drop(fitted: MatmulParameters, device: Device) -> float:
+def clock_drop(fitted: MatmulParameters, device: Device) -> float:
+    """How the clock sinks under load; see `common.slowed`."""
     span = log1p(SETTLED / SETTLING)
     settled_ratio = (1.0 + span * fitted.sustained_drop) * min(1.0, _shortage(fitted, device))
     return max(0.0, settled_ratio - 1.0) / span

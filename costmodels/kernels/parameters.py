@@ -133,6 +133,51 @@ class QuantisedParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadProductParameters(QuantisedParameters):
+    """Products of latent attention, one a head, with what an engine does to their inputs before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentContextParameters:
+    """Latent attention over prompts, expanded; see `costmodels.kernels.latent`.
+
+    gain : share of the rate of large products. item : s of a multiprocessor for a tile of queries.
+    fixed : s, of all kernels. passes : over queries, keys and values of all heads, in 16 bits.
+    tile : queries.
+    """
+
+    provenance: Provenance
+    gain: float
+    item: Seconds
+    fixed: Seconds
+    passes: float
+    tile: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentDecodeParameters:
+    """Latent attention of new tokens, absorbed; see `costmodels.kernels.latent`.
+
+    gain : share of the rate of large products. load_bandwidth : B/s at which one multiprocessor
+    takes up rows. item : s of a multiprocessor for a request. merge : s, of rows that were cut.
+    memory_efficiency : share of the nominal bandwidth. floor : s, of all kernels. passes : over
+    queries and results. tile : heads that go together. least : fewest rows that are worth a
+    multiprocessor of their own; more than any where a kernel does not cut.
+    """
+
+    provenance: Provenance
+    gain: float
+    load_bandwidth: BytesPerSecond
+    item: Seconds
+    merge: Seconds
+    memory_efficiency: float
+    floor: Seconds
+    passes: float
+    tile: float
+    least: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsParameters:
     """A layer of experts in a serving engine; see `costmodels.kernels.experts`.
 
@@ -309,6 +354,9 @@ Parameters = TypeVar(
     MatmulParameters,
     QuantisedParameters,
     ExpertsParameters,
+    HeadProductParameters,
+    LatentContextParameters,
+    LatentDecodeParameters,
     AttentionParameters,
     ContextParameters,
     DecodeParameters,

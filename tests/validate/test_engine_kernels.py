@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.formats import SERVING
-from costmodels.kernels import attention_time, decode, experts, matmul, matmul_time
+from costmodels.kernels import attention_time, decode, experts, latent, matmul, matmul_time
 from costmodels.kernels.common import Shape
 from costmodels.kernels.loads import load
 from costmodels.kernels.parameters import (
     ContextParameters,
     DecodeParameters,
     ExpertsParameters,
+    LatentDecodeParameters,
     MatmulParameters,
     QuantisedParameters,
 )
@@ -124,10 +125,36 @@ def test_the_fit_of_experts_finds_what_made_them():
     assert record.provenance.median_error < 0.01
 
 
+def latents(true):
+    """A table of latent attention of new tokens on H100 that the parameters `true` explain."""
+    head = "system,engine,version,mla_dtype,kv_cache_dtype,num_heads,batch_size,isl,tp_size,step,us"
+    lines = [head]
+    for heads in (1, 8, 16, 64, 128):
+        for batch in (1, 32, 256):
+            for keys in (64, 2048, 16384):
+                shape = tuple(np.array(float(n)) for n in (heads, 1, keys, batch))
+                time = float(latent.decode_time(true, H100, shape, cache="fp8"))
+                row = f"{heads},{batch},1,1,{keys - 1},{1e6 * time}"
+                lines.append(f"h100_sxm,trtllm,1,bfloat16,fp8,{row}")
+    return "\n".join(lines)
+
+
+def test_the_fit_of_latent_decoding_finds_what_made_it():
+    true = shipped(LatentDecodeParameters)["fp8.tensorrt-llm-hopper"]
+
+    found = {}
+    for text, _ in fitted(latents(true)):
+        found |= load_records(text, LatentDecodeParameters)
+
+    assert found.keys() == {"fp8.tensorrt-llm-hopper", "fp8-hopper"}
+    record = found["fp8.tensorrt-llm-hopper"]
+    assert record.tile == true.tile
+    assert record.memory_efficiency == pytest.approx(true.memory_efficiency, rel=0.05)
+    assert record.provenance.median_error < 0.02
+
+
 def test_another_table_is_refused():
-    with pytest.raises(
-        InputError, match=r"columns: got \['a', 'b'\], wanted gemm_dtype, moe_dtype"
-    ):
+    with pytest.raises(InputError, match=r"columns: got \['a', 'b'\], wanted one of gemm_dtype"):
         list(fitted("a,b\n1,2"))
 
 

@@ -1,10 +1,15 @@
-"""Measured layers of serving engines: mixtures of experts."""
+"""Measured layers of serving engines: mixtures of experts, and latent attention."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from costmodels.kernels import experts_time
+from costmodels.kernels import (
+    experts_time,
+    head_product_time,
+    latent_context_time,
+    latent_decode_time,
+)
 from costmodels.routing import routing_of
 from topology.base import InputError, Seconds
 from topology.catalogue import Device
@@ -13,7 +18,12 @@ from validate.accuracy.figures import fields_of, read_table
 COLUMNS: Final = (
     "hardware", "operation", "engine", "precision", "sizes", "trait", "seconds", "source",
 )  # fmt: skip
-WORDS: Final = {"experts": "engines' layers of experts in {precision}"}
+WORDS: Final = {
+    "experts": "engines' layers of experts in {precision}",
+    "latent_context": "engines' latent attention over prompts, {precision} cache",
+    "latent_decode": "engines' latent attention of new tokens, {precision} cache",
+    "head_product": "engines' products of a head in {precision}",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +31,8 @@ class LayerFigure:
     """One measured layer. sizes : ``name=number`` of each; trait : what no size says.
 
     experts : tokens, hidden, intermediate, experts, top_k, ep, gated; trait is the distribution.
+    latent_context, latent_decode : heads, queries, keys, batch. head_product : rows, columns,
+    inner, heads.
     """
 
     device: Device
@@ -35,18 +47,54 @@ class LayerFigure:
     def predicted(self) -> Seconds:
         """Price it."""
         size = {name: float(value) for name, value in map(_halves, self.sizes.split())}
-        routing = routing_of(self.trait, int(size["experts"]), int(size["top_k"]))
-        layer = (size["tokens"], size["hidden"], size["intermediate"], routing, self.device)
-        time = experts_time(
-            *layer, ep=int(size["ep"]), precision=self.precision, gated=bool(size["gated"]),
-            engine=self.engine,
-        )  # fmt: skip
-        return Seconds(time)
+        return Seconds(_PRICES[self.operation](self, size))
 
     @property
     def error(self) -> float:
         """Relative error of the model, positive where it is slow."""
         return self.predicted() / self.seconds - 1.0
+
+
+Sizes = Mapping[str, float]
+
+
+def _experts(one: LayerFigure, size: Sizes) -> float:
+    routing = routing_of(one.trait, int(size["experts"]), int(size["top_k"]))
+    time: float = experts_time(
+        size["tokens"], size["hidden"], size["intermediate"], routing, one.device,
+        ep=int(size["ep"]), precision=one.precision, gated=bool(size["gated"]), engine=one.engine,
+    )  # fmt: skip
+    return time
+
+
+def _latent_context(one: LayerFigure, size: Sizes) -> float:
+    shape = (size["heads"], size["queries"], size["keys"])
+    time: float = latent_context_time(
+        *shape, one.device, batch=size["batch"], kv_precision=one.precision, engine=one.engine
+    )
+    return time
+
+
+def _latent_decode(one: LayerFigure, size: Sizes) -> float:
+    shape = (size["heads"], size["keys"])
+    time: float = latent_decode_time(
+        *shape, one.device, batch=size["batch"], kv_precision=one.precision, engine=one.engine
+    )
+    return time
+
+
+def _head_product(one: LayerFigure, size: Sizes) -> float:
+    shape = (size["rows"], size["columns"], size["inner"], size["heads"])
+    time: float = head_product_time(*shape, one.device, precision=one.precision, engine=one.engine)
+    return time
+
+
+_PRICES: Final[Mapping[str, Callable[[LayerFigure, Sizes], float]]] = {
+    "experts": _experts,
+    "latent_context": _latent_context,
+    "latent_decode": _latent_decode,
+    "head_product": _head_product,
+}
 
 
 def _halves(word: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ is judged by the third of the rows that a first fit did not see.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,8 @@ from costmodels.kernels.parameters import (
     DecodeParameters,
     EngineParameters,
     ExpertsParameters,
+    LatentContextParameters,
+    LatentDecodeParameters,
     QuantisedParameters,
 )
 from costmodels.kernels.tables import attention_record, matmul_record, record
@@ -25,6 +27,13 @@ from costmodels.profile import Fit
 from topology.base import BytesPerSecond, InputError, Seconds, parse
 from topology.catalogue import Device, all_devices
 from validate.accuracy.kernels import KernelFigure
+from validate.fit.engine_latent import (
+    fit_head_products,
+    fit_latent_context,
+    fit_latent_decode,
+    head_products,
+    latents,
+)
 from validate.fit.engine_layers import experts, fit_experts
 from validate.fit.engine_tables import (
     ENGINES,
@@ -33,6 +42,7 @@ from validate.fit.engine_tables import (
     SYSTEMS,
     EngineFigure,
     Groups,
+    Rows,
     column,
     figure_of,
     ranges_of,
@@ -59,7 +69,14 @@ SOURCE: Final = (
     "aiconfigurator-core {} tables (Apache-2.0), fitted by validate/fit/engine_kernels.py"
 )
 
-EngineRecord = QuantisedParameters | DecodeParameters | ContextParameters | ExpertsParameters
+EngineRecord = (
+    QuantisedParameters
+    | DecodeParameters
+    | ContextParameters
+    | ExpertsParameters
+    | LatentContextParameters
+    | LatentDecodeParameters
+)
 
 
 def products(rows: Iterable[Mapping[str, str]]) -> Groups:
@@ -236,6 +253,41 @@ def _group(figure: EngineFigure) -> float:
     return figure.sizes["heads"] / figure.sizes["kv_heads"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """How one kind of table is fitted.
+
+    kind : its name. group : puts its rows into groups. usual : engine whose rows stand for those
+    that have none of their own, ``all`` for those of all together, or none.
+    """
+
+    kind: str
+    group: Callable[[Rows], Groups]
+    fit: Callable[[Sequence[EngineFigure], Device, str], tuple[EngineRecord, Judged]]
+    usual: str = "all"
+
+
+GEMM: Final = Table(kind="gemm", group=products, fit=fit_quantised)
+CONTEXT: Final = Table(kind="context_attention", group=contexts, fit=fit_context, usual="")
+DECODE: Final = Table(kind="generation_attention", group=decodes, fit=fit_decode)
+MOE: Final = Table(kind="moe", group=experts, fit=fit_experts)
+HEADS: Final = Table(kind="mla_bmm", group=head_products, fit=fit_head_products)
+LATENT_CONTEXT: Final = Table(
+    kind="mla_context", group=latents, fit=fit_latent_context, usual="trtllm"
+)
+LATENT_DECODE: Final = Table(
+    kind="mla_generation", group=latents, fit=fit_latent_decode, usual="trtllm"
+)
+TABLES: Final = {
+    "gemm_dtype": (GEMM, GEMM),
+    "moe_dtype": (MOE, MOE),
+    "bmm_dtype": (HEADS, HEADS),
+    "mla_dtype": (LATENT_CONTEXT, LATENT_DECODE),
+    "kv_cache_dtype": (CONTEXT, DECODE),
+}
+"""Tables by a column that tells them: of whole prompts, and of new tokens."""
+
+
 def fitted(text: str) -> Iterator[tuple[str, str]]:
     """Fit a table of products, of layers of experts, or of attention.
 
@@ -250,43 +302,47 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
     """
     rows = read_rows(text)
     columns = set(rows[0]) if rows else set()
-    if "gemm_dtype" in columns:
-        yield from _records(products(rows), "gemm", fit_quantised)
-    elif "moe_dtype" in columns:
-        yield from _records(experts(rows), "moe", fit_experts)
-    elif "kv_cache_dtype" in columns and {row["step"] for row in rows} == {"0"}:
-        yield from _records(contexts(rows), "context_attention", fit_context)
-    elif "kv_cache_dtype" in columns:
-        yield from _records(decodes(rows), "generation_attention", fit_decode)
-    else:
-        wanted = "gemm_dtype, moe_dtype or kv_cache_dtype"
-        raise InputError(f"columns: got {sorted(columns)}, wanted {wanted}")
+    for name, (whole, new) in TABLES.items():
+        if name in columns:
+            prompts = {row.get("step") for row in rows} == {"0"}
+            yield from _records(rows, whole if prompts else new)
+            return
+    raise InputError(f"columns: got {sorted(columns)}, wanted one of {', '.join(TABLES)}")
 
 
-def _records(
-    groups: Groups,
-    kind: str,
-    fit: Callable[[Sequence[EngineFigure], Device, str], tuple[EngineRecord, Judged]],
-) -> Iterator[tuple[str, str]]:
+def _records(rows: Rows, table: Table) -> Iterator[tuple[str, str]]:
+    groups = table.group(rows)
     for (system, form), figures in sorted(groups.items(), key=lambda item: (item[0][1], item[0])):
-        name, generation, capabilities = SYSTEMS[system]
-        together = () if kind == "context_attention" else ("",)
-        for engine in (*sorted({figure.engine for figure in figures}), *together):
-            rows = [figure for figure in figures if engine in ("", figure.engine)]
-            record, judged = fit(rows, all_devices()[name], form)
+        for engine, chosen in _by_engine(figures, table.usual):
+            name, generation, capabilities = SYSTEMS[system]
+            record, judged = table.fit(chosen, all_devices()[name], form)
             provenance = replace(
                 NOWHERE,
-                source=SOURCE.format(kind),
+                source=SOURCE.format(table.kind),
                 hardware=(name,),
                 compute_capabilities=capabilities,
                 rows=judged.fit.rows,
                 median_error=judged.median_error,
                 p90_error=judged.p90_error,
-                ranges=tuple(ranges_of(rows)),
+                ranges=tuple(ranges_of(chosen)),
             )
             title = f"{form}.{ENGINES[engine]}-{generation}" if engine else f"{form}-{generation}"
             text = record_to_toml(f'"{title}"', replace(record, provenance=provenance))
             yield text, f"{title}: {quality(judged.fit)}"
+
+
+def _by_engine(
+    figures: Sequence[EngineFigure], usual: str
+) -> Iterator[tuple[str, Sequence[EngineFigure]]]:
+    """Yield the figures of each engine, and those that stand for any without its name."""
+    names = sorted({figure.engine for figure in figures})
+    for name in names:
+        yield name, [figure for figure in figures if figure.engine == name]
+    if usual == "all":
+        yield "", figures
+    elif usual:
+        taken = usual if usual in names else names[0]
+        yield "", [figure for figure in figures if figure.engine == taken]
 
 
 def quality(fit: Fit) -> str:

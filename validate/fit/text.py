@@ -21,6 +21,8 @@ from costmodels.kernels.parameters import (
     DispatchParameters,
     EngineParameters,
     ExpertsParameters,
+    LatentContextParameters,
+    LatentDecodeParameters,
     MatmulParameters,
     PointwiseParameters,
     Provenance,
@@ -41,6 +43,8 @@ Record = (
     | ContextParameters
     | DispatchParameters
     | ExpertsParameters
+    | LatentContextParameters
+    | LatentDecodeParameters
 )
 
 _HEAD: Final = """\
