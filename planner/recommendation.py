@@ -17,7 +17,7 @@ from planner.request.request import LARGEST, Request
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.plans import LONGEST
-from planner.search.search import MANY, estimates, judge, outcomes_on, search
+from planner.search.search import MANY, estimates, judge, many, outcomes_on, search
 from planner.search.served import Point
 from planner.strategies import parse_plan
 from topology.base import (
@@ -33,8 +33,8 @@ from topology.base.table import Table
 
 NO_RINGS: Final = f"above {MANY} GPUs rings of more than {LONGEST} are left out"
 NO_PIPELINES: Final = (
-    f"above {MANY} GPUs pipelines deeper than it takes to fit are left out: replicas in their "
-    "place are as fast"
+    "above {} GPUs pipelines deeper than it takes to fit are left out: replicas in their place are "
+    "as fast"
 )
 
 
@@ -243,8 +243,8 @@ def _notes(scenario: Scenario) -> Iterator[str]:
         yield f"priced with {whose} of {profile.date}"
     if request.gpus > MANY:
         yield NO_RINGS
-        if request.objective != "memory":
-            yield NO_PIPELINES
+    if request.gpus > many(scenario.model) and request.objective != "memory":
+        yield NO_PIPELINES.format(many(scenario.model))
 
 
 def shortened(answer: Recommendation, count: int) -> Recommendation:

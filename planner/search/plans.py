@@ -98,8 +98,13 @@ def illegal_axes(model: Model, workload: Workload, gpus: int) -> dict[tuple[str,
 
 
 def _groups(model: Model, plan: Plan) -> list[int]:
-    """List the groups of experts that are tried: all ranks together, and each with its own."""
-    return sorted({1, plan.expert_ranks}) if model.has_experts else [1]
+    """List the groups of experts that are tried: every rank has its own, or all ranks share all.
+
+    Ranks with tokens of their own have experts of their own too: cut thinner they read as much.
+    """
+    if not model.has_experts:
+        return [1]
+    return sorted({1 if plan.degree("adp") == 1 else plan.expert_ranks, plan.expert_ranks})
 
 
 def _names(model: Model) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from planner.engines.scenario import Deployment, Scenario
 from planner.lowering import lower
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.estimate import Outcome, PlanEstimate, Rejected, worded
@@ -37,6 +38,13 @@ TIE: Final = 0.03
 
 MANY: Final = 64
 """Above so many GPUs plans are left out of which others are known to be as good."""
+MANY_OF_EXPERTS: Final = 16
+"""The same of models with experts, which have more plans."""
+
+
+def many(model: Model) -> int:
+    """Count the GPUs above which not every plan of a model is judged."""
+    return MANY_OF_EXPERTS if model.has_experts else MANY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +210,7 @@ def outcomes_on(
     runs : plans that can be run. others : whether the rest is judged too.
     """
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
-    if scenario.request.gpus <= MANY:
+    if scenario.request.gpus <= many(model):
         for plan in plans(model, gpus) if others else filter(runs, plans(model, gpus)):
             yield _outcome(scenario, plan, seen, shared)
         return

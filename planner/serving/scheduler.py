@@ -122,7 +122,7 @@ class Queue:
         prefix: float = 0.0,
     ) -> None:
         self.ways, self.capacity, self.places, self.load = ways, capacity, places, load
-        self.prefix = prefix
+        self.prefix, self.kinds = prefix, tuple(dict.fromkeys(places))
         self.host, self.row = ways.host_s(0), ways.host_s(1) - ways.host_s(0)
         self.clock = self.now = 0.0
         self.free = [0.0] * (len(places) + 1)  # when the host and each place have done their last
@@ -250,11 +250,9 @@ class Queue:
                 self._start(batch, sequence)
 
     def _times(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
-        """Seconds of a step on the host and at each place."""
-        return [
-            self.host + self.row * rows,
-            *(place(tokens, context, rows, length) for place in self.places),
-        ]
+        """Seconds of a step on the host and at each place; those that are alike are read once."""
+        alike = {place: place(tokens, context, rows, length) for place in self.kinds}
+        return [self.host + self.row * rows, *(alike[place] for place in self.places)]
 
     def _pass(self, batch: Batch, times: list[float]) -> None:
         """Let a step of a batch pass the host and all places, at each behind the one before it."""

@@ -15,7 +15,7 @@ from planner.serving.serving import Served, beyond_context, check_context, lengt
 from topology.base import IllegalPlanError, ModelError, counted
 
 MOST: Final = 1024
-"""Requests in flight that are tried at most."""
+"""Requests in flight that are tried at most, of each replica and rank with its own."""
 GAIN: Final = 1.01
 """More requests at once have to serve more by this factor to be tried further."""
 HALVINGS: Final = 3
@@ -115,11 +115,11 @@ def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:
         check_context(scenario.model, lengths)
     elif why := beyond_context(scenario.model, lengths):
         return why
-    ready = served(scenario, plan, lengths, MOST)
+    ready = served(scenario, plan, lengths, MOST * plan.replicas)
     if isinstance(ready, str):
         return ready
     wanted = wanted_of(request)
-    most = max(ready.engines, min(ready.places, MOST))
+    most = max(ready.engines, min(ready.places, MOST * ready.engines))
     tried: list[Serving] = []
     concurrency = ready.engines
     while True:

@@ -19,7 +19,7 @@ PARTS: Final = (0.0, 0.125, 0.5, 1.0)
 """Parts of the longest context at which steps are priced; attention is nearly linear between."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepPrices:
     """Seconds of a step by tokens of prompts, their context, sequences that decode, and theirs."""
 
