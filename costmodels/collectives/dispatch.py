@@ -82,13 +82,23 @@ def _network(fabric: Fabric) -> str:
     return f"it needs RDMA between nodes, got {fabric.network and fabric.network.kind}"
 
 
+def _few_peers(fabric: Fabric) -> str:
+    """Need no more GPUs on NVLink than these kernels have room for."""
+    few = fabric.local <= _PEERS
+    return "" if few else f"it joins {_PEERS} GPUs by NVLink at most, got {fabric.local}"
+
+
+_PEERS: Final = 8
+"""NVLink peers that normal kernels are compiled for (NUM_MAX_NVL_PEERS of DeepEP)."""
 _DRIVEN: Final = ("infiniband", "roce", "gib")
 WAYS: Final[Mapping[str, Way]] = {
     "allgather_reducescatter": Way(
         once=True, ops={"dispatch": "all_gather", "combine": "reduce_scatter"}
     ),
     "all_to_all": Way(once=False, ops={"dispatch": "all_to_all", "combine": "all_to_all"}),
-    "deepep_normal": Way(once=True, replayed=False, workers="channels", needs=(nvlink, _network)),
+    "deepep_normal": Way(
+        once=True, replayed=False, workers="channels", needs=(nvlink, _few_peers, _network)
+    ),
     "deepep_low_latency": Way(once=False, workers="experts", needs=(nvlink, _network)),
     "nvlink_one_sided": Way(once=True, needs=(nvlink, one_node)),
 }

@@ -121,6 +121,7 @@ def test_groups_of_experts_keep_a_token_on_fewer_nodes():
         ("deepep_normal", 4, "rtx-pro-6000", 0, "it needs NVLink"),
         ("nvlink_one_sided", 16, "b200", 2, "it stays inside one node"),
         ("nvlink_one_sided", 64, "gb200", 0, ""),
+        ("deepep_normal", 64, "gb200", 0, "it joins 8 GPUs by NVLink at most, got 64"),
         ("allgather_reducescatter", 8, "l40s", 0, ""),
     ],
 )
