@@ -36,6 +36,7 @@ TARGET = Target(
     device=H100,
     fabrics={"tp": NODE.fabric(8), "ring": NODE.fabric(4)},
     runtime=runtime("tensorrt"),
+    graph_mixing=False,
 )
 
 
