@@ -27,6 +27,7 @@ from planner.request.request import (
     EXECUTOR,
     LARGEST,
     ROWS,
+    UNMODELLED,
     CachePrecision,
     Objective,
     Request,
@@ -95,6 +96,9 @@ class Options(TypedDict, total=False):
     tpot_percentile: float | None
     chunk: int | None
     prefix_hit: float
+    speculative: int | None
+    draft: str | Path
+    acceptance: float | None
 
 
 def _public(function: Callable[P, R]) -> Callable[P, R]:
@@ -112,12 +116,19 @@ def _public(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def checked(*given: P.args, **named: P.kwargs) -> R:
         for name in named:
-            if name not in names:
-                raise unknown("argument", name, names)
+            _check_argument(name, names)
         return function(*given, **named)
 
     checked.__signature__ = written.replace(parameters=parameters)  # type: ignore[attr-defined]
     return checked
+
+
+def _check_argument(name: str, names: Sequence[str]) -> None:
+    """Refuse a keyword that there is not, with the nearest, or why there is none."""
+    if name in UNMODELLED:
+        raise InputError(f"{name}: {UNMODELLED[name]}")
+    if name not in names:
+        raise unknown("argument", name, names)
 
 
 def request_of(
@@ -130,8 +141,7 @@ def request_of(
     Raises `InputError` if a keyword is unknown or a value cannot be right.
     """
     for name in options:
-        if name not in Request.__dataclass_fields__:
-            raise unknown("argument", name, sorted(Request.__dataclass_fields__))
+        _check_argument(name, sorted(Request.__dataclass_fields__))
     given = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in _by_engine(options).items()

@@ -17,7 +17,7 @@ _OF_REQUEST: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
     "precision", "kv_precision", "runtime", "engine", "chunk", "slo_ttft", "slo_tpot",
     "ttft_percentile", "tpot_percentile", "prefix_hit", "spread", "burst",
-    "arrivals", "lengths",
+    "arrivals", "lengths", "speculative", "draft", "acceptance",
 )  # fmt: skip
 
 

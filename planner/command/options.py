@@ -66,6 +66,17 @@ _PERCENTILES: Final = {
     "--ttft-percentile": "percentage of requests that are to keep --slo-ttft (default: their mean)",
     "--tpot-percentile": "percentage of requests that are to keep --slo-tpot (default: their mean)",
 }
+_SPECULATIVE: Final = (
+    "tokens that are drafted for each step of speculative decoding (default: none)"
+)
+_DRAFT: Final = (
+    "model that drafts them, a name or a path, or mtp, the model's own layers for that (default: "
+    "mtp where it has some)"
+)
+_ACCEPTANCE: Final = (
+    "share of drafted tokens that is accepted, each where those before it were (default: as "
+    "published, 0.85 of mtp and 0.71 of a model)"
+)
 _SHARES: Final[Mapping[str, tuple[float | None, str]]] = {
     "--prefix-hit": (0.0, "share of each prompt that is cached already (default: 0)"),
     "--spread": (
@@ -104,6 +115,22 @@ class Named(argparse.Action):
         if values == "":
             parser.error(f"argument {option_string}: got '', wanted a name or no such option")
         setattr(namespace, self.dest, values)
+
+
+class Unmodelled(argparse.Action):
+    """Says why something that people ask for has no price here."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,  # noqa: ARG002  # argparse's signature
+        values: object,  # noqa: ARG002
+        option_string: str | None = None,
+    ) -> None:
+        """Refuse it."""
+        from planner.request.request import UNMODELLED  # noqa: PLC0415  # slow to load
+
+        parser.error(f"argument {option_string}: {UNMODELLED[self.dest]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +313,10 @@ def add_serving(group: Group) -> None:
         group.add_argument(name, type=float, metavar="P", help=text)
     for name, (usual, text) in _SHARES.items():
         group.add_argument(name, type=float, default=usual, metavar="F", help=text)
+    group.add_argument("--speculative", type=whole, metavar="N", help=_SPECULATIVE)
+    add_named(group, {"--draft": _DRAFT})
+    group.add_argument("--acceptance", type=float, metavar="F", help=_ACCEPTANCE)
+    group.add_argument("--lora", nargs="?", action=Unmodelled, help=argparse.SUPPRESS)
 
 
 def _add_variants(parser: argparse.ArgumentParser) -> None:

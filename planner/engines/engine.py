@@ -37,6 +37,8 @@ class LaunchLine:
     precision : flag by precision. cache : the same of keys and values. attention : flag by kernel.
     published : ways to store quantised weights that it reads, as a checkpoint names them.
     offload : flag. resident : flags that keep all weights on the GPU, where the default does not.
+    speculation : flags by who drafts, ``mtp`` or ``draft``; in them `{n}` is how many tokens,
+    `{all}` one more, and `{draft}` the draft's repository or folder.
     untold : why something has no flag, or what an axis needs beside its own. experts : by axis,
     what to do in place of its flag, which says something else of a model with experts.
     """
@@ -56,6 +58,7 @@ class LaunchLine:
     video: Words = field(default_factory=dict)
     precision: Words = field(default_factory=dict)
     cache: Words = field(default_factory=dict)
+    speculation: Words = field(default_factory=dict)
     published: tuple[str, ...] = ()
     attention: Words = field(default_factory=dict)
     offload: str = ""

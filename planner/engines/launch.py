@@ -1,5 +1,6 @@
 """What to type: how every engine is started with a plan, or the reason why it cannot run it."""
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -191,10 +192,21 @@ def _flags(
     yield line.precision.get(settings.precision, "")
     yield line.cache.get(settings.cache, "")
     yield line.runtimes.get(settings.runtime, "")
+    yield _speculation(line.speculation.get(settings.drafter, ""), settings)
     yield line.offload if settings.offload else line.resident
     sizes = _sizes(model, settings)
     for size, flag in _by_size(line, limits, line.sizes, settings).items():
         yield flag.format(n=settings.sizes[size], **sizes)
+
+
+def _speculation(flags: str, settings: Settings) -> str:
+    """Fill in who drafts how many tokens, in words of a shell; JSON is one of them."""
+    words = []
+    for word in flags.split():
+        draft = json.dumps(settings.draft)[1:-1] if word.startswith('{"') else settings.draft
+        filled = word.replace("{n}", str(settings.drafted)).replace("{draft}", draft)
+        words.append(shlex.quote(filled.replace("{all}", str(settings.drafted + 1))))
+    return " ".join(words)
 
 
 def _by_size(line: LaunchLine, limits: Limits, names: Words, settings: Settings) -> Words:
@@ -220,6 +232,9 @@ def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) ->
             yield f"{axis}{degree}: {line.untold[axis]}"
     if settings.cache and settings.cache not in line.cache:
         yield f"{settings.cache} keys and values: {line.untold.get('kv', 'no flag')}"
+    if settings.drafter and settings.drafter not in line.speculation:
+        told = line.untold[settings.drafter].replace("{n}", str(settings.drafted))
+        yield f"drafts: {told.replace('{draft}', settings.draft)}"
     if settings.precision not in ("", "bf16") and settings.precision not in line.precision:
         yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"
     if settings.offload and not line.offload:

@@ -62,6 +62,8 @@ def refusal(scenario: Scenario, plan: Plan) -> str:
 
 def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
     """Say why TensorRT cannot run a plan; empty where it can."""
+    if scenario.workload.speculation is not None:
+        return "its networks verify no drafted tokens"
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
     version = scenario.request.tensorrt_version
     stands = obstacles(plan, hardware, version, precision=precision)
@@ -152,12 +154,21 @@ def _together(case: _Case) -> str:
     settings = case.settings
     offload = ["offload"] if settings.offload else []
     used = [axis for axis, _ in case.plan.axes]
-    used += [settings.precision, settings.attention, *offload]
+    drafts = ["speculation"] if settings.drafter else []
+    used += [settings.precision, settings.attention, *offload, *drafts]
     for name, others in case.limits.alone.items():
         beside = [other for other in used if other in others]
         if name in used and beside:
             return f"{name} and {beside[0]} exclude each other"
     return ""
+
+
+def _speculation(case: _Case) -> str:
+    """Say that an engine cannot be told of drafts."""
+    drafter, line = case.settings.drafter, case.line
+    if not drafter or drafter in {**line.speculation, **line.untold}:
+        return ""
+    return "has no speculative decoding"
 
 
 def _parallel_decode(case: _Case) -> str:
@@ -272,6 +283,6 @@ def _spread(case: _Case) -> str:
 
 RULES: Final = (
     _stranger, _axes, _together, _parallel_decode, _experts, _division, _precision, _attention,
-    _size, _padded, _spread,
+    _speculation, _size, _padded, _spread,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""

@@ -9,6 +9,7 @@ from costmodels.price import Target
 from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
+from planner.engines.drafts import speculation_of
 from planner.engines.engine import EAGER, Engine, Scheduling
 from planner.engines.tables import allowed, engine_names, engines, find_engine
 from planner.engines.tokens import priced, taken
@@ -31,7 +32,7 @@ FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "diffusion": (
         "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
         "lengths", "slo_ttft", "slo_tpot", "ttft_percentile", "tpot_percentile", "chunk",
-        "prefix_hit", "spread", "burst",
+        "prefix_hit", "spread", "burst", "speculative", "draft", "acceptance",
     ),
 }  # fmt: skip
 """What a kind of model does not have."""
@@ -326,6 +327,7 @@ def workload_of(
             kv_precision=request.kv_precision
             or usual_cache(model, request.precision or "bf16", habits),
             habits=habits,
+            speculation=speculation_of(model, request),
         )
     sizes = model.defaults
     height, width = request.height or sizes.height, request.width or sizes.width

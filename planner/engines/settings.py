@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Final
+from typing import Final, TypedDict
 
+from planner.engines.drafts import OWN
 from planner.engines.scenario import Scenario, usual_cache
 from planner.models import known_as
 from planner.request.plan import Plan
@@ -18,6 +19,14 @@ UNNAMED: Final = "MODEL"
 """Stands for the path of a model that was given as text."""
 
 
+class _Drafts(TypedDict, total=False):
+    """Settings of speculative decoding."""
+
+    drafter: str
+    drafted: int
+    draft: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What engines are told beside the plan.
@@ -26,7 +35,9 @@ class Settings:
     by name: height, width, frames, steps, batch, length, the tokens of prompt and answer, and
     chunk, those of a step.
     precision, cache : empty where they are the checkpoint's own. runtime, attention : empty for
-    each engine's own. hosts : that the GPUs are spread over evenly.
+    each engine's own. drafter : ``mtp`` or ``draft``, empty where nothing is drafted; drafted :
+    tokens a step; draft : repository or folder of the model that drafts. hosts : that the GPUs are
+    spread over evenly.
     host, rank : how the first host, and the number of the one at hand, are written.
     spread : the links over whose ranks experts are spread, and the GPU; None where they are not.
     """
@@ -39,6 +50,9 @@ class Settings:
     runtime: str = ""
     attention: str = ""
     offload: bool = False
+    drafter: str = ""
+    drafted: int = 0
+    draft: str = ""
     hosts: int = 1
     host: str = "HOST"
     rank: str = "0"
@@ -65,6 +79,7 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
         runtime=scenario.deployment.runtime.name,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,
+        **_drafts(scenario),
         hosts=deployment.hosts,
         spread=None if links is None else (links, deployment.hardware.device),
     )
@@ -87,6 +102,19 @@ def _sizes(request: Request, *, video: bool) -> dict[str, int]:
     names = ("height", "width", *(["frames"] if video else []), "steps")
     sizes = {name: getattr(request, name) for name in names}
     return {name: int(size) for name, size in sizes.items() if size} | _batch(request)
+
+
+def _drafts(scenario: Scenario) -> _Drafts:
+    """Say who drafts how many tokens."""
+    speculation = scenario.workload.speculation
+    if speculation is None:
+        return {}
+    if speculation.own:
+        return {"drafter": OWN, "drafted": speculation.tokens}
+    named = scenario.request.draft
+    draft = speculation.draft
+    where = draft.repository if known_as(named) else folder_of(named, pipeline=False)
+    return {"drafter": "draft", "drafted": speculation.tokens, "draft": where or draft.name}
 
 
 def _cache(scenario: Scenario) -> str:

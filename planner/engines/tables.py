@@ -1,5 +1,6 @@
 """Tables that ship with the planner. Nothing else in this folder touches a packaged file."""
 
+import tomllib
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -10,7 +11,7 @@ from planner.engines.engine import Engine, Engines, load_engines
 from planner.engines.reading import read_version
 from planner.engines.tensorrt_table import Allowed, load_allowed
 from planner.request.request import EXECUTOR
-from topology.base import unknown
+from topology.base import Sourced, read_sourced, unknown
 
 DATA = files("planner.engines").joinpath("data")
 ENGINES = DATA.joinpath("engines")
@@ -97,6 +98,13 @@ def _meant(text: str, kind: str) -> str:
     engine = engines().named(name)
     other = engine.namesake if engine is not None and kind not in ("", engine.kind) else ""
     return f"{other}{at}{version}" if other else text
+
+
+@cache
+def acceptances() -> dict[str, Sourced]:
+    """Read what share of drafted tokens is accepted if nothing is said, by who drafts."""
+    rows = tomllib.loads(DATA.joinpath("speculation.toml").read_text("utf-8"))
+    return {name: read_sourced(f"speculation.{name}", row, "", {}) for name, row in rows.items()}
 
 
 @cache

@@ -9,7 +9,7 @@ from planner.api import request_of
 from planner.fleet.fleet import Demand, Prices
 from planner.request.lengths import read_requests
 from planner.request.quantities import read_rate, read_time
-from planner.request.request import Request
+from planner.request.request import UNMODELLED, Request
 from planner.search.served import wanted_of
 from topology.base import InputError, counted, shown, unknown
 from topology.catalogue import find_hardware
@@ -27,7 +27,7 @@ _SIZES: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
     "precision", "kv_precision", "runtime", "engine", "offload", "profile", "slo_ttft", "slo_tpot",
     "ttft_percentile", "tpot_percentile", "chunk", "prefix_hit", "spread", "burst",
-    "arrivals", "lengths",
+    "arrivals", "lengths", "speculative", "draft", "acceptance",
 )  # fmt: skip
 
 
@@ -113,6 +113,8 @@ def _demand(
 ) -> Demand:
     where = f"{name}, demand {number}"
     for key in row:
+        if key in UNMODELLED:
+            raise InputError(f"{where}: {key}: {UNMODELLED[key]}")
         if key not in (*_OWN, *_SIZES):
             raise InputError(f"{where}: {unknown('key', key, (*_OWN, *_SIZES))}")
     for key in ("model", "rate", "slo"):

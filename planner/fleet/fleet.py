@@ -29,6 +29,7 @@ POINTS: Final = 13
 SIZES: Final = ("height", "width", "frames", "steps", "input_tokens", "output_tokens", "batch")
 SERVED: Final = (
     "ttft_percentile", "tpot_percentile", "kv_precision", "chunk", "prefix_hit", "spread", "burst",
+    "speculative", "draft", "acceptance",
 )  # fmt: skip
 """What a demand says of how it is served, where that is not usual."""
 

@@ -120,12 +120,15 @@ def _last(x: Tensor, span: Span) -> Emits[Tensor]:
 
 
 def _last_of_chunks(work: RankWork, x: Tensor) -> Emits[Tensor]:
-    """Find the last row of every sequence of a step, ``[1, sequences, hidden]``."""
+    """Find the last row of every sequence of a step, or all rows, ``[1, rows, hidden]``."""
     chunks, stream = work.chunks, work.model.streams[0].name
     names = [f"last.{chunk.name}" for chunk in chunks]
     pieces = yield from split_rows(x, [chunk.span(stream).rows for chunk in chunks], names)
     lasts = []
     for chunk, piece, name in zip(chunks, pieces, names, strict=True):
+        if chunk.scored:
+            lasts.append(piece)
+            continue
         own = yield from regroup(piece, chunk.sequences, chunk.tokens, f"{name}.apart")
         last = Tensor(f"{name}.last", (own.shape[0], 1, own.shape[2]))
         rows = (Span(stream, chunk.tokens),)

@@ -132,8 +132,8 @@ def _attend_chunk(
     span = replace(chunk.span(begun.tower.streams[0]), copies=1)
     alone = replace(begun, name=name, spans=(span,), query=own, row=new)
     rows, seen = yield from _append(work, alone, chunk.name)
-    single = isinstance(chunk.tokens, int) and chunk.tokens == 1
-    way = _absorbed if single else _expanded
+    few = chunk.scored or (isinstance(chunk.tokens, int) and chunk.tokens == 1)
+    way = _absorbed if few else _expanded
     out = yield from way(work, alone, rows, seen)
     return (yield from regroup(out, 1, query.shape[1], f"{name}.met"))
 

@@ -125,7 +125,7 @@ def lower_steps(
         name = f"step{number}" if len(steps) > 1 else "step"
         loops.append(decoder.step(work, tuple(chunks), name))
         inputs.append(decoder.step_input(work, chunks, name))
-    scored = sum(np.asarray(chunk.sequences) for chunk in steps[-1])
+    scored = sum(np.asarray(chunk.scores) for chunk in steps[-1])
     output = Tensor("output", (1, scored, model.vocabulary))
     return Program(axes=plan.axes, stages=tuple(loops), inputs=tuple(inputs), output=output)
 

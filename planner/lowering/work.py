@@ -25,13 +25,20 @@ class Chunk:
     """What some sequences run in one step of a served model.
 
     name : of their part of the cache. tokens : new ones of each of `sequences`, behind `context`
-    that are cached: a piece of a prompt, or the one token of a decode step.
+    that are cached: a piece of a prompt, or the one token of a decode step. scored : every token
+    has scores, as drafted ones do that are verified, and not the last alone.
     """
 
     name: str
     tokens: Size
     context: Size
     sequences: Size = 1
+    scored: bool = False
+
+    @property
+    def scores(self) -> Size:
+        """Tokens of all its sequences that have scores."""
+        return self.sequences * self.tokens if self.scored else self.sequences
 
     def span(self, stream: str) -> Span:
         """Return the rows of all its sequences, end to end."""

@@ -17,6 +17,7 @@ from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import usable_bytes
 from planner.search.search import goal
 from planner.search.served import wanted_of
+from planner.search.speculation import words
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
 
@@ -113,7 +114,8 @@ def asked(scenario: Scenario) -> str:
     parts.append(", ".join(f"{tokens:,} {what}" for what, tokens in [*named, *written]))
     if work.batch != 1:
         parts.append(f"batch {work.batch}")
-    return " · ".join([*parts, *_load(scenario), _precision(scenario)])
+    drafts = [] if work.speculation is None else [words(work.speculation)]
+    return " · ".join([*parts, *drafts, *_load(scenario), _precision(scenario)])
 
 
 def _load(scenario: Scenario) -> list[str]:

@@ -34,6 +34,7 @@ LARGEST: Final = {
     "concurrency": 65536,
     "chunk": 2**20,
     "top": 1000,
+    "speculative": 16,
     "pcie_generation": 6,
 }
 
@@ -44,7 +45,7 @@ SHARES: Final = ("spread", "prefix_hit")
 ROWS: Final = ("arrivals", "lengths")
 POSITIVE: Final = {
     "rate": (1 / 10**6, 10**6), "slo_ttft": (0, 10**9), "slo_tpot": (0, 10**9), "burst": (0, 100),
-    "ttft_percentile": (0, 99.9), "tpot_percentile": (0, 99.9),
+    "ttft_percentile": (0, 99.9), "tpot_percentile": (0, 99.9), "acceptance": (0, 0.999),
 }  # fmt: skip
 """More than the first, and at most the second: of other loads too few requests are followed."""
 
@@ -56,6 +57,11 @@ CHOICES: Final = {
     "objective": Objective,
 }  # fmt: skip
 """What may be left out, and else is one of these."""
+
+UNMODELLED: Final = {
+    "lora": "adapters (LoRA) are not modelled; price the model they are merged into",
+}
+"""What is asked for and has no price here."""
 
 RUNTIME: Final = "tensorrt"
 """Of a request that names neither a runtime nor an engine."""
@@ -89,7 +95,9 @@ class Request:
     time to the first token, and that of a later one, are to keep; or the time that is within
     ttft_percentile, tpot_percentile of all.
     chunk : tokens of a step, the engine's budget where left out. prefix_hit : share of each prompt
-    that is cached.
+    that is cached. speculative : tokens that are drafted for each step; draft : by a model, its
+    name or path, or ``mtp``, the model's own layers for that, the usual choice where it has some;
+    acceptance : share of them that is accepted, each where those before it were.
     """
 
     model: "str | Model"
@@ -134,6 +142,9 @@ class Request:
     tpot_percentile: float | None = None
     chunk: int | None = None
     prefix_hit: float = 0.0
+    speculative: int | None = None
+    draft: str = ""
+    acceptance: float | None = None
 
     @property
     def loaded(self) -> bool:
@@ -186,6 +197,7 @@ class Request:
         for name in (*SHARES, *POSITIVE):
             _check_real(name, values[name][1])
         _check_load(self)
+        _check_drafts(self)
         given = {name: getattr(self, name) for name in CHOICES}
         for name in (n for n, value in given.items() if value is not None or n == "objective"):
             _check_choice(name, given[name], get_args(CHOICES[name]))
@@ -222,6 +234,13 @@ def _check_load(request: Request) -> None:
         raise InputError(f"{loads[1]}: got one beside {loads[0]}, wanted one of the two")
     if names and request.output_tokens == 0:
         raise InputError(f"output_tokens: got 0 beside {names[0]}, wanted 1 or more")
+
+
+def _check_drafts(request: Request) -> None:
+    """Refuse to be told of drafts where nothing is drafted."""
+    for name in ("draft", "acceptance"):
+        if request.speculative is None and (value := getattr(request, name)):
+            raise InputError(f"{name}: got {shown(value)}, wanted speculative beside it")
 
 
 def _check_machine(request: Request) -> None:

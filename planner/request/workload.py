@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from costmodels.program import Size
 from costmodels.runtime import Fusion, Runtime
 from topology.base import Sourced
 from topology.catalogue import Precision
+
+if TYPE_CHECKING:
+    from planner.models import Model
 
 TextTower = Literal["usual", "once", "every_step"]
 """Usual is once, and with every step in a pipeline, whose stages it is cut into."""
@@ -150,13 +153,51 @@ USUAL: Final = Habits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Tokens that a draft proposes before each step, which the model verifies together.
+
+    tokens : proposed, one after another. acceptance : share of them that the model accepts, each
+    where those before it were. draft : the model that proposes; own : it is the model's own layers
+    for that (multi-token prediction), of which there are so many `modules`.
+
+    References
+    ----------
+    Leviathan et al., Fast Inference from Transformers via Speculative Decoding, equation 1.
+    """
+
+    tokens: int
+    acceptance: float
+    draft: "Model" = field(hash=False)
+    own: bool = False
+    modules: int = 1
+
+    @property
+    def gain(self) -> float:
+        """Tokens that a sequence grows by in a step: those accepted, and one of the model's own.
+
+        The sum of 1, a, a^2 ... a^n, as a token counts where all before it were accepted.
+        """
+        return sum(self.acceptance**number for number in range(self.tokens + 1))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "tokens": self.tokens,
+            "acceptance": self.acceptance,
+            "draft": self.draft.name,
+            "tokens_a_step": self.gain,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Lengths and counts of one request; numbers, or arrays for a sweep.
 
     tokens : length of every stream. steps : denoising steps. passes : forwards a step.
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
     line : tokens side by side across the image, for models that convolve over them.
-    kv_precision : of keys and values that are kept. habits : of whoever runs it.
+    kv_precision : of keys and values that are kept. habits : of whoever runs it. speculation : of
+    decoding; a token a step where there is none.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -170,6 +211,7 @@ class Workload:
     precision: Precision = "bf16"
     kv_precision: str = "bf16"
     habits: Habits = USUAL
+    speculation: Speculation | None = None
 
     def length(self, stream: str) -> Size:
         """Tokens of a stream."""

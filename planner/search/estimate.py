@@ -8,6 +8,7 @@ from typing import Final
 from costmodels.basis import Basis
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
+from planner.request.workload import Speculation
 from planner.search.served import Serving
 from topology.base import format_bytes, format_interval, format_seconds
 from topology.base.table import Table
@@ -40,7 +41,7 @@ class PlanEstimate:
 
     engine : whose habits are priced, empty for none. notes : where engines part ways over the
     plan. written : tokens of an answer, of a language model. serving : what its clients see, where
-    it is served; all else is of one batch that starts and ends together.
+    it is served; all else is of one batch that starts and ends together. speculation : of decoding.
     """
 
     model: str
@@ -65,6 +66,7 @@ class PlanEstimate:
     unproven: bool = False
     written: float = 0.0
     serving: Serving | None = None
+    speculation: Speculation | None = None
 
     @property
     def told(self) -> Mapping[str, int]:
@@ -186,6 +188,7 @@ class PlanEstimate:
             "basis": self.basis_word,
             "basis_by_part": {name: basis.name.lower() for name, basis in self.known.items()},
             "bound_by": self.bound_by,
+            **({"speculation": self.speculation.to_dict()} if self.speculation else {}),
             **({"serving": self.serving.to_dict()} if self.serving else {}),
             **({"remarks": list(self.notes)} if self.notes else {}),
             **({"placement": self.placement.to_dict()} if self.placement else {}),

@@ -23,6 +23,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.estimate import PlanEstimate
 from planner.search.plans import notes
+from planner.search.speculation import draft_cache, draft_weights, gain_of, speculated
 
 Axes = tuple[tuple[str, int], ...]
 PIXEL_BYTES: Final = 6
@@ -100,6 +101,8 @@ def _evaluate(
     costs = costs_of(lowered.places, workload, target, prices)
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
+    if workload.speculation is not None:
+        costs = _drafted(scenario, plan, costs, prices)
     total = reduce(add, costs.values(), Cost())
     latency = sum(float(stage.time) for stage in costs.values())
     runtime = {"runtime": deployment.runtime.memory.value}
@@ -127,7 +130,22 @@ def _evaluate(
         known=_bases(total, costs),
         notes=tuple(notes(model, plan)),
         written=float(np.max(workload.output_tokens)),
+        speculation=workload.speculation,
     )
+
+
+def _drafted(
+    scenario: Scenario, plan: Plan, costs: Mapping[str, Cost], prices: Prices
+) -> dict[str, Cost]:
+    """Put steps that verify drafted tokens in place of those of a token each."""
+    workload = scenario.workload
+    prompt = workload.length(scenario.model.streams[0].name)
+    half = np.asarray(workload.output_tokens) // 2
+    context = prompt + (int(half) if half.ndim == 0 else half)
+    step, read = speculated(scenario, plan, prices, context, prompt)
+    steps = np.asarray(workload.output_tokens) / gain_of(workload)
+    count = float(steps) if steps.ndim == 0 else steps
+    return {**costs, "prefill": costs["prefill"] + read, "decode": step.times(count)}
 
 
 def every_place(scenario: Scenario, plan: Plan) -> list[Program]:
@@ -214,6 +232,9 @@ def _step(
         return float(costs["denoise"].time) / float(np.max(workload.steps))
     if any(name in dict(plan.axes) for name in ("ring", "allgather_kv", "ulysses")):
         return float(costs["prefill"].time)
+    if workload.speculation is not None:
+        prompt = workload.length(model.streams[0].name)
+        return float(speculated(scenario, plan, prices, prompt, prompt)[0].time)
     once = replace(workload, output_tokens=1)
     return float(cost(_in_turn(decode_steps(model, once, plan)), target, prices).time)
 
@@ -248,15 +269,28 @@ def parts_of(scenario: Scenario, program: Program) -> dict[str, Real]:
     model, workload, stages = scenario.model, scenario.workload, running(program)
     replicas = dict(program.axes).get("dp", 1)
     fixed = fixed_parts(scenario, program)
+    draft, kept = _draft_parts(scenario, program)
     return {
         "transformer_weights": fixed["transformer_weights"],
-        "other_weights": fixed["other_weights"],
+        "other_weights": fixed["other_weights"] + draft,
         "activations": reduce(np.maximum, map(memory.activations, stages)),
-        "kv": caches_of(model, workload, program),
+        "kv": caches_of(model, workload, program) + kept,
         "buffers": memory.groups(stages) * communicator_bytes(scenario.deployment.profile),
         "runtime": fixed["runtime"],
         "vae_decode": decode_bytes(model, workload, replicas),
     }
+
+
+def _draft_parts(scenario: Scenario, program: Program) -> tuple[float, Real]:
+    """Bytes of a draft's weights and of what it keeps; none where nothing is drafted."""
+    workload = scenario.workload
+    if workload.speculation is None:
+        return 0.0, 0.0
+    plan = Plan(program.axes)
+    prompt = workload.length(scenario.model.streams[0].name)
+    batch = np.maximum(1, np.asarray(workload.batch) // plan.replicas)
+    whole = prompt + np.asarray(workload.output_tokens)
+    return draft_weights(scenario, plan), batch * draft_cache(scenario, plan, whole)
 
 
 def caches_of(model: Model, workload: Workload, program: Program) -> Real:

@@ -12,6 +12,7 @@ from planner.engines.scenario import Scenario
 from planner.lowering import Chunk, lower, lower_steps
 from planner.request.plan import Plan
 from planner.search.evaluate import caches_of, fixed_parts
+from planner.search.speculation import draft_cache, draft_weights
 
 
 def cache_tokens(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> int:
@@ -34,6 +35,9 @@ def cache_tokens(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int)
         working = float(np.max(memory.activations(step)))
         left = deployment.hardware.device.memory.value * ways.memory - fixed - buffers - working
         kept = float(np.max(caches_of(model, once, program)))
+        if once.speculation is not None and place == plan.degree("pp") - 1:
+            left -= draft_weights(sized, plan)
+            kept += draft_cache(sized, plan, longest + 1)
         tokens.append(left * (longest + 1) / kept)
     return max(0, floor(min(tokens) / ways.block) * ways.block)
 

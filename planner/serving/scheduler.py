@@ -43,14 +43,15 @@ class Trail:
     """What an engine has done.
 
     sequences : in the order in which they ended. token_s : tokens cached times seconds.
-    most_tokens : cached at any time, unfilled blocks included. prefilled, decoded : tokens.
+    most_tokens : cached at any time, unfilled blocks included. prefilled : tokens. decoded : tokens
+    too, or sequences of all steps where these may accept more than one of each.
     preempted : times that a sequence lost its cache.
     """
 
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
-        self.seconds = self.token_s = 0.0
-        self.most_tokens = self.prefilled = self.decoded = self.preempted = 0
+        self.seconds = self.token_s = self.most_tokens = 0.0
+        self.prefilled = self.decoded = self.preempted = 0
 
 
 class Batch:
@@ -66,7 +67,8 @@ class Batch:
 
     def __init__(self) -> None:
         self.ready = 0.0
-        self.turn = self.rows = self.context = self.due = 0
+        self.turn = self.rows = self.due = 0
+        self.context = 0.0
         self.begun: list[Sequence] = []
         self.running: list[tuple[int, int, Sequence]] = []
         self.admitted: list[Sequence] = []
@@ -111,6 +113,8 @@ class Queue:
     ----------
     capacity : tokens that the cache holds. places : of its pipeline, one where there is none; as
         many batches are in flight. prefix : share of each prompt that it has already.
+    gain : tokens that a sequence grows by in a step, more than one where they are drafted; what it
+        has left to write is counted in steps then.
     """
 
     def __init__(
@@ -120,9 +124,11 @@ class Queue:
         places: tuple[StepTime, ...],
         load: Load,
         prefix: float = 0.0,
+        *,
+        gain: float = 1.0,
     ) -> None:
         self.ways, self.capacity, self.places, self.load = ways, capacity, places, load
-        self.prefix, self.kinds = prefix, tuple(dict.fromkeys(places))
+        self.prefix, self.gain, self.kinds = prefix, gain, tuple(dict.fromkeys(places))
         self.host, self.row = ways.host_s(0), ways.host_s(1) - ways.host_s(0)
         self.clock = self.now = 0.0
         self.free = [0.0] * (len(places) + 1)  # when the host and each place have done their last
@@ -130,7 +136,7 @@ class Queue:
         self.waiting: deque[Sequence] = deque()
         self.sent = 0
         self.count = 0  # sequences in all batches
-        self.context = 0  # tokens cached of sequences that decode
+        self.context = 0.0  # tokens cached of sequences that decode
         self.partly = 0  # tokens kept for prompts that have begun
         self.trail = Trail()
 
@@ -139,7 +145,11 @@ class Queue:
         for _ in range(min(self.load.concurrency, self.load.count)):
             self._send(0.0)
         while (batch := self._next()) is not None:
-            while self._used() + batch.rows > self.capacity and batch.count and self.count > 1:
+            while (
+                self._used() + batch.rows * self.gain > self.capacity
+                and batch.count
+                and self.count > 1
+            ):
                 self._preempt(batch)
             pieces = self._pieces(batch)
             if pieces:
@@ -153,7 +163,8 @@ class Queue:
         number = self.sent
         self.sent += 1
         prompt, output = self.load.prompts[number], self.load.outputs[number]
-        self.waiting.append(Sequence(number, arrival, prompt, output))
+        left = output if self.gain == 1.0 else 1 + math.ceil((output - 1) / self.gain)
+        self.waiting.append(Sequence(number, arrival, prompt, left))
 
     def _next(self) -> Batch | None:
         """Choose the batch that runs next, and take in who has come until then; none at the end."""
@@ -176,7 +187,7 @@ class Queue:
             return at
         return max(at, self.waiting[0].arrival) if self._admits() else math.inf
 
-    def _used(self) -> int:
+    def _used(self) -> float:
         """Count tokens of the cache in use, as if the last block of each sequence were filled."""
         return self.context + self.partly + (self.ways.block - 1) * self.count
 
@@ -185,7 +196,7 @@ class Queue:
         wanted = float(sequence.prompt + self.ways.block + self.count)
         if self.ways.kept:
             unwritten = sequence.left + sum(batch.unwritten for batch in self.batches)
-            wanted += self.ways.kept * unwritten
+            wanted += self.ways.kept * unwritten * self.gain
         return self._used() + wanted <= self.capacity or not self.count
 
     def _admits(self) -> bool:
@@ -290,7 +301,7 @@ class Queue:
             self._pass(batch, self._times(0.0, 0.0, batch.rows, batch.context / batch.rows))
             self._advance(batch, 1)
             return
-        middle = (turns - 1) / 2
+        middle = (turns - 1) / 2 * self.gain
         loads = [self._times(0.0, 0.0, b.rows, b.context / b.rows + middle) for b in present]
         each = max(*map(sum, loads), *map(sum, zip(*loads, strict=True)))  # a batch, or a place
         arrivals = self.load.arrivals
@@ -311,7 +322,7 @@ class Queue:
         for batch in present:
             batch.prune()
         ends = min(batch.running[0][0] - batch.turn for batch in present)
-        return min(ends, (self.capacity - self._used()) // self.count)
+        return min(ends, int((self.capacity - self._used()) // (self.count * self.gain)))
 
     def _until(self, clock: float) -> None:
         """Note that time has passed."""
@@ -324,18 +335,18 @@ class Queue:
     def _advance(self, batch: Batch, turns: int) -> None:
         """Give every sequence that decodes as many tokens, and let go of those that are done."""
         batch.turn += turns
-        batch.context += turns * batch.rows
-        self.context += turns * batch.rows
+        batch.context += turns * batch.rows * self.gain
+        self.context += turns * batch.rows * self.gain
         self.trail.decoded += turns * batch.rows
         self.trail.most_tokens = max(self.trail.most_tokens, self._used())
         batch.prune()
         while batch.running and batch.running[0][0] == batch.turn:
             _, _, sequence = heapq.heappop(batch.running)
-            self._drop(batch, sequence, sequence.prompt + sequence.left)
+            self._drop(batch, sequence, sequence.prompt + sequence.left * self.gain)
             self._finish(batch, sequence)
             batch.prune()
 
-    def _drop(self, batch: Batch, sequence: Sequence, tokens: int) -> None:
+    def _drop(self, batch: Batch, sequence: Sequence, tokens: float) -> None:
         """Take a sequence that decodes, and its tokens, out of the cache."""
         batch.context -= tokens
         self.context -= tokens
@@ -356,8 +367,8 @@ class Queue:
         else:
             sequence = batch.last_admitted()
             written = sequence.left - (sequence.ends - batch.turn)
-            self._drop(batch, sequence, sequence.prompt + written)
-            sequence.prompt += written
+            self._drop(batch, sequence, sequence.prompt + written * self.gain)
+            sequence.prompt += round(written * self.gain)
             sequence.left -= written
         self.count -= 1
         sequence.cached = 0

@@ -13,6 +13,7 @@ from planner.models import Model
 from planner.request.lengths import Lengths
 from planner.request.plan import Plan
 from planner.search.served import Serving, spread_of
+from planner.search.speculation import gain_of
 from planner.serving.cache import cache_tokens
 from planner.serving.load import Load, closed, poisson
 from planner.serving.scheduler import Queue, Trail
@@ -43,7 +44,7 @@ class Served:
 
     engines : that share the requests: replicas, and ranks of attention data parallelism, which step
     together. capacity : tokens that the cache of one of them holds. steps : their seconds at each
-    place of its pipeline.
+    place of its pipeline. gain : tokens that a sequence grows by in one.
     """
 
     plan: Plan
@@ -53,6 +54,7 @@ class Served:
     capacity: int
     steps: tuple[StepPrices, ...]
     prefix: float
+    gain: float = 1.0
 
     @property
     def places(self) -> int:
@@ -62,7 +64,8 @@ class Served:
 
     def under(self, load: Load) -> Trail:
         """Follow the requests of one engine."""
-        return Queue(self.ways, self.capacity, self.steps, load, self.prefix).run()
+        queue = Queue(self.ways, self.capacity, self.steps, load, self.prefix, gain=self.gain)
+        return queue.run()
 
     def at(self, concurrency: int) -> Serving:
         """Keep so many requests in flight."""
@@ -198,6 +201,7 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
         capacity=capacity,
         steps=steps,
         prefix=scenario.request.prefix_hit,
+        gain=gain_of(scenario.workload),
     )
 
 

@@ -12,6 +12,7 @@ from costmodels.timeline import cost
 from planner.engines.scenario import Scenario
 from planner.lowering import Chunk, alike_places, lower_steps, one_turn
 from planner.request.plan import Plan
+from planner.search.speculation import answers, draft_costs
 
 ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -77,7 +78,7 @@ def step_prices(
     each = np.minimum(np.maximum(t, 1.0), float(prompt))
     chunks = (
         Chunk(name="prompts", tokens=_size(each), context=_size(c), sequences=_size(t / each)),
-        Chunk(name="answers", tokens=1, context=_size(k), sequences=_size(r)),
+        answers(scenario.workload, _size(k), _size(r)),
     )
     model, workload = scenario.model, scenario.workload
     target = scenario.deployment.target(model, plan)
@@ -86,8 +87,10 @@ def step_prices(
 
     def priced(place: int) -> StepPrices:
         program = lower_steps(model, workload, plan, [chunks], place)
-        seconds = np.broadcast_to(cost(one_turn(program, place), target).time, shape)
-        return StepPrices(nodes, seconds.tolist())
+        seconds = cost(one_turn(program, place), target).time
+        if workload.speculation is not None and place == plan.degree("pp") - 1:
+            seconds = seconds + draft_costs(scenario, plan, *chunks).time
+        return StepPrices(nodes, np.broadcast_to(seconds, shape).tolist())
 
     alike = alike_places(model, workload, plan)
     known = {place: priced(place) for place in set(alike)}

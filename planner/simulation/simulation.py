@@ -169,6 +169,8 @@ def simulate(
     """
     if not isinstance(even, bool | np.bool_):
         raise InputError(f"even: got {shown(even)}, wanted True or False")
+    if scenario.workload.speculation is not None:
+        raise InputError("speculative: got one, wanted none: events follow steps of a token each")
     estimate = estimate_plan(scenario, plan)
     replica = _replica(estimate.plan)
     deployment = seated(scenario, estimate.plan)

@@ -200,6 +200,8 @@ def asked(model):
         yield Settings(offload=True, video=video)
     else:
         yield from (Settings(cache=kept) for kept in ("bf16", "fp8"))
+        yield Settings(drafter="mtp", drafted=2)
+        yield Settings(drafter="draft", drafted=2, draft="a/b")
 
 
 def _video(model):

@@ -221,14 +221,16 @@ def test_engines_name_their_source_and_known_axes(engine):
     for line in lines:
         assert set(line.axes) <= set(axes())
         assert set(line.runtimes) <= set(RUNTIMES) - {engine.runtime}
-        assert set(line.precision) | set(line.untold) <= {*precisions, *SIZES, *axes(), "kv"}
+        others = {"kv", "mtp", "draft"}
+        assert set(line.precision) | set(line.untold) <= {*precisions, *SIZES, *axes(), *others}
+        assert set(line.speculation) <= {"mtp", "draft"}
         assert {*line.sizes, *line.request, *line.video} <= set(SIZES)
         assert set(line.attention) <= set(KERNELS)
     for limits in (engine.limits, *engine.models.values()):
         flagged = set(engine.line_of(limits).axes)
         assert set(limits.axes or ()) | set(limits.degrees) <= flagged
         assert set(limits.divide) <= set(DIVISIONS)
-        words = {*axes(), *precisions, *KERNELS, "offload"}
+        words = {*axes(), *precisions, *KERNELS, "offload", "speculation"}
         assert {*limits.alone, *(n for names in limits.alone.values() for n in names)} <= words
         assert set(limits.lacks) <= {*axes(), *precisions, *SIZES}
         assert set(limits.precisions or ()) <= precisions
@@ -236,7 +238,7 @@ def test_engines_name_their_source_and_known_axes(engine):
 
 @pytest.mark.parametrize("engine", ENGINES.engines, ids=lambda engine: engine.title)
 def test_all_that_an_engine_is_told_has_a_source(engine):
-    told = ("sizes", "request", "precision", "offload", "after")
+    told = ("sizes", "request", "precision", "offload", "after", "speculation")
     given = {name for name in told if getattr(engine.line, name)}
     every = (engine.limits, *engine.models.values())
     limited = {name for name in ("divide", "alone") if any(getattr(one, name) for one in every)}

@@ -1,0 +1,148 @@
+"""Speculative decoding: what verifying a draft's tokens costs, and what the draft itself does."""
+
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from costmodels import memory
+from costmodels.formats import FORMATS
+from costmodels.price import Prices
+from costmodels.program import Size
+from costmodels.timeline import Cost, cost
+from planner.engines.scenario import Scenario, usual_cache, usual_precision
+from planner.lowering import Chunk, lower_steps, one_turn
+from planner.request.plan import Plan
+from planner.request.workload import Speculation, Workload
+from planner.search.plans import objections
+
+
+def answers(workload: Workload, context: Size, sequences: Size) -> Chunk:
+    """Say what sequences that decode run in a step: a token each, and those that were drafted."""
+    drafted = workload.speculation.tokens if workload.speculation else 0
+    return Chunk(
+        name="answers",
+        tokens=1 + drafted,
+        context=context,
+        sequences=sequences,
+        scored=drafted > 0,
+    )
+
+
+def gain_of(workload: Workload) -> float:
+    """Tokens that a sequence grows by in a step, on average."""
+    return workload.speculation.gain if workload.speculation else 1.0
+
+
+def draft_costs(
+    scenario: Scenario,
+    plan: Plan,
+    prompts: Chunk | None,
+    decoding: Chunk,
+    prices: Prices | None = None,
+) -> Cost:
+    """Price what the draft runs for a step: one pass for each token that it proposes.
+
+    The first takes the prompts of the step too, whose keys and values the draft keeps as well.
+
+    Parameters
+    ----------
+    plan : of the model. decoding : sequences that do, with what they have cached.
+    """
+    speculation = scenario.workload.speculation
+    assert speculation is not None
+    own = replace(decoding, tokens=1, scored=False)
+    once = _pass(scenario, plan, (own,) if prompts is None else (prompts, own), prices)
+    busy = np.minimum(np.asarray(decoding.sequences), 1.0)  # nobody decodes, nothing is drafted
+    again = _pass(scenario, plan, (own,), prices).times((speculation.tokens - 1) * busy)
+    return once + again
+
+
+def _pass(scenario: Scenario, plan: Plan, chunks: tuple[Chunk, ...], prices: Prices | None) -> Cost:
+    """Price one forward of the draft."""
+    drafts, own = drafting(scenario, plan)
+    step = lower_steps(drafts.model, drafts.workload, own, [chunks]).stages[0]
+    return cost(step, drafts.deployment.target(drafts.model, own), prices)
+
+
+def drafting(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
+    """Ask the draft the same: its own precision, on the ranks that share a layer of the model.
+
+    A draft that cannot be cut as the model is runs whole on each of them.
+    """
+    workload, speculation = scenario.workload, scenario.workload.speculation
+    assert speculation is not None
+    draft = speculation.draft
+    tokens = workload.length(scenario.model.streams[0].name)
+    own = replace(workload, tokens=((draft.streams[0].name, tokens),), speculation=None)
+    if not speculation.own:
+        request = replace(scenario.request, model=draft, precision=None)
+        precision = usual_precision(draft, request)
+        kept = usual_cache(draft, precision, workload.habits)
+        own = replace(own, precision=precision, kv_precision=kept)
+    alone = plan.without("dp").without("pp")
+    cuts = (alone, Plan(tuple(axis for axis in alone.axes if axis[0] == "tp")), Plan())
+    legal = (cut for cut in cuts if not any(objections(draft, own, cut, cut.gpus)))
+    return replace(scenario, model=draft, workload=own), next(legal)
+
+
+def draft_weights(scenario: Scenario, plan: Plan) -> float:
+    """Bytes of the draft's weights on a GPU; the model's own layers use its embedding and head."""
+    speculation = scenario.workload.speculation
+    assert speculation is not None
+    drafts, own = drafting(scenario, plan)
+    step = lower_steps(drafts.model, drafts.workload, own, [[_token()]]).stages[0]
+    outer = drafts.model.outer_parameters / own.degree("tp") * FORMATS["bf16"].weights
+    return memory.weights([step]) * speculation.modules + outer
+
+
+def draft_cache(scenario: Scenario, plan: Plan, length: Size) -> float:
+    """Bytes of keys and values that the draft keeps on a GPU of a sequence of `length` tokens."""
+    speculation = scenario.workload.speculation
+    assert speculation is not None
+    drafts, own = drafting(scenario, plan)
+    itemsize = int(FORMATS[drafts.workload.kv_precision].weights)
+    towers = [(block.count, tower) for block in drafts.model.blocks for tower in block.towers]
+    kept = (n * t.kept(own.degree("tp")).bytes(length, itemsize) for n, t in towers)
+    return float(np.max(np.asarray(sum(kept, start=0.0)))) * speculation.modules
+
+
+def _token() -> Chunk:
+    return Chunk(name="answers", tokens=1, context=1)
+
+
+def speculated(
+    scenario: Scenario, plan: Plan, prices: Prices, context: Size, prompt: Size
+) -> tuple[Cost, Cost]:
+    """Price a step in which drafted tokens are verified, and what the draft does of a prompt.
+
+    context : tokens cached of each sequence. prompt : those of it.
+    """
+    workload, model = scenario.workload, scenario.model
+    batch = np.maximum(1, np.asarray(workload.batch) // plan.replicas)
+    decoding = answers(workload, context, batch.item() if batch.ndim == 0 else batch)
+    target = scenario.deployment.target(model, plan)
+    places = range(plan.degree("pp"))
+    turns = [
+        one_turn(lower_steps(model, workload, plan, [[decoding]], place), place) for place in places
+    ]
+    verified = reduce(add, (cost(turn, target, prices) for turn in turns))
+    read = Chunk(name="prompts", tokens=prompt, context=0, sequences=decoding.sequences)
+    return (
+        verified + draft_costs(scenario, plan, None, decoding, prices),
+        _pass(scenario, plan, (read,), prices),
+    )
+
+
+def words(speculation: Speculation) -> str:
+    """Say what drafts, how much, and what comes of it.
+
+    >>> from planner.models import read_model
+    >>> draft = read_model("llama-3.1-8b")
+    >>> words(Speculation(tokens=3, acceptance=0.5, draft=draft))
+    '3 tokens drafted by llama-3.1-8b, 50 % accepted: 1.88 a step'
+    """
+    accepted = f"{100 * speculation.acceptance:.3g} % accepted: {speculation.gain:.3g} a step"
+    tokens = f"{speculation.tokens} token{'s' if speculation.tokens > 1 else ''}"
+    return f"{tokens} drafted by {speculation.draft.name}, {accepted}"
