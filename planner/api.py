@@ -366,8 +366,8 @@ def dispatch(  # noqa: PLR0913  # a layer, its ranks, and how it is run
     tokens : of each rank. hidden : features of one. experts, top_k : of a layer, spread evenly over
         the GPUs, and those of a token.
     phase : ``dispatch``, tokens to experts, or ``combine``, results back.
-    way : ``allgather_reducescatter``, ``all_to_all``, ``deepep_normal``, ``deepep_low_latency`` or
-        ``nvlink_one_sided``; ``auto`` is the fastest that can be taken there.
+    way : ``allgather_reducescatter``, ``all_to_all``, ``deepep_normal``, ``deepep_low_latency``,
+        ``nvlink_one_sided`` or ``.._two_sided``; ``auto`` is the fastest that can be taken there.
     precision : of tokens as they travel, with their scales; results come back in 16 bits.
     engine : in whose way a kernel is called; empty for the kernel alone. distribution : as of
         `experts`; the busiest rank is waited for. hardware, topology, launch : as of `collective`.

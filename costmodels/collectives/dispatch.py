@@ -11,6 +11,7 @@ results back (combine). How depends on the way:
   whole GPU
 * ``nvlink_one_sided``   a copy for every rank, written (dispatch) or read (combine) in its place,
   by the whole GPU
+* ``nvlink_two_sided``   likewise, through a queue that the receiver drains
 
 A kernel's time is
 
@@ -101,6 +102,7 @@ WAYS: Final[Mapping[str, Way]] = {
     ),
     "deepep_low_latency": Way(once=False, workers="experts", needs=(nvlink, _network)),
     "nvlink_one_sided": Way(once=True, needs=(nvlink, one_node)),
+    "nvlink_two_sided": Way(once=True, needs=(nvlink, one_node)),
 }
 
 

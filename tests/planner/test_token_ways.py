@@ -12,6 +12,7 @@ from costmodels.routing import Routing
 from planner.engines.launch import launch_lines
 from planner.engines.scenario import resolve
 from planner.engines.tables import engines
+from planner.engines.tokens import taken
 from planner.lowering import lower
 from planner.request.request import Request
 from planner.strategies import parse_plan
@@ -63,6 +64,16 @@ def test_each_engine_takes_the_way_that_its_code_takes_there(
     told = "all2all-backend" in line.command or "moe-a2a-backend" in line.command
     assert told == bool(flag), line
     assert line.command.count(flag) == 1 or not flag
+
+
+def test_more_experts_a_token_than_one_sided_kernels_have_room_for_take_the_next_way():
+    scenario = asked("tensorrt-llm", "b200", 8)
+    fabric, device = scenario.deployment.spread(own(8)), scenario.deployment.hardware.device
+    model = scenario.model
+    ways = taken(scenario.deployment.habits.tokens, model, fabric, device)
+    assert [way.way for way in ways] == ["nvlink_one_sided"]
+    few = [replace(way, top_k=min(way.top_k, 4)) for way in scenario.deployment.habits.tokens]
+    assert [way.way for way in taken(few, model, fabric, device)] == ["nvlink_two_sided"]
 
 
 def test_ways_of_engines_are_known_and_have_a_source():
