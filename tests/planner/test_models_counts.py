@@ -178,6 +178,65 @@ PUBLISHED = [
 ]
 
 
+# Billions of parameters of language models every token meets all of: in all, and without embeddings
+# where that was published too.
+DENSE = [
+    ("gemma-3-4b", 3.88, 3.209, "Gemma 3 report, arXiv:2503.19786, table 1, without vision"),
+    ("gemma-3-12b", 11.77, 10.759, "Gemma 3 report, arXiv:2503.19786, table 1, without vision"),
+    ("gemma-3-27b", 27.01, 25.6, "Gemma 3 report, arXiv:2503.19786, table 1, without vision"),
+    ("gemma-4-31b", 31.0, None, "google/gemma-4-31B-it, its name"),
+    ("llama-2-7b", 6.74, None, "meta-llama/Llama-2-7b-hf, size of its safetensors"),
+    ("llama-2-13b", 13.0, None, "meta-llama/Llama-2-13b-hf, size of its safetensors"),
+    ("llama-2-70b", 69.0, None, "meta-llama/Llama-2-70b-hf, size of its safetensors"),
+    ("llama-3.1-8b", 8.03, None, "meta-llama/Llama-3.1-8B, size of its safetensors"),
+    ("llama-3.1-70b", 70.6, None, "meta-llama/Llama-3.1-70B, size of its safetensors"),
+    ("llama-3.1-405b", 406.0, None, "meta-llama/Llama-3.1-405B, size of its safetensors"),
+    ("llama-3.2-1b", 1.23, None, "meta-llama/Llama-3.2-1B card"),
+    ("llama-3.2-3b", 3.21, None, "meta-llama/Llama-3.2-3B card"),
+    ("llama-3.3-70b", 70.6, None, "meta-llama/Llama-3.3-70B-Instruct, as 3.1"),
+    ("mistral-large", 123.0, None, "mistral.ai, Large Enough: 123 billion"),
+    ("mistral-small", 23.6, None, "mistralai/Mistral-Small-24B-Base-2501, its safetensors"),
+    ("nemotron-h-56b", 56.0, None, "NVIDIA Nemotron-H report, arXiv:2504.03624: 56B"),
+    ("phi-4", 14.7, None, "microsoft/phi-4, size of its safetensors"),
+    ("qwen2.5-7b", 7.61, 6.53, "Qwen/Qwen2.5-7B card"),
+    ("qwen2.5-14b", 14.7, 13.1, "Qwen/Qwen2.5-14B card"),
+    ("qwen2.5-32b", 32.5, 31.0, "Qwen/Qwen2.5-32B card"),
+    ("qwen2.5-72b", 72.7, 70.0, "Qwen/Qwen2.5-72B card"),
+    ("qwen3-8b", 8.2, 6.95, "Qwen/Qwen3-8B card"),
+    ("qwen3-32b", 32.8, 31.2, "Qwen/Qwen3-32B card"),
+    ("qwen3.5-27b", 27.0, None, "Qwen/Qwen3.5-27B, its name"),
+]
+LIKE = {"deepseek-v3.2": "deepseek-v3", "kimi-k2.5": "kimi-k2", "minimax-m2.5": "minimax-m2"}
+"""Models of mixtures whose layers are those of another, by their cards."""
+
+
+def test_every_language_model_has_a_published_figure_with_its_source():
+    figures = {row[0] for row in (*PUBLISHED, *DENSE)} | LIKE.keys()
+    assert {name for name in names() if read_model(name).kind == "decoder"} <= figures
+    assert all(row[-1] for row in (*PUBLISHED, *DENSE))
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "inside", "source"), DENSE, ids=[row[0] for row in DENSE]
+)
+def test_dense_models_are_as_large_as_published(name, total, inside, source):
+    """Within 1 %, or half of the last figure; some cards round down."""
+    model = read_model(name)
+    tables = (1 if model.tied_embeddings else 2) * model.vocabulary * model.main.hidden
+    parameters = model.parameters - model.vision_parameters
+
+    assert parameters / 1e9 == pytest.approx(total, abs=rounded(total)), source
+    if inside is not None:
+        assert (parameters - tables) / 1e9 == pytest.approx(inside, rel=0.01), source
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_models_of_the_same_layers_are_as_large(name):
+    model, other = read_model(name), read_model(LIKE[name])
+    own = model.parameters - model.vision_parameters
+    assert own == pytest.approx(other.parameters - other.vision_parameters, rel=0.01)
+
+
 def test_every_entry_has_a_published_count():
     assert sorted(TOTALS | WITH_VISION) == list(names())
 
