@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
 import numpy as np
 
@@ -141,10 +141,18 @@ def cached_price(op: Op, target: Target, prices: Prices) -> Priced:
     try:
         priced = prices.get(key)
     except TypeError:  # sizes are arrays
-        return price(op, target)
+        key = _with_numbers(key)
+        priced = prices.get(key)
     if priced is None:
         priced = prices[key] = price(op, target)
     return priced
+
+
+def _with_numbers(part: Any) -> Any:  # noqa: ANN401  # whatever a key is made of
+    """Write the arrays of a key as their bytes, which can be looked up."""
+    if isinstance(part, tuple):
+        return tuple(map(_with_numbers, part))
+    return (part.shape, part.tobytes()) if isinstance(part, np.ndarray) else part
 
 
 def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one case an operation

@@ -6,15 +6,14 @@ python examples/sweep.py
 import planner
 from planner.rendering.plot import plot
 
-COUNTS = (1, 2, 4, 8)
-times: dict[str, list[tuple[float, float]]] = {}
-for hardware in ("h100-sxm", "l40s"):
-    times[hardware] = []
-    for gpus in COUNTS:
-        answer = planner.recommend("wan2.1-1.3b", gpus=gpus, hardware=hardware)
-        best = answer.plans[0]
-        times[hardware].append((float(gpus), best.latency_s))
-        print(f"{hardware:8} x {gpus}: {best.latency_s:6.1f} s by {best.plan}")
+KINDS, COUNTS = ["h100-sxm", "l40s"], [1, 2, 4, 8]
+rows = planner.sweep("wan2.1-1.3b", hardware=KINDS, gpus=COUNTS)
+for row in rows:
+    print(f"{row['hardware']:8} x {row['gpus']}: {row['latency_s']:6.1f} s by {row['plan']}")
 
+times = {
+    kind: [(float(row["gpus"]), row["latency_s"]) for row in rows if row["hardware"] == kind]
+    for kind in KINDS
+}
 print("\nseconds a video")
 print(plot(times, (f"{COUNTS[0]} GPU", f"{COUNTS[-1]} GPUs")))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planner.api import (
         attention,
+        capacity,
         collective,
         dispatch,
         estimate,
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
         read_topology,
         recommend,
         simulate,
+        sweep,
     )
     from topology.base import InputError
 
 __all__ = [
     "InputError",
     "attention",
+    "capacity",
     "collective",
     "dispatch",
     "estimate",
@@ -36,6 +39,7 @@ __all__ = [
     "read_topology",
     "recommend",
     "simulate",
+    "sweep",
 ]
 
 

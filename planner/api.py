@@ -4,8 +4,7 @@ Every result has ``to_dict()``, equal to what the command prints with ``--format
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast, get_args
@@ -14,20 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.formats import FORMATS, SERVING
-from costmodels.tables import profile_for, runtimes
+from costmodels.tables import profile_for
 from planner import models
 from planner.collectives import MOST_GPUS, MOST_NODES, curves_of
-from planner.engines.scenario import machine_of, resolve
-from planner.engines.tables import engine_name, engine_names, engines
+from planner.engines.keywords import check_argument, request_of
+from planner.engines.scenario import resolve
 from planner.models import Model
 from planner.recommendation import Recommendation, estimate_plan, recommend_plans
 from planner.request.plan import Plan
-from planner.request.quantities import read_rate, read_time
 from planner.request.request import (
-    EXECUTOR,
-    LARGEST,
-    ROWS,
-    UNMODELLED,
     CachePrecision,
     Objective,
     Request,
@@ -35,19 +29,21 @@ from planner.request.request import (
     whole_number,
 )
 from planner.search.estimate import PlanEstimate
-from planner.strategies import parse_plan
 from topology.base import InputError, shown, unknown
 from topology.catalogue import Fabric, Precision, find_hardware
 
 if TYPE_CHECKING:
+    from planner.fleet.fleet import Capacity
     from planner.simulation.simulation import Simulation
+    from planner.sweeping import Rows
     from topology.machine import Machine
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Number = float | NDArray[np.float64]
 
-_COUNTS: Final = frozenset(LARGEST) - {"top"}
+RANGED: Final = ("height", "width", "frames", "steps", "input_tokens", "output_tokens")
+"""Sizes that a sweep may be given several of."""
 MOST: Final = 2**53
 MOST_EXPERTS: Final = 2**14
 KV_PRECISIONS: Final = get_args(CachePrecision)
@@ -110,122 +106,18 @@ def _public(function: Callable[P, R]) -> Callable[P, R]:
         parameters += [
             Parameter(name, Parameter.KEYWORD_ONLY, default=usual[name].default, annotation=kind)
             for name, kind in Options.__annotations__.items()
+            if name not in written.parameters
         ]
     names = sorted(parameter.name for parameter in parameters)
 
     @wraps(function)
     def checked(*given: P.args, **named: P.kwargs) -> R:
         for name in named:
-            _check_argument(name, names)
+            check_argument(name, names)
         return function(*given, **named)
 
     checked.__signature__ = written.replace(parameters=parameters)  # type: ignore[attr-defined]
     return checked
-
-
-def _check_argument(name: str, names: Sequence[str]) -> None:
-    """Refuse a keyword that there is not, with the nearest, or why there is none."""
-    if name in UNMODELLED:
-        raise InputError(f"{name}: {UNMODELLED[name]}")
-    if name not in names:
-        raise unknown("argument", name, names)
-
-
-def request_of(
-    model: str | Path | Model, gpus: int | None, options: Mapping[str, object], plan: object = None
-) -> Request:
-    """Build a request from keywords; numbers may be any kind that is whole.
-
-    Where no number of GPUs is asked for, a machine gives all it has, and a plan those it takes.
-
-    Raises `InputError` if a keyword is unknown or a value cannot be right.
-    """
-    for name in options:
-        _check_argument(name, sorted(Request.__dataclass_fields__))
-    given = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in _by_engine(options).items()
-    }
-    topology = given.get("topology", "")
-    if not isinstance(topology, str) or topology or given.get("detect") is True:
-        given = {"hardware": "", **given}  # the machine knows its GPUs
-    fields = {
-        name: whole_number(name, value) if name in _COUNTS and value is not None else value
-        for name, value in {**given, "gpus": 1 if gpus is None else gpus}.items()
-    }
-    fields |= _written(given)
-    fields |= {name: _rows_of(name, given[name]) for name in ROWS if name in given}
-    if fields.get("objective") is None:
-        aimed = any(fields.get(name) is not None for name in ("slo_ttft", "slo_tpot"))
-        fields["objective"] = "throughput" if aimed else "latency"
-    if isinstance(model, Path):
-        model = str(model)
-    if not isinstance(model, str | Model):
-        raise InputError(f"model: got {shown(model)}, wanted a name or the path of a config.json")
-    request = Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
-    return request if gpus is not None else replace(request, gpus=_all(request, plan))
-
-
-def _rows_of(name: str, value: object) -> object:
-    """Take rows of numbers as they can be kept; a path stays."""
-    if isinstance(value, str):
-        return value
-    try:
-        return tuple(tuple(row) for row in cast("Sequence[Sequence[float]]", value))
-    except TypeError:
-        raise InputError(f"{name}: got {shown(value)}, wanted a file, or rows of numbers") from None
-
-
-def _written(options: Mapping[str, object]) -> dict[str, float]:
-    """Read rates and times that are written with their unit; others stay as they are."""
-    read: dict[str, Callable[[str], float]] = {
-        "rate": read_rate,
-        "slo_ttft": partial(read_time, "slo_ttft"),
-        "slo_tpot": partial(read_time, "slo_tpot"),
-    }
-    return {
-        name: reader(value)
-        for name, reader in read.items()
-        if isinstance(value := options.get(name), str)
-    }
-
-
-def _all(request: Request, plan: object) -> int:
-    """Count the GPUs of the machine that a request brings, or those of a plan; one without."""
-    machine = machine_of(request)
-    if machine is not None:
-        return machine.gpus
-    if isinstance(plan, str | Plan):
-        return parse_plan(str(plan)).gpus
-    if request.nodes > 1:
-        raise InputError(f"gpus: got none beside {request.nodes} nodes, wanted those of all nodes")
-    return 1
-
-
-def _by_engine(options: Mapping[str, object]) -> dict[str, object]:
-    """Give engines their names, where a request names one as its runtime too."""
-    name, runtime = options.get("engine"), options.get("runtime")
-    if isinstance(runtime, str) and not runtime:
-        raise unknown("runtime", "", runtimes())
-    own = _engine_of(runtime)
-    if isinstance(name, str) and name:
-        name = engine_names(name)
-    if own and name not in (None, "", own):
-        raise InputError(f"runtime: got {own}, an engine beside the engine {name}: wanted one")
-    if own:
-        name, runtime = own, None
-    given = {**options, "engine": name, "runtime": runtime}
-    unset = {key for key in ("engine", "runtime") if given[key] is None}
-    return {key: value for key, value in given.items() if key not in unset}
-
-
-def _engine_of(runtime: object) -> str:
-    """Name the engine that a runtime is called by; empty where it is none."""
-    if not isinstance(runtime, str) or runtime.lower() in runtimes():
-        return ""
-    if runtime.casefold() == EXECUTOR or engines().named(runtime.partition("@")[0]):
-        return engine_name(runtime)
-    return ""
 
 
 @_public
@@ -290,6 +182,101 @@ def recommend(
     Raises `InputError` if a name or a number cannot be right.
     """
     return recommend_plans(resolve(request_of(model, gpus, options), several=True))
+
+
+@_public
+def sweep(  # type: ignore[misc]  # hardware may be several
+    models: str | Path | Sequence[str | Path],
+    hardware: str | Path | Sequence[str | Path] = "h100-sxm",
+    gpus: int | str | Sequence[int] = 1,
+    *,
+    plan: str | Sequence[str] = "best",
+    executor: str = "local",
+    scheduler: str = "",
+    **options: Unpack[Options],
+) -> "Rows":
+    """Price every combination of models, hardware, numbers of GPUs, sizes and plans.
+
+    Parameters
+    ----------
+    models, hardware : names or paths, one or several.
+    gpus : numbers, or text such as ``1:64``.
+    plan : plans, ``all`` that are legal, or the ``best`` of each question.
+    executor : ``local``, the cores of this machine, or ``dask``, with the address of a `scheduler`.
+    **options : as for `estimate`; ``height``, ``width``, ``frames``, ``steps``, ``input_tokens``
+        and ``output_tokens`` may be lists, or text such as ``480:1080:120``.
+
+    Returns rows, mappings with what was asked, ``plan``, ``latency_s``, ``throughput_per_s``,
+    ``memory_bytes``, ``fits``, ``runs`` and ``reason``; ``to_frame()`` gives a data frame.
+
+    Raises `InputError` if a name or a number cannot be right.
+    """
+    from planner.sweeping import Grid, executor_of, read_numbers, run  # noqa: PLC0415  # few ask
+
+    names = _several("models", models)
+    sizes = {name: options.pop(name) for name in RANGED if options.get(name) is not None}
+    grid = Grid(
+        models=names,
+        hardware=_several("hardware", hardware),
+        gpus=read_numbers("gpus", gpus),
+        sizes={name: read_numbers(name, value) for name, value in sizes.items()},
+        plans=_several("plan", plan),
+        request=request_of(names[0], 1, options),
+    )
+    return run(grid, executor_of(executor, scheduler), lambda _: None)
+
+
+def _several(name: str, given: object) -> tuple[str, ...]:
+    """Take one name or several; text may hold several with commas."""
+    listed = given.split(",") if isinstance(given, str) else given
+    listed = [listed] if isinstance(listed, Path) else listed
+    if not isinstance(listed, Sequence) or not all(isinstance(one, str | Path) for one in listed):
+        raise InputError(f"{name}: got {shown(given)}, wanted a name or a list of names")
+    return tuple(map(str, listed))
+
+
+@_public
+def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the command
+    demand: str | Path | None = None,
+    *,
+    model: str | Path = "",
+    rate: str = "",
+    slo: str = "",
+    hardware: str | Sequence[str] = "h100-sxm",
+    price: str | Path = "",
+    percentile: float = 95.0,
+    **options: Unpack[Options],
+) -> "Capacity":
+    """Count the GPUs that a demand needs, for each kind of hardware.
+
+    Parameters
+    ----------
+    demand : path of a file of demands; or else `model`, `rate`, such as ``0.5/min``, and `slo`,
+        such as ``60s``, say one.
+    hardware : names or files. price : path of what a GPU costs an hour. percentile : percentage of
+        requests that are to be done in that time.
+    **options : of the request, as in a file of demands.
+
+    Raises `InputError` if a name or a number cannot be right, or a file cannot be read.
+    """
+    from planner.fleet import demand_file as files  # noqa: PLC0415  # few ask for it
+    from planner.fleet.fleet import capacity as planned  # noqa: PLC0415
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if demand is None:
+        asked = {**given, "percentile": percentile}
+        demands = [files.demand_of(str(model), str(model), rate, slo, asked)]
+    elif model or rate or slo or given.keys() - {"profile"}:
+        raise InputError("demand: got a file and a demand beside it, wanted one of the two")
+    else:
+        text = files.text_of(str(demand), "demand", files.DEMANDS)
+        demands = files.read_demands(text, Path(demand).name, str(given.get("profile", "")))
+    prices = files.text_of(str(price), "price", files.PRICES) if price else ""
+    return planned(
+        demands,
+        list(dict.fromkeys(_several("hardware", hardware))),
+        files.read_prices(prices, Path(price).name) if prices else None,
+    )
 
 
 @_public

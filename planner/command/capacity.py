@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from planner.command import options as common
 from planner.command.files import render_parts
-from topology.base import InputError, content, decoded
+from topology.base import InputError
 
 if TYPE_CHECKING:
     from planner.fleet.fleet import Capacity
 
-MOST: Final = 2**20  # B
 PERCENTILE: Final = 95.0
 _OF_REQUEST: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
@@ -68,7 +67,7 @@ def _planned(options: argparse.Namespace) -> "Capacity":
 
     if options.demand:
         _check_alone(options)
-        text = _content(options.demand, "demand", files.DEMANDS)
+        text = files.text_of(options.demand, "demand", files.DEMANDS)
         demands = files.read_demands(text, Path(options.demand).name, options.profile)
     else:
         aimed = options.slo_ttft or options.slo_tpot
@@ -82,7 +81,7 @@ def _planned(options: argparse.Namespace) -> "Capacity":
         demands = [files.demand_of(options.model, options.model, options.rate, options.slo, sizes)]
     prices = None
     if options.price:
-        text = _content(options.price, "price", files.PRICES)
+        text = files.text_of(options.price, "price", files.PRICES)
         prices = files.read_prices(text, Path(options.price).name)
     names = [name.strip() for name in options.hardware.split(",") if name.strip()]
     if not names:
@@ -101,16 +100,6 @@ def _check_alone(options: argparse.Namespace) -> None:
         if value not in (None, "", usual.get(name)):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"demand: got {option} {value} beside a file, which says it of each")
-
-
-def _content(source: str, what: str, wanted: str) -> str:
-    """Read a file of an option, which is to hold what is wanted of it."""
-    try:
-        return decoded(content(source, MOST), source)
-    except InputError as error:
-        why = str(error).removeprefix(f"{source}: ")
-        more = "" if "wanted" in why else f"; wanted {wanted}, in TOML"
-        raise InputError(f"--{what} {source[:60]}: {why}{more}") from None
 
 
 def _run(options: argparse.Namespace) -> common.Answer:

@@ -16,7 +16,8 @@ from topology.base import InputError, ModelError, unknown
 
 BAD_INPUT, INTERRUPTED = 2, 130
 HERE: Final = (
-    "recommend", "estimate", "simulate", "capacity", "collectives", "models", "topology", "export",
+    "recommend", "estimate", "simulate", "capacity", "sweep", "collectives", "models",
+    "topology", "export",
 )  # fmt: skip
 """Commands of this layer, each a file of this folder, loaded when it is asked for."""
 ABOVE: Final = ("validate", "calibrate", "profile", "doctor")

@@ -69,6 +69,12 @@ def write(text: str, output: str | None, option: str = "--output") -> None:
         raise InputError(f"{option} {output}: {error.strerror}") from None
 
 
+def tell(what: str, text: str) -> None:
+    """Say on standard error how far something is."""
+    if sys.stderr is not None:
+        print(f"{what}: {text}", file=sys.stderr, flush=True)
+
+
 def render(style: str, document: Callable[[], object], **styles: Callable[[], str]) -> str:
     """Write an answer in the style that is asked for: as JSON, or as one of its other styles."""
     if style == "json":

@@ -190,7 +190,7 @@ def piped(source: str) -> str:
 
 def request_of(options: argparse.Namespace) -> "Request":
     """Build the request that options ask for."""
-    from planner import api  # noqa: PLC0415  # slow to load
+    from planner.engines import keywords  # noqa: PLC0415  # slow to load
     from planner.request.request import Request  # noqa: PLC0415
 
     options.topology = piped(options.topology)
@@ -200,7 +200,7 @@ def request_of(options: argparse.Namespace) -> "Request":
         if name in Request.__dataclass_fields__ and (name, value) != ("hardware", None)
     }
     model, gpus = fields.pop("model"), fields.pop("gpus")
-    return api.request_of(model, gpus, fields, getattr(options, "plan", None))
+    return keywords.request_of(model, gpus, fields, getattr(options, "plan", None))
 
 
 def add_named(group: Group, named: Mapping[str, str], default: str | None = "") -> None:

@@ -5,15 +5,17 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
-from planner.api import request_of
+from planner.engines.keywords import request_of
 from planner.fleet.fleet import Demand, Prices
 from planner.request.lengths import read_requests
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import UNMODELLED, Request
 from planner.search.served import wanted_of
-from topology.base import InputError, counted, shown, unknown
+from topology.base import InputError, content, counted, decoded, shown, unknown
 from topology.catalogue import find_hardware
 
+MOST: Final = 2**20
+"""Bytes of a file."""
 SHARE: Final = 95.0
 FEWEST: Final = 2
 """Requests of a trace that have a rate."""
@@ -29,6 +31,16 @@ _SIZES: Final = (
     "ttft_percentile", "tpot_percentile", "chunk", "prefix_hit", "spread", "burst",
     "arrivals", "lengths", "speculative", "draft", "acceptance",
 )  # fmt: skip
+
+
+def text_of(source: str, what: str, wanted: str) -> str:
+    """Read the file of an option, which is to hold what is wanted of it."""
+    try:
+        return decoded(content(source, MOST), source)
+    except InputError as error:
+        why = str(error).removeprefix(f"{source}: ")
+        more = "" if "wanted" in why else f"; wanted {wanted}, in TOML"
+        raise InputError(f"--{what} {source[:60]}: {why}{more}") from None
 
 
 def read_share(percentile: object) -> float:

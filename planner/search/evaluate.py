@@ -70,7 +70,7 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
         if other == target:
             return _of(scenario, estimate)
     if key not in shared.programs:
-        shared.programs[key] = _lowered(scenario, plan)
+        shared.programs[key] = lowered(scenario, plan)
     prices = shared.prices.setdefault(deployment.hardware.name, {})
     estimate = _evaluate(scenario, plan, shared.programs[key], target, prices)
     known.append((target, estimate))
@@ -87,7 +87,8 @@ def _of(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
     )
 
 
-def _lowered(scenario: Scenario, plan: Plan) -> Lowered:
+def lowered(scenario: Scenario, plan: Plan) -> Lowered:
+    """Lower a plan, and count the memory of every place by part; but the runtime's."""
     places = every_place(scenario, plan)
     distinct = {id(program): program for program in places}
     parts = {number: parts_of(scenario, program) for number, program in distinct.items()}
@@ -95,10 +96,10 @@ def _lowered(scenario: Scenario, plan: Plan) -> Lowered:
 
 
 def _evaluate(
-    scenario: Scenario, plan: Plan, lowered: Lowered, target: Target, prices: Prices
+    scenario: Scenario, plan: Plan, programs: Lowered, target: Target, prices: Prices
 ) -> PlanEstimate:
     model, workload, deployment = scenario.model, scenario.workload, scenario.deployment
-    costs = costs_of(lowered.places, workload, target, prices)
+    costs = costs_of(programs.places, workload, target, prices)
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     if workload.speculation is not None:
@@ -108,7 +109,7 @@ def _evaluate(
     runtime = {"runtime": deployment.runtime.memory.value}
     held = [
         _peak(program, {**amounts, **runtime})
-        for program, amounts in zip(lowered.places, lowered.parts, strict=True)
+        for program, amounts in zip(programs.places, programs.parts, strict=True)
     ]
     parts, peak, stage = max(held, key=lambda row: row[1])
     return PlanEstimate(

@@ -8,13 +8,16 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels import memory
+from costmodels.price import Prices
 from costmodels.program import Real, Size
+from costmodels.tables import communicator_bytes
 from planner.engines.scenario import Scenario
 from planner.lowering import share_of
 from planner.models import Model, lengths, line_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.search.evaluate import costs_of, every_place, parts_of
+from planner.search.evaluate import Lowered, costs_of, lowered, running
 from planner.search.plans import objections
 from planner.strategies.sequence import uneven
 
@@ -33,9 +36,18 @@ class Sweep:
     memory_bytes: Column
 
 
-def sweep(scenario: Scenario, plans: Sequence[Plan]) -> Sweep:
-    """Price `plans` for the requests of a scenario's workload, whose sizes have one shape."""
-    rows = [_row(scenario, plan) for plan in plans]
+Programs = dict[Plan, Lowered]
+"""Plans that are lowered for the requests of a sweep, whatever they run on."""
+
+
+def sweep(scenario: Scenario, plans: Sequence[Plan], programs: Programs | None = None) -> Sweep:
+    """Price `plans` for the requests of a scenario's workload, whose sizes have one shape.
+
+    programs : of the same workload on other hardware; they are used, and added to.
+    """
+    programs = {} if programs is None else programs
+    prices: Prices = {}
+    rows = [_row(scenario, plan, programs, prices) for plan in plans]
     return Sweep(
         plans=tuple(plans),
         latency_s=np.array([latency for latency, _ in rows]),
@@ -60,7 +72,9 @@ def sizes(
     )
 
 
-def _row(scenario: Scenario, plan: Plan) -> tuple[Column, Column]:
+def _row(
+    scenario: Scenario, plan: Plan, programs: Programs, prices: Prices
+) -> tuple[Column, Column]:
     model, base = scenario.model, scenario.workload
     count = int(np.size(next(iter(dict(base.tokens).values()))))
     nothing = np.full(count, np.nan)
@@ -72,7 +86,10 @@ def _row(scenario: Scenario, plan: Plan) -> tuple[Column, Column]:
     if any(objections(model, first, plan, plan.gpus)):
         return nothing, nothing
     latency, held = nothing.copy(), nothing.copy()
-    latency[fine], held[fine] = _priced(replace(scenario, workload=_chosen(base, fine)), plan)
+    legal = replace(scenario, workload=_chosen(base, fine))
+    if plan not in programs:
+        programs[plan] = lowered(legal, plan)
+    latency[fine], held[fine] = _priced(legal, plan, programs[plan], prices)
     return latency, held
 
 
@@ -90,20 +107,28 @@ def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
         pixels=kept(base.pixels),
         frames=kept(base.frames),
         line=kept(base.line),
+        output_tokens=kept(base.output_tokens),
     )
 
 
-def _priced(scenario: Scenario, plan: Plan) -> tuple[Column, Column]:
-    places, work = every_place(scenario, plan), scenario.workload
-    costs = costs_of(places, work, scenario.deployment.target(scenario.model, plan))
+def _priced(
+    scenario: Scenario, plan: Plan, programs: Lowered, prices: Prices
+) -> tuple[Column, Column]:
+    work, deployment = scenario.workload, scenario.deployment
+    costs = costs_of(programs.places, work, deployment.target(scenario.model, plan), prices)
     latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
-    held = [_peak(parts_of(scenario, program)) for program in places]
-    return np.asarray(latency, float), np.asarray(reduce(np.maximum, held), float)
+    each = communicator_bytes(deployment.profile)
+    held = [
+        _peak(parts) + memory.groups(running(program)) * each
+        for program, parts in zip(programs.places, programs.parts, strict=True)
+    ]
+    peak = reduce(np.maximum, held) + deployment.runtime.memory.value
+    return np.asarray(latency, float), np.asarray(peak, float)
 
 
 def _peak(parts: Mapping[str, Real]) -> Real:
-    """Peak bytes of one place of a pipeline: activations or the decode, beside all else."""
-    fixed = parts["transformer_weights"] + parts["other_weights"] + parts["runtime"]
+    """Peak bytes of one place of a pipeline, but for what depends on where it runs."""
+    fixed = parts["transformer_weights"] + parts["other_weights"]
     widest = np.maximum(parts["activations"], parts["vae_decode"])
-    peak: Real = fixed + parts["buffers"] + widest + parts["kv"]
+    peak: Real = fixed + widest + parts["kv"]
     return peak

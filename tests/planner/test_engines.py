@@ -13,9 +13,9 @@ from recommendations import GPUS, HARDWARE, recommended, wrong
 import planner
 from costmodels.tables import profile_for, runtime
 from planner.advice.refusals import footnotes
-from planner.api import request_of
 from planner.command.cli import main
 from planner.engines.engine import load_engines
+from planner.engines.keywords import request_of
 from planner.engines.launch import launch_of
 from planner.engines.scenario import resolve
 from planner.engines.tables import find_engine

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner
-from planner.api import request_of
 from planner.command.cli import main
 from planner.engines.engine import Scheduling
+from planner.engines.keywords import request_of
 from planner.engines.scenario import resolve
 from planner.fleet.fleet import Answer, Capacity, Demand, capacity
 from planner.lowering import Chunk, lower_steps

@@ -113,7 +113,7 @@ def place(output: str, what: str = "a file", option: str = "--output") -> Path:
     return path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all, safe on the disk; one that is replaced keeps its rights.
 
     Raises
@@ -123,8 +123,8 @@ def write_whole(path: Path, text: str) -> None:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with draft.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():

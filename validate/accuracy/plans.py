@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, Literal
 
-from planner.api import request_of
+from planner.engines.keywords import request_of
 from planner.engines.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from planner.search.search import price

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planner.api import request_of
+from planner.engines.keywords import request_of
 from planner.engines.scenario import resolve
 from planner.search.served import Serving
 from planner.serving.search import under_load

@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple
 
 from costmodels.kernels.tables import pointwise_record
 from costmodels.program import Loop, Matmul, Pointwise, Rearrange
-from planner.api import request_of
+from planner.engines.keywords import request_of
 from planner.engines.scenario import resolve
 from planner.lowering import lower
 from planner.request.plan import Plan

@@ -1,0 +1,120 @@
+"""``planner sweep``: many questions in one, a row for each."""
+
+import argparse
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from planner.command import options as common
+from planner.command.files import render, tell
+from topology.base import InputError, format_seconds, place, write_whole
+
+if TYPE_CHECKING:
+    from planner.sweeping import Grid
+
+SIZES: Final = ("height", "width", "frames", "steps", "input_tokens", "output_tokens")
+_LISTS: Final = {
+    "--model NAMES": "catalogue names or files, joined by commas",
+    "--hardware NAMES": "kinds of GPU, names or files, joined by commas (default: h100-sxm)",
+    "--gpus NUMBERS": "such as 8, 1,2,4 or 1:64 (default: 1)",
+    "--plan PLANS": "plans joined by commas, all that are legal, or the best of each question "
+    "(default: best)",
+}
+_RANGE: Final = "numbers, such as 512,1024 or 480:1080:120 (default: the model's usual one)"
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    usual = {"--hardware NAMES": "h100-sxm", "--gpus NUMBERS": "1", "--plan PLANS": "best"}
+    for option, text in _LISTS.items():
+        name, metavar = option.split()
+        needed = option not in usual
+        parser.add_argument(
+            name, default=usual.get(option), required=needed, action=common.Named,
+            metavar=metavar, help=text,
+        )  # fmt: skip
+    for name in SIZES:
+        common.add_named(parser, {f"--{name.replace('_', '-')} N": _RANGE}, default=None)
+    parser.add_argument("--batch", type=common.whole, default=1, help="(default: 1)")
+    common.add_precision(parser)
+    parser.add_argument("--runtime", default="", help="as for estimate (default: the engine's)")
+    common.add_named(parser, {"--engine": "as for estimate (default: none)"})
+    common.add_profile(parser)
+    parser.add_argument(
+        "--executor", default="local",
+        help="local, the cores of this machine, or dask, a cluster of yours (default: local)",
+    )  # fmt: skip
+    common.add_named(parser, {"--scheduler ADDRESS": "of the cluster, such as tcp://10.0.0.1:8786"})
+    common.add_flags(parser, {"--resume": "go on with what a sweep that was stopped has done"})
+    common.add_output(parser, file=False)
+    parser.add_argument(
+        "--output", required=True, metavar="FILE", help="rows: .csv, .jsonl or .parquet"
+    )
+
+
+def grid_of(options: argparse.Namespace) -> "Grid":
+    """Read the lists and ranges."""
+    from planner.request.request import Request  # noqa: PLC0415  # only this command needs them
+    from planner.sweeping import Grid, read_numbers  # noqa: PLC0415
+
+    models = tuple(options.model.split(","))
+    request = Request(
+        model=models[0],
+        batch=options.batch,
+        precision=options.precision,
+        kv_precision=options.kv_precision,
+        runtime=options.runtime,
+        engine=options.engine,
+        profile=options.profile,
+    )
+    given = {name: getattr(options, name) for name in SIZES}
+    return Grid(
+        models=models,
+        hardware=tuple(options.hardware.split(",")),
+        gpus=read_numbers("gpus", options.gpus),
+        sizes={name: read_numbers(name, text) for name, text in given.items() if text is not None},
+        plans=tuple(options.plan.split(",")),
+        request=request,
+    )
+
+
+def _run(options: argparse.Namespace) -> common.Answer:
+    from planner.sweeping.executors import executor_of  # noqa: PLC0415
+    from planner.sweeping.files import remove  # noqa: PLC0415
+    from planner.sweeping.rows import writer_of  # noqa: PLC0415
+    from planner.sweeping.run import run_kept  # noqa: PLC0415
+
+    begun, output = time.monotonic(), options.output
+    write, grid, target = writer_of(output), grid_of(options), place(output)
+    executor = executor_of(options.executor, options.scheduler)
+    kept = target.with_name(f"{target.name}.chunks")
+    if kept.exists() and not options.resume:
+        wanted = "--resume, or that folder removed"
+        raise InputError(f"--output {output}: {kept} is of an unfinished sweep, wanted {wanted}")
+    rows = run_kept(grid, executor, partial(tell, "sweep"), kept)
+    write_whole(target, write(rows))
+    remove(kept)
+    options.output = None  # the file of rows; what was done goes to the screen
+    seconds = format_seconds(time.monotonic() - begun)
+    line = f"{output}: {len(rows):,} rows of {grid.questions:,} questions in {seconds}"
+    about = {"output": output, "rows": len(rows), "questions": grid.questions}
+    return render(options.format, lambda: about, table=lambda: line, markdown=lambda: line), 0
+
+
+COMMAND: Final = common.Command(
+    help="many questions in one, a row for each",
+    text="Price every combination of models, hardware, numbers of GPUs, sizes and plans, and\n"
+    "write a row for each. What is done is kept beside the file until all is: --resume\n"
+    "goes on after a stop.",
+    examples=(
+        (
+            "planner sweep --model flux,wan2.1-14b --hardware b200,l40s --gpus 1:8 --output a.csv",
+            "the best plan of each, as CSV",
+        ),
+        (
+            "planner sweep --model flux --gpus 8 --height 512,1024 --plan all --output all.jsonl",
+            "all legal plans for four sizes, a line of JSON each",
+        ),
+    ),
+    add=_add,
+    run=_run,
+)

@@ -1,0 +1,100 @@
+"""Who runs the chunks of a sweep: the cores of this machine, or the workers of a Dask cluster."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib import import_module
+from typing import Any, Final
+
+from planner.sweeping.chunk import Row, rows_of
+from planner.sweeping.grid import Chunk
+from topology.base import InputError, format_seconds, unknown
+
+EXECUTORS: Final = ("local", "dask")
+PATIENCE_S: Final = 10.0
+RETRIES: Final = 3
+"""How often a chunk is tried again where a worker is lost."""
+Done = tuple[str, list[Row]]
+"""The name of a chunk, and its rows."""
+Executor = Callable[[Sequence[Chunk]], Iterator[Done]]
+
+
+def executor_of(name: str, scheduler: str = "", workers: int | None = None) -> Executor:
+    """Find who runs chunks.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or a scheduler is named for one that has none, or the other
+        way round.
+    """
+    if name not in EXECUTORS:
+        raise unknown("executor", name, EXECUTORS)
+    if (name == "dask") != bool(scheduler):
+        wanted = "an address such as tcp://10.0.0.1:8786" if name == "dask" else "none"
+        got = scheduler[:60] or "none"
+        raise InputError(f"scheduler: got {got} beside {name}, wanted {wanted}")
+    return dask(scheduler) if name == "dask" else local(workers)
+
+
+def local(workers: int | None = None) -> Executor:
+    """Make the executor of this machine's cores."""
+
+    def chunks_done(chunks: Sequence[Chunk]) -> Iterator[Done]:
+        count = min(workers or os.cpu_count() or 1, len(chunks))
+        if count < 2:
+            yield from ((chunk.name, rows_of(chunk)) for chunk in chunks)
+            return
+        with ProcessPoolExecutor(count, initializer=_undisturbed) as pool:
+            futures = {pool.submit(rows_of, chunk): chunk.name for chunk in _largest_first(chunks)}
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    return chunks_done
+
+
+def _undisturbed() -> None:
+    """Leave Ctrl-C to the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _largest_first(chunks: Sequence[Chunk]) -> list[Chunk]:
+    return sorted(chunks, key=lambda chunk: -chunk.gpus)
+
+
+def dask(scheduler: str, patience_s: float = PATIENCE_S) -> Executor:
+    """Make the executor of a Dask cluster, whose workers have this package too.
+
+    Parameters
+    ----------
+    patience_s : seconds in which the scheduler has to answer.
+
+    Raises
+    ------
+    InputError
+        If dask.distributed is not installed, or no scheduler answers at the address in time.
+    """
+    try:
+        distributed: Any = import_module("dask.distributed")
+    except ImportError:
+        raise InputError("executor: dask needs dask.distributed: pip install distributed") from None
+    try:
+        client = distributed.Client(scheduler, timeout=patience_s)
+    except (OSError, TimeoutError, ValueError) as error:
+        why = f"{type(error).__name__} within {format_seconds(patience_s)}"
+        raise InputError(f"scheduler {scheduler[:60]}: does not answer: {why}") from None
+
+    def chunks_done(chunks: Sequence[Chunk]) -> Iterator[Done]:
+        with client:
+            names = {
+                client.submit(rows_of, chunk, retries=RETRIES, pure=False): chunk.name
+                for chunk in _largest_first(chunks)
+            }
+            for future in distributed.as_completed(names):
+                yield names[future], future.result()
+
+    return chunks_done

@@ -1,0 +1,143 @@
+"""What a sweep is asked: lists and ranges of everything, and the chunks that it is done in."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Final
+
+from planner.request.request import LARGEST, Request, whole_number
+from planner.strategies import parse_plan
+from topology.base import InputError, shown
+
+PICTURE: Final = ("height", "width", "frames", "steps")
+"""Sizes that a sweep of diffusion models may range over."""
+LANGUAGE: Final = ("input_tokens", "output_tokens")
+"""And those of language models."""
+MOST: Final = 10_000_000
+"""Questions of one sweep, each of all plans."""
+_RANGE: Final = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?(?::([1-9][0-9]{0,8}))?")
+WANTED: Final = "numbers such as 8, 1,2,4, 1:64 or 480:1080:120"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A sweep: every combination of its lists.
+
+    models, hardware : names or files. gpus : numbers of GPUs. sizes : by name of `PICTURE` or
+    `LANGUAGE`; the model's usual one where left out. plans : as a person writes them, ``all``
+    legal ones, or the ``best`` alone of each question. request : all else that is asked.
+    """
+
+    models: tuple[str, ...]
+    hardware: tuple[str, ...]
+    gpus: tuple[int, ...]
+    sizes: Mapping[str, tuple[int, ...]]
+    plans: tuple[str, ...] = ("best",)
+    request: Request
+
+    def __post_init__(self) -> None:
+        """Refuse lists that are empty, and plans beside ``all`` or ``best``.
+
+        Raises
+        ------
+        InputError
+            Also if there are more questions than one sweep answers.
+        """
+        for name in ("models", "hardware", "gpus", "plans"):
+            if not getattr(self, name) or "" in getattr(self, name):
+                raise InputError(f"{name}: got an empty one, wanted one or more")
+        words = [plan for plan in self.plans if plan in ("all", "best")]
+        if words and len(self.plans) > 1:
+            raise InputError(f"plan: got {words[0]} beside others, wanted it alone")
+        for plan in set(self.plans).difference(words):
+            parse_plan(plan)
+        if self.questions > MOST:
+            raise InputError(f"sweep: got {self.questions:,} questions, wanted at most {MOST:,}")
+
+    @property
+    def questions(self) -> int:
+        """Count the combinations, each of which is asked of all plans."""
+        lists = (self.models, self.hardware, self.gpus, *self.sizes.values())
+        return prod(map(len, lists))
+
+    def chunks(self) -> list["Chunk"]:
+        """List what is done at a time: a model on so many GPUs, of all sizes and hardware."""
+        pairs = product(self.models, self.gpus)
+        return [Chunk(grid=self, model=model, gpus=gpus) for model, gpus in pairs]
+
+    @property
+    def digest(self) -> str:
+        """Sum up what is asked, so that a sweep that goes on can tell whether it is the same."""
+        asked = {
+            "models": self.models,
+            "hardware": self.hardware,
+            "gpus": self.gpus,
+            "sizes": dict(self.sizes),
+            "plans": self.plans,
+            "request": self.request.to_dict(),
+        }
+        return hashlib.sha256(json.dumps(asked, default=str).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A part of a sweep that one process does."""
+
+    grid: Grid
+    model: str
+    gpus: int
+
+    @property
+    def name(self) -> str:
+        """Name of the chunk; no other has it."""
+        place = self.grid.models.index(self.model)
+        return f"{place}-{self.gpus}"
+
+    def request(self, hardware: str, sizes: Mapping[str, int]) -> Request:
+        """Ask one of its questions."""
+        asked = {"model": self.model, "gpus": self.gpus, "hardware": hardware, **sizes}
+        return replace(self.grid.request, **asked)  # type: ignore[arg-type]  # checked by Request
+
+    def sizes(self) -> Iterator[dict[str, int]]:
+        """Yield every combination of sizes, by name."""
+        names = list(self.grid.sizes)
+        for values in product(*self.grid.sizes.values()):
+            yield dict(zip(names, values, strict=True))
+
+
+def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
+    """Read numbers with commas and ranges ``first:last`` or ``first:last:step``, ends included.
+
+    Raises
+    ------
+    InputError
+        If a part is none, a range is empty, or a number is not from 1 to the largest of its kind.
+
+    >>> read_numbers("gpus", "1:4,8")
+    (1, 2, 3, 4, 8)
+    >>> read_numbers("height", "480:1080:300")
+    (480, 780, 1080)
+    """
+    if not isinstance(text, str):
+        return _checked(name, (text,) if isinstance(text, int) else text)
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        first, last, step = match.groups() if match else ("0", "-1", None)
+        span = range(int(first), int(last or first) + 1, int(step or 1))
+        if not 0 < len(span) <= MOST:
+            raise InputError(f"{name}: got {shown(part)}, wanted {WANTED}")
+        numbers += span
+    return _checked(name, numbers)
+
+
+def _checked(name: str, numbers: Iterable[object]) -> tuple[int, ...]:
+    whole = [whole_number(name, number) for number in numbers]
+    for number in whole:
+        if not 1 <= number <= LARGEST[name]:
+            raise InputError(f"{name}: got {number}, wanted from 1 to {LARGEST[name]}")
+    return tuple(dict.fromkeys(whole))

@@ -1,0 +1,106 @@
+"""Rows of a sweep, to be written as CSV, JSON lines or Parquet, or taken as a data frame."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from planner.sweeping.chunk import Row
+from topology.base import InputError
+from topology.base.table import Table
+
+SHOWN: Final = 20
+"""Rows that a notebook shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Sequence[Row]):
+    """What a sweep found, a mapping for each request and plan."""
+
+    rows: tuple[Row, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401  # a row, or rows of a slice
+        return self.rows[place]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the rows as data."""
+        return {"rows": list(self.rows)}
+
+    def to_frame(self) -> Any:  # noqa: ANN401  # of whichever package is there
+        """Return a data frame of pandas, or of polars where there is no pandas.
+
+        Raises
+        ------
+        InputError
+            If neither is installed.
+        """
+        for name in ("pandas", "polars"):
+            try:
+                return import_module(name).DataFrame(list(self.rows))
+            except ImportError:
+                continue
+        raise InputError("to_frame: got neither pandas nor polars, wanted one: pip install pandas")
+
+    def _repr_html_(self) -> str:
+        head = list(self.rows[0]) if self.rows else []
+        cells = [[str(value) for value in row.values()] for row in self.rows[:SHOWN]]
+        more = f"<p>{len(self.rows) - SHOWN:,} more rows</p>" if len(self.rows) > SHOWN else ""
+        return Table(head=head, rows=cells).html() + more
+
+
+def writer_of(output: str) -> Callable[[Sequence[Mapping[str, object]]], bytes]:
+    """Find what writes rows to a file, by its ending.
+
+    Raises
+    ------
+    InputError
+        If there is nothing for the ending, or pyarrow is missing.
+    """
+    ending = Path(output).suffix.lower()
+    if ending == ".parquet":
+        return _parquet()
+    if ending not in _TEXTS:
+        raise InputError(f"--output {output}: wanted a file that ends in .csv, .jsonl or .parquet")
+    return lambda rows: _TEXTS[ending](rows).encode()
+
+
+def _csv(rows: Sequence[Mapping[str, object]]) -> str:
+    names = dict.fromkeys(name for row in rows for name in row)
+    out = io.StringIO(newline="")
+    table = csv.DictWriter(out, fieldnames=list(names), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return out.getvalue()
+
+
+def _lines(rows: Sequence[Mapping[str, object]]) -> str:
+    return "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows)
+
+
+_TEXTS: Final = {".csv": _csv, ".jsonl": _lines}
+
+
+def _parquet() -> Callable[[Sequence[Mapping[str, object]]], bytes]:
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise InputError("--output: Parquet needs pyarrow: pip install pyarrow") from None
+
+    def write(rows: Sequence[Mapping[str, object]]) -> bytes:
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        out = io.BytesIO()
+        parquet.write_table(arrow.table(columns), out)
+        return out.getvalue()
+
+    return write
