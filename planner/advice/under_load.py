@@ -6,7 +6,7 @@ from math import inf
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.served import Serving, wanted_of
-from topology.base import counted, format_seconds
+from topology.base import counted, format_number, format_seconds
 
 WORTH = 1.1
 """Another plan is worth a line when it writes this many times as many tokens a second."""
@@ -33,7 +33,7 @@ def compared(lead: PlanEstimate, rivals: Sequence[PlanEstimate], request: Reques
 
 
 def _does(serving: Serving) -> str:
-    return f"writes {serving.tokens_per_s_per_gpu:,.0f} tokens/s a GPU, {_with(serving)}"
+    return f"writes {format_number(serving.tokens_per_s_per_gpu)} tokens/s a GPU, {_with(serving)}"
 
 
 def _with(serving: Serving) -> str:

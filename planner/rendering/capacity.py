@@ -9,7 +9,7 @@ from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, 
 from planner.rendering.plot import plot
 from planner.request.quantities import PERIODS
 from planner.search.served import wanted_of
-from topology.base import counted, format_interval, format_seconds, one_line
+from topology.base import counted, format_interval, format_number, format_seconds, one_line
 from topology.base.table import Drawing, Part, Said, Table, Title, Typed
 
 COST: Final = ("an hour", "per 1000")
@@ -116,7 +116,7 @@ def _seen(fleet: Fleet) -> Iterator[str]:
         yield (
             f"then TTFT {format_seconds(serving.ttft.mean)} (p99 "
             f"{format_seconds(serving.ttft.p99)}), TPOT {format_seconds(serving.tpot.mean)} and "
-            f"{serving.tokens_per_s * fleet.replicas:,.0f} tokens/s"
+            f"{format_number(serving.tokens_per_s * fleet.replicas)} tokens/s"
         )
 
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Final
 
 from planner.search.served import Point
-from topology.base import format_seconds
+from topology.base import format_number, format_seconds
 from topology.base.table import Line, Table
 
 MOST: Final = 12
@@ -27,8 +27,8 @@ def table(points: Sequence[Point]) -> Table:
     rows = [
         [
             format_seconds(point.tpot_s),
-            f"{point.tokens_per_s_per_gpu:,.0f}",
-            f"{point.serving.concurrency:,.3g}",
+            format_number(point.tokens_per_s_per_gpu),
+            format_number(point.serving.concurrency),
             format_seconds(point.serving.ttft.mean),
             str(point.plan),
             "█" * max(1, round(BAR * point.tokens_per_s_per_gpu / top)),

@@ -9,7 +9,7 @@ from planner.engines.engine import EAGER
 from planner.engines.runners import name_of
 from planner.request.request import EXECUTOR, RUNTIME, Objective, Request
 from planner.search.estimate import PlanEstimate, Rejected
-from topology.base import counted, format_bytes, format_interval, format_seconds
+from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Line, Table
 
 
@@ -58,10 +58,10 @@ def _named(run: Run, estimate: PlanEstimate) -> str:
 def _does(run: Run, estimate: PlanEstimate) -> str:
     """Say how long a result takes and what it holds; under load what clients see."""
     if run.scenario.ranked_under_load and estimate.serving is not None:
-        ttft, tpot, rate = estimate.tokens
-        together = f"{estimate.serving.concurrency:,.3g} at once"
-        times = f"TTFT {format_seconds(ttft)}, TPOT {format_seconds(tpot)}"
-        return f"{times}, {rate:,.0f} tokens/s with {together}"
+        served = estimate.serving
+        together = f"{format_number(served.concurrency)} at once"
+        times = f"TTFT {served.ttft_text}, TPOT {served.tpot_text}"
+        return f"{times}, {served.rate_text} tokens/s with {together}"
     took = format_interval(estimate.latency_s, estimate.half_width_s)
     return f"{took}, {format_bytes(estimate.memory_bytes)} a GPU"
 
@@ -105,8 +105,8 @@ def _times(best: PlanEstimate, objective: Objective) -> dict[str, str]:
         return {**(many if objective == "throughput" else {}), **latency}
     ttft, tpot, rate = best.tokens
     together = {"TTFT": format_seconds(ttft), "TPOT": format_seconds(tpot)}
-    return {**latency, "at once": f"{best.serving.concurrency:,.3g}", **together,
-            "tokens/s": f"{rate:,.0f}"}  # fmt: skip
+    return {**latency, "at once": format_number(best.serving.concurrency), **together,
+            "tokens/s": format_number(rate)}  # fmt: skip
 
 
 def _graphs(run: Run) -> bool:
@@ -138,11 +138,11 @@ def nearest(rejected: Sequence[Rejected], request: Request, top: int) -> Table |
     rows = [
         [
             str(row.plan),
-            f"{served.concurrency:,.3g}",
+            format_number(served.concurrency),
             format_seconds(served.ttft.mean),
             format_seconds(served.tpot.mean),
-            f"{served.tokens_per_s:,.0f}",
-            f"{served.tokens_per_s_per_gpu:,.0f}",
+            format_number(served.tokens_per_s),
+            format_number(served.tokens_per_s_per_gpu),
         ]
         for row, served in near(rejected, request)[:top]
     ]

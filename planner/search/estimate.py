@@ -10,7 +10,7 @@ from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
 from planner.request.workload import Speculation
 from planner.search.served import Serving
-from topology.base import format_bytes, format_interval, format_seconds
+from topology.base import format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Table
 
 UNCERTAINTY: Final = {
@@ -159,7 +159,7 @@ class PlanEstimate:
             return []
         ttft, tpot, rate = self.tokens
         rows = [["TTFT", format_seconds(ttft)], ["TPOT", format_seconds(tpot)]]
-        return [*rows, ["tokens/s", f"{rate:,.0f}"]] if self.written else rows[:1]
+        return [*rows, ["tokens/s", format_number(rate)]] if self.written else rows[:1]
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints for one plan."""

@@ -1,6 +1,7 @@
 """Room for keys and values: what is left of a GPU's memory beside weights and a step's work."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import floor
 
 import numpy as np
@@ -15,8 +16,25 @@ from planner.search.evaluate import caches_of, fixed_parts
 from planner.search.speculation import draft_cache, draft_weights
 
 
-def cache_tokens(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> int:
-    """Count the tokens whose keys and values one engine holds; 0 where weights alone are too much.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The cache of one engine, on the GPU with the least room for it.
+
+    tokens : whose keys and values it holds; 0 where weights alone are too much. token_bytes : of
+    one there. beside : bytes of all else, by part of memory.
+    """
+
+    tokens: int
+    token_bytes: float
+    beside: Mapping[str, float]
+
+    def filled(self, tokens: int) -> dict[str, float]:
+        """Return the bytes of a GPU by part, with so many tokens in the cache."""
+        return {**self.beside, "kv": min(tokens, self.tokens) * self.token_bytes}
+
+
+def pool_of(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> Pool:
+    """Find the room that one engine has for keys and values.
 
     Parameters
     ----------
@@ -26,20 +44,24 @@ def cache_tokens(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int)
     once = replace(scenario.workload, batch=1, tokens=((stream, longest),), output_tokens=1)
     sized, deployment = replace(scenario, workload=once), scenario.deployment
     chunk = Chunk(name="prompts", tokens=ways.chunk, context=0)
-    tokens = []
+    pools = []
     for place in ends_of(plan):
         step = lower_steps(model, once, plan, [[chunk]], place).stages[0]
         program = lower(model, once, plan, place)
-        fixed = sum(fixed_parts(sized, program).values())
-        buffers = memory.groups([step]) * communicator_bytes(deployment.profile)
-        working = float(np.max(memory.activations(step)))
-        left = deployment.hardware.device.memory.value * ways.memory - fixed - buffers - working
+        beside = {
+            **fixed_parts(sized, program),
+            "buffers": memory.groups([step]) * communicator_bytes(deployment.profile),
+            "activations": float(np.max(memory.activations(step))),
+        }
         kept = float(np.max(caches_of(model, once, program)))
         if once.speculation is not None and place == plan.degree("pp") - 1:
-            left -= draft_weights(sized, plan)
+            beside["other_weights"] += draft_weights(sized, plan)
             kept += draft_cache(sized, plan, longest + 1)
-        tokens.append(left * (longest + 1) / kept)
-    return max(0, floor(min(tokens) / ways.block) * ways.block)
+        left = deployment.hardware.device.memory.value * ways.memory - sum(beside.values())
+        each = kept / (longest + 1)
+        tokens = max(0, floor(left / each / ways.block) * ways.block)
+        pools.append(Pool(tokens=tokens, token_bytes=each, beside=beside))
+    return min(pools, key=lambda pool: pool.tokens)
 
 
 def ends_of(plan: Plan) -> tuple[int, ...]:

@@ -58,7 +58,19 @@ def with_load(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
         raise IllegalPlanError(f"plan {estimate.plan}: {serving}")
     if serving.overloaded:
         raise OverloadedError(f"plan {estimate.plan}: {_missed(serving, scenario.request)}")
-    return replace(estimate, serving=serving)
+    return loaded(estimate, serving)
+
+
+def loaded(estimate: PlanEstimate, serving: Serving) -> PlanEstimate:
+    """Give an estimate what its clients see, and the memory that its engines take for it."""
+    parts = {**estimate.memory_parts_bytes, **serving.memory}
+    apart = estimate.memory_apart
+    return replace(
+        estimate,
+        serving=replace(serving, kernels=estimate.half_width_s / estimate.latency_s),
+        memory_bytes=sum(size for name, size in parts.items() if name != apart),
+        memory_parts_bytes=parts,
+    )
 
 
 class OverloadedError(ModelError):
@@ -105,7 +117,7 @@ def _judged(
         return Rejected(plan=plan, reason=_missed(nearest, request), nearest=nearest)
     most = max(each.tokens_per_s for each in good)
     enough = (each for each in good if each.tokens_per_s >= (1 - TIE) * most)
-    return replace(estimate, serving=min(enough, key=lambda each: each.concurrency))
+    return loaded(estimate, min(enough, key=lambda each: each.concurrency))
 
 
 def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:

@@ -14,7 +14,7 @@ from planner.request.lengths import Lengths
 from planner.request.plan import Plan
 from planner.search.served import Serving, spread_of
 from planner.search.speculation import gain_of
-from planner.serving.cache import cache_tokens
+from planner.serving.cache import Pool, pool_of
 from planner.serving.load import Load, closed, poisson
 from planner.serving.scheduler import Queue, Trail
 from planner.serving.steps import StepPrices, step_prices
@@ -43,18 +43,23 @@ class Served:
     """Engines of a plan, ready to be given requests.
 
     engines : that share the requests: replicas, and ranks of attention data parallelism, which step
-    together. capacity : tokens that the cache of one of them holds. steps : their seconds at each
-    place of its pipeline. gain : tokens that a sequence grows by in one.
+    together. pool : the cache of one of them. steps : their seconds at each place of its pipeline.
+    gain : tokens that a sequence grows by in one.
     """
 
     plan: Plan
     ways: Scheduling
     lengths: Lengths
     engines: int
-    capacity: int
+    pool: Pool
     steps: tuple[StepPrices, ...]
     prefix: float
     gain: float = 1.0
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the cache of one engine holds."""
+        return self.pool.tokens
 
     @property
     def places(self) -> int:
@@ -156,6 +161,7 @@ class Served:
             occupancy=sum(trail.token_s for trail in trails) / seconds / self.capacity,
             preempted=sum(trail.preempted for trail in trails) / len(sequences),
             told=self._told(concurrency),
+            memory=self.pool.filled(max(trail.most_tokens for trail in trails)),
         )
 
     def _told(self, concurrency: float | None) -> dict[str, int]:
@@ -174,7 +180,8 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
     if most < copies:
         return f"adp{copies} has {copies} ranks with requests of their own, and {most} are at once"
     ways = scenario.deployment.scheduling
-    capacity = cache_tokens(scenario, plan, ways, lengths.longest)
+    pool = pool_of(scenario, plan, ways, lengths.longest)
+    capacity = pool.tokens
     if capacity < lengths.longest + ways.block:
         return (
             f"the cache of {plan} holds {capacity:,} tokens, one request has "
@@ -198,7 +205,7 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
         ways=ways,
         lengths=lengths,
         engines=engines,
-        capacity=capacity,
+        pool=pool,
         steps=steps,
         prefix=scenario.request.prefix_hit,
         gain=gain_of(scenario.workload),

@@ -39,6 +39,7 @@ from topology.base.units import (
     counted,
     format_bytes,
     format_interval,
+    format_number,
     format_seconds,
     parse,
     parse_bytes,
@@ -50,7 +51,7 @@ __all__ = [
     "BytesPerSecond", "CatalogueError", "FlopPerSecond", "IllegalPlanError", "InputError",
     "Kind", "ModelError", "PrecisionError", "Seconds", "Sourced", "TopologyError",
     "UncalibratedError", "check_keys", "content", "counted", "decoded", "environment",
-    "format_bytes", "format_interval", "format_seconds", "is_file", "is_text", "near",
-    "one_line", "parse", "parse_bytes", "parse_rate", "place", "read_choice", "read_sourced",
-    "shown", "text_of", "unknown", "write_new", "write_whole",
+    "format_bytes", "format_interval", "format_number", "format_seconds", "is_file", "is_text",
+    "near", "one_line", "parse", "parse_bytes", "parse_rate", "place", "read_choice",
+    "read_sourced", "shown", "text_of", "unknown", "write_new", "write_whole",
 ]  # fmt: skip

@@ -114,6 +114,23 @@ def format_bytes(value: float) -> str:
     return f"{_digits(value)} B"
 
 
+def format_number(value: float, half: float = 0.0) -> str:
+    """Write a number for people, three digits and all before the point; and half its interval.
+
+    >>> format_number(1024.0), format_number(12.34), format_number(0.0312), format_number(99.96)
+    ('1,024', '12.3', '0.0312', '100')
+    >>> format_number(1024.0, 81.9)
+    '1,024 ± 82'
+    """
+    number = f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
+    return f"{number} ± {_half(half)}" if half else number
+
+
+def _half(half: float) -> str:
+    """Write half an interval, two digits and all before the point."""
+    return f"{half:.2g}" if half < 99.5 else f"{half:,.0f}"
+
+
 def format_seconds(value: float) -> str:
     """Write a time with the unit a person would choose, three digits.
 
@@ -135,8 +152,7 @@ def format_interval(value: float, half: float) -> str:
     '1,200 s ± 100'
     """
     size = next(size for size in (1.0, 1e-3, 1e-6, 0.0) if value >= size) or 1e-9
-    digits = f"{half / size:.2g}" if half < 99.5 * size else f"{half / size:,.0f}"
-    return f"{format_seconds(value)} ± {digits}"
+    return f"{format_seconds(value)} ± {_half(half / size)}"
 
 
 def counted(number: int, what: str) -> str:
