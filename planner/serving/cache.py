@@ -28,7 +28,7 @@ class Pool:
     token_bytes: float
     beside: Mapping[str, float]
 
-    def filled(self, tokens: int) -> dict[str, float]:
+    def filled(self, tokens: float) -> dict[str, float]:
         """Return the bytes of a GPU by part, with so many tokens in the cache."""
         return {**self.beside, "kv": min(tokens, self.tokens) * self.token_bytes}
 
