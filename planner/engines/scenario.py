@@ -10,7 +10,7 @@ from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
 from planner.engines.drafts import speculation_of
-from planner.engines.engine import EAGER, Engine, Scheduling
+from planner.engines.engine import Engine, Scheduling
 from planner.engines.tables import allowed, engine_names, engines, find_engine
 from planner.engines.tokens import priced, taken
 from planner.models import Kind, Model, lengths, line_of, read_model
@@ -145,7 +145,7 @@ class Deployment:
             attention=self.attention_of(model),
             engine=self.engine.partition("@")[0],
             mask=self.habits.masks.get(model.family, ""),
-            urgent=self.habits.rings == "urgent" or self.runtime.name == EAGER,
+            urgent=self.habits.rings == "urgent",
             graph_mixing=self.graph_mixing,
             profile=self.profile,
         )

@@ -401,17 +401,17 @@ def test_the_variable_is_not_offered_where_it_does_nothing_or_is_wrong(model, gp
     assert not list(variable_notes(scenario, price(scenario, plan)))
 
 
-def test_priority_is_offered_to_a_compiled_ring_that_has_none():
+def test_priority_is_offered_to_a_ring_that_has_none():
     asked = Request(
         model="qwen-image", gpus=2, engine="vllm-omni", runtime="torch-compile", hardware="l40s"
     )
     ring, ulysses = parse_plan("ring2"), parse_plan("ulysses2")
-    scenario, eager = resolve(asked), resolve(replace(asked, runtime="torch-eager"))
+    scenario, ours = resolve(asked), resolve(replace(asked, engine="planner"))
     (line,) = variable_notes(scenario, price(scenario, ring))
 
     assert re.match(r"TORCH_NCCL_HIGH_PRIORITY=1 takes .* off \(\d+\.\d %\): messages", line)
     assert not list(variable_notes(scenario, price(scenario, ulysses)))
-    assert not list(variable_notes(eager, price(eager, ring)))
+    assert not list(variable_notes(ours, price(ours, ring)))
 
 
 def test_a_choice_of_keys_is_priced_as_dense_with_a_word():
