@@ -134,7 +134,8 @@ class Scheduling:
     rows : sequences at once at most. block : tokens of a block of the cache.
     kept : share of unwritten answers that the cache has room for before a prompt begins; where it
     is less than 1 sequences may lose their cache and start again.
-    memory : share of a GPU's memory that the engine uses.
+    memory : share of a GPU's memory that the engine uses; or, with `of_free`, of what weights and
+    a step leave of it, that the cache gets.
     scatter : share of their mean by which the lengths of requests would have to differ to come
     apart as those of one length do: where prompts go first they stay in step, and it is 0.
     step, row : seconds that a step takes beside its kernels (scheduling, sampling), and for each of
@@ -150,6 +151,7 @@ class Scheduling:
     block: int = 16
     kept: float = 0.0
     memory: float = 0.92
+    of_free: bool = False
     scatter: float = 0.1
     step: Sourced | None = field(default=None, metadata={"unit": "s"})
     row: Sourced | None = field(default=None, metadata={"unit": "s"})

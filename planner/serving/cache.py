@@ -57,7 +57,8 @@ def pool_of(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> P
         if once.speculation is not None and place == plan.degree("pp") - 1:
             beside["other_weights"] += draft_weights(sized, plan)
             kept += draft_cache(sized, plan, longest + 1)
-        left = deployment.hardware.device.memory.value * ways.memory - sum(beside.values())
+        held, others = deployment.hardware.device.memory.value, sum(beside.values())
+        left = (held - others) * ways.memory if ways.of_free else held * ways.memory - others
         each = kept / (longest + 1)
         tokens = max(0, floor(left / each / ways.block) * ways.block)
         pools.append(Pool(tokens=tokens, token_bytes=each, beside=beside))
