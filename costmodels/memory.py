@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from costmodels.program import (
+    CausalConvolution,
     Communication,
     Depthwise,
     HeadProduct,
@@ -13,10 +14,13 @@ from costmodels.program import (
     Op,
     Real,
     Rearrange,
+    Recurrence,
     Tensor,
     larger,
     turns,
 )
+
+_WEIGHED = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
 
 
 def weights(stages: Sequence[Loop], *, layered: bool = True) -> float:
@@ -28,7 +32,7 @@ def weights(stages: Sequence[Loop], *, layered: bool = True) -> float:
     sizes: dict[str, float] = {}
     for stage in stages:
         for op, loops in stage.nested():
-            if isinstance(op, Matmul | HeadProduct | Depthwise) and op.weight.layered == layered:
+            if isinstance(op, _WEIGHED) and op.weight.layered == layered:
                 own = [loop for loop in loops if loop.layers][-1:] if layered else []
                 whole = op.weight.bytes * turns(own)
                 sizes[op.weight.name] = max(sizes.get(op.weight.name, 0.0), whole)
@@ -51,7 +55,7 @@ def stored(stages: Sequence[Loop]) -> Iterator[tuple[Tensor, Real]]:
     found: dict[str, tuple[Tensor, Real]] = {}
     for stage in stages:
         for op, loops in stage.nested():
-            if isinstance(op, Rearrange) and op.move == "store":
+            if isinstance(op, Rearrange) and op.move in ("store", "keep"):
                 kept: Real = 1.0
                 for loop in loops:
                     kept = kept * loop.count if loop.layers or loop.name == "text_tower" else kept
@@ -128,7 +132,9 @@ def _step(op: Op) -> _Step:
         reads=reads,
         writes=tuple(t.name for t in op.writes),
         shares=op.reads[0].name if view else "",
-        made=() if view or kept else tuple((t.name, t.bytes) for t in op.writes),
+        made=()
+        if view or kept
+        else tuple((t.name, t.bytes) for t in op.writes if not t.name.startswith("cache.")),
     )
 
 

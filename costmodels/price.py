@@ -29,6 +29,7 @@ from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import Profile
 from costmodels.program import (
     Attention,
+    CausalConvolution,
     Collective,
     Communication,
     Convolve,
@@ -41,6 +42,7 @@ from costmodels.program import (
     Pointwise,
     Real,
     Rearrange,
+    Recurrence,
     SendReceive,
     Size,
     Tensor,
@@ -176,7 +178,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
             )
             how = (target.attention, mask, target.engine, target.plain, op.k.itemsize)
             return ("attention", *how, op.q.shape, op.keys, op.causal, *heads)
-        case LinearAttention() | Depthwise():
+        case LinearAttention() | Depthwise() | CausalConvolution() | Recurrence():
             how = (target.plain, target.runtime.fusion(_named(op)))
             return (_named(op), *how, op.traffic, op.flop)
         case Pointwise():
@@ -218,7 +220,7 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
             return _head_product(op, target)
         case Attention():
             return _latent(op, target) if op.scaled else _attention(op, target)
-        case LinearAttention() | Depthwise():
+        case LinearAttention() | Depthwise() | CausalConvolution() | Recurrence():
             return _bounded(op, target)
         case Pointwise():
             return _pointwise(op, target)
@@ -383,18 +385,30 @@ def _sees_itself(op: Attention) -> bool:
     return asking <= answering
 
 
-def _named(op: LinearAttention | Depthwise) -> str:
+_Streamed = LinearAttention | Depthwise | CausalConvolution | Recurrence
+"""Small products, which are bound by memory as a rule."""
+
+
+def _named(op: _Streamed) -> str:
     """Name under which runtimes say what they fuse."""
-    return f"linear_{op.part}" if isinstance(op, LinearAttention) else "depthwise"
+    match op:
+        case LinearAttention():
+            return f"linear_{op.part}"
+        case Depthwise():
+            return "depthwise"
+        case CausalConvolution():
+            return "convolution"
+        case Recurrence():
+            return f"{op.kind}_{'token' if np.all(np.equal(op.rows, 1)) else 'chunks'}"
 
 
-def _bounded(op: LinearAttention | Depthwise, target: Target) -> Priced:
+def _bounded(op: _Streamed, target: Target) -> Priced:
     """Price small products: bound by memory traffic, or by arithmetic where that is more."""
     streamed = _streamed(_named(op), op.traffic, target)
     peak = target.device.needed_peak(target.plain)
     return replace(
         streamed,
-        kind="attention" if isinstance(op, LinearAttention) else "convolution",
+        kind="attention" if isinstance(op, LinearAttention | Recurrence) else "convolution",
         seconds=np.maximum(streamed.seconds, np.asarray(op.flop) / peak),
         basis=Basis.ASSUMED,
     )

@@ -5,9 +5,11 @@ from dataclasses import replace
 from planner.models import (
     Block,
     Cross,
+    DeltaRule,
     Ffn,
     Heads,
     LatentAttention,
+    Mamba,
     Model,
     Modulation,
     Stream,
@@ -242,6 +244,29 @@ deepseek = _model(
     kind="decoder",
     vocabulary=24,
 )
+DELTA = DeltaRule(key_heads=4, value_heads=8, key_size=6, value_size=4, kernel=3)
+MAMBA = Mamba(count=8, size=4, groups=4, state_size=6, kernel=4, chunk=16)
+
+
+def _hybrid(name, count, **more):
+    defaults = {"modulation": None, "causal": True, "ffn": None}
+    return Block(
+        name=name, count=count, towers=(_tower("tokens", keys=("tokens",), **{**defaults, **more}),)
+    )
+
+
+hybrid = _model(
+    "hybrid",
+    [
+        _hybrid("delta", 2, mixer="delta", recurrence=DELTA, heads=DELTA.heads, gate=True),
+        _hybrid("mamba", 1, mixer="mamba", recurrence=MAMBA, heads=MAMBA.heads),
+        _hybrid("feed", 1, mixer="none", ffn=Ffn(width=32, gated=False, activation="relu2")),
+        _hybrid("full", 1, gate=True, ffn=Ffn(width=8, gated=True, experts=4, active=2)),
+    ],
+    [Stream(name="tokens", pads=True)],
+    kind="decoder",
+    vocabulary=24,
+)
 sana = _model(
     "sana",
     [
@@ -293,6 +318,7 @@ uneven = _model(
     ],
     [TEXT, IMAGE],
 )
+DECODERS = (llama, deepseek, hybrid)
 DIFFUSION = (flux, asymmetric, wan, cosmos3, refined, experts, sound, sana, uneven)
 
 

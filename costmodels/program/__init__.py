@@ -8,6 +8,7 @@
 
 from costmodels.program.ops import (
     Attention,
+    CausalConvolution,
     Collective,
     CollectiveKind,
     Communication,
@@ -24,6 +25,7 @@ from costmodels.program.ops import (
     Pointwise,
     Program,
     Rearrange,
+    Recurrence,
     SendReceive,
     StreamName,
     turns,
@@ -31,8 +33,8 @@ from costmodels.program.ops import (
 from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight, ceil_div, larger
 
 __all__ = [
-    "Attention", "Collective", "CollectiveKind", "Communication", "Convolve", "Depthwise",
-    "ExpertTokens", "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul", "Move", "Op",
-    "Part", "Pointwise", "Program", "Real", "Rearrange", "SendReceive", "Size", "Span",
-    "StreamName", "Tensor", "Weight", "ceil_div", "larger", "turns",
+    "Attention", "CausalConvolution", "Collective", "CollectiveKind", "Communication", "Convolve",
+    "Depthwise", "ExpertTokens", "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul",
+    "Move", "Op", "Part", "Pointwise", "Program", "Real", "Rearrange", "Recurrence", "SendReceive",
+    "Size", "Span", "StreamName", "Tensor", "Weight", "ceil_div", "larger", "turns",
 ]  # fmt: skip

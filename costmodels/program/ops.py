@@ -261,6 +261,100 @@ class Depthwise(_OneToOne):
         return self.x.bytes + self.out.bytes + self.weight.bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausalConvolution(Operation):
+    """A convolution of every feature by itself over its last tokens, and an activation (SiLU).
+
+    x ``[batch, rows, features]``, kept ``[batch, taps - 1, features]`` the rows before them,
+    `weight` ``[taps, features]``, out as x; after: the rows that are kept next.
+    """
+
+    x: Tensor
+    kept: Tensor
+    weight: Weight
+    out: Tensor
+    after: Tensor
+
+    @property
+    def flop(self) -> Real:
+        return 2.0 * self.weight.local_rows * self.out.elements
+
+    @property
+    def traffic(self) -> Real:
+        """Bytes read and written once."""
+        kept = self.kept.bytes + self.after.bytes
+        return self.x.bytes + self.out.bytes + self.weight.bytes + kept
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (self.x, self.kept)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return (self.out, self.after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence(Operation):
+    r"""One state a head that every token changes and reads, ``[batch, heads, key, value]``.
+
+    Inputs are features and gates of each token, `weight` ``[2, heads]`` a rate and a bias of each
+    head; `groups` of heads share keys. The state decays by d = exp(-exp(rate) softplus(gate +
+    bias)). ``delta`` has queries, keys and values, and two gates a head: the step size s, through
+    a sigmoid, and the decay's; keys and queries of a head have length 1:
+
+    .. math:: S = d S + k (s (v - d S^T k))^T, \qquad o = S^T q / \sqrt{key}
+
+    ``mamba`` has values, what goes into the state and what goes out, and one gate, whose softplus
+    is the step size too:
+
+    .. math:: S = d S + s\, b\, x^T, \qquad o = S^T c
+
+    Where there are many tokens kernels take `chunk` of them at once, whose scores and products are
+    matrices; the state is written at the end of each.
+    """
+
+    kind: Literal["delta", "mamba"]
+    inputs: tuple[Tensor, Tensor]
+    state: Tensor
+    weight: Weight
+    out: Tensor
+    after: Tensor
+    heads: int
+    groups: int
+    key: int
+    value: int
+    chunk: int
+
+    @property
+    def rows(self) -> Size:
+        return self.out.shape[1]
+
+    @property
+    def flop(self) -> Real:
+        """Products a token and head: with the state one by one, with each other in chunks."""
+        products, pairs = (3, 2 * self.key + self.value) if self.kind == "delta" else (2, self.key)
+        one = 2.0 * products * self.key * self.value
+        many = one + 2.0 * self.chunk * (pairs + self.value)
+        tokens = self.heads * np.asarray(self.out.shape[0]) * self.rows
+        return np.asarray(tokens * np.where(np.greater(self.rows, 1), many, one))
+
+    @property
+    def traffic(self) -> Real:
+        """Bytes read and written once; in chunks the states between them too."""
+        once = sum((tensor.bytes for tensor in (*self.inputs, self.out)), start=0.0)
+        between = np.maximum(np.ceil(np.asarray(self.rows) / self.chunk) - 1, 0)
+        return np.asarray(once + (1 + between) * (self.state.bytes + self.after.bytes))
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (*self.inputs, self.state)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return (self.out, self.after)
+
+
 Function = Literal[
     "norm",  # rms norm of x
     "modulated_norm",  # norm of x, scaled and shifted by a conditioning row
@@ -274,6 +368,8 @@ Function = Literal[
     "silu_gated",  # silu(first half) * second half
     "residual",  # x + y
     "gated_residual",  # x + gate * y
+    "gated",  # x * sigmoid(gate)
+    "gated_norm",  # rms norm of every `size` features of x, times silu(gate)
     "merge",  # online-softmax merge of two attention parts
     "route",  # top experts and their weights
     "combine",  # weighted sum over experts
@@ -321,6 +417,8 @@ Move = Literal[
     "unstack",  # the way back
     "store",  # keep a tensor of this layer and forward for later
     "load",  # what was stored
+    "keep",  # tensors of this layer and forward in place of those kept before
+    "recall",  # what was kept; zeros where nothing is yet
     "append",  # what was stored with new rows behind it; keeps the result
     "collect",  # the forwards' predictions of one step, [forwards, ..]
     "last",  # the row here that stands last in the stream
@@ -433,6 +531,8 @@ class Convolve(Operation):
 Communication = Collective | SendReceive
 Op = (
     Matmul
+    | CausalConvolution
+    | Recurrence
     | HeadProduct
     | Attention
     | LinearAttention

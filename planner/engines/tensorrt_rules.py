@@ -38,6 +38,8 @@ def layers(model: Model) -> Iterator[str]:
     """Yield what of a model is written in no layers of TensorRT, whatever the plan and the GPU."""
     if any(tower.latent is not None for tower in model.towers):
         yield "multi-head latent attention is written in no layers of TensorRT"
+    if any(tower.recurrence is not None for tower in model.towers):
+        yield "recurrences are written in no layers of TensorRT"
 
 
 def messages(plan: Plan) -> Iterator[str]:

@@ -19,13 +19,16 @@ from costmodels.program.emit import (
     split_rows,
     total_rows,
 )
-from planner.lowering import latent
+from planner.lowering import latent, recurrent
 from planner.lowering.experts import ffn_activation, ffn_columns
 from planner.lowering.ffn import feed_forward
 from planner.lowering.work import RankWork, context_name
 from planner.models import Block, Cross, Heads, Tower
 from planner.strategies.base import AttentionCall, Entry
 from planner.strategies.tensor import reduce
+
+RECURRENT = ("delta", "mamba")
+"""Mixers that keep a state of a sequence, not its keys and values."""
 
 State = Mapping[tuple[str, ...], Tensor]
 
@@ -34,7 +37,8 @@ State = Mapping[tuple[str, ...], Tensor]
 class Projected:
     """A tower on the way into attention: its queries, keys, values, and what waits for later.
 
-    row : for the cache, of latent attention; `qkv` are then queries alone.
+    row : for the cache, of latent attention; `qkv` are then queries alone. gate : of what comes of
+    attention. Of a recurrence `qkv` is what came of it.
     """
 
     tower: Tower
@@ -44,6 +48,7 @@ class Projected:
     inner: Tensor | None  # parallel feed-forward, before its activation
     modulation: Tensor | None
     row: Tensor | None = None
+    gate: Tensor | None = None
 
 
 def state_name(streams: Sequence[str]) -> str:
@@ -81,15 +86,20 @@ def live_towers(work: RankWork, layer: Block) -> list[Tower]:
 def block(work: RankWork, layer: Block, state: State) -> Emits[State]:
     """Emit one layer of a block."""
     projected = []
+    if layer.towers[0].mixer == "none":
+        return {**state, **(yield from _fed_alone(work, layer, state))}
     for tower in live_towers(work, layer):
         begun = yield from _open(work, layer, tower, state[tower.streams])
         projected.append(begun)
     if work.memory == "store":
         for begun in projected:
-            if begun.row is None:
+            if begun.row is None and begun.tower.recurrence is None:
                 yield from _store(work, layer, begun)
     results: dict[tuple[str, ...], Tensor] = {}
     for group in _groups(projected):
+        if group[0].tower.mixer in RECURRENT:
+            results[group[0].tower.streams] = group[0].qkv
+            continue
         attend = _attend_chunks if work.chunks else _attend
         if group[0].row is not None:
             attend = _attend_latent
@@ -133,13 +143,22 @@ def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projec
             tower=tower, name=name, spans=spans, qkv=query, inner=None, modulation=modulation,
             row=row,
         )  # fmt: skip
+    if tower.recurrence is not None:
+        out = yield from recurrent.mixed(work, tower, h, layer.name, name)
+        return Projected(
+            tower=tower, name=name, spans=spans, qkv=out, inner=None, modulation=modulation
+        )
     parts = _qkv_parts(tower.heads)
     width = sum(part.local(work.share.tensor) for part in parts)
     fused = ffn_columns(tower.ffn) if tower.parallel and tower.ffn else ()
-    columns = (*parts, *fused)
+    gates = (Part(tower.heads.query, tower.heads.size),) if tower.gate else ()
+    columns = (*parts, *gates, *fused)
     up = work.weight(f"{name}.qkv", (Part(tower.hidden),), columns, part="attention")
     both = yield from matmul(h, up, f"{name}.qkv")
-    inner = None
+    inner = gate = None
+    if gates:
+        widths = (width, up.local_columns - width)
+        both, gate = yield from split_features(both, widths, (f"{name}.attn", f"{name}.gate"))
     if fused:
         widths = (width, up.local_columns - width)
         both, inner = yield from split_features(both, widths, (f"{name}.attn", f"{name}.inner"))
@@ -147,8 +166,16 @@ def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projec
     if tower.mixer == "attention" and (tower.rotates or tower.qk_norm):
         qkv = yield from _rotary(work, tower, both, spans, f"{name}.rotated")
     return Projected(
-        tower=tower, name=name, spans=spans, qkv=qkv, inner=inner, modulation=modulation
+        tower=tower, name=name, spans=spans, qkv=qkv, inner=inner, modulation=modulation, gate=gate
     )
+
+
+def _fed_alone(work: RankWork, layer: Block, state: State) -> Emits[State]:
+    """Emit a layer that is a feed-forward alone."""
+    (tower,) = layer.towers
+    name = f"{layer.name}.{'+'.join(tower.streams)}"
+    x = yield from _fed(work, tower, name, None, state[tower.streams])
+    return {tower.streams: x}
 
 
 def _modulation(work: RankWork, tower: Tower, name: str) -> Emits[Tensor | None]:
@@ -360,6 +387,8 @@ def _close(work: RankWork, begun: Projected, x: Tensor, out: Tensor) -> Emits[Te
     if tower.ends:
         return x
     size = tower.heads.size if tower.latent is None else tower.latent.value_size
+    if begun.gate is not None:
+        out = yield from pointwise("gated", (out, begun.gate), f"{name}.gated")
     rows = [Part(tower.heads.query, size)]
     if begun.inner is not None and tower.ffn is not None:
         active = yield from ffn_activation(tower.ffn, begun.inner, f"{name}.active")
@@ -371,11 +400,18 @@ def _close(work: RankWork, begun: Projected, x: Tensor, out: Tensor) -> Emits[Te
     x = yield from _residual(x, y, begun.modulation, x.name, 0)
     x = yield from _cross_attentions(work, begun, x)
     if tower.ffn is not None and begun.inner is None:
-        h = yield from _norm(x, begun.modulation, f"{name}.ffn_in", 1)
-        partial = yield from feed_forward(work, tower, h, f"{name}.ffn")
-        y = yield from reduce(partial, share, f"{name}.ffn_reduced")
-        x = yield from _residual(x, y, begun.modulation, x.name, 1)
+        x = yield from _fed(work, tower, name, begun.modulation, x)
     return x
+
+
+def _fed(
+    work: RankWork, tower: Tower, name: str, modulation: Tensor | None, x: Tensor
+) -> Emits[Tensor]:
+    """Emit the feed-forward of a layer."""
+    h = yield from _norm(x, modulation, f"{name}.ffn_in", 1)
+    partial = yield from feed_forward(work, tower, h, f"{name}.ffn")
+    y = yield from reduce(partial, work.share, f"{name}.ffn_reduced")
+    return (yield from _residual(x, y, modulation, x.name, 1))
 
 
 def _cross_attentions(work: RankWork, begun: Projected, x: Tensor) -> Emits[Tensor]:

@@ -28,8 +28,10 @@ T = TypeVar("T")
 def unsupported(model: Model) -> Iterator[str]:
     """Yield what in a model no operation of ours stands for."""
     towers = [tower for block in model.blocks for tower in block.towers]
-    if any(tower.mixer not in ("attention", "relu_linear") for tower in towers):
-        yield "gated delta-rule and state-space layers are not modelled yet"
+    if any(tower.indexer is not None for tower in towers):
+        yield "attention to keys that an indexer chooses is not modelled yet"
+    if any(tower.parallel and tower.gate for tower in towers):
+        yield "gated attention beside its feed-forward is not modelled"
     if model.kind == "encoder":
         yield "a text encoder is not planned on its own"
 

@@ -84,6 +84,8 @@ def _tower_objections(tower: Tower, degree: int, *, repeat: bool) -> Iterator[st
             yield f"{many} neither divide by tp{degree} nor divide it"
         elif heads.key_value < degree and not repeat:
             yield f"{many} for tp{degree}, and they are not repeated"
+    if tower.mixer == "mamba" and tower.heads.key_value % degree:
+        yield f"{tower.heads.key_value} groups, normed by themselves, do not divide by tp{degree}"
     ffn = tower.ffn
     for width in () if ffn is None else (0 if ffn.experts else ffn.width, ffn.shared):
         yield from no_column(width, degree, f"tp{degree}")

@@ -305,15 +305,17 @@ def test_a_parallel_decode_is_offered_where_it_shows():
 
 
 def test_what_is_not_modelled_is_said_first():
-    hybrid = {
-        "model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 4, "head_dim": 256,
-        "num_attention_heads": 16, "num_key_value_heads": 2, "intermediate_size": 5120,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
-        "full_attention_interval": 4, "vocab_size": 1000,
+    """DeepSeek V3.2 looks at 2048 keys that small attention chooses."""
+    sparse = {
+        "model_type": "deepseek_v32", "hidden_size": 512, "num_hidden_layers": 4,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 1024,
+        "q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+        "v_head_dim": 32, "index_n_heads": 4, "index_head_dim": 32, "index_topk": 2048,
+        "vocab_size": 1000,
     }  # fmt: skip
-    said = "gated delta-rule and state-space layers are not modelled yet"
+    said = "attention to keys that an indexer chooses is not modelled yet"
 
-    assert recommended(json.dumps(hybrid)).advice == (said,)
+    assert recommended(json.dumps(sparse)).advice == (said,)
 
 
 @pytest.mark.parametrize("model", ["cosmos3-nano", "flux.1-schnell", "llama-3.1-70b", "mochi-1"])

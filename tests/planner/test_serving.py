@@ -62,7 +62,7 @@ MIXED = [
 ]
 
 
-@pytest.mark.parametrize("model", [MODEL, testmodels.deepseek], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", testmodels.DECODERS, ids=lambda model: model.name)
 @pytest.mark.parametrize("text", ["tp2", "tp4", "pp2", "pp2.tp2"])
 def test_a_split_step_of_prompts_and_answers_equals_the_unsplit_one(text, model):
     whole = _scores("single", MIXED, model=model)[0]
@@ -72,7 +72,7 @@ def test_a_split_step_of_prompts_and_answers_equals_the_unsplit_one(text, model)
     assert max(np.abs(out - whole).max() for out in split) < 1e-9 * np.abs(whole).max()
 
 
-@pytest.mark.parametrize("model", [MODEL, testmodels.deepseek], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", testmodels.DECODERS, ids=lambda model: model.name)
 def test_sequences_do_not_see_each_other_and_pieces_of_a_prompt_are_the_prompt(model):
     """Latent attention expands the rows of a prompt, and looks at them as they are for a token."""
     random = np.random.default_rng(0).standard_normal

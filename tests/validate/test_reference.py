@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import testmodels
 
-from costmodels.program import Collective, Matmul, Part, SendReceive, Tensor, Weight
+from costmodels.program import Collective, Matmul, Part, Recurrence, SendReceive, Tensor, Weight
 from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan
-from validate.reference import DeadlockError, execute, run_plan
+from validate.reference import DeadlockError, execute, functions, run_plan
 from validate.reference.weights import Source, own_samples
 
 PLANS = [
@@ -42,7 +42,6 @@ PLANS = [
 CASES = [(model, "once") for model in testmodels.DIFFUSION] + [(testmodels.cosmos3, "every_step")]
 
 
-DECODERS = (testmodels.llama, testmodels.deepseek)
 EXPERTS = [
     "tp2/ep2",
     "tp4/ep2",
@@ -149,7 +148,7 @@ def _moved(model, work, plan):
 
 @pytest.mark.parametrize("output", [0, 1])
 @pytest.mark.parametrize("text", [plan for plan in PLANS if "cfg" not in plan])
-@pytest.mark.parametrize("model", DECODERS, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", testmodels.DECODERS, ids=lambda model: model.name)
 def test_split_decoder_equals_unsplit(output, text, model):
     plan = parse_plan(text)
     work = testmodels.workload(model, batch=2, passes=1, output_tokens=output)
@@ -366,6 +365,55 @@ def test_latent_attention_and_experts_are_what_they_say():
             x = x + feed
     head = Weight(name="head", rows=(Part(16),), columns=(Part(24),), layered=False)
     np.testing.assert_allclose(got[0], _norm(x[-1:]) @ source.weight(head, 0, {}), rtol=1e-9)
+
+
+def _recurrence(kind, rows=11):
+    """An operation over made-up numbers, two sequences of `rows`, and what it gives."""
+    heads, groups, key, value = 4, 2, 6, 5
+    random = np.random.default_rng(5).standard_normal
+    width = 2 * groups * key + heads * value
+    op = Recurrence(
+        kind=kind, inputs=(Tensor("x", (2, rows, width)), Tensor("g", (2, rows, 2 * heads))),
+        state=Tensor("s", (2, heads, key, value)), after=Tensor("t", (2, heads, key, value)),
+        weight=Weight(name="w", rows=(Part(2),), columns=(Part(heads),)),
+        out=Tensor("o", (2, rows, heads * value)), heads=heads, groups=groups, key=key,
+        value=value, chunk=4,
+    )  # fmt: skip
+    given = random((2, rows, width)), random((2, rows, (2 if kind == "delta" else 1) * heads))
+    return op, given, random((2, heads, key, value)), random((2, heads))
+
+
+@pytest.mark.parametrize("kind", ["delta", "mamba"])
+def test_a_recurrence_is_one_product_of_all_its_tokens(kind):
+    """Second opinion: what kernels do with a chunk, scores of tokens and a triangular system."""
+    op, (features, gates), state, weight = _recurrence(kind)
+
+    out, after = functions.recurrence(op, features, gates, state, weight)
+
+    step = np.logaddexp(gates[..., -4:] + weight[1], 0)
+    fall = np.cumsum(-np.exp(weight[0]) * step, axis=1)
+    for batch, head in np.ndindex(2, 4):
+        x, group, d = features[batch], head // 2, fall[batch, :, head]
+        first = 20 if kind == "mamba" else 0
+        left, right = (
+            x[:, start + 6 * group :][:, :6] for start in (first, first + 12)
+        )  # fmt: skip
+        value = x[:, 24 if kind == "delta" else 0 :][:, 5 * head :][:, :5]
+        ages = np.exp(np.tril(d[:, None] - d[None]))
+        old = state[batch, head]
+        if kind == "delta":
+            query = left / np.linalg.norm(left, axis=1, keepdims=True) / np.sqrt(6)
+            key = right / np.linalg.norm(right, axis=1, keepdims=True)
+            size = 1 / (1 + np.exp(-gates[batch, :, head]))[:, None]
+            matrix = np.eye(11) + np.tril(size * ages * (key @ key.T), -1)
+            change = np.linalg.solve(matrix, size * (value - np.exp(d)[:, None] * key @ old))
+        else:
+            query, key, change = right, left, step[batch, :, head, None] * value
+        want = np.tril(ages * (query @ key.T)) @ change + np.exp(d)[:, None] * query @ old
+        kept = (key * np.exp(d[-1] - d)[:, None]).T @ change + np.exp(d[-1]) * old
+
+        np.testing.assert_allclose(out[batch, :, 5 * head :][:, :5], want, rtol=1e-9)
+        np.testing.assert_allclose(after[batch, head], kept, rtol=1e-9)
 
 
 def _relu_attention(rows, heads, size):

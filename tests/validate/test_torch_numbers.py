@@ -23,7 +23,7 @@ from validate.torch.proof import Comm, Work, check, setting_for, unsplit  # noqa
 from validate.torch.rendezvous import meet  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-DECODERS = [testmodels.llama, testmodels.deepseek]
+DECODERS = list(testmodels.DECODERS)
 ALL = [*testmodels.DIFFUSION, *DECODERS]
 FEW = [testmodels.flux, testmodels.cosmos3, testmodels.llama]
 TWO = ("tp2", "ulysses2", "ring2")

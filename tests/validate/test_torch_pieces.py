@@ -51,7 +51,7 @@ PLANS = (
     "allgather_kv2.ulysses2",
     "ring2.ulysses2",
 )
-MODELS = (*testmodels.DIFFUSION, testmodels.llama, testmodels.deepseek)
+MODELS = (*testmodels.DIFFUSION, *testmodels.DECODERS)
 
 
 def setting(index, *, traced=False):

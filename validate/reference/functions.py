@@ -7,11 +7,13 @@ from numpy.typing import NDArray
 
 from costmodels.program import (
     Attention,
+    CausalConvolution,
     Depthwise,
     HeadProduct,
     LinearAttention,
     Pointwise,
     Rearrange,
+    Recurrence,
 )
 from costmodels.program.rows import (
     attention_positions,
@@ -113,6 +115,57 @@ def depthwise(op: Depthwise, x: Array, weight: Array, index: Mapping[str, int]) 
     return out
 
 
+def silu(x: Array) -> Array:
+    """``x sigmoid(x)``."""
+    return np.asarray(x / (1 + np.exp(-x)))
+
+
+def causal_convolution(
+    op: CausalConvolution, x: Array, before: Array, weight: Array
+) -> tuple[Array, Array]:
+    """Sum each feature's last rows, weighed, and activate; the rows that are kept next."""
+    rows = np.concatenate([before, x], axis=1)
+    taps = op.weight.local_rows
+    sums = sum(rows[:, tap : tap + x.shape[1]] * weight[tap] for tap in range(taps))
+    return silu(np.asarray(sums)), rows[:, x.shape[1] :]
+
+
+def recurrence(
+    op: Recurrence, features: Array, gates: Array, state: Array, weight: Array
+) -> tuple[Array, Array]:
+    """Let every token change the state of each head, and read it, one after another."""
+    batch, rows, _ = features.shape
+    shared, own = op.groups * op.key, op.heads * op.value
+    widths = [shared, shared] if op.kind == "delta" else [own, shared]
+    parts = np.split(features, np.cumsum(widths), axis=-1)
+    keys, values = (parts[:2], parts[2]) if op.kind == "delta" else (parts[1:], parts[0])
+    left, right = (
+        np.repeat(part.reshape(batch, rows, op.groups, op.key), op.heads // op.groups, axis=2)
+        for part in keys
+    )
+    value = values.reshape(batch, rows, op.heads, op.value)
+    step = np.logaddexp(gates[..., -op.heads :] + weight[1], 0)
+    decay = np.exp(-np.exp(weight[0]) * step)
+    state, outs = state.copy(), []
+    for row in range(rows):
+        state = state * decay[:, row, :, None, None]
+        if op.kind == "delta":
+            query, key = _unit(left[:, row]) / np.sqrt(op.key), _unit(right[:, row])
+            size = 1 / (1 + np.exp(-gates[:, row, : op.heads]))
+            change = value[:, row] - np.einsum("bhkv,bhk->bhv", state, key)
+            state = state + np.einsum("bhk,bhv->bhkv", key, size[..., None] * change)
+        else:
+            query, key = right[:, row], left[:, row]
+            change = step[:, row, :, None] * value[:, row]
+            state = state + np.einsum("bhk,bhv->bhkv", key, change)
+        outs.append(np.einsum("bhkv,bhk->bhv", state, query))
+    return np.stack(outs, axis=1).reshape(batch, rows, -1), state
+
+
+def _unit(x: Array) -> Array:
+    return np.asarray(x / np.sqrt((x**2).sum(axis=-1, keepdims=True) + EPSILON))
+
+
 def _visible(op: Attention, index: Mapping[str, int]) -> NDArray[np.bool_]:
     queries, keys = attention_positions(op, index)
     visible: NDArray[np.bool_] = np.broadcast_to(keys >= 0, (len(queries), len(keys)))
@@ -160,6 +213,11 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
             first, last = np.split(inputs[0], [-op.place], axis=-1)
             row = np.concatenate([_norm(first), last], axis=-1)
             return [_tail_turned(op, row[:, :, None], index)[:, :, 0]]
+        case "gated":
+            return [inputs[0] / (1 + np.exp(-inputs[1]))]
+        case "gated_norm":
+            groups = inputs[0].reshape(*inputs[0].shape[:2], -1, op.size)
+            return [_norm(groups).reshape(inputs[0].shape) * silu(inputs[1])]
         case "merge":
             return _merge(op, *inputs)
         case "route":
@@ -286,7 +344,7 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return [np.concatenate([first[:, :halo], first[:, -halo:]], axis=1)[None]]
         case "surround":
             return [_surround(op, first, inputs[1], index)]
-        case "store" | "load" | "collect":
+        case "store" | "load" | "collect" | "keep" | "recall":
             raise AssertionError(f"{op.move} is the runner's")
 
 

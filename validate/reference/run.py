@@ -200,14 +200,13 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple(int(np.asarray(size)) for size in tensor.shape)
 
 
-def _step(  # noqa: C901  # one case an operation
+def _step(  # noqa: C901, PLR0912  # one case an operation
     op: ops.Op, here: Here, state: RankState
 ) -> Turns:
     """Run one operation and check that what it made has the shape it said."""
     if isinstance(op, ops.Collective) and op.kind == "broadcast":
         state.values.setdefault(op.x.name, np.zeros(shape_of(op.x)))
-    kept = isinstance(op, ops.Rearrange) and op.move in ("load", "append")  # the first of them
-    given = [_read(tensor, here, state) for tensor in op.reads[kept:]]
+    given = [_read(tensor, here, state) for tensor in op.reads[_kept_inputs(op) :]]
     match op:
         case ops.Matmul():
             weight = state.source.weight(op.weight, here.layer, state.index)
@@ -222,6 +221,13 @@ def _step(  # noqa: C901  # one case an operation
             made = [out] if op.log_sum_exp is None else [out, total]
         case ops.LinearAttention():
             made = [functions.linear_attention(op, given[0], given[1])]
+        case ops.CausalConvolution():
+            taps = state.source.weight(op.weight, here.layer, state.index)
+            made = list(functions.causal_convolution(op, given[0], given[1], taps))
+        case ops.Recurrence():
+            rates = state.source.weight(op.weight, here.layer, state.index)
+            features, gates, before = given
+            made = list(functions.recurrence(op, features, gates, before, rates))
         case ops.Depthwise():
             kernels = state.source.weight(op.weight, here.layer, state.index)
             made = [functions.depthwise(op, given[0], kernels, state.index)]
@@ -237,6 +243,13 @@ def _step(  # noqa: C901  # one case an operation
         shape = shape_of(tensor)
         assert value.shape == shape, f"{tensor.name}: made {value.shape}, said {shape}"
         state.values[tensor.name] = value
+
+
+def _kept_inputs(op: ops.Op) -> int:
+    """Count the inputs of an operation, its first ones, that are kept from before."""
+    if not isinstance(op, ops.Rearrange):
+        return 0
+    return len(op.inputs) if op.move == "recall" else int(op.move in ("load", "append"))
 
 
 def _read(tensor: Tensor, here: Here, state: RankState) -> Array:
@@ -260,12 +273,20 @@ def _input(tensor: Tensor, state: RankState, forward: int) -> Array:
     return full[first : first + size]
 
 
-def _rearrange(op: ops.Rearrange, given: list[Array], here: Here, state: RankState) -> list[Array]:
+def _rearrange(  # noqa: PLR0911  # one case a move
+    op: ops.Rearrange, given: list[Array], here: Here, state: RankState
+) -> list[Array]:
     key = (op.inputs[0].name, here.layer, here.forward)
     match op.move:
-        case "store":
-            state.kept[op.outputs[0].name, here.layer, here.forward] = given[0]
-            return [given[0]]
+        case "store" | "keep":
+            if not state.idle(here):
+                for tensor, value in zip(op.outputs, given, strict=True):
+                    state.kept[tensor.name, here.layer, here.forward] = value
+            return given
+        case "recall":
+            keys = [(tensor.name, here.layer, here.forward) for tensor in op.inputs]
+            none = [np.zeros(shape_of(out)) for out in op.outputs]
+            return [state.kept.get(key, zero) for key, zero in zip(keys, none, strict=True)]
         case "load":
             return [state.kept[key]]
         case "append":

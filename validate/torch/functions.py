@@ -50,6 +50,14 @@ def _kernel(  # noqa: C901, PLR0911, PLR0912  # one case a function
             return lambda inputs: [F.relu(inputs[0]).square()]
         case "silu_gated":
             return _silu_gated
+        case "gated":
+            return lambda inputs: [inputs[0] * torch.sigmoid(inputs[1])]
+        case "gated_norm":
+            groups = (-1, op.size)
+            return lambda inputs: [
+                rms_norm(torch.unflatten(inputs[0], -1, groups), setting).flatten(-2)
+                * F.silu(inputs[1])
+            ]
         case "merge":
             return partial(_merge, op, setting)
         case "route":

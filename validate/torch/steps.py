@@ -10,6 +10,7 @@ import torch
 from costmodels.price import Class
 from costmodels.program import (
     Attention,
+    CausalConvolution,
     Collective,
     Convolve,
     Depthwise,
@@ -19,18 +20,20 @@ from costmodels.program import (
     Op,
     Pointwise,
     Rearrange,
+    Recurrence,
     SendReceive,
     Tensor,
     Weight,
 )
 from validate.reference.run import Here, shape_of
-from validate.torch import attention, functions, layout, products
+from validate.torch import attention, functions, layout, products, recurrent
 from validate.torch.layout import BEYOND
 from validate.torch.liveness import Lived, Names, Work, reads_of, writes_of
 from validate.torch.rank_state import RankState, Step, zeros
 from validate.torch.setting import Bound, Setting
 
-Compute = Matmul | HeadProduct | Attention | LinearAttention | Depthwise | Pointwise | Rearrange
+Weighed = Matmul | HeadProduct | Depthwise | CausalConvolution | Recurrence
+Compute = Weighed | Attention | LinearAttention | Pointwise | Rearrange
 
 
 def bind(op: Compute, setting: Setting) -> Bound:  # noqa: PLR0911  # one case an operation
@@ -46,6 +49,10 @@ def bind(op: Compute, setting: Setting) -> Bound:  # noqa: PLR0911  # one case a
             return products.bind_linear(op, setting)
         case Depthwise():
             return products.bind_depthwise(op, setting)
+        case CausalConvolution():
+            return recurrent.bind_convolution(op)
+        case Recurrence():
+            return recurrent.bind(op, setting)
         case Pointwise():
             return functions.bind(op, setting)
         case Rearrange():
@@ -65,6 +72,8 @@ CLASSES: Final[dict[type, Class]] = {
     SendReceive: "communication",
     Convolve: "convolution",
     Depthwise: "convolution",
+    CausalConvolution: "convolution",
+    Recurrence: "attention",
 }
 
 
@@ -111,7 +120,7 @@ def compute(lived: Lived, state: RankState) -> Step:
         return state.around(freeing(beyond, lived.frees, state), "layout", op.stream)
     bound = bind(op, state.setting)
     outs = [tensor.name for tensor in op.writes]
-    if isinstance(op, Matmul | HeadProduct | Depthwise):
+    if isinstance(op, Weighed):
         step = _product(op, bound, outs, state)
     else:
         step = _single(fetcher(op.reads, state), bound, outs, state)
@@ -120,15 +129,15 @@ def compute(lived: Lived, state: RankState) -> Step:
     return state.around(freeing(step, lived.frees, state), CLASSES[type(op)], op.stream)
 
 
-def _product(
-    op: Matmul | HeadProduct | Depthwise, bound: Bound, outs: list[str], state: RankState
-) -> Step:
+def _product(op: Weighed, bound: Bound, outs: list[str], state: RankState) -> Step:
     fetch, values, run = fetcher(op.reads, state), state.values, bound.run
-    weight, of, (out,) = op.weight, state.weights.of, outs
+    weight, of = op.weight, state.weights.of
 
     def step(here: Here) -> None:
-        (x,) = fetch(here)
-        values[out] = run([x, of(weight, here.layer)])[0]
+        x, *others = fetch(here)
+        made = run([x, of(weight, here.layer), *others])
+        for name, value in zip(outs, made, strict=True):
+            values[name] = value
 
     return step
 
@@ -285,4 +294,22 @@ def _collect(op: Rearrange, state: RankState, here: Here) -> None:
         kept[here.turn].copy_(x)
 
 
-_BEYOND = {"store": _store, "load": _load, "append": _append, "collect": _collect}
+def _keep(op: Rearrange, state: RankState, here: Here) -> None:
+    """Put tensors in place of those kept before."""
+    if state.idle(here):
+        return
+    for tensor, value in zip(op.outputs, fetcher(op.inputs, state)(here), strict=True):
+        state.kept[tensor.name, here.layer, here.forward] = value
+
+
+def _recall(op: Rearrange, state: RankState, here: Here) -> None:
+    """Give what was kept; zeros where nothing is yet."""
+    for kept, out in zip(op.inputs, op.outputs, strict=True):
+        known = state.kept.get((kept.name, here.layer, here.forward))
+        state.values[out.name] = zeros(out, state) if known is None else known
+
+
+_BEYOND = {
+    "store": _store, "load": _load, "append": _append, "collect": _collect, "keep": _keep,
+    "recall": _recall,
+}  # fmt: skip

@@ -11,12 +11,23 @@ from math import sqrt
 import numpy as np
 import torch
 
-from costmodels.program import Depthwise, HeadProduct, Loop, Matmul, Tensor, Weight
+from costmodels.program import (
+    CausalConvolution,
+    Depthwise,
+    HeadProduct,
+    Loop,
+    Matmul,
+    Recurrence,
+    Tensor,
+    Weight,
+)
 from validate.reference.run import shape_of
 from validate.reference.weights import Source, own_features
 from validate.torch import layout
 from validate.torch.products import quantise
 from validate.torch.setting import Setting
+
+WEIGHED = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
 
 Given = Callable[[Tensor, int], torch.Tensor]
 """From an input's description and the number of a forward to its values on this rank."""
@@ -55,7 +66,7 @@ class Weights:
         for item in loop.body:
             if isinstance(item, Loop):
                 self._prepare(item, layers)
-            elif isinstance(item, Matmul | HeadProduct | Depthwise):
+            elif isinstance(item, WEIGHED):
                 for layer in layers:
                     self.of(item.weight, layer)
 
