@@ -178,6 +178,44 @@ class LatentDecodeParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateConvolutionParameters:
+    """Convolutions over time before a state; see `costmodels.kernels.state`.
+
+    floor : s. sequence : s that each one of 4096 features takes to begin. memory_efficiency : share
+    of the nominal bandwidth.
+    """
+
+    provenance: Provenance
+    floor: Seconds
+    sequence: Seconds
+    memory_efficiency: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateScanParameters:
+    """Passes over prompts that leave a state; see `costmodels.kernels.state`.
+
+    floor : s. item, step : s of a multiprocessor for a head of a sequence, and for each 64 tokens
+    of it, with a state of 128 x 128. passes : over what is read and written of the rows.
+    """
+
+    provenance: Provenance
+    floor: Seconds
+    item: Seconds
+    step: Seconds
+    passes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateUpdateParameters:
+    """Updates of a state by a new token. floor : s. memory_efficiency : share of nominal."""
+
+    provenance: Provenance
+    floor: Seconds
+    memory_efficiency: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsParameters:
     """A layer of experts in a serving engine; see `costmodels.kernels.experts`.
 
@@ -357,6 +395,9 @@ Parameters = TypeVar(
     HeadProductParameters,
     LatentContextParameters,
     LatentDecodeParameters,
+    StateConvolutionParameters,
+    StateScanParameters,
+    StateUpdateParameters,
     AttentionParameters,
     ContextParameters,
     DecodeParameters,
@@ -368,6 +409,7 @@ Parameters = TypeVar(
 _TIMES: Final = (
     "floor", "vector_floor", "tile_overhead", "split_overhead", "item", "merge", "fixed",
     "causal_fixed", "ramp", "launch", "expert", "rank", "token", "copy", "notify", "spread",
+    "sequence", "step",
 )  # fmt: skip
 UNITS: Final = {
     **dict.fromkeys(_TIMES, "s"), "load_bandwidth": "B/s", "alone": "B/s", "home": "B/s",

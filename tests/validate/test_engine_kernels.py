@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.formats import SERVING
-from costmodels.kernels import attention_time, decode, experts, latent, matmul, matmul_time
+from costmodels.kernels import attention_time, decode, experts, latent, matmul, matmul_time, state
 from costmodels.kernels.common import Shape
 from costmodels.kernels.loads import load
 from costmodels.kernels.parameters import (
@@ -19,6 +19,8 @@ from costmodels.kernels.parameters import (
     LatentDecodeParameters,
     MatmulParameters,
     QuantisedParameters,
+    StateConvolutionParameters,
+    StateUpdateParameters,
 )
 from costmodels.kernels.parameters import load as load_records
 from costmodels.kernels.tables import shipped
@@ -151,6 +153,38 @@ def test_the_fit_of_latent_decoding_finds_what_made_it():
     assert record.tile == true.tile
     assert record.memory_efficiency == pytest.approx(true.memory_efficiency, rel=0.05)
     assert record.provenance.median_error < 0.02
+
+
+def kept_states(convolution, update):
+    """A table of new tokens on H100 whose rows are of one of two kernels, and do not say which."""
+    head = "system,engine,version,op_name,phase,batch_size,seq_len,num_tokens,d_model,d_conv"
+    lines = [f"{head},num_k_heads,head_k_dim,num_v_heads,head_v_dim,us"]
+    for batch in (1, 4, 16, 64, 128, 256, 512, 1024):
+        for heads in (4, 8, 16, 32, 48, 64):
+            shape = tuple(np.array(float(n)) for n in (1, 128 * (16 + heads), batch))
+            times = (
+                state.convolved(convolution, H100, shape),
+                state.updated(update, H100, (np.array(float(heads)), shape[2])),
+            )
+            for time in times:
+                row = f"{batch},1,{batch},2048,4,8,128,{heads},128,{1e6 * float(time)}"
+                lines.append(f"h100_sxm,vllm,1,gdn,generation,{row}")
+    return "\n".join(lines)
+
+
+def test_kernels_that_a_table_does_not_name_are_told_apart():
+    convolution = shipped(StateConvolutionParameters)["conv_step.vllm-hopper"]
+    update = shipped(StateUpdateParameters)["update.vllm-hopper"]
+
+    found = {}
+    for text, _ in fitted(kept_states(convolution, update)):
+        form = StateUpdateParameters if "update" in text else StateConvolutionParameters
+        found |= load_records(text, form)
+
+    assert found["update.vllm-hopper"].floor == pytest.approx(update.floor, rel=0.1)
+    reached = found["update.vllm-hopper"].memory_efficiency
+    assert reached == pytest.approx(update.memory_efficiency, rel=0.05)
+    assert found["conv_step.vllm-hopper"].floor == pytest.approx(convolution.floor, rel=0.1)
 
 
 def test_another_table_is_refused():

@@ -1,8 +1,8 @@
-"""Measured layers of serving engines: mixtures of experts, and latent attention."""
+"""Measured layers of serving engines: mixtures of experts, latent attention, kept states."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from costmodels.kernels import (
     experts_time,
@@ -10,6 +10,7 @@ from costmodels.kernels import (
     latent_context_time,
     latent_decode_time,
 )
+from costmodels.kernels.state import Rule, convolution_time, scan_time, update_time
 from costmodels.routing import routing_of
 from topology.base import InputError, Seconds
 from topology.catalogue import Device
@@ -23,6 +24,7 @@ WORDS: Final = {
     "latent_context": "engines' latent attention over prompts, {precision} cache",
     "latent_decode": "engines' latent attention of new tokens, {precision} cache",
     "head_product": "engines' products of a head in {precision}",
+    "state": "engines' layers with a state, {precision}",
 }
 
 
@@ -32,7 +34,8 @@ class LayerFigure:
 
     experts : tokens, hidden, intermediate, experts, top_k, ep, gated; trait is the distribution.
     latent_context, latent_decode : heads, queries, keys, batch. head_product : rows, columns,
-    inner, heads.
+    inner, heads. state : tokens, batch, convolved, heads, features, state, chunk, state_bytes; its
+    precision is the kernel: ``conv``, ``conv_step``, ``delta``, ``ssd`` or ``update``.
     """
 
     device: Device
@@ -89,11 +92,34 @@ def _head_product(one: LayerFigure, size: Sizes) -> float:
     return time
 
 
+def _state(one: LayerFigure, size: Sizes) -> float:
+    time: float
+    match one.precision:
+        case "conv" | "conv_step":
+            time = convolution_time(
+                size["tokens"], size["convolved"], one.device, batch=size["batch"],
+                new=one.precision == "conv_step", engine=one.engine,
+            )  # fmt: skip
+        case "update":
+            time = update_time(
+                size["heads"], one.device, batch=size["batch"], state=size["state"],
+                state_bytes=size["state_bytes"], engine=one.engine,
+            )  # fmt: skip
+        case _:
+            shape = (size["tokens"], size["heads"], size["features"])
+            time = scan_time(
+                *shape, one.device, rule=cast(Rule, one.precision), batch=size["batch"],
+                state=size["state"], chunk=size["chunk"], engine=one.engine,
+            )  # fmt: skip
+    return time
+
+
 _PRICES: Final[Mapping[str, Callable[[LayerFigure, Sizes], float]]] = {
     "experts": _experts,
     "latent_context": _latent_context,
     "latent_decode": _latent_decode,
     "head_product": _head_product,
+    "state": _state,
 }
 
 

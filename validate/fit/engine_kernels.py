@@ -35,6 +35,7 @@ from validate.fit.engine_latent import (
     latents,
 )
 from validate.fit.engine_layers import experts, fit_experts
+from validate.fit.engine_state import StateParameters, fit_state, states
 from validate.fit.engine_tables import (
     ENGINES,
     MICRO,
@@ -76,6 +77,7 @@ EngineRecord = (
     | ExpertsParameters
     | LatentContextParameters
     | LatentDecodeParameters
+    | StateParameters
 )
 
 
@@ -278,18 +280,22 @@ LATENT_CONTEXT: Final = Table(
 LATENT_DECODE: Final = Table(
     kind="mla_generation", group=latents, fit=fit_latent_decode, usual="trtllm"
 )
+GDN: Final = Table(kind="gdn", group=states, fit=fit_state)
+MAMBA: Final = Table(kind="mamba2", group=states, fit=fit_state)
 TABLES: Final = {
     "gemm_dtype": (GEMM, GEMM),
     "moe_dtype": (MOE, MOE),
     "bmm_dtype": (HEADS, HEADS),
     "mla_dtype": (LATENT_CONTEXT, LATENT_DECODE),
     "kv_cache_dtype": (CONTEXT, DECODE),
+    "num_v_heads": (GDN, GDN),
+    "chunk_size": (MAMBA, MAMBA),
 }
 """Tables by a column that tells them: of whole prompts, and of new tokens."""
 
 
 def fitted(text: str) -> Iterator[tuple[str, str]]:
-    """Fit a table of products, of layers of experts, or of attention.
+    """Fit a table of products, of layers of experts, of attention or of states.
 
     Yields
     ------

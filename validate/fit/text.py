@@ -27,6 +27,9 @@ from costmodels.kernels.parameters import (
     PointwiseParameters,
     Provenance,
     QuantisedParameters,
+    StateConvolutionParameters,
+    StateScanParameters,
+    StateUpdateParameters,
 )
 from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import FORMAT, Fit, Profile, RuntimeCalibration
@@ -45,6 +48,9 @@ Record = (
     | ExpertsParameters
     | LatentContextParameters
     | LatentDecodeParameters
+    | StateConvolutionParameters
+    | StateScanParameters
+    | StateUpdateParameters
 )
 
 _HEAD: Final = """\

@@ -1,0 +1,170 @@
+r"""Layers that keep a state instead of a cache: gated delta rule and state spaces (Mamba-2).
+
+A short convolution over time goes before; its kernel is paced by memory, and some engines begin
+each sequence anew, a few features at a time:
+
+.. math:: t = floor + sequence\, batch\, features + traffic / (share\, bandwidth)
+
+Over prompts, chunks of a head follow one another, heads and sequences side by side; an item is a
+head of a sequence:
+
+.. math::
+    t = floor + \mathrm{overlapped}(\max(items\, alone / SMs,\ alone),\ memory), \qquad
+    alone = item + chunks\, step
+
+with the state read and written once, and a few passes over the rows. A new token reads and writes
+the whole state, at the pace of memory.
+
+References
+----------
+S. Yang et al., "Gated Delta Networks", 2024, arXiv:2412.06464; T. Dao, A. Gu, "Transformers are
+SSMs", 2024, arXiv:2405.21060. The formulas are our own; fitted by `validate.fit.engine_kernels`.
+"""
+
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from costmodels.kernels.common import Number, Real, overlapped, plain
+from costmodels.kernels.parameters import (
+    StateConvolutionParameters,
+    StateScanParameters,
+    StateUpdateParameters,
+)
+from costmodels.kernels.tables import engine_record
+from topology.catalogue import Device
+
+Rule = Literal["delta", "ssd"]
+CHUNK: Final = 64
+"""Tokens of a chunk of the gated delta rule, as its kernels have it."""
+TAPS: Final = 3.0
+"""Earlier tokens that a convolution keeps."""
+_BYTES: Final = 2.0  # of a feature of a row
+_UNIT: Final = 128.0 * 128.0  # elements of the state of a head that `item` and `step` are of
+_TOKENS: Final = 64.0  # and of a chunk
+_FEATURES: Final = 2.0**12  # of a sequence that `sequence` is of
+
+
+def convolution_time(  # tokens, features, batch are one shape
+    tokens: Number,
+    features: Number,
+    device: Device,
+    *,
+    batch: Number = 1,
+    new: bool = False,
+    engine: str = "",
+) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
+    """Time the convolution over time of ``[batch, tokens, features]``.
+
+    Parameters
+    ----------
+    tokens : of each sequence. new : they are a step's new ones, after others.
+
+    >>> from topology.catalogue import all_devices
+    >>> time = convolution_time(8192, 8192, all_devices()["h100-sxm"])
+    >>> 2 * 2 * 8192**2 / 3.35e12 < time < 4 * 2 * 2 * 8192**2 / 3.35e12
+    True
+    """
+    name = "conv_step" if new else "conv"
+    fitted = engine_record(StateConvolutionParameters, device, name, engine)
+    return plain(convolved(fitted, device, (tokens, features, batch)))
+
+
+def convolved(
+    fitted: StateConvolutionParameters, device: Device, shape: tuple[Number, Number, Number]
+) -> Real:
+    """Evaluate the formula of convolutions for tokens, features and batch."""
+    tokens, features, batch = (np.asarray(size, float) for size in shape)
+    traffic = 2.0 * _BYTES * batch * features * (tokens + TAPS)
+    stream = traffic / device.memory_bandwidth.value / fitted.memory_efficiency
+    time: Real = fitted.floor + fitted.sequence * batch * features / _FEATURES + stream
+    return time
+
+
+def scan_time(  # noqa: PLR0913  # tokens, heads, features, batch are one shape
+    tokens: Number,
+    heads: Number,
+    features: Number,
+    device: Device,
+    *,
+    rule: Rule = "delta",
+    batch: Number = 1,
+    state: Number = _UNIT,
+    chunk: Number = CHUNK,
+    engine: str = "",
+) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
+    """Time the pass over prompts, from the convolution to the rows that are left.
+
+    Parameters
+    ----------
+    tokens : of each sequence. features : of a row of this rank, read and written together.
+    state : elements of the state of a head, such as 128 x 128.
+
+    >>> from topology.catalogue import all_devices
+    >>> once, twice = (scan_time(n, 32, 12288, all_devices()["h100-sxm"]) for n in (8192, 16384))
+    >>> 1.5 < twice / once < 2.1
+    True
+    """
+    fitted = engine_record(StateScanParameters, device, rule, engine)
+    return plain(scanned(fitted, device, (tokens, heads, features, batch), state, chunk))
+
+
+def scanned(
+    fitted: StateScanParameters,
+    device: Device,
+    shape: tuple[Number, Number, Number, Number],
+    state: Number = _UNIT,
+    chunk: Number = CHUNK,
+) -> Real:
+    """Evaluate the formula of prompts for tokens, heads, features and batch."""
+    tokens, heads, features, batch = (np.asarray(size, float) for size in shape)
+    half = "bf16" if device.peak("bf16") else "fp16"
+    bandwidth, slots = device.memory_bandwidth.value, device.multiprocessors.value
+    size, length = np.asarray(state) / _UNIT, np.asarray(chunk) / _TOKENS
+    alone = size * (fitted.item + np.ceil(tokens / chunk) * length * fitted.step)
+    compute = np.maximum(batch * heads * alone / slots, alone)
+    kept = 2.0 * 4.0 * batch * heads * state
+    rows = _BYTES * batch * tokens * features
+    busy = overlapped(compute, (kept + fitted.passes * rows) / bandwidth)
+    flop = 4.0 * batch * tokens * heads * state
+    bound = np.maximum((kept + rows) / bandwidth, flop / device.needed_peak(half))
+    time: Real = fitted.floor + np.maximum(busy, bound)
+    return time
+
+
+def update_time(  # heads, batch are one shape
+    heads: Number,
+    device: Device,
+    *,
+    batch: Number = 1,
+    state: Number = _UNIT,
+    state_bytes: float = 4.0,
+    engine: str = "",
+) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
+    """Time a new token of each of `batch` sequences: all of the state is read and written.
+
+    Parameters
+    ----------
+    state, state_bytes : elements of the state of a head, and bytes of each.
+
+    >>> from topology.catalogue import all_devices
+    >>> time = update_time(32, all_devices()["h100-sxm"], batch=256)
+    >>> 2 * 4 * 256 * 32 * 128**2 / 3.35e12 < time < 1.5 * 2 * 4 * 256 * 32 * 128**2 / 3.35e12
+    True
+    """
+    fitted = engine_record(StateUpdateParameters, device, "update", engine)
+    return plain(updated(fitted, device, (heads, batch), state, state_bytes))
+
+
+def updated(
+    fitted: StateUpdateParameters,
+    device: Device,
+    shape: tuple[Number, Number],
+    state: Number = _UNIT,
+    state_bytes: Number = 4.0,
+) -> Real:
+    """Evaluate the formula of new tokens for heads and batch."""
+    heads, batch = (np.asarray(size, float) for size in shape)
+    traffic = 2.0 * state_bytes * batch * heads * state / device.memory_bandwidth.value
+    time: Real = fitted.floor + traffic / fitted.memory_efficiency
+    return time
