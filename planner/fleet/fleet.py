@@ -269,14 +269,14 @@ def _scenario(demand: Demand, estimate: PlanEstimate) -> Scenario:
 
 
 def _by_engine(demand: Demand, name: str) -> Iterator[Demand]:
-    """Ask the same of every engine that serves a language model, where none is named."""
+    """Ask the same of every engine that serves a language model, or of those that are named."""
     request = replace(demand.request, hardware=name, gpus=1, nodes=0)
     try:
-        scenario = resolve(request)
+        scenario = resolve(request, several=True)
     except PrecisionError:  # said of each number of GPUs
         yield demand
         return
-    if request.engine or not scenario.served:
+    if len(request.engines) == 1 or not scenario.served:
         yield demand
         return
     for each in runners(scenario):

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from commands import assert_refused, run
+from commands import ROOT, assert_refused, run
 
 from planner.search.served import Wanted, spread_of
 
@@ -88,6 +88,26 @@ def test_where_no_engine_is_named_the_best_of_those_that_serve_is_taken():
 
     assert best["engine"] == min(gpus, key=lambda name: gpus[name])
     assert best["gpus"] == gpus[best["engine"]][0]
+
+
+def test_of_several_engines_the_best_is_taken():
+    limits = ("--slo-ttft", "300ms", "--slo-tpot", "15ms")
+    _, both = answer(*WORDS, *limits, "--engine", "vllm,sglang")
+
+    assert both["fleets"][0]["engine"] in ("vllm", "sglang-llm")
+    assert_refused(
+        *run("capacity", "--model", "flux.1-schnell", "--rate", "1/s", "--slo", "9s", "--engine",
+             "xdit,sglang"),
+        "engine: got xdit,sglang, wanted one",
+    )  # fmt: skip
+
+
+def test_the_example_of_language_models_is_met():
+    code, out, _ = run("capacity", "--demand", str(ROOT / "examples" / "chat.toml"))
+
+    assert code == 0
+    assert "p99 of TTFT within 500 ms, TPOT within 25 ms" in out
+    assert "--speculative-config" in out or "--speculative-algorithm" in out or "DraftTarget" in out
 
 
 def test_images_are_built_by_the_command_that_is_shown():
