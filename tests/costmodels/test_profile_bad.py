@@ -21,7 +21,7 @@ WRONG = [
     ("format = 1", "format = true", "format: got True, wanted 1"),
     ("format = 1", "format = 1.0", "format: got 1.0, wanted 1"),
     ('hardware = "h100-sxm"', 'hardware = ["h100-sxm"]', "hardware: got ['h100-sxm'], wanted a te"),
-    ('hardware = "h100-sxm"', 'hardware = "../../x"', "unknown hardware '../../x'"),
+    ('hardware = "h100-sxm"', 'hardware = "../../no/x"', "unknown hardware '../../no/x'"),
     ('date = "2026-11-28"', 'date = "2026-99-99"', "date: got '2026-99-99', wanted 2026-11-27"),
     ('date = "2026-11-28"', 'date = "\u0662026-01-01"', "date: got"),
     ('gpus = "2"', 'gpus = "../../x"', "machine.gpus: got '../../x', wanted a whole number"),

@@ -324,8 +324,13 @@ def test_a_folder_without_weights_is_named(folder, tmp_path):
 
 
 def test_a_runner_that_is_stopped_says_nothing(folder):
-    """Ctrl-C ends it with the code of a program that was stopped."""
-    (folder / "tensorrt.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    """Ctrl-C ends it with the code of a program that was stopped, as in a shell's foreground."""
+    (folder / "tensorrt.py").write_text(
+        "import signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "print('here', flush=True)\n"
+        "time.sleep(600)\n"
+    )
     words = [sys.executable, "-m", "runner", "build"]
     with subprocess.Popen(
         words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -144,9 +144,13 @@ def test_what_is_typed_wrong_is_one_short_line_at_once(words, message):
 
 @pytest.mark.parametrize("module", ["planner.command.cli", "argparse", "planner.models"])
 def test_a_stop_while_it_is_loaded_is_silent(tmp_path, module):
-    """It waits in the import of a module, says so, and is stopped there."""
+    """It waits in the import of a module, says so, and is stopped there.
+
+    What a shell runs in the background is told to ignore stops, and so are its children.
+    """
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys, time\n"
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Wait:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == {module!r}:\n"
