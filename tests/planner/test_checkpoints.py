@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -61,16 +62,18 @@ def every(key):
         yield "".join([*made, pieces[-1]])
 
 
-def wanted(model, plan="single"):
+@cache
+def wanted(model):
     """Every weight of the networks with its layer, and every place of a bias or norm."""
     scenario = resolve(Request(model=model))
-    program = lower(scenario.model, scenario.workload, parse_plan(plan))
+    program = lower(scenario.model, scenario.workload, Plan())
+    found = []
     for network in networks_of(program, Recipe()):
         for layer in (*network.layers, *network.unused):
             if layer.kind == "weight":
-                yield "weight", layer.attributes
-            for one in layer.attributes.get("learned", []):
-                yield one["kind"], one
+                found.append(("weight", layer.attributes))
+            found += [(one["kind"], one) for one in layer.attributes.get("learned", [])]
+    return found
 
 
 LAID = layouts()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from commands import assert_refused, run
-from generators import MODELS, asked, priced, recommended, videos
+from generators import MODELS, asked, priced, ranked, videos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +34,7 @@ def estimate(model, plan, **more):
 
 @pytest.mark.parametrize("model", [*MODELS, *DECODERS])
 def test_stages_and_parts_add_up_to_the_latency(model):
-    for one in recommended(model).plans:
+    for one in ranked(model).plans:
         assert sum(one.stages_s.values()) == pytest.approx(one.latency_s, rel=1e-9)
         assert sum(one.breakdown_s.values()) == pytest.approx(one.latency_s, rel=1e-9)
 
@@ -58,7 +58,7 @@ def test_communication_is_exposed_or_hidden_and_nothing_else(model):
 @pytest.mark.parametrize("model", MODELS)
 def test_no_plan_is_faster_than_all_its_gpus_together(model):
     """A twentieth is left for kernels that run better on smaller pieces."""
-    answer = recommended(model)
+    answer = ranked(model)
     for one in answer.plans:
         assert answer.baseline.latency_s / one.latency_s <= one.gpus * 1.05, one.plan
 
@@ -277,7 +277,7 @@ def test_weights_in_16_bits_are_two_bytes_a_parameter(name):
 
 
 def fits(model, gpus, **more):
-    return {str(one.plan) for one in recommended(model, gpus, **more).plans}
+    return {str(one.plan) for one in ranked(model, gpus, **more).plans}
 
 
 def keeps_whole_weights(plan):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import hypot
 
 import pytest
-from generators import asked, made, recommended
+from generators import asked, made, ranked, recommended
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +60,7 @@ def test_nothing_is_said_of_a_batch_that_replicas_share_evenly():
 
 def test_more_results_a_second_at_batch_one_than_the_replicas_of_a_batch_make():
     most = [
-        max(one.throughput_per_s for one in recommended("cosmos3-nano", 8, batch=batch).plans)
+        max(one.throughput_per_s for one in ranked("cosmos3-nano", 8, batch=batch).plans)
         for batch in (1, 4)
     ]
     assert most[0] > most[1]
@@ -159,7 +159,7 @@ def test_the_order_changes_where_it_is_said_to_change(first, rival, sentence):
     assert said(plan("tp8", *first), plan("ring8", *rival))[1].startswith(sentence)
 
 
-@pytest.mark.parametrize("model", ["cosmos3-nano", "wan2.1-14b", "flux.1-dev"])
+@pytest.mark.parametrize("model", ["cosmos3-nano", "sd3.5-large", "flux.1-dev"])
 def test_the_factor_that_is_printed_does_turn_the_order(model):
     """Scale the part by a little more than the factor, and the rival is faster."""
     answer = recommended(model)
@@ -239,8 +239,8 @@ def test_schnell_gains_little_from_its_last_four_gpus():
 
     assert "8 GPUs gain little over 4" in line or line.startswith("use ")
     assert answer.plans[0].gpus == 8
-    latencies = [one.latency_s for one in answer.runnable]
-    assert latencies == sorted(latencies)
+    order = [(one.unproven, one.latency_s) for one in answer.runnable]
+    assert order == sorted(order)
 
 
 def test_what_is_the_same_gains_nothing():
@@ -284,9 +284,9 @@ def test_small_gains_are_shares_for_every_objective():
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput", "memory", "cost"])
-@pytest.mark.parametrize("model", ["wan2.1-14b", "llama-3.1-8b"])
-def test_no_sentence_praises_what_is_worse(model, objective):
-    lines = recommended(model, objective=objective).advice
+@pytest.mark.parametrize(("model", "gpus"), [("wan2.1-14b", 8), ("llama-3.1-8b", 2)])
+def test_no_sentence_praises_what_is_worse(model, gpus, objective):
+    lines = recommended(model, gpus, objective=objective).advice
 
     assert lines
     assert not [line for line in lines if re.search(r"-\d+(\.\d+)? % (faster|more)", line)]
@@ -301,7 +301,7 @@ def test_a_parallel_decode_is_offered_where_it_shows():
     assert f"({wide.plan})" in line
     assert wide.latency_s < answer.plans[0].latency_s
     assert not [one for one in recommended("cosmos3-nano", 1).advice if "VAE decode" in one]
-    assert not [one for one in recommended("llama-3.1-8b").advice if "VAE decode" in one]
+    assert not [one for one in recommended("llama-3.1-8b", 2).advice if "VAE decode" in one]
 
 
 def test_what_is_not_modelled_is_said_first():
@@ -327,7 +327,7 @@ def test_advice_is_short_sentences(model):
 
 
 def test_answers_are_estimates():
-    assert all(isinstance(one, PlanEstimate) for one in recommended("flux.1-dev").scaling)
+    assert all(isinstance(one, PlanEstimate) for one in ranked("flux.1-dev").scaling)
 
 
 def test_plans_that_nothing_runs_are_answered_with_a_request_that_something_does():

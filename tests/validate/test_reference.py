@@ -1,6 +1,7 @@
 """Every strategy's program, run on numbers for all ranks, equals the unsplit model."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -58,6 +59,13 @@ EXPERTS = [
 ]
 
 
+@cache
+def unsplit(model, tower="usual"):
+    """What the model gives on one rank for two samples."""
+    work = testmodels.workload(model, batch=2, text_tower=tower)
+    return run_plan(model, work, parse_plan("single"))[0]
+
+
 def _error(outs, whole, plan):
     """Largest relative error of any rank; replicas hold their part of the batch."""
     worst, each = 0.0, len(outs) // plan.degree("dp")
@@ -74,10 +82,7 @@ def test_split_diffusion_equals_unsplit(model, tower, text):
     if any(objections(model, work, plan, plan.gpus)):
         pytest.skip("illegal for this model")
 
-    whole = run_plan(model, work, parse_plan("single"))[0]
-    outs = run_plan(model, work, plan)
-
-    assert _error(outs, whole, plan) < 1e-9
+    assert _error(run_plan(model, work, plan), unsplit(model, tower), plan) < 1e-9
 
 
 @pytest.mark.parametrize("text", ["tp2", "ulysses4", "ring2.ulysses2", "allgather_kv2", "ring3"])
@@ -87,9 +92,8 @@ def test_variants_of_collectives_change_no_result(text):
     for model in (testmodels.flux, testmodels.cosmos3):
         work = testmodels.workload(model, batch=2)
         variant = testmodels.with_habits(work, wide_collectives=True, scattered_inputs=True)
-        whole = run_plan(model, work, parse_plan("single"))[0]
 
-        assert _error(run_plan(model, variant, plan), whole, plan) < 1e-9
+        assert _error(run_plan(model, variant, plan), unsplit(model), plan) < 1e-9
         assert _moved(model, variant, plan) > _moved(model, work, plan)
 
 
@@ -102,10 +106,9 @@ def test_a_ring_that_gathers_first_changes_no_result(model, text):
     if any(objections(model, work, plan, plan.gpus)):
         pytest.skip("illegal for this model")
     variant = testmodels.with_habits(work, rings="gathered")
-    whole = run_plan(model, work, parse_plan("single"))[0]
     ops = [op for stage in lower(model, variant, plan).stages for op in stage.walk()]
 
-    assert _error(run_plan(model, variant, plan), whole, plan) < 1e-9
+    assert _error(run_plan(model, variant, plan), unsplit(model), plan) < 1e-9
     assert not any(isinstance(op, SendReceive) for op in ops)
     assert _moved(model, variant, plan) > _moved(model, work, plan)
 
@@ -119,9 +122,8 @@ def test_exchanges_apart_change_no_result(model, text):
     if any(objections(model, work, plan, plan.gpus)):
         pytest.skip("illegal for this model")
     variant = testmodels.with_habits(work, exchanges_apart=True)
-    whole = run_plan(model, work, parse_plan("single"))[0]
 
-    assert _error(run_plan(model, variant, plan), whole, plan) < 1e-9
+    assert _error(run_plan(model, variant, plan), unsplit(model), plan) < 1e-9
     assert _moved(model, variant, plan) == _moved(model, work, plan)
     assert _calls(model, variant, plan) > _calls(model, work, plan)
 

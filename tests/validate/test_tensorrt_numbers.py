@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -59,14 +60,18 @@ def legal(model, work, plan):
     return not any(objections(model, work, plan, plan.gpus))
 
 
+@cache
+def unsplit(model, work):
+    return run_plan(model, work, parse_plan("single"))[0]
+
+
 def error(model, work, text, recipe):
     plan = parse_plan(text)
     program = lower(model, work, plan)
     made = networks_of(program, recipe)
     order = schedule_of(made, program, work, plan)
     plain = testmodels.with_habits(work, wide_collectives=False, scattered_inputs=False)
-    whole = run_plan(model, plain, parse_plan("single"))[0]
-    worst = 0.0
+    whole, worst = unsplit(model, plain), 0.0
     for one, out in zip(order["ranks"], run_networks(made, order), strict=True):
         want = whole[one["sample"] : one["sample"] + len(out)]
         worst = max(worst, np.abs(out - want).max() / np.abs(want).max())

@@ -35,7 +35,7 @@ def runnable(request):
 
 
 def build_all(found, precision="bf16"):
-    """Build the networks of plans; those that several plans share once."""
+    """Build the networks of plans, those that several plans share once; return how many."""
     done = set()
     for model, work, plan in found:
         small, shrunk = shrink(model, work, plan)
@@ -45,6 +45,7 @@ def build_all(found, precision="bf16"):
             if what not in done:
                 assert build(TRT, share(network), FAST).plan, f"{plan}: {network.name}"
             done.add(what)
+    return len(done)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
@@ -76,12 +77,12 @@ def test_so_do_those_of_other_requests(name, options):
         pytest.skip("a decoder's text is its request")
     request = asked(name, 4, hardware="b200", **options)
 
-    build_all(runnable(request), request.precision)
+    assert build_all(runnable(request), request.precision)
 
 
 @pytest.mark.parametrize("tower", ["once", "every_step"])
 def test_so_do_those_of_a_text_tower(tower):
-    build_all(runnable(asked("cosmos3", 4, text_tower=tower)))
+    assert build_all(runnable(asked("cosmos3", 4, text_tower=tower)))
 
 
 def test_so_do_those_of_more_ranks_than_key_value_heads():
