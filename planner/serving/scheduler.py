@@ -60,14 +60,14 @@ class Batch:
     ready : seconds at which its last step has left the last place. turn : steps in which it
     decoded. begun : sequences whose prompts have begun. running : those that decode, by the turn
     of their last token. admitted : in the order in which they began to. rows : how many decode.
-    context : tokens cached of these. due : turns at which they end, added up.
+    context : tokens cached of these.
     """
 
-    __slots__ = ("admitted", "begun", "context", "due", "ready", "rows", "running", "turn")
+    __slots__ = ("admitted", "begun", "context", "ready", "rows", "running", "turn")
 
     def __init__(self) -> None:
         self.ready = 0.0
-        self.turn = self.rows = self.due = 0
+        self.turn = self.rows = 0
         self.context = 0.0
         self.begun: list[Sequence] = []
         self.running: list[tuple[int, int, Sequence]] = []
@@ -77,11 +77,6 @@ class Batch:
     def count(self) -> int:
         """Sequences that it holds."""
         return self.rows + len(self.begun)
-
-    @property
-    def unwritten(self) -> int:
-        """Tokens that all of them have still to write."""
-        return self.due - self.turn * self.rows + sum(each.left for each in self.begun)
 
     def prune(self) -> None:
         """Drop entries of sequences that were preempted since."""
@@ -95,7 +90,6 @@ class Batch:
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence out of those that decode."""
         self.rows -= 1
-        self.due -= sequence.ends
         sequence.ends, sequence.batch = -1, None
 
     def last_admitted(self) -> Sequence:
@@ -138,6 +132,7 @@ class Queue:
         self.count = 0  # sequences in all batches
         self.context = 0.0  # tokens cached of sequences that decode
         self.partly = 0  # tokens kept for prompts that have begun
+        self.unwritten = 0  # steps in which sequences of all batches have still to write
         self.trail = Trail()
 
     def run(self) -> Trail:
@@ -170,15 +165,17 @@ class Queue:
         """Choose the batch that runs next, and take in who has come until then; none at the end."""
         arrivals = self.load.arrivals
         while True:
-            times = [(self._start_of(batch), number) for number, batch in enumerate(self.batches)]
-            at, number = min(times)
+            at, batch = math.inf, None
+            for each in self.batches:
+                start = self._start_of(each)
+                if start < at:
+                    at, batch = start, each
             if arrivals is not None and self.sent < len(arrivals) and arrivals[self.sent] <= at:
                 self._send(arrivals[self.sent])
                 continue
-            if at == math.inf:
-                return None
-            self.now = self.batches[number].ready = at
-            return self.batches[number]
+            if batch is not None:
+                self.now = batch.ready = at
+            return batch
 
     def _start_of(self, batch: Batch) -> float:
         """Tell when a batch may run its next step; never where it has none to run."""
@@ -195,8 +192,7 @@ class Queue:
         """Whether a prompt may begin, with what the engine keeps free for answers."""
         wanted = float(sequence.prompt + self.ways.block + self.count)
         if self.ways.kept:
-            unwritten = sequence.left + sum(batch.unwritten for batch in self.batches)
-            wanted += self.ways.kept * unwritten * self.gain
+            wanted += self.ways.kept * (sequence.left + self.unwritten) * self.gain
         return self._used() + wanted <= self.capacity or not self.count
 
     def _admits(self) -> bool:
@@ -235,6 +231,7 @@ class Queue:
             sequence.cached = sequence.prompt - left
             batch.begun.append(sequence)
             self.count += 1
+            self.unwritten += sequence.left
             self.partly += sequence.prompt
             take = left if whole else min(left, room)
             pieces.append((sequence, take))
@@ -262,8 +259,11 @@ class Queue:
 
     def _times(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
         """Seconds of a step on the host and at each place; those that are alike are read once."""
+        host = self.host + self.row * rows
+        if len(self.places) == 1:
+            return [host, self.places[0](tokens, context, rows, length)]
         alike = {place: place(tokens, context, rows, length) for place in self.kinds}
-        return [self.host + self.row * rows, *(alike[place] for place in self.places)]
+        return [host, *[alike[place] for place in self.places]]
 
     def _pass(self, batch: Batch, times: list[float]) -> None:
         """Let a step of a batch pass the host and all places, at each behind the one before it."""
@@ -281,6 +281,7 @@ class Queue:
         if sequence.first < 0:
             sequence.first = batch.ready
         sequence.left -= 1
+        self.unwritten -= 1
         self.trail.decoded += 1
         if not sequence.left:
             self._finish(batch, sequence)
@@ -289,7 +290,6 @@ class Queue:
         heapq.heappush(batch.running, (sequence.ends, sequence.number, sequence))
         batch.admitted.append(sequence)
         batch.rows += 1
-        batch.due += sequence.ends
         batch.context += sequence.prompt
         self.context += sequence.prompt
 
@@ -334,10 +334,12 @@ class Queue:
 
     def _advance(self, batch: Batch, turns: int) -> None:
         """Give every sequence that decodes as many tokens, and let go of those that are done."""
+        steps = turns * batch.rows
         batch.turn += turns
-        batch.context += turns * batch.rows * self.gain
-        self.context += turns * batch.rows * self.gain
-        self.trail.decoded += turns * batch.rows
+        batch.context += steps * self.gain
+        self.context += steps * self.gain
+        self.unwritten -= steps
+        self.trail.decoded += steps
         self.trail.most_tokens = max(self.trail.most_tokens, self._used())
         batch.prune()
         while batch.running and batch.running[0][0] == batch.turn:
@@ -370,6 +372,7 @@ class Queue:
             self._drop(batch, sequence, sequence.prompt + written * self.gain)
             sequence.prompt += round(written * self.gain)
             sequence.left -= written
+        self.unwritten -= sequence.left
         self.count -= 1
         sequence.cached = 0
         self.waiting.appendleft(sequence)

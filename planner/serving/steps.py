@@ -57,8 +57,13 @@ def _place(nodes: Sequence[float], value: float) -> tuple[int, float]:
     >>> _place([0.0, 2.0, 4.0], 3.0), _place([0.0, 2.0, 4.0], 5.0)
     ((1, 0.5), (1, 1.5))
     """
-    low = min(max(bisect_right(nodes, value) - 1, 0), len(nodes) - 2)
-    return low, (value - nodes[low]) / (nodes[low + 1] - nodes[low])
+    low, last = bisect_right(nodes, value) - 1, len(nodes) - 2
+    if low > last:
+        low = last
+    elif low < 0:
+        low = 0
+    below = nodes[low]
+    return low, (value - below) / (nodes[low + 1] - below)
 
 
 def step_prices(
