@@ -52,7 +52,9 @@ from costmodels.routing import routing_of
 from costmodels.runtime import Runtime
 from topology.catalogue import Device, Fabric, Precision
 
-ROUTED: Final = "power_law"
+ROUTED: Final = {"planner": "uniform"}
+"""How tokens choose experts, by engine: by chance, where weights are drawn."""
+USUALLY_ROUTED: Final = "power_law"
 """How tokens are taken to choose their experts."""
 Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "convolution"]
 
@@ -253,7 +255,8 @@ def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     device, engine, own, weight = target.device, target.engine, target.kernels, op.weight
     precision = served_as(weight.precision or target.plain, device)
     top_k = int(route.shape[-1])
-    routing = routing_of(ROUTED, weight.experts, top_k)
+    how = ROUTED.get(engine, USUALLY_ROUTED)
+    routing = routing_of(how, weight.experts, top_k)
     tokens = np.asarray(op.m) * weight.groups / top_k
     back = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
     sides = len(weight.columns)

@@ -15,11 +15,16 @@ from validate.fit.least_squares import Vector
 SYSTEMS: Final = {
     "a100_sxm": ("a100-sxm-80gb", "ampere", ("8.0",)),
     "h100_sxm": ("h100-sxm", "hopper", ("9.0",)),
+    "h200_sxm": ("h200-sxm", "hopper", ("9.0",)),
     "b200_sxm": ("b200", "blackwell", ("10.0", "10.3")),
     "rtx_pro_6000_server": ("rtx-pro-6000", "rtx", ("8.6", "8.9", "12.0")),
 }
 """Hardware, generation and compute capabilities of the systems of the tables."""
-ENGINES: Final = dict(zip(("trtllm", "vllm", "sglang"), SERVING, strict=True))
+ENGINES: Final = {
+    **dict(zip(("trtllm", "vllm", "sglang"), SERVING, strict=True)),
+    "planner": "planner",
+}
+"""Names of engines in the tables; the last is our executor."""
 MICRO: Final = parse("1 us", "s")
 NOWHERE: Final = Provenance(kind="derived", source="not yet", hardware=(), compute_capabilities=())
 
