@@ -193,10 +193,12 @@ def _reason(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
     if late or short:
         return late or closest(short)
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
-    legal = (
+    legal = [
         plan for plan in plans(model, gpus) if not any(objections(model, workload, plan, gpus))
-    )
+    ]
     said = Counter(refusal(scenario, plan) for plan in legal)
+    if "" in said:  # it runs, and serves no request
+        return next((row.reason for row in reversed(rejected) if row.plan in legal), "")
     if not said:
         return f"the model has no plan of {counted(gpus, 'GPU')}"
     if all(_BARE.fullmatch(why) for why in said):

@@ -33,6 +33,7 @@ class LaunchLine:
     one has a call of its own.
     after : what is left to do. runtimes : flag by runtime that is not the engine's usual one.
     sizes : flag by size, empty where the command has it; ``length`` is prompt and answer together.
+    whole : sizes that it is told of all ranks of attention data parallelism together.
     request : by size, its name in each request. video : both, where a video asks otherwise.
     precision : flag by precision. cache : the same of keys and values. attention : flag by kernel.
     published : ways to store quantised weights that it reads, as a checkpoint names them.
@@ -54,6 +55,7 @@ class LaunchLine:
     after: str = ""
     runtimes: Words = field(default_factory=dict)
     sizes: Words = field(default_factory=dict)
+    whole: tuple[str, ...] = ()
     request: Words = field(default_factory=dict)
     video: Words = field(default_factory=dict)
     precision: Words = field(default_factory=dict)

@@ -196,7 +196,8 @@ def _flags(
     yield line.offload if settings.offload else line.resident
     sizes = _sizes(model, settings)
     for size, flag in _by_size(line, limits, line.sizes, settings).items():
-        yield flag.format(n=settings.sizes[size], **sizes)
+        ranks = plan.degree("adp") if size in line.whole else 1
+        yield flag.format(n=settings.sizes[size] * ranks, **sizes)
 
 
 def _speculation(flags: str, settings: Settings) -> str:

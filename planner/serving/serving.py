@@ -165,9 +165,9 @@ class Served:
         )
 
     def _told(self, concurrency: float | None) -> dict[str, int]:
-        """Give the limits of an engine that was assumed: requests at once, and tokens."""
+        """Give the limits of one engine that were assumed: requests at once, and tokens."""
         ways, lengths = self.ways, self.lengths
-        rows = ways.rows if concurrency is None else ceil(concurrency / self.plan.degree("dp"))
+        rows = ways.rows if concurrency is None else ceil(concurrency / self.engines)
         chunk = ways.chunk if ways.chunked else max(ways.chunk, lengths.longest)
         return {"batch": rows, "length": lengths.longest, "chunk": chunk}
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -137,7 +138,16 @@ def told(line):
 @pytest.mark.parametrize("load", [("--slo-tpot", "12ms"), ("--concurrency", "48")])
 def test_a_line_has_the_load_that_was_found_or_asked_for(engine, load):
     words = ("recommend", "--model", "llama-3.1-8b", "--gpus", "2", "--engine", engine)
-    sizes = ("--input-tokens", "1000", "--output-tokens", "200", "--chunk", "4096")
+    sizes = (
+        "--input-tokens",
+        "1000",
+        "--output-tokens",
+        "200",
+        "--chunk",
+        "4096",
+        "--spread",
+        "0.1",
+    )
     code, out, _ = run(*words, *load, *sizes, "--format", "json")
     (row,) = json.loads(out)["engines"]
     rows, chunk, length = (told(row["command"])[flag] for flag in FLAGS[engine])
@@ -146,6 +156,28 @@ def test_a_line_has_the_load_that_was_found_or_asked_for(engine, load):
     assert code == 0
     assert rows == math.ceil(row["serving"]["concurrency"] / copies)
     assert (chunk, length) == (4096, 1320)  # a tenth over the mean
+
+
+def test_limits_of_ranks_with_requests_of_their_own_are_of_each_or_of_all():
+    """SGLang shares out what it is told; the others take it for each rank."""
+    more = {"model": "deepseek-v3", "gpus": 8, "hardware": "b200", "concurrency": 256}
+    lines = launched("adp8/ep8", engine="vllm", **more)
+
+    assert told(lines["vLLM"].line)["--max-num-seqs"] == 32
+    assert told(lines["SGLang"].line)["--max-running-requests"] == 256
+    assert told(lines["SGLang"].line)["--chunked-prefill-size"] == 8 * 8192
+    assert told(lines["TensorRT-LLM"].line)["--max_batch_size"] == 32
+
+
+def test_a_cache_that_holds_no_request_is_said_of_every_engine():
+    words = ("recommend", "--model", "llama-3.1-8b", "--hardware", "l4", "--precision", "fp8")
+    load = ("--input-tokens", "49900", "--spread", "0.9", "--concurrency", "2")
+    code, out, _ = run(*words, *load, "--kv-precision", "bf16", "--format", "json")
+    reasons = [row["reason"] for row in json.loads(out)["engines"]]
+
+    assert code == 1
+    assert len(reasons) == 3
+    assert all(re.match(r"the cache of single holds [\d,]+ tokens, one", why) for why in reasons)
 
 
 def test_a_line_of_requests_at_random_has_the_limits_of_the_engine():
@@ -159,7 +191,7 @@ def test_prompts_that_are_not_cut_fit_a_step():
     sizes = {"input_tokens": 9000, "output_tokens": 10, "concurrency": 2}
     lines = launched("tp2", model="llama-3.1-8b", gpus=2, engine="tensorrt-llm", **sizes)
 
-    assert told(lines["TensorRT-LLM"].line)["--max_num_tokens"] == 9911
+    assert told(lines["TensorRT-LLM"].line)["--max_num_tokens"] == 9010
 
 
 def test_keys_and_values_of_a_checkpoint_in_8_bits_are_told():
