@@ -25,7 +25,7 @@ AXES: Final = ("dp", "pp", "adp", "tp")
 ROUNDS: Final = 10
 """Requests that a client's place sends, as benchmark clients do: the first fill an idle engine all
 at once, the last drain it, and those between are alike."""
-FOLLOWED: Final = 120
+FOLLOWED: Final = 240
 """Requests that are followed at least, where there are so many."""
 FEWEST: Final = 3
 """Rounds that are followed at least."""
