@@ -100,6 +100,8 @@ def read_requests(request: Request) -> tuple[Lengths | None, Trace]:
         given = getattr(request, name)
         if given not in (None, mean):
             raise InputError(f"{name}: got {given} beside lengths, wanted none")
+    if request.spread is not None:
+        raise InputError(f"spread: got {request.spread:g} beside lengths, wanted none")
     return found, trace
 
 

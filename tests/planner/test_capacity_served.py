@@ -6,6 +6,7 @@ import re
 import pytest
 from commands import ROOT, assert_refused, run
 
+import planner
 from planner.search.served import Wanted, spread_of
 
 WORDS = ("capacity", "--model", "llama-3.1-8b", "--rate", "20/s", "--input-tokens", "500",
@@ -49,6 +50,24 @@ def test_a_file_says_the_same_as_options(tmp_path):
     file.write_text(DEMAND)
 
     assert answer("capacity", "--demand", str(file)) == answer(*WORDS, *SAME)
+
+
+def test_python_says_the_same_as_options():
+    """Requests of a histogram, and of a trace in place of a rate, as rows of numbers."""
+    asked = {"slo_ttft": "300ms", "ttft_percentile": 99, "slo_tpot": "15ms", "engine": "vllm",
+             "kv_precision": "fp8", "chunk": 2048, "prefix_hit": 0.5}  # fmt: skip
+    sizes = {"input_tokens": 500, "output_tokens": 60}
+    found = planner.capacity(model="llama-3.1-8b", rate="20/s", **sizes, **asked).to_dict()
+    _, shown = answer(*WORDS, *SAME, "--engine", "vllm")
+    assert found["answers"][0] == shown
+
+    rows = [(number / 20, 500, 60) for number in range(100)]
+    traced = planner.capacity(model="llama-3.1-8b", arrivals=rows, **asked).answers[0]
+    assert traced.demand.rate_per_s == pytest.approx(20.0)
+    assert traced.fleets[0].gpus == found["answers"][0]["fleets"][0]["gpus"]
+    lengths = [(100, 20, 3), (1700, 180, 1)]
+    mixed = planner.capacity(model="llama-3.1-8b", rate="20/s", lengths=lengths, **asked)
+    assert mixed.answers[0].fleets[0].serving.ttft.p99 <= 0.3
 
 
 def test_a_percentile_that_more_keep_takes_no_fewer_gpus():

@@ -298,6 +298,7 @@ def test_means_beside_requests_are_refused_unless_they_are_theirs(files):
     _, lengths = files
     words = ("estimate", *LLAMA, "--lengths", lengths, "--rate", "1/s")
     assert_refused(*run(*words, "--input-tokens", "100"), "input_tokens: got 100 beside lengths")
+    assert_refused(*run(*words, "--spread", "0.2"), "spread: got 0.2 beside lengths, wanted none")
     assert run(*words, "--input-tokens", "622")[0] == 0
 
 
