@@ -111,6 +111,7 @@ def _repositories() -> dict[str, Repository]:
     return {found.name.lower(): found for found in every}
 
 
+@cache
 def catalogued(name: str, repository: str = "") -> Model:
     """Read a catalogue entry: its configuration through its reader, and its usual request.
 

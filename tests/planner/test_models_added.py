@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import planner
-from planner.models import readers
+from planner.models import catalogue, readers
 from topology.base import InputError
 
 READER = '''
@@ -70,6 +70,7 @@ def test_no_reader_is_imported_but_the_one_that_is_named(monkeypatch):
     shipped = [name for name in sys.modules if name.startswith("planner.models.readers.")]
     for name in shipped:
         monkeypatch.delitem(sys.modules, name)
+    catalogue.catalogued.cache_clear()
 
     planner.read_model("mochi-1")
 

@@ -28,6 +28,8 @@ from validate.accuracy.table import (
     KINDS,
     SHORT_BEGIN,
     cells,
+    documents,
+    groups,
     inserted,
 )
 
@@ -227,6 +229,16 @@ def test_one_command_prints_the_table(capsys, tmp_path):
     assert main(["accuracy", "--write", str(short)]) == 0
     assert short.read_text().count("\n|") == len(KINDS) + 2
     assert sorted(one.name for one in tmp_path.iterdir()) == ["README.md", "short.md"]
+
+
+def test_tables_of_the_documents_are_the_current_ones():
+    root = Path(__file__).parents[2]
+    written = "".join(
+        (root / name).read_text(encoding="utf-8") for name in ("README.md", "docs/accuracy.md")
+    )
+
+    for begin, made in documents(groups()).items():
+        assert written.partition(begin)[2].partition(END)[0].strip() == made
 
 
 @pytest.mark.parametrize("style", ["table", "markdown"])
