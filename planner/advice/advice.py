@@ -37,6 +37,9 @@ URGENT: Final = ("TORCH_NCCL_HIGH_PRIORITY", "1")
 SAME: Final = 0.5
 """Per cent below which a price is the same."""
 
+WORK: Final = "GPU-seconds (GPUs x time)"
+"""Name and unit of what a result costs."""
+
 LITTLE: Final = 1.25
 """A doubling of the GPUs that gains less than this is not worth its price to everybody."""
 
@@ -157,7 +160,7 @@ def _better(first: PlanEstimate, second: PlanEstimate, objective: Objective) -> 
         held = [format_bytes(plan.memory_bytes) for plan in (first, second)]
         return f"{first.plan} needs {held[0]} a GPU, {second.plan} {held[1]}"
     spent = [f"{_work(plan):.3g}" for plan in (first, second)]
-    return f"{first.plan} takes {spent[0]} GPU-seconds a result, {second.plan} {spent[1]}"
+    return f"{first.plan} takes {spent[0]} {WORK} per result, {second.plan} {spent[1]}"
 
 
 def _work(plan: PlanEstimate) -> float:
@@ -277,16 +280,15 @@ def _doubling(first: PlanEstimate, half: PlanEstimate, where: str) -> str:
     gain = _gain(factor, "as fast", "faster")
     here, there = _work(first), _work(half)
     share = 100 * (here / there - 1)
-    more = f"{share:+.0f} %" if abs(share) >= SAME else "no more"
+    more = f"{abs(share):.0f} % {'more' if share > 0 else 'fewer'}"
+    more = more if abs(share) >= SAME else "no more"
     fewer = f"{half.gpus}{where} ({half.plan}, {format_seconds(half.latency_s)})"
     if factor < LITTLE ** log2(first.gpus / half.gpus):
         return (
             f"{first.gpus} GPUs gain little over {fewer}: {gain}, at {here:.3g} "
-            f"GPU-seconds a result against {there:.3g} ({more})"
+            f"{WORK} per result against {there:.3g} ({more})"
         )
-    return (
-        f"{first.gpus} GPUs are {gain} {_than(gain)} {fewer} and take {more} GPU-seconds a result"
-    )
+    return f"{first.gpus} GPUs are {gain} {_than(gain)} {fewer} and take {more} {WORK} per result"
 
 
 def _decode(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:

@@ -90,9 +90,10 @@ def table(runs: Sequence[Run]) -> Table:
         ]
         for run, best in able
     ]
-    align = "<<<<" + ">" * (len(head) - 3) + "<"
+    faster = "over eager" if any(row[-1] for row in rows) else ""
+    align = "<<<<" + ">" * (len(head) - 2)
     return Table(
-        head=[*head, "memory", ""], rows=rows, align=align, fixed=4, head_in="dim",
+        head=[*head, "memory", faster], rows=rows, align=align, fixed=4, head_in="dim",
         rows_in={0: "bold"},
     )  # fmt: skip
 
@@ -115,13 +116,13 @@ def _graphs(run: Run) -> bool:
 
 
 def _compiled(run: Run, best: PlanEstimate, runs: Sequence[Run]) -> str:
-    """Say how much faster an engine is than in eager PyTorch."""
+    """Say how many times as fast an engine is as in eager PyTorch."""
     for other in runs:
         eager = other.estimate
         same = (other.title, other.version) == (run.title, run.version)
         if eager is not None and same and eager.runtime == EAGER:
             gain = eager.latency_s / best.latency_s
-            return f"{gain:.2f} times as fast as eager" if best.runtime != EAGER else ""
+            return f"{gain:.2f}x" if best.runtime != EAGER else ""
     return ""
 
 

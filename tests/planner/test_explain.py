@@ -203,7 +203,8 @@ def test_the_last_doubling_has_its_price():
     line = said(plan("tp8", 10.0, 0.0), scaling=scaling)[0]
 
     assert line == (
-        "8 GPUs are 1.60 times as fast as 4 (tp4, 16 s) and take +25 % GPU-seconds a result"
+        "8 GPUs are 1.60 times as fast as 4 (tp4, 16 s) and take 25 % more "
+        "GPU-seconds (GPUs x time) per result"
     )
 
 
@@ -212,8 +213,8 @@ def test_a_doubling_that_gains_little_says_so_with_its_numbers():
     line = said(plan("tp8", 10.0, 0.0), scaling=(plan("tp4", 12.0, 0.0),))[0]
 
     assert line == (
-        "8 GPUs gain little over 4 (tp4, 12 s): 1.20 times as fast, at 80 GPU-seconds a result "
-        "against 48 (+67 %)"
+        "8 GPUs gain little over 4 (tp4, 12 s): 1.20 times as fast, at 80 "
+        "GPU-seconds (GPUs x time) per result against 48 (67 % more)"
     )
 
 
@@ -263,7 +264,7 @@ def test_what_is_the_same_gains_nothing():
             ],
         ),
         ("memory", ["dp8 needs 1 GiB a GPU, tp8 2 GiB"]),
-        ("cost", ["dp8 takes 50 GPU-seconds a result, tp8 80"]),
+        ("cost", ["dp8 takes 50 GPU-seconds (GPUs x time) per result, tp8 80"]),
     ],
 )
 def test_other_objectives_are_explained_by_what_they_ask_for(objective, sentences):

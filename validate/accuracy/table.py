@@ -21,7 +21,7 @@ SHORT_BEGIN: Final = (
 END: Final = "<!-- /accuracy -->"
 UNSEEN: Final = "nccl-tests logs, in no fit"
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "collectives: logs in no fit": (UNSEEN,),
+    "collectives: nccl-tests logs that nothing was fitted to": (UNSEEN,),
     "kernels: samples of fitted tables, and seven other GPUs": ("matrix products", "attention"),
     "whole plans: published by others": ("whole plans", "plans of other sources"),
     "whole plans: run by us on 2 GPUs": ("steps run on",),
@@ -29,7 +29,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "language models under load: tokens/s": ("serving tokens/s",),
     "language models under load: TTFT": ("serving TTFT",),
     "peak memory of plans run on 2 GPUs": ("peak memory",),
-    "time lost by the choice of a plan on 2 GPUs": ("time lost",),
+    "chosen plan on 2 GPUs: slower than the fastest measured by": ("time lost",),
 }  # fmt: skip
 """Lines of the short table, and how the names of the groups begin that each pools: figures that
 were in no fit, or where that is not known of each, all. No profile of the machine counts."""
