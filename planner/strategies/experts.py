@@ -25,7 +25,7 @@ def experts_objections(proposal: Proposal, plan: Plan) -> Iterator[str]:
     if "tp" in names and "adp" in names[names.index("tp") :]:
         yield "adp stands outside tp: its ranks hold the whole attention, cut by tp"
     for ffn in dict.fromkeys(t.ffn for t in model.towers if t.ffn is not None and t.ffn.experts):
-        yield from _spread(proposal, ffn, plan)
+        yield from dict.fromkeys(_spread(proposal, ffn, plan))
 
 
 def _spread(proposal: Proposal, ffn: Ffn, plan: Plan) -> Iterator[str]:
