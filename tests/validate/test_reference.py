@@ -9,7 +9,7 @@ import testmodels
 
 from costmodels.program import Collective, Matmul, Part, Recurrence, SendReceive, Tensor, Weight
 from planner.lowering import lower
-from planner.search.plans import objections
+from planner.search.plans import objections, plans
 from planner.strategies import parse_plan
 from validate.reference import DeadlockError, execute, functions, run_plan
 from validate.reference.weights import Source, own_samples
@@ -191,6 +191,21 @@ def test_experts_spread_over_ranks_equal_the_unsplit_model(text, output):
     ]
     assert len(errors) == plan.gpus // plan.degree("pp")
     assert max(errors) < 1e-9 * np.abs(whole).max()
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 6, 8])
+def test_every_legal_plan_of_experts_gives_the_unsplit_result(gpus):
+    """Whatever the search may choose: latent attention, dense layers and experts."""
+    model = testmodels.deepseek
+    work = testmodels.workload(model, batch=1, passes=1, output_tokens=1)
+    whole = run_plan(model, work, parse_plan("single"))[0]
+    legal = [plan for plan in plans(model, gpus) if not any(objections(model, work, plan, gpus))]
+
+    assert len(legal) >= 3
+    for plan in legal:
+        outs = [out for out in run_plan(model, work, plan) if not np.isnan(out).any()]
+        assert outs, plan
+        assert max(np.abs(out - whole).max() for out in outs) < 1e-9 * np.abs(whole).max(), plan
 
 
 @pytest.mark.parametrize("text", EXPERTS)

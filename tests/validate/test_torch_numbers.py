@@ -32,6 +32,7 @@ FOUR = (
     "tp4", "ring4", "ulysses2.ring2", "allgather_kv2.ulysses2", "ring2.tp2", "cfg2.pp2",
 )  # fmt: skip
 LINEAR = ("ulysses2.ring2", "allgather_kv4", "allgather_kv2.ulysses2", "cfg2.tp2", "ring2.tp2")
+EXPERTS = ("tp4/ep2", "tp4/ep4", "adp4/ep4", "adp2.tp2", "adp2.tp2/ep4")
 RUNS = {  # ranks, models, plans, type, whether compiled, changes of the request
     "two": (2, ALL, TWO, "float64", False, {}),
     "outer": (2, [testmodels.asymmetric, testmodels.llama], OUTER, "float64", False, {}),
@@ -45,6 +46,7 @@ RUNS = {  # ranks, models, plans, type, whether compiled, changes of the request
     "wide": (2, FEW[:2], ("tp2",), "float32", False, {"wide_collectives": True}),
     "scattered": (2, FEW[:2], ("ulysses2",), "float64", False, {"scattered_inputs": True}),
     "gathered": (2, FEW[:2], ("ring2",), "float64", False, {"rings": "gathered"}),
+    "experts": (4, DECODERS[1:], EXPERTS, "float64", False, {"batch": 4, "output_tokens": 1}),
     "decode": (2, DECODERS, ("tp2", "pp2", "dp2"), "float64", False, {"output_tokens": 1}),
 }  # fmt: skip
 
@@ -54,7 +56,7 @@ def works(names):
         _, models, plans, dtype, compiled, changes = RUNS[name]
         for model in models:
             alone = {"passes": 1} if model.kind == "decoder" else {}
-            work = testmodels.workload(model, batch=2, **alone, **changes)
+            work = testmodels.workload(model, **{"batch": 2, **alone, **changes})
             for text in plans:
                 plan = parse_plan(text)
                 if not any(objections(model, work, plan, plan.gpus)):
