@@ -124,6 +124,8 @@ EAGER: Final = "torch-eager"
 
 AMPLE: Final = 70 * 2**30
 """Bytes of a GPU from which engines take larger steps."""
+VAST: Final = 160 * 2**30
+"""Bytes of a GPU from which some take still larger ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +133,9 @@ class Scheduling:
     """How an engine of language models serves many requests at once.
 
     chunk : tokens that a step takes at most. small_chunk, small_rows : on GPUs of less memory than
-    `AMPLE` and on Ampere, where an engine takes fewer. mixed : prompts run beside sequences that
-    decode; else alone, while those wait. chunked : a prompt may be cut where the budget ends.
+    `AMPLE` and on Ampere, where an engine takes fewer. large_chunk : on GPUs of `VAST` memory,
+    where it takes more; 0 for as many. mixed : prompts run beside sequences that decode; else
+    alone, while those wait. chunked : a prompt may be cut where the budget ends.
     rows : sequences at once at most. block : tokens of a block of the cache.
     kept : share of unwritten answers that the cache has room for before a prompt begins; where it
     is less than 1 sequences may lose their cache and start again.
@@ -150,6 +153,7 @@ class Scheduling:
     rows: int = 1024
     small_chunk: int = 0
     small_rows: int = 0
+    large_chunk: int = 0
     block: int = 16
     kept: float = 0.0
     memory: float = 0.92
@@ -161,6 +165,8 @@ class Scheduling:
 
     def on(self, device: Device) -> "Scheduling":
         """Return what the engine does on a GPU."""
+        if self.large_chunk and device.memory.value >= VAST:
+            return replace(self, chunk=self.large_chunk)
         ample = device.memory.value >= AMPLE and device.architecture != "ampere"
         if ample or not self.small_chunk:
             return self

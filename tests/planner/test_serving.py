@@ -502,6 +502,16 @@ def test_engines_are_told_the_load_and_take_smaller_steps_on_smaller_gpus():
     assert "--max-num-batched-tokens 2048" in lines["l40s"]
 
 
+def test_sglang_takes_larger_steps_on_gpus_of_much_memory():
+    chunks = [
+        planner.estimate("llama-3.1-8b", hardware=hardware, engine="sglang-llm", concurrency=8)
+        .serving.told["chunk"]
+        for hardware in ("h200-sxm", "b200")
+    ]  # fmt: skip
+
+    assert chunks == [8192, 16384]
+
+
 def test_tables_of_language_models_have_their_words():
     scenario = resolve(request_of("llama-3.1-8b", 2, {"slo_tpot": "12ms"}))
     answer = recommend_plans(scenario)
