@@ -261,7 +261,7 @@ hybrid = _model(
         _hybrid("delta", 2, mixer="delta", recurrence=DELTA, heads=DELTA.heads, gate=True),
         _hybrid("mamba", 1, mixer="mamba", recurrence=MAMBA, heads=MAMBA.heads),
         _hybrid("feed", 1, mixer="none", ffn=Ffn(width=32, gated=False, activation="relu2")),
-        _hybrid("full", 1, gate=True, ffn=Ffn(width=8, gated=True, experts=4, active=2)),
+        _hybrid("full", 1, gate=True, ffn=Ffn(width=8, gated=True, experts=4, active=2, latent=6)),
     ],
     [Stream(name="tokens", pads=True)],
     kind="decoder",

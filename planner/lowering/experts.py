@@ -3,7 +3,8 @@
 Groups of ranks have experts of their own, and cut each of them as they cut other layers. A rank
 adds up what its experts give. Where all ranks have the same tokens, as those of tensor parallelism,
 that is all; where they have tokens of their own (`adp`), they gather the tokens of all before, and
-add up and share out the results behind [1]_.
+add up and share out the results behind [1]_. Experts over fewer features than a token has stand
+between two projections; what travels are then those features.
 
 References
 ----------
@@ -48,8 +49,23 @@ def ffn_activation(ffn: Ffn, x: Tensor, name: str) -> Emits[Tensor]:
 
 def routed(work: RankWork, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
     """Emit the experts of rows; a partial sum where the ranks that have the rows share experts."""
-    rows = yield from _routes(ffn, h, name)
-    copies = work.share.copies
+    route, gates = yield from _routes(ffn, h, name)
+    if not ffn.latent:
+        return (yield from _spread(work, ffn, (h, route, gates), name))
+    narrow = yield from _projected(h, ffn.latent, f"{name}.narrow")
+    sums = yield from _spread(work, ffn, (narrow, route, gates), name)
+    return (yield from _projected(sums, int(h.shape[-1]), f"{name}.wide"))
+
+
+def _projected(x: Tensor, features: int, name: str) -> Emits[Tensor]:
+    """Emit a product with a matrix that every rank has whole, in 16 bits."""
+    rows, columns = (Part(int(x.shape[-1])),), (Part(features),)
+    return (yield from matmul(x, Weight(name=name, rows=rows, columns=columns), f"{name}.out"))
+
+
+def _spread(work: RankWork, ffn: Ffn, rows: Routed, name: str) -> Emits[Tensor]:
+    """Bring rows to the ranks of their experts, and results back."""
+    h, copies = rows[0], work.share.copies
     if copies == 1:
         return (yield from _experts(work, ffn, rows, name))
     tokens = _tokens(work, ffn, h)
@@ -64,7 +80,7 @@ def routed(work: RankWork, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
     return out
 
 
-def _routes(ffn: Ffn, h: Tensor, name: str) -> Emits[Routed]:
+def _routes(ffn: Ffn, h: Tensor, name: str) -> Emits[tuple[Tensor, Tensor]]:
     """Choose the experts of every row."""
     columns = (Part(ffn.experts),)
     router = Weight(name=f"{name}.router", rows=(Part(int(h.shape[-1])),), columns=columns)
@@ -72,7 +88,7 @@ def _routes(ffn: Ffn, h: Tensor, name: str) -> Emits[Routed]:
     route = Tensor(f"{name}.route", (*h.shape[:2], ffn.active), 4)
     gates = Tensor(f"{name}.gates", route.shape, h.itemsize)
     yield Pointwise(function="route", inputs=(scores,), outputs=(route, gates))
-    return h, route, gates
+    return route, gates
 
 
 def _tokens(work: RankWork, ffn: Ffn, h: Tensor) -> ExpertTokens | None:

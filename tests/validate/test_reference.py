@@ -175,11 +175,15 @@ def test_every_plan_is_run_for_some_model():
         ), text
 
 
+SPREAD = [(testmodels.deepseek, text) for text in EXPERTS]
+SPREAD += [(testmodels.hybrid, "adp2.tp2/ep2"), (testmodels.hybrid, "ep4")]
+
+
 @pytest.mark.parametrize("output", [0, 1])
-@pytest.mark.parametrize("text", EXPERTS)
-def test_experts_spread_over_ranks_equal_the_unsplit_model(text, output):
-    """Every rank ends with its own requests, whoever has their experts."""
-    model, plan = testmodels.deepseek, parse_plan(text)
+@pytest.mark.parametrize(("model", "text"), SPREAD, ids=lambda case: getattr(case, "name", case))
+def test_experts_spread_over_ranks_equal_the_unsplit_model(model, text, output):
+    """Every rank ends with its own requests, whoever has their experts, of however few features."""
+    plan = parse_plan(text)
     work = testmodels.workload(model, batch=4, passes=1, output_tokens=output)
     whole = run_plan(model, work, parse_plan("single"))[0]
 

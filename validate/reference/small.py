@@ -97,6 +97,7 @@ def _ffn(ffn: Ffn | None, plan: Plan) -> Ffn | None:
         experts=experts,
         active=min(ffn.active, max(1, experts // 2)) if experts else 0,
         shared=FFN * degree + ffn.shared % degree if ffn.shared else 0,
+        latent=min(ffn.latent, FFN),
     )
 
 
