@@ -16,6 +16,7 @@ from planner.lowering import Chunk, lower_steps, one_turn
 from planner.request.plan import Plan
 from planner.request.workload import Speculation, Workload
 from planner.search.plans import objections
+from topology.base import InputError
 
 
 def answers(workload: Workload, context: Size, sequences: Size) -> Chunk:
@@ -70,6 +71,8 @@ def drafting(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
     """Ask the draft the same: its own precision, on the ranks that share a layer of the model.
 
     A draft that cannot be cut as the model is runs whole on each of them.
+
+    Raises `InputError` if it cannot run at all.
     """
     workload, speculation = scenario.workload, scenario.workload.speculation
     assert speculation is not None
@@ -83,8 +86,10 @@ def drafting(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
         own = replace(own, precision=precision, kv_precision=kept)
     alone = plan.without("dp").without("pp")
     cuts = (alone, Plan(tuple(axis for axis in alone.axes if axis[0] == "tp")), Plan())
-    legal = (cut for cut in cuts if not any(objections(draft, own, cut, cut.gpus)))
-    return replace(scenario, model=draft, workload=own), next(legal)
+    stands = [next(objections(draft, own, cut, cut.gpus), "") for cut in cuts]
+    if all(stands):
+        raise InputError(f"draft: got {draft.name}, {stands[-1]}")
+    return replace(scenario, model=draft, workload=own), cuts[stands.index("")]
 
 
 def draft_weights(scenario: Scenario, plan: Plan) -> float:

@@ -322,6 +322,13 @@ def test_drafts_that_cannot_be_are_one_line(words, said):
     assert_refused(*run("estimate", "--model", "llama-3.1-8b", *words), said)
 
 
+@pytest.mark.parametrize("command", [("estimate", "--plan", "tp8"), ("recommend",)])
+def test_a_draft_that_cannot_run_is_one_line(command):
+    words = (*command, "--model", "deepseek-v3", "--gpus", "8", "--hardware", "b200")
+    drafts = ("--speculative", "2", "--draft", "deepseek-v3.2")
+    assert_refused(*run(*words, *drafts), "draft: got deepseek-v3.2, attention to keys that an")
+
+
 def test_events_follow_steps_of_a_token_each():
     words = ("simulate", "--model", "llama-3.1-8b", *DRAFTS)
     assert_refused(*run(*words), "speculative: got one, wanted none: events follow steps of")
