@@ -11,12 +11,14 @@ from typing import Final
 import numpy as np
 
 from costmodels.program import Size
-from planner.models import Ffn, Heads, LatentAttention, Model, Modulation, Tower
+from planner.models import DeltaRule, Ffn, Heads, LatentAttention, Mamba, Model, Modulation, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies.sequence import convolved, is_causal
 
 HEAD_SIZE: Final = 16
+STATE: Final = 4
+"""Rows and columns of a head's state."""
 HIDDEN: Final = 64
 FFN: Final = 32
 ROWS: Final = 24
@@ -59,10 +61,12 @@ def _widths(model: Model) -> dict[int, int]:
 
 
 def _tower(tower: Tower, widths: Mapping[int, int], plan: Plan) -> Tower:
+    recurrence = _recurrence(tower.recurrence)
     return replace(
         tower,
         hidden=widths[tower.hidden],
-        heads=_heads(tower.heads),
+        heads=_heads(tower.heads) if recurrence is None else recurrence.heads,
+        recurrence=recurrence,
         ffn=_ffn(tower.ffn, plan),
         latent=_latent(tower.latent),
         modulation=_modulation(tower.modulation, tower.hidden, widths),
@@ -83,6 +87,16 @@ def _latent(spec: LatentAttention | None) -> LatentAttention | None:
         return None
     sizes = {field.name: min(getattr(spec, field.name), HEAD_SIZE) for field in fields(spec)}
     return LatentAttention(**sizes)
+
+
+def _recurrence(spec: DeltaRule | Mamba | None) -> DeltaRule | Mamba | None:
+    """Make states small; heads and what they share stay."""
+    if isinstance(spec, DeltaRule):
+        sizes = min(spec.key_size, STATE), min(spec.value_size, STATE)
+        return replace(spec, key_size=sizes[0], value_size=sizes[1])
+    if isinstance(spec, Mamba):
+        return replace(spec, size=min(spec.size, STATE), state_size=min(spec.state_size, STATE))
+    return None
 
 
 def _ffn(ffn: Ffn | None, plan: Plan) -> Ffn | None:
