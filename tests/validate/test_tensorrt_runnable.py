@@ -48,9 +48,10 @@ def build_all(found, precision="bf16"):
     return len(done)
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+@pytest.mark.parametrize("gpus", [1, 8])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_plan_that_is_called_runnable_builds(name, gpus):
+    """Eight GPUs have every axis, alone and nested in every way of two and three."""
     found = list(runnable(asked(name, gpus)))
 
     assert found
@@ -73,9 +74,10 @@ def test_every_plan_that_is_called_runnable_builds(name, gpus):
 )
 @pytest.mark.parametrize("name", ["flux.1-dev", "wan2.1-1.3b", "cosmos3", "llama-3.1-8b"])
 def test_so_do_those_of_other_requests(name, options):
+    """Of every axis alone: what a request changes, it changes in each layer by itself."""
     if "text_tokens" in options and read_model(name).kind == "decoder":
         pytest.skip("a decoder's text is its request")
-    request = asked(name, 4, hardware="b200", **options)
+    request = asked(name, 2, hardware="b200", **options)
 
     assert build_all(runnable(request), request.precision)
 
