@@ -12,8 +12,8 @@ import numpy as np
 from planner.engines.scenario import resolve
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.search.batched import sizes, sweep
 from planner.search.plans import plans
-from planner.search.sweep import sizes, sweep
 
 PLANS = 100_000
 

@@ -37,7 +37,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TaskTimes:
     """When each task started and ended, and when it had come up on each of its ranks."""
 
     start: Sequence[float]
@@ -59,7 +59,7 @@ def in_order(tasks: Sequence[Task]) -> dict[Lane, list[int]]:
     return lanes
 
 
-def run(tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]] | None = None) -> Run:
+def run(tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]] | None = None) -> TaskTimes:
     """Run tasks.
 
     Parameters
@@ -108,7 +108,7 @@ class _Clock:
         self.version = [0] * len(tasks)
         self.active: dict[int, set[int]] = defaultdict(set)
 
-    def run(self) -> Run:
+    def run(self) -> TaskTimes:
         for lane in self.lanes:
             self._look(lane)
         while self.events:
@@ -125,7 +125,7 @@ class _Clock:
             tuple(came[rank] for rank in task.ranks)
             for task, came in zip(self.tasks, self.came, strict=True)
         ]
-        return Run(start=self.start, end=self.end, came=came)
+        return TaskTimes(start=self.start, end=self.end, came=came)
 
     def _look(self, lane: Lane) -> None:
         """Let the first task of a stream come up, if nothing holds it back."""

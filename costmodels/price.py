@@ -10,6 +10,7 @@ from costmodels.basis import Basis
 from costmodels.collectives import Settings, collective_time, supports
 from costmodels.collectives import basis as collective_basis
 from costmodels.collectives.dispatch import WAYS, Exchange, Phase, Taken
+from costmodels.expert_routing import routing_of
 from costmodels.kernels import (
     attention_basis,
     attention_time,
@@ -48,7 +49,6 @@ from costmodels.program import (
     Tensor,
     ceil_div,
 )
-from costmodels.routing import routing_of
 from costmodels.runtime import Runtime
 from topology.catalogue import Device, Fabric, Precision
 

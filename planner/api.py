@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodels.formats import FORMATS, SERVING
 from costmodels.tables import profile_for
 from planner import models
-from planner.collectives import MOST_GPUS, MOST_NODES, curves_of
+from planner.collective_table import MOST_GPUS, MOST_NODES, curves_of
 from planner.engines.keywords import check_argument, request_of
 from planner.engines.scenario import resolve
 from planner.models import Model
@@ -363,8 +363,8 @@ def dispatch(  # noqa: PLR0913  # a layer, its ranks, and how it is run
     """
     from costmodels.collectives.dispatch import Exchange, Phase, ways_on  # noqa: PLC0415
     from costmodels.collectives.settings import read_launch  # noqa: PLC0415
+    from costmodels.expert_routing import routing_of  # noqa: PLC0415
     from costmodels.formats import token_bytes  # noqa: PLC0415
-    from costmodels.routing import routing_of  # noqa: PLC0415
 
     ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
     _check_names(hardware=hardware or "", phase=phase, way=way, precision=precision, launch=launch)
@@ -531,8 +531,8 @@ def experts(  # noqa: PLR0913  # the contract's signature
     Raises `InputError` if a name is unknown, a number cannot be right, or the GPU lacks the
     precision.
     """
+    from costmodels.expert_routing import routing_of  # noqa: PLC0415
     from costmodels.kernels import experts_time  # noqa: PLC0415
-    from costmodels.routing import routing_of  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, profile=profile)
     _check_how(engine=engine, gated=gated)

@@ -6,7 +6,7 @@ from typing import Final
 
 from costmodels.tables import profile_for
 from planner.advice.advice import advice
-from planner.advice.compare import Run, compare
+from planner.advice.compare import Contender, compare
 from planner.advice.refusals import SIGN
 from planner.advice.remedies import Alternative, alternatives, would_fit
 from planner.engines.launch import Launch, launch_lines
@@ -14,11 +14,11 @@ from planner.engines.refusal import Refusal, refusal, refusals
 from planner.engines.scenario import Scenario
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
+from planner.search.clients import Point
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.plans import LONGEST
-from planner.search.search import MANY, estimates, judge, many, outcomes_on, search
-from planner.search.served import Point
+from planner.search.ranking import MANY, estimates, judge, many, outcomes_on, search
 from planner.strategies import parse_plan
 from topology.base import (
     IllegalPlanError,
@@ -56,7 +56,7 @@ class Recommendation:
     rejected: tuple[Rejected, ...]
     scaling: tuple[PlanEstimate, ...]
     baseline: PlanEstimate | None
-    runs: tuple[Run, ...] = ()
+    runs: tuple[Contender, ...] = ()
     advice: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     launch: tuple[Launch, ...] = ()
@@ -205,7 +205,7 @@ def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recomme
     barred = {row.plan for row in refused}
     runnable = ranking.only(lambda plan: not refusal(chosen, plan))
     if chosen.served:
-        from planner.serving.search import served_ranking  # noqa: PLC0415  # slow to load
+        from planner.serving.loaded_plans import served_ranking  # noqa: PLC0415  # slow to load
 
         runnable = served_ranking(chosen, runnable)
     lead = next(iter(runnable.plans), None)
@@ -273,7 +273,7 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
         if not scenario.request.loaded:
             _check_unloaded(scenario.request)
             return outcome
-        from planner.serving.search import with_load  # noqa: PLC0415  # slow to load
+        from planner.serving.loaded_plans import with_load  # noqa: PLC0415  # slow to load
 
         return with_load(scenario, outcome)
     raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")

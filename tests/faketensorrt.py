@@ -12,8 +12,8 @@ from ctypes import c_char_p, c_void_p, py_object, pythonapi
 
 import numpy as np
 
+from planner.tensorrt.runner.external_weights import entries
 from planner.tensorrt.runner.formats import bits, floats, storage
-from planner.tensorrt.runner.outside import entries
 from planner.tensorrt.runner.weights import cut, drawn, taken
 from validate.tensorrt.evaluate import Held, deliver, evaluate
 

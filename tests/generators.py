@@ -12,7 +12,7 @@ from planner.recommendation import recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate
-from planner.search.search import price, search
+from planner.search.ranking import price, search
 from planner.strategies import parse_plan, strategies
 from topology.base import InputError
 

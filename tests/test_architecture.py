@@ -38,7 +38,7 @@ GPU_PACKAGES = {"validate.bench", "validate.engines", "validate.torch"}  # run o
 COUNTED = {"costmodels/data/runtimes.toml": "functions"}  # kernels of our own count
 LITERALS = {  # file: numbers that are no facts about hardware
     "topology/catalogue/fabric.py": {31.5e9},  # PCIe 4.0 x16 by definition: 16 GT/s, 128b/130b
-    "planner/collectives.py": {1e9},  # shows GB/s
+    "planner/collective_table.py": {1e9},  # shows GB/s
     "validate/reference/functions.py": {1e-12},  # keeps a norm of zeros finite
 }
 PLACES = re.compile(  # paths of one machine, and words that say nothing

@@ -298,7 +298,7 @@ def compare(options: argparse.Namespace) -> Answer:
     Raises InputError if the log cannot be read, or does not fit what is said of it.
     """
     from costmodels.collectives import read_launch  # noqa: PLC0415
-    from planner.collectives import ranges_of  # noqa: PLC0415
+    from planner.collective_table import ranges_of  # noqa: PLC0415
     from planner.command.collectives import machine_of  # noqa: PLC0415
     from validate.nccl_tests import (  # noqa: PLC0415
         LogOptions,

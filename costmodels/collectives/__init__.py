@@ -2,7 +2,7 @@
 
 * operations   the collectives, what their size means, the least they must move
 * curve, parameters   one form for all protocols and kernels; curves with their sources
-* network      what a step and a byte cost between nodes
+* transports   what a step and a byte cost between nodes
 * algorithms   which bytes move in how many steps, and what that needs
 * nccl_tuning, choice   what NCCL believes of each, and what it takes for which size
 * measured     curves and times of one machine

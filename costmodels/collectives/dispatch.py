@@ -42,10 +42,10 @@ from costmodels.collectives.operations import Op
 from costmodels.collectives.settings import Launch, read_launch
 from costmodels.collectives.tables import transports
 from costmodels.collectives.transports import hop
+from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
 from costmodels.kernels.parameters import DispatchParameters
 from costmodels.kernels.tables import engine_record
-from costmodels.routing import Routing
 from topology.base import InputError, unknown
 from topology.catalogue import Device, Fabric
 

@@ -27,13 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.basis import Basis
+from costmodels.expert_routing import Routing
 from costmodels.kernels import matmul
 from costmodels.kernels.common import Number, Real, overlapped, plain, rounds, slowed
-from costmodels.kernels.loads import HEIGHTS, Load, load
+from costmodels.kernels.expert_loads import HEIGHTS, Load, load
 from costmodels.kernels.matmul import Prepared, matmul_basis, peak_rate
 from costmodels.kernels.parameters import ExpertsParameters, QuantisedParameters
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record, record
-from costmodels.routing import Routing
 from topology.base import Seconds, UncalibratedError
 from topology.catalogue import Device
 

@@ -14,8 +14,8 @@ from typing import ClassVar, Literal, cast
 
 import numpy as np
 
+from costmodels.expert_routing import Routing
 from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight
-from costmodels.routing import Routing
 
 StreamName = Literal["compute", "comm"]
 

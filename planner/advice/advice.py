@@ -19,7 +19,7 @@ from planner.placement.placement import visible
 from planner.request.request import Objective
 from planner.request.workload import Workload
 from planner.search.estimate import APART, PlanEstimate, worded
-from planner.search.search import TIE, Ranking, hosts_in_words, price
+from planner.search.ranking import TIE, Ranking, hosts_in_words, price
 from topology.base import counted, format_bytes, format_seconds
 
 REPLICAS: Final = 1.3
@@ -37,7 +37,7 @@ URGENT: Final = ("TORCH_NCCL_HIGH_PRIORITY", "1")
 SAME: Final = 0.5
 """Per cent below which a price is the same."""
 
-WORK: Final = "GPU-seconds (GPUs x time)"
+WORK: Final = "GPU-seconds (GPUs x s)"
 """Name and unit of what a result costs."""
 
 LITTLE: Final = 1.25

@@ -15,10 +15,11 @@ from planner.engines.runners import launched, name_of, runners, title_of, versio
 from planner.engines.scenario import Scenario
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.search.clients import Serving
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.plans import objections, plans
-from planner.search.search import (
+from planner.search.ranking import (
     TIE,
     Ranking,
     estimates,
@@ -28,7 +29,6 @@ from planner.search.search import (
     outcomes_on,
     rank,
 )
-from planner.search.served import Serving
 from topology.base import counted
 
 _BARE: Final = re.compile(r"has no \w+ axis")
@@ -36,7 +36,7 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Contender:
     """A request as an engine runs it in one of its runtimes, or as TensorRT does.
 
     estimate : of the best plan there, launch : what to type. reason : why there is none.
@@ -76,7 +76,7 @@ class Run:
         }
 
 
-def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Run, ...]:
+def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Contender, ...]:
     """Find the best plan of everything that a request leaves open to run it.
 
     Returns
@@ -84,8 +84,8 @@ def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Run, ...]
     those that can, the best by the objective of the request first; of the others one row each
     """
     shared = shared or Shared()
-    rows: list[Run] = []
-    others: dict[str, Run] = {}
+    rows: list[Contender] = []
+    others: dict[str, Contender] = {}
     for _, runs in groupby(runners(scenario), key=name_of):
         able = list(_runs(list(runs), shared))
         rows += [run for run in able if run.estimate is not None]
@@ -101,12 +101,12 @@ def _order(estimate: PlanEstimate, request: Request) -> tuple[bool, float]:
     return estimate.unproven, goal(estimate, request)
 
 
-def _distance(run: Run, request: Request) -> tuple[float, float]:
+def _distance(run: Contender, request: Request) -> tuple[float, float]:
     """Say how far from what is wanted an engine stays; most where it runs no plan at all."""
     return (inf, inf) if run.nearest is None else apart(run.nearest, request)
 
 
-def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Run]:
+def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Contender]:
     """Find the best plan of an engine in each of its runtimes, the fastest of which comes first.
 
     No plan is faster in a later one than in the first. Under load that one alone is looked at.
@@ -123,7 +123,7 @@ def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Run]:
 
 def _served(scenario: Scenario, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     """Serve the load of a request with the plans that fit."""
-    from planner.serving.search import served_ranking  # noqa: PLC0415  # slow to load
+    from planner.serving.loaded_plans import served_ranking  # noqa: PLC0415  # slow to load
 
     by_gpus: dict[int, list[PlanEstimate]] = {}
     for estimate in estimates(outcomes):
@@ -169,16 +169,16 @@ def _likely(
         yield outcome
 
 
-def _best(scenario: Scenario, outcomes: Sequence[Outcome]) -> Run:
+def _best(scenario: Scenario, outcomes: Sequence[Outcome]) -> Contender:
     """Take the best of the plans that it can run, or say why there is none."""
     fitting = rank(estimates(outcomes), scenario.request)
     if not fitting:
         rejected = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
         nearest = next((served for _, served in near(rejected, scenario.request)), None)
-        return Run(scenario=scenario, reason=_reason(scenario, outcomes), nearest=nearest)
+        return Contender(scenario=scenario, reason=_reason(scenario, outcomes), nearest=nearest)
     best = fitting[0]
     launch = launched(scenario, best.plan, best.placement, best.told)
-    return Run(scenario=scenario, estimate=best, launch=launch)
+    return Contender(scenario=scenario, estimate=best, launch=launch)
 
 
 def _reason(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:

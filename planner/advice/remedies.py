@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.formats import FORMATS
-from planner.advice.compare import Run, compare
+from planner.advice.compare import Contender, compare
 from planner.engines.refusal import refusal
 from planner.engines.runners import runners
 from planner.engines.scenario import Scenario, workload_of
@@ -29,7 +29,7 @@ from planner.search.evaluate import (
     usable_bytes,
 )
 from planner.search.plans import objections, plans
-from planner.search.search import TIE, Ranking, estimates, hosts_in_words, judge, price, rank
+from planner.search.ranking import TIE, Ranking, estimates, hosts_in_words, judge, price, rank
 from topology.base import TopologyError, counted, format_bytes
 from topology.catalogue import Precision
 
@@ -68,7 +68,7 @@ class Alternative:
     """Another request: the options that make it of the one asked, and what runs it best."""
 
     options: str
-    run: Run
+    run: Contender
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""

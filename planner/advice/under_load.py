@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from planner.request.request import Request
+from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.served import Serving, wanted_of
 from topology.base import counted, format_number, format_seconds
 
 WORTH = 1.1

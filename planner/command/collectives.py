@@ -69,7 +69,7 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
-    from planner import collectives  # noqa: PLC0415
+    from planner import collective_table  # noqa: PLC0415
 
     subset = machine_of(options)
     usual_gpus = 8 if subset is None else subset.gpus
@@ -82,12 +82,12 @@ def _run(options: argparse.Namespace) -> common.Answer:
         "profile": options.profile,
         "here": options.detect,
     }
-    op, sizes = options.op or "all_reduce", options.bytes or collectives.USUAL
+    op, sizes = options.op or "all_reduce", options.bytes or collective_table.USUAL
     algorithms = options.algorithm.split(",")
     table = (
-        collectives.table(op, sizes, algorithm=options.algorithm, **how)
+        collective_table.table(op, sizes, algorithm=options.algorithm, **how)
         if len(algorithms) == 1
-        else collectives.side_by_side(op, sizes, algorithms, **how)
+        else collective_table.side_by_side(op, sizes, algorithms, **how)
     )
     text = render(
         options.format, table.to_dict, table=table.text, markdown=table.markdown, csv=table.csv

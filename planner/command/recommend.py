@@ -16,7 +16,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--objective",
         help="what the best plan has least or most of: latency, the least seconds a result; "
         "throughput, the most results or tokens a second; memory, the fewest bytes on a GPU; cost, "
-        "the fewest GPU-seconds (GPUs x time) per result or token (default: latency, or "
+        "the fewest GPU-seconds (GPUs x s) per result or token (default: latency, or "
         "throughput where --slo-ttft or --slo-tpot is wanted)",
     )
     parser.add_argument(

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.engines.engine import Engine, Engines, LaunchLine, Limits, Words
+from planner.engines.launch_settings import Settings, settings_of
 from planner.engines.refusal import group_copies, refusal_of
 from planner.engines.scenario import Scenario
-from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
 from planner.engines.tokens import taken, ways_flags
 from planner.models import Model

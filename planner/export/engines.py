@@ -7,9 +7,9 @@ from typing import Final
 
 from planner.advice.refusals import instead
 from planner.engines.launch import Launch, launches
+from planner.engines.launch_settings import Settings, settings_of
 from planner.engines.refusal import refusal_of
 from planner.engines.scenario import Scenario
-from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines, find_engine
 from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate

@@ -10,7 +10,7 @@ from planner.fleet.fleet import Demand, Prices
 from planner.request.lengths import read_requests
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import UNMODELLED, Request
-from planner.search.served import wanted_of
+from planner.search.clients import wanted_of
 from topology.base import InputError, content, counted, decoded, shown, unknown
 from topology.catalogue import find_hardware
 

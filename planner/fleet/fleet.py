@@ -10,13 +10,13 @@ from planner.engines.refusal import refusal
 from planner.engines.runners import launched, name_of, runners
 from planner.engines.scenario import Scenario, resolve
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
-from planner.fleet.served import in_time, most_pace, ready, replicas_for
-from planner.fleet.served import most_rate as most_rate_of
+from planner.fleet.replica_rates import in_time, most_pace, ready, replicas_for
+from planner.fleet.replica_rates import most_rate as most_rate_of
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.search import judge_all
-from planner.search.served import Serving, wanted_of
+from planner.search.ranking import judge_all
 from planner.serving.serving import Served
 from topology.base import ModelError, PrecisionError, counted, format_seconds
 from topology.catalogue import find_hardware

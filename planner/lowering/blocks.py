@@ -25,7 +25,7 @@ from planner.lowering.ffn import feed_forward
 from planner.lowering.work import RankWork, context_name
 from planner.models import Block, Cross, Heads, Tower
 from planner.strategies.base import AttentionCall, Entry
-from planner.strategies.tensor import reduce
+from planner.strategies.tp import reduce
 
 RECURRENT = ("delta", "mamba")
 """Mixers that keep a state of a sequence, not its keys and values."""

@@ -20,7 +20,7 @@ from costmodels.program.emit import (
 )
 from planner.lowering.blocks import block, state_name
 from planner.lowering.work import Chunk, RankWork
-from planner.strategies import pipeline, tensor
+from planner.strategies import pp, tp
 
 
 def inputs(work: RankWork) -> tuple[Tensor, ...]:
@@ -84,7 +84,7 @@ def _forward(work: RankWork, given: tuple[Tensor, Span]) -> Emits[None]:
         yield from turn
     else:
         hand_on = SendReceive(
-            x=x, out=x, axis=pipeline.AXIS, degree=share.stages, ends=True, stream="compute"
+            x=x, out=x, axis=pp.AXIS, degree=share.stages, ends=True, stream="compute"
         )
         yield Loop(name="forward", count=share.stages - 1, body=(*turn, hand_on))
         yield Loop(name="forward", count=1, body=turn, first=share.stages - 1)
@@ -156,12 +156,10 @@ def _scores(work: RankWork, x: Tensor, span: Span) -> Emits[None]:
     scores = yield from matmul(h, head, "scores")
     if degree > 1:
         stacked = Tensor("scores.stacked", (1, *scores.shape))
-        yield from move("stack", [scores], stacked, axis=tensor.AXIS, degree=degree, view=True)
-        every = yield from collective("all_gather", stacked, tensor.AXIS, degree, "scores.all")
+        yield from move("stack", [scores], stacked, axis=tp.AXIS, degree=degree, view=True)
+        every = yield from collective("all_gather", stacked, tp.AXIS, degree, "scores.all")
         out = Tensor("output", (*last.shape[:2], vocabulary))
         columns = head.columns
-        yield from move(
-            "unpack_heads", [every], out, axis=tensor.AXIS, degree=degree, parts=columns
-        )
+        yield from move("unpack_heads", [every], out, axis=tp.AXIS, degree=degree, parts=columns)
     else:
         yield from pointwise("cast", (scores,), "output")

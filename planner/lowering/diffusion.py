@@ -27,7 +27,7 @@ from costmodels.program.emit import (
 from planner.lowering.blocks import State, block, live_towers, repack, state_name
 from planner.lowering.work import RankWork, context_name, context_widths
 from planner.models import Block, Encoder, Model, Stream, Tower
-from planner.strategies import pipeline
+from planner.strategies import pp
 
 SERIAL_SHARE: Final = 0.2
 """Part of a VAE decode that does not split over GPUs: overlaps of tiles, joining, the first layers.
@@ -165,7 +165,7 @@ def _hand_on(work: RankWork, state: State) -> Emits[None]:
         yield SendReceive(
             x=x,
             out=x,
-            axis=pipeline.AXIS,
+            axis=pp.AXIS,
             degree=work.share.stages,
             ends=True,
             stream="compute",
@@ -256,7 +256,7 @@ def _combine(work: RankWork) -> Emits[None]:
             kind="broadcast",
             x=predictions,
             out=predictions,
-            axis=pipeline.AXIS,
+            axis=pp.AXIS,
             degree=share.stages,
             root=share.stages - 1,
         )

@@ -12,6 +12,7 @@ References
    python/sglang/srt/layers/dp_attention.py; TensorRT-LLM, tensorrt_llm/_torch/modules/fused_moe
 """
 
+from costmodels.expert_routing import Routing
 from costmodels.program import ExpertTokens, Part, Pointwise, Tensor, Weight
 from costmodels.program.emit import (
     Emits,
@@ -22,10 +23,9 @@ from costmodels.program.emit import (
     pointwise,
     split_features,
 )
-from costmodels.routing import Routing
 from planner.lowering.work import RankWork, stored
 from planner.models import Ffn
-from planner.strategies import attention_data
+from planner.strategies import adp
 
 Routed = tuple[Tensor, Tensor, Tensor]
 """Rows, the experts that each of them names, and how much each of these counts."""
@@ -71,7 +71,7 @@ def _spread(work: RankWork, ffn: Ffn, rows: Routed, name: str) -> Emits[Tensor]:
     tokens = _tokens(work, ffn, h)
     every = yield from _gathered(rows, copies, name, tokens)
     sums = yield from _experts(work, ffn, every, name)
-    axis = attention_data.AXIS
+    axis = adp.AXIS
     apart = Tensor(f"{name}.apart", (copies, *h.shape), h.itemsize)
     yield from move("regroup", [sums], apart, axis=axis, degree=copies, view=True)
     own = yield from collective("reduce_scatter", apart, axis, copies, f"{name}.own", tokens=tokens)
@@ -108,7 +108,7 @@ def _tokens(work: RankWork, ffn: Ffn, h: Tensor) -> ExpertTokens | None:
 
 def _gathered(rows: Routed, copies: int, name: str, tokens: ExpertTokens | None) -> Emits[Routed]:
     """Gather the rows of all ranks along the axis, with their routes, in one message."""
-    h, axis = rows[0], attention_data.AXIS
+    h, axis = rows[0], adp.AXIS
     packed = yield from concat_features(rows, f"{name}.mine", view=True)
     stacked = Tensor(f"{name}.stacked", (1, *packed.shape), packed.itemsize)
     yield from move("stack", [packed], stacked, axis=axis, degree=copies, view=True)

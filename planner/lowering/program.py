@@ -20,7 +20,7 @@ from planner.lowering.work import Chunk, Layers, RankWork, rank_work
 from planner.models import Block, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.strategies import pipeline
+from planner.strategies import pp
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ def one_turn(program: Program, place: int) -> Loop:
     other turns of the forward a rank waits, or runs another batch.
     """
     (step,) = program.stages
-    stages = dict(program.axes).get(pipeline.AXIS, 1)
+    stages = dict(program.axes).get(pp.AXIS, 1)
     if stages == 1:
         return step
     forward, *last = step.body
@@ -178,7 +178,7 @@ def _balanced(work: RankWork) -> tuple[Sequence[Layers], int]:
     """Cut the layers into stages of like work, and give the number of the heaviest."""
     blocks = work.model.blocks
     costs = [_cost(work, layer) for layer in blocks]
-    cuts = pipeline.stages(blocks, costs, work.share.stages)
+    cuts = pp.stages(blocks, costs, work.share.stages)
     cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
     loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
     return cuts, max(range(len(loads)), key=loads.__getitem__)

@@ -8,7 +8,7 @@ from typing import Final
 from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
 from planner.rendering.plot import plot
 from planner.request.quantities import PERIODS
-from planner.search.served import wanted_of
+from planner.search.clients import wanted_of
 from topology.base import counted, format_interval, format_number, format_seconds, one_line
 from topology.base.table import Drawing, Part, Said, Table, Title, Typed
 

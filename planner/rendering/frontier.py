@@ -5,7 +5,7 @@ from html import escape
 from itertools import groupby
 from typing import Final
 
-from planner.search.served import Point
+from planner.search.clients import Point
 from topology.base import format_number, format_seconds
 from topology.base.table import Line, Table
 

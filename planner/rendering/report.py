@@ -12,11 +12,11 @@ from planner.engines.runners import title_of
 from planner.engines.scenario import Scenario
 from planner.placement.placement import visible
 from planner.recommendation import Recommendation, cost
-from planner.rendering import frontier, runs
+from planner.rendering import engines, frontier
+from planner.search.clients import wanted_of
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import usable_bytes
-from planner.search.search import goal
-from planner.search.served import wanted_of
+from planner.search.ranking import goal
 from planner.search.speculation import words
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
@@ -38,11 +38,11 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     scenario, lead = answer.scenario, answer.lead
     parts: Parts = [Line(text=asked(scenario), style="bold"), *_notes(answer.notes), ""]
     if lead is not None:
-        others = list(runs.compared(answer.runs))
-        parts += [*runs.to_run(answer.runs, lead), "", *others, *([""] if others else [])]
+        others = list(engines.compared(answer.runs))
+        parts += [*engines.to_run(answer.runs, lead), "", *others, *([""] if others else [])]
         parts += _notes([f"plans as {title_of(scenario)} runs them"])
     else:
-        parts += [*_notes(runs.unable(answer.runs)), ""]
+        parts += [*_notes(engines.unable(answer.runs)), ""]
     shown, close = _shown(answer, top), _nearest(answer, top)
     if close is not None:
         parts += [*_notes([_NEAREST.format(title_of(scenario))]), close, ""]
@@ -52,8 +52,8 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     if answer.request.at_most_gpus and len(answer.scaling) > 1:
         title = "the best plan of each number of GPUs"
         parts += [*_notes([title]), _scaling(answer), ""]
-    parts += [*bullets(answer.advice), *runs.lighter(answer.alternatives)]
-    parts += [*_notes(_below(answer, top)), *runs.others(answer.runs)]
+    parts += [*bullets(answer.advice), *engines.lighter(answer.alternatives)]
+    parts += [*_notes(_below(answer, top)), *engines.others(answer.runs)]
     if rejected:
         rows = [[str(rejection.plan), rejection.explanation] for rejection in answer.rejected]
         parts += ["", Line(text="rejected:", style="bold"), Table(rows=rows, align="<", indent=2)]
@@ -71,7 +71,7 @@ def _shown(answer: Recommendation, top: int) -> Recommendation:
 
 def _nearest(answer: Recommendation, top: int) -> Table | None:
     """Show the plans that run but miss what is wanted, where all do."""
-    return None if answer.lead else runs.nearest(answer.rejected, answer.request, top)
+    return None if answer.lead else engines.nearest(answer.rejected, answer.request, top)
 
 
 def _apart(answer: Recommendation) -> list[Line]:
@@ -301,9 +301,9 @@ def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
     parts = [f"**{asked(scenario)}**", ""]
     if lead is not None:
-        parts += [f"**{runs.headline(answer.runs[0], lead)}**", ""]
-        parts += [f"{line}\n" for line in runs.unfinished(answer.runs)]
-        parts += [runs.table(answer.runs).markdown(), ""]
+        parts += [f"**{engines.headline(answer.runs[0], lead)}**", ""]
+        parts += [f"{line}\n" for line in engines.unfinished(answer.runs)]
+        parts += [engines.table(answer.runs).markdown(), ""]
     if (close := _nearest(answer, top)) is not None:
         parts += [f"{_NEAREST.format(title_of(scenario))}:", "", close.markdown(), ""]
     if shown.plans:
@@ -316,7 +316,7 @@ def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
 def _said(answer: Recommendation, top: int) -> Iterator[str]:
     """Say what stands below the tables of a document or a page."""
     yield from (*answer.advice, *_below(answer, top))
-    yield from runs.in_document(answer.runs, answer.alternatives)
+    yield from engines.in_document(answer.runs, answer.alternatives)
 
 
 def _frontier_markdown(answer: Recommendation) -> list[str]:
@@ -329,8 +329,8 @@ def recommendation_html(answer: Recommendation, *, top: int) -> str:
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
     body = [heading(asked(scenario), 1), *paragraphs(answer.notes)]
     if lead is not None:
-        body += [heading(runs.headline(answer.runs[0], lead))]
-        body += [*paragraphs(runs.unfinished(answer.runs)), runs.table(answer.runs).html()]
+        body += [heading(engines.headline(answer.runs[0], lead))]
+        body += [*paragraphs(engines.unfinished(answer.runs)), engines.table(answer.runs).html()]
     if (close := _nearest(answer, top)) is not None:
         body += [heading(_NEAREST.format(title_of(scenario))), close.html()]
     if shown.plans:

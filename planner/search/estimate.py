@@ -9,7 +9,7 @@ from costmodels.basis import Basis
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
 from planner.request.workload import Speculation
-from planner.search.served import Serving
+from planner.search.clients import Serving
 from topology.base import format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Table
 

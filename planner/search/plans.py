@@ -15,8 +15,8 @@ from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
-from planner.strategies import Proposal, allgather_kv, strategies, tensor
-from planner.strategies.experts import experts_objections
+from planner.strategies import Proposal, allgather_kv, strategies, tp
+from planner.strategies.ep import experts_objections
 from topology.base import TopologyError, counted
 
 LONGEST: Final = 32
@@ -47,11 +47,9 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
 
 def notes(model: Model, plan: Plan) -> Iterator[str]:
     """Yield what is done to make a plan legal, and who else does so, a sentence each."""
-    for width, (padded, over) in tensor.padded_widths(model, plan).items():
+    for width, (padded, over) in tp.padded_widths(model, plan).items():
         who = _DECODERS if model.kind == "decoder" else _OTHERS
-        ranks = (
-            f"tp{over}" if over == plan.degree(tensor.AXIS) else f"the {over} ranks of an expert"
-        )
+        ranks = f"tp{over}" if over == plan.degree(tp.AXIS) else f"the {over} ranks of an expert"
         yield f"the FFN width {width} is padded with zeros to {padded} for {ranks}{who}"
     towers = [tower for block in model.blocks for tower in block.towers]
     linear = any(tower.mixer == "relu_linear" for tower in towers)

@@ -12,7 +12,7 @@ from planner.engines.scenario import Scenario
 from planner.models import Model
 from planner.request.lengths import Lengths
 from planner.request.plan import Plan
-from planner.search.served import Serving, spread_of
+from planner.search.clients import Serving, spread_of
 from planner.search.speculation import gain_of
 from planner.serving.cache import Pool, pool_of
 from planner.serving.load import Load, closed, poisson

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.events import Run, run
+from costmodels.events import TaskTimes, run
 from costmodels.price import Class, Prices, Target
 from costmodels.program import Communication, Loop, turns
 from costmodels.tables import rank_spread
@@ -16,7 +16,7 @@ from planner.recommendation import estimate_plan
 from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import every_place
-from planner.search.search import seated
+from planner.search.ranking import seated
 from planner.simulation.tasks import TaskLabel, Work, paces_of, tasks_of
 from topology.base import InputError, counted, format_seconds, shown
 from topology.base.table import Table
@@ -208,7 +208,7 @@ def simulate(
 class _Turn:
     stage: Loop
     work: Work
-    ran: Run
+    ran: TaskTimes
     paces: Sequence[float]
 
     @property

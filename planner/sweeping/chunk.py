@@ -9,9 +9,9 @@ from planner.engines.refusal import refusal
 from planner.engines.scenario import Scenario, resolve, workload_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.search.batched import Programs, Sweep, sweep
 from planner.search.evaluate import usable_bytes
 from planner.search.plans import illegal_axes, objections, plans
-from planner.search.sweep import Programs, Sweep, sweep
 from planner.strategies import parse_plan
 from planner.sweeping.grid import Chunk
 from topology.base import InputError, ModelError

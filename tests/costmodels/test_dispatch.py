@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from costmodels.basis import Basis
 from costmodels.collectives.dispatch import WAYS, Exchange, obstacle
+from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
 from costmodels.kernels.parameters import DispatchParameters
 from costmodels.kernels.tables import shipped
-from costmodels.routing import Routing
 from topology.base import InputError
 from topology.catalogue import find_hardware
 

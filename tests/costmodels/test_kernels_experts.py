@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.expert_routing import Routing, routing_of
 from costmodels.formats import FORMATS, SERVING
 from costmodels.kernels import experts_time
+from costmodels.kernels.expert_loads import HEIGHTS, load
 from costmodels.kernels.experts import served_as
-from costmodels.kernels.loads import HEIGHTS, load
 from costmodels.kernels.parameters import ExpertsParameters
 from costmodels.kernels.tables import shipped
 from costmodels.price import Target, price
 from costmodels.program import Matmul, Part, Tensor, Weight
-from costmodels.routing import Routing, routing_of
 from costmodels.runtime import Runtime
 from costmodels.tables import runtimes
 from topology.base import InputError

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.routing import Routing, expert_loads, exponent_of
+from costmodels.expert_routing import Routing, expert_loads, exponent_of
 from topology.base import InputError
 
 DRAWS = 4000

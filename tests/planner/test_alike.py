@@ -17,8 +17,8 @@ from planner.search.plans import (
     turned,
     unpiped,
 )
-from planner.search.search import MANY, TIE, Ranking, goal, judge, rank
-from planner.serving.search import served_ranking
+from planner.search.ranking import MANY, TIE, Ranking, goal, judge, rank
+from planner.serving.loaded_plans import served_ranking
 from planner.strategies import parse_plan
 
 

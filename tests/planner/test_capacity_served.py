@@ -7,7 +7,7 @@ import pytest
 from commands import ROOT, assert_refused, run
 
 import planner
-from planner.search.served import Wanted, spread_of
+from planner.search.clients import Wanted, spread_of
 
 WORDS = ("capacity", "--model", "llama-3.1-8b", "--rate", "20/s", "--input-tokens", "500",
          "--output-tokens", "60")  # fmt: skip

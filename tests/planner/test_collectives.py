@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collectives import OPS, collective_time
-from planner.collectives import HEADERS, bus_factor, side_by_side, sizes_of, table
+from planner.collective_table import HEADERS, bus_factor, side_by_side, sizes_of, table
 from topology.base import InputError
 from topology.catalogue import find_hardware
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from planner.engines.launch import Launch, launches
-from planner.engines.settings import Settings
+from planner.engines.launch_settings import Settings
 from planner.engines.tables import engines
 from planner.models import names, read_model
 from planner.request.plan import Plan

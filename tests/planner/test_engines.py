@@ -26,7 +26,7 @@ from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR, Request
 from planner.search.evaluate import Shared
-from planner.search.search import price
+from planner.search.ranking import price
 from planner.strategies import parse_plan
 from topology.base import CatalogueError, InputError
 from topology.base.table import terminal

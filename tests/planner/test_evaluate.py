@@ -19,7 +19,7 @@ from planner.models import names, read_model
 from planner.request.request import Request
 from planner.search.evaluate import memory_of, outer_parameters, usable_bytes
 from planner.search.plans import objections, plans
-from planner.search.search import judge, price
+from planner.search.ranking import judge, price
 from planner.strategies import parse_plan
 from topology.base import InputError
 

@@ -26,7 +26,7 @@ from planner.rendering import report
 from planner.request.request import Request
 from planner.request.workload import Workload
 from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate
-from planner.search.search import Ranking, judge, price
+from planner.search.ranking import Ranking, judge, price
 from planner.strategies import parse_plan
 from topology.base import counted, format_seconds
 from topology.base.table import terminal
@@ -204,7 +204,7 @@ def test_the_last_doubling_has_its_price():
 
     assert line == (
         "8 GPUs are 1.60 times as fast as 4 (tp4, 16 s) and take 25 % more "
-        "GPU-seconds (GPUs x time) per result"
+        "GPU-seconds (GPUs x s) per result"
     )
 
 
@@ -214,7 +214,7 @@ def test_a_doubling_that_gains_little_says_so_with_its_numbers():
 
     assert line == (
         "8 GPUs gain little over 4 (tp4, 12 s): 1.20 times as fast, at 80 "
-        "GPU-seconds (GPUs x time) per result against 48 (67 % more)"
+        "GPU-seconds (GPUs x s) per result against 48 (67 % more)"
     )
 
 
@@ -264,7 +264,7 @@ def test_what_is_the_same_gains_nothing():
             ],
         ),
         ("memory", ["dp8 needs 1 GiB a GPU, tp8 2 GiB"]),
-        ("cost", ["dp8 takes 50 GPU-seconds (GPUs x time) per result, tp8 80"]),
+        ("cost", ["dp8 takes 50 GPU-seconds (GPUs x s) per result, tp8 80"]),
     ],
 )
 def test_other_objectives_are_explained_by_what_they_ask_for(objective, sentences):

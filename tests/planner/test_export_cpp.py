@@ -15,9 +15,9 @@ from planner.export.files import write_folder
 from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
-from planner.search.search import price
+from planner.search.ranking import price
 from planner.strategies import parse_plan
-from planner.tensorrt.runner.outside import writer
+from planner.tensorrt.runner.external_weights import writer
 from validate.reference import shrink
 
 STUBS = Path(__file__).parent.parent / "cppstubs"

@@ -22,7 +22,7 @@ from planner.models import names, read_model, repositories
 from planner.recommendation import recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import Request
-from planner.search.search import price
+from planner.search.ranking import price
 from planner.strategies import axes, parse_plan, strategies
 from topology.base import CatalogueError
 from topology.catalogue import Precision

@@ -11,8 +11,8 @@ import pytest
 from commands import run
 
 from planner.engines.launch import launch_lines, launches
+from planner.engines.launch_settings import Settings, settings_of
 from planner.engines.scenario import Scenario, resolve
-from planner.engines.settings import Settings, settings_of
 from planner.engines.tables import engines
 from planner.export.export import files
 from planner.models import known_as, names, read_model, repositories

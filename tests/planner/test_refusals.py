@@ -3,9 +3,9 @@
 import pytest
 
 import planner
+from planner.engines.launch_settings import Settings
 from planner.engines.refusal import refusal, refusal_of
 from planner.engines.scenario import resolve
-from planner.engines.settings import Settings
 from planner.engines.tables import engines, find_engine
 from planner.models import read_model
 from planner.request.request import Request

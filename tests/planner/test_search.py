@@ -16,7 +16,7 @@ from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import usable_bytes
 from planner.search.plans import objections, plans
-from planner.search.search import TIE, counts_up_to, judge, judge_all, rank
+from planner.search.ranking import TIE, counts_up_to, judge, judge_all, rank
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError, format_bytes
 

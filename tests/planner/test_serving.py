@@ -18,7 +18,7 @@ from planner.fleet.fleet import Answer, Capacity, Demand, capacity
 from planner.lowering import Chunk, lower_steps
 from planner.recommendation import estimate_plan, recommend_plans
 from planner.rendering import capacity as shown
-from planner.rendering import frontier, report, runs
+from planner.rendering import engines, frontier, report
 from planner.request.lengths import Lengths
 from planner.serving.load import Load, closed, poisson
 from planner.serving.scheduler import Queue
@@ -540,7 +540,7 @@ def test_the_headline_under_load_says_what_clients_see():
     more = {"engine": "vllm", "concurrency": 16}
     found = recommend_plans(resolve(request_of("llama-3.1-8b", 2, more)))
     serving = found.lead.serving
-    said = runs.headline(found.runs[0], found.lead)
+    said = engines.headline(found.runs[0], found.lead)
 
     assert f"TPOT {format_seconds(serving.tpot.mean)}" in said
     assert re.search(rf"{serving.tokens_per_s:,.0f} ± \d+ tokens/s with 16 at once", said)

@@ -8,9 +8,9 @@ from generators import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.search.batched import sizes, sweep
 from planner.search.evaluate import evaluate
 from planner.search.plans import objections, plans
-from planner.search.sweep import sizes, sweep
 from planner.strategies import parse_plan
 
 SIDE = np.array([256, 512, 1024, 528])

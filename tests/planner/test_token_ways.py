@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from costmodels.collectives.dispatch import WAYS, Exchange
+from costmodels.expert_routing import Routing
 from costmodels.price import price
 from costmodels.program import Collective, ExpertTokens, Tensor
-from costmodels.routing import Routing
 from planner.engines.launch import launch_lines
 from planner.engines.scenario import resolve
 from planner.engines.tables import engines

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from validate.accuracy.runs import MACHINES, MODES
+from validate.accuracy.plans_run import MACHINES, MODES
 from validate.plans.compare import compare, rankings
 from validate.plans.measured import read_measured
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from costmodels.collectives.dispatch import Exchange, exchanged
+from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
 from costmodels.kernels.parameters import DispatchParameters, load
 from costmodels.kernels.tables import shipped
-from costmodels.routing import Routing
 from topology.catalogue import find_hardware
 from validate.accuracy.dispatch import groups, read_figures
 from validate.fit.dispatch import fitted, reads

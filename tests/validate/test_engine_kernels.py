@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.expert_routing import routing_of
 from costmodels.formats import SERVING
 from costmodels.kernels import attention_time, decode, experts, latent, matmul, matmul_time, state
 from costmodels.kernels.common import Shape
-from costmodels.kernels.loads import load
+from costmodels.kernels.expert_loads import load
 from costmodels.kernels.parameters import (
     ContextParameters,
     DecodeParameters,
@@ -26,7 +27,6 @@ from costmodels.kernels.parameters import (
 )
 from costmodels.kernels.parameters import load as load_records
 from costmodels.kernels.tables import shipped
-from costmodels.routing import routing_of
 from topology.base import InputError
 from topology.catalogue import all_devices
 from validate.fit.engine_kernels import fitted

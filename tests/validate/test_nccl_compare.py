@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from machinetexts import matrix
 
 from costmodels.collectives import Settings, collective_time
-from planner.collectives import bus_factor
+from planner.collective_table import bus_factor
 from planner.command.cli import main
 from planner.rendering.plot import plot
 from topology.base import InputError

@@ -7,14 +7,14 @@ import pytest
 
 from costmodels.collectives import Settings, collective_time
 from topology.catalogue import Network, find_hardware
-from validate.nccl_tests.diagnosis import Run, diagnose
+from validate.nccl_tests.diagnosis import MeasuredCollective, diagnose
 
 SIZES = 2.0 ** np.arange(10, 34, 2)
 
 
 def reasons(taken, real, op="all_reduce"):
     """What is said of times on `real` links that were taken for others."""
-    run = Run(
+    run = MeasuredCollective(
         op=op,
         fabric=taken,
         algorithm="auto",

@@ -22,7 +22,7 @@ from costmodels.tables import (
 )
 from topology.base import MIB, InputError
 from topology.catalogue import find_hardware
-from validate.accuracy import runs as accuracy_runs
+from validate.accuracy import plans_run
 from validate.bench import refit
 from validate.bench.cases import OPS, all_cases
 from validate.fit import report
@@ -34,7 +34,7 @@ from validate.plans.compare import compare
 from validate.plans.measured import read_measured
 
 DATA = Path(str(files("validate"))) / "data"
-MACHINES = {machine.hardware: machine for machine in accuracy_runs.MACHINES}
+MACHINES = {machine.hardware: machine for machine in plans_run.MACHINES}
 PRODUCTS = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h200-sxm": "NVIDIA H200"}
 H100, H200 = "h100-sxm", "h200-sxm"
 NAME = MACHINES[H100].profile

@@ -18,14 +18,14 @@ from planner.engines.scenario import resolve
 from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
-from planner.search.search import price
+from planner.search.ranking import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, document_of
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import build
+from planner.tensorrt.runner.external_weights import is_outside, read, writer
 from planner.tensorrt.runner.formats import encoded
-from planner.tensorrt.runner.outside import is_outside, read, writer
 from planner.tensorrt.runner.weights import drawn
 from validate.plans.cases import Case
 from validate.reference import shrink

@@ -19,9 +19,9 @@ from planner.tensorrt import Recipe, document_of, networks_of, schedule_of
 from planner.tensorrt.runner import connections, processes
 from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
+from planner.tensorrt.runner.external_weights import entries, is_outside, read, writer
 from planner.tensorrt.runner.formats import bits
 from planner.tensorrt.runner.library import require
-from planner.tensorrt.runner.outside import entries, is_outside, read, writer
 from planner.tensorrt.runner.processes import Guard
 from planner.tensorrt.runner.run import Job, Limits, Parts, run
 from planner.tensorrt.runner.weights import drawn

@@ -16,11 +16,11 @@ from topology.base import InputError, ModelError
 from validate.launch import Limits
 from validate.launch import system as launched
 from validate.launch.progress import read
-from validate.plans import host, runs, system
+from validate.plans import host, restarts, system
 from validate.plans.cases import Case, digest_of
 from validate.plans.host import Facts
 from validate.plans.measured import Measured, line, read_measured
-from validate.plans.runs import Options, run
+from validate.plans.restarts import Options, run
 
 torch = pytest.importorskip("torch")
 
@@ -108,7 +108,7 @@ def test_cases_are_proved_timed_and_not_run_again(tiny, tmp_path, monkeypatch):
     assert tensor.machine.startswith("2 ranks on ")
     assert json.loads((tmp_path / "out/manifest.json").read_text())["torch"] == torch.__version__
 
-    monkeypatch.setattr(runs, "launch", None)  # nothing is left to run
+    monkeypatch.setattr(restarts, "launch", None)  # nothing is left to run
     again, _ = session(cases, tmp_path / "out")
     assert again == rows
 
@@ -175,7 +175,7 @@ def test_a_death_after_the_last_case_costs_no_row(tiny, tmp_path, monkeypatch):
 
 def test_what_is_missing_is_said_before_anything_starts(tiny, tmp_path, monkeypatch):
     facts = Facts(seen={"torch": "2.13", "has_nccl": True, "gpus": []})
-    monkeypatch.setattr(runs, "launch", None)
+    monkeypatch.setattr(restarts, "launch", None)
     monkeypatch.setattr(host, "facts", lambda: facts)
 
     with pytest.raises(InputError, match=r"GPUs: PyTorch 2.13 \(no CUDA\) sees none"):

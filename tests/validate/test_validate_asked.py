@@ -14,13 +14,13 @@ from topology.base import InputError
 from validate.bench import system as bench
 from validate.fit.text import to_toml
 from validate.launch import is_rank
-from validate.plans import command, host, report, runs, system
+from validate.plans import command, host, report, restarts, system
 from validate.plans.cases import Case, digest_of
 from validate.plans.checks import hardware_of
 from validate.plans.compare import Comparison, Prediction, summarise
 from validate.plans.host import Facts
 from validate.plans.measured import Measured, kept, line, read_measured
-from validate.plans.runs import Options
+from validate.plans.restarts import Options
 
 OWN = "h100-sxm-x2-2026-11-28"
 H100 = "NVIDIA H100 80GB HBM3"
@@ -44,7 +44,7 @@ FLUX = Case(model="flux", height=1024, width=1024)
 )
 def test_what_cannot_run_is_refused_before_anything_starts(monkeypatch, device, words, said):
     monkeypatch.setattr(system, "products", list)
-    monkeypatch.setattr(runs, "launch", None)
+    monkeypatch.setattr(restarts, "launch", None)
     monkeypatch.setattr(host, "facts", None)
     asked = ("validate", "--model", "flux", "--backend", "torch", "--device", device, *words)
     code, out, err = run(*asked)
@@ -55,7 +55,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(monkeypatch, device, 
 
 
 def test_more_ranks_than_a_cpu_is_for_are_refused(monkeypatch):
-    monkeypatch.setattr(runs, "launch", None)
+    monkeypatch.setattr(restarts, "launch", None)
     monkeypatch.setattr(host, "facts", None)
     asked = ("--model", "flux", "--backend", "torch", "--device", "cpu", "--plan", "dp32")
     code, _, err = run("validate", *asked, "--batch", "32")
@@ -122,7 +122,7 @@ def test_what_torch_sees_is_not_predicted_as_something_else(monkeypatch, tmp_pat
     facts = Facts(seen={"torch": "2.13", "has_nccl": True, "gpus": ["NVIDIA L4"]})
     monkeypatch.setattr(host, "facts", lambda: facts)
     with pytest.raises(InputError, match="got h100-sxm, wanted l4: this machine has NVIDIA L4"):
-        runs.run([FLUX], Options(gpus=1), tmp_path, lambda line: None)
+        restarts.run([FLUX], Options(gpus=1), tmp_path, lambda line: None)
 
 
 def row(plan="single", status="done", **more):

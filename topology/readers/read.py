@@ -28,7 +28,7 @@ from topology.readers.assemble import Choices, assemble, finished
 from topology.readers.cluster import build_cluster, host_of, read_cluster
 from topology.readers.detect import detect
 from topology.readers.nccl import graphs_machine, read_graph_lines, read_graphs, read_system
-from topology.readers.own import read_own
+from topology.readers.own_json import read_own
 from topology.readers.reading import Label, Reading
 from topology.readers.smi_xml import Listing, read_listing, read_smi
 from topology.readers.topo_matrix import find_tables, plain_lines, read_matrices

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from costmodels.collectives.dispatch import Exchange, Phase
+from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
-from costmodels.routing import Routing
 from topology.base import Seconds
 from topology.catalogue import find_hardware
 from validate.accuracy.figures import fields_of, read_table

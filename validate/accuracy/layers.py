@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from costmodels.expert_routing import routing_of
 from costmodels.kernels import (
     experts_time,
     head_product_time,
@@ -11,7 +12,6 @@ from costmodels.kernels import (
     latent_decode_time,
 )
 from costmodels.kernels.state import Rule, convolution_time, scan_time, update_time
-from costmodels.routing import routing_of
 from topology.base import InputError, Seconds
 from topology.catalogue import Device
 from validate.accuracy.figures import fields_of, read_table

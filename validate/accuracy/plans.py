@@ -8,7 +8,7 @@ from typing import Final, Literal
 from planner.engines.keywords import request_of
 from planner.engines.scenario import resolve
 from planner.search.estimate import PlanEstimate
-from planner.search.search import price
+from planner.search.ranking import price
 from planner.strategies import parse_plan
 from validate.accuracy.figures import fields_of, read_table
 

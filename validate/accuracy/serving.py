@@ -6,8 +6,8 @@ from typing import Final
 
 from planner.engines.keywords import request_of
 from planner.engines.scenario import resolve
-from planner.search.served import Serving
-from planner.serving.search import under_load
+from planner.search.clients import Serving
+from planner.serving.loaded_plans import under_load
 from planner.strategies import parse_plan
 from topology.base import InputError
 from validate.accuracy.figures import read_table

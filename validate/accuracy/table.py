@@ -7,7 +7,7 @@ from typing import Final
 from topology.base import InputError
 from topology.base.table import Table
 from topology.catalogue import all_devices, all_hardware
-from validate.accuracy import collectives, dispatch, kernels, layers, plans, runs, serving
+from validate.accuracy import collectives, dispatch, kernels, layers, plans, plans_run, serving
 from validate.accuracy.figures import Score, score
 from validate.tables import text
 
@@ -66,8 +66,8 @@ def groups() -> Groups:
         by_family = plans.groups(plans.read_figures(text(f"{name}.csv")))
         errors |= {f"{words}, {family}": group for family, group in by_family.items()}
     errors |= serving.groups(serving.read_figures(text("serving_figures.csv")))
-    for machine in runs.MACHINES:
-        errors |= runs.groups(text(f"{machine.folder}/plans.jsonl"), machine)
+    for machine in plans_run.MACHINES:
+        errors |= plans_run.groups(text(f"{machine.folder}/plans.jsonl"), machine)
     return errors
 
 
@@ -88,7 +88,7 @@ def short_table(errors: Groups) -> Table:
         pooled = [
             error
             for name, group in errors.items()
-            if name.startswith(starts) and not name.endswith(runs.WITH_PROFILE)
+            if name.startswith(starts) and not name.endswith(plans_run.WITH_PROFILE)
             for error in group
         ]
         name, count, median, p90, _, bias = cells(score(words, pooled))

@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.expert_routing import routing_of
 from costmodels.kernels import experts as layer
-from costmodels.kernels.loads import Load, load
+from costmodels.kernels.expert_loads import Load, load
 from costmodels.kernels.parameters import ExpertsParameters
 from costmodels.kernels.tables import matmul_record
-from costmodels.routing import routing_of
 from topology.base import Seconds
 from topology.catalogue import Device
 from validate.fit.engine_tables import (

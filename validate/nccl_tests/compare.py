@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodels.collectives import PROTOCOLS, Settings, choose, read_op
-from planner.collectives import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
+from planner.collective_table import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from topology.base import InputError, counted, format_bytes
 from topology.catalogue import Fabric, all_hardware, by_product, find_hardware, gpu_names
-from validate.nccl_tests.diagnosis import Run, diagnose, disturbances, disturbed
+from validate.nccl_tests.diagnosis import MeasuredCollective, diagnose, disturbances, disturbed
 from validate.nccl_tests.lines import LogRow, ranks_of
 from validate.nccl_tests.links import fabric_of_log
 from validate.nccl_tests.log import Log, forced, inferred_op, read_log, sizes_hold, with_op
@@ -27,7 +27,7 @@ class LogOptions:
     """What the caller says about a log; empty, None and 0 where the log must tell.
 
     subset : the machine, where the caller has one. name : of the log's file.
-    profile : as in `planner.collectives.table`. here : `subset` is the machine this runs on.
+    profile : as in `planner.collective_table.table`. here : `subset` is the machine this runs on.
     sizes : the least and the most bytes of a row; of several ranges, those of each.
     """
 
@@ -80,7 +80,7 @@ def compare(log: Log, options: LogOptions) -> LogComparison:
     mismatch = other_hardware(log, name) or log.shared
     rows = _chosen(log, options)
     op = read_op(log.op or options.op)
-    run = Run(
+    run = MeasuredCollective(
         op=op,
         fabric=fabric,
         algorithm=options.algorithm if options.algorithm != "auto" else forced(log, op, fabric),
@@ -185,7 +185,7 @@ def _ranks(log: Log, options: LogOptions) -> int:
     return ranks
 
 
-def _rows(run: Run, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
+def _rows(run: MeasuredCollective, in_place: Sequence[float | None]) -> Iterator[ComparedRow]:
     predicted, marks = run.times(), disturbed(run.seconds)
     factor = bus_factor(run.op, run.fabric.ranks)
     columns = zip(run.sizes, run.seconds, in_place, predicted, marks, strict=True)

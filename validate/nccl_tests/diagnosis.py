@@ -33,7 +33,7 @@ _BRIDGES: Final[Mapping[str, tuple[NvlinkGeneration, int]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class MeasuredCollective:
     """What was measured: sizes and seconds of one collective, and what it is taken to run on.
 
     calibration : of the machine. sized : other columns of the log prove its sizes.
@@ -60,7 +60,7 @@ class Run:
             calibration=self.calibration,
         )
 
-    def kept(self, which: NDArray[np.bool_]) -> "Run":
+    def kept(self, which: NDArray[np.bool_]) -> "MeasuredCollective":
         """Keep some rows."""
         return replace(self, sizes=self.sizes[which], seconds=self.seconds[which])
 
@@ -91,7 +91,7 @@ def disturbed(seconds: Array) -> NDArray[np.bool_]:
     return marked
 
 
-def diagnose(run: Run) -> Iterator[str]:
+def diagnose(run: MeasuredCollective) -> Iterator[str]:
     """Say where and why measured and modelled times part; nothing where they do not."""
     yield from disturbances(run)
     clean = run.kept(~disturbed(run.seconds))
@@ -100,7 +100,7 @@ def diagnose(run: Run) -> Iterator[str]:
         yield from _large(clean)
 
 
-def disturbances(run: Run) -> Iterator[str]:
+def disturbances(run: MeasuredCollective) -> Iterator[str]:
     """Say which rows something else disturbed."""
     marked = disturbed(run.seconds)
     count = int(marked.sum())
@@ -113,12 +113,12 @@ def disturbances(run: Run) -> Iterator[str]:
         )
 
 
-def _off(run: Run, factor: float = 1.0) -> float:
+def _off(run: MeasuredCollective, factor: float = 1.0) -> float:
     """Typical distance between measured and modelled times, as a logarithm."""
     return float(np.median(np.abs(np.log(run.times(factor) / run.seconds))))
 
 
-def _floor(run: Run) -> Iterator[str]:
+def _floor(run: MeasuredCollective) -> Iterator[str]:
     """Small messages that all take the same, and longer than modelled."""
     flat = _flat(run)
     if flat.sizes.size < 3:
@@ -142,7 +142,7 @@ def _floor(run: Run) -> Iterator[str]:
         yield f"{reason}: the host is the bound, a slow one, or calls that no graph replays"
 
 
-def _flat(run: Run) -> Run:
+def _flat(run: MeasuredCollective) -> MeasuredCollective:
     """Keep the smallest messages up to the first that takes longer than a floor explains."""
     small = run.kept(run.sizes <= FLOORED)
     if not small.sizes.size:
@@ -153,7 +153,7 @@ def _flat(run: Run) -> Run:
     return small.kept(small.sizes < end)
 
 
-def _large(run: Run) -> Iterator[str]:
+def _large(run: MeasuredCollective) -> Iterator[str]:
     """Large messages on another path than the machine has, or of another size than printed."""
     every = (run.kept(run.sizes >= least) for least in (16 * MIB, MIB, 0))
     large = next(part for part in every if part.sizes.size)  # where bandwidth rules, if any
@@ -188,13 +188,13 @@ def _large(run: Run) -> Iterator[str]:
         yield f"{reason}, and no cause that was tried explains it: {why}"
 
 
-def _beyond(run: Run) -> bool:
+def _beyond(run: MeasuredCollective) -> bool:
     """Whether messages took less time than the links of one node need for the least bytes."""
     least = np.asarray(least_bytes(run.op, run.sizes, run.fabric)) / run.fabric.bandwidth
     return run.fabric.nodes == 1 and bool(np.median(run.seconds - least) < 0)
 
 
-def _conventions(run: Run) -> Iterator[tuple[str, float]]:
+def _conventions(run: MeasuredCollective) -> Iterator[tuple[str, float]]:
     """Yield other ways to count sizes, in words, and bytes over printed bytes."""
     if run.sized:
         return

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Final
 
 from costmodels.collectives import OPS, Op, supports
-from planner.collectives import bus_factor
+from planner.collective_table import bus_factor
 from topology.base import MOST_CHARACTERS, InputError
 from topology.catalogue import Fabric
 from topology.readers import plain_lines

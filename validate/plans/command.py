@@ -16,7 +16,7 @@ from validate.plans import checks, system
 from validate.plans.cases import ENGINES, RUNTIMES, SIZES, Case, Mode, Stage, look_up
 from validate.plans.compare import Comparison, compare, rankings, summarise
 from validate.plans.measured import Measured
-from validate.plans.runs import EXECUTED_BY, Options, Work, run, run_as
+from validate.plans.restarts import EXECUTED_BY, Options, Work, run, run_as
 from validate.tables import own_profile_name
 
 Check = Callable[[Sequence[Case], str], None]

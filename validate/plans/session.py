@@ -22,7 +22,7 @@ from validate.plans.checks import check_cases, check_gpus, check_positive, hardw
 from validate.plans.compare import compare
 from validate.plans.measured import read_measured, remaining
 from validate.plans.report import markdown, text
-from validate.plans.runs import Options, run
+from validate.plans.restarts import Options, run
 
 SUBJECTS: Final = (
     Case(model="flux.1-dev", height=1024, width=1024),

@@ -21,14 +21,14 @@ from planner.export.tensorrt import one_token, tensorrt_folder
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.request.request import Request
-from planner.search.search import price
+from planner.search.ranking import price
 from planner.tensorrt import Network, Recipe
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.external_weights import writer
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import is_rtx, load, version
-from planner.tensorrt.runner.outside import writer
 from planner.tensorrt.runner.weights import drawn
 from topology.base import IllegalPlanError, ModelError, Seconds
 from validate.launch import Place

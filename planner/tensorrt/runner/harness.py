@@ -28,10 +28,10 @@ from planner.tensorrt.runner.checkpoint import (
     with_scales,
 )
 from planner.tensorrt.runner.errors import InputError, RunError
+from planner.tensorrt.runner.external_weights import PAGE, Outside, beside, entries, read, writer
 from planner.tensorrt.runner.formats import Bits, Floats, storage
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import Document, load
-from planner.tensorrt.runner.outside import PAGE, Outside, beside, entries, read, writer
 from planner.tensorrt.runner.place import place
 from planner.tensorrt.runner.weights import Learned, Reaches, Weights, digest, drawn, filler
 

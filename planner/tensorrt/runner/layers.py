@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.external_weights import is_outside
 from planner.tensorrt.runner.formats import Bits, bits, encoded, storage
 from planner.tensorrt.runner.library import Document, Foreign, type_of
-from planner.tensorrt.runner.outside import is_outside
 from planner.tensorrt.runner.weights import Layer, Learned, Reaches, Weights
 
 _KEEP: Final = True

@@ -17,9 +17,9 @@ import numpy as np
 from planner.tensorrt.runner.connections import Connections
 from planner.tensorrt.runner.device import Cuda, Nccl, capsule
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
+from planner.tensorrt.runner.external_weights import Outside
 from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.library import Document, Foreign
-from planner.tensorrt.runner.outside import Outside
 from planner.tensorrt.runner.place import members
 from planner.tensorrt.runner.processes import Guard
 

@@ -7,7 +7,7 @@ import pytest
 from planner.command.cli import main
 from validate.engines import checks
 from validate.engines.diffusers_rank import own_case, row_of
-from validate.plans import command, runs
+from validate.plans import command, restarts
 from validate.plans.cases import Case, look_up, read_case
 from validate.plans.compare import predict
 from validate.plans.measured import Measured, line, read_measured
@@ -101,7 +101,7 @@ def test_plans_run_by_their_ranks_and_are_compared(tmp_path, monkeypatch, capsys
         "single",
         "ring2",
     ]
-    assert module != runs.EXECUTED_BY
+    assert module != restarts.EXECUTED_BY
 
 
 def test_a_model_that_diffusers_has_no_transformer_of_is_one_line(capsys):

@@ -7,9 +7,9 @@ from typing import Final
 from planner.engines.scenario import Scenario
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.search.clients import Point, Serving, Wanted, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.search import TIE, Ranking
-from planner.search.served import Point, Serving, Wanted, wanted_of
+from planner.search.ranking import TIE, Ranking
 from planner.serving.load import traced
 from planner.serving.serving import Served, beyond_context, check_context, lengths_of, served
 from topology.base import IllegalPlanError, ModelError, counted

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.expert_routing import Routing
 from costmodels.kernels.common import Real
-from costmodels.routing import Routing
 
 HEIGHTS: Final = (16.0, 32.0, 64.0, 128.0, 256.0)
 """Rows of the tiles that a product may be cut into."""

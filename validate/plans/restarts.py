@@ -62,7 +62,7 @@ class Options:
         return ", ".join([host, *versions, *driver, self.compiler])
 
     def job(
-        self, cases: Iterable[Case], seconds: float, run: "Run | None" = None
+        self, cases: Iterable[Case], seconds: float, run: "CasesToRun | None" = None
     ) -> dict[str, object]:
         """Write down what the ranks are to do; `run` says on what, and how often it was tried."""
         return {
@@ -78,7 +78,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class CasesToRun:
     """Cases to run, and what there is before: results that stand, on which machine.
 
     digests : of the cases, by their keys. mark : characters of the results so far.
@@ -161,7 +161,7 @@ def run_as(
 
 def _begin(
     cases: Sequence[Case], options: Options, output: Path, here: int, tell: Callable[[str], None]
-) -> Run:
+) -> CasesToRun:
     """Look at this host, on which `here` of the ranks are, and at the results that there are."""
     facts = host.facts()
     missing = problems(facts, here, options.device)
@@ -177,7 +177,7 @@ def _begin(
     rows = kept(cases, read_measured(text, name), machine, digests, retry=options.retry)
     for remark in rows.remarks:
         tell(remark)
-    return Run(
+    return CasesToRun(
         cases=cases,
         options=options,
         output=output,
@@ -195,7 +195,7 @@ def _whole(output: Path) -> tuple[str, str]:
 
 
 def _attempt(
-    this: Run, todo: Sequence[Case], left: float, tell: Callable[[str], None]
+    this: CasesToRun, todo: Sequence[Case], left: float, tell: Callable[[str], None]
 ) -> LaunchResult:
     options, output, path = this.options, this.output, this.output / "job.json"
     system.write(path, json.dumps(options.job(todo, left, this), indent=1))
@@ -210,7 +210,7 @@ def _attempt(
     )
 
 
-def _lost(case: Case, ended: LaunchResult, this: Run) -> Measured:
+def _lost(case: Case, ended: LaunchResult, this: CasesToRun) -> Measured:
     full = "out of memory" in ended.message.lower()
     return Measured(
         case=case,

@@ -9,6 +9,7 @@ from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.search.clients import Point, Serving
 from planner.search.estimate import Outcome, PlanEstimate, Rejected, worded
 from planner.search.evaluate import Shared, encoder_bytes, evaluate, usable_bytes
 from planner.search.plans import (
@@ -21,7 +22,6 @@ from planner.search.plans import (
     replicated,
     turned,
 )
-from planner.search.served import Point, Serving
 from topology.base import InputError, counted, format_bytes
 
 Runs = Callable[[Plan], bool]

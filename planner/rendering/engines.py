@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from planner.advice.compare import Run
+from planner.advice.compare import Contender
 from planner.advice.remedies import Alternative
 from planner.advice.under_load import near
 from planner.engines.engine import EAGER
@@ -13,7 +13,7 @@ from topology.base import counted, format_bytes, format_interval, format_number,
 from topology.base.table import Line, Table
 
 
-def to_run(runs: Sequence[Run], lead: PlanEstimate) -> Iterator[Line | Table]:
+def to_run(runs: Sequence[Contender], lead: PlanEstimate) -> Iterator[Line | Table]:
     """Say what to run, with what, how long it takes, and what to type."""
     run = runs[0]
     yield Line(text=headline(run, lead), style="bold")
@@ -22,7 +22,7 @@ def to_run(runs: Sequence[Run], lead: PlanEstimate) -> Iterator[Line | Table]:
     yield from (Line(text=line, style="dim") for line in unfinished(runs))
 
 
-def unfinished(runs: Sequence[Run]) -> Iterator[str]:
+def unfinished(runs: Sequence[Contender]) -> Iterator[str]:
     """Say that what is exported makes no results yet, and what of the others does."""
     run = runs[0]
     if not _exported(run) or run.scenario.model.kind != "diffusion":
@@ -35,12 +35,12 @@ def unfinished(runs: Sequence[Run]) -> Iterator[str]:
     yield first
 
 
-def _exported(run: Run) -> bool:
+def _exported(run: Contender) -> bool:
     """Whether it is TensorRT by planner export."""
     return name_of(run.scenario) == EXECUTOR and run.scenario.deployment.runtime.name == RUNTIME
 
 
-def headline(run: Run, lead: PlanEstimate) -> str:
+def headline(run: Contender, lead: PlanEstimate) -> str:
     """Say what to run, with what, and how long it takes."""
     request = run.scenario.request
     count = f" on {counted(lead.gpus, 'GPU')}" if request.at_most_gpus else ""
@@ -49,13 +49,13 @@ def headline(run: Run, lead: PlanEstimate) -> str:
     return f"Run {_named(run, lead)}{count}{many}"
 
 
-def _named(run: Run, estimate: PlanEstimate) -> str:
+def _named(run: Contender, estimate: PlanEstimate) -> str:
     """Say which plan runs with what, how long it takes and what it holds, or what clients see."""
     how = f" ({estimate.runtime})" if estimate.runtime.startswith("torch") else ""
     return f"{estimate.plan} with {run.title}{how}: {_does(run, estimate)}"
 
 
-def _does(run: Run, estimate: PlanEstimate) -> str:
+def _does(run: Contender, estimate: PlanEstimate) -> str:
     """Say how long a result takes and what it holds; under load what clients see."""
     if run.scenario.ranked_under_load and estimate.serving is not None:
         served = estimate.serving
@@ -66,14 +66,14 @@ def _does(run: Run, estimate: PlanEstimate) -> str:
     return f"{took}, {format_bytes(estimate.memory_bytes)} a GPU"
 
 
-def compared(runs: Sequence[Run]) -> Iterator[Line | Table]:
+def compared(runs: Sequence[Contender]) -> Iterator[Line | Table]:
     """Make a row of each that may run a request, and a line of those that cannot."""
     if len(runs) > 1:
         yield table(runs)
     yield from (Line(text=line, style="dim") for line in unable(runs))
 
 
-def table(runs: Sequence[Run]) -> Table:
+def table(runs: Sequence[Contender]) -> Table:
     """Make a row of each that can run a request: its version, runtime, best plan and time."""
     able = [(run, run.estimate) for run in runs if run.estimate is not None]
     objective = runs[0].scenario.request.objective
@@ -110,12 +110,12 @@ def _times(best: PlanEstimate, objective: Objective) -> dict[str, str]:
             "tokens/s": format_number(rate)}  # fmt: skip
 
 
-def _graphs(run: Run) -> bool:
+def _graphs(run: Contender) -> bool:
     """Whether it only behaves as TensorRT does: fused kernels in CUDA graphs."""
     return run.scenario.deployment.runtime.name == RUNTIME and not run.title.startswith("TensorRT")
 
 
-def _compiled(run: Run, best: PlanEstimate, runs: Sequence[Run]) -> str:
+def _compiled(run: Contender, best: PlanEstimate, runs: Sequence[Contender]) -> str:
     """Say how many times as fast an engine is as in eager PyTorch."""
     for other in runs:
         eager = other.estimate
@@ -126,7 +126,7 @@ def _compiled(run: Run, best: PlanEstimate, runs: Sequence[Run]) -> str:
     return ""
 
 
-def unable(runs: Sequence[Run]) -> Iterator[str]:
+def unable(runs: Sequence[Contender]) -> Iterator[str]:
     """Say of those that cannot run a request why, each reason once."""
     others = [run for run in runs if run.estimate is None]
     for reason in dict.fromkeys(run.reason for run in others):
@@ -165,7 +165,7 @@ def _alternatives(alternatives: Sequence[Alternative]) -> Iterator[tuple[str, st
             yield f"{other.options}: {_named(run, estimate)}", run.launch.line
 
 
-def others(runs: Sequence[Run]) -> Iterator[str | Line | Table]:
+def others(runs: Sequence[Contender]) -> Iterator[str | Line | Table]:
     """Say what to type for engines beside the first, in the best of their runtimes."""
     rows = list(_lines(runs).items())[1:]
     if rows:
@@ -174,7 +174,7 @@ def others(runs: Sequence[Run]) -> Iterator[str | Line | Table]:
         yield Table(rows=rows, align="<", fixed=1, indent=2, columns_in={0: "dim"})
 
 
-def _lines(runs: Sequence[Run]) -> dict[str, str]:
+def _lines(runs: Sequence[Contender]) -> dict[str, str]:
     lines: dict[str, str] = {}
     for run in runs:
         if run.launch is not None:
@@ -182,7 +182,7 @@ def _lines(runs: Sequence[Run]) -> dict[str, str]:
     return lines
 
 
-def in_document(runs: Sequence[Run], alternatives: Sequence[Alternative]) -> Iterator[str]:
+def in_document(runs: Sequence[Contender], alternatives: Sequence[Alternative]) -> Iterator[str]:
     """Say for a document what to type, for other requests and engines too, and who cannot."""
     yield from (f"{sentence}, `{line}`" for sentence, line in _alternatives(alternatives))
     yield from (f"{title}: `{line}`" for title, line in _lines(runs).items())

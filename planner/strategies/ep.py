@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from planner.models import Ffn
 from planner.request.plan import Plan
 from planner.strategies.base import Proposal
-from planner.strategies.tensor import ffn_cuts, no_column, parted_scales
+from planner.strategies.tp import ffn_cuts, no_column, parted_scales
 
 
 def experts_objections(proposal: Proposal, plan: Plan) -> Iterator[str]:
