@@ -44,6 +44,10 @@ Number = float | NDArray[np.float64]
 
 RANGED: Final = ("height", "width", "frames", "steps", "input_tokens", "output_tokens")
 """Sizes that a sweep may be given several of."""
+POOLED: Final = (
+    "prefill_plan", "prefill_workers", "decode_plan", "decode_workers", "disaggregate",
+)  # fmt: skip
+"""What asks for workers that run prompts and others that decode."""
 MOST: Final = 2**53
 MOST_EXPERTS: Final = 2**14
 KV_PRECISIONS: Final = get_args(CachePrecision)
@@ -95,6 +99,11 @@ class Options(TypedDict, total=False):
     speculative: int | None
     draft: str | Path
     acceptance: float | None
+    prefill_plan: str | Plan
+    prefill_workers: int | None
+    decode_plan: str | Plan
+    decode_workers: int | None
+    disaggregate: bool
 
 
 def _public(function: Callable[P, R]) -> Callable[P, R]:
@@ -166,6 +175,7 @@ def simulate(
     """
     from planner.simulation.simulation import simulate as run  # noqa: PLC0415  # few ask for it
 
+    _check_one_plan("simulate runs one plan", options, POOLED)
     return run(resolve(request_of(model, gpus, options, plan)), plan, even=even, slow=slow)
 
 
@@ -181,6 +191,7 @@ def recommend(
 
     Raises `InputError` if a name or a number cannot be right.
     """
+    _check_one_plan("recommend searches plans", options, POOLED)
     return recommend_plans(resolve(request_of(model, gpus, options), several=True))
 
 
@@ -213,6 +224,7 @@ def sweep(  # type: ignore[misc]  # hardware may be several
     """
     from planner.sweeping import Grid, executor_of, read_numbers, run  # noqa: PLC0415  # few ask
 
+    _check_one_plan("sweep prices one plan a row", options, POOLED)
     names = _several("models", models)
     sizes = {name: options.pop(name) for name in RANGED if options.get(name) is not None}
     grid = Grid(
@@ -224,6 +236,13 @@ def sweep(  # type: ignore[misc]  # hardware may be several
         request=request_of(names[0], 1, options),
     )
     return run(grid, executor_of(executor, scheduler), lambda _: None)
+
+
+def _check_one_plan(what: str, options: Mapping[str, object], names: Sequence[str]) -> None:
+    """Refuse two pools where plans of one are looked at."""
+    for name in names:
+        if options.get(name):
+            raise InputError(f"{name}: got {shown(options[name])}, wanted none: {what}")
 
 
 def _several(name: str, given: object) -> tuple[str, ...]:
@@ -262,6 +281,7 @@ def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the comma
     from planner.fleet import demand_file as files  # noqa: PLC0415  # few ask for it
     from planner.fleet.fleet import capacity as planned  # noqa: PLC0415
 
+    _check_one_plan("capacity counts replicas of one plan", options, POOLED)
     given = {name: value for name, value in options.items() if value is not None}
     if demand is None:
         asked = {**given, "percentile": percentile}

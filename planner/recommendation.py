@@ -12,6 +12,7 @@ from planner.advice.remedies import Alternative, alternatives, would_fit
 from planner.engines.launch import Launch, launch_lines
 from planner.engines.refusal import Refusal, refusal, refusals
 from planner.engines.scenario import Scenario
+from planner.engines.workers import worker_lines
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
 from planner.search.clients import Point
@@ -254,6 +255,15 @@ def shortened(answer: Recommendation, count: int) -> Recommendation:
     return replace(answer, plans=answer.plans[:count])
 
 
+def lines_of(scenario: Scenario, estimate: PlanEstimate) -> tuple[Launch, ...]:
+    """Say how engines run an estimated plan, or every worker of two pools."""
+    pair = estimate.disaggregated
+    if pair is None:
+        return launch_lines(scenario, estimate.plan, estimate.placement, estimate.told)
+    told = {"prefill": pair.prefill.told, "decode": pair.decode.told}
+    return worker_lines(scenario, pair.pools, told)
+
+
 def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     """Estimate the one plan that was asked for.
 
@@ -263,6 +273,12 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
         If it cannot run or does not fit: the reason, and the nearest plans that can.
     """
     gpus = scenario.request.gpus
+    if scenario.request.two_pools:
+        if text is not None:
+            raise InputError(f"plan: got {shown(text)} beside prefill_plan, wanted one of the two")
+        from planner.serving.disaggregated import estimate_pools  # noqa: PLC0415  # slow to load
+
+        return estimate_pools(scenario)
     if text is None and gpus > 1:
         raise InputError(f"a plan is needed for {gpus} GPUs, such as tp{gpus}")
     if not isinstance(text, str | Plan | None):

@@ -12,19 +12,19 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
     common.add_load(parser)
     common.add_plan(parser)
+    common.add_pools(parser)
     common.add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
     from planner.advice.under_load import misses  # noqa: PLC0415
-    from planner.engines.launch import launch_lines  # noqa: PLC0415
     from planner.engines.scenario import resolve  # noqa: PLC0415
-    from planner.recommendation import estimate_plan  # noqa: PLC0415
+    from planner.recommendation import estimate_plan, lines_of  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
 
     scenario = resolve(common.request_of(options))
     estimate = estimate_plan(scenario, options.plan)
-    lines = partial(launch_lines, scenario, estimate.plan, estimate.placement, estimate.told)
+    lines = partial(lines_of, scenario, estimate)
     text = render(
         options.format,
         estimate.to_dict,

@@ -240,6 +240,16 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_pools(parser: argparse.ArgumentParser) -> None:
+    """Add the two plans of a disaggregated deployment, and numbers of workers."""
+    group = parser.add_argument_group("workers for prompts, and others that decode")
+    for pool, what in (("prefill", "that run prompts"), ("decode", "that decode")):
+        plan = f"of workers {what}, such as tp4, in place of --plan"
+        add_named(group, {f"--{pool}-plan P": plan})
+        workers = f"how many there are {what} (default: 1)"
+        group.add_argument(f"--{pool}-workers", type=whole, metavar="N", help=workers)
+
+
 def add_request(parser: argparse.ArgumentParser) -> None:
     """Add what is asked of which model on what."""
     parser.add_argument(

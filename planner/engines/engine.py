@@ -184,6 +184,34 @@ class Scheduling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregation:
+    """How an engine runs prompts and decodes on workers of their own.
+
+    reason : why it does not; empty where it does. variables : before the command of a worker, where
+    `{side}` is a port beside that which it serves at. prefill, decode : flags of workers of each
+    kind; worker : of both, where `{port}` is its own. router : command in front of them.
+    after : what is left to do. In both `{prefill_hosts}`, `{prefill_ports}`, `{decode_hosts}` and
+    `{decode_ports}` list where workers are, and `{prefills}` and `{decodes}` too, each as
+    `prefill_at` and `decode_at` say.
+    stepwise : keys and values of a prompt are sent step by step, beside those that follow; else
+    when all of it is done. again : a decode worker runs the last token of a prompt again, and that
+    gives the first token; else it comes with the keys and values.
+    """
+
+    reason: str = ""
+    variables: str = ""
+    worker: str = ""
+    prefill: str = ""
+    decode: str = ""
+    router: str = ""
+    prefill_at: str = "{host}:{port}"
+    decode_at: str = "{host}:{port}"
+    after: str = ""
+    stepwise: bool = False
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One engine.
 
@@ -214,6 +242,7 @@ class Engine:
     several_hosts: SeveralHosts = SeveralHosts()
     habits: Habits = Habits()
     scheduling: Scheduling = Scheduling()
+    disaggregation: Disaggregation = Disaggregation(reason="has no workers for prompts alone")
     sources: Words = field(default_factory=dict)
 
     def limits_of(self, model: str, family: str) -> Limits | None:

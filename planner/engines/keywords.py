@@ -13,7 +13,7 @@ from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import EXECUTOR, LARGEST, ROWS, UNMODELLED, Request, whole_number
-from planner.strategies import parse_plan
+from planner.strategies import parse_plan, parse_pools
 from topology.base import InputError, shown, unknown
 
 _COUNTS: Final = frozenset(LARGEST) - {"top"}
@@ -39,7 +39,7 @@ def request_of(
     for name in options:
         check_argument(name, sorted(Request.__dataclass_fields__))
     given = {
-        name: str(value) if isinstance(value, Path) else value
+        name: str(value) if isinstance(value, Path | Plan) else value
         for name, value in _by_engine(options).items()
     }
     topology = given.get("topology", "")
@@ -91,6 +91,8 @@ def _all(request: Request, plan: object) -> int:
     machine = machine_of(request)
     if machine is not None:
         return machine.gpus
+    if request.two_pools:
+        return parse_pools(request).gpus
     if isinstance(plan, str | Plan):
         return parse_plan(str(plan)).gpus
     if request.nodes > 1:

@@ -10,7 +10,7 @@ from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
 from planner.engines.drafts import speculation_of
-from planner.engines.engine import Engine, Scheduling
+from planner.engines.engine import Disaggregation, Engine, Scheduling
 from planner.engines.tables import allowed, engine_names, engines, find_engine
 from planner.engines.tokens import priced, taken
 from planner.models import Kind, Model, lengths, line_of, read_model
@@ -32,7 +32,8 @@ FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "diffusion": (
         "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
         "lengths", "slo_ttft", "slo_tpot", "ttft_percentile", "tpot_percentile", "chunk",
-        "prefix_hit", "spread", "burst", "speculative", "draft", "acceptance",
+        "prefix_hit", "spread", "burst", "speculative", "draft", "acceptance", "prefill_plan",
+        "prefill_workers", "decode_plan", "decode_workers", "disaggregate",
     ),
 }  # fmt: skip
 """What a kind of model does not have."""
@@ -47,8 +48,9 @@ class Deployment:
 
     gpus : as many as were asked for. engine : that runs the model, by its name in the table; empty
     for none, or the model's own repository. habits : of the engine, as the request has them.
-    scheduling : how it serves many requests. nodes : hosts; 0 for as few as hold the GPUs.
-    graph_mixing : as NCCL has it where its variable is not set.
+    scheduling : how it serves many requests. disaggregation : how it does so with two pools.
+    nodes : hosts; 0 for as few as hold the GPUs. graph_mixing : as NCCL has it where its variable
+    is not set.
     subset : GPUs of the machine that the request brings. placed : where a plan sits on them.
     """
 
@@ -59,6 +61,7 @@ class Deployment:
     engine: str = ""
     habits: Habits = USUAL
     scheduling: Scheduling = Scheduling()
+    disaggregation: Disaggregation = Disaggregation()
     nodes: int = 0
     algorithm: str = "auto"
     attention: str = ""
@@ -404,6 +407,7 @@ def _run_by(deployment: Deployment, request: Request, model: Model) -> Deploymen
         runtime=named if profile is None else profile.runtime(named, lean=lean),
         habits=_habits(request, engine, named.name),
         scheduling=_scheduling(request, engine, deployment.hardware.device),
+        disaggregation=Disaggregation() if engine is None else engine.disaggregation,
     )
 
 

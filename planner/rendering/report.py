@@ -207,7 +207,7 @@ def _run_by(
     estimate: PlanEstimate, scenario: Scenario, launches: Sequence[Launch]
 ) -> Iterator[Line | Table]:
     """Say how engines run a plan, and which of them in another way than was priced."""
-    yield Line(text=f"run {estimate.plan}:", style="bold")
+    yield Line(text=f"run {estimate.name}:", style="bold")
     yield Table(
         rows=[[launch.engine, launch.line or f"no: {launch.reason}"] for launch in launches],
         align="<",
@@ -239,7 +239,7 @@ def estimate(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Laun
     served = estimate.serving
     alone = "" if served is None else " a request by itself"
     many = estimate.throughput_per_s if served is None else served.requests_per_s
-    total = f"{estimate.plan}: {took}{alone}, {estimate.basis.name.lower()}; {many:.3g} "
+    total = f"{estimate.name}: {took}{alone}, {estimate.basis.name.lower()}; {many:.3g} "
     total += f"{'results' if served is None else 'requests'} a second, "
     total += f"bound by {estimate.bound_by}"
     subset = scenario.deployment.subset

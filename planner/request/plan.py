@@ -90,6 +90,27 @@ class Plan:
         return tuple(first + step * stride for step in range(degree))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoPools:
+    """A disaggregated deployment: workers that run prompts and workers that decode.
+
+    >>> str(TwoPools(prefill=Plan((("tp", 4),)), prefills=3, decode=Plan((("tp", 8),)), decodes=1))
+    'prefill 3 x tp4 + decode 1 x tp8'
+    """
+
+    prefill: Plan
+    prefills: int
+    decode: Plan
+    decodes: int
+
+    def __str__(self) -> str:
+        return f"prefill {self.prefills} x {self.prefill} + decode {self.decodes} x {self.decode}"
+
+    @property
+    def gpus(self) -> int:
+        return self.prefills * self.prefill.gpus + self.decodes * self.decode.gpus
+
+
 def nearest(plan: Plan, legal: Iterable[Plan], count: int = 3) -> list[Plan]:
     """Return the legal plans most like one that is not: same axes first, then close degrees."""
     return sorted(legal, key=lambda other: (_distance(plan, other), str(other)))[:count]

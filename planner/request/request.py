@@ -33,6 +33,8 @@ LARGEST: Final = {
     "text_tokens": 2**20,
     "concurrency": 65536,
     "chunk": 2**20,
+    "prefill_workers": 4096,
+    "decode_workers": 4096,
     "top": 1000,
     "speculative": 16,
     "pcie_generation": 6,
@@ -98,6 +100,9 @@ class Request:
     that is cached. speculative : tokens that are drafted for each step; draft : by a model, its
     name or path, or ``mtp``, the model's own layers for that, the usual choice where it has some;
     acceptance : share of them that is accepted, each where those before it were.
+    prefill_plan, decode_plan : of workers that run prompts and of those that decode, where these
+    are not the same; prefill_workers, decode_workers : how many there are, one where left out.
+    disaggregate : such deployments are searched too.
     """
 
     model: "str | Model"
@@ -145,6 +150,16 @@ class Request:
     speculative: int | None = None
     draft: str = ""
     acceptance: float | None = None
+    prefill_plan: str = ""
+    prefill_workers: int | None = None
+    decode_plan: str = ""
+    decode_workers: int | None = None
+    disaggregate: bool = False
+
+    @property
+    def two_pools(self) -> bool:
+        """Whether the request names a plan for prompts and one for decoding."""
+        return bool(self.prefill_plan)
 
     @property
     def loaded(self) -> bool:
@@ -198,6 +213,7 @@ class Request:
             _check_real(name, values[name][1])
         _check_load(self)
         _check_drafts(self)
+        _check_pools(self)
         given = {name: getattr(self, name) for name in CHOICES}
         for name in (n for n, value in given.items() if value is not None or n == "objective"):
             _check_choice(name, given[name], get_args(CHOICES[name]))
@@ -241,6 +257,21 @@ def _check_drafts(request: Request) -> None:
     for name in ("draft", "acceptance"):
         if request.speculative is None and (value := getattr(request, name)):
             raise InputError(f"{name}: got {shown(value)}, wanted speculative beside it")
+
+
+def _check_pools(request: Request) -> None:
+    """Refuse half of two pools, and a batch beside them."""
+    for one, other in (("prefill", "decode"), ("decode", "prefill")):
+        plan, workers = getattr(request, f"{one}_plan"), getattr(request, f"{one}_workers")
+        if plan and not getattr(request, f"{other}_plan"):
+            raise InputError(f"{one}_plan: got {plan[:60]}, wanted {other}_plan beside it")
+        if workers and not plan:
+            raise InputError(f"{one}_workers: got {workers}, wanted {one}_plan beside it")
+    name = "prefill_plan" if request.two_pools else "disaggregate"
+    if getattr(request, name) and request.batch > 1:
+        raise InputError(f"batch: got {request.batch} beside {name}, wanted one of the two")
+    if request.two_pools and request.disaggregate:
+        raise InputError("prefill_plan: got one beside disaggregate, which searches it, wanted one")
 
 
 def _check_machine(request: Request) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.request.plan import Plan
+from planner.request.plan import Plan, TwoPools
 from planner.request.request import Request
 from topology.base import counted, format_interval, format_number, format_seconds
 
@@ -239,7 +239,7 @@ class Serving:
 class Point:
     """A plan at a concurrency."""
 
-    plan: Plan
+    plan: Plan | TwoPools
     serving: Serving
 
     @property

@@ -1,13 +1,13 @@
 """What became of a plan: an estimate, or a reason why not."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final
 
 from costmodels.basis import Basis
 from planner.placement.placement import Placement, visible
-from planner.request.plan import Plan
+from planner.request.plan import Plan, TwoPools
 from planner.request.workload import Speculation
 from planner.search.clients import Serving
 from topology.base import format_bytes, format_interval, format_number, format_seconds
@@ -36,12 +36,70 @@ by less (68 pairs on 2 x H100, validate/data/2026-11-28-h100-sxm-x2/plans.jsonl)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPool:
+    """Workers of one kind in a disaggregated deployment.
+
+    memory_bytes : on the fullest GPU, with what `memory_parts_bytes` it is made of. told : sizes
+    that each is told of the load, as ``Settings`` names them.
+    """
+
+    plan: Plan
+    workers: int
+    memory_bytes: float
+    memory_parts_bytes: Mapping[str, float]
+    told: Mapping[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "plan": str(self.plan),
+            "workers": self.workers,
+            "gpus": self.workers * self.plan.gpus,
+            "memory_bytes": self.memory_bytes,
+            "memory_parts_bytes": dict(self.memory_parts_bytes),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregated:
+    """Pools for prompts and for decoding.
+
+    sent_bytes : keys and values of a mean prompt. sent_s : seconds that they take.
+    """
+
+    pools: TwoPools
+    prefill: WorkerPool
+    decode: WorkerPool
+    sent_bytes: float
+    sent_s: float
+
+    def rows(self) -> list[list[str]]:
+        """Make a row of each number that one plan does not have."""
+        sent = f"{format_bytes(self.sent_bytes)} a prompt in {format_seconds(self.sent_s)}"
+        rows = [["KV sent", sent]]
+        for name, pool in (("prefill", self.prefill), ("decode", self.decode)):
+            held = format_bytes(pool.memory_bytes)
+            rows.append([f"{name} workers", f"{pool.workers} x {pool.plan}, {held} on a GPU"])
+        return rows
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "prefill": self.prefill.to_dict(),
+            "decode": self.decode.to_dict(),
+            "sent_bytes": self.sent_bytes,
+            "sent_s": self.sent_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEstimate:
     """One plan in full; SI units. The parts of `breakdown_s` add up to the latency.
 
     engine : whose habits are priced, empty for none. notes : where engines part ways over the
     plan. written : tokens of an answer, of a language model. serving : what its clients see, where
     it is served; all else is of one batch that starts and ends together. speculation : of decoding.
+    disaggregated : pools of workers, of whom those that decode have `plan`.
     """
 
     model: str
@@ -67,6 +125,12 @@ class PlanEstimate:
     written: float = 0.0
     serving: Serving | None = None
     speculation: Speculation | None = None
+    disaggregated: Disaggregated | None = None
+
+    @property
+    def name(self) -> str:
+        """The plan, or both plans and their numbers of workers."""
+        return str(self.plan if self.disaggregated is None else self.disaggregated.pools)
 
     @property
     def told(self) -> Mapping[str, int]:
@@ -83,7 +147,8 @@ class PlanEstimate:
             served = self.serving
             return served.ttft.mean, served.tpot.mean, served.tokens_per_s
         each = self.stages_s["decode"] / self.written if self.written else 0.0
-        return self.stages_s["prefill"], each, self.throughput_per_s * self.written
+        first = self.stages_s["prefill"] + self.stages_s.get("transfer", 0.0)
+        return first, each, self.throughput_per_s * self.written
 
     @property
     def basis(self) -> Basis:
@@ -129,7 +194,7 @@ class PlanEstimate:
 
     def __repr__(self) -> str:
         return (
-            f"<PlanEstimate {self.plan} of {self.model} on {self.gpus} x {self.hardware}: "
+            f"<PlanEstimate {self.name} of {self.model} on {self.gpus} x {self.hardware}: "
             f"{format_seconds(self.latency_s)}>"
         )
 
@@ -149,16 +214,17 @@ class PlanEstimate:
         rows += [["bound by", self.bound_by], ["basis", self.basis.name.lower()]]
         if self.placement:
             rows.append(["GPUs", visible(self.placement.devices)])
-        return Table(head=[str(self.plan), ""], rows=rows)
+        return Table(head=[self.name, ""], rows=rows)
 
     def token_rows(self) -> list[list[str]]:
         """Make rows of what clients of a language model see; none of other models."""
+        beside = [] if self.disaggregated is None else self.disaggregated.rows()
         if self.serving is not None:
-            return self.serving.rows()
+            return [*self.serving.rows(), *beside]
         if "prefill" not in self.stages_s:
             return []
         ttft, tpot, rate = self.tokens
-        rows = [["TTFT", format_seconds(ttft)], ["TPOT", format_seconds(tpot)]]
+        rows = [*beside, ["TTFT", format_seconds(ttft)], ["TPOT", format_seconds(tpot)]]
         return [*rows, ["tokens/s", format_number(rate)]] if self.written else rows[:1]
 
     def to_dict(self) -> dict[str, object]:
@@ -167,7 +233,7 @@ class PlanEstimate:
             "model": self.model,
             "hardware": self.hardware,
             "gpus": self.gpus,
-            "plan": str(self.plan),
+            "plan": self.name,
             "runtime": self.runtime,
             "engine": self.engine,
             "precision": self.precision,
@@ -190,6 +256,7 @@ class PlanEstimate:
             "bound_by": self.bound_by,
             **({"speculation": self.speculation.to_dict()} if self.speculation else {}),
             **({"serving": self.serving.to_dict()} if self.serving else {}),
+            **({"pools": self.disaggregated.to_dict()} if self.disaggregated else {}),
             **({"remarks": list(self.notes)} if self.notes else {}),
             **({"placement": self.placement.to_dict()} if self.placement else {}),
         }

@@ -33,8 +33,12 @@ def under_load(scenario: Scenario, plan: Plan) -> Serving | str:
     lengths = lengths_of(scenario)
     check_context(scenario.model, lengths)
     ready = served(scenario, plan, lengths, request.concurrency or MOST)
-    if isinstance(ready, str):
-        return ready
+    return ready if isinstance(ready, str) else serve(scenario, ready)
+
+
+def serve(scenario: Scenario, ready: Served) -> Serving:
+    """Serve the load that a request asks for with engines that are ready."""
+    request = scenario.request
     if scenario.trace:
         return ready.traced(traced(scenario.trace))[0]
     if request.concurrency:

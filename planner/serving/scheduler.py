@@ -140,19 +140,21 @@ class Queue:
         for _ in range(min(self.load.concurrency, self.load.count)):
             self._send(0.0)
         while (batch := self._next()) is not None:
-            while (
-                self._used() + batch.rows * self.gain > self.capacity
-                and batch.count
-                and self.count > 1
-            ):
-                self._preempt(batch)
-            pieces = self._pieces(batch)
-            if pieces:
-                self._step(batch, pieces)
-            elif batch.rows:
-                self._decode(batch)
+            self._serve(batch)
         self.trail.seconds = self.clock
         return self.trail
+
+    def _serve(self, batch: Batch) -> None:
+        """Run the next step of a batch, or all until somebody comes, ends or needs room."""
+        while (
+            self._used() + batch.rows * self.gain > self.capacity and batch.count and self.count > 1
+        ):
+            self._preempt(batch)
+        pieces = self._pieces(batch)
+        if pieces:
+            self._step(batch, pieces)
+        elif batch.rows:
+            self._decode(batch)
 
     def _send(self, arrival: float) -> None:
         number = self.sent
@@ -223,7 +225,7 @@ class Queue:
                 room -= take
         while self.waiting and room > 0 and self._takes(batch):
             sequence = self.waiting[0]
-            left = sequence.prompt - self._hit(sequence)
+            left = sequence.prompt - max(self._hit(sequence), sequence.cached)
             whole = not self.ways.chunked and left > room
             if whole and pieces:
                 break
@@ -233,10 +235,21 @@ class Queue:
             self.count += 1
             self.unwritten += sequence.left
             self.partly += sequence.prompt
+            if not left:
+                self._takes_over(batch, sequence)
+                continue
             take = left if whole else min(left, room)
             pieces.append((sequence, take))
             room -= take
         return pieces
+
+    def _takes_over(self, batch: Batch, sequence: Sequence) -> None:
+        """Let a sequence decode whose keys and values, and first token, came from elsewhere."""
+        batch.begun.remove(sequence)
+        self.partly -= sequence.prompt
+        if sequence.first < 0:
+            sequence.first = self.now
+        self._decodes(batch, sequence)
 
     def _hit(self, sequence: Sequence) -> int:
         """Count the tokens of a prompt that are in whole blocks of the cache."""
@@ -286,6 +299,10 @@ class Queue:
         if not sequence.left:
             self._finish(batch, sequence)
             return
+        self._decodes(batch, sequence)
+
+    def _decodes(self, batch: Batch, sequence: Sequence) -> None:
+        """Take a sequence to those that decode."""
         sequence.ends, sequence.batch = batch.turn + sequence.left, batch
         heapq.heappush(batch.running, (sequence.ends, sequence.number, sequence))
         batch.admitted.append(sequence)
@@ -304,14 +321,18 @@ class Queue:
         middle = (turns - 1) / 2 * self.gain
         loads = [self._times(0.0, 0.0, b.rows, b.context / b.rows + middle) for b in present]
         each = max(*map(sum, loads), *map(sum, zip(*loads, strict=True)))  # a batch, or a place
-        arrivals = self.load.arrivals
-        if arrivals is not None and self.sent < len(arrivals):
-            turns = min(turns, max(1, math.ceil((arrivals[self.sent] - batch.ready) / each)))
+        if (arrival := self._next_arrival()) < math.inf:
+            turns = min(turns, max(1, math.ceil((arrival - batch.ready) / each)))
         self.free = [free + turns * each for free in self.free]
         for one in sorted(present, key=lambda one: one.ready):
             one.ready += turns * each
             self._until(one.ready)
             self._advance(one, turns)
+
+    def _next_arrival(self) -> float:
+        """Tell when the next request comes by itself."""
+        arrivals = self.load.arrivals
+        return math.inf if arrivals is None or self.sent >= len(arrivals) else arrivals[self.sent]
 
     def _turns(self, present: list[Batch]) -> int:
         """Count the rounds of all batches in which nobody comes, ends or needs room."""

@@ -57,6 +57,10 @@ class Served:
     gain: float = 1.0
 
     @property
+    def gpus(self) -> int:
+        return self.plan.gpus
+
+    @property
     def capacity(self) -> int:
         """Tokens that the cache of one engine holds."""
         return self.pool.tokens
@@ -150,7 +154,7 @@ class Served:
         trails = [trail for _, trail in runs]
         seconds = sum(trail.seconds for trail in trails)
         return Serving(
-            gpus=self.plan.gpus,
+            gpus=self.gpus,
             concurrency=flight,
             ttft=spread_of(ttft, weights),
             tpot=spread_of(tpot, weights),

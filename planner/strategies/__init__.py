@@ -11,11 +11,21 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final
 
-from planner.request.plan import Plan
+from planner.request.plan import Plan, TwoPools
+from planner.request.request import Request
 from planner.strategies.base import Proposal, SequenceStrategy, Share, Strategy
 from topology.base import InputError, unknown
 
-__all__ = ["Proposal", "SequenceStrategy", "Share", "Strategy", "axes", "parse_plan", "strategies"]
+__all__ = [
+    "Proposal",
+    "SequenceStrategy",
+    "Share",
+    "Strategy",
+    "axes",
+    "parse_plan",
+    "parse_pools",
+    "strategies",
+]
 
 BESIDE: Final = ("vae", "ep")
 """What stands after a slash: what the GPUs of the axes divide in a way of its own."""
@@ -65,6 +75,16 @@ def parse_plan(text: str) -> Plan:
                 raise InputError(f"plan {shown!r}: axis {name} is named twice")
     kept = tuple((name, degree) for name, degree in degrees if degree > 1)
     return Plan(kept, **dict(beside))
+
+
+def parse_pools(request: Request) -> TwoPools:
+    """Read the two plans of a request and their numbers of workers, one where left out."""
+    return TwoPools(
+        prefill=parse_plan(request.prefill_plan),
+        prefills=request.prefill_workers or 1,
+        decode=parse_plan(request.decode_plan),
+        decodes=request.decode_workers or 1,
+    )
 
 
 def _beside(part: str, plan: str) -> tuple[str, int]:

@@ -13,12 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from planner.engines.keywords import request_of
 from planner.engines.launch import Launch, launches
 from planner.engines.launch_settings import Settings
+from planner.engines.scenario import resolve
 from planner.engines.tables import engines
+from planner.engines.workers import worker_lines
 from planner.models import names, read_model
 from planner.request.plan import Plan
 from planner.search.plans import plans
+from planner.strategies import parse_pools
 
 FIXTURE = Path(__file__).parents[1] / "engineparsers.toml"
 PARSERS = tomllib.loads(FIXTURE.read_text("utf-8"))
@@ -271,3 +275,22 @@ def test_diffusers_splits_what_its_transformers_have_plans_for(family):
     assert ("ulysses" in limits.axes, "ring" in limits.axes) == (("_cp_plan = {" in text),) * 2
     assert ("tp" in limits.axes) == ("_tp_plan = {" in text)
     assert (limits.words == "compile_repeated_blocks") == ("    _repeated_blocks = [" in text)
+
+
+@pytest.mark.parametrize("gpus", [8, 32])
+def test_lines_of_workers_are_ones_that_their_engines_parse(gpus):
+    pools = {"prefill_plan": f"tp{gpus // 4}", "prefill_workers": 2}
+    pools["decode_plan"] = f"adp{gpus // 2}/ep{gpus // 2}"
+    scenario = resolve(request_of("deepseek-v3", gpus, {"hardware": "h200-sxm", **pools}))
+    told = {"decode": {"batch": 8}}
+    lines = worker_lines(scenario, parse_pools(scenario.request), told)
+    by_title = {engine.title: engine for engine in engines().of_kind("decoder")}
+    workers = [line for line in lines if line.engine.endswith((", prefill", ", decode"))]
+
+    assert len(workers) == 3 * len(by_title)
+    for line in workers:
+        engine = by_title[line.engine.partition(",")[0]]
+        words = line.command.split(" ")
+        bare = " ".join(word for word in words if not word.startswith("VLLM_NIXL"))
+        assert not list(complaints(bare, parser_of(engine, engine.limits))), line.command
+    assert len(lines) == len(workers) + len(by_title)  # and a router each

@@ -1,0 +1,259 @@
+"""A disaggregated deployment: what its clients see, and what one request takes by itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil, gcd
+
+from costmodels.basis import Basis
+from planner.engines.scenario import Scenario
+from planner.request.plan import Plan, TwoPools
+from planner.search.clients import Serving
+from planner.search.estimate import Disaggregated, PlanEstimate, Rejected, WorkerPool
+from planner.search.ranking import judge
+from planner.serving.load import Load
+from planner.serving.loaded_plans import MOST, loaded, serve
+from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
+from planner.serving.scheduler import Trail
+from planner.serving.serving import Served, check_context, lengths_of, served
+from planner.serving.transfer import Transfer, transfer_of
+from planner.strategies import parse_pools
+from topology.base import IllegalPlanError, InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired(Served):
+    """Both pools, ready to be given requests; what `Served` says is of the workers that decode.
+
+    engines : groups of workers, all with the same numbers of both kinds, that share the requests.
+    prefill : a worker that runs prompts. pools : all workers. transfer : between them.
+    """
+
+    prefill: Served
+    pools: TwoPools
+    transfer: Transfer
+
+    @property
+    def gpus(self) -> int:
+        return self.pools.gpus
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Engines with requests of their own, of each pool in one group."""
+        prefills, decodes = engines_of(self.pools)
+        return prefills // self.engines, decodes // self.engines
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the caches of a group's decode workers hold."""
+        return self.pool.tokens * self.ranks[1]
+
+    @property
+    def places(self) -> int:
+        """Requests that fit at once in all caches of workers that decode."""
+        each = self.lengths.prompt + self.lengths.output + self.ways.block
+        return min(self.pool.tokens // each, self.ways.rows) * self.ranks[1] * self.engines
+
+    def under(self, load: Load) -> Trail:
+        """Follow the requests of one group of workers."""
+        prefill, decode = _workers(self.prefill), _workers(self)
+        again = self.transfer.ways.again
+        prefills = [PrefillQueue(prefill, self.prefix) for _ in range(self.ranks[0])]
+        decodes = [DecodeQueue(decode, self.gain, again=again) for _ in range(self.ranks[1])]
+        return Pools(prefills, decodes, self.transfer.after, load).run()
+
+    def _told(self, concurrency: float | None) -> dict[str, int]:
+        """Give the limits of a worker that decodes: requests at once, and tokens."""
+        rows = self.ways.rows
+        if concurrency is not None:
+            rows = min(rows, ceil(concurrency / (self.ranks[1] * self.engines)))
+        return {"batch": rows, "length": self.lengths.longest}
+
+
+def _workers(ready: Served) -> Workers:
+    return Workers(ways=ready.ways, capacity=ready.pool.tokens, places=ready.steps)
+
+
+def engines_of(pools: TwoPools) -> tuple[int, int]:
+    """Count the engines with requests of their own in each pool.
+
+    >>> engines_of(TwoPools(prefill=Plan((("dp", 2),)), prefills=3, decode=Plan(), decodes=4))
+    (6, 4)
+    """
+    return pools.prefills * pools.prefill.replicas, pools.decodes * pools.decode.replicas
+
+
+def paired(scenario: Scenario, pools: TwoPools, most: int) -> Paired | str:
+    """Make two pools ready to serve at most so many requests at once, or say why they cannot."""
+    lengths = lengths_of(scenario)
+    ways = scenario.deployment.scheduling
+    prompts = ceil(ways.chunk / lengths.prompt) * pools.prefill.replicas
+    first = served(scenario.on(pools.prefill.gpus), pools.prefill, lengths, prompts)
+    if isinstance(first, str):
+        return f"prefill: {first}"
+    share = max(ceil(most / pools.decodes), pools.decode.replicas)
+    later = served(scenario.on(pools.decode.gpus), pools.decode, lengths, share)
+    if isinstance(later, str):
+        return f"decode: {later}"
+    return join(scenario, pools, first, later)
+
+
+def join(scenario: Scenario, pools: TwoPools, prefill: Served, decode: Served) -> Paired:
+    """Put workers of two pools together."""
+    longest = max(1, prefill.lengths.longest - 1)
+    return Paired(
+        plan=pools.decode,
+        ways=decode.ways,
+        lengths=decode.lengths,
+        engines=gcd(*engines_of(pools)),
+        pool=decode.pool,
+        steps=decode.steps,
+        prefix=decode.prefix,
+        gain=decode.gain,
+        prefill=prefill,
+        pools=pools,
+        transfer=transfer_of(scenario, pools, longest),
+    )
+
+
+def estimate_pools(scenario: Scenario) -> PlanEstimate:
+    """Estimate the two pools that a request names.
+
+    Raises
+    ------
+    InputError
+        If their GPUs are not those of the request.
+    IllegalPlanError
+        If the workers of one cannot run or do not fit, or cannot serve the load.
+    """
+    request, pools = scenario.request, parse_pools(scenario.request)
+    if request.gpus != pools.gpus:
+        raise InputError(f"gpus: got {request.gpus}, wanted {pools.gpus}, those of {pools}")
+    if reason := scenario.deployment.disaggregation.reason:
+        raise IllegalPlanError(f"{pools}: {scenario.deployment.engine} {reason}")
+    if not request.loaded:
+        ready = paired(scenario, pools, pools.decodes * pools.decode.replicas)
+        return alone(scenario, _found(ready, pools))
+    check_context(scenario.model, lengths_of(scenario))
+    most = request.concurrency or MOST * engines_of(pools)[1]
+    ready = _found(paired(scenario, pools, most), pools)
+    estimate = alone(scenario, ready)
+    return with_serving(estimate, serve(scenario, ready))
+
+
+def _found(ready: Paired | str, pools: TwoPools) -> Paired:
+    if isinstance(ready, str):
+        raise IllegalPlanError(f"{pools}: {ready}")
+    return ready
+
+
+def with_serving(estimate: PlanEstimate, serving: Serving) -> PlanEstimate:
+    """Add to an estimate of two pools what their clients see; memory is of the fullest GPU."""
+    found = estimate.disaggregated
+    assert found is not None
+    parts = {**found.decode.memory_parts_bytes, **serving.memory}
+    decode = replace(
+        found.decode,
+        memory_bytes=sum(size for name, size in parts.items() if name != estimate.memory_apart),
+        memory_parts_bytes=parts,
+        told=serving.told,
+    )
+    fullest = max(found.prefill, decode, key=lambda pool: pool.memory_bytes)
+    return replace(
+        loaded(estimate, serving),
+        memory_bytes=fullest.memory_bytes,
+        memory_parts_bytes=fullest.memory_parts_bytes,
+        disaggregated=replace(found, decode=decode),
+    )
+
+
+def alone(scenario: Scenario, ready: Paired) -> PlanEstimate:
+    """Estimate one request that has both pools to itself.
+
+    Raises
+    ------
+    IllegalPlanError
+        If the workers of one pool cannot run or do not fit.
+    """
+    pools = ready.pools
+    kept, bare = (
+        replace(scenario, workload=replace(scenario.workload, output_tokens=tokens))
+        for tokens in (1, 0)
+    )
+    first = _judged("prefill", kept, pools.prefill)
+    whole = _judged("decode", scenario, pools.decode)
+    prompt = ready.lengths.prompt
+    sent = ready.transfer.after(prompt, prompt)
+    stages = {
+        "prefill": first.stages_s["prefill"],
+        "transfer": sent,
+        "decode": whole.stages_s["decode"],
+    }
+    prompts, again = (_judged("", bare, plan) for plan in (pools.prefill, pools.decode))
+    decoding = {name: s - again.breakdown_s.get(name, 0.0) for name, s in whole.breakdown_s.items()}
+    parts = _added(
+        _scaled(prompts.breakdown_s, stages["prefill"]),
+        _scaled(decoding, stages["decode"]),
+        {"communication_exposed": sent},
+    )
+    engines = engines_of(pools)
+    longest = max(stages["prefill"] / engines[0], stages["decode"] / engines[1])
+    fullest = max(first, whole, key=lambda one: one.memory_bytes)
+    return replace(
+        whole,
+        gpus=pools.gpus,
+        latency_s=sum(stages.values()),
+        stages_s=stages,
+        breakdown_s=parts,
+        communication_hidden_s=prompts.communication_hidden_s
+        + whole.communication_hidden_s
+        - again.communication_hidden_s,
+        memory_bytes=fullest.memory_bytes,
+        memory_parts_bytes=fullest.memory_parts_bytes,
+        peak_stage=fullest.peak_stage,
+        throughput_per_s=1 / longest,
+        known=_known(first.known, whole.known),
+        disaggregated=Disaggregated(
+            pools=pools,
+            prefill=_pool(first, pools.prefills),
+            decode=_pool(whole, pools.decodes),
+            sent_bytes=ready.transfer.bytes(prompt),
+            sent_s=sent,
+        ),
+    )
+
+
+def _pool(worker: PlanEstimate, count: int) -> WorkerPool:
+    return WorkerPool(
+        plan=worker.plan,
+        workers=count,
+        memory_bytes=worker.memory_bytes,
+        memory_parts_bytes=worker.memory_parts_bytes,
+    )
+
+
+def _judged(pool: str, scenario: Scenario, plan: Plan) -> PlanEstimate:
+    outcome = judge(scenario.on(plan.gpus), plan)
+    if isinstance(outcome, Rejected):
+        raise IllegalPlanError(f"{pool} plan {plan}: {outcome.explanation}")
+    return outcome
+
+
+def _added(*parts: Mapping[str, float]) -> dict[str, float]:
+    """Add up times part by part."""
+    names = dict.fromkeys(name for each in parts for name in each)
+    return {name: sum(each.get(name, 0.0) for each in parts) for name in names}
+
+
+def _scaled(parts: Mapping[str, float], whole: float) -> dict[str, float]:
+    """Make parts add up to a stage, as a prefill that keeps nothing takes a little less."""
+    kept = {name: max(0.0, seconds) for name, seconds in parts.items()}
+    total = sum(kept.values())
+    return {name: seconds * whole / total for name, seconds in kept.items()} if total else kept
+
+
+def _known(first: Mapping[str, Basis], whole: Mapping[str, Basis]) -> dict[str, Basis]:
+    """Take the weaker basis of each part."""
+    return {
+        name: max(known[name] for known in (first, whole) if name in known)
+        for name in {**first, **whole}
+    }
