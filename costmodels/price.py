@@ -299,20 +299,6 @@ def _head_product(op: HeadProduct, target: Target) -> Priced:
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
 
 
-def _absorbed(op: Attention, target: Target) -> Real:
-    """Time queries of all heads over rows that are keys and values at once, read once.
-
-    As a product with each row, whose numbers are half of the arithmetic; and never faster than all
-    of it at the device's peak.
-    """
-    rows, read = op.heads * op.queries, (op.size + op.value_size) // 2
-    product = matmul_time(
-        rows, op.keys, read, target.device, precision=target.plain, batch=op.q.shape[0],
-        sustained=True, calibration=target.kernels,
-    )  # fmt: skip
-    return np.asarray(np.maximum(product, op.flop / target.device.needed_peak(target.plain)))
-
-
 def _latent(op: Attention, target: Target) -> Priced:
     """Price latent attention: absorbed where scores are as wide as the rows that are kept."""
     device, engine, batch = target.device, target.engine, op.q.shape[0]
@@ -346,7 +332,7 @@ def _attention(op: Attention, target: Target) -> Priced:
         op.heads,
         op.queries,
         keys if op.window or op.pairs == 1.0 else ceil_div(keys, round(1 / op.pairs)),
-        (op.size + op.value_size) // 2,
+        op.size,
         target.device,
         batch=op.q.shape[0],
         kv_heads=op.key_value_heads,
@@ -365,8 +351,6 @@ def _attention(op: Attention, target: Target) -> Priced:
         target.device, precision, kernel, own, kv_precision=cache, engine=target.engine, **sizes
     )
     empty = np.asarray(op.q.shape[0]) * op.queries == 0  # a step without prompts, or of them alone
-    if op.key_value_heads == 1 and op.values:
-        seconds, basis = _absorbed(op, target), Basis.ASSUMED
     seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
     attended = Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
     return _with_mask(attended, op, target) if mask == "pairs" else attended
