@@ -15,7 +15,7 @@ from planner.request.plan import Plan
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
 from planner.tensorrt.runner.library import Document
-from topology.base import IllegalPlanError, format_bytes, format_seconds
+from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
 
 TITLES: Final[Mapping[str, str]] = {
     "xdit": "xDiT",
@@ -69,12 +69,18 @@ dist.destroy_process_group()
 def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> dict[str, bytes]:
     """Return the files of the folder.
 
-    Raises `IllegalPlanError` if the engine cannot run the plan: why, and the nearest that it can.
+    Raises `IllegalPlanError` if the engine cannot run the plan: why, and the nearest that it can;
+    `InputError` if it runs no models of this kind.
     """
     title = TITLES[backend]
     settings = _settings(scenario, estimate)
     every = launches(engines(), scenario.model, estimate.plan, settings)
-    launch = next(launch for launch in every if launch.engine == title)
+    launch = next((launch for launch in every if launch.engine == title), None)
+    if launch is None:
+        raise InputError(
+            f"backend: got {backend}, which runs no {scenario.model.kind} models such as "
+            f"{scenario.model.name} (estimate says what to type for those that do)"
+        )
     if launch.reason:
         raise IllegalPlanError(_refused(scenario, estimate.plan, backend, settings))
     placed = estimate.placement

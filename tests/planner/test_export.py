@@ -341,6 +341,13 @@ def test_a_plan_that_an_engine_cannot_run_says_why():
         files(Request(model="llama-3.1-8b", gpus=2), "tp2", "xdit")
 
 
+def test_an_engine_of_images_exports_no_language_model():
+    request = Request(model="llama-3.1-8b", gpus=2)
+
+    with pytest.raises(InputError, match="got sglang, which runs no decoder models such as llama"):
+        files(request, "tp2", "sglang")
+
+
 def test_an_unknown_backend_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="unknown backend 'tensort': did you mean tensorrt"):
         files(FLUX, "ulysses4", "tensort")
