@@ -1,37 +1,38 @@
 """From a request to an answer: ranking, refusals, the plan to run, launch lines, advice."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.tables import profile_for
 from planner.advice.advice import advice
 from planner.advice.compare import Contender, compare
-from planner.advice.refusals import SIGN
+from planner.advice.refusals import footnotes
 from planner.advice.remedies import Alternative, alternatives, would_fit
 from planner.engines.launch import Launch, launch_lines
 from planner.engines.refusal import Refusal, refusal, refusals
 from planner.engines.scenario import Scenario
 from planner.engines.workers import worker_lines
+from planner.plan_table import numbered_table, plan_rows
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
 from planner.search.clients import Point
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.plans import LONGEST
-from planner.search.ranking import MANY, estimates, judge, many, outcomes_on, search
+from planner.search.ranking import MANY, estimates, goal, judge, many, outcomes_on, search
 from planner.strategies import parse_plan
 from topology.base import (
     IllegalPlanError,
     InputError,
     counted,
-    format_bytes,
-    format_interval,
     format_seconds,
     shown,
 )
 from topology.base.table import Table
 
+BETTER: Final = 3
+"""Plans that cannot be run, and would be better, of which it is said why."""
 NO_RINGS: Final = f"above {MANY} GPUs rings of more than {LONGEST} are left out"
 NO_PIPELINES: Final = (
     "above {} GPUs pipelines deeper than it takes to fit are left out: replicas in their place are "
@@ -46,8 +47,8 @@ class Recommendation:
     scenario : the request as what was chosen runs it. lead : the plan to run, which all words are
     about; None where nothing runs any. plans : those that it can run first. scaling : of those.
     baseline : one GPU, priced whether or not it fits. runs : everything that may run the request,
-    each at its best plan, the best first. launch : how engines run the lead.
-    alternatives : other requests, where this one does not fit, or not well.
+    each at its best plan, the best first. alternatives : other requests, where this one does not
+    fit, or not well.
     notes : what was assumed about a machine that the request brings; kinds of plans left out.
     refusals : of plans that it cannot run. frontier : see `Ranking`.
     """
@@ -60,7 +61,6 @@ class Recommendation:
     runs: tuple[Contender, ...] = ()
     advice: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
-    launch: tuple[Launch, ...] = ()
     notes: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     lead: PlanEstimate | None = None
@@ -79,29 +79,36 @@ class Recommendation:
         return self.scenario.resolved
 
     @property
+    def launch(self) -> tuple[Launch, ...]:
+        """How engines run the lead."""
+        if self.lead is None:
+            return ()
+        told = self.lead.told if self.scenario.ranked_under_load else None
+        return launch_lines(self.scenario, self.lead.plan, self.lead.placement, told)
+
+    @property
     def runnable(self) -> tuple[PlanEstimate, ...]:
         """The plans that can be run."""
         barred = {refused.plan for refused in self.refusals}
         return tuple(plan for plan in self.plans if plan.plan not in barred)
 
+    def footnotes(self, shown: Sequence[PlanEstimate]) -> list[str]:
+        """Say what to watch of the lead, and why plans that would be better cannot be run.
+
+        Of the plans that are `shown` where nothing can be run.
+        """
+        if self.lead is None:
+            return footnotes(self.scenario, shown, self.refusals)
+        best = goal(self.lead, self.request)
+        barred = () if self.scenario.ranked_under_load else self.plans[len(self.runnable) :]
+        better = [plan for plan in barred if goal(plan, self.request) < best]
+        return footnotes(self.scenario, [self.lead, *better[:BETTER]], self.refusals)
+
     def table(self, *, numbered: bool = True) -> Table:
         """Make a row of each plan, best first, with a sign at those that cannot be run."""
-        columns = _columns(self)
         barred = {refused.plan for refused in self.refusals}
-        rows = []
-        for plan in self.plans:
-            name, *rest = _row(plan, self)
-            rows.append([f"{name} {SIGN}" if plan.plan in barred else name, *rest])
-        if not numbered:
-            return Table(head=columns, rows=rows)
-        return Table(
-            head=["#", *columns],
-            rows=[[str(number + 1), *row] for number, row in enumerate(rows)],
-            align=">" + "".join("<" if name in ("plan", "bound by") else ">" for name in columns),
-            fixed=2,  # a plan is not broken
-            head_in="dim",
-            rows_in={number: "bold" for number, plan in enumerate(self.plans) if plan is self.lead},
-        )
+        rows = plan_rows(self.plans, self.request, self.baseline, barred)
+        return numbered_table(rows, self.plans, self.lead) if numbered else rows
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
@@ -124,71 +131,6 @@ class Recommendation:
             **({"notes": list(self.notes)} if self.notes else {}),
             **({"marks": refused} if refused else {}),
         }
-
-
-def _columns(answer: Recommendation) -> list[str]:
-    """Name the columns: the usual ones, and what plans are ranked by if it is none of them."""
-    request = answer.request
-    goal = {"throughput": ["results/s"], "cost": ["GPU-s a result"]}.get(request.objective, [])
-    counts = ["GPUs"] if request.at_most_gpus else []
-    if _writes(answer):
-        return ["plan", *counts, "latency", *_OF_TOKENS, "memory", "bound by"]
-    usual = ["latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by"]
-    return ["plan", *counts, *goal, *usual]
-
-
-def _writes(answer: Recommendation) -> bool:
-    """Whether plans are of a language model."""
-    return any("prefill" in plan.stages_s for plan in answer.plans[:1])
-
-
-_OF_TOKENS: Final = ("at once", "TTFT", "TPOT", "tokens/s", "a GPU")
-
-
-def _row(one: PlanEstimate, answer: Recommendation) -> list[str]:
-    baseline, request = answer.baseline, answer.request
-    counts = [str(one.gpus)] if request.at_most_gpus else []
-    bound = one.bound_by.replace(" of the time", "")
-    if _writes(answer):
-        return [str(one.plan), *counts, *_of_tokens(one), format_bytes(one.memory_bytes), bound]
-    speed = baseline.latency_s / one.latency_s if baseline else 0.0
-    exposed = one.breakdown_s.get("communication_exposed", 0.0)
-    goal = {
-        "throughput": [f"{one.throughput_per_s:.3g}"],
-        "cost": [cost(one)],
-    }.get(request.objective, [])
-    return [
-        str(one.plan),
-        *counts,
-        *goal,
-        format_interval(one.latency_s, one.half_width_s),
-        f"{speed:.2f}x" if baseline else "-",
-        f"{100 * speed / one.gpus:.0f} %" if baseline else "-",
-        format_bytes(one.memory_bytes),
-        f"{format_seconds(exposed)} ({100 * exposed / one.latency_s:.0f} %)",
-        bound,
-    ]
-
-
-def _of_tokens(one: PlanEstimate) -> list[str]:
-    """Write the latency of a request alone, and what clients see with as many at once."""
-    ttft, tpot, rate = one.tokens
-    serving = one.serving
-    together = serving.concurrency if serving else one.throughput_per_s * one.latency_s
-    return [
-        format_interval(one.latency_s, one.half_width_s),
-        f"{together:,.3g}",
-        format_seconds(ttft),
-        format_seconds(tpot),
-        f"{rate:,.0f}",
-        f"{rate / one.gpus:,.0f}",
-    ]
-
-
-def cost(plan: PlanEstimate) -> str:
-    """Write the GPU-seconds of a result."""
-    value = plan.gpus / plan.throughput_per_s
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recommendation:
@@ -220,11 +162,6 @@ def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recomme
         runs=runs,
         advice=tuple(advice(chosen, runnable, refused, lead, instead)),
         alternatives=instead,
-        launch=()
-        if lead is None
-        else launch_lines(
-            chosen, lead.plan, lead.placement, lead.told if chosen.ranked_under_load else None
-        ),
         notes=tuple(_notes(chosen)),
         refusals=refused,
         lead=lead,

@@ -5,26 +5,24 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from planner.advice.advice import throughput_note
-from planner.advice.refusals import footnotes, notes_on
+from planner.advice.refusals import notes_on
 from planner.advice.under_load import misses
 from planner.engines.launch import Launch
 from planner.engines.runners import title_of
 from planner.engines.scenario import Scenario
 from planner.placement.placement import visible
-from planner.recommendation import Recommendation, cost
+from planner.plan_table import cost
+from planner.recommendation import Recommendation
 from planner.rendering import engines, frontier
 from planner.search.clients import wanted_of
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import usable_bytes
-from planner.search.ranking import goal
 from planner.search.speculation import words
 from topology.base import counted, format_bytes, format_interval, format_seconds
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
 
 BAR = 36
 _NEAREST: Final = "plans as {} runs them, none of which meets what is wanted, the nearest first"
-BETTER: Final = 3
-"""Plans that cannot be run, and would be better, of which it is said why."""
 Parts: TypeAlias = list[str | Line | Table]
 
 
@@ -83,14 +81,8 @@ def _apart(answer: Recommendation) -> list[Line]:
 
 def _below(answer: Recommendation, top: int) -> list[str]:
     """Say what to watch, which better plans cannot be run, and how well all is known."""
-    scenario, lead = answer.scenario, answer.lead
-    if lead is None:
-        return footnotes(scenario, _shown(answer, top).plans, answer.refusals)
-    barred = answer.plans[len(answer.runnable) :]
-    better = [plan for plan in barred if goal(plan, answer.request) < goal(lead, answer.request)]
-    known = [] if scenario.ranked_under_load else better[:BETTER]
-    lines = footnotes(scenario, [lead, *known], answer.refusals)
-    return [*lines, f"known: {_bases(lead)}"]
+    known = [] if answer.lead is None else [f"known: {_bases(answer.lead)}"]
+    return [*answer.footnotes(_shown(answer, top).plans), *known]
 
 
 def headline(scenario: Scenario) -> str:

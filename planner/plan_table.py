@@ -1,0 +1,92 @@
+"""Plans side by side: a row each, with what they take, hold and cost."""
+
+from collections.abc import Container, Sequence
+from typing import Final
+
+from planner.advice.refusals import SIGN
+from planner.request.plan import Plan
+from planner.request.request import Request
+from planner.search.estimate import PlanEstimate
+from topology.base import format_bytes, format_interval, format_seconds
+from topology.base.table import Table
+
+_USUAL: Final = ("latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by")
+_OF_TOKENS: Final = (
+    "latency", "at once", "TTFT", "TPOT", "tokens/s", "a GPU", "memory", "bound by"
+)  # fmt: skip
+_GOALS: Final = {"throughput": ("results/s",), "cost": ("GPU-s a result",)}
+
+
+def plan_rows(
+    plans: Sequence[PlanEstimate],
+    request: Request,
+    baseline: PlanEstimate | None,
+    barred: Container[Plan],
+) -> Table:
+    """Make a row of each plan, with a sign at those that are barred.
+
+    Columns are the usual ones, and what plans are ranked by if it is none of them.
+    baseline : one GPU, which speed-ups are over.
+    """
+    writes = any("prefill" in plan.stages_s for plan in plans[:1])
+    counts = ("GPUs",) if request.at_most_gpus else ()
+    columns = _OF_TOKENS if writes else (*_GOALS.get(request.objective, ()), *_USUAL)
+    rows = [
+        [
+            f"{plan.plan} {SIGN}" if plan.plan in barred else str(plan.plan),
+            *([str(plan.gpus)] if counts else []),
+            *(_of_tokens(plan) if writes else _of_results(plan, request, baseline)),
+            plan.bound_by.replace(" of the time", ""),
+        ]
+        for plan in plans
+    ]
+    return Table(head=["plan", *counts, *columns], rows=rows)
+
+
+def numbered_table(plain: Table, plans: Sequence[PlanEstimate], lead: PlanEstimate | None) -> Table:
+    """Give the rows of plans numbers, and set off the one to run."""
+    return Table(
+        head=["#", *plain.head],
+        rows=[[str(number + 1), *row] for number, row in enumerate(plain.rows)],
+        align=">" + "".join("<" if name in ("plan", "bound by") else ">" for name in plain.head),
+        fixed=2,  # a plan is not broken
+        head_in="dim",
+        rows_in={number: "bold" for number, plan in enumerate(plans) if plan is lead},
+    )
+
+
+def _of_results(one: PlanEstimate, request: Request, baseline: PlanEstimate | None) -> list[str]:
+    """Write the time of a result, what it gains over one GPU, and what it holds."""
+    speed = baseline.latency_s / one.latency_s if baseline else 0.0
+    exposed = one.breakdown_s.get("communication_exposed", 0.0)
+    goal = {"throughput": [f"{one.throughput_per_s:.3g}"], "cost": [cost(one)]}
+    return [
+        *goal.get(request.objective, []),
+        format_interval(one.latency_s, one.half_width_s),
+        f"{speed:.2f}x" if baseline else "-",
+        f"{100 * speed / one.gpus:.0f} %" if baseline else "-",
+        format_bytes(one.memory_bytes),
+        f"{format_seconds(exposed)} ({100 * exposed / one.latency_s:.0f} %)",
+    ]
+
+
+def _of_tokens(one: PlanEstimate) -> list[str]:
+    """Write the latency of a request alone, and what clients see with as many at once."""
+    ttft, tpot, rate = one.tokens
+    serving = one.serving
+    together = serving.concurrency if serving else one.throughput_per_s * one.latency_s
+    return [
+        format_interval(one.latency_s, one.half_width_s),
+        f"{together:,.3g}",
+        format_seconds(ttft),
+        format_seconds(tpot),
+        f"{rate:,.0f}",
+        f"{rate / one.gpus:,.0f}",
+        format_bytes(one.memory_bytes),
+    ]
+
+
+def cost(plan: PlanEstimate) -> str:
+    """Write the GPU-seconds of a result."""
+    value = plan.gpus / plan.throughput_per_s
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
