@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.engines.scenario import resolve
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.batched import sizes, sweep
 from planner.search.plans import plans
 

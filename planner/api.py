@@ -16,8 +16,6 @@ from costmodels.formats import FORMATS, SERVING
 from costmodels.tables import profile_for
 from planner import models
 from planner.collective_table import MOST_GPUS, MOST_NODES, curves_of
-from planner.engines.keywords import check_argument, request_of
-from planner.engines.scenario import resolve
 from planner.models import Model
 from planner.recommendation import Recommendation, estimate_plan, recommend_plans
 from planner.request.plan import Plan
@@ -28,6 +26,8 @@ from planner.request.request import (
     TowerHabit,
     whole_number,
 )
+from planner.scenario.keywords import check_argument, request_of
+from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from topology.base import InputError, shown, unknown
 from topology.catalogue import Fabric, Precision, find_hardware

@@ -9,13 +9,13 @@ from planner.advice.advice import advice
 from planner.advice.compare import Contender, compare
 from planner.advice.refusals import footnotes
 from planner.advice.remedies import Alternative, alternatives, would_fit
-from planner.engines.launch import Launch, launch_lines
-from planner.engines.refusal import Refusal, refusal, refusals
-from planner.engines.scenario import Scenario
-from planner.engines.workers import worker_lines
 from planner.plan_table import numbered_table, plan_rows
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
+from planner.runners.launch import Launch, launch_lines
+from planner.runners.refusal import Refusal, refusal, refusals
+from planner.runners.workers import worker_lines
+from planner.scenario.scenario import Scenario
 from planner.search.clients import Point
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared

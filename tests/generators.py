@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from costmodels.basis import Basis
 from costmodels.price import Priced
 from costmodels.program import Pointwise, Tensor
-from planner.engines.scenario import resolve
 from planner.recommendation import recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from planner.search.ranking import price, search
 from planner.strategies import parse_plan, strategies

@@ -12,12 +12,12 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Final
 
 from planner.api import request_of
-from planner.engines.launch import launch_of
-from planner.engines.scenario import resolve
 from planner.engines.tables import find_engine
 from planner.engines.tensorrt_rules import obstacles
 from planner.models import names
 from planner.recommendation import Recommendation, recommend_plans
+from planner.runners.launch import launch_of
+from planner.scenario.scenario import resolve
 from planner.search.evaluate import Shared
 
 GPUS: Final = (1, 2, 4, 8, 16)

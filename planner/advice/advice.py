@@ -11,13 +11,13 @@ from costmodels.collectives import UNMIXED
 from planner.advice.compare import closest
 from planner.advice.remedies import Alternative, short_of, would_fit
 from planner.advice.under_load import compared, missed
-from planner.engines.refusal import Refusal, refusal
-from planner.engines.scenario import Scenario
 from planner.lowering import unsupported
 from planner.models import Kind, Model
 from planner.placement.placement import visible
 from planner.request.request import Objective
 from planner.request.workload import Workload
+from planner.runners.refusal import Refusal, refusal
+from planner.scenario.scenario import Scenario
 from planner.search.estimate import APART, PlanEstimate, worded
 from planner.search.ranking import TIE, Ranking, hosts_in_words, price
 from topology.base import counted, format_bytes, format_seconds

@@ -9,12 +9,12 @@ from math import inf
 from typing import Final, cast
 
 from planner.advice.under_load import apart, missed, near
-from planner.engines.launch import Launch
-from planner.engines.refusal import refusal
-from planner.engines.runners import launched, name_of, runners, title_of, version_of
-from planner.engines.scenario import Scenario
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.runners.launch import Launch
+from planner.runners.refusal import refusal
+from planner.runners.runners import launched, name_of, runners, title_of, version_of
+from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared

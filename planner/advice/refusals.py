@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from planner.advice.advice import length_notes, variable_notes
-from planner.engines.refusal import (
+from planner.engines.tensorrt_rules import cautions
+from planner.request.plan import Plan, nearest
+from planner.runners.refusal import (
     Refusal,
     refusals,
     runner_of,
     tensorrt_refusal,
 )
-from planner.engines.scenario import Scenario
-from planner.engines.tensorrt_rules import cautions
-from planner.request.plan import Plan, nearest
+from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.search.plans import objections, plans
 from topology.base import IllegalPlanError, format_seconds

@@ -11,12 +11,12 @@ import numpy as np
 
 from costmodels.formats import FORMATS
 from planner.advice.compare import Contender, compare
-from planner.engines.refusal import refusal
-from planner.engines.runners import runners
-from planner.engines.scenario import Scenario, workload_of
 from planner.lowering import lower, unsupported
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
+from planner.runners.refusal import refusal
+from planner.runners.runners import runners
+from planner.scenario.scenario import Scenario, workload_of
 from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import (
     Shared,

@@ -18,9 +18,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> common.Answer:
     from planner.advice.under_load import misses  # noqa: PLC0415
-    from planner.engines.scenario import resolve  # noqa: PLC0415
     from planner.recommendation import estimate_plan, lines_of  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
+    from planner.scenario.scenario import resolve  # noqa: PLC0415
 
     scenario = resolve(common.request_of(options))
     estimate = estimate_plan(scenario, options.plan)

@@ -190,8 +190,8 @@ def piped(source: str) -> str:
 
 def request_of(options: argparse.Namespace) -> "Request":
     """Build the request that options ask for."""
-    from planner.engines import keywords  # noqa: PLC0415  # slow to load
     from planner.request.request import Request  # noqa: PLC0415
+    from planner.scenario import keywords  # noqa: PLC0415  # slow to load
 
     options.topology = piped(options.topology)
     fields = {

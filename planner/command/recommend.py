@@ -34,9 +34,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
-    from planner.engines.scenario import resolve  # noqa: PLC0415
     from planner.recommendation import recommend_plans, shortened  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
+    from planner.scenario.scenario import resolve  # noqa: PLC0415
 
     answer = recommend_plans(resolve(common.request_of(options), several=True))
     if options.top is not None:

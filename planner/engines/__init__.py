@@ -1,1 +1,1 @@
-"""What runs a plan: each engine's habits, what it refuses, and how it is launched."""
+"""Engines and TensorRT as tables say: what they run, their habits and options, by version."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Unpack
 
-from planner.engines.scenario import resolve
 from planner.export.engines import TITLES, engine_folder
 from planner.export.files import write_folder
 from planner.export.tensorrt import Options, tensorrt_folder
 from planner.recommendation import estimate_plan
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.tensorrt.runner.library import Document
 from topology.base import InputError, format_bytes, format_seconds, unknown
 from topology.base.table import Table

@@ -10,7 +10,6 @@ import numpy as np
 
 from costmodels.collectives import UNMIXED
 from planner.advice.refusals import check_tensorrt
-from planner.engines.scenario import Scenario
 from planner.engines.tables import allowed
 from planner.engines.tensorrt_rules import cautions
 from planner.engines.tensorrt_table import dotted
@@ -23,6 +22,7 @@ from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import (
     REACH,

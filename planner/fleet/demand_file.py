@@ -5,11 +5,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
-from planner.engines.keywords import request_of
 from planner.fleet.fleet import Demand, Prices
 from planner.request.lengths import read_requests
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import UNMODELLED, Request
+from planner.scenario.keywords import request_of
 from planner.search.clients import wanted_of
 from topology.base import InputError, content, counted, decoded, shown, unknown
 from topology.catalogue import find_hardware

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planner.engines.launch import Launch
-from planner.engines.refusal import refusal
-from planner.engines.runners import launched, name_of, runners
-from planner.engines.scenario import Scenario, resolve
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
 from planner.fleet.replica_rates import in_time, most_pace, ready, replicas_for
 from planner.fleet.replica_rates import most_rate as most_rate_of
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.runners.launch import Launch
+from planner.runners.refusal import refusal
+from planner.runners.runners import launched, name_of, runners
+from planner.scenario.scenario import Scenario, resolve
 from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import judge_all

@@ -6,8 +6,8 @@ from planner.advice.compare import Contender
 from planner.advice.remedies import Alternative
 from planner.advice.under_load import near
 from planner.engines.engine import EAGER
-from planner.engines.runners import name_of
 from planner.request.request import EXECUTOR, RUNTIME, Objective, Request
+from planner.runners.runners import name_of
 from planner.search.estimate import PlanEstimate, Rejected
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Line, Table

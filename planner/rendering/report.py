@@ -7,13 +7,13 @@ from typing import Final, TypeAlias
 from planner.advice.advice import throughput_note
 from planner.advice.refusals import notes_on
 from planner.advice.under_load import misses
-from planner.engines.launch import Launch
-from planner.engines.runners import title_of
-from planner.engines.scenario import Scenario
 from planner.placement.placement import visible
 from planner.plan_table import cost
 from planner.recommendation import Recommendation
 from planner.rendering import engines, frontier
+from planner.runners.launch import Launch
+from planner.runners.runners import title_of
+from planner.scenario.scenario import Scenario
 from planner.search.clients import wanted_of
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import usable_bytes

@@ -12,11 +12,11 @@ from costmodels import memory
 from costmodels.price import Prices
 from costmodels.program import Real, Size
 from costmodels.tables import communicator_bytes
-from planner.engines.scenario import Scenario
 from planner.lowering import share_of
 from planner.models import Model, lengths, line_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.scenario.scenario import Scenario
 from planner.search.evaluate import Lowered, costs_of, lowered, running
 from planner.search.plans import objections
 from planner.strategies.sequence import uneven

@@ -15,12 +15,12 @@ from costmodels.price import Prices, Target
 from costmodels.program import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
-from planner.engines.refusal import is_unproven
-from planner.engines.scenario import Scenario
 from planner.lowering import decode_steps, lower, lower_places
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.runners.refusal import is_unproven
+from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.search.plans import notes
 from planner.search.speculation import draft_cache, draft_weights, gain_of, speculated
@@ -375,7 +375,7 @@ def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
 def usable_bytes(scenario: Scenario) -> float:
     """Bytes of a GPU that a plan may use, for a kind of model.
 
-    >>> from planner.engines.scenario import resolve
+    >>> from planner.scenario.scenario import resolve
     >>> from planner.request.request import Request
     >>> request = Request(model="qwen3-8b", hardware="a100-sxm-80gb")  # 80 GiB
     >>> round(usable_bytes(resolve(request)) / 2**30, 2)

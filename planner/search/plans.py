@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from planner.engines.scenario import Deployment
 from planner.lowering import share_of, unsupported
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.scenario.scenario import Deployment
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.strategies import Proposal, allgather_kv, strategies, tp
 from planner.strategies.ep import experts_objections

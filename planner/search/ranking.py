@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planner.engines.scenario import Deployment, Scenario
 from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.scenario.scenario import Deployment, Scenario
 from planner.search.clients import Point, Serving
 from planner.search.estimate import Outcome, PlanEstimate, Rejected, worded
 from planner.search.evaluate import Shared, encoder_bytes, evaluate, usable_bytes
@@ -354,7 +354,7 @@ def _evenly(deployment: Deployment, count: int) -> bool:
 def hosts_in_words(deployment: Deployment, count: int) -> str:
     """Say the hosts of some of the GPUs of a deployment that do not fill theirs; empty elsewhere.
 
-    >>> from planner.engines.scenario import resolve
+    >>> from planner.scenario.scenario import resolve
     >>> apart = resolve(Request(model="flux.1-dev", gpus=16, nodes=16)).deployment
     >>> full = resolve(Request(model="flux.1-dev", gpus=16)).deployment
     >>> hosts_in_words(apart, 8), hosts_in_words(full, 8)

@@ -11,10 +11,10 @@ from costmodels.formats import FORMATS
 from costmodels.price import Prices
 from costmodels.program import Size
 from costmodels.timeline import Cost, cost
-from planner.engines.scenario import Scenario, usual_cache, usual_precision
 from planner.lowering import Chunk, lower_steps, one_turn
 from planner.request.plan import Plan
 from planner.request.workload import Speculation, Workload
+from planner.scenario.scenario import Scenario, usual_cache, usual_precision
 from planner.search.plans import objections
 from topology.base import InputError
 

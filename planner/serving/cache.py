@@ -9,9 +9,9 @@ import numpy as np
 from costmodels import memory
 from costmodels.tables import communicator_bytes
 from planner.engines.engine import Scheduling
-from planner.engines.scenario import Scenario
 from planner.lowering import Chunk, lower, lower_steps
 from planner.request.plan import Plan
+from planner.scenario.scenario import Scenario
 from planner.search.evaluate import caches_of, fixed_parts
 from planner.search.speculation import draft_cache, draft_weights
 

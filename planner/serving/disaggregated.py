@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd
 
 from costmodels.basis import Basis
-from planner.engines.scenario import Scenario
 from planner.request.plan import Plan, TwoPools
+from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
 from planner.search.estimate import Disaggregated, PlanEstimate, Rejected, WorkerPool
 from planner.search.ranking import judge

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from planner.engines.scenario import Scenario
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.scenario.scenario import Scenario
 from planner.search.clients import Point, Serving, Wanted, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import TIE, Ranking

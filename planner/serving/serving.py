@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from planner.engines.engine import Scheduling
-from planner.engines.scenario import Scenario
 from planner.models import Model
 from planner.request.lengths import Lengths
 from planner.request.plan import Plan
+from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving, spread_of
 from planner.search.speculation import gain_of
 from planner.serving.cache import Pool, pool_of

@@ -9,9 +9,9 @@ import numpy as np
 
 from costmodels.program import Size
 from costmodels.timeline import cost
-from planner.engines.scenario import Scenario
 from planner.lowering import Chunk, alike_places, lower_steps, one_turn
 from planner.request.plan import Plan
+from planner.scenario.scenario import Scenario
 from planner.search.speculation import answers, draft_costs
 
 ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)

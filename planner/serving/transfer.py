@@ -7,9 +7,9 @@ import numpy as np
 
 from costmodels.collectives import collective_time
 from planner.engines.engine import Disaggregation
-from planner.engines.scenario import Scenario
 from planner.lowering import lower
 from planner.request.plan import Plan, TwoPools
+from planner.scenario.scenario import Scenario
 from planner.search.evaluate import caches_of
 from planner.serving.cache import ends_of
 from topology.catalogue import Fabric

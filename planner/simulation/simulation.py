@@ -11,9 +11,9 @@ from costmodels.events import TaskTimes, run
 from costmodels.price import Class, Prices, Target
 from costmodels.program import Communication, Loop, turns
 from costmodels.tables import rank_spread
-from planner.engines.scenario import Scenario
 from planner.recommendation import estimate_plan
 from planner.request.plan import Plan
+from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import every_place
 from planner.search.ranking import seated

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.engines.refusal import refusal
-from planner.engines.scenario import Scenario, resolve, workload_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.runners.refusal import refusal
+from planner.scenario.scenario import Scenario, resolve, workload_of
 from planner.search.batched import Programs, Sweep, sweep
 from planner.search.evaluate import usable_bytes
 from planner.search.plans import illegal_axes, objections, plans

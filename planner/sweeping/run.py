@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from planner.engines.scenario import resolve
+from planner.scenario.scenario import resolve
 from planner.sweeping.chunk import Row
 from planner.sweeping.executors import Done, Executor
 from planner.sweeping.files import keep, taken_up

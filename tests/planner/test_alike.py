@@ -3,8 +3,8 @@
 import pytest
 from generators import asked, made, priced, ranked, recommended
 
-from planner.engines.refusal import refusal
 from planner.request.plan import Plan
+from planner.runners.refusal import refusal
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.plans import (

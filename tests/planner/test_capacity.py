@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 import planner
 from planner.command import cli
-from planner.engines.refusal import refusals
-from planner.engines.scenario import resolve
 from planner.fleet import fleet as fleets
 from planner.fleet.demand_file import read_demands, read_prices, read_share
 from planner.fleet.fleet import Demand, Prices, capacity, curve
@@ -25,6 +23,8 @@ from planner.fleet.queueing import most_rate, servers_needed, wait
 from planner.rendering import capacity as capacity_shown
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import Request
+from planner.runners.refusal import refusals
+from planner.scenario.scenario import resolve
 from topology.base import InputError
 from topology.base.table import document, terminal, web
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.engines.scenario import resolve
 from planner.export.checkpoints import checkpoint_of
 from planner.lowering import lower
 from planner.models import names, read_model
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, networks_of, schedule_of
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, numbered

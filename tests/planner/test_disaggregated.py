@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import planner
 from planner.command.cli import main
 from planner.engines.engine import Disaggregation, Scheduling
-from planner.engines.keywords import request_of
-from planner.engines.scenario import resolve
 from planner.engines.tables import find_engine
 from planner.request.plan import Plan, TwoPools
+from planner.scenario.keywords import request_of
+from planner.scenario.scenario import resolve
 from planner.serving.load import Load
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
 from planner.serving.transfer import kept, link_between, transfer_of

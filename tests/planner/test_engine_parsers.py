@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.engines.keywords import request_of
-from planner.engines.launch import Launch, launches
-from planner.engines.launch_settings import Settings
-from planner.engines.scenario import resolve
 from planner.engines.tables import engines
-from planner.engines.workers import worker_lines
 from planner.models import names, read_model
 from planner.request.plan import Plan
+from planner.runners.launch import Launch, launches
+from planner.runners.launch_settings import Settings
+from planner.runners.workers import worker_lines
+from planner.scenario.keywords import request_of
+from planner.scenario.scenario import resolve
 from planner.search.plans import plans
 from planner.strategies import parse_pools
 

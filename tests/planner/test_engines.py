@@ -15,9 +15,6 @@ from costmodels.tables import profile_for, runtime
 from planner.advice.refusals import footnotes
 from planner.command.cli import main
 from planner.engines.engine import load_engines
-from planner.engines.keywords import request_of
-from planner.engines.launch import launch_of
-from planner.engines.scenario import resolve
 from planner.engines.tables import find_engine
 from planner.engines.tensorrt_rules import obstacles
 from planner.export.export import files
@@ -25,6 +22,9 @@ from planner.models import Own, names, read_model
 from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR, Request
+from planner.runners.launch import launch_of
+from planner.scenario.keywords import request_of
+from planner.scenario.scenario import resolve
 from planner.search.evaluate import Shared
 from planner.search.ranking import price
 from planner.strategies import parse_plan

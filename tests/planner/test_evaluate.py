@@ -13,10 +13,10 @@ from costmodels.program import Loop, Matmul
 from costmodels.tables import headroom
 from costmodels.timeline import cost
 from planner import api
-from planner.engines.scenario import resolve
 from planner.lowering import lower
 from planner.models import names, read_model
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.evaluate import memory_of, outer_parameters, usable_bytes
 from planner.search.plans import objections, plans
 from planner.search.ranking import judge, price

@@ -19,12 +19,12 @@ from planner.advice.advice import (
     variable_notes,
 )
 from planner.advice.refusals import notes_on
-from planner.engines.scenario import resolve
 from planner.export.export import files
 from planner.models import read_model
 from planner.rendering import report
 from planner.request.request import Request
 from planner.request.workload import Workload
+from planner.scenario.scenario import resolve
 from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate
 from planner.search.ranking import Ranking, judge, price
 from planner.strategies import parse_plan

@@ -14,7 +14,6 @@ import pytest
 from commands import FLUX as CONFIG
 from commands import assert_refused, run
 
-from planner.engines.scenario import resolve
 from planner.engines.tables import allowed
 from planner.export import export as exporting
 from planner.export import files as harness
@@ -23,6 +22,7 @@ from planner.export.tables import checkpoints, cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.lowering import lower
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.ranking import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, enqueue, networks_of

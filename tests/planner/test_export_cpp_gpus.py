@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from planner.engines.scenario import resolve
 from planner.export.files import write_folder
 from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.ranking import price
 from planner.strategies import parse_plan
 from validate.reference import shrink

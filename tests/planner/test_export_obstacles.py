@@ -5,12 +5,12 @@ import testmodels
 
 from planner.advice.refusals import footnotes
 from planner.engines.reading import read_version
-from planner.engines.scenario import resolve
 from planner.engines.tables import allowed
 from planner.engines.tensorrt_rules import cautions, obstacles
 from planner.recommendation import recommend_plans
 from planner.request.plan import nearest
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.plans import objections, plans
 from planner.strategies import parse_plan
 from topology.base import InputError

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from planner.engines.scenario import resolve
 from planner.engines.tables import allowed
 from planner.export.files import write_folder
 from planner.export.tables import runner
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.ranking import price
 from planner.strategies import parse_plan
 from planner.tensorrt.runner import __main__ as running

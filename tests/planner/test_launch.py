@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.kernels import KERNELS
-from planner.engines import launch as launching
-from planner.engines import scenario as scenarios
 from planner.engines import tables
 from planner.engines.engine import load_engines
-from planner.engines.launch import launches
-from planner.engines.refusal import DIVISIONS, refusal
-from planner.engines.scenario import resolve
 from planner.engines.tables import engines
 from planner.models import names, read_model, repositories
 from planner.recommendation import recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.runners import launch as launching
+from planner.runners.launch import launches
+from planner.runners.refusal import DIVISIONS, refusal
+from planner.scenario import scenario as scenarios
+from planner.scenario.scenario import resolve
 from planner.search.ranking import price
 from planner.strategies import axes, parse_plan, strategies
 from topology.base import CatalogueError

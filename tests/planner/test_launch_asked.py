@@ -10,14 +10,14 @@ from functools import cache
 import pytest
 from commands import run
 
-from planner.engines.launch import launch_lines, launches
-from planner.engines.launch_settings import Settings, settings_of
-from planner.engines.scenario import Scenario, resolve
 from planner.engines.tables import engines
 from planner.export.export import files
 from planner.models import known_as, names, read_model, repositories
 from planner.recommendation import estimate_plan
 from planner.request.request import Request
+from planner.runners.launch import launch_lines, launches
+from planner.runners.launch_settings import Settings, settings_of
+from planner.scenario.scenario import Scenario, resolve
 from planner.strategies import parse_plan
 from topology.base import InputError
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 import planner
-from planner.engines.scenario import resolve
 from planner.lowering import lower
 from planner.models import read_model
 from planner.rendering.report import headline
 from planner.request.request import Request
 from planner.request.workload import USUAL
+from planner.scenario.scenario import resolve
 from planner.search.evaluate import parts_of
 from planner.strategies import parse_plan
 from topology.base import InputError

@@ -3,12 +3,12 @@
 import pytest
 
 import planner
-from planner.engines.launch_settings import Settings
-from planner.engines.refusal import refusal, refusal_of
-from planner.engines.scenario import resolve
 from planner.engines.tables import engines, find_engine
 from planner.models import read_model
 from planner.request.request import Request
+from planner.runners.launch_settings import Settings
+from planner.runners.refusal import refusal, refusal_of
+from planner.scenario.scenario import resolve
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 

@@ -8,10 +8,10 @@ import pytest
 from generators import asked, ranked, recommended
 
 from planner.advice.remedies import would_fit
-from planner.engines.scenario import resolve
 from planner.recommendation import estimate_plan, recommend_plans
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import peak_of
 from planner.search.ranking import judge, judge_all

@@ -8,9 +8,9 @@ import pytest
 from commands import FLUX, run
 from generators import asked, priced, recommended
 
-from planner.engines.launch import launch_lines
 from planner.models import names, repositories
 from planner.rendering import report
+from planner.runners.launch import launch_lines
 from planner.search.estimate import WORDS, worded
 from topology.base import format_seconds
 from topology.base.table import terminal

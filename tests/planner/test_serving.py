@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 import planner
 from planner.command.cli import main
 from planner.engines.engine import Scheduling
-from planner.engines.keywords import request_of
-from planner.engines.scenario import resolve
 from planner.fleet.fleet import Answer, Capacity, Demand, capacity
 from planner.lowering import Chunk, lower_steps
 from planner.recommendation import estimate_plan, recommend_plans
 from planner.rendering import capacity as shown
 from planner.rendering import engines, frontier, report
 from planner.request.lengths import Lengths
+from planner.scenario.keywords import request_of
+from planner.scenario.scenario import resolve
 from planner.serving.load import Load, closed, poisson
 from planner.serving.scheduler import Queue
 from planner.strategies import parse_plan

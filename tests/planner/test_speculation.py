@@ -12,11 +12,11 @@ import planner
 from costmodels.timeline import cost
 from planner.api import request_of
 from planner.engines.engine import Scheduling
-from planner.engines.scenario import resolve
 from planner.engines.tables import acceptances
 from planner.lowering import Chunk, lower_steps
 from planner.models import read_model
 from planner.request.workload import Speculation
+from planner.scenario.scenario import resolve
 from planner.search.speculation import drafting, speculated
 from planner.serving.load import Load
 from planner.serving.scheduler import Queue

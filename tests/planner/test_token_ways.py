@@ -9,12 +9,12 @@ from costmodels.collectives.dispatch import WAYS, Exchange
 from costmodels.expert_routing import Routing
 from costmodels.price import price
 from costmodels.program import Collective, ExpertTokens, Tensor
-from planner.engines.launch import launch_lines
-from planner.engines.scenario import resolve
 from planner.engines.tables import engines
 from planner.engines.tokens import taken
 from planner.lowering import lower
 from planner.request.request import Request
+from planner.runners.launch import launch_lines
+from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
 
 ROUTING = Routing(experts=256, top_k=8, groups=8, top_groups=4)

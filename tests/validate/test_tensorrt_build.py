@@ -13,11 +13,11 @@ import testmodels
 from engines import FAST, TRT, fresh, share, written
 from readback import read_back
 
-from planner.engines.scenario import resolve
 from planner.engines.tensorrt_rules import obstacles
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
 from planner.tensorrt import Network, Recipe, arrays_of, counts, document_of, networks_of
 from planner.tensorrt.runner.assemble import assemble
@@ -177,7 +177,7 @@ from engines import TRT, fresh
 from planner.lowering import lower
 from planner.strategies import parse_plan
 from planner.request.request import Request
-from planner.engines.scenario import resolve
+from planner.scenario.scenario import resolve
 from planner.tensorrt import arrays_of, counts, document_of
 from planner.tensorrt import Recipe, networks_of
 from planner.tensorrt.runner.assemble import assemble

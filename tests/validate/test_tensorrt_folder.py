@@ -14,10 +14,10 @@ from engines import FAST, TRT, fresh, share, written
 from faketensorrt import learned_drawn
 from readback import read_back
 
-from planner.engines.scenario import resolve
 from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.ranking import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, document_of

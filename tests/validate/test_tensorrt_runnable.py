@@ -5,11 +5,11 @@ import json
 import pytest
 from engines import FAST, TRT, share
 
-from planner.engines.scenario import resolve
 from planner.engines.tensorrt_rules import obstacles
 from planner.lowering import lower
 from planner.models import read_model
 from planner.request.request import Request
+from planner.scenario.scenario import resolve
 from planner.search.plans import objections, plans
 from planner.tensorrt import Recipe, document_of, networks_of
 from planner.tensorrt.runner.build import build

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, Literal
 
-from planner.engines.keywords import request_of
-from planner.engines.scenario import resolve
+from planner.scenario.keywords import request_of
+from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from planner.search.ranking import price
 from planner.strategies import parse_plan

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planner.engines.keywords import request_of
-from planner.engines.scenario import resolve
+from planner.scenario.keywords import request_of
+from planner.scenario.scenario import resolve
 from planner.search.clients import Serving
 from planner.serving.loaded_plans import under_load
 from planner.strategies import parse_plan

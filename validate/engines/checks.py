@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final
 
-from planner.engines.refusal import refusal
-from planner.engines.scenario import resolve
+from planner.runners.refusal import refusal
+from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 from validate.engines.diffusers_models import configured

@@ -21,10 +21,10 @@ from typing import Final, Literal, NamedTuple
 
 from costmodels.kernels.tables import pointwise_record
 from costmodels.program import Loop, Matmul, Pointwise, Rearrange
-from planner.engines.keywords import request_of
-from planner.engines.scenario import resolve
 from planner.lowering import lower
 from planner.request.plan import Plan
+from planner.scenario.keywords import request_of
+from planner.scenario.scenario import resolve
 from topology.catalogue import find_hardware
 from validate.engines import diffusers_models as models
 from validate.engines import files

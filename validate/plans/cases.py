@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, cast, get_args
 
-from planner.engines.scenario import Deployment, deployment_of, workload_of
 from planner.models import Model, read_model
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request, TowerHabit
 from planner.request.workload import Workload
+from planner.scenario.scenario import Deployment, deployment_of, workload_of
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, unknown

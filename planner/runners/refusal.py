@@ -6,13 +6,13 @@ from math import prod
 from typing import Final
 
 from planner.engines.engine import Engine, LaunchLine, Limits
-from planner.engines.launch_settings import Settings, settings_of
-from planner.engines.scenario import Scenario
 from planner.engines.tables import find_engine
 from planner.engines.tensorrt_rules import layers, obstacles, unproven
 from planner.models import Model, grid
 from planner.request.plan import Plan, nearest
 from planner.request.request import EXECUTOR
+from planner.runners.launch_settings import Settings, settings_of
+from planner.scenario.scenario import Scenario
 from planner.strategies.tp import padded_widths
 
 SEQUENCE: Final = ("ulysses", "ring", "allgather_kv")

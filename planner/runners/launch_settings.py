@@ -6,11 +6,11 @@ from pathlib import PurePath
 from typing import Final, TypedDict
 
 from planner.engines.drafts import OWN
-from planner.engines.scenario import Scenario, usual_cache
 from planner.models import known_as
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.request.workload import Workload
+from planner.scenario.scenario import Scenario, usual_cache
 from topology.catalogue import Device, Fabric
 
 USUAL_ATTENTION: Final = ("auto", "engine")

@@ -6,14 +6,14 @@ from dataclasses import fields, replace
 from typing import Final
 
 from planner.engines.engine import EAGER
-from planner.engines.launch import Launch, launch_of, seated_on
-from planner.engines.scenario import Scenario, usual_precision
 from planner.engines.tables import allowed, engines, find_engine
 from planner.engines.tensorrt_table import dotted
 from planner.models import Model, known_as
 from planner.placement.placement import Placement
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
+from planner.runners.launch import Launch, launch_of, seated_on
+from planner.scenario.scenario import Scenario, usual_precision
 from topology.base import InputError
 
 MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "graph"}

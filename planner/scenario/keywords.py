@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final, cast
 
 from costmodels.tables import runtimes
-from planner.engines.scenario import machine_of
 from planner.engines.tables import engine_name, engine_names, engines
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import EXECUTOR, LARGEST, ROWS, UNMODELLED, Request, whole_number
+from planner.scenario.scenario import machine_of
 from planner.strategies import parse_plan, parse_pools
 from topology.base import InputError, shown, unknown
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.engines.engine import Engine, Engines, LaunchLine, Limits, Words
-from planner.engines.launch_settings import Settings, settings_of
-from planner.engines.refusal import group_copies, refusal_of
-from planner.engines.scenario import Scenario
 from planner.engines.tables import engines
 from planner.engines.tokens import taken, ways_flags
 from planner.models import Model
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
+from planner.runners.launch_settings import Settings, settings_of
+from planner.runners.refusal import group_copies, refusal_of
+from planner.scenario.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from planner.engines.engine import Disaggregation, Engine
-from planner.engines.launch import Launch, launch_of
-from planner.engines.scenario import Scenario
 from planner.engines.tables import engines
 from planner.placement.placement import visible
 from planner.request.plan import Plan, TwoPools
+from planner.runners.launch import Launch, launch_of
+from planner.scenario.scenario import Scenario
 
 PORTS = {"prefill": 8100, "decode": 8200}
 SIDE = 5600

@@ -1,0 +1,1 @@
+"""Who may run a request, why others cannot, and what to type."""

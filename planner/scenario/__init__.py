@@ -1,0 +1,1 @@
+"""A request from keywords, and what it names looked up: model, workload, deployment."""
