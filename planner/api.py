@@ -50,6 +50,8 @@ POOLED: Final = (
 """What asks for workers that run prompts and others that decode."""
 MOST: Final = 2**53
 MOST_EXPERTS: Final = 2**14
+PATHS: Final = ("hardware", "profile", "topology", "model", "demand", "price")
+"""Names that may be paths."""
 KV_PRECISIONS: Final = get_args(CachePrecision)
 
 
@@ -235,23 +237,26 @@ def sweep(  # type: ignore[misc]  # hardware may be several
         plans=_several("plan", plan),
         request=request_of(names[0], 1, options),
     )
+    _check_names(executor=executor, scheduler=scheduler)
     return run(grid, executor_of(executor, scheduler), lambda _: None)
 
 
 def _check_one_plan(what: str, options: Mapping[str, object], names: Sequence[str]) -> None:
     """Refuse two pools where plans of one are looked at."""
     for name in names:
-        if options.get(name):
-            raise InputError(f"{name}: got {shown(options[name])}, wanted none: {what}")
+        value = options.get(name)
+        if value is not None and not (isinstance(value, str | int) and not value):
+            raise InputError(f"{name}: got {shown(value)}, wanted none: {what}")
 
 
 def _several(name: str, given: object) -> tuple[str, ...]:
     """Take one name or several; text may hold several with commas."""
     listed = given.split(",") if isinstance(given, str) else given
     listed = [listed] if isinstance(listed, Path) else listed
-    if not isinstance(listed, Sequence) or not all(isinstance(one, str | Path) for one in listed):
+    names = list(listed) if isinstance(listed, list | tuple) else []
+    if not names or not all(isinstance(one, str | Path) for one in names):
         raise InputError(f"{name}: got {shown(given)}, wanted a name or a list of names")
-    return tuple(map(str, listed))
+    return tuple(map(str, names))
 
 
 @_public
@@ -282,6 +287,9 @@ def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the comma
     from planner.fleet.fleet import capacity as planned  # noqa: PLC0415
 
     _check_one_plan("capacity counts replicas of one plan", options, POOLED)
+    _check_names(model=model, price=price, rate=rate, slo=slo)
+    if demand is not None:
+        _check_names(demand=demand)
     given = {name: value for name, value in options.items() if value is not None}
     if demand is None:
         asked = {**given, "percentile": percentile}
@@ -335,10 +343,7 @@ def collective(  # noqa: PLR0913  # the contract's signature
 
     ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
     _check_names(op=op, algorithm=algorithm, launch=launch, profile=profile)
-    if isinstance(topology, str) or not hasattr(topology, "gpus"):
-        _check_names(topology=topology)
-    if hardware is not None:
-        _check_names(hardware=hardware)
+    _check_machine(hardware, topology)
     sizes = _checked("message_bytes", message_bytes, least=0)
     fabric, name = _links(ranks, hosts if hosts > 1 else 0, hardware, topology)
     curves = curves_of(name, str(profile), None)
@@ -387,7 +392,8 @@ def dispatch(  # noqa: PLR0913  # a layer, its ranks, and how it is run
     from costmodels.formats import token_bytes  # noqa: PLC0415
 
     ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
-    _check_names(hardware=hardware or "", phase=phase, way=way, precision=precision, launch=launch)
+    _check_names(phase=phase, way=way, precision=precision, launch=launch)
+    _check_machine(hardware, topology)
     _check_engine(engine)
     if precision not in FORMATS:
         raise unknown("precision", precision, FORMATS)
@@ -494,7 +500,7 @@ def matmul(  # noqa: PLR0913  # the contract's signature
     from costmodels.kernels import matmul_time  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, profile=profile)
-    _check_engine(engine)
+    _check_how(engine=engine, sustained=sustained)
     _check_precision(hardware, precision)
     sizes = _sizes(m=m, n=n, k=k)
     profiled = profile_for(find_hardware(hardware).name, str(profile))
@@ -555,7 +561,7 @@ def experts(  # noqa: PLR0913  # the contract's signature
     from costmodels.kernels import experts_time  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, profile=profile)
-    _check_how(engine=engine, gated=gated)
+    _check_how(engine=engine, gated=gated, sustained=sustained)
     _check_precision(hardware, precision)
     sizes = _expert_sizes(tp, tokens=tokens, hidden=hidden, intermediate=intermediate)
     many, groups, chosen = _expert_counts(experts=experts, ep=ep, top_k=top_k)
@@ -635,9 +641,11 @@ def attention(  # noqa: PLR0913  # the contract's signature
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
     _check_names(hardware=hardware, precision=precision, kernel=kernel, profile=profile)
-    _check_how(engine=engine, causal=causal)
-    if kv_precision not in (None, *KV_PRECISIONS):
-        raise unknown("kv_precision", str(kv_precision), KV_PRECISIONS)
+    _check_how(engine=engine, causal=causal, sustained=sustained)
+    if kv_precision is not None:
+        _check_names(kv_precision=kv_precision)
+        if kv_precision not in KV_PRECISIONS:
+            raise unknown("kv_precision", kv_precision, KV_PRECISIONS)
     _check_precision(hardware, precision)
     sizes = _attention_sizes(
         kv_heads, heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch
@@ -685,10 +693,16 @@ def _counted(name: str, value: object, most: int) -> int:
 
 def _check_names(**names: object) -> None:
     for what, text in names.items():
-        if not (
-            isinstance(text, str) or (what in ("hardware", "profile") and isinstance(text, Path))
-        ):
-            raise InputError(f"{what}: got {shown(text)}, wanted a name")
+        if not (isinstance(text, str) or (what in PATHS and isinstance(text, Path))):
+            wanted = "a text such as 0.5/min or 60s" if what in ("rate", "slo") else "a name"
+            raise InputError(f"{what}: got {shown(text)}, wanted {wanted}")
+
+
+def _check_machine(hardware: object, topology: object) -> None:
+    if not hasattr(topology, "gpus"):  # what has been read is no name
+        _check_names(topology=topology)
+    if hardware is not None:
+        _check_names(hardware=hardware)
 
 
 def _check_engine(engine: object) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from planner.command import options as common
 from planner.command.files import render, tell
-from topology.base import InputError, format_seconds, place, write_whole
+from topology.base import InputError, format_seconds, place
 
 if TYPE_CHECKING:
     from planner.sweeping import Grid
@@ -79,19 +79,21 @@ def grid_of(options: argparse.Namespace) -> "Grid":
 
 def _run(options: argparse.Namespace) -> common.Answer:
     from planner.sweeping.executors import executor_of  # noqa: PLC0415
-    from planner.sweeping.files import remove  # noqa: PLC0415
+    from planner.sweeping.files import remove, write  # noqa: PLC0415
     from planner.sweeping.rows import writer_of  # noqa: PLC0415
     from planner.sweeping.run import run_kept  # noqa: PLC0415
 
     begun, output = time.monotonic(), options.output
-    write, grid, target = writer_of(output), grid_of(options), place(output)
+    text_of, grid, target = writer_of(output), grid_of(options), place(output)
+    if target.exists() and not target.is_file():
+        raise InputError(f"--output {output}: wanted a file, or a name that is free")
     executor = executor_of(options.executor, options.scheduler)
     kept = target.with_name(f"{target.name}.chunks")
     if kept.exists() and not options.resume:
         wanted = "--resume, or that folder removed"
         raise InputError(f"--output {output}: {kept} is of an unfinished sweep, wanted {wanted}")
     rows = run_kept(grid, executor, partial(tell, "sweep"), kept)
-    write_whole(target, write(rows))
+    write(target, text_of(rows))
     remove(kept)
     options.output = None  # the file of rows; what was done goes to the screen
     seconds = format_seconds(time.monotonic() - begun)

@@ -22,6 +22,8 @@ FEWEST: Final = 2
 LONGEST_NAME: Final = 60
 LONGEST_CURRENCY: Final = 16
 MOST_MONEY: Final = 10**6
+MOST_RATE: Final = 10**9
+"""Requests a second."""
 DEMANDS: Final = "[[demand]] with model, rate and slo"
 PRICES: Final = "[gpu_hour] with a price for one or more kinds of GPU"
 _OWN: Final = ("name", "model", "rate", "slo", "percentile")
@@ -71,7 +73,7 @@ def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, 
     return Demand(
         name=name,
         request=request,
-        rate_per_s=read_rate(rate) if rate else _rate_of(request),
+        rate_per_s=_below("rate", read_rate(rate) if rate else _rate_of(request), MOST_RATE),
         slo_s=read_time("slo", slo) if slo else math.inf,
         share=read_share(options.get("percentile", SHARE)),
     )

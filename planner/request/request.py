@@ -319,7 +319,7 @@ def whole_number(name: str, value: object) -> int:
     """
     try:
         number = float(cast(float, value))
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001  # an object's own failure too
         number = math.nan
     if (
         isinstance(value, bool | np.bool_ | str | bytes)

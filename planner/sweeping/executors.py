@@ -4,12 +4,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from typing import Any, Final
 
 from planner.sweeping.chunk import Row, rows_of
 from planner.sweeping.grid import Chunk
-from topology.base import InputError, format_seconds, unknown
+from topology.base import InputError, ModelError, format_seconds, unknown
 
 EXECUTORS: Final = ("local", "dask")
 PATIENCE_S: Final = 10.0
@@ -51,6 +52,8 @@ def local(workers: int | None = None) -> Executor:
             try:
                 for future in as_completed(futures):
                     yield futures[future], future.result()
+            except BrokenProcessPool:
+                raise ModelError("a process of the sweep died, as where memory is short") from None
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 

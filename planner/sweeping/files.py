@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from planner.sweeping.chunk import Row
@@ -10,26 +11,56 @@ from planner.sweeping.grid import Grid
 from topology.base import InputError, write_whole
 
 
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Say in one line what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"--output: {path}: {error.strerror}") from None
+
+
+def write(path: Path, rows: bytes) -> None:
+    """Write all rows.
+
+    Raises
+    ------
+    InputError
+        If they cannot be written.
+    """
+    with _said(path):
+        write_whole(path, rows)
+
+
 def keep(folder: Path, name: str, rows: Sequence[Row]) -> None:
     """Keep the rows of a chunk."""
-    write_whole(folder / f"{name}.json", json.dumps(rows, allow_nan=False))
+    with _said(folder):
+        write_whole(folder / f"{name}.json", json.dumps(rows, allow_nan=False))
 
 
 def taken_up(grid: Grid, folder: Path) -> dict[str, list[Row]]:
     """Read the chunks that an earlier run has finished; make the folder where there is none."""
     about = folder / "sweep.txt"
     if not folder.exists():
-        folder.mkdir()
-        write_whole(about, grid.digest)
+        with _said(folder):
+            folder.mkdir()
+            write_whole(about, grid.digest)
         return {}
-    if not about.is_file() or about.read_text("utf-8").strip() != grid.digest:
+    if not about.is_file() or about.read_bytes().strip() != grid.digest.encode():
         raise InputError(f"--resume: {folder} is of another sweep: remove it, or ask the same")
     names = {chunk.name for chunk in grid.chunks()}
-    return {
-        path.stem: json.loads(path.read_text("utf-8"))
-        for path in folder.glob("*.json")
-        if path.stem in names
-    }
+    kept = {path.stem: _rows(path) for path in folder.glob("*.json") if path.stem in names}
+    return {name: rows for name, rows in kept.items() if rows}
+
+
+def _rows(path: Path) -> list[Row]:
+    """Read the rows of a chunk; none of one that is damaged, which is done again."""
+    try:
+        rows = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    whole = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    return rows if whole else []
 
 
 def remove(folder: Path) -> None:

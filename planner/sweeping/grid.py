@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import Final
 
@@ -123,7 +123,7 @@ def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
     (480, 780, 1080)
     """
     if not isinstance(text, str):
-        return _checked(name, (text,) if isinstance(text, int) else text)
+        return _checked(name, _listed(name, text))
     numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -133,6 +133,17 @@ def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
             raise InputError(f"{name}: got {shown(part)}, wanted {WANTED}")
         numbers += span
     return _checked(name, numbers)
+
+
+def _listed(name: str, given: object) -> list[object]:
+    """Take one number, or several."""
+    try:
+        numbers = list(islice(iter(given), MOST + 1))  # type: ignore[call-overload]  # if it can be
+    except Exception:  # noqa: BLE001  # it is one, or fails in its own way
+        numbers = [given]
+    if not 0 < len(numbers) <= MOST:
+        raise InputError(f"{name}: got {shown(given)}, wanted {WANTED}")
+    return numbers
 
 
 def _checked(name: str, numbers: Iterable[object]) -> tuple[int, ...]:

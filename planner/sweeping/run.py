@@ -79,7 +79,7 @@ def _told(done: Iterator[Done], count: int, tell: Tell) -> Iterator[Done]:
     for number, one in enumerate(done, 1):
         yield one
         now = time.monotonic()
-        if now - said >= QUIET_S:
+        if now - said >= QUIET_S and number < count:
             left = (now - begun) / number * (count - number)
             tell(f"{number} of {count} chunks done, about {format_seconds(left)} left")
             said = now

@@ -208,3 +208,29 @@ def test_cores_share_the_chunks_and_change_no_digit():
 
     alone, shared = (answer(grid, local(count), lambda _: None) for count in (1, 2))
     assert list(alone) == list(shared)
+
+
+def swept(output, *more):
+    return run("sweep", "--model", "flux", "--gpus", "1", "--output", str(output), *more)
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_asked(tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+
+    assert_refused(*swept(tmp_path / "folder.csv"), "folder.csv: wanted a file")
+    assert_refused(*swept(tmp_path / "none" / "a.csv"), "a.csv.chunks: No such file or directory")
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder.csv"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"{}", b"[1]", b"[" * 100_000])
+def test_a_chunk_that_is_damaged_is_done_again(tmp_path, damage):
+    whole, again = tmp_path / "a.csv", tmp_path / "b.csv"
+    assert swept(whole)[0] == 0
+    grid = grid_of(gpus=(1,))
+    kept = tmp_path / "b.csv.chunks"
+    kept.mkdir()
+    (kept / "sweep.txt").write_text(grid.digest)
+    (kept / f"{grid.chunks()[0].name}.json").write_bytes(damage)
+
+    assert swept(again, "--resume")[0] == 0
+    assert again.read_bytes() == whole.read_bytes()

@@ -21,11 +21,13 @@ class Mute:
     def __repr__(self):
         raise RuntimeError
 
+    __float__ = __repr__
+
 
 VALUES = [
     HUGE, -HUGE, np.array(["a", "b"]), np.array([1, 2]), np.array([]), MASKED,
     np.array([True, False]), True, None, b"8", "a\nb\x1b[31m", "x" * 5000, [[1, 2], [3]], 1j,
-    Mute(), object(), "\ud800", 2**70, float("nan"),
+    Mute(), object(), "\ud800", 2**70, float("nan"), range(10**12), [], np.int64(2),
 ]  # fmt: skip
 CALLS = {
     "recommend": planner.recommend,
@@ -59,6 +61,27 @@ CALLS |= {
     )
     for name in ("heads", "kv_heads", "batch", "causal", "kernel")
 }
+CALLS |= {
+    f"{call.__name__} {name}": lambda value, call=call, name=name, usual=usual: call(
+        **{**usual, name: value}
+    )
+    for call, usual, names in (
+        (planner.sweep, {"models": "flux", "gpus": 1},
+         ("models", "hardware", "gpus", "plan", "steps", "executor", "scheduler", "disaggregate")),
+        (planner.capacity, {"model": "flux", "rate": "1/min", "slo": "60s"},
+         ("demand", "model", "rate", "slo", "price", "percentile")),
+        (planner.experts,
+         {"tokens": 8, "hidden": 64, "intermediate": 64, "experts": 8, "top_k": 2},
+         ("tokens", "tp", "ep", "distribution", "gated", "sustained")),
+        (planner.dispatch,
+         {"tokens": 8, "hidden": 64, "experts": 8, "top_k": 2, "gpus": 8},
+         ("gpus", "hardware", "way", "precision", "distribution", "topology")),
+        (planner.attention, {"heads": 8, "queries": 8, "keys": 8, "head_dim": 64},
+         ("kv_precision", "window", "sustained")),
+        (planner.matmul, {"m": 8, "n": 8, "k": 8}, ("sustained",)),
+    )
+    for name in names
+}  # fmt: skip
 
 
 def refusal(call, value):
