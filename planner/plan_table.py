@@ -14,7 +14,7 @@ _USUAL: Final = ("latency", "speed-up", "efficiency", "memory", "exposed comm", 
 _OF_TOKENS: Final = (
     "latency", "at once", "TTFT", "TPOT", "tokens/s", "a GPU", "memory", "bound by"
 )  # fmt: skip
-_GOALS: Final = {"throughput": ("results/s",), "cost": ("GPU-s a result",)}
+_GOALS: Final = {"throughput": ("results/s",), "cost": ("GPU-s per result",)}
 
 
 def plan_rows(

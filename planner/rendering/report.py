@@ -181,7 +181,7 @@ def _scaling(answer: Recommendation) -> Table:
         [str(best.gpus), format_seconds(best.latency_s), cost(best), str(best.plan), bar]
         for best, bar in zip(answer.scaling, bars, strict=True)
     ]
-    head = ("GPUs", "latency", "GPU-s a result", "plan", "")
+    head = ("GPUs", "latency", "GPU-s per result", "plan", "")
     return Table(
         head=head, rows=rows, align=">>><", indent=2, head_in="dim", columns_in={4: "cyan"}
     )

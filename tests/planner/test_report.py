@@ -235,7 +235,7 @@ def test_the_headline_names_hosts_and_tokens(model, more, said):
 
 
 @pytest.mark.parametrize(
-    ("objective", "column"), [("throughput", "results/s"), ("cost", "GPU-s a result")]
+    ("objective", "column"), [("throughput", "results/s"), ("cost", "GPU-s per result")]
 )
 def test_what_plans_are_ranked_by_has_a_column(objective, column):
     more = {"gpus": 4, "objective": objective, "at_most_gpus": True}
