@@ -193,7 +193,7 @@ def recommend(
 
     Raises `InputError` if a name or a number cannot be right.
     """
-    _check_one_plan("recommend searches plans", options, POOLED)
+    _check_one_plan("recommend searches them, with disaggregate", options, POOLED[:-1])
     return recommend_plans(resolve(request_of(model, gpus, options), several=True))
 
 

@@ -33,7 +33,7 @@ def plan_rows(
     columns = _OF_TOKENS if writes else (*_GOALS.get(request.objective, ()), *_USUAL)
     rows = [
         [
-            f"{plan.plan} {SIGN}" if plan.plan in barred else str(plan.plan),
+            f"{plan.name} {SIGN}" if plan.plan in barred else plan.name,
             *([str(plan.gpus)] if counts else []),
             *(_of_tokens(plan) if writes else _of_results(plan, request, baseline)),
             plan.bound_by.replace(" of the time", ""),

@@ -9,18 +9,20 @@ from planner.advice.advice import advice
 from planner.advice.compare import Contender, compare
 from planner.advice.refusals import footnotes
 from planner.advice.remedies import Alternative, alternatives, would_fit
+from planner.advice.under_load import disaggregation
 from planner.plan_table import numbered_table, plan_rows
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
 from planner.runners.launch import Launch, launch_lines
 from planner.runners.refusal import Refusal, refusal, refusals
+from planner.runners.runners import title_of
 from planner.runners.workers import worker_lines
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Point
-from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.estimate import PlanEstimate, Rejected, Splits
 from planner.search.evaluate import Shared
 from planner.search.plans import LONGEST
-from planner.search.ranking import MANY, estimates, goal, judge, many, outcomes_on, search
+from planner.search.ranking import MANY, Ranking, estimates, goal, judge, many, outcomes_on, search
 from planner.strategies import parse_plan
 from topology.base import (
     IllegalPlanError,
@@ -50,7 +52,8 @@ class Recommendation:
     each at its best plan, the best first. alternatives : other requests, where this one does not
     fit, or not well.
     notes : what was assumed about a machine that the request brings; kinds of plans left out.
-    refusals : of plans that it cannot run. frontier : see `Ranking`.
+    refusals : of plans that it cannot run. frontier : see `Ranking`. splits : two pools of workers,
+    where they are asked for.
     """
 
     scenario: Scenario
@@ -65,6 +68,7 @@ class Recommendation:
     refusals: tuple[Refusal, ...] = ()
     lead: PlanEstimate | None = None
     frontier: tuple[Point, ...] = ()
+    splits: Splits | None = None
 
     def __repr__(self) -> str:
         first = f", {self.plans[0].plan} first" if self.plans else ""
@@ -104,11 +108,22 @@ class Recommendation:
         better = [plan for plan in barred if goal(plan, self.request) < best]
         return footnotes(self.scenario, [self.lead, *better[:BETTER]], self.refusals)
 
+    @property
+    def runs_something(self) -> bool:
+        """Whether a plan, or two pools of workers, can be run and do what is wanted."""
+        return self.lead is not None or (self.splits is not None and self.splits.best is not None)
+
     def table(self, *, numbered: bool = True) -> Table:
         """Make a row of each plan, best first, with a sign at those that cannot be run."""
         barred = {refused.plan for refused in self.refusals}
         rows = plan_rows(self.plans, self.request, self.baseline, barred)
         return numbered_table(rows, self.plans, self.lead) if numbered else rows
+
+    def splits_table(self) -> Table:
+        """Make a row of each split of the GPUs into two pools, best first."""
+        plans = () if self.splits is None else self.splits.plans
+        rows = plan_rows(plans, self.request, None, ())
+        return replace(rows, align="<" + ">" * 7 + "<", fixed=1, head_in="dim")
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
@@ -125,6 +140,7 @@ class Recommendation:
                 for best in self.scaling
             ],
             **({"frontier": [point.to_dict() for point in self.frontier]} if self.frontier else {}),
+            **({"disaggregated": self.splits.to_dict(self.lead)} if self.splits else {}),
             "advice": list(self.advice),
             "launch": [launch.to_dict() for launch in self.launch],
             **({"alternatives": instead} if instead else {}),
@@ -151,6 +167,7 @@ def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recomme
         from planner.serving.loaded_plans import served_ranking  # noqa: PLC0415  # slow to load
 
         runnable = served_ranking(chosen, runnable)
+    splits = _splits(chosen, runnable)
     lead = next(iter(runnable.plans), None)
     instead = tuple(alternatives(scenario, ranking, lead))
     return Recommendation(
@@ -160,13 +177,35 @@ def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recomme
         scaling=runnable.scaling,
         baseline=ranking.baseline,
         runs=runs,
-        advice=tuple(advice(chosen, runnable, refused, lead, instead)),
+        advice=(
+            *advice(chosen, runnable, refused, lead, instead),
+            *disaggregation(splits, lead),
+        ),
         alternatives=instead,
         notes=tuple(_notes(chosen)),
         refusals=refused,
         lead=lead,
-        frontier=runnable.frontier,
+        frontier=_frontier(runnable, splits),
+        splits=splits,
     )
+
+
+def _splits(scenario: Scenario, ranking: Ranking) -> Splits | None:
+    """Search two pools of workers where they are asked for; `ranking` is of what can be run."""
+    if not scenario.request.disaggregate:
+        return None
+    from planner.serving.splits import best_splits  # noqa: PLC0415  # slow to load
+
+    return best_splits(scenario, ranking)
+
+
+def _frontier(ranking: Ranking, splits: Splits | None) -> tuple[Point, ...]:
+    """Put the frontier of plans and of splits together."""
+    if splits is None:
+        return ranking.frontier
+    from planner.serving.loaded_plans import frontier  # noqa: PLC0415  # slow to load
+
+    return frontier([*ranking.frontier, *splits.points])
 
 
 def _notes(scenario: Scenario) -> Iterator[str]:
@@ -190,6 +229,17 @@ def shortened(answer: Recommendation, count: int) -> Recommendation:
     if not 1 <= count <= LARGEST["top"]:
         raise InputError(f"top: got {count}, wanted a whole number from 1 to {LARGEST['top']}")
     return replace(answer, plans=answer.plans[:count])
+
+
+def split_lines(answer: Recommendation) -> tuple[Launch, ...]:
+    """Say what to type for the best split, with the engine that was priced or all that can."""
+    best = None if answer.splits is None else answer.splits.best
+    if best is None:
+        return ()
+    lines = [line for line in lines_of(answer.scenario, best) if not line.reason]
+    title = title_of(answer.scenario)
+    own = tuple(line for line in lines if line.engine.partition(",")[0] == title)
+    return own or tuple(lines)
 
 
 def lines_of(scenario: Scenario, estimate: PlanEstimate) -> tuple[Launch, ...]:

@@ -5,7 +5,7 @@ from math import inf
 
 from planner.request.request import Request
 from planner.search.clients import Serving, wanted_of
-from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.estimate import PlanEstimate, Rejected, Splits
 from topology.base import counted, format_number, format_seconds
 
 WORTH = 1.1
@@ -30,6 +30,23 @@ def compared(lead: PlanEstimate, rivals: Sequence[PlanEstimate], request: Reques
             f"for throughput use {most[0].plan}: {factor:.2f} times as many tokens/s, "
             f"{_with(most[1])}"
         )
+
+
+def disaggregation(splits: Splits | None, lead: PlanEstimate | None) -> Iterator[str]:
+    """Say what workers for prompts and others that decode do, beside one plan; where asked for."""
+    if splits is None:
+        return
+    best = splits.best
+    if best is None or best.serving is None:
+        yield f"no two pools of workers: {splits.reason}"
+        return
+    gain = splits.gain(lead)
+    beside = ""
+    if gain is not None and lead is not None:
+        percent = f"{100 * abs(gain - 1):.0f}"
+        more = "as many" if percent == "0" else f"{percent} % {'more' if gain > 1 else 'fewer'}"
+        beside = f", {more} tokens/s {'as' if percent == '0' else 'than'} {lead.plan}"
+    yield f"{best.name} {_does(best.serving)}{beside}"
 
 
 def _does(serving: Serving) -> str:

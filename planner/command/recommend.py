@@ -29,6 +29,13 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top", type=common.whole, help=f"plans to print (default: {TOP}, and all of them in JSON)"
     )
+    common.add_flags(
+        parser,
+        {
+            "--disaggregate": "search workers that run prompts and others that decode too, of all "
+            "GPUs, beside the best plan"
+        },
+    )
     parser.add_argument("--rejected", action="store_true", help="print why plans were rejected")
     common.add_output(parser, (*common.FORMATS, "html"))
 
@@ -50,7 +57,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
             report.recommendation(answer, top=options.top or TOP, rejected=options.rejected)
         ),
     )
-    return text, common.DONE if answer.lead else common.NO
+    return text, common.DONE if answer.runs_something else common.NO
 
 
 COMMAND: Final = common.Command(

@@ -9,7 +9,7 @@ from planner.advice.refusals import notes_on
 from planner.advice.under_load import misses
 from planner.placement.placement import visible
 from planner.plan_table import cost
-from planner.recommendation import Recommendation
+from planner.recommendation import Recommendation, split_lines
 from planner.rendering import engines, frontier
 from planner.runners.launch import Launch
 from planner.runners.runners import title_of
@@ -23,6 +23,7 @@ from topology.base.table import Line, Table, bullets, heading, items, page, para
 
 BAR = 36
 _NEAREST: Final = "plans as {} runs them, none of which meets what is wanted, the nearest first"
+_SPLITS: Final = "workers for prompts and others that decode, on all GPUs"
 Parts: TypeAlias = list[str | Line | Table]
 
 
@@ -46,6 +47,8 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
         parts += [*_notes([_NEAREST.format(title_of(scenario))]), close, ""]
     if shown.plans:
         parts += [*_apart(answer), shown.table(), *_notes(_below_table(scenario, answer)), ""]
+    if answer.splits is not None and answer.splits.plans:
+        parts += [*_notes([_SPLITS]), answer.splits_table(), *_workers(answer), ""]
     parts += frontier.on_screen(answer.frontier)
     if answer.request.at_most_gpus and len(answer.scaling) > 1:
         title = "the best plan of each number of GPUs"
@@ -59,6 +62,19 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
         count = counted(len(answer.rejected), "plan")
         parts += _notes([f"{count} rejected (--rejected shows why)"])
     return parts
+
+
+def _workers(answer: Recommendation) -> Parts:
+    """Say what to type for each worker of the best split, with the engine that was priced."""
+    lines = split_lines(answer)
+    return [Table(rows=[[one.engine, one.line] for one in lines], align="<", fixed=1, indent=2)]
+
+
+def _splits_markdown(answer: Recommendation) -> list[str]:
+    if answer.splits is None or not answer.splits.plans:
+        return []
+    lines = [f"{one.engine}: `{one.line}`" for one in split_lines(answer)]
+    return [f"{_SPLITS}:", "", answer.splits_table().markdown(), "", *bullets(lines), ""]
 
 
 def _shown(answer: Recommendation, top: int) -> Recommendation:
@@ -301,7 +317,7 @@ def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
     if shown.plans:
         parts += [shown.table(numbered=False).markdown(), ""]
         parts += bullets(_below_table(scenario, answer))
-        parts += ["", *_frontier_markdown(answer)]
+        parts += ["", *_splits_markdown(answer), *_frontier_markdown(answer)]
     return "\n".join([*parts, *bullets([*answer.notes, *_said(answer, top)])])
 
 
@@ -327,6 +343,9 @@ def recommendation_html(answer: Recommendation, *, top: int) -> str:
         body += [heading(_NEAREST.format(title_of(scenario))), close.html()]
     if shown.plans:
         body += [shown.table().html(), *paragraphs(_below_table(scenario, answer))]
+    if answer.splits is not None and answer.splits.plans:
+        body += [heading(_SPLITS), answer.splits_table().html()]
+        body += paragraphs([f"{one.engine}: {one.line}" for one in split_lines(answer)])
     if answer.frontier:
         points = answer.frontier
         body += [heading(frontier.TITLE), frontier.svg(points), frontier.table(points).html()]

@@ -9,7 +9,7 @@ from costmodels.basis import Basis
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan, TwoPools
 from planner.request.workload import Speculation
-from planner.search.clients import Serving
+from planner.search.clients import Point, Serving
 from topology.base import format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Table
 
@@ -259,6 +259,38 @@ class PlanEstimate:
             **({"pools": self.disaggregated.to_dict()} if self.disaggregated else {}),
             **({"remarks": list(self.notes)} if self.notes else {}),
             **({"placement": self.placement.to_dict()} if self.placement else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """Splits of GPUs into two pools that keep what is wanted, best first; or why there is none.
+
+    points : plans and concurrencies of all that were followed.
+    """
+
+    plans: tuple[PlanEstimate, ...] = ()
+    points: tuple[Point, ...] = ()
+    reason: str = ""
+
+    @property
+    def best(self) -> PlanEstimate | None:
+        return next(iter(self.plans), None)
+
+    def gain(self, lead: PlanEstimate | None) -> float | None:
+        """Tokens/s of the best over those of one plan; None where there are not both."""
+        one = None if lead is None else lead.serving
+        pair = None if self.best is None else self.best.serving
+        return pair.tokens_per_s / one.tokens_per_s if one and pair else None
+
+    def to_dict(self, lead: PlanEstimate | None) -> dict[str, object]:
+        """Return what ``--format json`` prints, beside the one plan to run."""
+        gain = self.gain(lead)
+        return {
+            "recommended": None if self.best is None else self.best.name,
+            **({} if gain is None else {"tokens_per_s_ratio": gain}),
+            "plans": [plan.to_dict() for plan in self.plans],
+            **({"reason": self.reason} if self.reason else {}),
         }
 
 

@@ -61,7 +61,7 @@ def with_load(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
     if isinstance(serving, str):
         raise IllegalPlanError(f"plan {estimate.plan}: {serving}")
     if serving.overloaded:
-        raise OverloadedError(f"plan {estimate.plan}: {_missed(serving, scenario.request)}")
+        raise OverloadedError(f"plan {estimate.plan}: {missed(serving, scenario.request)}")
     return loaded(estimate, serving)
 
 
@@ -118,7 +118,7 @@ def _judged(
     good = [each for each in tried if each.meets(wanted)]
     if not good:
         nearest = min(tried, key=lambda each: each.beyond(wanted))
-        return Rejected(plan=plan, reason=_missed(nearest, request), nearest=nearest)
+        return Rejected(plan=plan, reason=missed(nearest, request), nearest=nearest)
     most = max(each.tokens_per_s for each in good)
     enough = (each for each in good if each.tokens_per_s >= (1 - TIE) * most)
     return loaded(estimate, min(enough, key=lambda each: each.concurrency))
@@ -164,7 +164,7 @@ def _between(ready: Served, met: Serving, missed: Serving, wanted: Wanted) -> It
         low, high = (middle, high) if serving.meets(wanted) else (low, middle)
 
 
-def _missed(nearest: Serving, request: Request) -> str:
+def missed(nearest: Serving, request: Request) -> str:
     """Say how near a plan comes to the requests, or to the times, that are wanted."""
     if nearest.overloaded and request.rate:
         return f"serves {nearest.requests_per_s:.3g} of {request.rate:.3g} requests a second"

@@ -279,3 +279,105 @@ def test_an_engine_without_such_workers_says_so_in_a_line():
     lacking = replace(find_engine("vllm"), disaggregation=Disaggregation(reason="has none"))
 
     assert lacking.disaggregation.reason == "has none"
+
+
+def _recommend(capsys=None, **options):
+    asked = {"hardware": "h200-sxm", "precision": "fp8", "engine": "vllm", "input_tokens": 2048}
+    asked |= {"output_tokens": 256, "disaggregate": True, **options}
+    return planner.recommend("llama-3.1-70b", 8, **asked)
+
+
+def test_the_best_split_takes_all_gpus_and_keeps_the_times_wanted():
+    found = _recommend(slo_ttft=1.0, slo_tpot=0.02)
+
+    assert found.splits.plans
+    for plan in found.splits.plans:
+        pools = plan.disaggregated.pools
+        assert pools.gpus == plan.gpus == 8
+        assert plan.serving.ttft.mean <= 1.0
+        assert plan.serving.tpot.mean <= 0.02
+    rates = [plan.serving.tokens_per_s for plan in found.splits.plans]
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+    assert rates[0] >= 0.97 * max(rates)
+
+
+def test_a_split_is_named_beside_the_best_plan_with_their_difference():
+    found = _recommend(concurrency=32)
+    written, best = found.to_dict(), found.splits.best
+
+    pair = written["disaggregated"]
+    assert pair["recommended"] == best.name
+    assert pair["plans"][0]["serving"] == best.serving.to_dict()
+    ratio = best.serving.tokens_per_s / found.lead.serving.tokens_per_s
+    assert pair["tokens_per_s_ratio"] == pytest.approx(ratio)
+    (said,) = [line for line in found.advice if line.startswith(best.name)]
+    assert f"tokens/s than {found.lead.plan}" in said or f"as {found.lead.plan}" in said
+    assert "disaggregated" not in _recommend(concurrency=32, disaggregate=False).to_dict()
+
+
+def test_a_recommended_split_is_what_estimate_says_of_it():
+    best = _recommend(concurrency=32).splits.best
+    pools = best.disaggregated.pools
+    same = planner.estimate(
+        "llama-3.1-70b",
+        hardware="h200-sxm",
+        precision="fp8",
+        engine="vllm",
+        input_tokens=2048,
+        output_tokens=256,
+        concurrency=32,
+        prefill_plan=pools.prefill,
+        prefill_workers=pools.prefills,
+        decode_plan=pools.decode,
+        decode_workers=pools.decodes,
+    )
+
+    assert same.name == best.name
+    assert same.serving.tokens_per_s == pytest.approx(best.serving.tokens_per_s, rel=0.02)
+
+
+def test_no_other_split_of_the_same_plans_writes_many_more_tokens():
+    best = _recommend(concurrency=64).splits.best
+    pools = best.disaggregated.pools
+    others = [(n, m) for n in range(1, 8) for m in range(1, 8)]
+    for prefills, decodes in others:
+        if prefills * pools.prefill.gpus + decodes * pools.decode.gpus == 8:
+            other = planner.estimate(
+                "llama-3.1-70b",
+                hardware="h200-sxm",
+                precision="fp8",
+                engine="vllm",
+                input_tokens=2048,
+                output_tokens=256,
+                concurrency=64,
+                prefill_plan=pools.prefill,
+                prefill_workers=prefills,
+                decode_plan=pools.decode,
+                decode_workers=decodes,
+            )
+            assert other.serving.tokens_per_s <= 1.03 * best.serving.tokens_per_s
+
+
+def test_where_no_split_keeps_the_times_it_is_said_why():
+    found = _recommend(slo_tpot=0.0001)
+
+    assert found.splits.best is None
+    assert any(line.startswith("no two pools of workers: ") for line in found.advice)
+    assert not found.runs_something
+    with pytest.raises(InputError, match="disaggregate: got 1 GPU, wanted 2 or more"):
+        planner.recommend("llama-3.1-8b", 1, disaggregate=True)
+    with pytest.raises(InputError, match="disaggregate: got True, wanted none: flux"):
+        planner.recommend("flux.1-dev", 8, disaggregate=True)
+
+
+@pytest.mark.parametrize("shape", ["table", "markdown", "html", "json"])
+def test_the_command_shows_splits_with_what_to_type(shape, capsys):
+    words = "recommend --model llama-3.1-8b --gpus 4 --engine sglang --concurrency 32"
+    assert main([*words.split(), "--disaggregate", "--format", shape]) == 0
+    shown = capsys.readouterr().out
+
+    assert "prefill " in shown
+    if shape == "json":
+        assert json.loads(shown)["disaggregated"]["recommended"].startswith("prefill ")
+    else:
+        assert "--disaggregation-mode" in shown

@@ -1,0 +1,284 @@
+"""GPUs split into two pools: which plans, and how many workers of each, serve best together.
+
+Every plan is measured by itself first: prompts a second of a prefill worker, tokens a second of a
+decode worker with more and more sequences. Splits are compared by the slower of their pools; the
+best of them are followed request by request.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, TypeVar
+
+import numpy as np
+
+from planner.request.plan import TwoPools
+from planner.request.request import Request
+from planner.scenario.scenario import Scenario
+from planner.search.clients import Point, Serving, Wanted, wanted_of
+from planner.search.estimate import PlanEstimate, Splits
+from planner.search.ranking import TIE, Ranking, goal
+from planner.serving.disaggregated import Paired, alone, engines_of, join, with_serving
+from planner.serving.loaded_plans import MOST, missed, serve
+from planner.serving.serving import AXES, Served, beyond_context, lengths_of, served
+from topology.base import IllegalPlanError, InputError
+
+Found = TypeVar("Found")
+
+KEPT: Final = 3
+"""Plans of each number of GPUs that go on to be paired."""
+FOLLOWED: Final = 4
+"""Splits that are followed."""
+BUSY: Final = 0.9
+"""Share of the time that prefill workers run at most where the concurrency is searched."""
+HALVINGS: Final = 4
+STEP, GAIN = 1.5, 1.1
+"""So many times as many requests at once are tried while they write this many times as many tokens:
+in front of busy prefill workers more of them only wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefiller:
+    """A worker that runs prompts: seconds of one by itself, and prompts a second of many."""
+
+    ready: Served
+    alone_s: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A worker that decodes. rows : sequences of each engine, and seconds of a step of so many."""
+
+    ready: Served
+    rows: tuple[tuple[int, float], ...]
+
+    def rate(self, rows: int, seconds: float) -> float:
+        """Count the answers a second with so many sequences in each engine."""
+        steps = max(1, self.ready.lengths.output - 1) / self.ready.gain
+        return self.ready.engines * rows / (seconds * steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A pair of workers and their numbers.
+
+    worth : more is better, requests a second that it serves. concurrency : that it takes for that.
+    """
+
+    prefill: Prefiller
+    decode: Decoder
+    pools: TwoPools
+    worth: float
+    concurrency: int
+
+
+def best_splits(scenario: Scenario, ranking: Ranking) -> Splits:
+    """Find the best splits of all GPUs that a request names.
+
+    Parameters
+    ----------
+    ranking : plans that can be run, of every number of GPUs.
+
+    Raises
+    ------
+    InputError
+        If there is one GPU.
+    """
+    gpus, ways = scenario.request.gpus, scenario.deployment.disaggregation
+    if gpus < 2:
+        raise InputError(f"disaggregate: got {gpus} GPU, wanted 2 or more")
+    if ways.reason:
+        return Splits(reason=f"{scenario.deployment.engine} {ways.reason}")
+    if reason := beyond_context(scenario.model, lengths_of(scenario)):
+        return Splits(reason=reason)
+    prefills, decodes = _measured(scenario, ranking)
+    splits = sorted(_splits(scenario, prefills, decodes), key=lambda split: -split.worth)
+    if not splits:
+        return Splits(reason=f"no two plans for {gpus} GPUs in all run, fit and keep TPOT")
+    plans, points, nearest = list[PlanEstimate](), list[Point](), list[tuple[Serving, TwoPools]]()
+    for split in splits[:FOLLOWED]:
+        ready = join(scenario, split.pools, split.prefill.ready, split.decode.ready)
+        tried = list(_tried(scenario, ready, split))
+        points += [Point(plan=split.pools, serving=each) for each in tried]
+        nearest += [(each, split.pools) for each in tried]
+        if (best := _best(scenario, tried)) is not None:
+            plans += _estimated(scenario, ready, best)
+    if not plans:
+        served_, pools = min(nearest, key=lambda pair: pair[0].beyond(wanted_of(scenario.request)))
+        return Splits(points=tuple(points), reason=f"{pools}: {missed(served_, scenario.request)}")
+    return Splits(plans=tuple(_ordered(plans, scenario.request)), points=tuple(points))
+
+
+def _ordered(plans: Sequence[PlanEstimate], request: Request) -> list[PlanEstimate]:
+    """Order splits by what is wanted; of those that are nearly the best the quickest is first."""
+    ordered = sorted(plans, key=lambda one: goal(one, request))
+    best = goal(ordered[0], request)
+    close = [one for one in ordered if goal(one, request) <= best + TIE * abs(best)]
+    first = min(close, key=lambda one: one.serving.request.mean if one.serving else 0.0)
+    return [first, *(one for one in ordered if one is not first)]
+
+
+def _measured(scenario: Scenario, ranking: Ranking) -> tuple[list[Prefiller], list[Decoder]]:
+    """Measure plans of fewer GPUs than there are as workers of either kind; keep the best."""
+    prefills, decodes = list[Prefiller](), list[Decoder]()
+    for gpus, row in ranking.by_gpus.items():
+        if gpus >= scenario.request.gpus:
+            continue
+        known = [one for one in row if all(a in AXES and a != "dp" for a, _ in one.plan.axes)]
+        firsts = list(_each(_prefiller(scenario, one) for one in known))
+        by_rate = sorted(firsts, key=lambda one: -one.rate)[:KEPT]
+        quickest = sorted(firsts, key=lambda one: one.alone_s)[:1]
+        prefills += by_rate + [one for one in quickest if one not in by_rate]
+        laters = _each(_decoder(scenario, one) for one in known)
+        decodes += sorted(laters, key=_most)[:KEPT]
+    return prefills, decodes
+
+
+def _each(found: Iterable[Found | None]) -> Iterator[Found]:
+    return (one for one in found if one is not None)
+
+
+def _most(worker: Decoder) -> float:
+    return -max(worker.rate(*row) for row in worker.rows)
+
+
+def _prefiller(scenario: Scenario, one: PlanEstimate) -> Prefiller | None:
+    """Measure a plan on prompts; None where it cannot serve them in time."""
+    lengths, ways = lengths_of(scenario), scenario.deployment.scheduling
+    together = max(1, ways.chunk // lengths.prompt)
+    ready = served(scenario.on(one.gpus), one.plan, lengths, together * one.plan.replicas)
+    limit = scenario.request.slo_ttft
+    by_itself = one.stages_s["prefill"]
+    if isinstance(ready, str) or (limit is not None and by_itself > limit):
+        return None
+    fresh = lengths.prompt * (1.0 - scenario.request.prefix_hit)
+    places = [place(together * fresh, 0.0, 0.0, 0.0) for place in ready.steps]
+    step = max(*places, (ways.host_s(0) + sum(places)) / len(places))
+    longer = max(1.0, by_itself / step) if together == 1 else 1.0  # prompts of several steps
+    rate = ready.engines * together / (step * longer)
+    return Prefiller(ready=ready, alone_s=by_itself, rate=rate)
+
+
+def _decoder(scenario: Scenario, one: PlanEstimate) -> Decoder | None:
+    """Measure a plan with more and more sequences; None where even one takes too long."""
+    lengths, plan = lengths_of(scenario), one.plan
+    ready = served(scenario.on(one.gpus), plan, lengths, MOST * plan.replicas)
+    if isinstance(ready, str):
+        return None
+    most = min(MOST, ready.places // ready.engines)
+    counts = sorted({1, *(2**power for power in range(1, 12) if 2**power < most), most})
+    rows = [(count, _step_s(ready, count)) for count in counts if count]
+    limit = scenario.request.slo_tpot
+    kept = tuple(row for row in rows if limit is None or row[1] <= limit)
+    return Decoder(ready=ready, rows=kept) if kept else None
+
+
+def _step_s(ready: Served, rows: int) -> float:
+    """Seconds in which every sequence of an engine gets a token, in the middle of its answer."""
+    places, lengths = len(ready.steps), ready.lengths
+    each, length = max(1.0, rows / places), lengths.prompt + lengths.output / 2
+    times = [ready.ways.host_s(each), *(step(0.0, 0.0, each, length) for step in ready.steps)]
+    return max(sum(times), places * max(times))
+
+
+def _splits(
+    scenario: Scenario, prefills: Sequence[Prefiller], decodes: Sequence[Decoder]
+) -> Iterator[Split]:
+    """Pair workers so that they take all GPUs."""
+    gpus = scenario.request.gpus
+    for first in prefills:
+        for later in decodes:
+            each = later.ready.plan.gpus
+            for count in range(1, (gpus - each) // first.ready.plan.gpus + 1):
+                left = gpus - count * first.ready.plan.gpus
+                if left % each == 0:
+                    pools = TwoPools(
+                        prefill=first.ready.plan,
+                        prefills=count,
+                        decode=later.ready.plan,
+                        decodes=left // each,
+                    )
+                    yield _weighed(scenario, first, later, pools)
+
+
+def _weighed(scenario: Scenario, first: Prefiller, later: Decoder, pools: TwoPools) -> Split:
+    """Tell how much a split serves: at the load that is asked for, or of as much as it can."""
+    steps = max(1, later.ready.lengths.output - 1) / later.ready.gain
+    prompts, engines = pools.prefills * first.rate, engines_of(pools)[1]
+    asked = scenario.request.concurrency
+    if asked:
+        counts, seconds = zip(*later.rows, strict=True)
+        step = float(np.interp(asked / engines, counts, seconds))
+        rate = min(prompts, asked / (first.alone_s + steps * step))
+        return Split(prefill=first, decode=later, pools=pools, worth=rate, concurrency=asked)
+    rates = [
+        min(BUSY * prompts, pools.decodes * later.rate(rows, step)) for rows, step in later.rows
+    ]
+    needed = _rate_of(scenario) or (1 - TIE) * max(rates)
+    enough = [place for place, rate in enumerate(rates) if rate >= needed]
+    place = enough[0] if enough else len(rates) - 1
+    whole = first.alone_s + steps * later.rows[place][1]
+    worth = rates[place]
+    if _rate_of(scenario):  # all that keep up serve as many: the quickest is best
+        worth = 1 / whole if enough else -1 / worth
+    flight = max(engines, ceil(rates[place] * whole))
+    return Split(prefill=first, decode=later, pools=pools, worth=worth, concurrency=flight)
+
+
+def _rate_of(scenario: Scenario) -> float:
+    """Give the requests a second that come by themselves; 0 where none do."""
+    if scenario.trace:
+        return len(scenario.trace) / max(scenario.trace[-1][0], 1.0)
+    return scenario.request.rate or 0.0
+
+
+def _tried(scenario: Scenario, ready: Paired, split: Split) -> Iterator[Serving]:
+    """Serve the load that is asked for, or more or fewer requests until times are just kept."""
+    if scenario.request.loaded:
+        yield serve(scenario, ready)
+        return
+    most = max(1, ready.places)
+    serving = ready.at(min(split.concurrency, most))
+    yield serving
+    if serving.meets(wanted_of(scenario.request)):
+        yield from _more(ready, serving, most)
+    else:
+        yield from _fewer(ready, serving, wanted_of(scenario.request))
+
+
+def _more(ready: Paired, serving: Serving, most: int) -> Iterator[Serving]:
+    """Serve more requests at once as long as that writes as many more tokens as it is worth."""
+    concurrency, written = round(serving.concurrency), 0.0
+    while concurrency < most and serving.tokens_per_s > GAIN * written:
+        written = serving.tokens_per_s
+        concurrency = min(most, ceil(STEP * concurrency))
+        serving = ready.at(concurrency)
+        yield serving
+
+
+def _fewer(ready: Paired, serving: Serving, wanted: Wanted) -> Iterator[Serving]:
+    """Halve the step between too many requests at once and few enough."""
+    low, high = 0, round(serving.concurrency)
+    for _ in range(HALVINGS):
+        middle = (low + high) // 2
+        if middle <= low:
+            return
+        serving = ready.at(middle)
+        yield serving
+        low, high = (middle, high) if serving.meets(wanted) else (low, middle)
+
+
+def _best(scenario: Scenario, tried: Sequence[Serving]) -> Serving | None:
+    """Choose the fewest requests at once that write nearly the most and keep the times wanted."""
+    good = [each for each in tried if each.meets(wanted_of(scenario.request))]
+    most = max((each.tokens_per_s for each in good), default=0.0)
+    enough = [each for each in good if each.tokens_per_s >= (1 - TIE) * most]
+    return min(enough, key=lambda each: each.concurrency, default=None)
+
+
+def _estimated(scenario: Scenario, ready: Paired, serving: Serving) -> Iterator[PlanEstimate]:
+    """Estimate a split that serves; nothing where its workers do not fit."""
+    with suppress(IllegalPlanError):
+        yield with_serving(alone(scenario, ready), serving)
