@@ -25,6 +25,7 @@ from costmodels.kernels import (
     matmul_time,
     pointwise_basis,
     served_as,
+    state,
 )
 from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import Profile
@@ -50,6 +51,7 @@ from costmodels.program import (
     ceil_div,
 )
 from costmodels.runtime import Runtime
+from topology.base import UncalibratedError
 from topology.catalogue import Device, Fabric, Precision
 
 ROUTED: Final = {"planner": "uniform"}
@@ -159,7 +161,7 @@ def _with_numbers(part: Any) -> Any:  # noqa: ANN401  # whatever a key is made o
     return (part.shape, part.tobytes()) if isinstance(part, np.ndarray) else part
 
 
-def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one case an operation
+def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  # one case an operation
     how: tuple[object, ...]
     match op:
         case Matmul():
@@ -180,7 +182,10 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
             )
             how = (target.attention, mask, target.engine, target.plain, op.k.itemsize)
             return ("attention", *how, op.q.shape, op.keys, op.causal, *heads)
-        case LinearAttention() | Depthwise() | CausalConvolution() | Recurrence():
+        case CausalConvolution() | Recurrence():
+            how = (target.engine, target.plain, target.runtime.fusion(_named(op)), op.out.shape)
+            return (_named(op), *how, op.traffic, op.flop)
+        case LinearAttention() | Depthwise():
             how = (target.plain, target.runtime.fusion(_named(op)))
             return (_named(op), *how, op.traffic, op.flop)
         case Pointwise():
@@ -201,7 +206,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: PLR0911  # one 
             assert_never(op)
 
 
-def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an operation
+def price(op: Op, target: Target) -> Priced:  # noqa: C901, PLR0911  # one case an operation
     """Time one run of `op` on `target`, alone on its stream.
 
     Sizes may be arrays that broadcast, and so is `Priced.seconds` then. A view takes no time; an
@@ -222,7 +227,9 @@ def price(op: Op, target: Target) -> Priced:  # noqa: PLR0911  # one case an ope
             return _head_product(op, target)
         case Attention():
             return _latent(op, target) if op.scaled else _attention(op, target)
-        case LinearAttention() | Depthwise() | CausalConvolution() | Recurrence():
+        case CausalConvolution() | Recurrence():
+            return _with_state(op, target)
+        case LinearAttention() | Depthwise():
             return _bounded(op, target)
         case Pointwise():
             return _pointwise(op, target)
@@ -399,6 +406,42 @@ def _bounded(op: _Streamed, target: Target) -> Priced:
         seconds=np.maximum(streamed.seconds, np.asarray(op.flop) / peak),
         basis=Basis.ASSUMED,
     )
+
+
+def _with_state(op: CausalConvolution | Recurrence, target: Target) -> Priced:
+    """Price what keeps a state as engines' kernels take it; by its bounds where none are known."""
+    bounded = _bounded(op, target)
+    try:
+        over, token = _state_times(op, target)
+    except UncalibratedError:
+        return bounded
+    rows, batch = np.asarray(op.out.shape[1]), np.asarray(op.out.shape[0])
+    seconds = np.where(np.greater(rows, 1), over, token)
+    empty = np.equal(rows * batch, 0)  # a step without prompts, or of them alone
+    return replace(bounded, seconds=np.where(empty, 0.0, seconds), kernels=1, basis=Basis.DATASHEET)
+
+
+def _state_times(op: CausalConvolution | Recurrence, target: Target) -> tuple[Real, Real]:
+    """Time it over the tokens of a prompt, and over one token of each sequence."""
+    device, engine = target.device, target.engine
+    batch, rows, features = op.out.shape
+    if isinstance(op, CausalConvolution):
+        times = [
+            state.convolution_time(rows, features, device, batch=batch, new=new, engine=engine)
+            for new in (False, True)
+        ]
+        return times[0], times[1]
+    moved = features + sum(tensor.shape[-1] for tensor in op.inputs)
+    size = op.key * op.value
+    rule: state.Rule = "delta" if op.kind == "delta" else "ssd"
+    over = state.scan_time(
+        rows, op.heads, moved, device, rule=rule, batch=batch, state=size, chunk=op.chunk,
+        engine=engine,
+    )  # fmt: skip
+    token = state.update_time(
+        op.heads, device, batch=batch, state=size, state_bytes=op.after.itemsize, engine=engine
+    )
+    return over, token
 
 
 def _streamed(function: str, traffic: Real, target: Target) -> Priced:

@@ -9,7 +9,9 @@ from generators import MODELS, asked, priced, ranked, videos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.program import Loop, Matmul
+from costmodels.kernels import state
+from costmodels.price import price as price_of
+from costmodels.program import Loop, Matmul, Recurrence
 from costmodels.tables import headroom
 from costmodels.timeline import cost
 from planner import api
@@ -22,6 +24,7 @@ from planner.search.plans import objections, plans
 from planner.search.ranking import judge, price
 from planner.strategies import parse_plan
 from topology.base import InputError
+from topology.catalogue import all_devices
 
 DECODERS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-27b", "gpt-oss-20b")
 PLANS = ("single", "tp2", "ulysses2", "allgather_kv2", "ring2.tp2")
@@ -483,3 +486,31 @@ def test_keys_and_values_of_the_answer_are_kept_too():
     assert found.memory_parts_bytes["kv"] == pytest.approx(32 * 1128 * each, rel=1e-6)
     with pytest.raises(InputError, match="plan tp4: needs"):
         api.estimate("llama-3.1-70b", **{**asked, "output_tokens": 100_000})
+
+
+@pytest.mark.parametrize("model", ["qwen3-next-80b-a3b", "nemotron-h-56b"])
+def test_layers_that_keep_a_state_take_what_kernels_of_engines_take(model):
+    """And the traffic of their state alone where no kernel of the GPU's generation is known."""
+    scenario = asked(model, 8, engine="sglang-llm", hardware="h100-sxm")
+    work = replace(scenario.workload, output_tokens=4)
+    plan = parse_plan("tp8")
+    program = lower(scenario.model, work, plan)
+    target = scenario.deployment.target(scenario.model, plan)
+    found = [
+        (stage.name, op)
+        for stage in program.stages
+        for op in stage.walk()
+        if isinstance(op, Recurrence)
+    ]
+    assert {name for name, _ in found} == {"prefill", "decode"}
+    for name, op in found:
+        seconds = float(price_of(op, target).seconds)
+        if name == "decode":
+            want = state.update_time(
+                op.heads, target.device, state=op.key * op.value,
+                state_bytes=op.after.itemsize, engine="sglang-llm",
+            )  # fmt: skip
+            assert seconds == pytest.approx(want)
+        assert seconds >= op.traffic / target.device.memory_bandwidth.value * 0.5
+    old = replace(target, device=all_devices()["v100-sxm"])
+    assert float(price_of(found[0][1], old).seconds) > 0
