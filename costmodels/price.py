@@ -166,7 +166,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
     match op:
         case Matmul():
             weight = op.weight
-            routed = (op.out.filled, weight.local_experts, weight.experts)
+            sides = (len(op.x.shape), len(weight.columns)) if op.route is not None else ()
+            routed = (op.out.filled, weight.local_experts, weight.experts, sides)
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, routed)
             how = (target.engine, target.rounding, weight.precision or target.plain)
             return ("matmul", *how, *sizes)

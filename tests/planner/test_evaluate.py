@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from commands import assert_refused, run
 from generators import MODELS, asked, priced, ranked, videos
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.kernels import state
+from costmodels.price import cached_price
 from costmodels.price import price as price_of
 from costmodels.program import Loop, Matmul, Recurrence
 from costmodels.tables import headroom
@@ -277,6 +279,19 @@ def test_weights_in_16_bits_are_two_bytes_a_parameter(name):
     held = priced(name, precision="bf16").memory_parts_bytes["transformer_weights"]
 
     assert held == pytest.approx(2 * model.to_dict()["parameters"], rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "qwen3-next"])
+def test_a_price_that_was_found_before_is_that_of_the_operation(name):
+    """Products up and down of experts have one size where one is cut and the other is not."""
+    scenario, prices = asked(name, 2), {}
+    for plan in plans(scenario.model, 2):
+        target = scenario.deployment.target(scenario.model, plan)
+        for stage in lower(scenario.model, scenario.workload, plan).stages:
+            for op in stage.walk():
+                found, alone = cached_price(op, target, prices), price_of(op, target)
+                assert np.all(found.seconds == alone.seconds)
+                assert replace(found, seconds=0) == replace(alone, seconds=0)
 
 
 def fits(model, gpus, **more):
