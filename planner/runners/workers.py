@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from planner.engines.engine import Disaggregation, Engine
 from planner.engines.tables import engines
 from planner.placement.placement import visible
-from planner.request.plan import Plan, TwoPools
+from planner.request.plan import TwoPools
 from planner.runners.launch import Launch, launch_of
 from planner.scenario.scenario import Scenario
 
@@ -52,7 +52,7 @@ def _of(
     if reason := engine.disaggregation.reason:
         return [Launch(engine=engine.title, reason=reason)]
     kinds = {"prefill": (pools.prefill, pools.prefills), "decode": (pools.decode, pools.decodes)}
-    seats = dict(zip(kinds, _seats(scenario, pools), strict=True))
+    seats = _seats(scenario, pools)
     lines = []
     for name, (plan, _) in kinds.items():
         launch = launch_of(scenario.on(plan.gpus), engine, plan, told.get(name))
@@ -66,28 +66,43 @@ def _of(
     return [*lines, _router(engine, seats)]
 
 
-def _seats(scenario: Scenario, pools: TwoPools) -> tuple[list[Seat], list[Seat]]:
-    """Give workers GPUs of one host after another, prefill workers first."""
+def _seats(scenario: Scenario, pools: TwoPools) -> dict[str, list[Seat]]:
+    """Give workers GPUs, the largest first: each on the first host that has room for it."""
+    kinds = (("prefill", pools.prefill, pools.prefills), ("decode", pools.decode, pools.decodes))
     deployment = scenario.deployment.on(pools.gpus)
-    local = pools.gpus // deployment.hosts
-    found, first = [], 0
-    for name, plan, count in (
-        ("prefill", pools.prefill, pools.prefills),
-        ("decode", pools.decode, pools.decodes),
-    ):
-        row = []
-        for number in range(count):
-            row.append(_seat(plan, first, local, PORTS[name] + number, deployment.hosts))
-            first += plan.gpus
-        found.append(row)
-    return found[0], found[1]
+    spread = deployment.subset is not None or deployment.nodes
+    local = pools.gpus // deployment.hosts if spread else deployment.hardware.gpus
+    alone = pools.gpus <= local
+    taken: list[int] = []
+    found: dict[str, list[Seat]] = {name: [] for name, _, _ in kinds}
+    for name, plan, count in sorted(kinds, key=lambda kind: -kind[1].gpus):
+        for _ in range(count):
+            host, first = _room(taken, plan.gpus, local)
+            found[name].append(
+                Seat(
+                    host="localhost" if alone else f"HOST{host}",
+                    port=PORTS[name] + len(found[name]),
+                    side=SIDE + SPACING * first,
+                    devices=tuple(range(first, min(first + plan.gpus, local))),
+                )
+            )
+    return found
 
 
-def _seat(plan: Plan, first: int, local: int, port: int, hosts: int) -> Seat:
-    host = "localhost" if hosts == 1 else f"HOST{first // local}"
-    start = first % local
-    devices = tuple(range(start, min(start + plan.gpus, local)))
-    return Seat(host=host, port=port, side=SIDE + SPACING * (first % local), devices=devices)
+def _room(taken: list[int], gpus: int, local: int) -> tuple[int, int]:
+    """Take GPUs of the first host that has so many left, or of new ones: host and first GPU.
+
+    >>> taken = [8, 2]
+    >>> [_room(taken, gpus, 8) for gpus in (4, 4, 16)], taken
+    ([(1, 2), (2, 0), (3, 0)], [8, 6, 4, 8, 8])
+    """
+    host = next((n for n, used in enumerate(taken) if used + gpus <= local), len(taken))
+    first = taken[host] if host < len(taken) else 0
+    if host == len(taken):
+        taken += [min(local, gpus - before) for before in range(0, gpus, local)]
+    else:
+        taken[host] += gpus
+    return host, first
 
 
 def _command(command: str, seat: Seat, engine: Engine, kind: str) -> str:

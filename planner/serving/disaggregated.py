@@ -212,6 +212,7 @@ def alone(scenario: Scenario, ready: Paired) -> PlanEstimate:
         peak_stage=fullest.peak_stage,
         throughput_per_s=1 / longest,
         known=_known(first.known, whole.known),
+        placement=None,
         disaggregated=Disaggregated(
             pools=pools,
             prefill=_pool(first, pools.prefills),

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 import planner
 from planner.command.cli import main
 from planner.engines.engine import Disaggregation, Scheduling
-from planner.engines.tables import find_engine
 from planner.request.plan import Plan, TwoPools
+from planner.runners.workers import worker_lines
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
+from planner.serving.disaggregated import estimate_pools
 from planner.serving.load import Load
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
 from planner.serving.transfer import kept, link_between, transfer_of
@@ -276,9 +277,11 @@ def test_what_looks_at_one_plan_refuses_two_pools(ask):
 
 
 def test_an_engine_without_such_workers_says_so_in_a_line():
-    lacking = replace(find_engine("vllm"), disaggregation=Disaggregation(reason="has none"))
+    scenario = _scenario(engine="vllm")
+    lacking = replace(scenario.deployment, disaggregation=Disaggregation(reason="has none"))
 
-    assert lacking.disaggregation.reason == "has none"
+    with pytest.raises(InputError, match=r"^prefill 2 x tp2 \+ decode 1 x tp4: vllm has none$"):
+        estimate_pools(replace(scenario, deployment=lacking))
 
 
 def _recommend(capsys=None, **options):
@@ -381,3 +384,51 @@ def test_the_command_shows_splits_with_what_to_type(shape, capsys):
         assert json.loads(shown)["disaggregated"]["recommended"].startswith("prefill ")
     else:
         assert "--disaggregation-mode" in shown
+
+
+MEASURED = [
+    ("tp8/ep8", 1, "tp8/ep8", 9, 144, 1.03704, 0.020166),
+    ("tp8/ep8", 1, "tp8/ep8", 9, 288, 1.37130, 0.025290),
+    ("adp8/ep8", 1, "tp8/ep8", 9, 576, 1.65854, 0.031038),
+    ("adp8/ep8", 1, "adp8/ep8", 9, 1152, 3.28808, 0.034821),
+    ("adp8/ep8", 1, "adp8/ep8", 6, 1536, 5.12130, 0.039899),
+]
+"""Runs of DeepSeek-V3 in fp8 with TensorRT-LLM on H200, 1,024 tokens in and out: plans and workers,
+requests at once, TTFT and TPOT in seconds. From the benchmark sample of aiconfigurator-core
+(Apache-2.0)."""
+
+
+def test_measured_deployments_are_in_their_order_and_tokens_take_as_long():
+    seen, there = [], []
+    for prefill, prefills, decode, decodes, most, ttft, tpot in MEASURED:
+        found = planner.estimate(
+            "deepseek-v3",
+            hardware="h200-sxm",
+            precision="fp8",
+            engine="tensorrt-llm",
+            input_tokens=1024,
+            output_tokens=1024,
+            concurrency=most,
+            prefill_plan=prefill,
+            prefill_workers=prefills,
+            decode_plan=decode,
+            decode_workers=decodes,
+        )
+        assert found.serving.tpot.mean == pytest.approx(tpot, rel=0.2)
+        seen.append(found.serving.tokens_per_s_per_gpu)
+        there.append(most * 1024 / (ttft + 1023 * tpot) / found.gpus)
+
+    assert sorted(range(5), key=seen.__getitem__) == sorted(range(5), key=there.__getitem__)
+    assert seen == pytest.approx(there, rel=0.25)
+
+
+def test_a_worker_sits_on_one_host_where_one_holds_it():
+    """Twelve GPUs of hosts of eight: the larger worker fills the first."""
+    scenario = _scenario(prefill_plan="tp4", prefill_workers=1, decode_plan="tp8")
+    lines = worker_lines(scenario, parse_pools(scenario.request), {})
+    first, later, router = (line for line in lines if line.engine.startswith("vLLM"))
+
+    assert first.command.startswith("CUDA_VISIBLE_DEVICES=0,1,2,3 ")
+    assert later.command.startswith("CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 ")
+    assert "--prefiller-hosts HOST1 " in router.command
+    assert "--decoder-hosts HOST0 " in router.command
