@@ -34,13 +34,16 @@ from validate.torch.attention import (  # noqa: E402
     plain,
     query_runs,
 )
+from validate.torch.case_run import step_of as step_again  # noqa: E402
 from validate.torch.expert_layer import ExpertLayer, with_layers  # noqa: E402
 from validate.torch.experts import step_of  # noqa: E402
 from validate.torch.layout import BEYOND  # noqa: E402
 from validate.torch.liveness import arriving, lived  # noqa: E402
+from validate.torch.proof import Comm, Work, state_for  # noqa: E402
+from validate.torch.routine import make_routines, play  # noqa: E402
 from validate.torch.setting import Setting  # noqa: E402
 from validate.torch.steps import bind  # noqa: E402
-from validate.torch.weights import drawn, fitting, from_source  # noqa: E402
+from validate.torch.weights import drawn, fitting, from_source, inputs_from_source  # noqa: E402
 
 PLANS = (
     "single",
@@ -295,3 +298,27 @@ def test_ranks_of_a_hybrid_meet_along_each_axis():
     assert plan.index_of(6) == {"cfg": 1, "ring": 1, "ulysses": 0}
     assert plan.ranks_along("ring", 6) == (4, 6)
     assert plan.ranks_along("ulysses", 6) == (6, 7)
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode"])
+@pytest.mark.parametrize("model", testmodels.DECODERS, ids=lambda model: model.name)
+def test_a_step_that_is_taken_again_starts_where_it_did(model, stage):
+    """Caches grow and states change in a step: each time from what they were before the first."""
+    work = testmodels.workload(model, batch=2, passes=1, output_tokens=1)
+    one = Work(model=model, workload=work, plan=parse_plan("single"))
+    here, source = setting({}), Source()
+    weights, given_ = from_source(source, here), inputs_from_source(source, here, 2)
+    comm = Comm(rank=0, world=1, handles={(0,): None})
+    state = state_for(one, comm, here, weights, given_, fuser=None)
+    routines = make_routines(state)
+    if stage == "decode":
+        state.begin()
+        play(routines["prefill"], state)
+
+    again, outputs = step_again(routines[stage], state), []
+    for _ in range(3):
+        again()
+        outputs.append(state.values[state.program.output.name].clone())
+
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])

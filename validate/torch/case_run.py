@@ -197,21 +197,21 @@ def _ahead_of(stage: str, state: RankState) -> None:
 def _plain(stage: str, state: RankState) -> torch.Tensor | None:
     """Take one step with kernels called one by one; what it gave. Nothing of it is counted."""
     plain = replace(state, fuser=None, counts=Counter())
-    lengths = dict(plain.lengths)
+    back = plain.marked()
     step_of(make_routines(plain)[stage], plain)()
     output = _result(plain)
-    plain.lengths.update(lengths)
+    back()
     plain.values.clear()
     return output
 
 
 def step_of(routine: Routine, state: RankState) -> Callable[[], None]:
     """Make a step that can be taken again: it starts from the same latents and the same cache."""
-    lengths = dict(state.lengths)
+    back = state.marked()
 
     def step() -> None:
         state.begin()
-        state.lengths.update(lengths)
+        back()
         play(routine, state)
 
     return step

@@ -92,7 +92,7 @@ class RankState:
     fuser : compiler of neighbouring operations; None to call kernels one by one.
     lane : stream of messages that run beside compute; None where there are no streams.
     values, kept, lengths : tensors by name; keys and values of a layer and forward, and how many
-        rows of them are filled.
+        rows of them are filled. states : what recurrences of a layer and forward have come to.
     counts : collectives that were issued. tell : told of every message before it starts.
     around, ahead : put around every step, and before every layer, of an instrumented run.
     serial : messages beside compute are exchanged on its stream instead. checked : what steps make
@@ -116,6 +116,7 @@ class RankState:
     values: dict[str, torch.Tensor] = field(default_factory=dict)
     kept: dict[tuple[str, int, int], torch.Tensor] = field(default_factory=dict)
     lengths: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    states: dict[tuple[str, int, int], torch.Tensor] = field(default_factory=dict)
     pending: dict[str, Pending] = field(default_factory=dict)
     buffers: dict[tuple[int, tuple[int, ...], torch.dtype], torch.Tensor] = field(
         default_factory=dict
@@ -131,6 +132,17 @@ class RankState:
     def idle(self, here: Here) -> bool:
         """Whether this rank's pipeline stage has no forward at this turn."""
         return not 0 <= here.turn < self.passes
+
+    def marked(self) -> Callable[[], None]:
+        """Remember how far sequences have come, and return what goes back to there."""
+        lengths, states = dict(self.lengths), dict(self.states)
+
+        def back() -> None:
+            self.lengths.update(lengths)
+            self.states.clear()
+            self.states.update(states)
+
+        return back
 
     def begin(self) -> None:
         """Start over from the first latents."""

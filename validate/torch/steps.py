@@ -299,13 +299,13 @@ def _keep(op: Rearrange, state: RankState, here: Here) -> None:
     if state.idle(here):
         return
     for tensor, value in zip(op.outputs, fetcher(op.inputs, state)(here), strict=True):
-        state.kept[tensor.name, here.layer, here.forward] = value
+        state.states[tensor.name, here.layer, here.forward] = value
 
 
 def _recall(op: Rearrange, state: RankState, here: Here) -> None:
     """Give what was kept; zeros where nothing is yet."""
     for kept, out in zip(op.inputs, op.outputs, strict=True):
-        known = state.kept.get((kept.name, here.layer, here.forward))
+        known = state.states.get((kept.name, here.layer, here.forward))
         state.values[out.name] = zeros(out, state) if known is None else known
 
 

@@ -193,13 +193,13 @@ def _taken(subject: Subject, state: RankState, clock: Clock, turns: int, how: st
         return timed
 
     inside = state.instrumented(around, _rest if how == RESTED else None)
-    routine, lengths = make_routines(inside)[subject.case.stage], dict(inside.lengths)
+    routine, back = make_routines(inside)[subject.case.stage], inside.marked()
 
     def step() -> None:
         if how == RUNNING:
             _rest(Here())
         inside.begin()
-        inside.lengths.update(lengths)
+        back()
         play(routine, inside)
 
     # compiled functions of a timed step are others, which hold products too
