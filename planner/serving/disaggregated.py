@@ -11,7 +11,7 @@ from planner.search.clients import Serving
 from planner.search.estimate import Disaggregated, PlanEstimate, Rejected, WorkerPool
 from planner.search.ranking import judge
 from planner.serving.load import Load
-from planner.serving.loaded_plans import MOST, loaded, serve
+from planner.serving.loaded_plans import MOST, OverloadedError, loaded, missed, serve
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
 from planner.serving.scheduler import Trail
 from planner.serving.serving import Served, check_context, lengths_of, served
@@ -61,7 +61,13 @@ class Paired(Served):
         decodes = [DecodeQueue(decode, self.gain, again=again) for _ in range(self.ranks[1])]
         return Pools(prefills, decodes, self.transfer.after, load).run()
 
-    def _told(self, concurrency: float | None) -> dict[str, int]:
+    @property
+    def prefill_told(self) -> dict[str, int]:
+        """Give the sizes that a worker for prompts was assumed to have: tokens of a step."""
+        told = self.prefill.told(None)
+        return {name: told[name] for name in ("length", "chunk")}
+
+    def told(self, concurrency: float | None) -> dict[str, int]:
         """Give the limits of a worker that decodes: requests at once, and tokens."""
         rows = self.ways.rows
         if concurrency is not None:
@@ -124,6 +130,8 @@ def estimate_pools(scenario: Scenario) -> PlanEstimate:
         If their GPUs are not those of the request.
     IllegalPlanError
         If the workers of one cannot run or do not fit, or cannot serve the load.
+    OverloadedError
+        If more requests come than they serve.
     """
     request, pools = scenario.request, parse_pools(scenario.request)
     if request.gpus != pools.gpus:
@@ -136,8 +144,10 @@ def estimate_pools(scenario: Scenario) -> PlanEstimate:
     check_context(scenario.model, lengths_of(scenario))
     most = request.concurrency or MOST * engines_of(pools)[1]
     ready = _found(paired(scenario, pools, most), pools)
-    estimate = alone(scenario, ready)
-    return with_serving(estimate, serve(scenario, ready))
+    serving = serve(scenario, ready)
+    if serving.overloaded:
+        raise OverloadedError(f"{pools}: {missed(serving, request)}")
+    return with_serving(ready, alone(scenario, ready), serving)
 
 
 def _found(ready: Paired | str, pools: TwoPools) -> Paired:
@@ -146,7 +156,7 @@ def _found(ready: Paired | str, pools: TwoPools) -> Paired:
     return ready
 
 
-def with_serving(estimate: PlanEstimate, serving: Serving) -> PlanEstimate:
+def with_serving(ready: Paired, estimate: PlanEstimate, serving: Serving) -> PlanEstimate:
     """Add to an estimate of two pools what their clients see; memory is of the fullest GPU."""
     found = estimate.disaggregated
     assert found is not None
@@ -162,7 +172,9 @@ def with_serving(estimate: PlanEstimate, serving: Serving) -> PlanEstimate:
         loaded(estimate, serving),
         memory_bytes=fullest.memory_bytes,
         memory_parts_bytes=fullest.memory_parts_bytes,
-        disaggregated=replace(found, decode=decode),
+        disaggregated=replace(
+            found, prefill=replace(found.prefill, told=ready.prefill_told), decode=decode
+        ),
     )
 
 

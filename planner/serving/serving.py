@@ -164,11 +164,11 @@ class Served:
             kv_tokens=self.capacity * self.engines,
             occupancy=sum(trail.token_s for trail in trails) / seconds / self.capacity,
             preempted=sum(trail.preempted for trail in trails) / len(sequences),
-            told=self._told(concurrency),
+            told=self.told(concurrency),
             memory=self.pool.filled(max(trail.most_tokens for trail in trails)),
         )
 
-    def _told(self, concurrency: float | None) -> dict[str, int]:
+    def told(self, concurrency: float | None) -> dict[str, int]:
         """Give the limits of one engine that were assumed: requests at once, and tokens."""
         ways, lengths = self.ways, self.lengths
         rows = ways.rows if concurrency is None else ceil(concurrency / self.engines)

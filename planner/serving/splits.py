@@ -281,4 +281,4 @@ def _best(scenario: Scenario, tried: Sequence[Serving]) -> Serving | None:
 def _estimated(scenario: Scenario, ready: Paired, serving: Serving) -> Iterator[PlanEstimate]:
     """Estimate a split that serves; nothing where its workers do not fit."""
     with suppress(IllegalPlanError):
-        yield with_serving(alone(scenario, ready), serving)
+        yield with_serving(ready, alone(scenario, ready), serving)

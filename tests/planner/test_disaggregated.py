@@ -19,7 +19,7 @@ from planner.serving.load import Load
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
 from planner.serving.transfer import kept, link_between, transfer_of
 from planner.strategies import parse_plan, parse_pools
-from topology.base import InputError
+from topology.base import InputError, ModelError
 
 WAYS = Scheduling(chunk=100, rows=64, block=1)
 PAIR = {"prefill_plan": "tp2", "prefill_workers": 2, "decode_plan": "tp4", "decode_workers": 1}
@@ -432,3 +432,46 @@ def test_a_worker_sits_on_one_host_where_one_holds_it():
     assert later.command.startswith("CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 ")
     assert "--prefiller-hosts HOST1 " in router.command
     assert "--decoder-hosts HOST0 " in router.command
+
+
+def test_requests_that_come_at_random_wait_more_the_more_there_are():
+    few, many = _estimate(rate=2.0).serving, _estimate(rate=14.0).serving
+
+    assert few.ttft.mean < many.ttft.mean
+    assert few.requests_per_s == pytest.approx(2.0, rel=0.01)
+    with pytest.raises(ModelError, match=r"decode 1 x tp4: serves .* of 200 requests a second"):
+        _estimate(rate=200.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"arrivals": [[0.0, 500, 20], [0.1, 900, 30], [0.2, 100, 1]]},
+        {"lengths": [[100, 50, 3], [900, 20, 1]], "concurrency": 8},
+        {"prefill_plan": "pp2", "decode_plan": "pp2.tp2", "concurrency": 16},
+        {"prefill_plan": "dp2.tp2", "decode_plan": "dp2", "concurrency": 16},
+        {"speculative": 2, "draft": "llama-3.1-8b", "concurrency": 8},
+    ],
+)
+def test_other_loads_and_plans_are_served_too(options):
+    lengths = {"input_tokens": None, "output_tokens": None} if "lengths" in options else {}
+    lengths |= {"input_tokens": None, "output_tokens": None} if "arrivals" in options else {}
+    found = _estimate(**{**lengths, **options})
+
+    assert found.serving.tokens_per_s > 0
+    assert found.serving.request.mean > found.serving.ttft.mean > 0
+
+
+def test_a_cached_prefix_saves_prefill_and_is_sent_all_the_same():
+    whole, part = _estimate(concurrency=32), _estimate(concurrency=32, prefix_hit=0.75)
+
+    assert part.serving.ttft.mean < whole.serving.ttft.mean
+    assert part.disaggregated.sent_bytes == whole.disaggregated.sent_bytes
+
+
+def test_a_worker_for_prompts_is_told_the_tokens_of_its_steps():
+    found = _estimate(concurrency=8, engine="tensorrt-llm", input_tokens=12000)
+    told = found.disaggregated.prefill.told
+
+    assert told == {"length": 12128, "chunk": 12128}
+    assert found.disaggregated.decode.told["batch"] == 8
