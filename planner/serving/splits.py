@@ -97,18 +97,31 @@ def best_splits(scenario: Scenario, ranking: Ranking) -> Splits:
     splits = sorted(_splits(scenario, prefills, decodes), key=lambda split: -split.worth)
     if not splits:
         return Splits(reason=f"no two plans for {gpus} GPUs in all run, fit and keep TPOT")
-    plans, points, nearest = list[PlanEstimate](), list[Point](), list[tuple[Serving, TwoPools]]()
-    for split in splits[:FOLLOWED]:
-        ready = join(scenario, split.pools, split.prefill.ready, split.decode.ready)
-        tried = list(_tried(scenario, ready, split))
-        points += [Point(plan=split.pools, serving=each) for each in tried]
-        nearest += [(each, split.pools) for each in tried]
-        if (best := _best(scenario, tried)) is not None:
-            plans += _estimated(scenario, ready, best)
+    followed = _followed(scenario, splits[:FOLLOWED])
+    points = tuple(
+        Point(plan=ready.pools, serving=each) for ready, tried in followed for each in tried
+    )
+    plans = [plan for row in followed for plan in _estimated(scenario, *row)]
     if not plans:
-        served_, pools = min(nearest, key=lambda pair: pair[0].beyond(wanted_of(scenario.request)))
-        return Splits(points=tuple(points), reason=f"{pools}: {missed(served_, scenario.request)}")
-    return Splits(plans=tuple(_ordered(plans, scenario.request)), points=tuple(points))
+        wanted = wanted_of(scenario.request)
+        near = min(points, key=lambda point: point.serving.beyond(wanted))
+        reason = f"{near.plan}: {missed(near.serving, scenario.request)}"
+        return Splits(points=points, reason=reason)
+    return Splits(plans=tuple(_ordered(plans, scenario.request)), points=points)
+
+
+def _followed(scenario: Scenario, splits: Sequence[Split]) -> list[tuple[Paired, list[Serving]]]:
+    """Serve with splits: all at one concurrency, or fewer; the best with more requests too."""
+    followed = []
+    for split in splits:
+        ready = join(scenario, split.pools, split.prefill.ready, split.decode.ready)
+        followed.append((ready, list(_tried(scenario, ready, split))))
+    if not scenario.request.loaded:
+        wanted = wanted_of(scenario.request)
+        best, tried = max(followed, key=lambda row: row[1][0].tokens_per_s)
+        if tried[0].meets(wanted):
+            tried += _more(best, tried[0])
+    return followed
 
 
 def _ordered(plans: Sequence[PlanEstimate], request: Request) -> list[PlanEstimate]:
@@ -235,25 +248,22 @@ def _rate_of(scenario: Scenario) -> float:
 
 
 def _tried(scenario: Scenario, ready: Paired, split: Split) -> Iterator[Serving]:
-    """Serve the load that is asked for, or more or fewer requests until times are just kept."""
+    """Serve the load that is asked for, or fewer requests until times are just kept."""
     if scenario.request.loaded:
         yield serve(scenario, ready)
         return
-    most = max(1, ready.places)
-    serving = ready.at(min(split.concurrency, most))
+    serving = ready.at(min(split.concurrency, max(1, ready.places)))
     yield serving
-    if serving.meets(wanted_of(scenario.request)):
-        yield from _more(ready, serving, most)
-    else:
+    if not serving.meets(wanted_of(scenario.request)):
         yield from _fewer(ready, serving, wanted_of(scenario.request))
 
 
-def _more(ready: Paired, serving: Serving, most: int) -> Iterator[Serving]:
+def _more(ready: Paired, serving: Serving) -> Iterator[Serving]:
     """Serve more requests at once as long as that writes as many more tokens as it is worth."""
     concurrency, written = round(serving.concurrency), 0.0
-    while concurrency < most and serving.tokens_per_s > GAIN * written:
+    while concurrency < ready.places and serving.tokens_per_s > GAIN * written:
         written = serving.tokens_per_s
-        concurrency = min(most, ceil(STEP * concurrency))
+        concurrency = min(ready.places, ceil(STEP * concurrency))
         serving = ready.at(concurrency)
         yield serving
 
@@ -278,7 +288,11 @@ def _best(scenario: Scenario, tried: Sequence[Serving]) -> Serving | None:
     return min(enough, key=lambda each: each.concurrency, default=None)
 
 
-def _estimated(scenario: Scenario, ready: Paired, serving: Serving) -> Iterator[PlanEstimate]:
-    """Estimate a split that serves; nothing where its workers do not fit."""
-    with suppress(IllegalPlanError):
-        yield with_serving(ready, alone(scenario, ready), serving)
+def _estimated(
+    scenario: Scenario, ready: Paired, tried: Sequence[Serving]
+) -> Iterator[PlanEstimate]:
+    """Estimate a split at its best; nothing where it misses the times or its workers do not fit."""
+    serving = _best(scenario, tried)
+    if serving is not None:
+        with suppress(IllegalPlanError):
+            yield with_serving(ready, alone(scenario, ready), serving)
