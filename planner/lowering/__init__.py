@@ -2,6 +2,7 @@
 
 from planner.lowering.program import (
     alike_places,
+    cuts_of_requests,
     decode_steps,
     lower,
     lower_places,
@@ -14,6 +15,7 @@ from planner.lowering.work import Chunk, share_of, stored
 __all__ = [
     "Chunk",
     "alike_places",
+    "cuts_of_requests",
     "decode_steps",
     "lower",
     "lower_places",

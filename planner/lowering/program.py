@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodels.program import Loop, Program, Tensor
+from costmodels.program import Loop, Program, Real, Tensor
 from costmodels.program.emit import total_rows
 from planner.lowering import decoder, diffusion
 from planner.lowering.blocks import block, state_name
@@ -66,6 +67,16 @@ def decode_steps(model: Model, workload: Workload, plan: Plan) -> list[Loop]:
 def alike_places(model: Model, workload: Workload, plan: Plan) -> list[int]:
     """Give for every place of a pipeline the first one that has as much of every layer."""
     return _alike(_balanced(rank_work(model, workload, plan))[0])
+
+
+def cuts_of_requests(model: Model, workload: Workload, plan: Plan, count: int) -> NDArray[np.intp]:
+    """Give each of `count` requests of a sweep the number of the cut of its layers into stages."""
+    work = rank_work(model, workload, plan)
+    if work.share.stages == 1 or len(model.blocks) == 1:
+        return np.zeros(count, np.intp)
+    costs = [np.broadcast_to(_cost(work, layer), (count,)) for layer in model.blocks]
+    layers = [layer.count for layer in model.blocks]
+    return pp.cut_numbers(layers, np.stack(costs, axis=-1), work.share.stages)
 
 
 def _alike(cuts: Sequence[Layers]) -> list[int]:
@@ -177,14 +188,14 @@ def _with_layers(work: RankWork, stage: int | None) -> RankWork:
 def _balanced(work: RankWork) -> tuple[Sequence[Layers], int]:
     """Cut the layers into stages of like work, and give the number of the heaviest."""
     blocks = work.model.blocks
-    costs = [_cost(work, layer) for layer in blocks]
+    costs = [float(np.mean(_cost(work, layer))) for layer in blocks]
     cuts = pp.stages(blocks, costs, work.share.stages)
     cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
     loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
     return cuts, max(range(len(loads)), key=loads.__getitem__)
 
 
-def _cost(work: RankWork, layer: Block) -> float:
+def _cost(work: RankWork, layer: Block) -> Real:
     """Count the arithmetic of one layer, for balancing stages."""
     state = {}
     for tower in layer.towers:
@@ -192,4 +203,4 @@ def _cost(work: RankWork, layer: Block) -> float:
         shape = (work.share.batch, rows, tower.hidden)
         state[tower.streams] = Tensor(state_name(tower.streams), shape)
     body = Loop(name=layer.name, count=1, body=tuple(block(work, layer, state)))
-    return float(np.mean(sum(getattr(op, "flop", 0.0) for op in body.walk())))
+    return sum((getattr(op, "flop", 0.0) for op in body.walk()), start=0.0)

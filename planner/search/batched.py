@@ -12,7 +12,7 @@ from costmodels import memory
 from costmodels.price import Prices
 from costmodels.program import Real, Size
 from costmodels.tables import communicator_bytes
-from planner.lowering import share_of
+from planner.lowering import cuts_of_requests, share_of
 from planner.models import Model, lengths, line_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -36,8 +36,11 @@ class Sweep:
     memory_bytes: Column
 
 
-Programs = dict[Plan, Lowered]
-"""Plans that are lowered for the requests of a sweep, whatever they run on."""
+Programs = dict[Plan, list[tuple[NDArray[np.bool_], Lowered]]]
+"""Plans that are lowered for the requests of a sweep, whatever they run on.
+
+A pipeline is cut for each request, and those with one cut are one program.
+"""
 
 
 def sweep(scenario: Scenario, plans: Sequence[Plan], programs: Programs | None = None) -> Sweep:
@@ -88,9 +91,20 @@ def _row(
     latency, held = nothing.copy(), nothing.copy()
     legal = replace(scenario, workload=_chosen(base, fine))
     if plan not in programs:
-        programs[plan] = lowered(legal, plan)
-    latency[fine], held[fine] = _priced(legal, plan, programs[plan], prices)
+        programs[plan] = _lowered(legal, plan, int(fine.sum()))
+    places = np.flatnonzero(fine)
+    for which, program in programs[plan]:
+        part = replace(legal, workload=_chosen(legal.workload, which))
+        latency[places[which]], held[places[which]] = _priced(part, plan, program, prices)
     return latency, held
+
+
+def _lowered(scenario: Scenario, plan: Plan, count: int) -> list[tuple[NDArray[np.bool_], Lowered]]:
+    """Lower a plan for the requests of each cut of its pipeline."""
+    cuts = cuts_of_requests(scenario.model, scenario.workload, plan, count)
+    chosen = [cuts == number for number in range(int(cuts.max()) + 1)]
+    parts = [replace(scenario, workload=_chosen(scenario.workload, which)) for which in chosen]
+    return [(which, lowered(part, plan)) for which, part in zip(chosen, parts, strict=True)]
 
 
 def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.models import Block
 from planner.strategies.base import Proposal, Share, Strategy
 
@@ -45,7 +48,18 @@ def stages(
     block in earlier stages).
     """
     costs = [w for b, w in zip(blocks, weights, strict=True) for _ in range(b.count)]
-    return [_between(blocks, *ends) for ends in pairwise(_bounds(costs, degree))]
+    return [_between(blocks, *ends) for ends in pairwise(_bounds(np.array(costs), degree).tolist())]
+
+
+def cut_numbers(
+    counts: Sequence[int], weights: NDArray[np.float64], degree: int
+) -> NDArray[np.intp]:
+    """Give each request the number of its cut; layers cost ``weights[request, block]``.
+
+    counts : layers of each block.
+    """
+    cuts = _bounds(np.repeat(weights, counts, axis=-1), degree)
+    return np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _between(blocks: Sequence[Block], first: int, last: int) -> list[tuple[Block, int]]:
@@ -58,19 +72,17 @@ def _between(blocks: Sequence[Block], first: int, last: int) -> list[tuple[Block
     return result
 
 
-def _bounds(costs: Sequence[float], degree: int) -> list[int]:
-    """Cut a row of costs into `degree` pieces, none empty, whose largest is near the smallest.
+def _bounds(costs: NDArray[np.float64], degree: int) -> NDArray[np.intp]:
+    """Cut rows of costs into `degree` pieces, none empty, whose largest is near the smallest.
 
-    >>> _bounds([1, 1, 1, 1], 2), _bounds([3, 1, 1, 1], 2)
-    ([0, 2, 4], [0, 1, 4])
+    >>> _bounds(np.array([[1, 1, 1, 1], [3, 1, 1, 1]]), 2).tolist()
+    [[0, 2, 4], [0, 1, 4]]
     """
-    bounds, done, total = [0], 0.0, sum(costs)
+    count, whole = costs.shape[-1], np.cumsum(costs, axis=-1)
+    middles = whole - costs / 2
+    bounds = [np.zeros(costs.shape[:-1], np.intp)]
     for piece in range(1, degree):
-        goal, index = total * piece / degree, bounds[-1]
-        while index < len(costs) - (degree - piece) and (
-            index == bounds[-1] or done + costs[index] / 2 <= goal
-        ):
-            done += costs[index]
-            index += 1
-        bounds.append(index)
-    return [*bounds, len(costs)]
+        goal = whole[..., -1:] * piece / degree
+        bound = np.maximum(np.sum(middles <= goal, axis=-1), bounds[-1] + 1)
+        bounds.append(np.minimum(bound, count - (degree - piece)))
+    return np.stack([*bounds, np.full_like(bounds[0], count)], axis=-1)

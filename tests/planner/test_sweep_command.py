@@ -234,3 +234,18 @@ def test_a_chunk_that_is_damaged_is_done_again(tmp_path, damage):
 
     assert swept(again, "--resume")[0] == 0
     assert again.read_bytes() == whole.read_bytes()
+
+
+def test_a_pipeline_is_cut_for_each_request_whatever_stands_beside_it():
+    """Long prompts move work to layers with attention, and with it the ends of stages."""
+    asked = {"hardware": "a100-sxm-80gb", "output_tokens": 2, "engine": "sglang-llm"}
+    rows = planner.sweep(
+        "nemotron-3-super", gpus=16, plan="pp4.tp4/ep4", input_tokens=(32768, 3000), **asked
+    )
+
+    for row in rows:
+        size = row["input_tokens"]
+        alone = planner.estimate("nemotron-3-super", 16, row["plan"], input_tokens=size, **asked)
+        assert row["memory_bytes"] == pytest.approx(alone.memory_bytes, rel=1e-9)
+        assert row["latency_s"] == pytest.approx(alone.latency_s, rel=1e-12)
+    assert len({one["memory_bytes"] for one in rows}) == 2
