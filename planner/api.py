@@ -152,6 +152,7 @@ def estimate(
     Raises `InputError` if a name or a number cannot be right, or the plan cannot run
     (`IllegalPlanError`).
     """
+    _check_one_plan("recommend searches two pools", options, ("disaggregate",))
     scenario = resolve(request_of(model, gpus, options, plan))
     return estimate_plan(scenario, plan)
 

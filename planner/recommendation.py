@@ -260,6 +260,8 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
         If it cannot run or does not fit: the reason, and the nearest plans that can.
     """
     gpus = scenario.request.gpus
+    if not scenario.request.loaded:
+        _check_unloaded(scenario.request)
     if scenario.request.two_pools:
         if text is not None:
             raise InputError(f"plan: got {shown(text)} beside prefill_plan, wanted one of the two")
@@ -274,7 +276,6 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     outcome = judge(scenario, plan)
     if isinstance(outcome, PlanEstimate):
         if not scenario.request.loaded:
-            _check_unloaded(scenario.request)
             return outcome
         from planner.serving.loaded_plans import with_load  # noqa: PLC0415  # slow to load
 

@@ -252,7 +252,8 @@ def test_the_command_prints_what_python_gives(capsys):
         ({"batch": 4}, "batch: got 4 beside prefill_plan, wanted one of the two"),
         ({"plan": "tp8"}, "plan: got 'tp8' beside prefill_plan, wanted one of the two"),
         ({"engine": "planner", "prefill_plan": "single", "hardware": "l4"}, "prefill"),
-        ({"disaggregate": True}, "prefill_plan: got one beside disaggregate"),
+        ({"disaggregate": True}, "disaggregate: got True, wanted none: recommend searches"),
+        ({"slo_tpot": 0.02}, "slo_tpot: got 20 ms of no load, wanted a concurrency"),
     ],
 )
 def test_what_cannot_be_right_is_said_in_a_line(options, said):
