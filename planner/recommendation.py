@@ -125,6 +125,10 @@ class Recommendation:
         rows = plan_rows(plans, self.request, None, ())
         return replace(rows, align="<" + ">" * 7 + "<", fixed=1, head_in="dim")
 
+    def _splits_dict(self, splits: Splits) -> dict[str, object]:
+        launch = [line.to_dict() for line in split_lines(self)]
+        return {**splits.to_dict(self.lead), "launch": launch}
+
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         refused = [refusal.to_dict() for refusal in self.refusals]
@@ -140,7 +144,7 @@ class Recommendation:
                 for best in self.scaling
             ],
             **({"frontier": [point.to_dict() for point in self.frontier]} if self.frontier else {}),
-            **({"disaggregated": self.splits.to_dict(self.lead)} if self.splits else {}),
+            **({"disaggregated": self._splits_dict(self.splits)} if self.splits else {}),
             "advice": list(self.advice),
             "launch": [launch.to_dict() for launch in self.launch],
             **({"alternatives": instead} if instead else {}),

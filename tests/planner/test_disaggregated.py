@@ -382,7 +382,9 @@ def test_the_command_shows_splits_with_what_to_type(shape, capsys):
 
     assert "prefill " in shown
     if shape == "json":
-        assert json.loads(shown)["disaggregated"]["recommended"].startswith("prefill ")
+        pair = json.loads(shown)["disaggregated"]
+        assert pair["recommended"].startswith("prefill ")
+        assert "--disaggregation-mode prefill" in pair["launch"][0]["line"]
     else:
         assert "--disaggregation-mode" in shown
 
