@@ -146,6 +146,10 @@ TYPED = [
     (("models", "list", "x"), "models list: got 'x', wanted no name"),
     (("topology", "list", "x"), "topology list: got 'x', wanted no name"),
     (("topology", "detect", "x"), "topology detect: got 'x', wanted no name"),
+    (
+        ("capacity", "--model", "flux", "--rate", "1e308/s", "--slo", "9s"),
+        "rate: got 1e+308, wanted",
+    ),
     (("estimate", "--model", "flux", "--algorithm", "bogus"), "unknown algorithm 'bogus'"),
     (("collectives", "--bytes", "17TiB"), "wanted a size from 1 B to 16 TiB"),
     (("collectives", "--bytes", "x" * 5000), "bytes: 'xxx"),
