@@ -77,7 +77,7 @@ def _of_tokens(one: PlanEstimate) -> list[str]:
     together = serving.concurrency if serving else one.throughput_per_s * one.latency_s
     return [
         format_interval(one.latency_s, one.half_width_s),
-        f"{together:,.3g}",
+        rounded(together),
         format_seconds(ttft),
         format_seconds(tpot),
         f"{rate:,.0f}",
@@ -88,5 +88,13 @@ def _of_tokens(one: PlanEstimate) -> list[str]:
 
 def cost(plan: PlanEstimate) -> str:
     """Write the GPU-seconds of a result."""
-    value = plan.gpus / plan.throughput_per_s
+    return rounded(plan.gpus / plan.throughput_per_s)
+
+
+def rounded(value: float) -> str:
+    """Write a number with three digits, and all of those before the point.
+
+    >>> rounded(1024.0), rounded(7.654)
+    ('1,024', '7.65')
+    """
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from planner.command.files import standard_input
-from topology.base import InputError
+from topology.base import InputError, unknown
 
 if TYPE_CHECKING:
     from planner.request.request import Request
@@ -95,9 +95,25 @@ Answer = tuple[str, int]
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Says what is wrong in one line; options are written out, lest one is taken for another."""
+
+    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401  # as argparse has them
+        super().__init__(**{**kwargs, "allow_abbrev": False})
+
+    def option_names(self) -> list[str]:
+        """List the long options of this parser and of its commands."""
+        names = [name for action in self._actions for name in action.option_strings]
+        for action in self._actions:
+            if isinstance(action.choices, dict):
+                names += [
+                    name for parser in action.choices.values() for name in parser.option_names()
+                ]
+        return [name for name in names if name.startswith("--")]
 
     def error(self, message: str) -> NoReturn:
+        stray = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+        if stray:
+            raise unknown("option", stray[1], self.option_names())
         raise InputError(f"{message[0].lower()}{message[1:]}")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from planner.engines.reading import Table, read_fields, read_version
+from planner.request.plan import Plan
 from planner.request.workload import Habits
 from topology.base import CatalogueError, Sourced
 from topology.catalogue import Device
@@ -187,7 +188,8 @@ class Scheduling:
 class Disaggregation:
     """How an engine runs prompts and decodes on workers of their own.
 
-    reason : why it does not; empty where it does. variables : before the command of a worker, where
+    reason : why it does not; empty where it does. without : axes that its workers cannot have, each
+    with the reason. variables : before the command of a worker, where
     `{side}` is a port beside that which it serves at. prefill, decode : flags of workers of each
     kind; worker : of both, where `{port}` is its own. router : command in front of them.
     after : what is left to do. In both `{prefill_hosts}`, `{prefill_ports}`, `{decode_hosts}` and
@@ -199,6 +201,7 @@ class Disaggregation:
     """
 
     reason: str = ""
+    without: Mapping[str, str] = field(default_factory=dict)
     variables: str = ""
     worker: str = ""
     prefill: str = ""
@@ -209,6 +212,11 @@ class Disaggregation:
     after: str = ""
     stepwise: bool = False
     again: bool = False
+
+    def bars(self, plan: Plan) -> str:
+        """Say why a worker cannot have a plan; empty where it can."""
+        barred = (self.without.get(axis, "") for axis, _ in plan.axes)
+        return next(filter(None, barred), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ SHAPE: Final = (
 def catalogue_entries() -> list[dict[str, object]]:
     """Describe every model as plain data, one entry a name: `SHAPE`, and why it is not planned.
 
-    >>> [str(entry["name"]) for entry in catalogue_entries() if entry["family"] == "deepseek_v3"]
-    ['deepseek-v3']
+    >>> [str(entry["name"]) for entry in catalogue_entries() if entry["family"] == "mochi"]
+    ['mochi-1']
     """
     entries = []
     for name in names():

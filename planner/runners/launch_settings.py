@@ -132,7 +132,7 @@ def _lengths(scenario: Scenario, load: Mapping[str, int]) -> dict[str, int]:
     told |= dict(load)
     told |= {} if request.chunk is None else {"chunk": request.chunk}
     unsaid = {
-        "batch": not load and request.batch == 1,
+        "batch": "batch" not in load and request.batch == 1,
         "length": not (given or request.arrivals or request.lengths),
     }
     return {name: size for name, size in told.items() if not unsaid.get(name)}

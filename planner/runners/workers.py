@@ -55,6 +55,8 @@ def _of(
     seats = _seats(scenario, pools)
     lines = []
     for name, (plan, _) in kinds.items():
+        if reason := engine.disaggregation.bars(plan):
+            return [Launch(engine=engine.title, reason=f"{name} plan {plan}: {reason}")]
         launch = launch_of(scenario.on(plan.gpus), engine, plan, told.get(name))
         if launch.reason:
             return [replace(launch, reason=f"{name} plan {plan}: {launch.reason}")]

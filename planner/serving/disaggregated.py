@@ -138,6 +138,9 @@ def estimate_pools(scenario: Scenario) -> PlanEstimate:
         raise InputError(f"gpus: got {request.gpus}, wanted {pools.gpus}, those of {pools}")
     if reason := scenario.deployment.disaggregation.reason:
         raise IllegalPlanError(f"{pools}: {scenario.deployment.engine} {reason}")
+    for plan in (pools.prefill, pools.decode):
+        if reason := scenario.deployment.disaggregation.bars(plan):
+            raise IllegalPlanError(f"{pools}: {scenario.deployment.engine} {reason}")
     if not request.loaded:
         ready = paired(scenario, pools, pools.decodes * pools.decode.replicas)
         return alone(scenario, _found(ready, pools))

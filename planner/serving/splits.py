@@ -139,7 +139,12 @@ def _measured(scenario: Scenario, ranking: Ranking) -> tuple[list[Prefiller], li
     for gpus, row in ranking.by_gpus.items():
         if gpus >= scenario.request.gpus:
             continue
-        known = [one for one in row if all(a in AXES and a != "dp" for a, _ in one.plan.axes)]
+        bars = scenario.deployment.disaggregation.bars
+        known = [
+            one
+            for one in row
+            if all(a in AXES and a != "dp" for a, _ in one.plan.axes) and not bars(one.plan)
+        ]
         firsts = list(_each(_prefiller(scenario, one) for one in known))
         by_rate = sorted(firsts, key=lambda one: -one.rate)[:KEPT]
         quickest = sorted(firsts, key=lambda one: one.alone_s)[:1]

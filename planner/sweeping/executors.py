@@ -84,7 +84,8 @@ def dask(scheduler: str, patience_s: float = PATIENCE_S) -> Executor:
     try:
         distributed: Any = import_module("dask.distributed")
     except ImportError:
-        raise InputError("executor: dask needs dask.distributed: pip install distributed") from None
+        wanted = "pip install 'distributed>=2024.1'"
+        raise InputError(f"executor: dask needs dask.distributed: {wanted}") from None
     try:
         client = distributed.Client(scheduler, timeout=patience_s)
     except (OSError, TimeoutError, ValueError) as error:

@@ -49,7 +49,7 @@ class Rows(Sequence[Row]):
                 return import_module(name).DataFrame(list(self.rows))
             except ImportError:
                 continue
-        raise InputError("to_frame: got neither pandas nor polars, wanted one: pip install pandas")
+        raise InputError("to_frame: got neither pandas nor polars, wanted one of them")
 
     def _repr_html_(self) -> str:
         head = list(self.rows[0]) if self.rows else []
@@ -94,7 +94,7 @@ def _parquet() -> Callable[[Sequence[Mapping[str, object]]], bytes]:
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise InputError("--output: Parquet needs pyarrow: pip install pyarrow") from None
+        raise InputError("--output: Parquet needs pyarrow: pip install 'pyarrow>=15'") from None
 
     def write(rows: Sequence[Mapping[str, object]]) -> bytes:
         names = dict.fromkeys(name for row in rows for name in row)

@@ -185,7 +185,10 @@ def test_a_table_with_a_strange_field_is_refused():
     with pytest.raises(CatalogueError, match="carrier"):
         load_transports('[carrier]\nkind = "assumed"\n')
     with pytest.raises(CatalogueError, match="slow"):
-        load_engines('[eager]\nhost = "1 us"\ngap = "1 us"\nsingle = "1 us"\ncopy = {}\n[slow]\n')
+        load_engines(
+            '[eager]\nhost = "1 us"\ngap = "1 us"\nsingle = "1 us"\ncopy = {}\n'
+            "[mixing]\nsizes = []\nseconds = []\n[slow]\n"
+        )
 
 
 def test_constants_of_old_releases_add_up():

@@ -192,7 +192,7 @@ BAD = [
     ((), "required"),
     (("recommend",), "--model"),
     (("fly",), "unknown command 'fly'"),
-    (("recommend", *REQUEST, "--colour", "red"), "unrecognized arguments: --colour red"),
+    (("recommend", *REQUEST, "--colour", "red"), "unknown option '--colour'"),
     (("recommend", "--model", "cosmos4"), "unknown model 'cosmos4'", "did you mean cosmos3"),
     (("recommend", "--model", ""), "unknown model ''"),
     (("recommend", "--model", "a\nb"), "unknown model"),

@@ -176,7 +176,7 @@ def test_without_a_package_of_frames_its_name_is_said(monkeypatch):
     for name in ("pandas", "polars"):
         monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(InputError, match="got neither pandas nor polars, wanted one"):
+    with pytest.raises(InputError, match="got neither pandas nor polars, wanted one of them"):
         planner.sweep("flux").to_frame()
 
 
