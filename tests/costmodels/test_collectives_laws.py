@@ -237,7 +237,7 @@ def test_one_more_gpu_is_no_cliff(op, size, ranks, architecture):
     links = {"ampere": 300e9, "hopper": 450e9, "blackwell": 900e9}[architecture]
 
     def time(count):
-        fabric = Fabric(architecture=architecture, ranks=count, link="nvlink", bandwidth=links)
+        fabric = Fabric(architecture=architecture, ranks=count, link="nvswitch", bandwidth=links)
         return collective_time(op, size, fabric, algorithm="pairwise" if op in PAIRS else "ring")
 
     assert 0.6 * time(ranks) <= time(ranks + 1) <= 2.5 * time(ranks)
