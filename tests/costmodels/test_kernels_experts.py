@@ -24,7 +24,6 @@ from topology.catalogue import all_devices
 DEVICES = all_devices()
 H100 = DEVICES["h100-sxm"]
 SLACK = 1 + 1e-9
-PADDING = 1.05  # where popularity is skewed, another number of tokens is dealt out anew
 
 gpus = st.sampled_from(list(DEVICES.values()))
 engines = st.sampled_from(["", *SERVING])
@@ -52,14 +51,16 @@ def priced(count, layer, device, *, way="balanced", ep=1, **options):
 
 
 @given(
-    device=gpus, engine=engines, layer=layers, way=ways, count=tokens, ep=st.sampled_from([1, 4, 8])
-)
+    device=gpus, engine=engines, layer=layers, way=st.sampled_from(["balanced", "uniform"]),
+    count=tokens, ep=st.sampled_from([1, 4, 8]),
+)  # fmt: skip
 def test_more_tokens_never_take_less_time(device, engine, layer, way, count, ep):
+    """Of a power law that is not so: its exponent is that of benchmarks, which deal the popularity
+    of experts out anew for each number of tokens, and the busiest rank may then have fewer."""
     time = partial(priced, layer=layer, device=device, way=way, ep=ep, engine=engine)
     time = partial(time, precision=formats(device)[0])
-    slack = SLACK if way in ("balanced", "uniform") else PADDING
 
-    assert 0 < time(count) <= time(count + 1 + count // 7) * slack
+    assert 0 < time(count) <= time(count + 1 + count // 7) * SLACK
 
 
 @given(device=gpus, engine=engines, layer=layers, way=ways, count=tokens, data=st.data())
