@@ -26,7 +26,7 @@ from planner.request.request import (
     TowerHabit,
     whole_number,
 )
-from planner.scenario.keywords import check_argument, request_of
+from planner.scenario.keywords import check_argument, request_of, several
 from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from topology.base import InputError, shown, unknown
@@ -42,8 +42,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Number = float | NDArray[np.float64]
 
-RANGED: Final = ("height", "width", "frames", "steps", "input_tokens", "output_tokens")
-"""Sizes that a sweep may be given several of."""
 POOLED: Final = (
     "prefill_plan", "prefill_workers", "decode_plan", "decode_workers", "disaggregate",
 )  # fmt: skip
@@ -225,21 +223,12 @@ def sweep(  # type: ignore[misc]  # hardware may be several
 
     Raises `InputError` if a name or a number cannot be right.
     """
-    from planner.sweeping import Grid, executor_of, read_numbers, run  # noqa: PLC0415  # few ask
+    from planner.sweeping import executor_of, questions_of, run  # noqa: PLC0415  # few ask
 
     _check_one_plan("sweep prices one plan a row", options, POOLED)
-    names = _several("models", models)
-    sizes = {name: options.pop(name) for name in RANGED if options.get(name) is not None}
-    grid = Grid(
-        models=names,
-        hardware=_several("hardware", hardware),
-        gpus=read_numbers("gpus", gpus),
-        sizes={name: read_numbers(name, value) for name, value in sizes.items()},
-        plans=_several("plan", plan),
-        request=request_of(names[0], 1, options),
-    )
     _check_names(executor=executor, scheduler=scheduler)
-    return run(grid, executor_of(executor, scheduler), lambda _: None)
+    asked = questions_of(models, hardware, gpus, plan, options)
+    return run(asked, executor_of(executor, scheduler), lambda _: None)
 
 
 def _check_one_plan(what: str, options: Mapping[str, object], names: Sequence[str]) -> None:
@@ -248,16 +237,6 @@ def _check_one_plan(what: str, options: Mapping[str, object], names: Sequence[st
         value = options.get(name)
         if value is not None and not (isinstance(value, str | int) and not value):
             raise InputError(f"{name}: got {shown(value)}, wanted none: {what}")
-
-
-def _several(name: str, given: object) -> tuple[str, ...]:
-    """Take one name or several; text may hold several with commas."""
-    listed = given.split(",") if isinstance(given, str) else given
-    listed = [listed] if isinstance(listed, Path) else listed
-    names = list(listed) if isinstance(listed, list | tuple) else []
-    if not names or not all(isinstance(one, str | Path) for one in names):
-        raise InputError(f"{name}: got {shown(given)}, wanted a name or a list of names")
-    return tuple(map(str, names))
 
 
 @_public
@@ -303,7 +282,7 @@ def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the comma
     prices = files.text_of(str(price), "price", files.PRICES) if price else ""
     return planned(
         demands,
-        list(dict.fromkeys(_several("hardware", hardware))),
+        list(dict.fromkeys(several("hardware", hardware))),
         files.read_prices(prices, Path(price).name) if prices else None,
     )
 

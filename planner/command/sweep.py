@@ -3,16 +3,13 @@
 import argparse
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from planner.command import options as common
 from planner.command.files import render, tell
 from topology.base import InputError, format_seconds, place
 
-if TYPE_CHECKING:
-    from planner.sweeping import Grid
-
-SIZES: Final = ("height", "width", "frames", "steps", "input_tokens", "output_tokens")
+_OF_REQUEST: Final = ("batch", "precision", "kv_precision", "runtime", "engine", "profile")
 _LISTS: Final = {
     "--model NAMES": "catalogue names or files, joined by commas",
     "--hardware NAMES": "kinds of GPU, names or files, joined by commas (default: h100-sxm)",
@@ -32,11 +29,11 @@ def _add(parser: argparse.ArgumentParser) -> None:
             name, default=usual.get(option), required=needed, action=common.Named,
             metavar=metavar, help=text,
         )  # fmt: skip
-    for name in SIZES:
+    for name in ("height", "width", "frames", "steps", "input_tokens", "output_tokens"):
         common.add_named(parser, {f"--{name.replace('_', '-')} N": _RANGE}, default=None)
     parser.add_argument("--batch", type=common.whole, default=1, help="(default: 1)")
     common.add_precision(parser)
-    parser.add_argument("--runtime", default="", help="as for estimate (default: the engine's)")
+    parser.add_argument("--runtime", help="as for estimate (default: the engine's)")
     common.add_named(parser, {"--engine": "as for estimate (default: none)"})
     common.add_profile(parser)
     parser.add_argument(
@@ -51,54 +48,30 @@ def _add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def grid_of(options: argparse.Namespace) -> "Grid":
-    """Read the lists and ranges."""
-    from planner.request.request import Request  # noqa: PLC0415  # only this command needs them
-    from planner.sweeping import Grid, read_numbers  # noqa: PLC0415
-
-    models = tuple(options.model.split(","))
-    request = Request(
-        model=models[0],
-        batch=options.batch,
-        precision=options.precision,
-        kv_precision=options.kv_precision,
-        runtime=options.runtime,
-        engine=options.engine,
-        profile=options.profile,
-    )
-    given = {name: getattr(options, name) for name in SIZES}
-    return Grid(
-        models=models,
-        hardware=tuple(options.hardware.split(",")),
-        gpus=read_numbers("gpus", options.gpus),
-        sizes={name: read_numbers(name, text) for name, text in given.items() if text is not None},
-        plans=tuple(options.plan.split(",")),
-        request=request,
-    )
-
-
 def _run(options: argparse.Namespace) -> common.Answer:
-    from planner.sweeping.executors import executor_of  # noqa: PLC0415
+    from planner.sweeping import SIZES, executor_of, questions_of  # noqa: PLC0415
     from planner.sweeping.files import remove, write  # noqa: PLC0415
     from planner.sweeping.rows import writer_of  # noqa: PLC0415
     from planner.sweeping.run import run_kept  # noqa: PLC0415
 
     begun, output = time.monotonic(), options.output
-    text_of, grid, target = writer_of(output), grid_of(options), place(output)
+    text_of, target = writer_of(output), place(output)
     if target.exists() and not target.is_file():
         raise InputError(f"--output {output}: wanted a file, or a name that is free")
+    given = {name: getattr(options, name) for name in (*SIZES, *_OF_REQUEST)}
+    asked = questions_of(options.model, options.hardware, options.gpus, options.plan, given)
     executor = executor_of(options.executor, options.scheduler)
-    kept = target.with_name(f"{target.name}.chunks")
+    kept = target.with_name(f"{target.name}.portions")
     if kept.exists() and not options.resume:
         wanted = "--resume, or that folder removed"
         raise InputError(f"--output {output}: {kept} is of an unfinished sweep, wanted {wanted}")
-    rows = run_kept(grid, executor, partial(tell, "sweep"), kept)
+    rows = run_kept(asked, executor, partial(tell, "sweep"), kept)
     write(target, text_of(rows))
     remove(kept)
     options.output = None  # the file of rows; what was done goes to the screen
     seconds = format_seconds(time.monotonic() - begun)
-    line = f"{output}: {len(rows):,} rows of {grid.questions:,} questions in {seconds}"
-    about = {"output": output, "rows": len(rows), "questions": grid.questions}
+    line = f"{output}: {len(rows):,} rows of {asked.questions:,} questions in {seconds}"
+    about = {"output": output, "rows": len(rows), "questions": asked.questions}
     return render(options.format, lambda: about, table=lambda: line, markdown=lambda: line), 0
 
 

@@ -124,3 +124,13 @@ def _engine_of(runtime: object) -> str:
     if runtime.casefold() == EXECUTOR or engines().named(runtime.partition("@")[0]):
         return engine_name(runtime)
     return ""
+
+
+def several(name: str, given: object) -> tuple[str, ...]:
+    """Take one name or several; text may hold several with commas."""
+    listed = given.split(",") if isinstance(given, str) else given
+    listed = [listed] if isinstance(listed, Path) else listed
+    names = list(listed) if isinstance(listed, list | tuple) else []
+    if not names or not all(isinstance(one, str | Path) for one in names):
+        raise InputError(f"{name}: got {shown(given)}, wanted a name or a list of names")
+    return tuple(map(str, names))

@@ -127,7 +127,7 @@ def _evaluate(
         memory_bytes=peak,
         memory_parts_bytes=parts,
         peak_stage=stage,
-        throughput_per_s=_throughput(workload, plan, latency),
+        throughput_per_s=throughput(workload, plan, latency),
         known=_bases(total, costs),
         notes=tuple(notes(model, plan)),
         written=float(np.max(workload.output_tokens)),
@@ -240,7 +240,7 @@ def _step(
     return float(cost(_in_turn(decode_steps(model, once, plan)), target, prices).time)
 
 
-def _throughput(workload: Workload, plan: Plan, latency: float) -> float:
+def throughput(workload: Workload, plan: Plan, latency: float) -> float:
     """Results a second: the batch, or one request on every replica."""
     batch = float(np.max(workload.batch))
     results = batch if batch > 1 else float(plan.replicas)

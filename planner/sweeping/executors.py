@@ -1,4 +1,4 @@
-"""Who runs the chunks of a sweep: the cores of this machine, or the workers of a Dask cluster."""
+"""Who runs the portions of a sweep: the cores of this machine, or the workers of a Dask cluster."""
 
 import os
 import signal
@@ -8,21 +8,21 @@ from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from typing import Any, Final
 
-from planner.sweeping.chunk import Row, rows_of
-from planner.sweeping.grid import Chunk
+from planner.sweeping.portion import Row, rows_of
+from planner.sweeping.questions import Portion
 from topology.base import InputError, ModelError, format_seconds, unknown
 
 EXECUTORS: Final = ("local", "dask")
 PATIENCE_S: Final = 10.0
 RETRIES: Final = 3
-"""How often a chunk is tried again where a worker is lost."""
+"""How often a portion is tried again where a worker is lost."""
 Done = tuple[str, list[Row]]
-"""The name of a chunk, and its rows."""
-Executor = Callable[[Sequence[Chunk]], Iterator[Done]]
+"""The name of a portion, and its rows."""
+Executor = Callable[[Sequence[Portion]], Iterator[Done]]
 
 
 def executor_of(name: str, scheduler: str = "", workers: int | None = None) -> Executor:
-    """Find who runs chunks.
+    """Find who runs portions.
 
     Raises
     ------
@@ -42,22 +42,22 @@ def executor_of(name: str, scheduler: str = "", workers: int | None = None) -> E
 def local(workers: int | None = None) -> Executor:
     """Make the executor of this machine's cores."""
 
-    def chunks_done(chunks: Sequence[Chunk]) -> Iterator[Done]:
-        count = min(workers or os.cpu_count() or 1, len(chunks))
+    def portions_done(portions: Sequence[Portion]) -> Iterator[Done]:
+        count = min(workers or os.cpu_count() or 1, len(portions))
         if count < 2:
-            yield from ((chunk.name, rows_of(chunk)) for chunk in chunks)
+            yield from ((portion.name, rows_of(portion)) for portion in portions)
             return
         with ProcessPoolExecutor(count, initializer=_undisturbed) as pool:
-            futures = {pool.submit(rows_of, chunk): chunk.name for chunk in _largest_first(chunks)}
+            names = {pool.submit(rows_of, one): one.name for one in _largest_first(portions)}
             try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
+                for future in as_completed(names):
+                    yield names[future], future.result()
             except BrokenProcessPool:
                 raise ModelError("a process of the sweep died, as where memory is short") from None
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    return chunks_done
+    return portions_done
 
 
 def _undisturbed() -> None:
@@ -65,8 +65,8 @@ def _undisturbed() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _largest_first(chunks: Sequence[Chunk]) -> list[Chunk]:
-    return sorted(chunks, key=lambda chunk: -chunk.gpus)
+def _largest_first(portions: Sequence[Portion]) -> list[Portion]:
+    return sorted(portions, key=lambda portion: -portion.gpus)
 
 
 def dask(scheduler: str, patience_s: float = PATIENCE_S) -> Executor:
@@ -92,13 +92,13 @@ def dask(scheduler: str, patience_s: float = PATIENCE_S) -> Executor:
         why = f"{type(error).__name__} within {format_seconds(patience_s)}"
         raise InputError(f"scheduler {scheduler[:60]}: does not answer: {why}") from None
 
-    def chunks_done(chunks: Sequence[Chunk]) -> Iterator[Done]:
+    def portions_done(portions: Sequence[Portion]) -> Iterator[Done]:
         with client:
             names = {
-                client.submit(rows_of, chunk, retries=RETRIES, pure=False): chunk.name
-                for chunk in _largest_first(chunks)
+                client.submit(rows_of, portion, retries=RETRIES, pure=False): portion.name
+                for portion in _largest_first(portions)
             }
             for future in distributed.as_completed(names):
                 yield names[future], future.result()
 
-    return chunks_done
+    return portions_done

@@ -1,4 +1,4 @@
-"""What is kept of a sweep until it is done: a folder with a file for each chunk."""
+"""What is kept of a sweep until it is done: a folder with a file for each portion."""
 
 import json
 import shutil
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from planner.sweeping.chunk import Row
-from planner.sweeping.grid import Grid
+from planner.sweeping.portion import Row
+from planner.sweeping.questions import Questions
 from topology.base import InputError, write_whole
 
 
@@ -33,28 +33,28 @@ def write(path: Path, rows: bytes) -> None:
 
 
 def keep(folder: Path, name: str, rows: Sequence[Row]) -> None:
-    """Keep the rows of a chunk."""
+    """Keep the rows of a portion."""
     with _said(folder):
         write_whole(folder / f"{name}.json", json.dumps(rows, allow_nan=False))
 
 
-def taken_up(grid: Grid, folder: Path) -> dict[str, list[Row]]:
-    """Read the chunks that an earlier run has finished; make the folder where there is none."""
+def taken_up(asked: Questions, folder: Path) -> dict[str, list[Row]]:
+    """Read the portions that an earlier run has finished; make the folder where there is none."""
     about = folder / "sweep.txt"
     if not folder.exists():
         with _said(folder):
             folder.mkdir()
-            write_whole(about, grid.digest)
+            write_whole(about, asked.digest)
         return {}
-    if not about.is_file() or about.read_bytes().strip() != grid.digest.encode():
+    if not about.is_file() or about.read_bytes().strip() != asked.digest.encode():
         raise InputError(f"--resume: {folder} is of another sweep: remove it, or ask the same")
-    names = {chunk.name for chunk in grid.chunks()}
+    names = {portion.name for portion in asked.portions()}
     kept = {path.stem: _rows(path) for path in folder.glob("*.json") if path.stem in names}
     return {name: rows for name, rows in kept.items() if rows}
 
 
 def _rows(path: Path) -> list[Row]:
-    """Read the rows of a chunk; none of one that is damaged, which is done again."""
+    """Read the rows of a portion; none of one that is damaged, which is done again."""
     try:
         rows = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from planner.sweeping.chunk import Row
+from planner.sweeping.portion import Row
 from topology.base import InputError
 from topology.base.table import Table
 

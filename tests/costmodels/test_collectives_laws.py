@@ -5,7 +5,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodels.basis import Basis
@@ -233,14 +233,22 @@ def test_every_time_has_a_choice_and_a_basis(case, size):
     architecture=st.sampled_from(["ampere", "hopper", "blackwell"]),
 )
 def test_one_more_gpu_is_no_cliff(op, size, ranks, architecture):
-    """Formulas hold between and beyond the group sizes that were measured, on a switch."""
+    """Formulas hold between and beyond the group sizes that were measured, on a switch.
+
+    Where NCCL takes the same protocol: its changes are cliffs, on four B200 from 36 us for 4 MiB
+    to 85 us for 8 MiB, and more GPUs move them.
+    """
     links = {"ampere": 300e9, "hopper": 450e9, "blackwell": 900e9}[architecture]
+    algorithm = "pairwise" if op in PAIRS else "ring"
+    few, more = (
+        Fabric(architecture=architecture, ranks=count, link="nvswitch", bandwidth=links)
+        for count in (ranks, ranks + 1)
+    )
+    protocols = {choose(op, size, fabric, algorithm=algorithm)[1] for fabric in (few, more)}
+    assume(len(protocols) == 1)
 
-    def time(count):
-        fabric = Fabric(architecture=architecture, ranks=count, link="nvswitch", bandwidth=links)
-        return collective_time(op, size, fabric, algorithm="pairwise" if op in PAIRS else "ring")
-
-    assert 0.6 * time(ranks) <= time(ranks + 1) <= 2.5 * time(ranks)
+    less, most = (collective_time(op, size, fabric, algorithm=algorithm) for fabric in (few, more))
+    assert 0.85 * less <= most <= 1.7 * less
 
 
 def test_names_are_those_of_the_algorithms():

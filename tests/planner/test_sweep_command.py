@@ -14,7 +14,7 @@ from commands import assert_refused, run
 
 import planner
 from planner.request.request import Request
-from planner.sweeping import Grid, read_numbers
+from planner.sweeping import Questions, read_numbers
 from planner.sweeping import run as answer
 from planner.sweeping.executors import dask, local
 from topology.base import InputError
@@ -22,9 +22,9 @@ from topology.base import InputError
 FLUX = {"models": "flux", "hardware": ["h100-sxm", "l40s"], "gpus": "1,4", "height": (512, 1024)}
 
 
-def grid_of(**lists):
+def questions_of(**lists):
     usual = {"models": ("flux",), "hardware": ("h100-sxm",), "sizes": {}}
-    return Grid(**{**usual, **lists}, request=Request(model="flux"))
+    return Questions(**{**usual, **lists}, request=Request(model="flux"))
 
 
 def test_every_row_is_the_estimate_of_its_question():
@@ -137,12 +137,12 @@ def test_parquet_holds_the_same_rows(tmp_path):
 
 
 def test_a_sweep_that_was_killed_goes_on_with_what_is_done(tmp_path):
-    """Killed when its first chunk is there; the rest gives the rows of a sweep that was not."""
+    """Killed when its first portion is there; the rest gives the rows of a sweep that was not."""
     words = ["sweep", "--model", "flux", "--gpus", "1:6", "--plan", "all", "--output", "a.jsonl"]
     words_here = [sys.executable, "-m", "planner", *words]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     killed = subprocess.Popen(words_here, cwd=tmp_path, start_new_session=True, env=environment)
-    kept = tmp_path / "a.jsonl.chunks"
+    kept = tmp_path / "a.jsonl.portions"
     while not list(kept.glob("*.json")):
         assert killed.poll() is None, "it ended before it was killed"
         time.sleep(0.01)
@@ -158,7 +158,7 @@ def test_a_sweep_that_was_killed_goes_on_with_what_is_done(tmp_path):
     code, _, err = run(*words[:-1], output, "--resume")
 
     assert code == 0
-    assert f"{len(before)} of 6 chunks were done before" in err
+    assert f"{len(before)} of 6 portions were done before" in err
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert rows == list(planner.sweep("flux", gpus="1:6", plan="all"))
     assert not kept.exists()
@@ -181,19 +181,19 @@ def test_without_a_package_of_frames_its_name_is_said(monkeypatch):
 
 
 def test_a_cluster_that_loses_a_worker_gives_the_same_digits():
-    """The worker is lost when the first chunk has come back."""
+    """The worker is lost when the first portion has come back."""
     distributed = pytest.importorskip("distributed")
-    grid = grid_of(gpus=(1, 2, 3, 4), plans=("all",))
+    asked = questions_of(gpus=(1, 2, 3, 4), plans=("all",))
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
 
     with distributed.LocalCluster(**options) as cluster:
         lost, found = next(iter(cluster.workers.values())), {}
-        for name, rows in dask(cluster.scheduler_address)(grid.chunks()):
+        for name, rows in dask(cluster.scheduler_address)(asked.portions()):
             if not found:
                 os.kill(lost.pid, signal.SIGKILL)
             found[name] = rows
-    whole = answer(grid, local(1), lambda _: None)
-    assert [row for chunk in grid.chunks() for row in found[chunk.name]] == list(whole)
+    whole = answer(asked, local(1), lambda _: None)
+    assert [row for portion in asked.portions() for row in found[portion.name]] == list(whole)
 
 
 def test_a_scheduler_that_does_not_answer_is_refused_in_time():
@@ -204,9 +204,9 @@ def test_a_scheduler_that_does_not_answer_is_refused_in_time():
 
 
 def test_cores_share_the_chunks_and_change_no_digit():
-    grid = grid_of(gpus=(1, 2))
+    asked = questions_of(gpus=(1, 2))
 
-    alone, shared = (answer(grid, local(count), lambda _: None) for count in (1, 2))
+    alone, shared = (answer(asked, local(count), lambda _: None) for count in (1, 2))
     assert list(alone) == list(shared)
 
 
@@ -218,7 +218,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_asked(tmp_path):
     (tmp_path / "folder.csv").mkdir()
 
     assert_refused(*swept(tmp_path / "folder.csv"), "folder.csv: wanted a file")
-    assert_refused(*swept(tmp_path / "none" / "a.csv"), "a.csv.chunks: No such file or directory")
+    assert_refused(*swept(tmp_path / "none" / "a.csv"), "a.csv.portions: No such file or directory")
     assert [path.name for path in tmp_path.rglob("*")] == ["folder.csv"]
 
 
@@ -226,11 +226,11 @@ def test_what_cannot_be_written_is_said_before_anything_is_asked(tmp_path):
 def test_a_chunk_that_is_damaged_is_done_again(tmp_path, damage):
     whole, again = tmp_path / "a.csv", tmp_path / "b.csv"
     assert swept(whole)[0] == 0
-    grid = grid_of(gpus=(1,))
-    kept = tmp_path / "b.csv.chunks"
+    asked = questions_of(gpus=(1,))
+    kept = tmp_path / "b.csv.portions"
     kept.mkdir()
-    (kept / "sweep.txt").write_text(grid.digest)
-    (kept / f"{grid.chunks()[0].name}.json").write_bytes(damage)
+    (kept / "sweep.txt").write_text(asked.digest)
+    (kept / f"{asked.portions()[0].name}.json").write_bytes(damage)
 
     assert swept(again, "--resume")[0] == 0
     assert again.read_bytes() == whole.read_bytes()

@@ -10,10 +10,10 @@ from planner.request.workload import Workload
 from planner.runners.refusal import refusal
 from planner.scenario.scenario import Scenario, resolve, workload_of
 from planner.search.batched import Programs, Sweep, sweep
-from planner.search.evaluate import usable_bytes
+from planner.search.evaluate import throughput, usable_bytes
 from planner.search.plans import illegal_axes, objections, plans
 from planner.strategies import parse_plan
-from planner.sweeping.grid import Chunk
+from planner.sweeping.questions import LANGUAGE, PICTURE, Portion
 from topology.base import InputError, ModelError
 
 Row = dict[str, object]
@@ -22,8 +22,8 @@ STACKED = ("steps", "pixels", "frames", "line", "output_tokens")
 """Fields of a workload that are numbers of one request."""
 
 
-def rows_of(chunk: Chunk) -> list[Row]:
-    """Answer the questions of a chunk.
+def rows_of(portion: Portion) -> list[Row]:
+    """Answer the questions of a portion.
 
     Raises
     ------
@@ -31,30 +31,36 @@ def rows_of(chunk: Chunk) -> list[Row]:
         If a name or a size cannot be right. Numbers of GPUs that some hardware cannot have are
         rows with a reason.
     """
-    sizes, programs = list(chunk.sizes()), Programs()
-    return [row for name in chunk.grid.hardware for row in _on(chunk, name, sizes, programs)]
+    sizes, programs = list(portion.sizes()), Programs()
+    return [row for name in portion.asked.hardware for row in _on(portion, name, sizes, programs)]
 
 
 def _on(
-    chunk: Chunk, hardware: str, sizes: Sequence[Mapping[str, int]], programs: Programs
+    portion: Portion, hardware: str, sizes: Sequence[Mapping[str, int]], programs: Programs
 ) -> Iterator[Row]:
-    asked = [chunk.request(hardware, one) for one in sizes]
+    asked = [portion.request(hardware, one) for one in sizes]
     try:
         first = resolve(asked[0])
     except InputError:
         raise
     except ModelError as error:  # of so many GPUs there are none in this hardware
-        yield from (_row(chunk, hardware, one, reason=str(error)) for one in sizes)
+        yield from (_row(portion, hardware, one, reason=str(error)) for one in sizes)
         return
     habits = first.deployment.habits
     works = [workload_of(first.model, replace(one, precision=first.workload.precision), habits)
              for one in asked]  # fmt: skip
     scenario = replace(first, workload=_stacked(works))
-    found = sweep(scenario, _plans(chunk, first, works), programs)
+    found = sweep(scenario, _plans(portion, first, works), programs)
     refused = {plan: refusal(first, plan) for plan in found.plans}
-    for place, (one, work) in enumerate(zip(sizes, works, strict=True)):
-        alone = replace(first, workload=work)
-        yield from _answers(chunk, alone, one, found, place, refused)
+    for place, (request, work) in enumerate(zip(asked, works, strict=True)):
+        alone = replace(first, request=request, workload=work)
+        yield from _answers(portion, alone, _sizes(alone), found, place, refused)
+
+
+def _sizes(scenario: Scenario) -> dict[str, int]:
+    """Give the sizes of a request, the model's usual ones where none were asked for."""
+    names = LANGUAGE if scenario.model.kind == "decoder" else PICTURE
+    return {name: getattr(scenario.resolved, name) for name in names}
 
 
 def _stacked(works: Sequence[Workload]) -> Workload:
@@ -65,18 +71,18 @@ def _stacked(works: Sequence[Workload]) -> Workload:
     return replace(works[0], tokens=tokens, **fields)  # type: ignore[arg-type]  # sizes may be arrays
 
 
-def _plans(chunk: Chunk, scenario: Scenario, works: Sequence[Workload]) -> list[Plan]:
+def _plans(portion: Portion, scenario: Scenario, works: Sequence[Workload]) -> list[Plan]:
     """List the plans to price; of all those that no size can have are left out."""
-    if chunk.grid.plans[0] not in ("all", "best"):
-        named = map(parse_plan, chunk.grid.plans)
-        return [plan for plan in named if plan.gpus == chunk.gpus]
-    barred = [set(illegal_axes(scenario.model, work, chunk.gpus)) for work in works]
+    if portion.asked.plans[0] not in ("all", "best"):
+        named = map(parse_plan, portion.asked.plans)
+        return [plan for plan in named if plan.gpus == portion.gpus]
+    barred = [set(illegal_axes(scenario.model, work, portion.gpus)) for work in works]
     without = set.intersection(*barred)
-    return list(plans(scenario.model, chunk.gpus, without))
+    return list(plans(scenario.model, portion.gpus, without))
 
 
 def _answers(  # one request, and where its answers stand
-    chunk: Chunk,
+    portion: Portion,
     scenario: Scenario,
     sizes: Mapping[str, int],
     found: Sweep,
@@ -85,41 +91,36 @@ def _answers(  # one request, and where its answers stand
 ) -> Iterator[Row]:
     """Give the rows of one request: of the plans that were named, all legal ones, or the best."""
     usable, hardware = usable_bytes(scenario), scenario.deployment.hardware.name
-    named = chunk.grid.plans[0] not in ("all", "best")
+    named = portion.asked.plans[0] not in ("all", "best")
     rows = []
     for number, plan in enumerate(found.plans):
         latency, held = found.latency_s[number][place], found.memory_bytes[number][place]
         if np.isnan(latency):
             if named:
-                stands = objections(scenario.model, scenario.workload, plan, chunk.gpus)
-                rows.append(_row(chunk, hardware, sizes, plan=plan, reason="; ".join(stands)))
+                stands = objections(scenario.model, scenario.workload, plan, portion.gpus)
+                rows.append(_row(portion, hardware, sizes, plan=plan, reason="; ".join(stands)))
             continue
         short = f"needs {held:.0f} B a GPU of {usable:.0f}" if held > usable else ""
         rows.append({
-            **_row(chunk, hardware, sizes, plan=plan, reason=short or refused[plan]),
+            **_row(portion, hardware, sizes, plan=plan, reason=short or refused[plan]),
             "runtime": scenario.deployment.runtime.name,
             "precision": scenario.workload.precision,
             "latency_s": float(latency),
-            "throughput_per_s": _rate(scenario.workload, plan, float(latency)),
+            "throughput_per_s": throughput(scenario.workload, plan, float(latency)),
             "memory_bytes": float(held),
             "fits": not short,
             "runs": not refused[plan],
         })  # fmt: skip
-    if chunk.grid.plans != ("best",):
+    if portion.asked.plans != ("best",):
         yield from rows
         return
     able = [row for row in rows if row["fits"] and row["runs"]]
-    none = _row(chunk, hardware, sizes, reason="no plan is legal, fits and can be run")
+    none = _row(portion, hardware, sizes, reason="no plan is legal, fits and can be run")
     yield min(able, key=lambda row: float(str(row["latency_s"])), default=none)
 
 
-def _rate(workload: Workload, plan: Plan, latency: float) -> float:
-    batch = int(np.max(workload.batch))
-    return (batch if batch > 1 else plan.replicas) / latency
-
-
 def _row(
-    chunk: Chunk,
+    portion: Portion,
     hardware: str,
     sizes: Mapping[str, int],
     *,
@@ -127,11 +128,11 @@ def _row(
     reason: str = "",
 ) -> Row:
     """Write down what was asked; what became of it is to be filled in."""
-    request = chunk.grid.request
+    request = portion.asked.request
     return {
-        "model": chunk.model,
+        "model": portion.model,
         "hardware": hardware,
-        "gpus": chunk.gpus,
+        "gpus": portion.gpus,
         **sizes,
         "batch": request.batch,
         "precision": request.precision or "",

@@ -1,4 +1,4 @@
-"""What a sweep is asked: lists and ranges of everything, and the chunks that it is done in."""
+"""What a sweep is asked: lists and ranges of everything, and the portions that it is done in."""
 
 import hashlib
 import json
@@ -10,6 +10,7 @@ from math import prod
 from typing import Final
 
 from planner.request.request import LARGEST, Request, whole_number
+from planner.scenario.keywords import request_of, several
 from planner.strategies import parse_plan
 from topology.base import InputError, shown
 
@@ -17,6 +18,7 @@ PICTURE: Final = ("height", "width", "frames", "steps")
 """Sizes that a sweep of diffusion models may range over."""
 LANGUAGE: Final = ("input_tokens", "output_tokens")
 """And those of language models."""
+SIZES: Final = (*PICTURE, *LANGUAGE)
 MOST: Final = 10_000_000
 """Questions of one sweep, each of all plans."""
 _RANGE: Final = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?(?::([1-9][0-9]{0,8}))?")
@@ -24,7 +26,7 @@ WANTED: Final = "numbers such as 8, 1,2,4, 1:64 or 480:1080:120"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class Questions:
     """A sweep: every combination of its lists.
 
     models, hardware : names or files. gpus : numbers of GPUs. sizes : by name of `PICTURE` or
@@ -64,10 +66,10 @@ class Grid:
         lists = (self.models, self.hardware, self.gpus, *self.sizes.values())
         return prod(map(len, lists))
 
-    def chunks(self) -> list["Chunk"]:
+    def portions(self) -> list["Portion"]:
         """List what is done at a time: a model on so many GPUs, of all sizes and hardware."""
         pairs = product(self.models, self.gpus)
-        return [Chunk(grid=self, model=model, gpus=gpus) for model, gpus in pairs]
+        return [Portion(asked=self, model=model, gpus=gpus) for model, gpus in pairs]
 
     @property
     def digest(self) -> str:
@@ -84,29 +86,61 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Portion:
     """A part of a sweep that one process does."""
 
-    grid: Grid
+    asked: Questions
     model: str
     gpus: int
 
     @property
     def name(self) -> str:
-        """Name of the chunk; no other has it."""
-        place = self.grid.models.index(self.model)
+        """Name of the portion; no other has it."""
+        place = self.asked.models.index(self.model)
         return f"{place}-{self.gpus}"
 
     def request(self, hardware: str, sizes: Mapping[str, int]) -> Request:
         """Ask one of its questions."""
         asked = {"model": self.model, "gpus": self.gpus, "hardware": hardware, **sizes}
-        return replace(self.grid.request, **asked)  # type: ignore[arg-type]  # checked by Request
+        return replace(self.asked.request, **asked)  # type: ignore[arg-type]  # checked by Request
 
     def sizes(self) -> Iterator[dict[str, int]]:
         """Yield every combination of sizes, by name."""
-        names = list(self.grid.sizes)
-        for values in product(*self.grid.sizes.values()):
+        names = list(self.asked.sizes)
+        for values in product(*self.asked.sizes.values()):
             yield dict(zip(names, values, strict=True))
+
+
+def questions_of(
+    models: object,
+    hardware: object,
+    gpus: str | int | Sequence[int],
+    plans: object,
+    options: Mapping[str, object],
+) -> Questions:
+    """Read a sweep as a person or a program writes it.
+
+    Parameters
+    ----------
+    models, hardware, plans : one or several; text may hold several with commas.
+    options : of a request; `SIZES` among them may be several numbers.
+
+    Raises
+    ------
+    InputError
+        If a name, a number or a keyword cannot be right.
+    """
+    names = several("models", models)
+    sizes = {name: options[name] for name in SIZES if options.get(name) is not None}
+    others = {name: value for name, value in options.items() if name not in SIZES}
+    return Questions(
+        models=names,
+        hardware=several("hardware", hardware),
+        gpus=read_numbers("gpus", gpus),
+        sizes={name: read_numbers(name, value) for name, value in sizes.items()},  # type: ignore[arg-type]  # checked there
+        plans=several("plan", plans),
+        request=request_of(names[0], 1, others),
+    )
 
 
 def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
