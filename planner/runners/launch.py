@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil, prod
 
 from planner.engines.engine import Engine, Engines, LaunchLine, Limits, Words
 from planner.engines.tables import engines
@@ -96,10 +97,9 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
     if reason or limits is None:
         return Launch(engine=engine.title, runtime=settings.runtime, reason=reason)
     line = engine.line_of(limits)
-    command, note = _command(engine, limits, model, plan, settings)
-    flags = [
-        each for flag in _flags(line, limits, model, plan, settings) for each in _of(limits, flag)
-    ]
+    one, own = _one_copy(line, model, plan, settings)
+    command, note = _command(engine, limits, model, one, own)
+    flags = [each for flag in _flags(line, limits, model, one, own) for each in _of(limits, flag)]
     if settings.spread is not None:
         flags += ways_flags(taken(engine.habits.tokens, model, *settings.spread))
     request = _by_size(line, limits, line.request, settings)
@@ -174,7 +174,7 @@ def _flags(
     yield from (
         line.calls[axis].replace("{n}", str(n)) for axis, n in plan.axes if axis in line.calls
     )
-    without = {*line.calls, *(line.experts if model.has_experts else ())}
+    without = set(line.calls)
     if plan.degree("adp") > 1 and "{ranks}" in line.axes["adp"]:
         without.add("tp")
     ranks = plan.expert_ranks
@@ -214,6 +214,16 @@ def _by_size(line: LaunchLine, limits: Limits, names: Words, settings: Settings)
     """Look up the sizes that were asked for; a video's may go by other words."""
     words = {**names, **(line.video if names and settings.video else {})}
     return {n: words[n] for n in settings.sizes if n in words and n not in limits.lacks}
+
+
+def _one_copy(
+    line: LaunchLine, model: Model, plan: Plan, settings: Settings
+) -> tuple[Plan, Settings]:
+    """Give the plan and the hosts of one copy, where copies are started one by one."""
+    apart = line.experts if model.has_experts else ()
+    axes = tuple(axis for axis in plan.axes if axis[0] not in apart)
+    copies = prod(degree for axis, degree in plan.axes if axis in apart)
+    return replace(plan, axes=axes), replace(settings, hosts=ceil(settings.hosts / copies))
 
 
 def _copies(line: LaunchLine, model: Model, plan: Plan) -> Iterator[str]:

@@ -334,3 +334,20 @@ def test_an_engine_is_added_by_one_file(tmp_path, monkeypatch):
     ours, theirs = (price(one, parse_plan("tp4")) for one in (scenario, other))
     assert ours.breakdown_s["attention"] < theirs.breakdown_s["attention"]
     assert ours.latency_s < theirs.latency_s  # the code of diffusers, without its collectives
+
+
+@pytest.mark.parametrize(
+    ("text", "of_one"), [("dp2.adp4.tp2/ep8", "adp4.tp2/ep8"), ("dp2.tp8", "tp8")]
+)
+def test_a_copy_with_experts_of_its_own_is_started_as_if_it_were_alone(text, of_one):
+    """A group of vLLM's data parallelism shares experts; a copy on one host needs no address."""
+
+    def line(plan):
+        parsed = parse_plan(plan)
+        scenario = asked("deepseek-v3", parsed.gpus, engine="vllm", hardware="h200-sxm")
+        return launching.launch_of(scenario, tables.find_engine("vllm"), parsed)
+
+    two, one = line(text), line(of_one)
+    assert two.command == one.command
+    assert "HOST" not in two.command
+    assert any("start 2 of these" in note for note in two.notes)
