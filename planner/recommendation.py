@@ -13,10 +13,9 @@ from planner.advice.under_load import disaggregation
 from planner.plan_table import numbered_table, plan_rows
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
-from planner.runners.launch import Launch, launch_lines
+from planner.runners.launch import Launch, launch_lines, worker_lines
 from planner.runners.refusal import Refusal, refusal, refusals
 from planner.runners.runners import title_of
-from planner.runners.workers import worker_lines
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Point
 from planner.search.estimate import PlanEstimate, Rejected, Splits

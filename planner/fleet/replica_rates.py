@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from planner.request.lengths import traced
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving, wanted_of
-from planner.serving.load import traced
 from planner.serving.serving import Served, check_context, lengths_of, served
 
 HALVINGS: Final = 6

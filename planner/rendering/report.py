@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from html import escape
+from itertools import groupby
 from typing import Final, TypeAlias
 
 from planner.advice.advice import throughput_note
@@ -10,21 +12,29 @@ from planner.advice.under_load import misses
 from planner.placement.placement import visible
 from planner.plan_table import cost
 from planner.recommendation import Recommendation, split_lines
-from planner.rendering import engines, frontier
+from planner.rendering import engines
 from planner.runners.launch import Launch
 from planner.runners.runners import title_of
 from planner.scenario.scenario import Scenario
-from planner.search.clients import wanted_of
+from planner.search.clients import Point, wanted_of
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import usable_bytes
 from planner.search.speculation import words
-from topology.base import counted, format_bytes, format_interval, format_seconds
+from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
 
 BAR = 36
 _NEAREST: Final = "plans as {} runs them, none of which meets what is wanted, the nearest first"
 _SPLITS: Final = "workers for prompts and others that decode, on all GPUs"
 Parts: TypeAlias = list[str | Line | Table]
+POINTS: Final = 12
+"""Of a frontier that a table shows."""
+FRONTIER_BAR: Final = 30
+_WIDTH: Final = 640
+_HEIGHT: Final = 300
+_LEFT: Final = 70
+_COLOURS: Final = ("#3d85c6", "#cc4125", "#6aa84f", "#8e7cc3", "#b45f06", "#45818e")
+FRONTIER: Final = "TPOT against tokens/s a GPU: what no other plan and concurrency beats in both"
 
 
 def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) -> Parts:
@@ -49,7 +59,7 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
         parts += [*_apart(answer), shown.table(), *_notes(_below_table(scenario, answer)), ""]
     if answer.splits is not None and answer.splits.plans:
         parts += [*_notes([_SPLITS]), answer.splits_table(), *_workers(answer), ""]
-    parts += frontier.on_screen(answer.frontier)
+    parts += _frontier_on_screen(answer.frontier)
     if answer.request.at_most_gpus and len(answer.scaling) > 1:
         title = "the best plan of each number of GPUs"
         parts += [*_notes([title]), _scaling(answer), ""]
@@ -329,7 +339,7 @@ def _said(answer: Recommendation, top: int) -> Iterator[str]:
 
 def _frontier_markdown(answer: Recommendation) -> list[str]:
     points = answer.frontier
-    return [f"{frontier.TITLE}.", "", frontier.table(points).markdown(), ""] if points else []
+    return [f"{FRONTIER}.", "", frontier_table(points).markdown(), ""] if points else []
 
 
 def recommendation_html(answer: Recommendation, *, top: int) -> str:
@@ -348,7 +358,7 @@ def recommendation_html(answer: Recommendation, *, top: int) -> str:
         body += paragraphs([f"{one.engine}: {one.line}" for one in split_lines(answer)])
     if answer.frontier:
         points = answer.frontier
-        body += [heading(frontier.TITLE), frontier.svg(points), frontier.table(points).html()]
+        body += [heading(FRONTIER), frontier_svg(points), frontier_table(points).html()]
     return page(asked(scenario), [*body, items(list(_said(answer, top)))])
 
 
@@ -371,3 +381,69 @@ def _launches(launches: Sequence[Launch]) -> Iterator[str]:
     for launch in launches:
         how = f"`{launch.line}`" if launch.line else f"no, {launch.reason}"
         yield f"{launch.engine}: {how}"
+
+
+def frontier_table(points: Sequence[Point]) -> Table:
+    """Make a row of each point, of many as many as are read, the quickest first."""
+    step = max(1, -(-len(points) // POINTS))
+    kept = [*points[::-1][::step]][::-1]
+    top = max(point.tokens_per_s_per_gpu for point in kept)
+    rows = [
+        [
+            format_seconds(point.tpot_s),
+            format_number(point.tokens_per_s_per_gpu),
+            format_number(point.serving.concurrency),
+            format_seconds(point.serving.ttft.mean),
+            str(point.plan),
+            "█" * max(1, round(FRONTIER_BAR * point.tokens_per_s_per_gpu / top)),
+        ]
+        for point in kept
+    ]
+    head = ("TPOT", "tokens/s a GPU", "at once", "TTFT", "plan", "")
+    return Table(
+        head=head, rows=rows, align=">>>><", indent=2, head_in="dim", columns_in={5: "cyan"}
+    )
+
+
+def _frontier_on_screen(points: Sequence[Point]) -> list[str | Line | Table]:
+    """Write the frontier for a terminal; nothing where there is none."""
+    if len(points) < 2:
+        return []
+    return [Line(text=FRONTIER, style="dim"), frontier_table(points), ""]
+
+
+def frontier_svg(points: Sequence[Point]) -> str:
+    """Draw the frontier, plans in colours."""
+    wide = max(point.tpot_s for point in points)
+    top = max(point.tokens_per_s_per_gpu for point in points)
+    plans = list(dict.fromkeys(str(point.plan) for point in points))
+    colours = {plan: _COLOURS[place % len(_COLOURS)] for place, plan in enumerate(plans)}
+
+    def place(point: Point) -> tuple[float, float]:
+        across = _LEFT + _WIDTH * point.tpot_s / wide
+        return across, _HEIGHT - (_HEIGHT - 20) * point.tokens_per_s_per_gpu / top
+
+    drawn = []
+    for plan, run in groupby(points, key=lambda point: str(point.plan)):
+        places = [place(point) for point in run]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        drawn.append(
+            f'<polyline fill="none" stroke="{colours[plan]}" stroke-width="2" points="{line}"/>'
+        )
+        drawn += [
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colours[plan]}"/>' for x, y in places
+        ]
+    names = "".join(
+        f'<text x="{_LEFT + 8}" y="{16 + 15 * number}" fill="{colours[plan]}">{escape(plan)}</text>'
+        for number, plan in enumerate(plans)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + 2 * _LEFT} '
+        f'{_HEIGHT + 30}" width="{_WIDTH + 2 * _LEFT}" font-family="sans-serif" font-size="12">'
+        f'<path d="M{_LEFT} 10V{_HEIGHT}H{_LEFT + _WIDTH}" fill="none" stroke="#999"/>'
+        f'<text x="{_LEFT - 8}" y="20" text-anchor="end">{top:,.0f}</text>'
+        f'<text x="{_LEFT + _WIDTH}" y="{_HEIGHT + 18}" text-anchor="end">'
+        f"{escape(format_seconds(wide))} TPOT</text>"
+        f'<text x="{_LEFT}" y="{_HEIGHT + 18}">tokens/s a GPU</text>'
+        f"{''.join(drawn)}{names}</svg>"
+    )

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd
 
 from costmodels.basis import Basis
+from planner.request.lengths import Load
 from planner.request.plan import Plan, TwoPools
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
 from planner.search.estimate import Disaggregated, PlanEstimate, Rejected, WorkerPool
 from planner.search.ranking import judge
-from planner.serving.load import Load
+from planner.serving.cache import Transfer, transfer_of
 from planner.serving.loaded_plans import MOST, OverloadedError, loaded, missed, serve
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
 from planner.serving.scheduler import Trail
 from planner.serving.serving import Served, check_context, lengths_of, served
-from planner.serving.transfer import Transfer, transfer_of
 from planner.strategies import parse_pools
 from topology.base import IllegalPlanError, InputError
 

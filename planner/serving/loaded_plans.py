@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from planner.request.lengths import traced
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Point, Serving, Wanted, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import TIE, Ranking
-from planner.serving.load import traced
 from planner.serving.serving import Served, beyond_context, check_context, lengths_of, served
 from topology.base import IllegalPlanError, ModelError, counted
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.engines.engine import Scheduling
-from planner.serving.load import Load
+from planner.request.lengths import Load
 from planner.serving.scheduler import Batch, Queue, Sequence, StepTime, Trail
 
 Sending = Callable[[int, int], float]

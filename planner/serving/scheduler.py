@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from planner.engines.engine import Scheduling
-from planner.serving.load import Load
+from planner.request.lengths import Load
 
 StepTime = Callable[[float, float, float, float], float]
 """Seconds of a step at a place: tokens of prompts, their context, sequences that decode, theirs."""

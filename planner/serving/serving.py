@@ -9,13 +9,12 @@ import numpy as np
 
 from planner.engines.engine import Scheduling
 from planner.models import Model
-from planner.request.lengths import Lengths
+from planner.request.lengths import Lengths, Load, closed, poisson
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving, spread_of
 from planner.search.speculation import gain_of
 from planner.serving.cache import Pool, pool_of
-from planner.serving.load import Load, closed, poisson
 from planner.serving.scheduler import Queue, Trail
 from planner.serving.steps import StepPrices, step_prices
 from topology.base import InputError

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 import planner
 from planner.command.cli import main
 from planner.engines.engine import Disaggregation, Scheduling
+from planner.request.lengths import Load
 from planner.request.plan import Plan, TwoPools
-from planner.runners.workers import worker_lines
+from planner.runners.launch import worker_lines
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
+from planner.serving.cache import kept, link_between, transfer_of
 from planner.serving.disaggregated import estimate_pools
-from planner.serving.load import Load
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
-from planner.serving.transfer import kept, link_between, transfer_of
 from planner.strategies import parse_plan, parse_pools
 from topology.base import InputError, ModelError
 

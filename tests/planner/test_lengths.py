@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import planner
 from planner.engines.engine import Scheduling
 from planner.fleet.queueing import wait
-from planner.request.lengths import Lengths, lengths_in
-from planner.serving.load import Load, closed, poisson, traced
+from planner.request.lengths import Lengths, Load, closed, lengths_in, poisson, traced
 from planner.serving.scheduler import Queue
 from topology.base import InputError
 

@@ -16,11 +16,10 @@ from planner.fleet.fleet import Answer, Capacity, Demand, capacity
 from planner.lowering import Chunk, lower_steps
 from planner.recommendation import estimate_plan, recommend_plans
 from planner.rendering import capacity as shown
-from planner.rendering import engines, frontier, report
-from planner.request.lengths import Lengths
+from planner.rendering import engines, report
+from planner.request.lengths import Lengths, Load, closed, poisson
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
-from planner.serving.load import Load, closed, poisson
 from planner.serving.scheduler import Queue
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, format_seconds
@@ -296,7 +295,7 @@ def test_many_requests_and_few_tokens_are_written_out():
         "llama-3.1-70b", 8, hardware="l4", precision="fp8", input_tokens=8192, output_tokens=16,
         objective="throughput",
     )  # fmt: skip
-    rows = frontier.table(answer.frontier).rows
+    rows = report.frontier_table(answer.frontier).rows
     assert all(float(row[1].replace(",", "")) > 0 for row in rows)
 
 

@@ -15,10 +15,10 @@ from planner.engines.engine import Scheduling
 from planner.engines.tables import acceptances
 from planner.lowering import Chunk, lower_steps
 from planner.models import read_model
+from planner.request.lengths import Load
 from planner.request.workload import Speculation
 from planner.scenario.scenario import resolve
 from planner.search.speculation import drafting, speculated
-from planner.serving.load import Load
 from planner.serving.scheduler import Queue
 from planner.strategies import parse_plan
 from topology.base import InputError
