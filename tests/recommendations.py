@@ -12,8 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Final
 
 from planner.api import request_of
-from planner.engines.tables import find_engine
-from planner.engines.tensorrt_rules import obstacles
+from planner.engines.tables import allowed, find_engine
 from planner.models import names
 from planner.recommendation import Recommendation, recommend_plans
 from planner.runners.launch import launch_of
@@ -60,7 +59,7 @@ def _refused(found: Recommendation) -> Iterator[str]:
         reason = launch_of(scenario, find_engine(name), lead.plan).reason
     else:
         hardware = scenario.deployment.hardware
-        reason = "; ".join(obstacles(lead.plan, hardware, precision=lead.precision))
+        reason = "; ".join(allowed().obstacles(lead.plan, hardware, precision=lead.precision))
     if reason:
         yield f"{lead.plan} leads, and {name or 'TensorRT'} {reason}"
     proven = [run.estimate for run in found.runs if run.estimate and not run.estimate.unproven]

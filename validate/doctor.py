@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 from planner.engines.tables import allowed
-from planner.engines.tensorrt_table import Allowed, dotted, is_of
+from planner.engines.tensorrt import Allowed, dotted, is_of
 from planner.tensorrt.runner.library import numbers
 from topology.base import format_bytes
 from topology.base.table import Table

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from planner.advice.advice import length_notes, variable_notes
-from planner.engines.tensorrt_rules import cautions
+from planner.engines.tables import allowed
 from planner.request.plan import Plan, nearest
 from planner.runners.refusal import (
     Refusal,
@@ -76,7 +76,9 @@ def footnotes(
     able = [plan.plan for plan in shown if plan.plan not in reasons]
     version = scenario.request.tensorrt_version
     watch = [
-        f"TensorRT: {line}" for plan in able for line in cautions(scenario.model, plan, version)
+        f"TensorRT: {line}"
+        for plan in able
+        for line in allowed().cautions(scenario.model, plan, version)
     ]
     return [*lines, *dict.fromkeys(watch)]
 

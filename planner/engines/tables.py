@@ -9,7 +9,7 @@ from operator import ne
 
 from planner.engines.engine import Engine, Engines, load_engines
 from planner.engines.reading import read_version
-from planner.engines.tensorrt_table import Allowed, load_allowed
+from planner.engines.tensorrt import Allowed, load_allowed
 from planner.request.request import EXECUTOR
 from topology.base import Sourced, read_sourced, unknown
 

@@ -11,8 +11,7 @@ import numpy as np
 from costmodels.collectives import UNMIXED
 from planner.advice.refusals import check_tensorrt
 from planner.engines.tables import allowed
-from planner.engines.tensorrt_rules import cautions
-from planner.engines.tensorrt_table import dotted
+from planner.engines.tensorrt import dotted
 from planner.export.checkpoints import checkpoint_of
 from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
@@ -164,7 +163,7 @@ def plan_document(
         "checkpoint": checkpoint_of(model),
         "expected": estimate.to_dict(),
         "cautions": [
-            *cautions(model, plan, scenario.request.tensorrt_version),
+            *allowed().cautions(model, plan, scenario.request.tensorrt_version),
             *_turns(model),
             *_twice(estimate, networks),
             *_assumed(networks),

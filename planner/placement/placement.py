@@ -1,13 +1,9 @@
-"""Which links every axis of a plan runs over: ranks in order, the innermost axis on neighbours.
-
-That is for catalogue hardware; `planner.placement.seating` looks for the best order on a machine.
-"""
+"""Where the ranks of a plan sit on a machine, as `planner.placement.seating` finds it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.request.plan import Plan
-from topology.catalogue import Fabric, Hardware
+from topology.catalogue import Fabric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +38,3 @@ def visible(devices: tuple[int, ...]) -> str:
     'CUDA_VISIBLE_DEVICES=0,2,1,3'
     """
     return f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))}"
-
-
-def fabrics(plan: Plan, hardware: Hardware, nodes: int = 0) -> dict[str, Fabric]:
-    """Describe the links of the groups along each axis.
-
-    Raises `TopologyError` if the GPUs of the plan do not fit the nodes.
-
-    >>> from topology.catalogue import find_hardware
-    >>> fabrics(Plan((("cfg", 2), ("ulysses", 8))), find_hardware("h100-sxm"))["ulysses"].nodes
-    1
-    """
-    island = hardware.island(plan.gpus, nodes)
-    return {name: hardware.group(degree, plan.stride(name), island) for name, degree in plan.axes}

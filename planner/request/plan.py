@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from topology.catalogue import Fabric, Hardware
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -70,6 +72,21 @@ class Plan:
         for _, degree in self.axes[names.index(name) + 1 :]:
             stride *= degree
         return stride
+
+    def fabrics(self, hardware: Hardware, nodes: int = 0) -> dict[str, Fabric]:
+        """Describe the links of the groups along each axis, with ranks in order on the GPUs.
+
+        Raises `TopologyError` if the GPUs of the plan do not fit the nodes.
+
+        >>> from topology.catalogue import find_hardware
+        >>> plan = Plan((("cfg", 2), ("ulysses", 8)))
+        >>> plan.fabrics(find_hardware("h100-sxm"))["ulysses"].nodes
+        1
+        """
+        island = hardware.island(self.gpus, nodes)
+        return {
+            name: hardware.group(degree, self.stride(name), island) for name, degree in self.axes
+        }
 
     def index_of(self, rank: int) -> dict[str, int]:
         """Place of a rank along every axis, the innermost one running fastest.

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from costmodels.collectives.dispatch import Taken, obstacle
 from costmodels.program import Size
 from costmodels.runtime import Fusion, Runtime
 from topology.base import Sourced
-from topology.catalogue import Precision
+from topology.catalogue import Device, Fabric, Precision
 
 if TYPE_CHECKING:
     from planner.models import Model
@@ -64,6 +65,24 @@ class TokenWay:
     most: int = 0
     ranks: int = 0
     top_k: int = 0
+
+    def serves(self, top_k: int, fabric: Fabric, device: Device) -> bool:
+        """Whether it can be taken over the links, with so many experts a token."""
+        inside = "rack" if fabric.hosts > 1 else "node"
+        over = "network" if fabric.nodes > 1 else inside
+        return (
+            (not self.over or over in self.over)
+            and (not self.local or fabric.local in self.local)
+            and fabric.ranks <= (self.ranks or fabric.ranks)
+            and top_k <= (self.top_k or top_k)
+            and not obstacle(self.way, fabric, device)
+        )
+
+    @property
+    def taken(self) -> Taken:
+        """The same, as the cost models have it."""
+        most = {"most": float(self.most)} if self.most else {}
+        return Taken(way=self.way, sent=self.sent, **most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +148,20 @@ class Habits:
             installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
             caches={},
         )  # fmt: skip
+
+    def ways(self, model: "Model", fabric: Fabric | None, device: Device) -> tuple[TokenWay, ...]:
+        """List the ways to experts that are taken for a model, each up to its tokens a rank.
+
+        Parameters
+        ----------
+        fabric : over whose ranks the experts are spread; None where they are not.
+        """
+        if fabric is None or fabric.ranks == 1 or not model.has_experts:
+            return ()
+        top_k = max(tower.ffn.active for tower in model.towers if tower.ffn is not None)
+        served = [way for way in self.tokens if way.serves(top_k, fabric, device)]
+        last = next((place for place, way in enumerate(served) if not way.most), len(served))
+        return tuple(served[: last + 1])
 
     def rounding_of(self, family: str) -> float:
         """Return the share of roundings that are kernels of their own in a family of models."""

@@ -12,7 +12,6 @@ from typing import Final
 
 from planner.engines.engine import Disaggregation, Engine, Engines, LaunchLine, Limits, Words
 from planner.engines.tables import engines
-from planner.engines.tokens import taken, ways_flags
 from planner.models import Model
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan, TwoPools
@@ -111,7 +110,8 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
     command, note = _command(engine, limits, model, one, own)
     flags = [each for flag in _flags(line, limits, model, one, own) for each in _of(limits, flag)]
     if settings.spread is not None:
-        flags += ways_flags(taken(engine.habits.tokens, model, *settings.spread))
+        ways = engine.habits.ways(model, *settings.spread)
+        flags += dict.fromkeys(way.flag for way in ways if way.flag)
     request = _by_size(line, limits, line.request, settings)
     shared = _copies(line, model, plan)
     notes = (

@@ -6,8 +6,8 @@ from math import prod
 from typing import Final
 
 from planner.engines.engine import Engine, LaunchLine, Limits
-from planner.engines.tables import find_engine
-from planner.engines.tensorrt_rules import layers, obstacles, unproven
+from planner.engines.tables import allowed, find_engine
+from planner.engines.tensorrt import layers
 from planner.models import Model, grid
 from planner.request.plan import Plan, nearest
 from planner.request.request import EXECUTOR
@@ -66,14 +66,14 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
         return "its networks verify no drafted tokens"
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
     version = scenario.request.tensorrt_version
-    stands = obstacles(plan, hardware, version, precision=precision)
+    stands = allowed().obstacles(plan, hardware, version, precision=precision)
     return "; ".join([*layers(scenario.model), *stands])
 
 
 def is_unproven(scenario: Scenario, plan: Plan) -> bool:
     """Whether what runs a scenario is TensorRT, and nobody has told that it runs a plan right."""
     exported = runner_of(scenario) == "TensorRT"
-    return exported and unproven(plan, scenario.request.tensorrt_version)
+    return exported and allowed().unproven(plan, scenario.request.tensorrt_version)
 
 
 def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from planner.engines.engine import EAGER
 from planner.engines.tables import allowed, engines, find_engine
-from planner.engines.tensorrt_table import dotted
+from planner.engines.tensorrt import dotted
 from planner.models import Model, known_as
 from planner.placement.placement import Placement
 from planner.request.plan import Plan

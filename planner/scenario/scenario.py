@@ -12,9 +12,8 @@ from costmodels.tables import profile_for, runtime
 from planner.engines.drafts import speculation_of
 from planner.engines.engine import Disaggregation, Engine, Scheduling
 from planner.engines.tables import allowed, engine_names, engines, find_engine
-from planner.engines.tokens import priced, taken
 from planner.models import Kind, Model, lengths, line_of, read_model
-from planner.placement.placement import Placement, fabrics
+from planner.placement.placement import Placement
 from planner.request.lengths import Lengths, Trace, read_requests
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
@@ -125,7 +124,7 @@ class Deployment:
         """Give the links along every axis of a plan."""
         if self.placed is not None:
             return self.placed.fabrics
-        return fabrics(plan, self.hardware, self.nodes)
+        return plan.fabrics(self.hardware, self.nodes)
 
     def spread(self, plan: Plan) -> Fabric | None:
         """Give the links over whose ranks experts are spread, where each has whole ones."""
@@ -139,7 +138,7 @@ class Deployment:
         return Target(
             device=device,
             fabrics=self.fabrics(plan),
-            ways=priced(taken(self.habits.tokens, model, self.spread(plan), device)),
+            ways=tuple(way.taken for way in self.habits.ways(model, self.spread(plan), device)),
             runtime=self.runtime_of(model),
             ranks=plan.gpus // plan.degree("dp"),
             algorithm="engine" if own else self.algorithm,

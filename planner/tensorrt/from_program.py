@@ -35,7 +35,6 @@ from costmodels.program import (
 )
 from costmodels.program.rows import Index
 from planner.engines.tables import allowed
-from planner.engines.tensorrt_rules import messages
 from planner.request.plan import Plan
 from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
 from planner.tensorrt.draft import Draft
@@ -94,7 +93,7 @@ def networks_of(program: Program, recipe: Recipe) -> tuple[Network, ...]:
 
     Raises `IllegalPlanError` if ranks pass messages that no TensorRT layer passes.
     """
-    for reason in messages(Plan(program.axes)):
+    for reason in allowed().messages(Plan(program.axes)):
         raise IllegalPlanError(reason)
     spread: frozenset[str] = frozenset()
     if recipe.multi_device:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from planner.engines.tensorrt_table import Allowed
+from planner.engines.tensorrt import Allowed
 from planner.tensorrt.network import Layer, Network
 from planner.tensorrt.runner.library import Document
 from topology.base import Bytes, Seconds

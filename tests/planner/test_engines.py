@@ -15,8 +15,7 @@ from costmodels.tables import profile_for, runtime
 from planner.advice.refusals import footnotes
 from planner.command.cli import main
 from planner.engines.engine import load_engines
-from planner.engines.tables import find_engine
-from planner.engines.tensorrt_rules import obstacles
+from planner.engines.tables import allowed, find_engine
 from planner.export.export import files
 from planner.models import Own, names, read_model
 from planner.models.entries import load_entry

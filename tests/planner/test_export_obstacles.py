@@ -6,7 +6,6 @@ import testmodels
 from planner.advice.refusals import footnotes
 from planner.engines.reading import read_version
 from planner.engines.tables import allowed
-from planner.engines.tensorrt_rules import cautions, obstacles
 from planner.recommendation import recommend_plans
 from planner.request.plan import nearest
 from planner.request.request import Request
@@ -18,7 +17,7 @@ from topology.catalogue import find_hardware
 
 
 def said(text, name="h100-sxm", version="", **more):
-    return "; ".join(obstacles(parse_plan(text), find_hardware(name), version, **more))
+    return "; ".join(allowed().obstacles(parse_plan(text), find_hardware(name), version, **more))
 
 
 @pytest.mark.parametrize("text", ["single", "tp8", "ulysses8", "allgather_kv4", "cfg2.ulysses4",
@@ -64,9 +63,13 @@ def test_groups_within_an_engine_are_broken_in_one_version():
 def test_groups_elsewhere_are_to_be_watched():
     plan = parse_plan("ulysses4.tp2")
 
-    assert any("unproven" in one for one in cautions(testmodels.flux, plan))
-    assert not any("unproven" in one for one in cautions(testmodels.flux, parse_plan("tp8")))
-    assert not any("unproven" in one for one in cautions(testmodels.flux, plan, "11.2.0.86"))
+    assert any("unproven" in one for one in allowed().cautions(testmodels.flux, plan))
+    assert not any(
+        "unproven" in one for one in allowed().cautions(testmodels.flux, parse_plan("tp8"))
+    )
+    assert not any(
+        "unproven" in one for one in allowed().cautions(testmodels.flux, plan, "11.2.0.86")
+    )
 
 
 def test_all_to_all_is_newer_than_the_other_collectives():
@@ -76,15 +79,15 @@ def test_all_to_all_is_newer_than_the_other_collectives():
 
 
 def test_dense_experts_and_new_nccl_are_said():
-    assert any("2.28" in one for one in cautions(testmodels.flux, parse_plan("ulysses2")))
-    assert any("expert" in one for one in cautions(testmodels.experts, parse_plan("tp2")))
+    assert any("2.28" in one for one in allowed().cautions(testmodels.flux, parse_plan("ulysses2")))
+    assert any("expert" in one for one in allowed().cautions(testmodels.experts, parse_plan("tp2")))
 
 
 def test_the_nearest_plans_that_run_are_offered():
     scenario = resolve(Request(model="flux.1-dev", gpus=8))
     model, work, node = scenario.model, scenario.workload, scenario.deployment.hardware
     legal = [one for one in plans(model, 8) if not any(objections(model, work, one, 8))]
-    able = [one for one in legal if not any(obstacles(one, node))]
+    able = [one for one in legal if not any(allowed().obstacles(one, node))]
 
     near = nearest(parse_plan("ulysses4.ring2"), able)
 
@@ -99,7 +102,9 @@ def test_a_recommendation_marks_what_does_not_run(model, gpus):
     scenario = resolve(Request(model=model, gpus=gpus, runtime="tensorrt"))
     answer = recommend_plans(scenario)
     barred = {
-        one.plan for one in answer.plans if any(obstacles(one.plan, scenario.deployment.hardware))
+        one.plan
+        for one in answer.plans
+        if any(allowed().obstacles(one.plan, scenario.deployment.hardware))
     }
 
     assert {mark.plan for mark in answer.refusals} == barred

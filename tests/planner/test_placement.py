@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.placement.placement import fabrics
 from planner.request.plan import Plan
 from planner.strategies import parse_plan, strategies
 from topology.base import TopologyError
@@ -29,26 +28,26 @@ H100 = find_hardware("h100-sxm")
     ],
 )
 def test_on_eight_gpus_a_host(plan, nodes):
-    found = fabrics(parse_plan(plan), H100)
+    found = parse_plan(plan).fabrics(H100)
 
     assert {name: fabric.nodes for name, fabric in found.items()} == nodes
 
 
 def test_a_job_may_be_spread_thinner():
     """Eight GPUs over two hosts leave four neighbours on each."""
-    found = fabrics(parse_plan("ring2.ulysses4"), H100, nodes=2)
+    found = parse_plan("ring2.ulysses4").fabrics(H100, nodes=2)
 
     assert {name: fabric.nodes for name, fabric in found.items()} == {"ring": 2, "ulysses": 1}
-    assert fabrics(parse_plan("ulysses8"), H100, nodes=2)["ulysses"].nodes == 2
+    assert parse_plan("ulysses8").fabrics(H100, nodes=2)["ulysses"].nodes == 2
 
 
 def test_a_rack_of_nvlink_is_one_node():
-    assert fabrics(parse_plan("ulysses8.tp8"), find_hardware("gb200"))["ulysses"].nodes == 1
+    assert parse_plan("ulysses8.tp8").fabrics(find_hardware("gb200"))["ulysses"].nodes == 1
 
 
 def test_bridged_pairs_leave_their_link_between_pairs():
     """H100 NVL has NVLink between two neighbours; between pairs there is PCIe."""
-    found = fabrics(parse_plan("ulysses4.tp2"), find_hardware("h100-nvl"))
+    found = parse_plan("ulysses4.tp2").fabrics(find_hardware("h100-nvl"))
 
     assert found["tp"].link == "nvlink"
     assert found["ulysses"].link == "pcie"
@@ -57,7 +56,7 @@ def test_bridged_pairs_leave_their_link_between_pairs():
 
 def test_groups_beside_each_other_share_the_network():
     """Of ring4 over four hosts, eight groups run at once: each has an eighth of the NICs."""
-    found = fabrics(parse_plan("ring4.tp8"), H100)["ring"].network
+    found = parse_plan("ring4.tp8").fabrics(H100)["ring"].network
     whole = H100.nic_bandwidth.value * H100.nics
 
     assert found.bandwidth == pytest.approx(whole / 8)
@@ -66,7 +65,7 @@ def test_groups_beside_each_other_share_the_network():
 @pytest.mark.parametrize(("plan", "nodes"), [("tp8", 3), ("tp6", 4), ("tp16", 1)])
 def test_what_does_not_fit_the_hosts_is_refused(plan, nodes):
     with pytest.raises(TopologyError, match="a node, wanted a whole number up to 8"):
-        fabrics(parse_plan(plan), H100, nodes=nodes)
+        parse_plan(plan).fabrics(H100, nodes=nodes)
 
 
 @st.composite
@@ -77,7 +76,7 @@ def plans_of_powers(draw):
 
 @given(plan=plans_of_powers(), name=st.sampled_from(["h100-sxm", "l40s", "gb200", "h100-nvl"]))
 def test_every_axis_has_all_its_ranks(plan, name):
-    found = fabrics(plan, find_hardware(name))
+    found = plan.fabrics(find_hardware(name))
 
     assert {axis: fabric.ranks for axis, fabric in found.items()} == dict(plan.axes)
     assert all(fabric.ranks % fabric.nodes == 0 for fabric in found.values())

@@ -10,7 +10,6 @@ from costmodels.expert_routing import Routing
 from costmodels.price import price
 from costmodels.program import Collective, ExpertTokens, Tensor
 from planner.engines.tables import engines
-from planner.engines.tokens import taken
 from planner.lowering import lower
 from planner.request.request import Request
 from planner.runners.launch import launch_lines
@@ -70,10 +69,11 @@ def test_more_experts_a_token_than_one_sided_kernels_have_room_for_take_the_next
     scenario = asked("tensorrt-llm", "b200", 8)
     fabric, device = scenario.deployment.spread(own(8)), scenario.deployment.hardware.device
     model = scenario.model
-    ways = taken(scenario.deployment.habits.tokens, model, fabric, device)
-    assert [way.way for way in ways] == ["nvlink_one_sided"]
-    few = [replace(way, top_k=min(way.top_k, 4)) for way in scenario.deployment.habits.tokens]
-    assert [way.way for way in taken(few, model, fabric, device)] == ["nvlink_two_sided"]
+    habits = scenario.deployment.habits
+    assert [way.way for way in habits.ways(model, fabric, device)] == ["nvlink_one_sided"]
+    few = [replace(way, top_k=min(way.top_k, 4)) for way in habits.tokens]
+    smaller = replace(habits, tokens=tuple(few))
+    assert [way.way for way in smaller.ways(model, fabric, device)] == ["nvlink_two_sided"]
 
 
 def test_ways_of_engines_are_known_and_have_a_source():

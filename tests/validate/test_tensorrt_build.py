@@ -13,7 +13,7 @@ import testmodels
 from engines import FAST, TRT, fresh, share, written
 from readback import read_back
 
-from planner.engines.tensorrt_rules import obstacles
+from planner.engines.tables import allowed
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.request.request import Request
@@ -133,7 +133,7 @@ def test_the_library_refuses_what_the_table_refuses(precision, capability, said)
 
     with pytest.raises(RunError, match=f"forward of rank 0: .*{said}"):
         build(TRT, share(network), Options(level=0, capability=capability))
-    assert list(obstacles(Plan(), find_hardware(name), precision=precision))
+    assert list(allowed().obstacles(Plan(), find_hardware(name), precision=precision))
 
 
 def test_attention_on_several_devices_is_refused_by_rtx():

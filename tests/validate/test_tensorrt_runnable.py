@@ -5,7 +5,7 @@ import json
 import pytest
 from engines import FAST, TRT, share
 
-from planner.engines.tensorrt_rules import obstacles
+from planner.engines.tables import allowed
 from planner.lowering import lower
 from planner.models import read_model
 from planner.request.request import Request
@@ -29,7 +29,9 @@ def runnable(request):
     model, work = scenario.model, scenario.workload
     for plan in plans(model, request.gpus):
         illegal = any(objections(model, work, plan, request.gpus))
-        barred = any(obstacles(plan, scenario.deployment.hardware, precision=work.precision))
+        barred = any(
+            allowed().obstacles(plan, scenario.deployment.hardware, precision=work.precision)
+        )
         if not illegal and not barred:
             yield model, work, plan
 

@@ -1,11 +1,15 @@
-"""What TensorRT allows, as one table that knows its sources."""
+"""What TensorRT allows, as one table that knows its sources, and why it cannot run a plan."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from costmodels.formats import FORMATS
 from planner.engines.reading import Table, Version, read_fields, read_version
+from planner.models import Model
+from planner.request.plan import Plan
 from topology.base import InputError, Sourced
+from topology.catalogue import Hardware
 
 Capability = tuple[int, int]
 
@@ -107,6 +111,102 @@ class Allowed:
         packages = self.packages.get(major) or self.packages[max(self.packages)]
         return f"pip install '{next(package for package in packages if package.startswith(name))}'"
 
+    def obstacles(
+        self, plan: Plan, hardware: Hardware, version: str = "", *, precision: str = "bf16"
+    ) -> Iterator[str]:
+        """Yield what keeps TensorRT from running a plan, one clause each; nothing where it can.
+
+        Parameters
+        ----------
+        version : such as ``11.2.1.2``; the newest known where left out.
+
+        Raises
+        ------
+        InputError
+            If there is no such version.
+        """
+        runs = self.running(version)
+        yield from self.messages(plan)
+        yield from self._hardware(plan, hardware, precision)
+        yield from self._version(plan, runs)
+        if not self.uneven_gathers:
+            yield from self._uneven(plan)
+
+    def messages(self, plan: Plan) -> Iterator[str]:
+        """Yield what stands against a plan on any GPU: axes that TensorRT has no layers for."""
+        yield from (self.lacks[axis] for axis, _ in plan.axes if axis in self.lacks)
+        if plan.ep > 1 and plan.degree("adp") == 1:
+            yield self.lacks["ep"]
+
+    def _hardware(self, plan: Plan, hardware: Hardware, precision: str) -> Iterator[str]:
+        has = hardware.device.compute_capability
+        if self._meet(plan) and has < self.capability:
+            yield (
+                f"collectives need compute capability {dotted(self.capability)}, "
+                f"and {hardware.name} has {dotted(has)}"
+            )
+        if not FORMATS[precision].multiplied:
+            yield f"networks here hold no weights alone in {precision}"
+        needs = self.precisions.get(precision, (0, 0))
+        if has < needs:
+            yield f"{precision} needs compute capability {dotted(needs)}, got {dotted(has)}"
+
+    def _version(self, plan: Plan, runs: Version) -> Iterator[str]:
+        for axis, degree in plan.axes:
+            operation = self.meets.get(axis, "")
+            if operation and runs < self.since[operation]:
+                since = dotted(self.since[operation])
+                yield f"{axis}{degree} needs {operation}, which TensorRT has since {since}"
+        if plan.degree("cfg") > 1 and runs < self.first:
+            yield f"cfg{plan.degree('cfg')} needs TensorRT {dotted(self.first)}"
+        if self._inner(plan) > 1 and any(is_of(runs, bad) for bad in self.groups_broken):
+            yield (
+                f"{plan}: collectives among some ranks of an engine give wrong sums on TensorRT "
+                f"{dotted(runs)} (pytorch/TensorRT issue 4380)"
+            )
+
+    def _uneven(self, plan: Plan) -> Iterator[str]:
+        """Yield axes along which fewer ranks gather than meet along another inside an engine."""
+        inside = {axis: degree for axis, degree in plan.axes if axis in self.meets}
+        most = max(inside.values(), default=1)
+        for axis in self.meets:
+            if self.meets[axis] != "all_reduce" and 1 < inside.get(axis, 1) < most:
+                yield (
+                    f"{axis}{inside[axis]} gathers among {inside[axis]} ranks in an engine with "
+                    f"collectives of {most}, which TensorRT's builder refuses"
+                )
+
+    def cautions(self, model: Model, plan: Plan, version: str = "") -> Iterator[str]:
+        """Yield what to watch with a plan that TensorRT can run, and the way round."""
+        runs = self.running(version)
+        if self.unproven(plan, version):
+            yield (
+                "collectives among some ranks of an engine are unproven on TensorRT "
+                f"{dotted(runs)}: they gave wrong sums on {dotted(self.groups_broken[0])}"
+            )
+        if self._inner(plan) and self.fuses(runs):
+            yield (
+                f"TensorRT {dotted(runs)} builds collectives into what stands around them and may "
+                "skip them (pytorch/TensorRT issue 4381): casts to 32 bits keep them apart, and "
+                "are priced"
+            )
+        if plan.degree("ulysses") > 1:
+            yield f"all-to-all needs NCCL {dotted(self.nccl_all_to_all)} or newer"
+        if any(tower.ffn and tower.ffn.experts for block in model.blocks for tower in block.towers):
+            yield "a mixture of experts is built so that every expert takes every token"
+
+    def unproven(self, plan: Plan, version: str = "") -> bool:
+        """Whether nobody has told that collectives among some ranks of its engines are right."""
+        runs = self.running(version)
+        told = [*self.groups_broken, *self.groups_work]
+        return self._inner(plan) > 1 and not any(is_of(runs, other) for other in told)
+
+    def _meet(self, plan: Plan) -> bool:
+        return any(axis in (*self.meets, "cfg") for axis, _ in plan.axes)
+
+    def _inner(self, plan: Plan) -> int:
+        return sum(axis in self.meets for axis, _ in plan.axes)
+
 
 def dotted(version: Sequence[int]) -> str:
     """Write a version or a capability.
@@ -124,6 +224,14 @@ def is_of(runs: Version, other: Version) -> bool:
     True
     """
     return runs[: len(other)] == other
+
+
+def layers(model: Model) -> Iterator[str]:
+    """Yield what of a model is written in no layers of TensorRT, whatever the plan and the GPU."""
+    if any(tower.latent is not None for tower in model.towers):
+        yield "multi-head latent attention is written in no layers of TensorRT"
+    if any(tower.recurrence is not None for tower in model.towers):
+        yield "recurrences are written in no layers of TensorRT"
 
 
 def load_allowed(text: str) -> Allowed:
