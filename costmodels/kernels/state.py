@@ -3,7 +3,7 @@ r"""Layers that keep a state instead of a cache: gated delta rule and state spac
 A short convolution over time goes before; its kernel is paced by memory, and some engines begin
 each sequence anew, a few features at a time:
 
-.. math:: t = floor + sequence\, batch\, features + traffic / (share\, bandwidth)
+.. math:: t = floor + \sqrt{(sequence\, batch\, features)^2 + (traffic / (share\, bandwidth))^2}
 
 Over prompts, chunks of a head follow one another, heads and sequences side by side; an item is a
 head of a sequence:
@@ -77,7 +77,8 @@ def convolved(
     tokens, features, batch = (np.asarray(size, float) for size in shape)
     traffic = 2.0 * _BYTES * batch * features * (tokens + TAPS)
     stream = traffic / device.memory_bandwidth.value / fitted.memory_efficiency
-    time: Real = fitted.floor + fitted.sequence * batch * features / _FEATURES + stream
+    begun = fitted.sequence * batch * features / _FEATURES
+    time: Real = fitted.floor + np.hypot(begun, stream)
     return time
 
 

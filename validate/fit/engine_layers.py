@@ -36,6 +36,8 @@ UNGATED: Final = {
     (4096, 2688), (8192, 5120))
 } | {(2688, 1856, 128, 6)}  # fmt: skip
 """Hidden and intermediate size, experts, and those of a token, of Nemotron 3: it has no gate."""
+GATED_ALL: Final = {("sglang", "0.5.10"), ("vllm", "0.14.0")}
+"""Tables that were measured with a gate for any model: Nemotron takes half as long again there."""
 MULTIPLIED_ALL: Final = {("sglang", "0.5.10")}
 """Their tables give tokens that chose experts of other ranks to the first one here, as no server
 does: with those experts elsewhere they say nothing."""
@@ -63,13 +65,17 @@ def experts(rows: Iterable[Mapping[str, str]]) -> Groups:
             "experts": float(experts),
             "top_k": float(top_k),
             "ep": float(row["moe_ep_size"]),
-            "gated": float((hidden, inter, experts, top_k) not in UNGATED),
+            "gated": float(_gated(row, (hidden, inter, experts, top_k))),
         }
         shares = (row["moe_tp_size"], row["moe_ep_size"])
         shape = f"experts {hidden} {inter} {experts} {top_k} {' '.join(shares)}"
         one = figure_of(row, sizes, trait=row["distribution"], source=shape)
         groups.setdefault((row["system"], EXPERTS[row["moe_dtype"]]), []).append(one)
     return groups
+
+
+def _gated(row: Mapping[str, str], shape: tuple[int, int, int, int]) -> bool:
+    return shape not in UNGATED or (row["engine"], row["version"]) in GATED_ALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,25 +38,26 @@ KEYS_ALONE: Final = {("sglang", "0.5.10"), *(("trtllm", "1.3.0rc20"),)}
 """Tables whose gated delta rule convolves the features of keys alone."""
 HALVED: Final = {"trtllm"}
 """Engines whose gated delta rule keeps its state in 16 bits."""
-ONLY_CONVOLVED: Final = {("a100_sxm", "context"), *((s, "generation-ssd") for s in SYSTEMS)}
-"""Tables without a pass or an update: a system and a phase; of Mamba-2, new tokens everywhere."""
+CONVOLVED: Final = {("a100_sxm", "context")}
+"""Tables without a pass: a system and a phase."""
+MAMBA: Final = "-mamba2"
+"""Ends the phases of tables that are of Mamba-2's convolution alone."""
 SLOW: Final = {"trtllm": 3.0, "sglang 0.5.10": 12.0}
 """Us of a sequence of 4096 features that a convolution begins anew, to start from."""
 
 
 def states(rows: Iterable[Mapping[str, str]]) -> Groups:
-    """Group rows by system and kernel: ``conv``, ``conv_step``, ``delta``, ``ssd``, ``update``."""
+    """Group rows by system and kernel: ``conv``, ``conv_step``, ``delta``, ``update``."""
     tables: dict[tuple[str, str, str], list[EngineFigure]] = {}
     for row in rows:
-        phase = row["phase"] if "num_v_heads" in row else f"{row['phase']}-ssd"
+        phase = row["phase"] if "num_v_heads" in row else f"{row['phase']}{MAMBA}"
         one = figure_of(row, _sizes(row), trait=f"{row['engine']} {row['version']}")
         tables.setdefault((row["system"], row["engine"], phase), []).append(one)
     groups: dict[tuple[str, str], list[EngineFigure]] = {}
     for (system, _, phase), figures in tables.items():
-        new, rule = phase.startswith("generation"), "ssd" if phase.endswith("ssd") else "delta"
-        names = ("conv_step", "update") if new else ("conv", rule)
+        names = ("conv_step", "update") if phase.startswith("generation") else ("conv", "delta")
         device = all_devices()[SYSTEMS[system][0]]
-        only = (system, phase) in ONLY_CONVOLVED
+        only = (system, phase) in CONVOLVED or phase.endswith(MAMBA)
         parts = (figures, []) if only else _told_apart(figures, device, names)
         for name, part in zip(names, parts, strict=True):
             kept = [one for one in part if one.seconds >= _least(one, device, name)]
