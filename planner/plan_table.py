@@ -3,9 +3,9 @@
 from collections.abc import Container, Sequence
 from typing import Final
 
-from planner.advice.refusals import SIGN
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.runners.refusal import SIGN
 from planner.search.estimate import PlanEstimate
 from topology.base import format_bytes, format_interval, format_seconds
 from topology.base.table import Table

@@ -5,17 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.tables import profile_for
-from planner.advice.advice import advice
-from planner.advice.compare import Contender, compare
-from planner.advice.refusals import footnotes
+from planner.advice.advice import advice, disaggregation
 from planner.advice.remedies import Alternative, alternatives, would_fit
-from planner.advice.under_load import disaggregation
 from planner.plan_table import numbered_table, plan_rows
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
 from planner.runners.launch import Launch, launch_lines, worker_lines
-from planner.runners.refusal import Refusal, refusal, refusals
-from planner.runners.runners import title_of
+from planner.runners.refusal import Refusal, footnotes, refusal, refusals
+from planner.runners.runners import Contender, compare
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Point
 from planner.search.estimate import PlanEstimate, Rejected, Splits
@@ -240,7 +237,7 @@ def split_lines(answer: Recommendation) -> tuple[Launch, ...]:
     if best is None:
         return ()
     lines = [line for line in lines_of(answer.scenario, best) if not line.reason]
-    title = title_of(answer.scenario)
+    title = answer.scenario.deployment.title
     own = tuple(line for line in lines if line.engine.partition(",")[0] == title)
     return own or tuple(lines)
 

@@ -1,4 +1,4 @@
-"""Why the first plan wins, what would change the order, and when fewer GPUs do."""
+"""Why the first plan wins, what would change the order, when fewer GPUs do, and what to know."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,19 +8,19 @@ from typing import Final
 import numpy as np
 
 from costmodels.collectives import UNMIXED
-from planner.advice.compare import closest
 from planner.advice.remedies import Alternative, short_of, would_fit
-from planner.advice.under_load import compared, missed
 from planner.lowering import unsupported
 from planner.models import Kind, Model
 from planner.placement.placement import visible
-from planner.request.request import Objective
+from planner.request.request import Objective, Request
 from planner.request.workload import Workload
-from planner.runners.refusal import Refusal, refusal
+from planner.runners.refusal import Refusal, footnotes, refusal, refusals
+from planner.runners.runners import closest, missed
 from planner.scenario.scenario import Scenario
-from planner.search.estimate import APART, PlanEstimate, worded
+from planner.search.clients import Serving, wanted_of
+from planner.search.estimate import APART, PlanEstimate, Splits, worded
 from planner.search.ranking import TIE, Ranking, hosts_in_words, price
-from topology.base import counted, format_bytes, format_seconds
+from topology.base import counted, format_bytes, format_number, format_seconds
 
 REPLICAS: Final = 1.3
 """Copies of the model are worth a line when they serve this many times as many requests."""
@@ -42,6 +42,9 @@ WORK: Final = "GPU-seconds (GPUs x s)"
 
 LITTLE: Final = 1.25
 """A doubling of the GPUs that gains less than this is not worth its price to everybody."""
+
+WORTH: Final = 1.1
+"""Another plan is worth a line when it writes this many times as many tokens a second."""
 
 
 def advice(
@@ -395,3 +398,67 @@ def context_note(model: Model, workload: Workload) -> Iterator[str]:
             f"the context of {model.name} is {model.context:,} tokens, {whole:,} are asked for: "
             "engines refuse, or stretch it"
         )
+
+
+def compared(lead: PlanEstimate, rivals: Sequence[PlanEstimate], request: Request) -> Iterator[str]:
+    """Say what the plan to run does under load, beside the next, and what would write more."""
+    here = lead.serving
+    if here is None:
+        return
+    yield f"{lead.plan} {_does(here)}"
+    others = [(rival, rival.serving) for rival in rivals if rival.serving is not None]
+    if others and (request.loaded or request.objective != "latency"):
+        rival, there = others[0]
+        yield f"next comes {rival.plan}, which {_does(there)}"
+        return
+    most = max(others, key=lambda pair: pair[1].tokens_per_s, default=None)
+    if most is not None and most[1].tokens_per_s > WORTH * here.tokens_per_s:
+        factor = most[1].tokens_per_s / here.tokens_per_s
+        yield (
+            f"for throughput use {most[0].plan}: {factor:.2f} times as many tokens/s, "
+            f"{_with(most[1])}"
+        )
+
+
+def disaggregation(splits: Splits | None, lead: PlanEstimate | None) -> Iterator[str]:
+    """Say what workers for prompts and others that decode do, beside one plan; where asked for."""
+    if splits is None:
+        return
+    best = splits.best
+    if best is None or best.serving is None:
+        yield f"no two pools of workers: {splits.reason}"
+        return
+    gain = splits.gain(lead)
+    beside = ""
+    if gain is not None and lead is not None:
+        percent = f"{100 * abs(gain - 1):.0f}"
+        more = "as many" if percent == "0" else f"{percent} % {'more' if gain > 1 else 'fewer'}"
+        beside = f", {more} tokens/s {'as' if percent == '0' else 'than'} {lead.plan}"
+    yield f"{best.name} {_does(best.serving)}{beside}"
+
+
+def _does(serving: Serving) -> str:
+    return f"writes {format_number(serving.tokens_per_s_per_gpu)} tokens/s a GPU, {_with(serving)}"
+
+
+def _with(serving: Serving) -> str:
+    number = max(1, round(serving.concurrency))
+    return (
+        f"TTFT {format_seconds(serving.ttft.mean)} and TPOT {format_seconds(serving.tpot.mean)} "
+        f"with {counted(number, 'request')} at once"
+    )
+
+
+def misses(request: Request, serving: Serving | None) -> Iterator[str]:
+    """Say of a plan that was asked for which times it misses."""
+    wanted = wanted_of(request)
+    if serving is not None and not serving.meets(wanted):
+        yield f"misses what is wanted: {' and '.join(serving.beside(wanted))}"
+
+
+def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:
+    """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
+    beyond = length_notes(scenario.model, scenario.workload)
+    refused = refusals(scenario, [estimate.plan])
+    variables = variable_notes(scenario, estimate)
+    return [*estimate.notes, *beyond, *variables, *footnotes(scenario, [estimate], refused)]

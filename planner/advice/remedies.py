@@ -10,12 +10,11 @@ from typing import Final
 import numpy as np
 
 from costmodels.formats import FORMATS
-from planner.advice.compare import Contender, compare
 from planner.lowering import lower, unsupported
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.runners.refusal import refusal
-from planner.runners.runners import runners
+from planner.runners.runners import Contender, compare, runners
 from planner.scenario.scenario import Scenario, workload_of
 from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import (

@@ -66,7 +66,7 @@ def _slow(text: str) -> tuple[int, float]:
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
-    from planner.advice.refusals import notes_on  # noqa: PLC0415
+    from planner.advice.advice import notes_on  # noqa: PLC0415
     from planner.rendering import report, simulated  # noqa: PLC0415
     from planner.scenario.scenario import resolve  # noqa: PLC0415
     from planner.simulation.simulation import simulate  # noqa: PLC0415

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from planner.advice.refusals import instead
 from planner.engines.tables import engines, find_engine
 from planner.request.plan import Plan
 from planner.runners.launch import Launch, launches
 from planner.runners.launch_settings import Settings, settings_of
-from planner.runners.refusal import refusal_of
+from planner.runners.refusal import instead, refusal_of
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA

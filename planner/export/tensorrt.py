@@ -9,7 +9,6 @@ from typing import Final, TypedDict, Unpack
 import numpy as np
 
 from costmodels.collectives import UNMIXED
-from planner.advice.refusals import check_tensorrt
 from planner.engines.tables import allowed
 from planner.engines.tensorrt import dotted
 from planner.export.checkpoints import checkpoint_of
@@ -21,6 +20,7 @@ from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.runners.refusal import check_tensorrt
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import (

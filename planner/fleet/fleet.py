@@ -10,9 +10,9 @@ from planner.fleet.replica_rates import in_time, most_pace, ready, replicas_for
 from planner.fleet.replica_rates import most_rate as most_rate_of
 from planner.request.plan import Plan
 from planner.request.request import Request
-from planner.runners.launch import Launch
+from planner.runners.launch import Launch, launched
 from planner.runners.refusal import refusal
-from planner.runners.runners import launched, name_of, runners
+from planner.runners.runners import runners
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
@@ -260,7 +260,7 @@ def _launched(fleet: Fleet) -> Fleet:
     scenario = _scenario(fleet.demand, estimate)
     told = {} if fleet.serving is None else fleet.serving.told
     launch = launched(scenario, estimate.plan, estimate.placement, told)
-    return replace(fleet, runner=name_of(scenario), launch=launch)
+    return replace(fleet, runner=scenario.deployment.name, launch=launch)
 
 
 def _scenario(demand: Demand, estimate: PlanEstimate) -> Scenario:

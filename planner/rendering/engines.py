@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from planner.advice.compare import Contender
 from planner.advice.remedies import Alternative
-from planner.advice.under_load import near
 from planner.engines.engine import EAGER
-from planner.request.request import EXECUTOR, RUNTIME, Objective, Request
-from planner.runners.runners import name_of
+from planner.request.request import RUNTIME, Objective, Request
+from planner.runners.runners import Contender
 from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.ranking import near
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Line, Table
 
@@ -37,7 +36,7 @@ def unfinished(runs: Sequence[Contender]) -> Iterator[str]:
 
 def _exported(run: Contender) -> bool:
     """Whether it is TensorRT by planner export."""
-    return name_of(run.scenario) == EXECUTOR and run.scenario.deployment.runtime.name == RUNTIME
+    return run.scenario.deployment.exported
 
 
 def headline(run: Contender, lead: PlanEstimate) -> str:

@@ -6,15 +6,12 @@ from html import escape
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from planner.advice.advice import throughput_note
-from planner.advice.refusals import notes_on
-from planner.advice.under_load import misses
+from planner.advice.advice import misses, notes_on, throughput_note
 from planner.placement.placement import visible
 from planner.plan_table import cost
 from planner.recommendation import Recommendation, split_lines
 from planner.rendering import engines
 from planner.runners.launch import Launch
-from planner.runners.runners import title_of
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Point, wanted_of
 from planner.search.estimate import PlanEstimate, worded
@@ -49,12 +46,12 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     if lead is not None:
         others = list(engines.compared(answer.runs))
         parts += [*engines.to_run(answer.runs, lead), "", *others, *([""] if others else [])]
-        parts += _notes([f"plans as {title_of(scenario)} runs them"])
+        parts += _notes([f"plans as {scenario.deployment.title} runs them"])
     else:
         parts += [*_notes(engines.unable(answer.runs)), ""]
     shown, close = _shown(answer, top), _nearest(answer, top)
     if close is not None:
-        parts += [*_notes([_NEAREST.format(title_of(scenario))]), close, ""]
+        parts += [*_notes([_NEAREST.format(scenario.deployment.title)]), close, ""]
     if shown.plans:
         parts += [*_apart(answer), shown.table(), *_notes(_below_table(scenario, answer)), ""]
     if answer.splits is not None and answer.splits.plans:
@@ -323,7 +320,7 @@ def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
         parts += [f"{line}\n" for line in engines.unfinished(answer.runs)]
         parts += [engines.table(answer.runs).markdown(), ""]
     if (close := _nearest(answer, top)) is not None:
-        parts += [f"{_NEAREST.format(title_of(scenario))}:", "", close.markdown(), ""]
+        parts += [f"{_NEAREST.format(scenario.deployment.title)}:", "", close.markdown(), ""]
     if shown.plans:
         parts += [shown.table(numbered=False).markdown(), ""]
         parts += bullets(_below_table(scenario, answer))
@@ -350,7 +347,7 @@ def recommendation_html(answer: Recommendation, *, top: int) -> str:
         body += [heading(engines.headline(answer.runs[0], lead))]
         body += [*paragraphs(engines.unfinished(answer.runs)), engines.table(answer.runs).html()]
     if (close := _nearest(answer, top)) is not None:
-        body += [heading(_NEAREST.format(title_of(scenario))), close.html()]
+        body += [heading(_NEAREST.format(scenario.deployment.title)), close.html()]
     if shown.plans:
         body += [shown.table().html(), *paragraphs(_below_table(scenario, answer))]
     if answer.splits is not None and answer.splits.plans:

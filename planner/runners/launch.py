@@ -1,24 +1,39 @@
-"""What to type: how every engine is started with a plan, or the reason why it cannot run it.
+"""What to type: how whatever runs a plan is started with it, or the reason why it cannot.
 
 Two pools of workers have a line for every worker, and one for the router in front.
 """
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from math import ceil, prod
 from typing import Final
 
-from planner.engines.engine import Disaggregation, Engine, Engines, LaunchLine, Limits, Words
+from planner.engines.engine import EAGER, Disaggregation, Engine, Engines, LaunchLine, Limits, Words
 from planner.engines.tables import engines
-from planner.models import Model
+from planner.models import Model, known_as
 from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan, TwoPools
+from planner.request.request import Request
 from planner.runners.launch_settings import Settings, settings_of
 from planner.runners.refusal import group_copies, refusal_of
-from planner.scenario.scenario import Scenario
+from planner.scenario.scenario import Scenario, usual_precision
 
+MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "graph"}
+"""What ``planner validate`` calls the runtimes of PyTorch."""
+BUILT: Final = (
+    "nodes", "height", "width", "frames", "steps", "batch", "input_tokens", "output_tokens",
+    "text_tokens", "precision", "kv_precision", "offload", "text_tower", "algorithm", "attention",
+    "kv_repeat", "wide_collectives", "scattered_inputs", "tensorrt_version", "hardware", "topology",
+    "detect", "pcie_generation", "profile",
+)  # fmt: skip
+"""Fields of a request that ``planner export`` takes as they are."""
+VALIDATED: Final = (
+    "height", "width", "frames", "batch", "input_tokens", "text_tokens", "precision", "hardware",
+    "profile",
+)  # fmt: skip
+"""And those that ``planner validate`` takes."""
 PORTS: Final = {"prefill": 8100, "decode": 8200}
 """At which the first worker of each pool serves."""
 SIDE: Final = 5600
@@ -57,6 +72,54 @@ class Launch:
         """Return what ``--format json`` prints."""
         answer = {"reason": self.reason} if self.reason else {"line": self.line}
         return {"engine": self.engine, **answer, "runtime": self.runtime}
+
+
+def launched(
+    scenario: Scenario,
+    plan: Plan,
+    placement: Placement | None = None,
+    told: Mapping[str, int] | None = None,
+) -> Launch:
+    """Say what to type for what runs a scenario, on the GPUs that a plan was seated on.
+
+    told : sizes that an engine is told of the load, as ``Settings`` names them.
+    """
+    deployment = scenario.deployment
+    if deployment.runner is not None:
+        launch = launch_of(scenario, deployment.runner, plan, told)
+    else:
+        runtime, command = deployment.runtime.name, _ours(scenario, plan)
+        launch = Launch(engine=deployment.title, runtime=runtime, command=command)
+    return seated_on(launch, scenario, placement)
+
+
+def _ours(scenario: Scenario, plan: Plan) -> str:
+    """Write the command of ours that builds a plan, or runs it in PyTorch."""
+    request = scenario.request
+    if request.precision == usual_precision(scenario.model, request):
+        request = replace(request, precision=None)
+    name = request.model_name if known_as(request.model_name) else request.model_path
+    parts = [f"--model {shlex.quote(name)}", f"--plan {plan}"]
+    runtime = scenario.deployment.runtime.name
+    if runtime in MODES:
+        flags = [*_asked_flags(request, VALIDATED), "--backend torch", f"--mode {MODES[runtime]}"]
+        return " ".join(["planner validate", *parts, *flags])
+    folder = shlex.quote(f"{scenario.model.name}-{plan}".replace("/", "-"))
+    flags = [*_asked_flags(request, BUILT), f"--output {folder}"]
+    return " ".join(["planner export", *parts, *flags])
+
+
+def _asked_flags(request: Request, names: Sequence[str]) -> Iterator[str]:
+    """Write what a request asks for beside what is usual; a machine that was read has no name."""
+    for asked in fields(Request):
+        value = getattr(request, asked.name)
+        if asked.name not in names or value == asked.default or "\n" in str(value):
+            continue
+        flag = f"--{asked.name.replace('_', '-')}"
+        if isinstance(value, bool):
+            yield flag if value else flag.replace("--", "--no-")
+        elif isinstance(value, str | int) and value != "":
+            yield f"{flag} {shlex.quote(str(value))}"
 
 
 def launch_lines(

@@ -1,19 +1,21 @@
 """Why a plan cannot be run: one answer, of engines and of TensorRT alike."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
 
 from planner.engines.engine import Engine, LaunchLine, Limits
-from planner.engines.tables import allowed, find_engine
+from planner.engines.tables import allowed
 from planner.engines.tensorrt import layers
 from planner.models import Model, grid
 from planner.request.plan import Plan, nearest
-from planner.request.request import EXECUTOR
 from planner.runners.launch_settings import Settings, settings_of
 from planner.scenario.scenario import Scenario
+from planner.search.estimate import PlanEstimate
+from planner.search.plans import objections, plans
 from planner.strategies.tp import padded_widths
+from topology.base import IllegalPlanError, format_seconds
 
 SEQUENCE: Final = ("ulysses", "ring", "allgather_kv")
 """Axes over whose ranks a sequence is cut."""
@@ -43,21 +45,12 @@ class Refusal:
         return {"plan": str(self.plan), "reason": self.reason, "nearest": near}
 
 
-def runner_of(scenario: Scenario) -> str:
-    """Name what a request is run with as people read it; empty where anything will do."""
-    deployment = scenario.deployment
-    if deployment.engine not in ("", EXECUTOR):
-        return find_engine(deployment.engine).title
-    return "TensorRT" if deployment.runtime.name == "tensorrt" else ""
-
-
 def refusal(scenario: Scenario, plan: Plan) -> str:
     """Say why the engine or the runtime of a request cannot run a plan; empty where it can."""
-    deployment = scenario.deployment
-    if deployment.engine not in ("", EXECUTOR):
-        engine = find_engine(deployment.engine)
+    engine = scenario.deployment.runner
+    if engine is not None:
         return refusal_of(engine, scenario.model, plan, settings_of(scenario, plan))
-    return tensorrt_refusal(scenario, plan) if runner_of(scenario) else ""
+    return tensorrt_refusal(scenario, plan) if scenario.deployment.exported else ""
 
 
 def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
@@ -70,12 +63,6 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
     return "; ".join([*layers(scenario.model), *stands])
 
 
-def is_unproven(scenario: Scenario, plan: Plan) -> bool:
-    """Whether what runs a scenario is TensorRT, and nobody has told that it runs a plan right."""
-    exported = runner_of(scenario) == "TensorRT"
-    return exported and allowed().unproven(plan, scenario.request.tensorrt_version)
-
-
 def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:
     """Return those of the plans that cannot be run, each with the nearest that can.
 
@@ -85,7 +72,7 @@ def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:
     """
     reasons = {plan: refusal(scenario, plan) for plan in plans}
     runs = [plan for plan, reason in reasons.items() if not reason]
-    most = GOOD if runner_of(scenario) == "TensorRT" else len(runs)
+    most = GOOD if scenario.deployment.exported else len(runs)
     return tuple(
         Refusal(
             plan=plan,
@@ -286,3 +273,70 @@ RULES: Final = (
     _speculation, _size, _padded, _spread,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""
+
+
+SIGN: Final = "!"
+"""Stands behind a plan's name in a table; the reason follows below."""
+
+
+def instead(scenario: Scenario, plan: Plan, refuses: Callable[[Plan], str]) -> str:
+    """Name the plans most like one that is refused, of all that are legal and are not.
+
+    Whether they fit in memory, and how fast they are, is not looked at.
+    """
+    model, work = scenario.model, scenario.workload
+    legal = (
+        other
+        for other in plans(model, plan.gpus)
+        if not any(objections(model, work, other, plan.gpus))
+    )
+    near = ", ".join(map(str, nearest(plan, (other for other in legal if not refuses(other)))))
+    return f"; nearest that run: {near}" if near else ""
+
+
+def check_tensorrt(scenario: Scenario, plan: Plan) -> None:
+    """Refuse a plan that TensorRT cannot run.
+
+    Raises
+    ------
+    IllegalPlanError
+        With the reasons, and the plans most like it that TensorRT runs.
+    """
+    reason = tensorrt_refusal(scenario, plan)
+    if reason:
+        near = instead(scenario, plan, lambda other: tensorrt_refusal(scenario, other))
+        raise IllegalPlanError(f"plan {plan}: {reason}{near}")
+
+
+def footnotes(
+    scenario: Scenario, shown: Sequence[PlanEstimate], refused: Sequence[Refusal]
+) -> list[str]:
+    """Return what stands below plans: reasons of those that cannot run, and what to watch."""
+    deployment = scenario.deployment
+    if deployment.runner is None and not deployment.exported:
+        return []
+    reasons = {row.plan: row for row in refused}
+    barred = [(plan, reasons[plan.plan]) for plan in shown if plan.plan in reasons]
+    lines = [
+        _line(deployment.title, [pair for pair in barred if pair[1].reason == reason], len(shown))
+        for reason in dict.fromkeys(row.reason for _, row in barred)
+    ]
+    if not deployment.exported:
+        return lines
+    able = [plan.plan for plan in shown if plan.plan not in reasons]
+    version = scenario.request.tensorrt_version
+    watch = [
+        f"TensorRT: {line}"
+        for plan in able
+        for line in allowed().cautions(scenario.model, plan, version)
+    ]
+    return [*lines, *dict.fromkeys(watch)]
+
+
+def _line(runner: str, same: Sequence[tuple[PlanEstimate, Refusal]], shown: int) -> str:
+    """Say a reason of several plans once, with the plan that is nearest to each."""
+    near = list(dict.fromkeys(str(plan) for _, row in same for plan in row.nearest[:1]))
+    each = [f"{plan.plan} ({format_seconds(plan.latency_s)})" for plan, _ in same]
+    names = "any of these" if len(same) == shown > 1 else ", ".join(each)
+    rest = f"; nearest that it can: {', '.join(near)}" if near else ""
+    return f"{SIGN} not with {runner}: {names}: {same[0][1].reason}{rest}"

@@ -1,35 +1,90 @@
-"""Who may run a request: TensorRT, by ``planner export``, and engines in each of their runtimes."""
+"""Who may run a request, each at its best plan, or why it has none.
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Final
+That is TensorRT, by ``planner export``, and engines in each of their runtimes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import inf
+from typing import Final, cast
 
 from planner.engines.engine import EAGER
 from planner.engines.tables import allowed, engines, find_engine
 from planner.engines.tensorrt import dotted
-from planner.models import Model, known_as
-from planner.placement.placement import Placement
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
-from planner.runners.launch import Launch, launch_of, seated_on
-from planner.scenario.scenario import Scenario, usual_precision
-from topology.base import InputError
+from planner.runners.launch import Launch, launched
+from planner.runners.refusal import refusal
+from planner.scenario.scenario import Scenario
+from planner.search.clients import Serving
+from planner.search.estimate import Outcome, PlanEstimate, Rejected
+from planner.search.evaluate import Shared
+from planner.search.plans import objections, plans
+from planner.search.ranking import (
+    TIE,
+    Ranking,
+    apart,
+    estimates,
+    goal,
+    gpu_counts,
+    judge,
+    near,
+    outcomes_on,
+    rank,
+)
+from topology.base import InputError, counted
 
-MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "graph"}
-"""What ``planner validate`` calls the runtimes of PyTorch."""
-BUILT: Final = (
-    "nodes", "height", "width", "frames", "steps", "batch", "input_tokens", "output_tokens",
-    "text_tokens", "precision", "kv_precision", "offload", "text_tower", "algorithm", "attention",
-    "kv_repeat", "wide_collectives", "scattered_inputs", "tensorrt_version", "hardware", "topology",
-    "detect", "pcie_generation", "profile",
-)  # fmt: skip
-"""Fields of a request that ``planner export`` takes as they are."""
-VALIDATED: Final = (
-    "height", "width", "frames", "batch", "input_tokens", "text_tokens", "precision", "hardware",
-    "profile",
-)  # fmt: skip
-"""And those that ``planner validate`` takes."""
+_BARE: Final = re.compile(r"has no \w+ axis")
+_DIGITS: Final = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A request as an engine runs it in one of its runtimes, or as TensorRT does.
+
+    estimate : of the best plan there, launch : what to type. reason : why there is none.
+    nearest : what clients see of the plan that comes nearest, where all miss what is wanted.
+    """
+
+    scenario: Scenario
+    estimate: PlanEstimate | None = None
+    launch: Launch | None = None
+    reason: str = ""
+    nearest: Serving | None = None
+
+    @property
+    def title(self) -> str:
+        """What runs it, as people read it."""
+        return self.scenario.deployment.title
+
+    @property
+    def version(self) -> str:
+        """The version that is known of what runs it."""
+        runner = self.scenario.deployment.runner
+        if runner is not None:
+            return runner.version
+        runs = allowed().running(self.scenario.request.tensorrt_version)
+        return dotted(runs) if self.scenario.deployment.exported else ""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        if self.estimate is None or self.launch is None:
+            return {"engine": self.scenario.deployment.name, "reason": self.reason}
+        serving = self.estimate.serving
+        return {
+            "engine": self.scenario.deployment.name,
+            "version": self.version,
+            "runtime": self.estimate.runtime,
+            "plan": str(self.estimate.plan),
+            "latency_s": self.estimate.latency_s,
+            "memory_bytes": self.estimate.memory_bytes,
+            **({} if serving is None else {"serving": serving.to_dict()}),
+            "command": self.launch.line,
+        }
 
 
 def runners(scenario: Scenario) -> Iterator[Scenario]:
@@ -77,71 +132,154 @@ def _runtimes(name: str, model: Model) -> list[str]:
     return find_engine(name).runtimes_of(model.name, model.family)
 
 
-def name_of(scenario: Scenario) -> str:
-    """Name the engine of a scenario as other programs know it, without its version."""
-    return scenario.deployment.engine.partition("@")[0] or EXECUTOR
+def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Contender, ...]:
+    """Find the best plan of everything that a request leaves open to run it.
 
-
-def title_of(scenario: Scenario) -> str:
-    """Name what runs a scenario as people read it."""
-    deployment = scenario.deployment
-    if deployment.engine not in ("", EXECUTOR):
-        return find_engine(deployment.engine).title
-    return "TensorRT" if deployment.runtime.name == RUNTIME else "planner validate"
-
-
-def version_of(scenario: Scenario) -> str:
-    """Give the version of what runs a scenario that its facts are of; empty where none is known."""
-    deployment = scenario.deployment
-    if deployment.engine not in ("", EXECUTOR):
-        return find_engine(deployment.engine).version
-    runs = allowed().running(scenario.request.tensorrt_version)
-    return dotted(runs) if deployment.runtime.name == RUNTIME else ""
-
-
-def launched(
-    scenario: Scenario,
-    plan: Plan,
-    placement: Placement | None = None,
-    told: Mapping[str, int] | None = None,
-) -> Launch:
-    """Say what to type for what runs a scenario, on the GPUs that a plan was seated on.
-
-    told : sizes that an engine is told of the load, as ``Settings`` names them.
+    Returns
+    -------
+    those that can, the best by the objective of the request first; of the others one row each
     """
+    shared = shared or Shared()
+    rows: list[Contender] = []
+    others: dict[str, Contender] = {}
+    for _, runs in groupby(runners(scenario), key=lambda each: each.deployment.name):
+        able = list(_runs(list(runs), shared))
+        rows += [run for run in able if run.estimate is not None]
+        others |= {run.scenario.deployment.name: run for run in able if run.estimate is None}
+    rows.sort(key=lambda run: _order(cast(PlanEstimate, run.estimate), scenario.request))
+    names = {run.scenario.deployment.name for run in rows}
+    unable = [run for name, run in others.items() if name not in names]
+    return (*rows, *sorted(unable, key=lambda run: _distance(run, scenario.request)))
+
+
+def _order(estimate: PlanEstimate, request: Request) -> tuple[bool, float]:
+    """Put what nobody has told to be right behind all that is, and the best first."""
+    return estimate.unproven, goal(estimate, request)
+
+
+def _distance(run: Contender, request: Request) -> tuple[float, float]:
+    """Say how far from what is wanted an engine stays; most where it runs no plan at all."""
+    return (inf, inf) if run.nearest is None else apart(run.nearest, request)
+
+
+def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Contender]:
+    """Find the best plan of an engine in each of its runtimes, the fastest of which comes first.
+
+    No plan is faster in a later one than in the first. Under load that one alone is looked at.
+    """
+    first, *later = scenarios
+    outcomes = list(_outcomes(first, shared))
+    if first.ranked_under_load:
+        yield _best(first, _served(first, outcomes))
+        return
+    yield _best(first, outcomes)
+    for scenario in later:
+        yield _best(scenario, list(_likely(scenario, estimates(outcomes), shared)) or outcomes)
+
+
+def _served(scenario: Scenario, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Serve the load of a request with the plans that fit."""
+    from planner.serving.loaded_plans import served_ranking  # noqa: PLC0415  # slow to load
+
+    by_gpus: dict[int, list[PlanEstimate]] = {}
+    for estimate in estimates(outcomes):
+        by_gpus.setdefault(estimate.gpus, []).append(estimate)
+    rejected = tuple(outcome for outcome in outcomes if isinstance(outcome, Rejected))
+    ranking = Ranking(
+        request=scenario.request, plans=(), by_gpus=by_gpus, rejected=rejected, baseline=None
+    )
+    ranking = served_ranking(scenario, ranking)
+    return (*ranking.plans, *ranking.rejected)
+
+
+def _outcomes(scenario: Scenario, shared: Shared) -> Iterator[Outcome]:
+    """Judge the plans that it can run, of fewer GPUs too where the request may have fewer."""
     deployment = scenario.deployment
-    if deployment.engine not in ("", EXECUTOR):
-        launch = launch_of(scenario, find_engine(deployment.engine), plan, told)
-    else:
-        command = _ours(scenario, plan)
-        launch = Launch(engine=title_of(scenario), runtime=deployment.runtime.name, command=command)
-    return seated_on(launch, scenario, placement)
+    seen: dict[Plan, Outcome] = {}
+
+    def runs(plan: Plan) -> bool:
+        return not refusal(scenario, plan)
+
+    counts = gpu_counts(deployment) if scenario.request.at_most_gpus else [deployment.gpus]
+    for gpus in counts:
+        yield from outcomes_on(scenario.on(gpus), seen, shared, runs)
 
 
-def _ours(scenario: Scenario, plan: Plan) -> str:
-    """Write the command of ours that builds a plan, or runs it in PyTorch."""
+def _likely(
+    scenario: Scenario, bounds: Iterable[PlanEstimate], shared: Shared
+) -> Iterator[Outcome]:
+    """Judge plans while they may be the best.
+
+    Parameters
+    ----------
+    bounds : the same plans, none of them worse than it will be here.
+    """
     request = scenario.request
-    if request.precision == usual_precision(scenario.model, request):
-        request = replace(request, precision=None)
-    name = request.model_name if known_as(request.model_name) else request.model_path
-    parts = [f"--model {shlex.quote(name)}", f"--plan {plan}"]
-    runtime = scenario.deployment.runtime.name
-    if runtime in MODES:
-        flags = [*_flags(request, VALIDATED), "--backend torch", f"--mode {MODES[runtime]}"]
-        return " ".join(["planner validate", *parts, *flags])
-    folder = shlex.quote(f"{scenario.model.name}-{plan}".replace("/", "-"))
-    flags = [*_flags(request, BUILT), f"--output {folder}"]
-    return " ".join(["planner export", *parts, *flags])
+    best = inf
+    for bound in sorted(bounds, key=lambda bound: goal(bound, request)):
+        if goal(bound, request) >= best + TIE * abs(best) * request.at_most_gpus:
+            return
+        outcome = judge(scenario.on(bound.gpus), bound.plan, shared)
+        if isinstance(outcome, PlanEstimate):
+            best = min(best, goal(outcome, request))
+        yield outcome
 
 
-def _flags(request: Request, names: Sequence[str]) -> Iterator[str]:
-    """Write what a request asks for beside what is usual; a machine that was read has no name."""
-    for field in fields(Request):
-        value = getattr(request, field.name)
-        if field.name not in names or value == field.default or "\n" in str(value):
-            continue
-        flag = f"--{field.name.replace('_', '-')}"
-        if isinstance(value, bool):
-            yield flag if value else flag.replace("--", "--no-")
-        elif isinstance(value, str | int) and value != "":
-            yield f"{flag} {shlex.quote(str(value))}"
+def _best(scenario: Scenario, outcomes: Sequence[Outcome]) -> Contender:
+    """Take the best of the plans that it can run, or say why there is none."""
+    fitting = rank(estimates(outcomes), scenario.request)
+    if not fitting:
+        rejected = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
+        nearest = next((served for _, served in near(rejected, scenario.request)), None)
+        return Contender(scenario=scenario, reason=_reason(scenario, outcomes), nearest=nearest)
+    best = fitting[0]
+    launch = launched(scenario, best.plan, best.placement, best.told)
+    return Contender(scenario=scenario, estimate=best, launch=launch)
+
+
+def _reason(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
+    """Say why nothing can run: memory of what could, or what stands against most plans.
+
+    That an engine has not an axis of some plans says least, and more if it has none for a model.
+    Reasons that differ in a number count together.
+    """
+    rejected = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
+    late = missed(rejected, scenario.request)
+    short = [row for row in rejected if row.short is not None]
+    if late or short:
+        return late or closest(short)
+    model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
+    legal = [
+        plan for plan in plans(model, gpus) if not any(objections(model, workload, plan, gpus))
+    ]
+    said = Counter(refusal(scenario, plan) for plan in legal)
+    if "" in said:  # it runs, and serves no request
+        return next((row.reason for row in reversed(rejected) if row.plan in legal), "")
+    if not said:
+        return f"the model has no plan of {counted(gpus, 'GPU')}"
+    if all(_BARE.fullmatch(why) for why in said):
+        return f"has no axis that spreads it over {counted(gpus, 'GPU')}"
+    alike = Counter(_DIGITS.sub("", why) for why in said.elements())
+
+    def telling(why: str) -> tuple[bool, bool, int, int]:
+        return " axis" not in why, " axis for " in why, alike[_DIGITS.sub("", why)], said[why]
+
+    return max(said, key=telling)
+
+
+def closest(short: Iterable[Rejected]) -> str:
+    """Say which plan lacks the least memory, and how much.
+
+    Parameters
+    ----------
+    short : plans that do not fit, at least one.
+    """
+    least = min(short, key=lambda row: row.short.memory_bytes if row.short else 0.0)
+    return f"{least.plan} is closest to fitting: {least.reason}"
+
+
+def missed(rejected: Sequence[Rejected], request: Request) -> str:
+    """Say that no plan does what is wanted, and which comes nearest; empty where none was tried."""
+    for row, _ in near(rejected, request)[:1]:
+        return f"no plan meets what is wanted: {row.plan} comes nearest, {row.reason}"
+    return ""

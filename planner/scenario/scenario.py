@@ -94,6 +94,29 @@ class Deployment:
         return replace(self, gpus=gpus, nodes=gpus // each if spread else 0)
 
     @property
+    def runner(self) -> Engine | None:
+        """The engine that runs the model; None where ours do, an export or `planner validate`."""
+        return None if self.engine in ("", EXECUTOR) else find_engine(self.engine)
+
+    @property
+    def exported(self) -> bool:
+        """Whether TensorRT runs the model, from a folder that ``planner export`` writes."""
+        return self.engine in ("", EXECUTOR) and self.runtime.name == RUNTIME
+
+    @property
+    def name(self) -> str:
+        """What runs the model, as other programs know it, without a version."""
+        return self.engine.partition("@")[0] or EXECUTOR
+
+    @property
+    def title(self) -> str:
+        """What runs the model, as people read it."""
+        runner = self.runner
+        if runner is not None:
+            return runner.title
+        return "TensorRT" if self.exported else "planner validate"
+
+    @property
     def hosts(self) -> int:
         """Hosts of the GPUs: those asked for, or as few as hold them evenly."""
         if self.subset is not None:

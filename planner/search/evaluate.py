@@ -15,11 +15,11 @@ from costmodels.price import Prices, Target
 from costmodels.program import Loop, Program, Real
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
+from planner.engines.tables import allowed
 from planner.lowering import decode_steps, lower, lower_places
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.runners.refusal import is_unproven
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.search.plans import notes
@@ -83,7 +83,8 @@ def _of(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
         estimate,
         engine=scenario.deployment.engine,
         placement=scenario.deployment.placed,
-        unproven=is_unproven(scenario, estimate.plan),
+        unproven=scenario.deployment.exported
+        and allowed().unproven(estimate.plan, scenario.request.tensorrt_version),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from planner.lowering import lower
@@ -9,7 +10,7 @@ from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.scenario.scenario import Deployment, Scenario
-from planner.search.clients import Point, Serving
+from planner.search.clients import Point, Serving, wanted_of
 from planner.search.estimate import Outcome, PlanEstimate, Rejected, worded
 from planner.search.evaluate import Shared, encoder_bytes, evaluate, usable_bytes
 from planner.search.plans import (
@@ -367,3 +368,15 @@ def hosts_in_words(deployment: Deployment, count: int) -> str:
     if hardware.island(gpus, deployment.nodes) == gpus:
         return ""
     return f" on {counted(deployment.on(count).hosts, 'host')}"
+
+
+def near(rejected: Sequence[Rejected], request: Request) -> list[tuple[Rejected, Serving]]:
+    """List the plans that run but miss what is wanted, with what they do, the nearest first."""
+    tried = [(row, row.nearest) for row in rejected if row.nearest is not None]
+    return sorted(tried, key=lambda pair: (apart(pair[1], request), str(pair[0].plan)))
+
+
+def apart(served: Serving, request: Request) -> tuple[float, float]:
+    """Say how far from what is wanted something is served: more is further."""
+    over = served.beyond(wanted_of(request))
+    return (-served.requests_per_s if served.overloaded else -inf), over

@@ -12,7 +12,6 @@ from recommendations import GPUS, HARDWARE, recommended, wrong
 
 import planner
 from costmodels.tables import profile_for, runtime
-from planner.advice.refusals import footnotes
 from planner.command.cli import main
 from planner.engines.engine import load_engines
 from planner.engines.tables import allowed, find_engine
@@ -22,6 +21,7 @@ from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR, Request
 from planner.runners.launch import launch_of
+from planner.runners.refusal import footnotes
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.search.evaluate import Shared

@@ -15,10 +15,10 @@ from planner.advice.advice import (
     advice,
     difference,
     length_notes,
+    notes_on,
     too_close,
     variable_notes,
 )
-from planner.advice.refusals import notes_on
 from planner.export.export import files
 from planner.models import read_model
 from planner.rendering import report

@@ -3,12 +3,12 @@
 import pytest
 import testmodels
 
-from planner.advice.refusals import footnotes
 from planner.engines.reading import read_version
 from planner.engines.tables import allowed
 from planner.recommendation import recommend_plans
 from planner.request.plan import nearest
 from planner.request.request import Request
+from planner.runners.refusal import footnotes
 from planner.scenario.scenario import resolve
 from planner.search.plans import objections, plans
 from planner.strategies import parse_plan

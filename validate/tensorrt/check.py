@@ -14,12 +14,12 @@ from typing import Final, cast
 import numpy as np
 
 from planner import tensorrt
-from planner.advice.refusals import check_tensorrt
 from planner.engines.tables import allowed
 from planner.export.tensorrt import one_token, tensorrt_folder
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.request.request import Request
+from planner.runners.refusal import check_tensorrt
 from planner.scenario.scenario import Scenario
 from planner.search.ranking import price
 from planner.tensorrt import Network, Recipe
