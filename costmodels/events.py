@@ -9,10 +9,10 @@ that meet on a rank share its links evenly.
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from topology.base import ModelError
+from topology.base.values import dataclass
 
 Lane = tuple[int, str]
 """A stream of a rank."""

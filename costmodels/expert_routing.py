@@ -5,7 +5,6 @@ ranks (or nodes), in order. All of this is counting; what the tokens then cost i
 """
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from math import comb, log2
 from typing import Final
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.base import InputError
+from topology.base.values import dataclass
 
 Loads = NDArray[np.float64]
 USUAL: Final = 1.2

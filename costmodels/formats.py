@@ -1,9 +1,10 @@
 """Number formats of matrix products: bytes of inputs and weights, and what multiplies them."""
 
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from numpy.typing import NDArray
+
+from topology.base.values import dataclass
 
 Number = TypeVar("Number", float, NDArray[Any])
 _SCALES: Final = 4 / 128

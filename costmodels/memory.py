@@ -1,7 +1,6 @@
 """Bytes that a program holds on one rank, part by part."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from costmodels.program import (
@@ -19,6 +18,7 @@ from costmodels.program import (
     larger,
     turns,
 )
+from topology.base.values import dataclass
 
 _WEIGHED = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
 

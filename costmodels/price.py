@@ -1,7 +1,7 @@
 """Price one operation. The only place that knows which model prices which operation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal, assert_never
 
 import numpy as np
@@ -52,6 +52,7 @@ from costmodels.program import (
 )
 from costmodels.runtime import Runtime
 from topology.base import UncalibratedError
+from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Precision
 
 ROUTED: Final = {"planner": "uniform"}

@@ -27,7 +27,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import date
 from functools import lru_cache
 from typing import Final, get_args
@@ -58,6 +58,7 @@ from topology.base import (
     shown,
     unknown,
 )
+from topology.base.values import dataclass
 
 FORMAT: Final = 1
 Table = Mapping[str, object]

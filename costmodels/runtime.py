@@ -2,10 +2,11 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from topology.base import CatalogueError, Sourced, read_sourced
+from topology.base.values import dataclass
 
 _UNITS: Final = {
     "host_kernel": "s",

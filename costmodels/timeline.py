@@ -6,7 +6,7 @@ part of itself, because it takes multiprocessors and power away from it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
 from costmodels.program import Communication, Loop, Op, Real, Size, larger
+from topology.base.values import dataclass
 
 K = TypeVar("K")
 _TINY: Final = 2.0**-100  # s, keeps a share of nothing finite

@@ -1,7 +1,7 @@
 """A table of collectives as nccl-tests prints one: size, time, algorithm and bus bandwidth."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from costmodels.basis import Basis
@@ -9,6 +9,7 @@ from costmodels.collectives import Calibration, basis, choose, collective_time, 
 from costmodels.tables import profile_for
 from topology.base import InputError, counted, format_bytes, format_seconds, parse_bytes
 from topology.base.table import Table, csv, terminal
+from topology.base.values import dataclass
 from topology.catalogue import Fabric, Network, find_hardware
 
 if TYPE_CHECKING:

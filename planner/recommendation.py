@@ -1,7 +1,7 @@
 """From a request to an answer: ranking, refusals, the plan to run, launch lines, advice."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from costmodels.tables import profile_for
@@ -28,6 +28,7 @@ from topology.base import (
     shown,
 )
 from topology.base.table import Table
+from topology.base.values import dataclass
 
 BETTER: Final = 3
 """Plans that cannot be run, and would be better, of which it is said why."""

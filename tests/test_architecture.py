@@ -127,6 +127,15 @@ def values_are_frozen(path):
             yield f"{kind.name} is not frozen and slotted"
 
 
+def values_load_fast(path):
+    """Folders that are copied out of the package use what Python has."""
+    if path == Path("topology/base/values.py") or "runner" in path.parts:
+        return
+    for imported in nodes(path, ast.ImportFrom):
+        if imported.module == "dataclasses" and "dataclass" in {n.name for n in imported.names}:
+            yield "takes dataclass from dataclasses: topology.base.values has it, quick to load"
+
+
 def hardware_numbers_stay_in_the_catalogue(path):
     floats = {node.value for node in nodes(path, ast.Constant) if isinstance(node.value, float)}
     facts = {number for number in floats if number and not 1e-3 <= abs(number) <= 1e3}
@@ -141,6 +150,7 @@ RULES = (
     functions_are_short,
     model_code_is_silent,
     values_are_frozen,
+    values_load_fast,
     hardware_numbers_stay_in_the_catalogue,
 )
 

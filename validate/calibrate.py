@@ -3,11 +3,11 @@
 import importlib.util
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from topology.base import InputError, place, write_new
+from topology.base.values import dataclass
 from validate.fit.profile import Measurements, fit_profile, source_of
 from validate.fit.report import Calibrated, failures_of
 from validate.fit.rows import read_rows, whole

@@ -1,7 +1,7 @@
 """``planner doctor``: whether a machine can run multi-device engines, and what it lacks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final, Literal
 
 from planner.engines.tables import allowed
@@ -9,6 +9,7 @@ from planner.engines.tensorrt import Allowed, dotted, is_of
 from planner.tensorrt.runner.library import numbers
 from topology.base import format_bytes
 from topology.base.table import Table
+from topology.base.values import dataclass
 from validate.tensorrt.probe import Host, probe
 
 State = Literal["ok", "watch", "missing"]

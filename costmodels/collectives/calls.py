@@ -1,6 +1,5 @@
 """The public face: how long a collective takes, by which algorithm, and how well that is known."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -26,6 +25,7 @@ from costmodels.collectives.settings import DEFAULT, Launch, Settings, read_algo
 from costmodels.collectives.tables import engines, mixing, tuning, unrecorded
 from costmodels.kernels.parameters import NEAR
 from topology.base import InputError, unknown
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 _PRICINGS: Final = 4096  # remembered

@@ -1,10 +1,11 @@
 """How long bytes take that move in dependent steps: one form for every protocol and kernel."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodels.collectives.operations import Amount, Op
 from topology.base import Bytes, BytesPerSecond, Seconds
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 

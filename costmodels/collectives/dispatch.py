@@ -27,7 +27,6 @@ experts are asked most often receives more than others, and all wait for it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil, inf
 from typing import Final, Literal, cast, get_args
 
@@ -47,6 +46,7 @@ from costmodels.formats import token_bytes
 from costmodels.kernels.parameters import DispatchParameters
 from costmodels.kernels.tables import engine_record
 from topology.base import InputError, unknown
+from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
 
 Phase = Literal["dispatch", "combine"]

@@ -2,10 +2,10 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from topology.base import Bytes, BytesPerSecond, CatalogueError, Kind, Seconds, parse
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 Form = TypeVar("Form", bound=float)

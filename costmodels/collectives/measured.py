@@ -1,7 +1,7 @@
 """What one machine measured: times of whole collectives, and curves before the shipped ones."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, cast
@@ -14,6 +14,7 @@ from costmodels.collectives.parameters import Fitted, Library, link_class
 from costmodels.collectives.settings import Launch, read_launch
 from costmodels.collectives.tables import library
 from topology.base import BytesPerSecond, CatalogueError, Kind, Seconds, parse
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 _MACHINES: Final = 16  # remembered

@@ -8,7 +8,6 @@ choice changes.
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from costmodels.collectives.operations import PROTOCOLS, WireProtocol
 from costmodels.collectives.transports import usable_bandwidth
 from topology.base import parse
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 Numbers = Mapping[str, tuple[float, ...]]

@@ -3,11 +3,12 @@
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Final, Literal, cast, get_args
 
 from costmodels.collectives.curve import Curve
 from topology.base import Bytes, CatalogueError, Kind, UncalibratedError, parse
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 LinkClass = Literal["nvlink", "bridge", "pcie", "host"]

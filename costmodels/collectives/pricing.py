@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from costmodels.collectives.measured import Times
 from costmodels.collectives.operations import Amount
 from costmodels.collectives.parameters import Fitted
 from topology.base import Bytes
+from topology.base.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

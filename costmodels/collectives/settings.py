@@ -1,11 +1,11 @@
 """What a caller may choose besides the collective, its size and the fabric."""
 
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from costmodels.collectives.algorithms import BY_NAME
 from costmodels.collectives.operations import PROTOCOLS, WireProtocol
 from topology.base import InputError, unknown
+from topology.base.values import dataclass
 
 Launch = Literal["graph", "stream"]
 Launcher = Literal["process", "single"]

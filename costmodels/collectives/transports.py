@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.operations import Amount, WireProtocol
 from topology.base import BytesPerSecond, CatalogueError, InputError, Kind, Seconds, parse
+from topology.base.values import dataclass
 from topology.catalogue import Fabric, Network, pcie_bandwidth
 
 # Flags travel with the data: 4 of 8 bytes (LL) and 120 of 128 (LL128) are payload.

@@ -25,7 +25,7 @@ arXiv:2307.08691; T. Dao et al., "Flash-Decoding for long-context inference", 20
 our own; fitted by `validate.fit.kernels`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -50,6 +50,7 @@ from costmodels.kernels.tables import (
     record,
 )
 from topology.base import InputError, UncalibratedError, unknown
+from topology.base.values import dataclass
 from topology.catalogue import Device
 
 IMPLEMENTATIONS: Final = (

@@ -1,10 +1,12 @@
 """What all kernels have in common: rounds of tiles, two limits at once, a clock that sinks."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from topology.base.values import dataclass
 
 Real: TypeAlias = NDArray[np.float64]
 Number: TypeAlias = float | NDArray[Any]

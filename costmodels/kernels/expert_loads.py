@@ -8,7 +8,6 @@ expert that draws its tokens by chance, a share p of them, is touched with proba
 Four numbers of tokens an octave are counted; what lies between them is interpolated.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import log, log2
 from typing import Final
@@ -17,6 +16,7 @@ import numpy as np
 
 from costmodels.expert_routing import Routing
 from costmodels.kernels.common import Real
+from topology.base.values import dataclass
 
 HEIGHTS: Final = (16.0, 32.0, 64.0, 128.0, 256.0)
 """Rows of the tiles that a product may be cut into."""

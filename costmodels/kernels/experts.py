@@ -19,7 +19,6 @@ References
 Our own; fitted by `validate.fit.engine_kernels`.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ from costmodels.kernels.matmul import Prepared, matmul_basis, peak_rate
 from costmodels.kernels.parameters import ExpertsParameters, QuantisedParameters
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record, record
 from topology.base import Seconds, UncalibratedError
+from topology.base.values import dataclass
 from topology.catalogue import Device
 
 _MIXED: Final = (100, 103)  # compute capabilities that multiply mxfp4 by mxfp8

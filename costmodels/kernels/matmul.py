@@ -23,7 +23,7 @@ Our own, after the wave quantisation of NVIDIA's "Matrix Multiplication Backgrou
 and split-K of CUTLASS; fitted by `validate.fit.kernels`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from math import log1p
 from typing import Any, Final
@@ -45,6 +45,7 @@ from costmodels.kernels.common import (
 from costmodels.kernels.parameters import MatmulParameters, QuantisedParameters
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record
 from topology.base import FlopPerSecond, InputError, Seconds, unknown
+from topology.base.values import dataclass
 from topology.catalogue import Device
 
 _SHAPES: Final = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256))

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from topology.base import (
     parse,
     read_sourced,
 )
+from topology.base.values import dataclass
 
 NEAR: Final = 4.0
 """Factor beyond the sizes of a fit up to which its law is carried on rather than guessed at."""

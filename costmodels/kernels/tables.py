@@ -3,7 +3,6 @@
 Nothing else here touches a packaged file.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, cast
@@ -16,6 +15,7 @@ from costmodels.kernels.parameters import (
     load,
 )
 from topology.base import UncalibratedError
+from topology.base.values import dataclass
 from topology.catalogue import Device
 
 

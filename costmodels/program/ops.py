@@ -9,13 +9,13 @@ arithmetic that broadcasts.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
 import numpy as np
 
 from costmodels.expert_routing import Routing
 from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight
+from topology.base.values import dataclass
 
 StreamName = Literal["compute", "comm"]
 
@@ -447,7 +447,8 @@ class Rearrange(_ManyToMany):
 
     @property
     def traffic(self) -> Real:
-        return 0.0 if self.view else super(Rearrange, self).traffic
+        # A class with slots is made anew, which `super()` alone does not know.
+        return 0.0 if self.view else super(Rearrange, self).traffic  # noqa: UP008
 
 
 CollectiveKind = Literal[

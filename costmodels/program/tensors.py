@@ -5,13 +5,13 @@ Sizes may be numpy arrays (a sweep over requests that share one plan).
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.formats import FORMATS
+from topology.base.values import dataclass
 
 Size = int | NDArray[np.int64]
 Real = float | NDArray[np.floating]

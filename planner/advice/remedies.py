@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from math import inf
 from typing import Final
@@ -30,6 +30,7 @@ from planner.search.evaluate import (
 from planner.search.plans import objections, plans
 from planner.search.ranking import TIE, Ranking, estimates, hosts_in_words, judge, price, rank
 from topology.base import TopologyError, counted, format_bytes
+from topology.base.values import dataclass
 from topology.catalogue import Precision
 
 WAYS: Final = 3

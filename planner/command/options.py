@@ -4,11 +4,11 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from planner.command.files import standard_input
 from topology.base import InputError, unknown
+from topology.base.values import dataclass
 
 if TYPE_CHECKING:
     from planner.request.request import Request

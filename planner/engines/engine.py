@@ -2,13 +2,14 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, cast
 
 from planner.engines.reading import Table, read_fields, read_version
 from planner.request.plan import Plan
 from planner.request.workload import Habits
 from topology.base import CatalogueError, Sourced
+from topology.base.values import dataclass
 from topology.catalogue import Device
 
 Words = Mapping[str, str]

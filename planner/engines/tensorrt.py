@@ -2,13 +2,14 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 from costmodels.formats import FORMATS
 from planner.engines.reading import Table, Version, read_fields, read_version
 from planner.models import Model
 from planner.request.plan import Plan
 from topology.base import InputError, Sourced
+from topology.base.values import dataclass
 from topology.catalogue import Hardware
 
 Capability = tuple[int, int]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Unpack
 
@@ -15,6 +15,7 @@ from planner.scenario.scenario import resolve
 from planner.tensorrt.runner.library import Document
 from topology.base import InputError, format_bytes, format_seconds, unknown
 from topology.base.table import Table
+from topology.base.values import dataclass
 
 BACKENDS: Final = ("tensorrt", *TITLES)
 _OPTIONS: Final = {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
@@ -19,6 +19,7 @@ from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import judge_all
 from planner.serving.serving import Served
 from topology.base import ModelError, PrecisionError, counted, format_seconds
+from topology.base.values import dataclass
 from topology.catalogue import find_hardware
 
 MOST_GPUS: Final = 64

@@ -5,7 +5,7 @@ A block's state is one tensor for every row of streams that a tower takes togeth
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodels.program import Part, Pointwise, Rearrange, Span, Tensor
 from costmodels.program.emit import (
@@ -26,6 +26,7 @@ from planner.lowering.work import RankWork, context_name
 from planner.models import Block, Cross, Heads, Tower
 from planner.strategies.base import AttentionCall, Entry
 from planner.strategies.tp import reduce
+from topology.base.values import dataclass
 
 RECURRENT = ("delta", "mamba")
 """Mixers that keep a state of a sequence, not its keys and values."""

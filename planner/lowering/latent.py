@@ -12,7 +12,7 @@ References
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from costmodels.program import (
     Attention,
@@ -36,6 +36,7 @@ from costmodels.program.emit import (
 )
 from planner.lowering.work import Chunk, RankWork
 from planner.models import LatentAttention, Tower
+from topology.base.values import dataclass
 
 CONTENT, VALUE = 0, 1
 """Parts of the matrix that makes keys and values of rows."""

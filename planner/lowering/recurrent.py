@@ -10,7 +10,7 @@ References
 .. [2] Dao and Gu, "Transformers are SSMs", 2024, arXiv:2405.21060
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from costmodels.program import (
@@ -25,6 +25,7 @@ from costmodels.program import (
 from costmodels.program.emit import Emits, concat_rows, matmul, regroup, split_features, split_rows
 from planner.lowering.work import RankWork
 from planner.models import DeltaRule, Mamba, Tower
+from topology.base.values import dataclass
 
 STATE_BYTES = 4
 """Bytes of a number of a state."""

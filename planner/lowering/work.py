@@ -1,7 +1,7 @@
 """One rank's work, before it is written down as operations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal, cast
 
@@ -14,6 +14,7 @@ from planner.strategies import SequenceStrategy, strategies
 from planner.strategies.attention import attend_here
 from planner.strategies.base import Attend, AttentionCall, Share
 from planner.strategies.sequence import span_of
+from topology.base.values import dataclass
 from topology.catalogue import Precision
 
 Layers = Sequence[tuple[Block, int]]

@@ -18,13 +18,14 @@ tables), so that parameters sum up to what the published classes have.
 """
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
 from costmodels.program import Real, Size
 from planner.models.mixers import DeltaRule, Heads, Indexer, Kept, LatentAttention, Mamba
 from planner.models.quantisation import Quantisation
 from topology.base.facts import facts
+from topology.base.values import dataclass
 
 Activation = Literal["gelu", "silu", "relu2"]
 Kind = Literal["diffusion", "decoder", "encoder"]

@@ -18,12 +18,13 @@ as a user's file, and beside them what a config.json does not say::
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Final, get_args
 
 from planner.models.architecture import Defaults, Encoder, Model, Own, Vae
 from planner.models.fields import CHANNELS, Fields
 from topology.base import CatalogueError, Kind, check_keys, read_choice, read_sourced
+from topology.base.values import dataclass
 
 _SOURCED: Final = ("kind", "source")
 _OPTIONAL: Final = ("vae", "transformers", "attention", "own", "encoders", "defaults")

@@ -7,10 +7,10 @@ or an `InputError` of one line.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, cast
 
 from topology.base import InputError
+from topology.base.values import dataclass
 
 LAYERS: Final = 2000
 REFINERS: Final = 128

@@ -5,11 +5,10 @@ Softmax attention keeps keys and values of every token (`Heads`), or one compres
 (`DeltaRule`, `Mamba`) keeps a state of one size, however long the sequence is.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from costmodels.program import Real, Size
+from topology.base.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

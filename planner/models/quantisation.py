@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from planner.models.fields import Fields
+from topology.base.values import dataclass
 from topology.catalogue import Precision
 
 Part = Literal["attention", "output", "feed_forward", "experts", "shared"]

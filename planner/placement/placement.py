@@ -1,8 +1,8 @@
 """Where the ranks of a plan sit on a machine, as `planner.placement.seating` finds it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 

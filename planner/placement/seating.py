@@ -5,7 +5,6 @@ The messages of a program, by axis and size, are its traffic.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 from typing import Final
@@ -18,6 +17,7 @@ from costmodels.program import Communication, Program, turns
 from planner.placement.placement import Placement
 from planner.request.plan import Plan
 from planner.request.subset import Subset
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 from topology.machine import Survey, fabric
 

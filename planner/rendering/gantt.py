@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final
 
@@ -10,6 +9,7 @@ from costmodels.price import Class
 from planner.search.estimate import worded
 from planner.simulation.simulation import Event, Simulation
 from topology.base import format_seconds
+from topology.base.values import dataclass
 
 LETTERS: Final[dict[Class, str]] = {
     "gemm": "g", "attention": "a", "pointwise": "p", "layout": "m", "convolution": "v",

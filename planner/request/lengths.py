@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from typing import Final, TypeVar, cast
@@ -11,6 +10,7 @@ import numpy as np
 
 from planner.request.request import LARGEST, Request, Rows
 from topology.base import InputError, content, decoded, shown
+from topology.base.values import dataclass
 
 SEED: Final = 7
 LATEST: Final = 1000.0 * 86400

@@ -1,8 +1,9 @@
 """A plan: named axes with degrees, outermost first."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from topology.base.values import dataclass
 from topology.catalogue import Fabric, Hardware
 
 

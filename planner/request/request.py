@@ -1,12 +1,13 @@
 """What a user asks: a model, GPUs, a size, and how it is run. Checked here, once."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 import numpy as np
 
 from topology.base import InputError, shown, unknown
+from topology.base.values import dataclass
 from topology.catalogue import Precision
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Final
@@ -11,6 +11,7 @@ from costmodels.collectives import collective_time
 from costmodels.profile import Profile
 from costmodels.tables import own_profile, profile_for
 from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes, shown
+from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Hardware, all_hardware, find_hardware
 from topology.machine import Gpu, Machine, Survey, fabric, repeated, survey_of
 

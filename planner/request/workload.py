@@ -1,13 +1,14 @@
 """What is asked of a model, in tokens, and what whoever runs it does in its own way."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from costmodels.collectives.dispatch import Taken, obstacle
 from costmodels.program import Size
 from costmodels.runtime import Fusion, Runtime
 from topology.base import Sourced
+from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Precision
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Two pools of workers have a line for every worker, and one for the router in fro
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from math import ceil, prod
 from typing import Final
 
@@ -19,6 +19,7 @@ from planner.request.request import Request
 from planner.runners.launch_settings import Settings, settings_of
 from planner.runners.refusal import group_copies, refusal_of
 from planner.scenario.scenario import Scenario, usual_precision
+from topology.base.values import dataclass
 
 MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "graph"}
 """What ``planner validate`` calls the runtimes of PyTorch."""

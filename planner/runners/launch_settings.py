@@ -1,7 +1,7 @@
 """Settings that an engine's launch line gets beside the plan: sizes, precision, hosts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePath
 from typing import Final, TypedDict
 
@@ -11,6 +11,7 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.request.workload import Workload
 from planner.scenario.scenario import Scenario, usual_cache
+from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
 
 USUAL_ATTENTION: Final = ("auto", "engine")

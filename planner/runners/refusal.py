@@ -1,7 +1,6 @@
 """Why a plan cannot be run: one answer, of engines and of TensorRT alike."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -16,6 +15,7 @@ from planner.search.estimate import PlanEstimate
 from planner.search.plans import objections, plans
 from planner.strategies.tp import padded_widths
 from topology.base import IllegalPlanError, format_seconds
+from topology.base.values import dataclass
 
 SEQUENCE: Final = ("ulysses", "ring", "allgather_kv")
 """Axes over whose ranks a sequence is cut."""

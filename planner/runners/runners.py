@@ -6,7 +6,6 @@ That is TensorRT, by ``planner export``, and engines in each of their runtimes.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from math import inf
 from typing import Final, cast
@@ -37,6 +36,7 @@ from planner.search.ranking import (
     rank,
 )
 from topology.base import InputError, counted
+from topology.base.values import dataclass
 
 _BARE: Final = re.compile(r"has no \w+ axis")
 _DIGITS: Final = re.compile(r"\d+")

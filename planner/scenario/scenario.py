@@ -1,7 +1,7 @@
 """A request with everything it names looked up: model, sizes in tokens, hardware, runtime."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from costmodels.collectives import read_algorithm
@@ -19,6 +19,7 @@ from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
 from planner.request.workload import USUAL, Habits, Workload
 from topology.base import InputError
+from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Hardware, Precision, evenly, find_hardware
 
 if TYPE_CHECKING:  # reading machines takes a while to import, and few requests bring one

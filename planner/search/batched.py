@@ -1,7 +1,7 @@
 """Many requests at once: one plan lowered with arrays for sizes, priced in one go."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import cast
 
@@ -20,6 +20,7 @@ from planner.scenario.scenario import Scenario
 from planner.search.evaluate import Lowered, costs_of, lowered, running
 from planner.search.plans import objections
 from planner.strategies.sequence import uneven
+from topology.base.values import dataclass
 
 Column = NDArray[np.float64]
 

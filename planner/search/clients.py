@@ -1,7 +1,7 @@
 """What clients of a served model see: times to tokens, and what all of them get together."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import hypot
 from typing import Final
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from planner.request.plan import Plan, TwoPools
 from planner.request.request import Request
 from topology.base import counted, format_interval, format_number, format_seconds
+from topology.base.values import dataclass
 
 SHARES = (0.5, 0.9, 0.99)
 

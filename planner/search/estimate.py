@@ -1,7 +1,7 @@
 """What became of a plan: an estimate, or a reason why not."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import sqrt
 from typing import Final
 
@@ -12,6 +12,7 @@ from planner.request.workload import Speculation
 from planner.search.clients import Point, Serving
 from topology.base import format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Table
+from topology.base.values import dataclass
 
 UNCERTAINTY: Final = {
     Basis.MEASURED: 0.03,

@@ -1,7 +1,7 @@
 """Price one plan in full: time by stage and by class of work, memory by part."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 from operator import add
 from typing import Final
@@ -24,6 +24,7 @@ from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.search.plans import notes
 from planner.search.speculation import draft_cache, draft_weights, gain_of, speculated
+from topology.base.values import dataclass
 
 Axes = tuple[tuple[str, int], ...]
 PIXEL_BYTES: Final = 6

@@ -1,7 +1,7 @@
 """Try every plan there is, and rank those that run; why the others do not is kept beside."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -24,6 +24,7 @@ from planner.search.plans import (
     turned,
 )
 from topology.base import InputError, counted, format_bytes
+from topology.base.values import dataclass
 
 Runs = Callable[[Plan], bool]
 """Whether a plan can be run by what a request names."""

@@ -1,7 +1,7 @@
 """Keys and values: the room that a GPU has for them, and their way from one worker to another."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import floor
 from typing import Final
 
@@ -16,6 +16,7 @@ from planner.request.plan import Plan, TwoPools
 from planner.scenario.scenario import Scenario
 from planner.search.evaluate import caches_of, fixed_parts
 from planner.search.speculation import draft_cache, draft_weights
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 NODES: Final = (1 / 64, 1 / 16, 1 / 4, 1 / 2, 1.0)

@@ -1,7 +1,7 @@
 """A disaggregated deployment: what its clients see, and what one request takes by itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, gcd
 
 from costmodels.basis import Basis
@@ -18,6 +18,7 @@ from planner.serving.scheduler import Trail
 from planner.serving.serving import Served, check_context, lengths_of, served
 from planner.strategies import parse_pools
 from topology.base import IllegalPlanError, InputError
+from topology.base.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

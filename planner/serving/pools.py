@@ -8,11 +8,11 @@ and values are sent to the decode worker with the fewest sequences, which takes 
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from planner.engines.engine import Scheduling
 from planner.request.lengths import Load
 from planner.serving.scheduler import Batch, Queue, Sequence, StepTime, Trail
+from topology.base.values import dataclass
 
 Sending = Callable[[int, int], float]
 """Seconds from the end of a prompt until its keys and values are there: its tokens, and those of it

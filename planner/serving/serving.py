@@ -1,7 +1,7 @@
 """A plan under load: its engines, the requests that each gets, and what clients see."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, inf
 from typing import Final
 
@@ -18,6 +18,7 @@ from planner.serving.cache import Pool, pool_of
 from planner.serving.scheduler import Queue, Trail
 from planner.serving.steps import StepPrices, step_prices
 from topology.base import InputError
+from topology.base.values import dataclass
 
 AXES: Final = ("dp", "pp", "adp", "tp")
 """Axes that engines serve with; those that cut a sequence are for one long prompt."""

@@ -7,7 +7,6 @@ best of them are followed request by request.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import ceil
 from typing import Final, TypeVar
 
@@ -23,6 +22,7 @@ from planner.serving.disaggregated import Paired, alone, engines_of, join, with_
 from planner.serving.loaded_plans import MOST, missed, serve
 from planner.serving.serving import AXES, Served, beyond_context, lengths_of, served
 from topology.base import IllegalPlanError, InputError
+from topology.base.values import dataclass
 
 Found = TypeVar("Found")
 

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
@@ -13,6 +12,7 @@ from planner.lowering import Chunk, alike_places, lower_steps, one_turn
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
 from planner.search.speculation import answers, draft_costs
+from topology.base.values import dataclass
 
 ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)

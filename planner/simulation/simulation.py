@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from planner.search.ranking import seated
 from planner.simulation.tasks import TaskLabel, Work, paces_of, tasks_of
 from topology.base import InputError, counted, format_seconds, shown
 from topology.base.table import Table
+from topology.base.values import dataclass
 
 MOST_RANKS: Final = 16
 """Ranks in a table; of more, the fastest and the slowest."""

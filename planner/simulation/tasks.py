@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from statistics import NormalDist
 from typing import Final
@@ -14,6 +14,7 @@ from costmodels.overlap import hidden_share
 from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
 from costmodels.program import Communication, Loop, Op, SendReceive, Tensor
 from planner.request.plan import Plan
+from topology.base.values import dataclass
 
 FORWARD: Final = "forward"
 """The loop of which places of a pipeline take turns."""

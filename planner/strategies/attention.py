@@ -12,12 +12,12 @@ References
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from costmodels.program import Attention, LinearAttention, Span, Tensor
 from costmodels.program.emit import Emits, concat_rows, split_features, split_rows
 from planner.strategies.base import AttentionCall
 from planner.strategies.sequence import is_cut
+from topology.base.values import dataclass
 
 STATE_BYTES = 4
 """Bytes of a number of the state, which is kept in 32 bits."""

@@ -5,7 +5,6 @@ the sequence also say what the ranks exchange in attention. None knows a bandwid
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
@@ -13,6 +12,7 @@ from costmodels.program import Part, Size, Span, Tensor
 from costmodels.program.emit import Emits
 from planner.models import Model
 from planner.request.workload import Workload
+from topology.base.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

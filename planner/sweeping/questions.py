@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from math import prod
 from typing import Final
@@ -13,6 +13,7 @@ from planner.request.request import LARGEST, Request, whole_number
 from planner.scenario.keywords import request_of, several
 from planner.strategies import parse_plan
 from topology.base import InputError, shown
+from topology.base.values import dataclass
 
 PICTURE: Final = ("height", "width", "frames", "steps")
 """Sizes that a sweep of diffusion models may range over."""

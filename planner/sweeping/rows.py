@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +11,7 @@ from typing import Any, Final
 from planner.sweeping.portion import Row
 from topology.base import InputError
 from topology.base.table import Table
+from topology.base.values import dataclass
 
 SHOWN: Final = 20
 """Rows that a notebook shows."""

@@ -1,7 +1,7 @@
 """A network while it is written: single layers, each with the shape that it makes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import cast
 
@@ -10,6 +10,7 @@ import numpy as np
 from costmodels.program import Tensor
 from costmodels.program.rows import Index
 from planner.tensorrt.network import Array, Dtype, Layer, Value, dtype_of
+from topology.base.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ communicators of their own, so that such plans need no groups within an engine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product as combinations
 from typing import Final
 
@@ -43,6 +43,7 @@ from planner.tensorrt.moves import rearrange
 from planner.tensorrt.network import Dtype, Layer, Network, Value
 from planner.tensorrt.products import depthwise, product
 from topology.base import IllegalPlanError
+from topology.base.values import dataclass
 
 REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
 ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")

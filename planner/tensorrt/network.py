@@ -8,12 +8,14 @@ document and arrays it is what the runner assembles with TensorRT, on any machin
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from topology.base.values import dataclass
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp8", "fp4", "int8", "int32", "bool"]
 SCHEMA: Final = "1"

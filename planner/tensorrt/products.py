@@ -10,7 +10,6 @@ given, and left out if they are not.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -20,6 +19,7 @@ from costmodels.program import Depthwise, Matmul, Part, Pointwise, Weight
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Dtype, Value
 from planner.tensorrt.runner.weights import named
+from topology.base.values import dataclass
 
 REACH: Final = 16.0
 """Largest activation that products of few bits hold without clipping, where none was measured."""

@@ -1,7 +1,6 @@
 """How large engines become, and how long they take to build: before anything is built."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -9,6 +8,7 @@ from planner.engines.tensorrt import Allowed
 from planner.tensorrt.network import Layer, Network
 from planner.tensorrt.runner.library import Document
 from topology.base import Bytes, Seconds
+from topology.base.values import dataclass
 
 ITEMSIZE: Final = {
     "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "int32": 4.0, "fp8": 1.0, "int8": 1.0, "bool": 1.0,

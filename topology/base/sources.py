@@ -10,11 +10,11 @@ A table names a default `kind` and `source`; an entry that differs says so itsel
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from topology.base.errors import CatalogueError, InputError, shown, unknown
 from topology.base.units import parse
+from topology.base.values import dataclass
 
 Kind = Literal["datasheet", "measured", "derived", "assumed"]
 

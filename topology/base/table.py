@@ -5,9 +5,11 @@ pages HTML that needs nothing else, no script, no font and no link, so that they
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from topology.base.values import dataclass
 
 if TYPE_CHECKING:
     from rich.padding import Padding

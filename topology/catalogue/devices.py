@@ -5,7 +5,6 @@ How much of a peak is reached is a matter of profiles, not of this catalogue.
 
 import re
 import tomllib
-from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
 from topology.base import (
@@ -17,6 +16,7 @@ from topology.base import (
     read_sourced,
     shown,
 )
+from topology.base.values import dataclass
 
 Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell"]
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "int8", "int4", "mxfp4"]

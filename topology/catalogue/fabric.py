@@ -3,10 +3,11 @@
 A catalogue node or a topology graph is reduced to this; the cost models see no graph.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from topology.base import BytesPerSecond
+from topology.base.values import dataclass
 from topology.catalogue.devices import Architecture
 
 LinkKind = Literal["nvswitch", "nvlink", "pcie"]

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, cast, get_args
 
 from topology.base import (
@@ -19,6 +19,7 @@ from topology.base import (
     read_sourced,
     shown,
 )
+from topology.base.values import dataclass
 from topology.catalogue.devices import Device, read_device
 from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind, pcie_bandwidth
 

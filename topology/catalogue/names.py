@@ -3,10 +3,10 @@
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast, get_args
 
 from topology.base import CatalogueError, Sourced, read_choice, read_sourced
+from topology.base.values import dataclass
 from topology.catalogue.fabric import NetworkKind
 
 

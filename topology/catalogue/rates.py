@@ -2,10 +2,10 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from topology.base import CatalogueError, Sourced, read_sourced
+from topology.base.values import dataclass
 from topology.catalogue.devices import Architecture
 from topology.catalogue.fabric import pcie_bandwidth
 

@@ -4,10 +4,10 @@ Plain SVG without script, font or link, so that it can be mailed, printed and pu
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from topology.base.values import dataclass
 from topology.machine import Edge, Machine
 
 _WIDTH: Final = 96

@@ -1,10 +1,11 @@
 """Machines built: links with their rates, the node of a catalogue name, several of them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
 from topology.base import Bytes, Sourced, TopologyError
+from topology.base.values import dataclass
 from topology.catalogue import Hardware, all_hardware, link_rates, nvlink_generation, pcie_bandwidth
 from topology.machine.graph import Cluster, Edge, Gpu, Machine, Nic, Node
 from topology.machine.routes import graph_pairs

@@ -5,12 +5,13 @@ of it a cluster has; nothing here is ever as large as the cluster.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final, Literal
 
 from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError, counted
 from topology.base.facts import facts
+from topology.base.values import dataclass
 from topology.catalogue import Architecture, NetworkKind
 
 NodeKind = Literal["gpu", "nic", "nvswitch", "pcie_switch", "root", "cpu", "switch"]

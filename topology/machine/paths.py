@@ -4,12 +4,12 @@ NCCL ranks paths by type first, by bandwidth second; the order of the types is i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import combinations, pairwise, permutations
 from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
+from topology.base.values import dataclass
 from topology.catalogue import NO_PEERS, NcclRates
 from topology.machine.graph import Gpu, Machine, Nic, Node, Pair, is_nvlink
 from topology.machine.routes import Adjacency, adjacency, host_routes, nearest

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise, permutations
 from typing import Final
 
 from topology.base import BytesPerSecond
+from topology.base.values import dataclass
 from topology.machine.graph import Pair, is_nvlink
 from topology.machine.routes import Hop, components
 from topology.machine.survey import Survey

@@ -5,11 +5,12 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
+from topology.base.values import dataclass
 from topology.machine.graph import Edge, EdgeKind, Machine, NodeKind, Pair, PairKind
 
 Hop = tuple[str, str]  # one link in one direction

@@ -1,10 +1,10 @@
 """What is asked of a machine again and again, worked out once: its pairs, paths and processors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations, pairwise, permutations
 
 from topology.base import BytesPerSecond, TopologyError
+from topology.base.values import dataclass
 from topology.catalogue import link_rates
 from topology.machine.graph import Machine, Pair, is_nvlink
 from topology.machine.paths import processor_of, refused_pairs

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Final, cast, get_args
 
 from topology.base import InputError, Sourced
+from topology.base.values import dataclass
 from topology.catalogue import (
     Architecture,
     Hardware,

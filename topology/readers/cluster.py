@@ -27,7 +27,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar, cast, get_args
 
 from topology.base import (
@@ -38,6 +38,7 @@ from topology.base import (
     parse_rate,
     unknown,
 )
+from topology.base.values import dataclass
 from topology.catalogue import Hardware, NetworkKind
 from topology.machine import MOST_HOSTS, Machine, assumed_network, machine_of, with_ports
 

@@ -5,8 +5,8 @@ processor. ``SYS``: two. Labels of a real machine are nested, and any others are
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from topology.base.values import dataclass
 from topology.machine import Builder, Edge, Nic, Node, components
 from topology.readers.reading import RANKS, GpuText, Label, Reading
 

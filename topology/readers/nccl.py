@@ -3,11 +3,12 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import combinations
 from typing import Final, cast
 
 from topology.base import BytesPerSecond, Sourced, TopologyError
+from topology.base.values import dataclass
 from topology.catalogue import (
     Hardware,
     architecture_of,

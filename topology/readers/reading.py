@@ -1,10 +1,11 @@
 """What a text says about a machine, before anything is concluded from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
+from topology.base.values import dataclass
 from topology.machine import Nic, PairKind, PeerStatus
 
 MOST_GPUS: Final = 256

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from topology.base import MIB, Bytes, Sourced, TopologyError
+from topology.base.values import dataclass
 from topology.readers.reading import GpuText, Reading
 from topology.readers.xml import Element
 

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Final, cast
 
 from topology.base import TopologyError
+from topology.base.values import dataclass
 from topology.machine import Nic, PairKind, PeerState, PeerStatus
 from topology.readers.reading import GpuText, Label, Reading
 from topology.readers.smi_xml import Listing

@@ -1,12 +1,13 @@
 """XML from strangers, read without surprises: no entities, bounded size, depth and count."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import Final
 from xml.parsers import expat
 
 from topology.base import TopologyError
+from topology.base.values import dataclass
 
 _DEEPEST: Final = 64
 _MOST: Final = 200_000

@@ -1,11 +1,12 @@
 """Measured collectives: of published tables, and of other people's nccl-tests logs."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
 from costmodels.collectives import Calibration, Op, Settings, collective_time, read_op
 from topology.base import KIB, MIB, BytesPerSecond, InputError
+from topology.base.values import dataclass
 from topology.catalogue import (
     Fabric,
     Hardware,

@@ -1,13 +1,13 @@
 """Measured dispatches of tokens to experts, and combines of their results."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, cast
 
 from costmodels.collectives.dispatch import Exchange, Phase
 from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
 from topology.base import Seconds
+from topology.base.values import dataclass
 from topology.catalogue import find_hardware
 from validate.accuracy.figures import fields_of, read_table
 

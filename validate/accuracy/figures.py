@@ -2,12 +2,13 @@
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
 
 from topology.base import InputError, Seconds
+from topology.base.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

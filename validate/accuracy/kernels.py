@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.kernels.tables import KernelCalibration
 from topology.base import Seconds
+from topology.base.values import dataclass
 from topology.catalogue import Device
 from validate.accuracy.figures import fields_of, read_table
 

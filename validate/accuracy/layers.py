@@ -1,7 +1,6 @@
 """Measured layers of serving engines: mixtures of experts, latent attention, kept states."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, cast
 
 from costmodels.expert_routing import routing_of
@@ -13,6 +12,7 @@ from costmodels.kernels import (
 )
 from costmodels.kernels.state import Rule, convolution_time, scan_time, update_time
 from topology.base import InputError, Seconds
+from topology.base.values import dataclass
 from topology.catalogue import Device
 from validate.accuracy.figures import fields_of, read_table
 

@@ -1,7 +1,7 @@
 """How far whole plans are from published times: model, plan, hardware, in seconds."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final, Literal
 
@@ -10,6 +10,7 @@ from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from planner.search.ranking import price
 from planner.strategies import parse_plan
+from topology.base.values import dataclass
 from validate.accuracy.figures import fields_of, read_table
 
 COLUMNS: Final = (

@@ -1,8 +1,8 @@
 """How far steps are from what `planner validate` measured of them on GPUs."""
 
-from dataclasses import dataclass
 from typing import Final
 
+from topology.base.values import dataclass
 from validate.plans.compare import compare, rankings
 from validate.plans.measured import read_measured
 

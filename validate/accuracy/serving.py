@@ -1,7 +1,6 @@
 """How far language models under load are from measured runs: TPOT, TTFT and tokens/s a GPU."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from planner.scenario.keywords import request_of
@@ -10,6 +9,7 @@ from planner.search.clients import Serving
 from planner.serving.loaded_plans import under_load
 from planner.strategies import parse_plan
 from topology.base import InputError
+from topology.base.values import dataclass
 from validate.accuracy.figures import read_table
 
 COLUMNS: Final = (

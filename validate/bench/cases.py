@@ -7,11 +7,11 @@ handed to whichever rank is free.
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Any, Final, Literal, NamedTuple
 
 from topology.base import GIB, KIB, MIB
+from topology.base.values import dataclass
 from validate.tables import shipped
 
 SPLITS: Final = (1, 2, 4, 8)

@@ -1,7 +1,6 @@
 """Collectives, and copies between GPUs, timed on all ranks at once: alone, and beside compute."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from topology.base import GIB
+from topology.base.values import dataclass
 from validate.bench import system, timing
 from validate.bench.cases import Measurement, case_of
 from validate.bench.compute import attention, matmul, numbers

@@ -5,7 +5,6 @@ moves and launches beyond that is what a runtime's table of functions says.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from costmodels import program
+from topology.base.values import dataclass
 from validate.bench.cases import Measurement
 from validate.bench.compute import numbers, prepare, sets_of
 from validate.bench.timing import Prepared

@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from topology.base import InputError, write_whole
+from topology.base.values import dataclass
 from validate.fit.rows import Row, failure, line, whole
 from validate.launch.system import free_port
 

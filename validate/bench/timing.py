@@ -7,11 +7,12 @@ holds the stream until all is enqueued.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 import torch
+
+from topology.base.values import dataclass
 
 Work = Callable[[int], object]
 Run = Callable[[], object]

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from topology.base import InputError
+from topology.base.values import dataclass
 from validate.bench import system
 from validate.bench.cases import Measurement, all_cases, runs
 from validate.fit.rows import Row, done, failure, read_rows, whole

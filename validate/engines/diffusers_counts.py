@@ -15,7 +15,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final, Literal, NamedTuple
 
@@ -25,6 +25,7 @@ from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
+from topology.base.values import dataclass
 from topology.catalogue import find_hardware
 from validate.engines import diffusers_models as models
 from validate.engines import files

@@ -13,7 +13,6 @@ import inspect
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
@@ -21,6 +20,7 @@ from costmodels.program import ceil_div
 from planner.models import known_as, read_model
 from planner.models.tokens import latent_frames, lengths
 from topology.base import InputError, unknown
+from topology.base.values import dataclass
 from validate.engines import files
 
 Tensor = Any  # torch.Tensor

@@ -17,13 +17,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from planner.command.options import Parser
 from topology.base import InputError
+from topology.base.values import dataclass
 from validate.engines import diffusers_models as models
 from validate.engines import files
 

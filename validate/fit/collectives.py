@@ -13,7 +13,7 @@ between two sizes is judged by sizes that were left out.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from typing import Final
@@ -29,6 +29,7 @@ from costmodels.collectives.parameters import UNITS, Fitted, link_class
 from costmodels.collectives.tables import library, tuning
 from costmodels.profile import Fit
 from topology.base import MIB, Bytes, Seconds, UncalibratedError, parse
+from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
 from validate.accuracy.collectives import CollectiveFigure
 from validate.fit.least_squares import HOLD, LEAST, Problem, Values, Vector, held_out, judge

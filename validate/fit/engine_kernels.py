@@ -6,7 +6,7 @@ is judged by the third of the rows that a first fit did not see.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from costmodels.kernels.parameters import (
 from costmodels.kernels.tables import attention_record, matmul_record, record
 from costmodels.profile import Fit
 from topology.base import BytesPerSecond, InputError, Seconds, parse
+from topology.base.values import dataclass
 from topology.catalogue import Device, all_devices
 from validate.accuracy.kernels import KernelFigure
 from validate.fit.engine_latent import (

@@ -4,7 +4,6 @@ Where rows are kept back, all of what one rank holds of one model are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from costmodels.kernels.expert_loads import Load, load
 from costmodels.kernels.parameters import ExpertsParameters
 from costmodels.kernels.tables import matmul_record
 from topology.base import Seconds
+from topology.base.values import dataclass
 from topology.catalogue import Device
 from validate.fit.engine_tables import (
     MICRO,

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from costmodels.formats import SERVING
 from costmodels.kernels.parameters import Provenance
 from topology.base import parse
+from topology.base.values import dataclass
 from validate.fit.least_squares import Vector
 
 SYSTEMS: Final = {

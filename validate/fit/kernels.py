@@ -6,7 +6,7 @@ from which the shipped records come, are of rested GPUs, and some of an engine a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +29,7 @@ from costmodels.kernels.tables import (
 )
 from costmodels.profile import Fit
 from topology.base import FlopPerSecond, Seconds, UncalibratedError
+from topology.base.values import dataclass
 from topology.catalogue import Device
 from validate.accuracy.kernels import KernelFigure
 from validate.fit.least_squares import LEAST, Judged, Problem, Values, Vector, judge, minimise

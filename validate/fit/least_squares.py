@@ -10,7 +10,7 @@ A fit is judged by the cases that a first fit, to the others, does not see.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares  # type: ignore[import-untyped]  # no stubs
 
 from costmodels.profile import Fit
+from topology.base.values import dataclass
 
 Vector = NDArray[np.float64]
 Values = Mapping[str, float]

@@ -1,11 +1,11 @@
 """How far a profile, or the shipped tables alone, are from every measured row."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from costmodels.profile import Profile
 from topology.base import ModelError
+from topology.base.values import dataclass
 from validate.accuracy.figures import score
 from validate.fit.collectives import MeasuredOn, collective_of
 from validate.fit.kernels import kernel_of

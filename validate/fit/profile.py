@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from costmodels.profile import Profile, load_profile
 from topology.base import InputError
+from topology.base.values import dataclass
 from topology.catalogue import Fabric, by_product, find_hardware, gpu_names
 from validate.fit.collectives import MeasuredOn, fit_collectives
 from validate.fit.kernels import fit_kernels

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final, Literal
 
@@ -12,6 +12,7 @@ from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.profile import Profile
 from topology.base import GIB, MIB, InputError, Sourced, counted, format_seconds
 from topology.base.table import Table
+from topology.base.values import dataclass
 from topology.catalogue import find_hardware
 from validate.fit.rows import Row
 from validate.fit.text import kernel_records

@@ -8,10 +8,10 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from topology.base import InputError
+from topology.base.values import dataclass
 
 COLUMNS: Final = ("case", "mode", "rank", "seconds", "low", "high", "repeats", "more", "error")
 STATISTICS: Final = COLUMNS[3:7]

@@ -1,7 +1,6 @@
 """Fit what PyTorch costs beyond its kernels: launches, extra traffic, memory, messages beside."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -12,6 +11,7 @@ from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import RuntimeCalibration
 from costmodels.runtime import Fusion
 from topology.base import Sourced
+from topology.base.values import dataclass
 from topology.catalogue import Device
 from validate.fit.collectives import host_of_calls
 from validate.fit.rows import Row

@@ -1,11 +1,11 @@
 """Which rank a process is, however it was started."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from planner.tensorrt.runner.place import STARTERS
 from topology.base import InputError
+from topology.base.values import dataclass
 
 PROGRESS: Final = "VALIDATE_PROGRESS"
 """Variable that names the folder of heartbeats; the parent sets it."""

@@ -8,9 +8,9 @@ a deadline of zero.
 import mmap
 import struct
 import time
-from dataclasses import dataclass
 from typing import Final
 
+from topology.base.values import dataclass
 from validate.launch.place import Place
 
 _HEAD: Final = struct.Struct("<Qdd")

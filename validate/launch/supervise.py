@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from topology.base import InputError
+from topology.base.values import dataclass
 from validate.launch import causes, system
 from validate.launch.place import PHASE_LIMIT, Place, variables
 from validate.launch.progress import SIZE, Beat, Progress, read

@@ -1,7 +1,6 @@
 """Predicted collectives beside those that nccl-tests measured, and why they part."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from costmodels.collectives import PROTOCOLS, Settings, choose, read_op
 from planner.collective_table import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from topology.base import InputError, counted, format_bytes
+from topology.base.values import dataclass
 from topology.catalogue import Fabric, all_hardware, by_product, find_hardware, gpu_names
 from validate.nccl_tests.diagnosis import MeasuredCollective, diagnose, disturbances, disturbed
 from validate.nccl_tests.lines import LogRow, ranks_of

@@ -5,7 +5,7 @@ nearest to the measured ones is named, where it explains most of what the plain 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from costmodels.collectives import Calibration, Op, Settings, collective_time, least_bytes, supports
 from topology.base import MIB, BytesPerSecond, format_bytes, format_seconds
+from topology.base.values import dataclass
 from topology.catalogue import Fabric, Network, NvlinkGeneration, link_rates, pcie_bandwidth
 
 Array = NDArray[np.float64]

@@ -5,11 +5,12 @@ A log speaks of links in remarks over it, in variables of its command, and in NC
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal, get_args
 
 from costmodels.collectives import PROTOCOLS, WireProtocol
 from topology.base import BytesPerSecond, counted
+from topology.base.values import dataclass
 from topology.catalogue import (
     Fabric,
     Hardware,

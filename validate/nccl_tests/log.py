@@ -7,13 +7,14 @@ it; and bus bandwidth is a known multiple of algorithm bandwidth.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
 from costmodels.collectives import OPS, Op, supports
 from planner.collective_table import bus_factor
 from topology.base import MOST_CHARACTERS, InputError
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 from topology.readers import plain_lines
 from validate.nccl_tests.lines import (

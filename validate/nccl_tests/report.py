@@ -1,7 +1,7 @@
 """One table of nccl-tests beside the model, as text, Markdown and CSV."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -10,6 +10,7 @@ from costmodels.collectives import Op
 from planner.rendering.plot import plot
 from topology.base import format_bytes, format_seconds
 from topology.base.table import Table, bullets, csv, terminal
+from topology.base.values import dataclass
 from validate.nccl_tests.diagnosis import SMALL
 
 HEADERS: Final = (

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Final, Literal, cast, get_args
 
 from planner.models import Model, read_model
@@ -13,6 +13,7 @@ from planner.scenario.scenario import Deployment, deployment_of, workload_of
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, unknown
+from topology.base.values import dataclass
 from topology.catalogue import Precision
 
 Mode = Literal["eager", "compile", "graph"]

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from costmodels.tables import profile_for
@@ -11,6 +11,7 @@ from planner.command.options import DONE, NO, Answer
 from planner.models import read_model
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
+from topology.base.values import dataclass
 from validate.launch import Place, find_place, is_rank
 from validate.plans import checks, system
 from validate.plans.cases import ENGINES, RUNTIMES, SIZES, Case, Mode, Stage, look_up

@@ -1,7 +1,7 @@
 """Predicted beside measured: errors, a verdict against a gate, and the regret of a choice."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from statistics import mean, median
 from typing import Final
 
@@ -11,6 +11,7 @@ from costmodels import memory
 from costmodels.timeline import Cost, cost
 from planner.lowering import lower
 from planner.search.evaluate import running
+from topology.base.values import dataclass
 from validate.plans.cases import Case, look_up
 from validate.plans.measured import Measured
 

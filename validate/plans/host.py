@@ -1,10 +1,10 @@
 """What this host has, and what is missing before a run can start: no GPU is touched."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 from topology.base import GIB, format_bytes
+from topology.base.values import dataclass
 from validate.plans import system
 
 SHARED_MEMORY: Final = 1.0 * GIB

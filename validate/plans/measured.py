@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Final, Literal, cast
 
 from topology.base import InputError, counted
+from topology.base.values import dataclass
 from validate.plans.cases import Case, read_case
 
 Status = Literal["done", "wrong", "out of memory", "failed", "illegal"]

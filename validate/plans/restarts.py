@@ -5,11 +5,12 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from topology.base import InputError, ModelError
+from topology.base.values import dataclass
 from validate.launch import LaunchResult, Limits, Place, launch
 from validate.plans import host, system
 from validate.plans.cases import Case, digest_of

@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, cast
 
 from topology.base import InputError, write_whole
+from topology.base.values import dataclass
 
 PATIENCE_S = 60
 _QUERY = "clocks.sm,power.draw,temperature.gpu,driver_version,name"

@@ -1,7 +1,7 @@
 """A plan proved at a small size by the numpy reference, with all its ranks in one process."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from topology.base.values import dataclass
 from validate.reference.run import run_plan
 from validate.reference.small import shrink
 from validate.reference.weights import Array, own_samples

@@ -1,7 +1,7 @@
 """All ranks of a plan in one process, each a coroutine that stops at its messages."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.evaluate import running
 from topology.base import ModelError
+from topology.base.values import dataclass
 from validate.reference import functions
 from validate.reference.weights import Array, Source
 

@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.program import Part, Weight
+from topology.base.values import dataclass
 
 Array = NDArray[np.float64]
 

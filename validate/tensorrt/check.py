@@ -6,7 +6,7 @@ GPUs its engines are built by TensorRT-RTX for a GPU that is not there; with bot
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Final, cast
@@ -31,6 +31,7 @@ from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import is_rtx, load, version
 from planner.tensorrt.runner.weights import drawn
 from topology.base import IllegalPlanError, ModelError, Seconds
+from topology.base.values import dataclass
 from validate.launch import Place
 from validate.plans.cases import Case, Subject, subject_of
 from validate.reference import run_plan, shrink

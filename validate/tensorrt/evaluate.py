@@ -4,7 +4,6 @@ The second opinion on what is handed to TensorRT. It knows layers, not programs 
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from planner.tensorrt.runner.assemble import index_of
 from planner.tensorrt.runner.formats import bits, encoded, floats, fp4_codes, fp4_values
 from planner.tensorrt.runner.layers import scale_of
 from planner.tensorrt.runner.weights import Learned, Reaches, Weights
+from topology.base.values import dataclass
 from validate.reference.functions import gelu
 from validate.reference.run import take_turns
 

@@ -1,7 +1,7 @@
 """All ranks of a plan's networks, run in numpy in the order of its schedule."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -15,6 +15,7 @@ from planner.tensorrt import Network, Recipe, arrays_of, document_of, networks_o
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.formats import Floats
 from planner.tensorrt.runner.weights import Learned, Weights, drawn, named
+from topology.base.values import dataclass
 from validate.reference.weights import Source
 from validate.tensorrt.evaluate import Array, Document, Held, Layer, Watch, evaluate, together
 

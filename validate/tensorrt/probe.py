@@ -3,7 +3,7 @@
 import ctypes
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,7 @@ from planner.tensorrt.runner.device import shown_version
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.library import load
 from planner.tensorrt.runner.library import version as version_of
+from topology.base.values import dataclass
 from validate.plans import system
 
 PACKAGES: Final = ("numpy", "nccl4py", "cuda-bindings", "mpi4py")

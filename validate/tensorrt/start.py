@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -22,6 +22,7 @@ from planner.tensorrt.runner.connections import Connections, join
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.processes import start
 from topology.base import InputError
+from topology.base.values import dataclass
 from validate.launch import Place
 from validate.plans.system import children
 

@@ -8,7 +8,6 @@ Shapes here are ``[batch, rows, heads, size]``; log-sum-exps ``[batch, rows, hea
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -17,6 +16,7 @@ import torch
 
 from costmodels.program import Attention
 from costmodels.program.rows import Numbers, attention_positions
+from topology.base.values import dataclass
 from validate.torch import layout
 from validate.torch.layout import Run, from_rows
 from validate.torch.setting import Bound, Setting, Values

@@ -3,7 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Final, cast
 
@@ -14,6 +14,7 @@ from costmodels import memory
 from costmodels.program import Attention, Loop
 from planner.search.evaluate import running
 from topology.base import InputError
+from topology.base.values import dataclass
 from validate.launch import Progress
 from validate.plans.cases import Case, Mode, Subject
 from validate.plans.measured import Measured

@@ -1,9 +1,9 @@
 """Experts as PyTorch runs them: operations of a program that are one step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from costmodels.program import Loop, Matmul, Op, Pointwise, Tensor
+from topology.base.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

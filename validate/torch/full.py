@@ -10,13 +10,13 @@ too.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
 import torch
 
 from planner.models import Model
+from topology.base.values import dataclass
 from validate.plans.cases import Subject
 from validate.torch.case_run import Bench, Ran, dtype_of
 from validate.torch.proof import BOUNDS, Work, bound_of, setting_for

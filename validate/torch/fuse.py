@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from topology.base.values import dataclass
 
 Function = Callable[..., Sequence[torch.Tensor]]
 

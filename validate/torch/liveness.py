@@ -4,9 +4,9 @@ A tensor lives until its last reader, also in the next turn of a loop or in a la
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from costmodels.program import Loop, Op, Rearrange
+from topology.base.values import dataclass
 from validate.torch.expert_layer import ExpertLayer
 
 Names = frozenset[str]

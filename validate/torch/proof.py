@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.search.evaluate import running
+from topology.base.values import dataclass
 from validate.reference.run import run_plan
 from validate.reference.weights import Array, Source, own_samples
 from validate.torch.fuse import Fuser

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from costmodels.price import Class
 from costmodels.program import Program, Tensor
 from planner.request.plan import Plan
+from topology.base.values import dataclass
 from validate.reference.run import Here, shape_of
 from validate.torch.fuse import Fuser
 from validate.torch.setting import Setting

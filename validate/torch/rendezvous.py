@@ -6,7 +6,6 @@ failed can still say so.
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, cast
 
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from topology.base import ModelError
+from topology.base.values import dataclass
 from validate.launch import Place, Progress
 
 RENDEZVOUS_S: Final = 60

@@ -1,13 +1,13 @@
 """A program as a rank takes it: loops of steps, made once and then taken as often as asked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from costmodels.program import Communication, Convolve, Loop, Matmul, SendReceive
 from planner.search.evaluate import running
+from topology.base.values import dataclass
 from validate.reference.run import Here, forward_at
 from validate.torch.expert_layer import ExpertLayer, with_layers
 from validate.torch.experts import step_of

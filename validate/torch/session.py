@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final, cast
 
 import torch
 
 from topology.base import ModelError
+from topology.base.values import dataclass
 from validate.launch import is_aftermath
 from validate.plans import system
 from validate.plans.cases import Case, Subject, digest_of, look_up

@@ -1,13 +1,13 @@
 """Where and in which type a rank computes, and what an operation is turned into."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from costmodels.program import Tensor, Weight
+from topology.base.values import dataclass
 
 Values = Sequence[torch.Tensor]
 Kernel = Callable[[Values], list[torch.Tensor]]

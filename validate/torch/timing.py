@@ -11,13 +11,13 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Final, cast
 
 import torch
 
+from topology.base.values import dataclass
 from validate.plans.cases import Subject
 from validate.reference.run import Here
 from validate.torch.rank_state import RankState, Step

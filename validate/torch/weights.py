@@ -5,7 +5,7 @@ Weights lie as PyTorch has them, ``[experts,] columns, rows``.
 
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import sqrt
 
 import numpy as np
@@ -21,6 +21,7 @@ from costmodels.program import (
     Tensor,
     Weight,
 )
+from topology.base.values import dataclass
 from validate.reference.run import shape_of
 from validate.reference.weights import Source, own_features
 from validate.torch import layout

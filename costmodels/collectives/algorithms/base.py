@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import Amount, Op, WireProtocol
 from costmodels.collectives.transports import Hop
+from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 Need = Callable[[Fabric], str]

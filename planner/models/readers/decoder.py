@@ -4,7 +4,7 @@ Each layer becomes a tower of its own; equal towers are then one block, plain at
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from planner.models.architecture import Block, Ffn, Model, Stream, Tower
@@ -24,6 +24,7 @@ from planner.models.readers.decoder_layers import (
     mixers_of_letters,
 )
 from planner.models.readers.vision import vision_heads, vision_parameters
+from topology.base.values import dataclass
 
 MODEL_TYPES: Final[dict[str, tuple[str, ...]]] = {
     "arcee": ("ArceeForCausalLM",), "baichuan": ("BaichuanForCausalLM",),

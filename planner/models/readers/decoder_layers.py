@@ -1,12 +1,13 @@
 """What each layer of a decoder mixes tokens with, and what follows it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from planner.models.architecture import Activation, Ffn
 from planner.models.fields import CONTEXT, EXPERTS, HEAD_SIZE, HEADS, LAYERS, Fields
 from planner.models.mixers import DeltaRule, Heads, Mamba
+from topology.base.values import dataclass
 
 Kind = Literal["attention", "delta", "mamba", "none"]
 

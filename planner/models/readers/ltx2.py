@@ -1,12 +1,13 @@
 """LTX-2: a video and a sound stream that attend to the prompt and to each other."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.models.architecture import Block, Cross, Model, Stream, Tower
 from planner.models.fields import Fields
 from planner.models.mixers import Heads
 from planner.models.readers import parts
 from planner.models.readers.count import biased, linear, perceptron
+from topology.base.values import dataclass
 
 CLASSES = ("LTX2VideoTransformer3DModel",)
 _FRAMES_PER_SECOND = 24

@@ -1,13 +1,14 @@
 """Pieces that several diffusion transformers share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from planner.models.architecture import Block, Cross, Ffn, Latent, Model, Modulation, Stream, Tower
 from planner.models.fields import CHANNELS, HEAD_SIZE, HEADS, LAYERS, REFINERS, Fields
 from planner.models.mixers import Heads
 from planner.models.readers.count import Part, biased, linear, perceptron
+from topology.base.values import dataclass
 
 TIME: Final = 256  # features of a sinusoidal timestep embedding
 PATCH: Final = 64  # latents a side of a patch, at most

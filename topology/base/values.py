@@ -1,0 +1,136 @@
+"""`dataclass` of the standard library for frozen values, at a tenth of its time to load.
+
+The standard one writes and compiles up to eight methods a class when its module is imported: a
+third of the time until a first answer. Here `__init__` is compiled when a first value is made, and
+the others are closures. Fields, `replace`, `asdict`, `match` and type checkers see no difference.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["dataclass"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(
+        *, frozen: bool, slots: bool, kw_only: bool = False, eq: bool = True
+    ) -> Callable[[type], type]:
+        """Make a class one of frozen values with slots.
+
+        >>> @dataclass(frozen=True, slots=True)
+        ... class Seat:
+        ...     rank: int
+        ...     gpu: str = "g0"
+        >>> Seat(1), Seat(1) == Seat(rank=1), hash(Seat(1)) == hash(Seat(1, "g0"))
+        (Seat(rank=1, gpu='g0'), True, True)
+        >>> Seat(1).rank = 2
+        Traceback (most recent call last):
+        dataclasses.FrozenInstanceError: cannot assign to field 'rank'
+        """
+        assert frozen
+        assert slots
+        fields_alone = dataclasses.dataclass(
+            init=False, repr=False, eq=False, slots=True, kw_only=kw_only
+        )
+
+        def made(written: type) -> type:
+            written.__doc__ = written.__doc__ or written.__name__  # or it is made of a signature
+            kind = fields_alone(written)
+            methods = _initialised(kind) | _SHARED | (_compared(kind) if eq else {})
+            for name, method in methods.items():
+                if name not in written.__dict__:
+                    setattr(kind, name, method)
+            return kind
+
+        return made
+
+
+def _initialised(kind: type) -> dict[str, Callable[..., Any]]:
+    def __init__(self: object, *given: object, **named: object) -> None:  # noqa: N807
+        kind.__init__ = _compiled(kind)  # type: ignore[misc]
+        kind.__init__(self, *given, **named)  # type: ignore[misc]
+
+    return {"__init__": __init__}
+
+
+def _compiled(kind: type) -> Callable[..., None]:
+    """Write `__init__` of a class: what each field is given, or its default, into its slot."""
+    known: dict[str, Any] = {"missing": dataclasses.MISSING}
+    positional: list[str] = []
+    named: list[str] = []
+    lines: list[str] = []
+    for field in dataclasses.fields(kind):
+        name, text, value = field.name, field.name, field.name
+        if field.default is not dataclasses.MISSING:
+            known[f"default_{name}"] = field.default
+            text = f"{name}=default_{name}"
+        elif field.default_factory is not dataclasses.MISSING:
+            known[f"make_{name}"] = field.default_factory
+            text, value = f"{name}=missing", f"make_{name}() if {name} is missing else {name}"
+        known[f"set_{name}"] = getattr(kind, name).__set__  # past the refusal of `__setattr__`
+        (named if field.kw_only else positional).append(text)
+        lines.append(f" set_{name}(self, {value})")
+    if hasattr(kind, "__post_init__"):
+        lines.append(" self.__post_init__()")
+    taken = ", ".join(["self", *positional, *(["*", *named] if named else [])])
+    exec("\n".join([f"def __init__({taken}):", *(lines or [" pass"])]), known)  # noqa: S102
+    known["__init__"].__qualname__ = f"{kind.__qualname__}.__init__"
+    return known["__init__"]  # type: ignore[no-any-return]
+
+
+def _compared(kind: type) -> dict[str, Callable[..., Any]]:
+    fields = [field for field in dataclasses.fields(kind) if field.compare]
+    values = _reader([field.name for field in fields])
+    hashed = _reader([field.name for field in fields if field.hash is not False])
+
+    def __eq__(self: object, other: object) -> bool:  # noqa: N807
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return values(self) == values(other)
+
+    def __hash__(self: object) -> int:  # noqa: N807
+        return hash(hashed(self))
+
+    return {"__eq__": __eq__, "__hash__": __hash__}
+
+
+def _reader(names: list[str]) -> Callable[[Any], tuple[object, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
+
+
+def _names(value: Any) -> list[str]:  # noqa: ANN401  # a value of any of the classes
+    return [field.name for field in dataclasses.fields(value)]
+
+
+def _shown(self: object) -> str:
+    shown = [f"{name}={getattr(self, name)!r}" for name in _names(self)]
+    return f"{self.__class__.__qualname__}({', '.join(shown)})"
+
+
+def _refuse(_self: object, name: str, *value: object) -> None:
+    verb = "assign to" if value else "delete"
+    raise dataclasses.FrozenInstanceError(f"cannot {verb} field {name!r}")
+
+
+def _state(self: object) -> list[object]:
+    return [getattr(self, name) for name in _names(self)]
+
+
+def _with_state(self: object, state: list[object]) -> None:
+    for name, value in zip(_names(self), state, strict=True):
+        object.__setattr__(self, name, value)
+
+
+_SHARED = {
+    "__repr__": _shown,
+    "__setattr__": _refuse,
+    "__delattr__": _refuse,
+    "__getstate__": _state,
+    "__setstate__": _with_state,
+}
