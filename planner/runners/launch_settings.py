@@ -5,12 +5,11 @@ from dataclasses import field
 from pathlib import PurePath
 from typing import Final, TypedDict
 
-from planner.engines.drafts import OWN
 from planner.models import known_as
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.request.workload import Workload
-from planner.scenario.scenario import Scenario, usual_cache
+from planner.scenario.scenario import OWN, Scenario, usual_cache
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
 
