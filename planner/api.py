@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from costmodels.formats import FORMATS, SERVING
 from costmodels.tables import profile_for
-from planner import models
 from planner.collective_table import MOST_GPUS, MOST_NODES, curves_of
 from planner.models import Model
+from planner.models import read_model as find_model
 from planner.recommendation import Recommendation, estimate_plan, recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import (
@@ -426,7 +426,7 @@ def read_model(path_or_name: str | Path | Model) -> Model:
 
     Raises `InputError` if there is no such model, or what is there cannot be a model.
     """
-    return models.read_model(path_or_name)
+    return find_model(path_or_name)
 
 
 @_public

@@ -175,15 +175,16 @@ def test_exceptions_are_still_needed():
 
 
 def import_graph():
-    """Which module imports which, inside functions and for types alone as well."""
+    """Which module imports which, inside functions and for types alone as well.
+
+    Whoever imports a file by way of its package imports the package too, which is a file itself.
+    """
     files = {
         ".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES
     }
     graph = {name: set() for name in files}
     for name, path in files.items():
-        for node in nodes(path, ast.ImportFrom):
-            for full in (f"{node.module}.{alias.name}" for alias in node.names):
-                graph[name].add(full if full in files else node.module)
+        graph[name].update(modules(nodes(path, ast.Import, ast.ImportFrom)))
         graph[name] = {other for other in graph[name] if other in files and other != name}
     return graph
 

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from costmodels.basis import Basis
 from costmodels.expert_routing import Routing
-from costmodels.kernels import matmul
 from costmodels.kernels.common import Number, Real, overlapped, plain, rounds, slowed
 from costmodels.kernels.expert_loads import HEIGHTS, Load, load
 from costmodels.kernels.matmul import Prepared, matmul_basis, peak_rate
+from costmodels.kernels.matmul import prepare_with as prepare_product
 from costmodels.kernels.parameters import ExpertsParameters, QuantisedParameters
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record, record
 from topology.base import Seconds, UncalibratedError
@@ -160,7 +160,7 @@ def prepare_with(
         fixed=Seconds(0.0),
         passes=0.0,
     )
-    product = matmul.prepare_with(matmul_record(device, calibration), device, precision, steps)
+    product = prepare_product(matmul_record(device, calibration), device, precision, steps)
     return Kernels(fitted=fitted, product=product)
 
 

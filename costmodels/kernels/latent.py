@@ -28,9 +28,17 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.basis import Basis
-from costmodels.kernels import matmul
 from costmodels.kernels.common import Number, Real, overlapped, plain, slowed
 from costmodels.kernels.decode import CACHES
+from costmodels.kernels.matmul import (
+    Prepared,
+    clock_drop,
+    matrix_rate,
+    peak_rate,
+    prepare,
+    prepare_with,
+    product_time,
+)
 from costmodels.kernels.parameters import (
     HeadProductParameters,
     LatentContextParameters,
@@ -181,18 +189,16 @@ def head_product_time(  # noqa: PLR0913  # rows, columns, inner, heads are one s
     True
     """
     machine = _products(device, precision, engine, calibration)
-    return plain(matmul.product_time(machine, rows, columns, inner, heads, sustained=sustained))
+    return plain(product_time(machine, rows, columns, inner, heads, sustained=sustained))
 
 
 @cache
-def _products(
-    device: Device, precision: str, engine: str, calibration: Calibration
-) -> matmul.Prepared:
+def _products(device: Device, precision: str, engine: str, calibration: Calibration) -> Prepared:
     try:
         steps = engine_record(HeadProductParameters, device, _named(precision), engine)
     except UncalibratedError:
-        return matmul.prepare(device, precision, calibration, engine)
-    return matmul.prepare_with(matmul_record(device, calibration), device, precision, steps)
+        return prepare(device, precision, calibration, engine)
+    return prepare_with(matmul_record(device, calibration), device, precision, steps)
 
 
 def latent_basis(
@@ -224,5 +230,5 @@ def _rates(device: Device) -> tuple[float, float, float]:
     """FLOP/s of large products, of the data sheet, and how the clock sinks."""
     half = "bf16" if device.peak("bf16") else "fp16"
     record = matmul_record(device, None)
-    peak = matmul.peak_rate(device, half)
-    return matmul.matrix_rate(record, device, half), peak, matmul.clock_drop(record, device)
+    peak = peak_rate(device, half)
+    return matrix_rate(record, device, half), peak, clock_drop(record, device)

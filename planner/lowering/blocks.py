@@ -19,9 +19,10 @@ from costmodels.program.emit import (
     split_rows,
     total_rows,
 )
-from planner.lowering import latent, recurrent
 from planner.lowering.experts import ffn_activation, ffn_columns
 from planner.lowering.ffn import feed_forward
+from planner.lowering.latent import Latents, latent_attention, latent_projections
+from planner.lowering.recurrent import recurrent_mixing
 from planner.lowering.work import RankWork, context_name
 from planner.models import Block, Cross, Heads, Tower
 from planner.strategies.base import AttentionCall, Entry
@@ -139,13 +140,13 @@ def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projec
     modulation = yield from _modulation(work, tower, name)
     h = yield from _norm(x, modulation, f"{name}.h", 0)
     if tower.latent is not None:
-        query, row = yield from latent.project(work, tower, h, name, spans)
+        query, row = yield from latent_projections(work, tower, h, name, spans)
         return Projected(
             tower=tower, name=name, spans=spans, qkv=query, inner=None, modulation=modulation,
             row=row,
         )  # fmt: skip
     if tower.recurrence is not None:
-        out = yield from recurrent.mixed(work, tower, h, layer.name, name)
+        out = yield from recurrent_mixing(work, tower, h, layer.name, name)
         return Projected(
             tower=tower, name=name, spans=spans, qkv=out, inner=None, modulation=modulation
         )
@@ -308,11 +309,11 @@ def _attend_latent(
     (begun,) = group
     del projected
     assert begun.row is not None
-    given = latent.Latents(
+    given = Latents(
         tower=begun.tower, layer=layer.name, name=begun.name, spans=begun.spans,
         query=begun.qkv, row=begun.row,
     )  # fmt: skip
-    out = yield from latent.attend(work, given)
+    out = yield from latent_attention(work, given)
     return {begun.tower.streams: out}
 
 

@@ -23,7 +23,7 @@ from planner.lowering.work import Chunk, RankWork
 from planner.strategies import pp, tp
 
 
-def inputs(work: RankWork) -> tuple[Tensor, ...]:
+def decoder_inputs(work: RankWork) -> tuple[Tensor, ...]:
     """Embedded prompt and embedded next token, ``[batch, tokens, hidden]``; whole on every rank."""
     stream, hidden = work.model.streams[0].name, work.model.main.hidden
     batch, tokens = work.share.batch, work.workload.length(stream)
@@ -36,7 +36,7 @@ def prefill(work: RankWork) -> Loop:
     keeps = bool(np.any(np.asarray(work.workload.output_tokens) > 0))
     storing = replace(work, memory="store") if keeps else work
     span = work.spans[work.model.streams[0].name]
-    body = tuple(_forward(storing, (inputs(work)[0], span)))
+    body = tuple(_forward(storing, (decoder_inputs(work)[0], span)))
     return Loop(name="prefill", count=1, body=body)
 
 
@@ -44,11 +44,11 @@ def decode(work: RankWork, length: Size) -> Loop:
     """Generate `output_tokens` tokens, one a step, over a cache of `length` tokens."""
     span = Span(work.model.streams[0].name, 1, start=length)
     appending = replace(work, memory="append", spans={span.stream: span})
-    body = tuple(_forward(appending, (inputs(work)[1], span)))
+    body = tuple(_forward(appending, (decoder_inputs(work)[1], span)))
     return Loop(name="decode", count=work.workload.output_tokens, body=body)
 
 
-def step(work: RankWork, chunks: tuple[Chunk, ...], name: str = "step") -> Loop:
+def engine_step(work: RankWork, chunks: tuple[Chunk, ...], name: str = "step") -> Loop:
     """Run one step of an engine: chunks of prompts beside sequences that decode, one batch.
 
     Rows of all sequences stand end to end, ``[1, rows, hidden]``; each sequence sees its own

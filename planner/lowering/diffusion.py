@@ -49,7 +49,7 @@ def tower_of(model: Model, stream: str) -> Tower:
     return next(tower for tower in model.towers if stream in tower.streams)
 
 
-def inputs(work: RankWork) -> tuple[Tensor, ...]:
+def diffusion_inputs(work: RankWork) -> tuple[Tensor, ...]:
     """List the whole tensors that every rank is given: latents, texts, conditioning rows."""
     model, batch = work.model, work.share.batch
     main = latent_stream(model)

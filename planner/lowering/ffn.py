@@ -19,8 +19,7 @@ from costmodels.program import (
     Tensor,
 )
 from costmodels.program.emit import Emits, collective, matmul, pointwise
-from planner.lowering import experts
-from planner.lowering.experts import ffn_activation, ffn_columns
+from planner.lowering.experts import ffn_activation, ffn_columns, routed
 from planner.lowering.work import RankWork
 from planner.models import Ffn, Tower
 
@@ -38,12 +37,12 @@ def feed_forward(work: RankWork, tower: Tower, h: Tensor, name: str) -> Emits[Te
     if not ffn.experts:
         result = yield from _dense(work, ffn, tower.hidden, h, name)
         return result
-    routed = yield from experts.routed(work, ffn, h, name)
+    chosen = yield from routed(work, ffn, h, name)
     if not ffn.shared:
-        return routed
+        return chosen
     both = Ffn(width=ffn.shared, gated=ffn.gated, activation=ffn.activation)
     shared = yield from _dense(work, both, tower.hidden, h, f"{name}.shared", "shared")
-    result = yield from pointwise("residual", (routed, shared), f"{name}.sum")
+    result = yield from pointwise("residual", (chosen, shared), f"{name}.sum")
     return result
 
 

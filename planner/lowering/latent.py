@@ -62,7 +62,7 @@ class Latents:
         return self.tower.latent
 
 
-def project(
+def latent_projections(
     work: RankWork, tower: Tower, h: Tensor, name: str, spans: tuple[Span, ...]
 ) -> Emits[tuple[Tensor, Tensor]]:
     """Emit the queries of this rank's heads, and the rows of the cache, both turned by position."""
@@ -98,7 +98,7 @@ def project(
     return turned, kept
 
 
-def attend(work: RankWork, begun: Latents) -> Emits[Tensor]:
+def latent_attention(work: RankWork, begun: Latents) -> Emits[Tensor]:
     """Emit the attention of a tower; ``[batch, rows, heads * value size]``."""
     if work.chunks:
         return (yield from _attend_chunks(work, begun))

@@ -9,8 +9,23 @@ from numpy.typing import NDArray
 
 from costmodels.program import Loop, Program, Real, Tensor
 from costmodels.program.emit import total_rows
-from planner.lowering import decoder, diffusion
 from planner.lowering.blocks import block, state_name
+from planner.lowering.decoder import (
+    decode,
+    decoder_inputs,
+    engine_step,
+    mean_length,
+    prefill,
+    step_input,
+)
+from planner.lowering.diffusion import (
+    denoise,
+    diffusion_inputs,
+    latents,
+    text_encode,
+    text_tower,
+    vae_decode,
+)
 from planner.lowering.variants import (
     with_exchanges_apart,
     with_gathered_rings,
@@ -61,7 +76,7 @@ def decode_steps(model: Model, workload: Workload, plan: Plan) -> list[Loop]:
     """Write down one step of a decoder at every place, over a cache as long as the prompt."""
     length = workload.length(model.streams[0].name)
     work = rank_work(model, workload, plan)
-    return _at_every_place(work, lambda place: decoder.decode(place, length))
+    return _at_every_place(work, lambda place: decode(place, length))
 
 
 def alike_places(model: Model, workload: Workload, plan: Plan) -> list[int]:
@@ -104,13 +119,13 @@ def _written(work: RankWork, plan: Plan) -> Program:
     model, habits = work.model, work.workload.habits
     loops: tuple[Loop, ...]
     if model.kind == "decoder":
-        loops = (decoder.prefill(work), decoder.decode(work, decoder.mean_length(work)))
-        inputs = decoder.inputs(work)
+        loops = (prefill(work), decode(work, mean_length(work)))
+        inputs = decoder_inputs(work)
         output = Tensor("output", (work.share.batch, 1, model.vocabulary))
     else:
         loops = _diffusion(work, decoding(work.model, work.workload, plan))
-        inputs = diffusion.inputs(work)
-        output = diffusion.latents(work)
+        inputs = diffusion_inputs(work)
+        output = latents(work)
     program = Program(axes=plan.axes, stages=loops, inputs=inputs, output=output)
     if habits.scattered_inputs:
         program = with_scattered_inputs(program)
@@ -136,8 +151,8 @@ def lower_steps(
     loops, inputs = [], []
     for number, chunks in enumerate(steps):
         name = f"step{number}" if len(steps) > 1 else "step"
-        loops.append(decoder.step(work, tuple(chunks), name))
-        inputs.append(decoder.step_input(work, chunks, name))
+        loops.append(engine_step(work, tuple(chunks), name))
+        inputs.append(step_input(work, chunks, name))
     scored = sum(np.asarray(chunk.scores) for chunk in steps[-1])
     output = Tensor("output", (1, scored, model.vocabulary))
     return Program(axes=plan.axes, stages=tuple(loops), inputs=tuple(inputs), output=output)
@@ -169,10 +184,10 @@ def decoding(model: Model, workload: Workload, plan: Plan) -> int:
 def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:
     ahead = any(work.cached(stream.name) for stream in work.model.streams)
     return (
-        diffusion.text_encode(work),
-        *([diffusion.text_tower(work)] if ahead else []),
-        diffusion.denoise(work),
-        diffusion.vae_decode(work, vae),
+        text_encode(work),
+        *([text_tower(work)] if ahead else []),
+        denoise(work),
+        vae_decode(work, vae),
     )
 
 

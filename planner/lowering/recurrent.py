@@ -75,7 +75,9 @@ def sizes_of(tower: Tower) -> Sizes:
     )  # fmt: skip
 
 
-def mixed(work: RankWork, tower: Tower, h: Tensor, layer: str, name: str) -> Emits[Tensor]:
+def recurrent_mixing(
+    work: RankWork, tower: Tower, h: Tensor, layer: str, name: str
+) -> Emits[Tensor]:
     """Emit a recurrence over rows; ``[batch, rows, heads * value]``, normed and gated."""
     sizes, degree = sizes_of(tower), work.share.tensor
     values = Part(sizes.heads, sizes.value)

@@ -16,9 +16,10 @@ from typing import Final
 
 from topology.base import InputError
 from topology.base.values import dataclass
-from validate.launch import causes, system
+from validate.launch.causes import P2P, communicates, died, guess, is_aftermath, late, where
 from validate.launch.place import PHASE_LIMIT, Place, variables
 from validate.launch.progress import SIZE, Beat, Progress, read
+from validate.launch.system import content, end, free_port, prepare, shared, spawn, tail
 
 _EVERY: Final = 0.05  # s, between looks of the parent
 _OWN_EVERY: Final = 0.5  # s, between looks of a rank at itself
@@ -70,7 +71,7 @@ class Seen:
 def begin(place: Place) -> Progress:
     """Open this rank's heartbeat, and watch over it."""
     if place.progress:
-        memory = system.shared(Path(place.progress) / f"progress.{place.rank}", SIZE)
+        memory = shared(Path(place.progress) / f"progress.{place.rank}", SIZE)
     else:
         memory = mmap.mmap(-1, SIZE)
     progress = Progress(place, memory)
@@ -89,7 +90,7 @@ def _watch_itself(progress: Progress, parent: int) -> None:
             continue
         beat = progress.beat
         if beat.phase != "done" and time.monotonic() > beat.deadline:
-            reason = causes.late(beat, alone=progress.place.world == 1)
+            reason = late(beat, alone=progress.place.world == 1)
             sys.stderr.write(f"rank {progress.place.rank}: {reason}\n")
             sys.stderr.flush()
             os._exit(1)
@@ -115,13 +116,13 @@ def launch(
     """
     if world_size < 1:
         raise InputError(f"ranks: got {world_size}, wanted a whole number from 1")
-    system.prepare(log_dir, world_size)
-    port, begun = system.free_port(), time.monotonic()
-    shared = {**env, PHASE_LIMIT: f"{limits.phase_s:.0f}"}
+    prepare(log_dir, world_size)
+    port, begun = free_port(), time.monotonic()
+    told = {**env, PHASE_LIMIT: f"{limits.phase_s:.0f}"}
     children = [
-        system.spawn(
+        spawn(
             argv,
-            {**shared, **variables(rank, world_size, port, str(log_dir.resolve()))},
+            {**told, **variables(rank, world_size, port, str(log_dir.resolve()))},
             log_dir / f"rank{rank}.log",
         )
         for rank in range(world_size)
@@ -132,7 +133,7 @@ def launch(
             Seen(
                 rank=rank,
                 code=child.poll(),
-                beat=read(system.content(log_dir / f"progress.{rank}")),
+                beat=read(content(log_dir / f"progress.{rank}")),
             )
             for rank, child in enumerate(children)
         ]
@@ -140,7 +141,7 @@ def launch(
     try:
         return _watch(look, begun, limits, log_dir, tell)
     finally:
-        system.end(children, limits.grace_s)
+        end(children, limits.grace_s)
 
 
 def _watch(
@@ -160,9 +161,7 @@ def _watch(
             return LaunchResult(ok=True, exit_codes=(0,) * len(ranks))
         if any(rank.code for rank in ranks):
             time.sleep(_SETTLE)
-            ranks = [
-                replace(rank, log=system.tail(log_dir / f"rank{rank.rank}.log")) for rank in look()
-            ]
+            ranks = [replace(rank, log=tail(log_dir / f"rank{rank.rank}.log")) for rank in look()]
         verdict = judge(ranks, now, begun, limits)
         if verdict is not None:
             return verdict
@@ -176,8 +175,8 @@ def judge(ranks: Sequence[Seen], now: float, begun: float, limits: Limits) -> La
     """
     dead = [rank for rank in ranks if rank.code]
     if dead:
-        first = min(dead, key=lambda rank: (causes.is_aftermath(rank.log), rank.rank))
-        return _failed(ranks, first, *causes.died(first.code or 0, first.beat, first.log))
+        first = min(dead, key=lambda rank: (is_aftermath(rank.log), rank.rank))
+        return _failed(ranks, first, *died(first.code or 0, first.beat, first.log))
     running = [rank for rank in ranks if rank.code is None]
     missing = [rank for rank in running if not rank.beat.phase]
     if missing and now - begun > limits.start_s:
@@ -190,7 +189,7 @@ def judge(ranks: Sequence[Seen], now: float, begun: float, limits: Limits) -> La
     if now - begun > limits.total_s:
         slowest = min(running, key=_started)
         event = f"still in {slowest.beat.phase} when {limits.total_s:.0f} s were over"
-        return _failed(ranks, slowest, event, causes.guess(slowest.beat))
+        return _failed(ranks, slowest, event, guess(slowest.beat))
     return None
 
 
@@ -205,14 +204,14 @@ def _late(ranks: Sequence[Seen], running: Sequence[Seen], overdue: Seen) -> Laun
     beat = slowest.beat
     limit = overdue.beat.deadline - overdue.beat.since
     if beat.phase.startswith("rendezvous"):
-        cause = causes.guess(beat)
+        cause = guess(beat)
     elif any(rank.beat.count > beat.count for rank in ranks):
         cause = "this rank is slow or stuck while the others wait for it"
-    elif causes.communicates(beat) and len(ranks) > 1:
-        cause = causes.P2P
+    elif communicates(beat) and len(ranks) > 1:
+        cause = P2P
     else:
-        cause = causes.guess(beat, alone=True)
-    return _failed(ranks, slowest, f"late{causes.where(beat)}, after {limit:.0f} s", cause)
+        cause = guess(beat, alone=True)
+    return _failed(ranks, slowest, f"late{where(beat)}, after {limit:.0f} s", cause)
 
 
 def _failed(ranks: Sequence[Seen], faulty: Seen, event: str, cause: str) -> LaunchResult:
