@@ -14,10 +14,13 @@ from costmodels.program import (
     LinearAttention,
     Loop,
     Matmul,
+    Part,
     Pointwise,
     Rearrange,
+    Recurrence,
     Span,
     Tensor,
+    Weight,
 )
 from planner.lowering import lower
 from planner.search.plans import objections
@@ -28,7 +31,7 @@ from validate.reference.weights import Source
 
 torch = pytest.importorskip("torch")
 
-from validate.torch import layout  # noqa: E402
+from validate.torch import layout, recurrent  # noqa: E402
 from validate.torch.attention import (  # noqa: E402
     Ask,
     plain,
@@ -322,3 +325,36 @@ def test_a_step_that_is_taken_again_starts_where_it_did(model, stage):
 
     assert torch.equal(outputs[0], outputs[1])
     assert torch.equal(outputs[0], outputs[2])
+
+
+@pytest.mark.parametrize("rows", [1, 11, 64, 300])
+@pytest.mark.parametrize("kind", ["delta", "mamba"])
+def test_a_prompt_in_chunks_is_its_tokens_one_by_one(kind, rows):
+    heads, groups, key, value, random = 4, 2, 16, 8, np.random.default_rng(7).standard_normal
+    width, gates = 2 * groups * key + heads * value, (2 if kind == "delta" else 1) * heads
+    op = Recurrence(
+        kind=kind, inputs=(Tensor("x", (2, rows, width)), Tensor("g", (2, rows, gates))),
+        state=Tensor("s", (2, heads, key, value), 4), after=Tensor("t", (2, heads, key, value), 4),
+        weight=Weight(name="w", rows=(Part(2),), columns=(Part(heads),)),
+        out=Tensor("o", (2, rows, heads * value)), heads=heads, groups=groups, key=key,
+        value=value, chunk=64,
+    )  # fmt: skip
+    features, decays = random((2, rows, width)), random((2, rows, gates))
+    state, weight = random((2, heads, key, value)), random((2, heads))
+    wanted = reference.recurrence(op, features, decays, state, weight)
+
+    here = Setting(device=torch.device("cpu"), dtype=torch.float32, index={})
+    numbers = [torch.as_tensor(x).float() for x in (features, weight.T, decays, state)]
+    got = recurrent.bind(op, here).run(numbers)
+
+    for one, want in zip(got, wanted, strict=True):
+        assert np.linalg.norm(one.numpy() - want) < 1e-5 * np.linalg.norm(want)
+
+
+def test_a_triangle_of_like_keys_is_inverted_without_its_powers():
+    """Where all keys are alike the 32nd power of the matrix has numbers of 1e18."""
+    below = torch.ones(64, 64).tril(-1)
+
+    product = recurrent.inverse(below) @ (below + torch.eye(64))
+
+    torch.testing.assert_close(product, torch.eye(64))
