@@ -371,6 +371,7 @@ Function = Literal[
     "gated",  # x * sigmoid(gate)
     "gated_norm",  # rms norm of every `size` features of x, times silu(gate)
     "merge",  # online-softmax merge of two attention parts
+    "merge_all",  # the same of [parts, b, r, heads * size | heads], with log-sum-exps at the end
     "route",  # top experts and their weights
     "combine",  # weighted sum over experts
     "guidance",  # unconditional + scale * (conditional - unconditional)

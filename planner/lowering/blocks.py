@@ -363,7 +363,8 @@ def _append(work: RankWork, layer: Block, begun: Projected, part: str = "") -> E
     """
     query, both = yield from _views(work, begun)
     (span,) = begun.spans
-    kept = work.kept(begun.tower, layer.name, span.start)
+    rows_here, seen = work.behind(span)
+    kept = work.kept(begun.tower, layer.name, rows_here)
     name = f"{kept.name}.{part}" if part else kept.name
     kept = replace(kept, name=name, shape=(both.shape[0], *kept.shape[1:]))
     rows = kept.shape[1] + span.rows
@@ -371,7 +372,7 @@ def _append(work: RankWork, layer: Block, begun: Projected, part: str = "") -> E
     yield Rearrange(move="append", inputs=(kept, both), outputs=(out,), view=True)
     return [
         Entry(spans=(span,), tensor=query, has_keys=False),
-        Entry(spans=(Span(span.stream, rows),), tensor=out, has_queries=False),
+        Entry(spans=seen, tensor=out, has_queries=False),
     ]
 
 

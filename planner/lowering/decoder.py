@@ -21,6 +21,7 @@ from costmodels.program.emit import (
 from planner.lowering.blocks import block, state_name
 from planner.lowering.work import Chunk, RankWork
 from planner.strategies import pp, tp
+from planner.strategies.shards import attend_shards
 
 
 def decoder_inputs(work: RankWork) -> tuple[Tensor, ...]:
@@ -41,9 +42,14 @@ def prefill(work: RankWork) -> Loop:
 
 
 def decode(work: RankWork, length: Size) -> Loop:
-    """Generate `output_tokens` tokens, one a step, over a cache of `length` tokens."""
+    """Generate `output_tokens` tokens, one a step, over a cache of `length` tokens.
+
+    The token is on every rank; a cache that is cut along the sequence stays so.
+    """
     span = Span(work.model.streams[0].name, 1, start=length)
-    appending = replace(work, memory="append", spans={span.stream: span})
+    appending = replace(
+        work, memory="append", spans={span.stream: span}, attend=attend_shards(work.share.sequence)
+    )
     body = tuple(_forward(appending, (decoder_inputs(work)[1], span)))
     return Loop(name="decode", count=work.workload.output_tokens, body=body)
 

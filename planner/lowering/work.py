@@ -140,6 +140,18 @@ class RankWork:
         itemsize = 1 if self.workload.kv_precision == "fp8" else 2
         return Tensor(f"cache.{layer}.{stream or tower.streams[0]}", shape, itemsize)
 
+    def behind(self, span: Span) -> tuple[Size, tuple[Span, ...]]:
+        """Count the rows kept here before those of `span`; and say where these and new ones stand.
+
+        Of a sequence that is cut the new row is kept by one rank, and is padding on the others.
+        """
+        if not self.share.sequence:
+            return span.start, (Span(span.stream, span.start + span.rows),)
+        stream = next(s for s in self.model.streams if s.name == span.stream)
+        before = span_of(self.model, stream, span.start, self.share)
+        cut = replace(span, axes=self.share.sequence, grain=self.share.grain)
+        return before.rows, (before, cut)
+
     def cached(self, stream: str) -> bool:
         """Whether the keys and values of a stream are computed once, ahead of the steps."""
         tower = self.workload.habits.text_tower

@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
+from typing import Final
 
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Hardware
+
+SEQUENCE: Final = ("ulysses", "ring", "allgather_kv")
+"""Axes over whose ranks a sequence is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,11 @@ class Plan:
     def expert_ranks(self) -> int:
         """Count the ranks that share the experts."""
         return self.degree("adp") * self.degree("tp")
+
+    @property
+    def sequence_ranks(self) -> int:
+        """Count the ranks that a sequence is cut over."""
+        return prod(degree for axis, degree in self.axes if axis in SEQUENCE)
 
     def replica_of(self, rank: int) -> int:
         """Find which part of a batch a rank has.

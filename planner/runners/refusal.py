@@ -1,7 +1,6 @@
 """Why a plan cannot be run: one answer, of engines and of TensorRT alike."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import Final
 
 from planner.engines.engine import Engine, LaunchLine, Limits
@@ -17,8 +16,6 @@ from planner.strategies.tp import padded_widths
 from topology.base import IllegalPlanError, format_seconds
 from topology.base.values import dataclass
 
-SEQUENCE: Final = ("ulysses", "ring", "allgather_kv")
-"""Axes over whose ranks a sequence is cut."""
 DIVISIONS: Final[Mapping[str, str]] = {
     "tokens": "{} tokens",
     "ring": "{} tokens, which a ring cannot pad,",
@@ -190,7 +187,7 @@ def _division(case: _Case) -> str:
         sizes.get(name, getattr(usual, name)) for name in ("height", "width", "frames")
     )
     along_frames, rows, columns = (int(n) for n in grid(latent, height, width, frames))
-    ranks = prod(degree for axis, degree in plan.axes if axis in SEQUENCE)
+    ranks = plan.sequence_ranks
     tokens = along_frames * rows * columns
     counts = {
         "tokens": ([tokens], ranks),

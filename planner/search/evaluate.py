@@ -12,7 +12,7 @@ from costmodels import memory
 from costmodels.basis import Basis
 from costmodels.formats import FORMATS
 from costmodels.price import Prices, Target
-from costmodels.program import Loop, Program, Real
+from costmodels.program import Loop, Program, Real, ceil_div
 from costmodels.tables import communicator_bytes, headroom
 from costmodels.timeline import Cost, cost
 from planner.engines.tables import allowed
@@ -233,8 +233,6 @@ def _step(
     model, workload = scenario.model, scenario.workload
     if model.kind == "diffusion":
         return float(costs["denoise"].time) / float(np.max(workload.steps))
-    if any(name in dict(plan.axes) for name in ("ring", "allgather_kv", "ulysses")):
-        return float(costs["prefill"].time)
     if workload.speculation is not None:
         prompt = workload.length(model.streams[0].name)
         return float(speculated(scenario, plan, prices, prompt, prompt)[0].time)
@@ -299,13 +297,16 @@ def _draft_parts(scenario: Scenario, program: Program) -> tuple[float, Real]:
 def caches_of(model: Model, workload: Workload, program: Program) -> Real:
     """Bytes that are kept of sequences at the end of an answer; a prefill alone keeps none.
 
-    Layers with a sliding window keep what it sees, where the engine's cache knows of windows.
+    Ranks that a sequence is cut over keep as many of its rows each; layers with a sliding window
+    what it sees, where the engine's cache knows of windows.
     """
     stages = running(program)
     if model.kind != "decoder":
         return memory.caches(stages)
+    plan = Plan(program.axes)
     whole = workload.length(model.streams[0].name) + np.asarray(workload.output_tokens)
-    degree = dict(program.axes).get("tp", 1)
+    whole = ceil_div(whole, plan.sequence_ranks)
+    degree = plan.degree("tp")
     towers = {block.name: block.towers[0] for block in model.blocks}
     total: Real = 0.0
     for tensor, layers in memory.stored(stages):

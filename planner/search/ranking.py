@@ -5,9 +5,11 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
+import numpy as np
+
 from planner.lowering import lower
 from planner.models import Model
-from planner.request.plan import Plan
+from planner.request.plan import SEQUENCE, Plan
 from planner.request.request import Request
 from planner.scenario.scenario import Deployment, Scenario
 from planner.search.clients import Point, Serving, wanted_of
@@ -40,6 +42,8 @@ TIE: Final = 0.03
 
 MANY: Final = 64
 """Above so many GPUs plans are left out of which others are known to be as good."""
+LONG: Final = 32768
+"""Tokens from which plans that cut a prompt are judged though what was asked for runs none."""
 MANY_OF_EXPERTS: Final = 16
 """The same of models with experts, which have more plans."""
 
@@ -212,11 +216,19 @@ def outcomes_on(
     runs : plans that can be run. others : whether the rest is judged too.
     """
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
+    short = _short_prompt(scenario)
     if scenario.request.gpus <= many(model):
         for plan in plans(model, gpus) if others else filter(runs, plans(model, gpus)):
+            if short and plan.sequence_ranks > 1 and not runs(plan):
+                yield Rejected(plan=plan, reason=short)
+                continue
             yield _outcome(scenario, plan, seen, shared)
         return
     barred = illegal_axes(model, workload, gpus)
+    if short:
+        degrees = (n for n in range(2, gpus + 1) if gpus % n == 0)
+        ways = [(axis, degree) for degree in degrees for axis in SEQUENCE]
+        barred |= {way: short for way in ways if way not in barred and not runs(Plan((way,)))}
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
     for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
@@ -225,6 +237,17 @@ def outcomes_on(
         left_out = _left_out(scenario, plan, seen, runs if can else anything)
         if (can or others) and (illegal or not left_out):
             yield _outcome(scenario, plan, seen, shared)
+
+
+def _short_prompt(scenario: Scenario) -> str:
+    """Say that a language model's prompt is not worth cutting where nothing runs it; or nothing."""
+    model = scenario.model
+    if model.kind != "decoder":
+        return ""
+    tokens = int(np.max(scenario.workload.length(model.streams[0].name)))
+    if tokens >= LONG:
+        return ""
+    return f"cuts a prompt of {tokens:,} tokens, and is not run: judged from {LONG:,} on"
 
 
 def _left_out(scenario: Scenario, plan: Plan, seen: Mapping[Plan, Outcome], runs: Runs) -> bool:

@@ -40,6 +40,8 @@ def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:
     """Where tokens that must divide over `grain` ranks do not; one flag a request of a sweep."""
     flags = [np.asarray(workload.length(name)) % grain != 0 for name in _must_divide(model)]
     flags += [np.asarray(_lines(workload, stream) % grain != 0) for stream in convolved(model)]
+    if model.kind == "decoder":
+        flags.append(np.asarray(workload.length(model.streams[0].name)) < grain)
     return np.asarray(np.logical_or.reduce(flags)) if flags else np.zeros((), bool)
 
 
@@ -73,18 +75,27 @@ def _unlike_chunks(proposal: Proposal) -> Iterator[str]:
         yield "linear attention over streams that are padded is not modelled"
 
 
+def _short_prompt(proposal: Proposal) -> Iterator[str]:
+    """Object to a prompt that has no token for some rank; longer ones are padded."""
+    if proposal.model.kind == "decoder":
+        tokens = proposal.workload.length(proposal.model.streams[0].name)
+        if np.any(np.asarray(tokens) < proposal.share.grain):
+            yield f"a prompt of {tokens} tokens for {proposal.share.grain} ranks: some have none"
+
+
 def sequence_objections(proposal: Proposal, degree: int, axis: str) -> Iterator[str]:
     """Reasons that hold for every way to cut a sequence; given once, for the outermost axis."""
     if proposal.share.sequence[0] != (axis, degree):
         return
     grain = proposal.share.grain
-    if proposal.model.kind == "decoder" and np.any(np.asarray(proposal.workload.output_tokens) > 0):
-        yield f"a decode step has one token a sample, which {axis}{degree} cannot cut"
+    if proposal.workload.speculation is not None:
+        yield "drafted tokens over a cut sequence are not modelled"
     for name in _must_divide(proposal.model):
         tokens = proposal.workload.length(name)
         if np.any(np.asarray(tokens) % grain):
             left = f"{tokens % grain} left"
             yield f"{tokens} {name} tokens do not divide by {grain} ranks ({left})"
+    yield from _short_prompt(proposal)
     yield from _unlike_chunks(proposal)
     if any(tower.latent is not None for tower in proposal.model.towers):
         yield "latent attention over a cut sequence is not modelled"

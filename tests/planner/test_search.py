@@ -215,7 +215,7 @@ def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
         ("mixtral-8x7b", 2, "tp2/ep4", "ep4 does not divide the 2 ranks of adp x tp"),
         ("mixtral-8x7b", 4, "tp2.adp2", "adp stands outside tp"),
         ("deepseek-v3", 32, "tp32", "2048 over tp32 is not a multiple of the quantisation block"),
-        ("llama-3.1-8b", 2, "ring2", "a decode step has one token a sample"),
+        ("qwen3-next-80b-a3b", 2, "ring2", "a recurrence over a cut sequence is not modelled"),
         ("cosmos3-super", 1, "single", " GiB short, at vae decode"),
         ("flux.1-dev", 2, "tp2/vae4", "vae4 needs more than 2 GPUs"),
     ],
@@ -226,6 +226,21 @@ def test_reasons_say_what_got_and_wanted(model, gpus, plan, said):
 
     assert "\n" not in str(error.value)
     assert isinstance(error.value, InputError)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "engine", "shown"),
+    [(2048, "vllm", False), (2048, "planner", True), (65536, "vllm", True)],
+)
+def test_plans_that_cut_a_prompt_are_shown_to_whom_they_matter(tokens, engine, shown):
+    """To what runs them always, to others for long prompts."""
+    more = {"engine": engine, "input_tokens": tokens, "output_tokens": 1, "concurrency": None}
+    runtime = "torch-compile" if engine == "planner" else "tensorrt"
+    found = recommended("llama-3.1-8b", 4, runtime=runtime, **more)
+    cut = [str(one.plan) for one in found.plans if one.plan.sequence_ranks > 1]
+
+    assert bool(cut) == shown
+    assert not shown or {"ring4", "allgather_kv4", "ulysses2.ring2", "ring2.tp2"} <= set(cut)
 
 
 def test_a_plan_may_be_left_out_on_one_gpu_only():

@@ -155,7 +155,7 @@ def test_split_decoder_equals_unsplit(output, text, model):
     plan = parse_plan(text)
     work = testmodels.workload(model, batch=2, passes=1, output_tokens=output)
     if any(objections(model, work, plan, plan.gpus)):
-        pytest.skip("a decode step and rows of latent attention cannot be cut")
+        pytest.skip("rows of latent attention and of a recurrence cannot be cut")
 
     whole = run_plan(model, work, parse_plan("single"))[0]
     outs = run_plan(model, work, plan)
@@ -163,6 +163,38 @@ def test_split_decoder_equals_unsplit(output, text, model):
     last = outs if plan.degree("pp") == 1 else outs[-each:] if plan.axes[0][0] == "pp" else outs
 
     assert _error(last, whole, plan) < 1e-9
+
+
+CUT = ["ring2", "ring3", "ring4", "allgather_kv4", "ulysses4", "ulysses2.ring2", "ring2.tp2"]
+CUT += ["ring2.ulysses2.tp2", "allgather_kv2.ulysses2", "dp2.ring2", "pp2.ring2"]
+
+
+@pytest.mark.parametrize("output", [0, 1])
+@pytest.mark.parametrize("tokens", [4, 11, 17, 24])
+@pytest.mark.parametrize("text", CUT)
+def test_a_prompt_of_any_length_is_cut_and_its_answer_is_the_unsplit_one(text, tokens, output):
+    """It is padded to even pieces; ranks that hold no row of the cache have no say in the answer.
+
+    The token that is decoded looks at the cache where the prompt left it, on all ranks.
+    """
+    model, plan = testmodels.llama, parse_plan(text)
+    work = testmodels.workload(model, batch=2, passes=1, output_tokens=output)
+    work = replace(work, tokens=(("tokens", tokens),))
+    whole = run_plan(model, work, parse_plan("single"))[0]
+
+    assert not list(objections(model, work, plan, plan.gpus))
+    outs = [out for out in run_plan(model, work, plan) if not np.isnan(out).any()]
+    assert len(outs) == plan.gpus // plan.degree("pp")
+    assert _error(outs, whole, plan) < 1e-9
+
+
+def test_a_prompt_shorter_than_the_ranks_is_refused():
+    model, plan = testmodels.llama, parse_plan("ring4.tp2")
+    work = replace(testmodels.workload(model, passes=1), tokens=(("tokens", 3),))
+
+    assert list(objections(model, work, plan, 8)) == [
+        "a prompt of 3 tokens for 4 ranks: some have none"
+    ]
 
 
 def test_every_plan_is_run_for_some_model():

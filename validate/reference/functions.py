@@ -218,8 +218,8 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
         case "gated_norm":
             groups = inputs[0].reshape(*inputs[0].shape[:2], -1, op.size)
             return [_norm(groups).reshape(inputs[0].shape) * silu(inputs[1])]
-        case "merge":
-            return _merge(op, *inputs)
+        case "merge" | "merge_all":
+            return _merge_all(op, *inputs) if len(inputs) == 1 else _merge(op, *inputs)
         case "route":
             return _route(op, inputs[0])
         case "combine":
@@ -283,6 +283,15 @@ def _merge(
     weights = [np.exp(part - safe)[..., None] for part in (left_sum, right_sum)]
     out = left.reshape(shape) * weights[0] + right.reshape(shape) * weights[1]
     return [out.reshape(left.shape), total]
+
+
+def _merge_all(op: Pointwise, parts: Array) -> list[Array]:
+    """Merge the parts of all ranks; one without keys has no weight."""
+    outs, sums = np.split(parts, [op.heads[0] * op.size], axis=-1)
+    total = np.logaddexp.reduce(sums, axis=0)
+    weights = np.exp(sums - np.where(np.isfinite(total), total, 0.0))[..., None]
+    out = (outs.reshape(*sums.shape, op.size) * weights).sum(axis=0)
+    return [out.reshape(outs.shape[1:]), total]
 
 
 def _route(op: Pointwise, scores: Array) -> list[Array]:

@@ -130,9 +130,7 @@ def _modulation(
 
 
 def _workload(model: Model, workload: Workload, plan: Plan) -> Workload:
-    grain = 1
-    for axis in ("ring", "allgather_kv", "ulysses"):
-        grain *= plan.degree(axis)
+    grain = plan.sequence_ranks
     batch, replicas = int(np.asarray(workload.batch)), plan.replicas
     tokens = tuple(
         (stream.name, _length(workload.length(stream.name), grain, causal=is_causal(model)))

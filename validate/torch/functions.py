@@ -60,6 +60,8 @@ def _kernel(  # noqa: C901, PLR0911, PLR0912  # one case a function
             ]
         case "merge":
             return partial(_merge, op, setting)
+        case "merge_all":
+            return partial(_merge_all, op, setting)
         case "route":
             return partial(_route, op, setting)
         case "guidance":
@@ -120,6 +122,15 @@ def _merge(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
     merged = torch.lerp(before, after, share[..., None])
     total = torch.logaddexp(left_sum, right_sum)
     return [merged.flatten(-2).to(setting.dtype_of(op.outputs[0])), total]
+
+
+def _merge_all(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
+    """Weigh the parts of all ranks by their log-sum-exps, which stand behind them."""
+    outs, sums = torch.split(inputs[0], [op.heads[0] * op.size, op.heads[0]], dim=-1)
+    shares = torch.nan_to_num(torch.softmax(sums, dim=0))[..., None]  # 0 where none has keys
+    out = (torch.unflatten(outs, -1, (op.heads[0], op.size)) * shares).sum(dim=0)
+    total = torch.logsumexp(sums, dim=0)
+    return [out.flatten(-2).to(setting.dtype_of(op.outputs[0])), total]
 
 
 def _route(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:

@@ -145,7 +145,7 @@ def read(fields: Fields) -> Model:
         kind="decoder",
         source=fields.where,
         blocks=_blocks(language, sizes),
-        streams=(Stream(name="tokens"),),
+        streams=(Stream(name="tokens", pads=True),),
         draft=_draft(language, sizes),
         input_features=sizes.hidden,
         output_features=vocabulary,
