@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, assert_never
 import numpy as np
 
 from costmodels.basis import Basis
-from costmodels.collectives import Settings, collective_time, supports
+from costmodels.collectives import NcclSettings, collective_time, supports
 from costmodels.collectives import basis as collective_basis
 from costmodels.collectives.dispatch import WAYS, Exchange, Phase, Taken
 from costmodels.expert_routing import routing_of
@@ -498,7 +498,7 @@ def _communication(op: Communication, target: Target) -> Priced:
     asked = target.algorithm
     algorithm = asked if supports(op.kind, asked, fabric) else "auto"
     own = None if target.profile is None else target.profile.curves
-    settings = Settings(engine=target.messages, graph_mixing=target.mixes)
+    settings = NcclSettings(engine=target.messages, graph_mixing=target.mixes)
     seconds = collective_time(
         op.kind, size, fabric, algorithm=algorithm, settings=settings, calibration=own
     )

@@ -24,7 +24,7 @@ BAR: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MessageRow:
     """One message size: seconds, and bandwidths as nccl-tests defines them."""
 
     message_bytes: int
@@ -95,7 +95,7 @@ class SideBySide:
     def csv(self) -> str:
         """Write a row of each size and algorithm as CSV: bytes, seconds, bytes a second."""
         rows = [asdict(row).values() for table in self.tables for row in table.rows]
-        return csv(Row.__dataclass_fields__, rows)
+        return csv(MessageRow.__dataclass_fields__, rows)
 
     def markdown(self) -> str:
         """Write the comparison for a document."""
@@ -123,7 +123,7 @@ class CollectiveTable:
     nodes: int = 1
     network: Network | None = None
     steps: int = 0
-    rows: tuple[Row, ...]
+    rows: tuple[MessageRow, ...]
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
@@ -172,7 +172,7 @@ class CollectiveTable:
 
     def csv(self) -> str:
         """Write the rows as CSV: bytes, seconds, bytes a second."""
-        return csv(Row.__dataclass_fields__, (asdict(row).values() for row in self.rows))
+        return csv(MessageRow.__dataclass_fields__, (asdict(row).values() for row in self.rows))
 
     def markdown(self) -> str:
         """Write the table for a document."""
@@ -301,13 +301,13 @@ def side_by_side(op: str, sizes: str, algorithms: Sequence[str], **how: Any) -> 
 
 def _row(
     op: str, size: float, fabric: Fabric, algorithm: str, launch: str, curves: Calibration
-) -> Row:
+) -> MessageRow:
     chosen, protocol = choose(op, size, fabric, algorithm=algorithm, calibration=curves)
     seconds = float(
         collective_time(op, size, fabric, algorithm=algorithm, launch=launch, calibration=curves)
     )
     rate = size / seconds
-    return Row(
+    return MessageRow(
         message_bytes=round(size),
         time_s=seconds,
         algorithm_bandwidth_bytes_per_s=rate,

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -35,6 +36,7 @@ SILENT = {"print", "open", "input", "exit", "sys.exit", "os.getenv", "os.environ
 TOUCHES = (".read_text", ".read_bytes", ".write_text", ".write_bytes", ".open", ".unlink")
 GPU_LIBRARIES = {"torch", "tensorrt", "nccl", "cuda", "pynvml", "cupy", "triton"}
 GPU_PACKAGES = {"validate.bench", "validate.engines", "validate.torch"}  # run on GPUs alone
+ALONE = Path("planner/tensorrt/runner")
 COUNTED = {"costmodels/data/runtimes.toml": "functions"}  # kernels of our own count
 LITERALS = {  # file: numbers that are no facts about hardware
     "topology/catalogue/fabric.py": {31.5e9},  # PCIe 4.0 x16 by definition: 16 GT/s, 128b/130b
@@ -210,6 +212,18 @@ def test_no_circle_of_imports_is_left():
 
     assert circles(edges) == []
     assert circles(rooms) == []
+
+
+def test_no_two_classes_have_one_name():
+    """But in TensorRT's runner: folders carry it along, so it imports nothing of ours."""
+    names = [
+        kind.name
+        for path in SOURCES
+        if not path.is_relative_to(ALONE)
+        for kind in nodes(path, ast.ClassDef)
+    ]
+
+    assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def unsourced(entry, inherited, path=()):

@@ -19,7 +19,7 @@ FITTING: Final = 0.5  # minutes kept for the start of the workers and for the fi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class CalibrationTask:
     """What is asked for.
 
     output : the profile to write; its measurements go to a folder beside it, of the same name
@@ -41,7 +41,7 @@ class Task:
         return self.output.with_name(f"{self.output.stem}.measurements")
 
 
-def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
+def calibrate(task: CalibrationTask, say: Callable[[str], None]) -> Calibrated:
     """Measure this machine and write its profile.
 
     Raises InputError if something is missing, in the way, or too little could be measured.
@@ -70,7 +70,7 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
             say("calibrate: one GPU: collectives, copies and overlap are skipped")
     minutes = task.minutes or (QUICK_MINUTES if task.quick else MINUTES)
     system.run(
-        system.Session(
+        system.BenchSession(
             ranks=ranks,
             folder=task.folder,
             minutes=max(0.1, minutes - FITTING) if task.device == "cuda" else minutes,
@@ -82,7 +82,7 @@ def calibrate(task: Task, say: Callable[[str], None]) -> Calibrated:
     return finish(task, system.read(rows), system.read(manifest))
 
 
-def finish(task: Task, rows: str, manifest: str) -> Calibrated:
+def finish(task: CalibrationTask, rows: str, manifest: str) -> Calibrated:
     """Fit a profile to the text of measured rows, and write it where nothing is yet.
 
     Raises InputError if the rows or the manifest are damaged, or too few; or the output exists.
@@ -104,7 +104,7 @@ def finish(task: Task, rows: str, manifest: str) -> Calibrated:
     return Calibrated(profile=profile, output=task.output, failures=failures)
 
 
-def check_paths(task: Task) -> None:
+def check_paths(task: CalibrationTask) -> None:
     """Refuse to write over anything."""
     if place(str(task.output), "a profile to write").exists():
         raise InputError(f"--output {task.output}: exists already, wanted a new name")

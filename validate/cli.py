@@ -164,7 +164,7 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     Raises InputError if the output exists, or this machine cannot be measured.
     """
     from costmodels.tables import check_profile  # noqa: PLC0415
-    from validate.calibrate import Task, calibrate  # noqa: PLC0415
+    from validate.calibrate import CalibrationTask, calibrate  # noqa: PLC0415
     from validate.fit import report  # noqa: PLC0415
     from validate.plans.checks import check_gpus, check_positive  # noqa: PLC0415
 
@@ -172,7 +172,7 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     check_gpus(arguments.gpus)
     if arguments.minutes is not None:
         check_positive("minutes", arguments.minutes)
-    task = Task(
+    task = CalibrationTask(
         output=Path(arguments.output),
         quick=arguments.quick,
         resume=arguments.resume,

@@ -21,7 +21,13 @@ from costmodels.collectives.pricing import (
     always,
     fastest,
 )
-from costmodels.collectives.settings import DEFAULT, Launch, Settings, read_algorithm, read_launch
+from costmodels.collectives.settings import (
+    DEFAULT,
+    Launch,
+    NcclSettings,
+    read_algorithm,
+    read_launch,
+)
 from costmodels.collectives.tables import engines, mixing, tuning, unrecorded
 from costmodels.kernels.parameters import NEAR
 from topology.base import InputError, unknown
@@ -43,7 +49,7 @@ def collective_time(  # noqa: PLR0913  # how a library is run
     *,
     algorithm: Named = "auto",
     launch: str = "graph",
-    settings: Settings = DEFAULT,
+    settings: NcclSettings = DEFAULT,
     calibration: Calibration = None,
 ) -> Sizes:
     """Seconds that a collective takes on all ranks of a fabric.
@@ -107,7 +113,7 @@ def choose(
     fabric: Fabric,
     *,
     algorithm: Named = "auto",
-    settings: Settings = DEFAULT,
+    settings: NcclSettings = DEFAULT,
     calibration: Calibration = None,
 ) -> tuple[str, str]:
     """Algorithm and protocol that a message of this size gets.
@@ -143,7 +149,7 @@ def basis(
     fabric: Fabric,
     *,
     algorithm: Named = "auto",
-    settings: Settings = DEFAULT,
+    settings: NcclSettings = DEFAULT,
     calibration: Calibration = None,
 ) -> Basis:
     """How well the time is known.
@@ -200,7 +206,7 @@ def _pricing(
     op: str,
     fabric: Fabric,
     algorithm: Named,
-    settings: Settings,
+    settings: NcclSettings,
     calibration: Calibration,
     launch: str = "graph",
 ) -> Pricing | None:
@@ -230,7 +236,7 @@ def _priced(call: "_Call", algorithm: Named) -> Pricing | None:
     return call.by_kernel(algorithm, min(having, key=lambda engine: engine.extra_on(fabric)))
 
 
-def _engines(settings: Settings) -> list[EngineKernels]:
+def _engines(settings: NcclSettings) -> list[EngineKernels]:
     shipped = engines()
     if settings.engine == "best":
         return list(shipped.values())
@@ -246,7 +252,7 @@ class _Call:
     op: Op
     fabric: Fabric
     launch: Launch
-    settings: Settings
+    settings: NcclSettings
     calibration: Calibration
 
     def by_nccl(self, algorithm: type[Algorithm] | None) -> Pricing:

@@ -21,7 +21,7 @@ LAUNCHES: Final[tuple[Launch, ...]] = get_args(Launch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class NcclSettings:
     """How the library is run.
 
     nccl : release, major and minor; it decides which protocol is taken at a size.
@@ -50,7 +50,7 @@ class Settings:
             raise InputError(f"NCCL {self.nccl[0]}.{self.nccl[1]}: expected 2.18 or newer")
 
 
-DEFAULT: Final = Settings()
+DEFAULT: Final = NcclSettings()
 
 
 def read_algorithm(name: str) -> str:

@@ -70,7 +70,7 @@ _BYTES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedAttention:
     """A device and an implementation with all that does not depend on the sizes of a call."""
 
     parameters: AttentionParameters
@@ -192,7 +192,7 @@ def attention_basis(
 @cache
 def prepare(
     device: Device, precision: str, kernel: str, calibration: Calibration = None, engine: str = ""
-) -> Prepared:
+) -> PreparedAttention:
     """Prepare `device` for attention by `kernel`, of an `engine`, on inputs of `precision`."""
     if kernel not in KERNELS:
         raise unknown("attention kernel", kernel, KERNELS)
@@ -253,14 +253,14 @@ def prepare_with(
     precision: str,
     engine: EngineParameters | None = None,
     calibration: Calibration = None,
-) -> Prepared:
+) -> PreparedAttention:
     """Prepare `device` with `parameters` for attention on inputs of `precision`."""
     product = matmul_record(device, calibration)
     pointwise = pointwise_record(device, calibration)
     eight_bit = precision == "fp8"
     multiplied = "int8" if parameters.eight_bit and not eight_bit else precision
     peak = peak_rate(device, multiplied)
-    return Prepared(
+    return PreparedAttention(
         parameters=parameters,
         engine=engine,
         slots=device.multiprocessors.value,
@@ -283,7 +283,7 @@ def _throttle(parameters: AttentionParameters, device: Device) -> float:
     return float(max(1.0, (parameters.reference_power / own) ** parameters.power_exponent))
 
 
-def call_time(prepared: Prepared, shape: Shape, *, sustained: bool = False) -> Real:
+def call_time(prepared: PreparedAttention, shape: Shape, *, sustained: bool = False) -> Real:
     """Evaluate the formula: shape of the broadcast sizes."""
     fitted = prepared.parameters
     traffic = _traffic(prepared, shape)
@@ -326,7 +326,7 @@ def _has(device: Device, name: str) -> bool:
     return True
 
 
-def _traffic(prepared: Prepared, shape: Shape) -> Real:
+def _traffic(prepared: PreparedAttention, shape: Shape) -> Real:
     """Seconds that q, k, v and the 16-bit result take at the nominal bandwidth."""
     outputs = shape.heads * shape.queries * (prepared.itemsize + 2.0)
     inputs = 2.0 * shape.kv_heads * _keys_read(shape) * prepared.itemsize
@@ -350,7 +350,7 @@ def _pairs(shape: Shape) -> Real:
     return shape.batch * shape.heads * seen
 
 
-def _score_time(prepared: Prepared, shape: Shape) -> tuple[Real, Real]:
+def _score_time(prepared: PreparedAttention, shape: Shape) -> tuple[Real, Real]:
     """Seconds of one multiprocessor for a score, and queries of a tile, for each head size."""
     fitted, head_dim = prepared.parameters, shape.head_dim
     dims, cycles = np.array(fitted.head_dims), np.array(prepared.cycles)
@@ -374,7 +374,7 @@ def _score_time(prepared: Prepared, shape: Shape) -> tuple[Real, Real]:
     return np.maximum(taken / prepared.clock, least), rows
 
 
-def _full(prepared: Prepared, shape: Shape, rows: Real, key_time: Real) -> Real:
+def _full(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Real) -> Real:
     """Every tile of `rows` queries visits all keys of its window, each for `key_time`."""
     fitted = prepared.parameters
     keys = np.ceil(shape.keys / fitted.key_block) * fitted.key_block
@@ -385,7 +385,7 @@ def _full(prepared: Prepared, shape: Shape, rows: Real, key_time: Real) -> Real:
     return _rounds(fitted, tiles) * (keys * key_time + fitted.tile_overhead)
 
 
-def _masked(prepared: Prepared, shape: Shape, rows: Real, key_time: Real) -> Real:
+def _masked(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Real) -> Real:
     """Causal: rounds of half-length tiles, and the wait for a long one; never more than full.
 
     Queries before the first key see nothing; their tiles end at once.
@@ -405,7 +405,7 @@ def _rounds(fitted: AttentionParameters, tiles: Real) -> Real:
     return fitted.concurrency * rounds(tiles, fitted.concurrency, fitted.softness)
 
 
-def _decoding(prepared: Prepared, shape: Shape, score: Real) -> Real:
+def _decoding(prepared: PreparedAttention, shape: Shape, score: Real) -> Real:
     """All queries that share keys in one tile, the keys cut over idle multiprocessors."""
     fitted = prepared.parameters
     packed = shape.queries * np.ceil(shape.heads / shape.kv_heads)

@@ -24,7 +24,7 @@ _POINTS: Final = 4  # numbers of tokens an octave that are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ExpertLoad:
     """Experts touched, rows, and tiles of each of the `HEIGHTS`, which are one axis more, the last.
 
     Less than a row of an expert is the chance of one.
@@ -35,7 +35,7 @@ class Load:
     tiles: Real
 
 
-def load(tokens: Real, routing: Routing, parts: int = 1) -> Load:
+def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
     """Give the load of the busiest of `parts`, for `tokens` of all ranks together.
 
     >>> one = load(np.array([1.0, 64.0]), Routing(experts=128, top_k=8))
@@ -47,13 +47,15 @@ def load(tokens: Real, routing: Routing, parts: int = 1) -> Load:
         rows = np.ceil(tokens * routing.top_k / parts)
         touched = np.minimum(rows, routing.experts // parts)
         each = (rows / np.maximum(touched, 1.0))[..., None]
-        return Load(touched=touched, rows=rows, tiles=touched[..., None] * np.ceil(each / HEIGHTS))
+        return ExpertLoad(
+            touched=touched, rows=rows, tiles=touched[..., None] * np.ceil(each / HEIGHTS)
+        )
     most = max(1, int(np.ceil(_POINTS * log2(max(float(np.max(tokens, initial=1.0)), 2.0)))))
     sizes = np.unique(np.round(2.0 ** (np.arange(most + 1) / _POINTS)))
     known = np.array([np.zeros(2 + len(HEIGHTS)), *(_at(routing, n, parts) for n in sizes)])
     sizes = np.array([0.0, *sizes])
     found = [np.interp(tokens, sizes, column) for column in known.T]
-    return Load(touched=found[0], rows=found[1], tiles=np.stack(found[2:], axis=-1))
+    return ExpertLoad(touched=found[0], rows=found[1], tiles=np.stack(found[2:], axis=-1))
 
 
 @lru_cache(maxsize=4096)

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from costmodels.basis import Basis
 from costmodels.expert_routing import Routing
 from costmodels.kernels.common import Number, Real, overlapped, plain, rounds, slowed
-from costmodels.kernels.expert_loads import HEIGHTS, Load, load
-from costmodels.kernels.matmul import Prepared, matmul_basis, peak_rate
+from costmodels.kernels.expert_loads import HEIGHTS, ExpertLoad, load
+from costmodels.kernels.matmul import PreparedProduct, matmul_basis, peak_rate
 from costmodels.kernels.matmul import prepare_with as prepare_product
 from costmodels.kernels.parameters import ExpertsParameters, QuantisedParameters
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record, record
@@ -48,7 +48,7 @@ class Kernels:
     """A device, a precision and an engine with all that does not depend on sizes."""
 
     fitted: ExpertsParameters
-    product: Prepared
+    product: PreparedProduct
 
 
 def experts_time(  # noqa: PLR0913  # tokens, hidden, intermediate are one shape
@@ -165,7 +165,7 @@ def prepare_with(
 
 
 def product_time(
-    made: Kernels, loads: Load, columns: Number, inner: Number, *, sustained: bool = False
+    made: Kernels, loads: ExpertLoad, columns: Number, inner: Number, *, sustained: bool = False
 ) -> Real:
     """Time one product of groups: `columns` of the weights of each expert, over `inner`."""
     machine = made.product

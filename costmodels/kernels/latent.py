@@ -31,7 +31,7 @@ from costmodels.basis import Basis
 from costmodels.kernels.common import Number, Real, overlapped, plain, slowed
 from costmodels.kernels.decode import CACHES
 from costmodels.kernels.matmul import (
-    Prepared,
+    PreparedProduct,
     clock_drop,
     matrix_rate,
     peak_rate,
@@ -193,7 +193,9 @@ def head_product_time(  # noqa: PLR0913  # rows, columns, inner, heads are one s
 
 
 @cache
-def _products(device: Device, precision: str, engine: str, calibration: Calibration) -> Prepared:
+def _products(
+    device: Device, precision: str, engine: str, calibration: Calibration
+) -> PreparedProduct:
     try:
         steps = engine_record(HeadProductParameters, device, _named(precision), engine)
     except UncalibratedError:

@@ -58,7 +58,7 @@ _SUM: Final = 4.0  # bytes of an element of a partial sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedProduct:
     """A device and a precision with all that does not depend on the sizes of a product.
 
     Arrays have one element for each tile and cut. fixed : s, and passes : s for each element of
@@ -153,7 +153,7 @@ def prepare(
     calibration: Calibration = None,
     engine: str = "",
     rounding: float = 1.0,
-) -> Prepared:
+) -> PreparedProduct:
     """Prepare `device` for products of `precision`.
 
     A machine's own parameters are of products alone, whose inputs are rounded already.
@@ -173,7 +173,7 @@ def prepare_with(
     device: Device,
     precision: str,
     steps: QuantisedParameters | None = None,
-) -> Prepared:
+) -> PreparedProduct:
     """Prepare `device` with `parameters` for products of `precision`; `steps` if quantised."""
     form, slots = FORMATS[precision], device.multiprocessors.value
     peak, rate = peak_rate(device, precision), powered_rate(parameters, device, precision)
@@ -191,7 +191,7 @@ def prepare_with(
     multiply = 2.0 * rows * columns * slots * flop_time
     load = (rows * form.inputs + columns * form.weights) / parameters.load_bandwidth
     bandwidth = device.memory_bandwidth.value
-    return Prepared(
+    return PreparedProduct(
         parameters=parameters,
         slots=slots,
         drop=clock_drop(parameters, device),
@@ -212,7 +212,7 @@ def prepare_with(
 
 
 def product_time(
-    prepared: Prepared,
+    prepared: PreparedProduct,
     m: Number,
     n: Number,
     k: Number,
@@ -236,7 +236,11 @@ def product_time(
 
 
 def _tiled(
-    prepared: Prepared, sizes: tuple[Real, Real, Real, Real], stream: Real, *, sustained: bool
+    prepared: PreparedProduct,
+    sizes: tuple[Real, Real, Real, Real],
+    stream: Real,
+    *,
+    sustained: bool,
 ) -> Real:
     m, n, k, batch = (size[..., None] for size in sizes)
     fitted, cuts = prepared.parameters, prepared.cuts

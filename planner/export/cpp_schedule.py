@@ -19,11 +19,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from planner.tensorrt import Network, buffer_size
+from planner.tensorrt import EngineNetwork, buffer_size
 from planner.tensorrt.runner.library import Document
 
 
-def cpp_schedule(document: Document, networks: Sequence[Network]) -> str:
+def cpp_schedule(document: Document, networks: Sequence[EngineNetwork]) -> str:
     """Return the lines."""
     buffers = document["buffers"]
     return "\n".join([
@@ -58,7 +58,7 @@ def _buffers(buffers: Document) -> Iterator[str]:
             yield f"given {name}"
 
 
-def _tables(networks: Sequence[Network]) -> Iterator[str]:
+def _tables(networks: Sequence[EngineNetwork]) -> Iterator[str]:
     for network in networks:
         start = 0
         for name, array in network.tables.items():

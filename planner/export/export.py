@@ -8,7 +8,7 @@ from typing import Final, Unpack
 
 from planner.export.engines import TITLES, engine_folder
 from planner.export.files import write_folder
-from planner.export.tensorrt import Options, tensorrt_folder
+from planner.export.tensorrt import FolderOptions, tensorrt_folder
 from planner.recommendation import estimate_plan
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
@@ -81,7 +81,7 @@ class ExportedFolder:
 
 
 def files(
-    request: Request, plan: str | None, backend: str, **options: Unpack[Options]
+    request: Request, plan: str | None, backend: str, **options: Unpack[FolderOptions]
 ) -> dict[str, bytes]:
     """Return the files of a plan's folder by path.
 
@@ -120,7 +120,7 @@ def export(
     output: str,
     *,
     force: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[FolderOptions],
 ) -> ExportedFolder:
     """Write the folder, and say where it is, what it holds and what is expected of the plan.
 

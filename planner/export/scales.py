@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Final, cast
 
-from planner.tensorrt import Network
+from planner.tensorrt import EngineNetwork
 from planner.tensorrt.runner.weights import named
 from topology.base import InputError, content
 
@@ -36,7 +36,7 @@ def read_scales(path: str, model: str) -> Mapping[str, float]:
     return largest_of
 
 
-def check_scales(path: str, written: Sequence[Network], precision: str) -> None:
+def check_scales(path: str, written: Sequence[EngineNetwork], precision: str) -> None:
     """Refuse scales that no product has a use for, or that leave one out.
 
     Raises `InputError`, naming the first.
@@ -50,7 +50,7 @@ def check_scales(path: str, written: Sequence[Network], precision: str) -> None:
         raise InputError(f"--scales {path}: {lacks}, such as {assumed[0]}")
 
 
-def unmeasured(written: Sequence[Network]) -> tuple[list[str], list[str]]:
+def unmeasured(written: Sequence[EngineNetwork]) -> tuple[list[str], list[str]]:
     """Name the products of few bits whose activations were not measured, and all of them."""
     reaches = [layer.attributes for network in written for layer in network.of("reach")]
     names = [named(str(layer["weight"]), cast(int, layer["layer"])) for layer in reaches]

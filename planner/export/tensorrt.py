@@ -27,7 +27,7 @@ from planner.tensorrt import (
     REACH,
     SCHEMA,
     Dtype,
-    Network,
+    EngineNetwork,
     Recipe,
     again_bytes,
     buffer_bytes,
@@ -46,7 +46,7 @@ COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
 """Type of activations by precision; BF16 for all others."""
 
 
-class Options(TypedDict, total=False):
+class FolderOptions(TypedDict, total=False):
     """What may be asked of a folder for TensorRT.
 
     multi_device : attention over keys that stay on their ranks, in place of AllGather-KV. scales :
@@ -61,7 +61,7 @@ def tensorrt_folder(
     scenario: Scenario,
     estimate: PlanEstimate,
     compute: Dtype | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[FolderOptions],
 ) -> dict[str, bytes]:
     """Return the files of the folder.
 
@@ -102,7 +102,7 @@ def tensorrt_folder(
     return {**_files(networks), **_around(document, networks)}
 
 
-def is_multi_device(networks: Sequence[Network]) -> bool:
+def is_multi_device(networks: Sequence[EngineNetwork]) -> bool:
     """Whether an attention of the networks reads keys that lie on other ranks."""
     return any("attention allgather_kv" in counts(network) for network in networks)
 
@@ -131,7 +131,7 @@ def one_token(workload: Workload) -> Workload:
 
 
 def plan_document(
-    scenario: Scenario, estimate: PlanEstimate, networks: Sequence[Network], order: Document
+    scenario: Scenario, estimate: PlanEstimate, networks: Sequence[EngineNetwork], order: Document
 ) -> dict[str, object]:
     """Return ``plan.json``: who runs what, in which order, and what to expect of it."""
     model, plan = scenario.model, estimate.plan
@@ -182,7 +182,7 @@ def _turns(model: Model) -> Iterator[str]:
         )
 
 
-def _twice(estimate: PlanEstimate, networks: Sequence[Network]) -> Iterator[str]:
+def _twice(estimate: PlanEstimate, networks: Sequence[EngineNetwork]) -> Iterator[str]:
     """Say how much more a GPU holds where engines have weights in common."""
     again = again_bytes(networks)
     if again:
@@ -193,7 +193,7 @@ def _twice(estimate: PlanEstimate, networks: Sequence[Network]) -> Iterator[str]
         )
 
 
-def _assumed(networks: Sequence[Network]) -> Iterator[str]:
+def _assumed(networks: Sequence[EngineNetwork]) -> Iterator[str]:
     """Say how many products round activations by a scale that nobody has measured."""
     count = len(unmeasured(networks)[0])
     if count:
@@ -214,7 +214,7 @@ def _enqueue(estimate: PlanEstimate, order: Document) -> dict[str, object]:
     }
 
 
-def needs(networks: Sequence[Network]) -> dict[str, str]:
+def needs(networks: Sequence[EngineNetwork]) -> dict[str, str]:
     """Return the oldest TensorRT and NCCL that have the networks' collectives."""
     known = allowed()
     collectives = [layer for network in networks for layer in network.of("collective")]
@@ -236,7 +236,7 @@ def _devices(scenario: Scenario, estimate: PlanEstimate) -> list[tuple[int, int]
     return [(rank // each, rank % each) for rank in range(estimate.plan.gpus)]
 
 
-def _engine(network: Network, order: Document) -> dict[str, object]:
+def _engine(network: EngineNetwork, order: Document) -> dict[str, object]:
     size, build = engine_size(network, allowed())
     return {
         "name": network.name,
@@ -254,14 +254,14 @@ def _engine(network: Network, order: Document) -> dict[str, object]:
     }
 
 
-def engine_files(network: Network) -> list[str]:
+def engine_files(network: EngineNetwork) -> list[str]:
     """Names of the engines of a network: one for all ranks, or one each."""
     if network.shared:
         return [f"{network.name}.engine"]
     return [f"{network.name}.rank{rank}.engine" for rank in range(network.ranks)]
 
 
-def _files(networks: Sequence[Network]) -> dict[str, bytes]:
+def _files(networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
     files = {}
     for network in networks:
         files[f"networks/{network.name}.json"] = _json(document_of(network))
@@ -274,7 +274,7 @@ def _files(networks: Sequence[Network]) -> dict[str, bytes]:
     return files
 
 
-def _around(document: Mapping[str, object], networks: Sequence[Network]) -> dict[str, bytes]:
+def _around(document: Mapping[str, object], networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
     return {
         "plan.json": _json(document),
         "README.md": readme(document).encode(),

@@ -28,7 +28,7 @@ _BETTER: Final = 1 - 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RepeatedMessage:
     """A collective of `message_bytes`, run `times` times."""
 
     kind: str
@@ -36,7 +36,7 @@ class Message:
     times: int
 
 
-Traffic = Mapping[str, tuple[Message, ...]]
+Traffic = Mapping[str, tuple[RepeatedMessage, ...]]
 
 
 def traffic_of(program: Program) -> Traffic:
@@ -48,12 +48,12 @@ def traffic_of(program: Program) -> Traffic:
                 size = float(np.max(op.message_bytes))
                 counts.setdefault(op.axis, Counter())[op.kind, size] += turns(loops)
     return {
-        axis: tuple(Message(kind, size, times) for (kind, size), times in messages.items())
+        axis: tuple(RepeatedMessage(kind, size, times) for (kind, size), times in messages.items())
         for axis, messages in counts.items()
     }
 
 
-def seconds_on(messages: tuple[Message, ...], fabric: Fabric) -> float:
+def seconds_on(messages: tuple[RepeatedMessage, ...], fabric: Fabric) -> float:
     """Add up the time of messages on one group's links.
 
     >>> from topology.catalogue import find_hardware
@@ -198,7 +198,7 @@ class _Seating:
         return total
 
     def _alone(
-        self, masks: NDArray[np.int64], messages: tuple[Message, ...]
+        self, masks: NDArray[np.int64], messages: tuple[RepeatedMessage, ...]
     ) -> NDArray[np.float64]:
         local = self.subset.local
         table = np.zeros(1 << len(local))
@@ -218,7 +218,9 @@ def _fabrics(survey: Survey, groups: Groups) -> tuple[Fabric, ...]:
 
 
 @lru_cache(maxsize=16384)
-def _slowest(survey: Survey, groups: Groups, messages: tuple[Message, ...]) -> tuple[Fabric, float]:
+def _slowest(
+    survey: Survey, groups: Groups, messages: tuple[RepeatedMessage, ...]
+) -> tuple[Fabric, float]:
     """Find the group that takes longest for its messages, and the seconds."""
     links = _fabrics(survey, groups)
     times = {link: seconds_on(messages, link) for link in links}

@@ -17,7 +17,7 @@ from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import every_place
 from planner.search.ranking import seated
-from planner.simulation.tasks import TaskLabel, Work, paces_of, tasks_of
+from planner.simulation.tasks import RankTasks, TaskLabel, paces_of, tasks_of
 from topology.base import InputError, counted, format_seconds, shown
 from topology.base.table import Table
 from topology.base.values import dataclass
@@ -208,7 +208,7 @@ def simulate(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
     stage: Loop
-    work: Work
+    work: RankTasks
     ran: TaskTimes
     paces: Sequence[float]
 

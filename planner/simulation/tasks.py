@@ -34,7 +34,7 @@ class TaskLabel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class RankTasks:
     """Tasks with their labels, in the order of every rank's streams."""
 
     tasks: Sequence[Task]
@@ -53,7 +53,7 @@ class Step:
 
 def tasks_of(
     stages: tuple[Loop, ...], plan: Plan, target: Target, paces: Sequence[float], prices: Prices
-) -> Work:
+) -> RankTasks:
     """Write one turn of a stage down for all ranks.
 
     stages : of the program at every place of a pipeline, one where they are alike. paces : how
@@ -67,7 +67,7 @@ def tasks_of(
     ]
     for rank, pace in enumerate(paces):
         draft.add_rank(rank, pace, steps[plan.index_of(rank).get("pp", 0)])
-    return Work(tasks=draft.tasks, labels=draft.labels, lanes=draft.lanes)
+    return RankTasks(tasks=draft.tasks, labels=draft.labels, lanes=draft.lanes)
 
 
 class _Turns:

@@ -30,7 +30,7 @@ from planner.strategies.sequence import sequence_objections
 AXIS = "ring"
 
 
-class Ring(SequenceStrategy):
+class RingAttention(SequenceStrategy):
     """Cut the sequence; pass keys and values round the ring inside attention."""
 
     axis = AXIS
@@ -70,7 +70,7 @@ class Ring(SequenceStrategy):
         return (yield from results_of(call, out))
 
 
-STRATEGY = Ring()
+STRATEGY = RingAttention()
 
 
 def _linear(

@@ -5,7 +5,7 @@ from planner.tensorrt.network import (
     SCHEMA,
     Array,
     Dtype,
-    Network,
+    EngineNetwork,
     arrays_of,
     counts,
     document_of,
@@ -15,7 +15,7 @@ from planner.tensorrt.schedule import schedule_of
 from planner.tensorrt.sizes import again_bytes, buffer_bytes, buffer_size, engine_size, enqueue
 
 __all__ = [
-    "REACH", "SCHEMA", "Array", "Dtype", "Network", "Recipe", "again_bytes", "arrays_of",
+    "REACH", "SCHEMA", "Array", "Dtype", "EngineNetwork", "Recipe", "again_bytes", "arrays_of",
     "buffer_bytes", "buffer_size", "counts", "document_of", "engine_size", "enqueue", "networks_of",
     "schedule_of",
 ]  # fmt: skip

@@ -40,7 +40,7 @@ from planner.tensorrt.attention import attend, linear_attention, with_multi_devi
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.elementwise import pointwise
 from planner.tensorrt.moves import rearrange
-from planner.tensorrt.network import Dtype, Layer, Network, Value
+from planner.tensorrt.network import Dtype, EngineNetwork, Layer, Value
 from planner.tensorrt.products import depthwise, product
 from topology.base import IllegalPlanError
 from topology.base.values import dataclass
@@ -89,7 +89,7 @@ class _Writing:
     outputs: dict[str, Value] = field(default_factory=dict)
 
 
-def networks_of(program: Program, recipe: Recipe) -> tuple[Network, ...]:
+def networks_of(program: Program, recipe: Recipe) -> tuple[EngineNetwork, ...]:
     """Write down every network of a program, in the order in which they first run.
 
     Raises `IllegalPlanError` if ranks pass messages that no TensorRT layer passes.
@@ -134,7 +134,7 @@ def indices(axes: Sequence[tuple[str, int]]) -> tuple[Index, ...]:
 
 def _network(
     program: Program, section: _Section, recipe: Recipe, spread: frozenset[str]
-) -> Network:
+) -> EngineNetwork:
     draft = Draft(
         recipe.compute,
         indices(section.axes),
@@ -148,7 +148,7 @@ def _network(
         writing.outputs[outside] = writing.values[name]
     used = _used(draft.layers, [value.name for value in writing.outputs.values()])
     layers = tuple(layer for layer in draft.layers if layer.name in used)
-    return Network(
+    return EngineNetwork(
         name=section.name,
         axes=section.axes,
         inputs=tuple(value for name, value in writing.inputs.items() if name in used),

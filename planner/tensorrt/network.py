@@ -43,7 +43,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class EngineNetwork:
     """One engine's work.
 
     axes : of the ranks that talk to each other inside it, outermost first; rank in the
@@ -85,7 +85,7 @@ def dtype_of(array: Array) -> Dtype:
     return "fp32" if array.dtype == np.float32 else "int32"
 
 
-def document_of(network: Network) -> dict[str, object]:
+def document_of(network: EngineNetwork) -> dict[str, object]:
     """Return a network as a document; its arrays are in `arrays_of`.
 
     ``groups`` lists, along each axis, the groups of ranks of the communicator that meet there.
@@ -111,12 +111,12 @@ def document_of(network: Network) -> dict[str, object]:
     }
 
 
-def arrays_of(network: Network) -> dict[str, Array]:
+def arrays_of(network: EngineNetwork) -> dict[str, Array]:
     """Return constants and tables by name; tables have a row a rank."""
     return {**network.constants, **network.tables}
 
 
-def counts(network: Network) -> dict[str, int]:
+def counts(network: EngineNetwork) -> dict[str, int]:
     """Count collectives by operation and axis, and attentions on several devices."""
     totals: Counter[str] = Counter()
     for layer in network.layers:

@@ -14,7 +14,7 @@ import numpy as np
 from costmodels.program import Program
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.tensorrt.network import Network, Value
+from planner.tensorrt.network import EngineNetwork, Value
 from topology.base import InputError
 
 Bind = dict[str, list[object]]
@@ -33,7 +33,7 @@ def _add(buffers: Buffers, value: Value, name: str, given: dict[str, object] | N
 
 
 def schedule_of(
-    networks: Sequence[Network], program: Program, workload: Workload, plan: Plan
+    networks: Sequence[EngineNetwork], program: Program, workload: Workload, plan: Plan
 ) -> dict[str, object]:
     """Return calls, buffers, communicators and ranks as a document."""
     by_name = {network.name: network for network in networks}
@@ -57,7 +57,7 @@ def schedule_of(
     }
 
 
-def groups(network: Network, plan: Plan) -> list[list[int]]:
+def groups(network: EngineNetwork, plan: Plan) -> list[list[int]]:
     """Ranks of the plan that run one network together, each group in the order of its ranks.
 
     >>> from planner.strategies import parse_plan
@@ -99,7 +99,7 @@ def _given(name: str, place: int) -> dict[str, object]:
 
 
 def _diffusion(
-    networks: Mapping[str, Network], program: Program, passes: int, buffers: Buffers
+    networks: Mapping[str, EngineNetwork], program: Program, passes: int, buffers: Buffers
 ) -> tuple[list[Call], list[Call]]:
     """Text towers once; then forwards, what combines them, and the new latents in their place."""
     main, forward, combine = program.output.name, networks["forward"], networks["combine"]
@@ -126,7 +126,7 @@ def _diffusion(
 
 
 def _bound(
-    network: Network, place: int, main: str, given: set[str], buffers: Buffers
+    network: EngineNetwork, place: int, main: str, given: set[str], buffers: Buffers
 ) -> Iterator[tuple[str, list[object]]]:
     """Bind inputs: the latents, what is given for this forward, and what was kept of it."""
     for value in network.inputs:
@@ -136,7 +136,7 @@ def _bound(
         yield value.name, [name, 0]
 
 
-def _decoder(networks: Mapping[str, Network], buffers: Buffers) -> list[Call]:
+def _decoder(networks: Mapping[str, EngineNetwork], buffers: Buffers) -> list[Call]:
     calls: list[Call] = []
     for network in networks.values():
         bind: Bind = {}

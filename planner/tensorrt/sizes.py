@@ -5,7 +5,7 @@ from math import prod
 from typing import Final
 
 from planner.engines.tensorrt import Allowed
-from planner.tensorrt.network import Layer, Network
+from planner.tensorrt.network import EngineNetwork, Layer
 from planner.tensorrt.runner.library import Document
 from topology.base import Bytes, Seconds
 from topology.base.values import dataclass
@@ -16,7 +16,7 @@ ITEMSIZE: Final = {
 }  # fmt: skip
 
 
-def weight_bytes(network: Network) -> float:
+def weight_bytes(network: EngineNetwork) -> float:
     """Bytes of the weights of one rank."""
     return sum(_bytes(layer) for layer in network.of("weight"))
 
@@ -25,7 +25,7 @@ def _bytes(layer: Layer) -> float:
     return sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in layer.outputs)
 
 
-def again_bytes(networks: Iterable[Network]) -> Bytes:
+def again_bytes(networks: Iterable[EngineNetwork]) -> Bytes:
     """Bytes of the weights of one rank that another of its engines holds too.
 
     A decoder's prefill and its decode step are two engines of the same weights.
@@ -38,7 +38,7 @@ def again_bytes(networks: Iterable[Network]) -> Bytes:
     return Bytes(again)
 
 
-def buffer_bytes(networks: Sequence[Network], document: Document) -> int:
+def buffer_bytes(networks: Sequence[EngineNetwork], document: Document) -> int:
     """Count the bytes of all buffers on one rank, tables included."""
     buffers = document["buffers"].values()
     tables = [array[0].nbytes for network in networks for array in network.tables.values()]
@@ -50,7 +50,7 @@ def buffer_size(buffer: Document) -> int:
     return int(prod(buffer["shape"]) * ITEMSIZE[buffer["dtype"]])
 
 
-def engine_size(network: Network, allowed: Allowed) -> tuple[Bytes, Seconds]:
+def engine_size(network: EngineNetwork, allowed: Allowed) -> tuple[Bytes, Seconds]:
     """Estimate the bytes of one engine of a network, and the time to build all its engines.
 
     A build passes its transformer layers, each with an attention, and its weights once; engines

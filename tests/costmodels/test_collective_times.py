@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.basis import Basis
-from costmodels.collectives import CurveCalibration, Settings, Times, basis, choose, collective_time
+from costmodels.collectives import (
+    CurveCalibration,
+    NcclSettings,
+    Times,
+    basis,
+    choose,
+    collective_time,
+)
 from costmodels.tables import profile_for
 from topology.catalogue import find_hardware
 
@@ -101,14 +108,14 @@ def test_calls_of_the_host_are_as_measured(calibration, seconds):
 
 
 def test_one_process_for_all_gpus_is_no_faster_than_its_launches():
-    single = Settings(launcher="single")
+    single = NcclSettings(launcher="single")
 
     for launch in ("graph", "stream"):
         ours, usual = (
             collective_time(
                 "all_gather", 1e6, PAIR, launch=launch, settings=settings, calibration=KNOWN
             )
-            for settings in (single, Settings())
+            for settings in (single, NcclSettings())
         )
         assert ours >= usual
 
@@ -140,7 +147,7 @@ def test_graphs_that_may_mix_add_to_replayed_calls_alone():
     """7 to 11 us a call of 1 to 16 MiB (validate/data), less of larger and of small ones."""
     fabric = find_hardware("h100-sxm").fabric(2)
     sizes = np.array([8192.0, 2.0**20, 2.0**23, 2.0**26, 2.0**30])
-    mixing = Settings(graph_mixing=True)
+    mixing = NcclSettings(graph_mixing=True)
     graph, stream = (
         collective_time("all_gather", sizes, fabric, launch=launch, settings=mixing)
         - collective_time("all_gather", sizes, fabric, launch=launch)
@@ -158,7 +165,7 @@ def test_what_a_machine_measured_in_graphs_has_the_mixing_in_it():
     fabric = find_hardware("h100-sxm").fabric(2)
     usual, mixing = (
         collective_time(
-            "all_gather", 2.0**23, fabric, settings=Settings(graph_mixing=on), calibration=own
+            "all_gather", 2.0**23, fabric, settings=NcclSettings(graph_mixing=on), calibration=own
         )
         for on in (False, True)
     )

@@ -13,7 +13,7 @@ from costmodels.collectives import (
     ALGORITHMS,
     OPS,
     Algorithm,
-    Settings,
+    NcclSettings,
     basis,
     choose,
     collective_time,
@@ -97,7 +97,7 @@ def cases(draw, spread=None):
     algorithm = draw(st.sampled_from(["auto", "engine", *possible]))
     since = (2, 18) if isinstance(algorithm, str) else algorithm.since
     older = [release for release in [(2, 18), (2, 20), (2, 22), (2, 27)] if release >= since]
-    settings = Settings(
+    settings = NcclSettings(
         nccl=draw(st.sampled_from([(2, 29), *older])),
         launcher=draw(st.sampled_from(["process", "single"])),
         engine=draw(st.sampled_from(["best", "trtllm", "vllm", "sglang"])),
@@ -194,7 +194,7 @@ def test_nccl_is_no_worse_than_the_worst_protocol(op, size, fabric):
 @given(size=sizes, fabric=fabrics(), launch=launches)
 def test_the_best_engine_beats_every_engine(size, fabric, launch):
     def time(engine):
-        settings = Settings(engine=engine)
+        settings = NcclSettings(engine=engine)
         return collective_time(
             "all_reduce", size, fabric, algorithm="engine", launch=launch, settings=settings
         )

@@ -3,7 +3,7 @@
 import pytest
 
 from costmodels.basis import Basis
-from costmodels.collectives import Settings, basis, choose, collective_time
+from costmodels.collectives import NcclSettings, basis, choose, collective_time
 from costmodels.collectives.engines import load_engines
 from costmodels.collectives.parameters import load_library
 from costmodels.collectives.tables import engines, library, transports, tuning
@@ -68,7 +68,7 @@ def test_an_older_release_switches_earlier():
     size = 1.2 * MIB
 
     assert choose("all_reduce", size, node)[1] == "LL"
-    assert choose("all_reduce", size, node, settings=Settings(nccl=(2, 20)))[1] == "Simple"
+    assert choose("all_reduce", size, node, settings=NcclSettings(nccl=(2, 20)))[1] == "Simple"
 
 
 IMPOSSIBLE = [
@@ -101,7 +101,7 @@ def test_symmetric_kernels_need_their_release():
 
     with pytest.raises(InputError, match=r"2\.27"):
         collective_time(
-            "all_reduce", MIB, node, algorithm="symmetric", settings=Settings(nccl=(2, 26))
+            "all_reduce", MIB, node, algorithm="symmetric", settings=NcclSettings(nccl=(2, 26))
         )
 
 
@@ -122,12 +122,15 @@ def test_unknown_names_get_the_nearest(how, message):
 
 def test_settings_are_checked():
     with pytest.raises(InputError, match="launcher"):
-        Settings(launcher="threads")
+        NcclSettings(launcher="threads")
     with pytest.raises(InputError, match=r"2\.18 or newer"):
-        Settings(nccl=(2, 4))
+        NcclSettings(nccl=(2, 4))
     with pytest.raises(InputError, match="did you mean vllm"):
         collective_time(
-            "all_reduce", MIB, find_hardware("h100-sxm").fabric(8), settings=Settings(engine="vlm")
+            "all_reduce",
+            MIB,
+            find_hardware("h100-sxm").fabric(8),
+            settings=NcclSettings(engine="vlm"),
         )
 
 
@@ -159,7 +162,7 @@ def test_a_stream_pays_the_host():
 def test_one_process_for_all_gpus_has_a_higher_floor():
     """nccl-tests -g 8 on H100: 35 us, where one process a GPU gives 13 to 16."""
     node = find_hardware("h100-sxm").fabric(8)
-    single = Settings(launcher="single")
+    single = NcclSettings(launcher="single")
 
     assert collective_time("all_reduce", 64.0, node) == pytest.approx(15.6e-6, rel=0.05)
     assert collective_time("all_reduce", 64.0, node, settings=single) == pytest.approx(

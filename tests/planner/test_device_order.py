@@ -11,7 +11,7 @@ from machinetexts import crossed_pairs, far_apart, matrix, two_sockets
 
 import planner
 from planner.placement.seating import (
-    Message,
+    RepeatedMessage,
     _Seating,
     group_masks,
     group_ranks,
@@ -24,9 +24,9 @@ from planner.request.subset import best_subset, read_machine
 from planner.strategies import parse_plan
 
 KINDS = {"tp": "all_reduce", "ulysses": "all_to_all", "ring": "send_recv", "cfg": "all_gather"}
-HEAVY = {axis: (Message(kind, 8.0 * 2**20, 40),) for axis, kind in KINDS.items()}
+HEAVY = {axis: (RepeatedMessage(kind, 8.0 * 2**20, 40),) for axis, kind in KINDS.items()}
 HEAVY |= {
-    axis: (Message(kind, 8.0 * 2**20, 1),)
+    axis: (RepeatedMessage(kind, 8.0 * 2**20, 1),)
     for axis, kind in (("pp", "send_recv"), ("cfg", "all_gather"))
 }  # once a step
 PLANS = ("ring2.ulysses4", "ulysses4.tp2", "pp2.cfg2.tp2", "ring2.ulysses2.tp2", "ring4.tp2")
@@ -212,8 +212,8 @@ def test_traffic_counts_what_a_program_sends():
 def test_small_messages_take_the_bridges_too(kilobytes):
     """Decoding sends kilobytes: four RTX A6000 with links 0-2 and 1-3."""
     traffic = {
-        "tp": (Message("all_reduce", kilobytes * 1024.0, 4000),),
-        "pp": (Message("send_recv", kilobytes * 1024.0, 60),),
+        "tp": (RepeatedMessage("all_reduce", kilobytes * 1024.0, 4000),),
+        "pp": (RepeatedMessage("send_recv", kilobytes * 1024.0, 60),),
     }
 
     found = seat(parse_plan("pp2.tp2"), subset(crossed_pairs(), "rtx-a6000"), traffic)

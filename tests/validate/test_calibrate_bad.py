@@ -7,7 +7,7 @@ from commands import assert_refused, run
 
 from topology.base import InputError
 from validate.bench import system as harness
-from validate.calibrate import Task, finish
+from validate.calibrate import CalibrationTask, finish
 from validate.fit.rows import Row, line, read_rows
 
 ROW = Row(key="k", family="matmul", sizes={"m": 1}, mode="short", values={"seconds": 1e-5})
@@ -103,7 +103,7 @@ ODD = [
 @pytest.mark.parametrize("rows", ODD, ids=range(len(ODD)))
 def test_rows_that_nothing_can_be_fitted_to_are_one_line(tmp_path, rows):
     with pytest.raises(InputError) as caught:
-        finish(Task(output=tmp_path / "mine.toml"), rows, MANIFEST)
+        finish(CalibrationTask(output=tmp_path / "mine.toml"), rows, MANIFEST)
 
     assert not list(tmp_path.iterdir())
     assert str(caught.value).isprintable()
@@ -114,7 +114,7 @@ def test_a_worker_that_refuses_is_heard_in_one_line(tmp_path, monkeypatch, capfd
     monkeypatch.setattr(harness, "WORKER", ("-c", code))
 
     with pytest.raises(InputError, match=r"^rows of another machine$"):
-        harness.run(harness.Session(ranks=1, folder=tmp_path, minutes=1, device="cpu"))
+        harness.run(harness.BenchSession(ranks=1, folder=tmp_path, minutes=1, device="cpu"))
     assert capfd.readouterr().err == ""
     assert not (tmp_path / harness.REFUSED).exists()
 

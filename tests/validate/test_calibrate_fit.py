@@ -22,14 +22,14 @@ from costmodels.tables import read_profile
 from topology.base import InputError
 from topology.catalogue import find_hardware
 from validate.accuracy.collectives import CollectiveFigure
-from validate.calibrate import Task, check_gpus, check_paths, finish
+from validate.calibrate import CalibrationTask, check_gpus, check_paths, finish
 from validate.fit import report
 from validate.fit.collectives import MeasuredOn, builder, curve_of
 from validate.fit.least_squares import SPLIT, Problem, kept_back, minimise
 from validate.fit.misses import HEADERS, miss_rows, misses
 from validate.fit.profile import Measurements, fabric_of, fit_profile, hardware_of
 from validate.fit.rows import Row, line
-from validate.fit.runtimes import Sample, fusion_of
+from validate.fit.runtimes import FunctionSample, fusion_of
 from validate.fit.text import to_toml
 
 H100 = find_hardware("h100-sxm")
@@ -266,7 +266,7 @@ def test_what_rows_do_not_say_stays_where_it_started():
 @pytest.mark.parametrize(("traffic", "kernels"), [(1.0, 1), (12.0, 30), (2.0, 3)])
 def test_kernels_and_traffic_of_a_function_come_back(traffic, kernels):
     samples = [
-        Sample(
+        FunctionSample(
             traffic=size,
             seconds=kernels * pointwise_time(size * traffic / kernels, H100.device),
         )
@@ -318,7 +318,7 @@ def test_what_is_missing_is_said_before_anything_runs(listed, says):
 
 
 def test_a_profile_is_written_once(tmp_path, rows):
-    task = Task(output=tmp_path / "mine.toml")
+    task = CalibrationTask(output=tmp_path / "mine.toml")
     text = "".join(line(row) + "\n" for row in rows)
 
     found = finish(task, text, json.dumps(MANIFEST))
@@ -337,21 +337,21 @@ def test_a_profile_is_written_once(tmp_path, rows):
 
 @pytest.mark.parametrize("manifest", ["", "[]", "{}", '{"machine": 3}'])
 def test_a_damaged_manifest_is_refused(tmp_path, manifest):
-    task = Task(output=tmp_path / "mine.toml")
+    task = CalibrationTask(output=tmp_path / "mine.toml")
 
     with pytest.raises(InputError, match="manifest: got"):
         finish(task, "", manifest)
 
 
 def test_measurements_from_before_are_not_mixed_in_unasked(tmp_path):
-    task = Task(output=tmp_path / "mine.toml")
+    task = CalibrationTask(output=tmp_path / "mine.toml")
     task.folder.mkdir()
 
     with pytest.raises(InputError, match="wanted --resume"):
         check_paths(task)
     check_paths(replace(task, resume=True))
     with pytest.raises(InputError, match="no folder"):
-        check_paths(Task(output=tmp_path / "nowhere" / "mine.toml"))
+        check_paths(CalibrationTask(output=tmp_path / "nowhere" / "mine.toml"))
 
 
 def test_two_profiles_are_compared(profile):

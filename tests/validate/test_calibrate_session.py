@@ -27,7 +27,7 @@ SMALL = {case.key for case in all_cases(2, small=True) if case.family != "memory
 
 
 def session(folder, *, minutes=1.0):
-    return harness.Session(ranks=2, folder=folder, minutes=minutes, device="cpu", small=True)
+    return harness.BenchSession(ranks=2, folder=folder, minutes=minutes, device="cpu", small=True)
 
 
 def rows(folder):
@@ -175,7 +175,7 @@ def test_quick_cases_come_first():
 
 
 def test_without_a_gpu_the_command_says_so(tmp_path):
-    task = calibrate.Task(
+    task = calibrate.CalibrationTask(
         output=tmp_path / "mine.toml", device="cpu", small=True, minutes=1, gpus=1
     )
 

@@ -11,13 +11,13 @@ from costmodels.collectives.tables import library, tuning
 from topology.base import InputError
 from topology.catalogue import find_hardware
 from validate.accuracy.collectives import CollectiveFigure, read_figures
-from validate.fit.collectives import Recipe, builder, curve_of, fit_curve, recipes
+from validate.fit.collectives import FitRecipe, builder, curve_of, fit_curve, recipes
 from validate.fit.text import curve_to_toml
 
 TRUTH = Curve(
     launch=5e-6, step=1e-6, efficiency=0.8, copy_gather=0.5, copy_reduce=0.3, sharpness=1.2
 )
-RECIPE = Recipe(
+RECIPE = FitRecipe(
     guess=Curve(launch=8e-6, step=2e-6, efficiency=0.5, copy_gather=0.2, copy_reduce=0.2),
     bounds={
         "launch": (1e-6, 1e-4),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machinetexts import matrix
 
-from costmodels.collectives import Settings, collective_time
+from costmodels.collectives import NcclSettings, collective_time
 from planner.collective_table import bus_factor
 from planner.command.cli import main
 from planner.rendering.plot import plot
@@ -36,7 +36,7 @@ def rows(op, times, *, ranks=8, sizes=SIZES, prefix="", type_bytes=4):
 
 def log_of(op, fabric, *, settings=None, sizes=SIZES, printed=None, start="", product=H100):
     """A log of a machine that behaves as the model says of `fabric`."""
-    times = collective_time(op, sizes, fabric, settings=settings or Settings())
+    times = collective_time(op, sizes, fabric, settings=settings or NcclSettings())
     names = "\n".join(
         f"#  Rank {rank:2d} Group  0 Pid {rank} on host{rank * fabric.nodes // fabric.ranks} "
         f"device {rank % (fabric.ranks // fabric.nodes)} [0x0{rank}] {product}"
@@ -350,7 +350,7 @@ def test_sizes_that_the_columns_prove_are_not_doubted():
 
 
 def test_the_floor_of_one_process():
-    text = log_of("all_reduce", NODE, settings=Settings(launcher="single"))
+    text = log_of("all_reduce", NODE, settings=NcclSettings(launcher="single"))
 
     assert "one process that launches all GPUs" in reasons(text)
     assert not reasons(text.replace("NCCL version", "# nThread 1 nGpus 8\nNCCL version"))

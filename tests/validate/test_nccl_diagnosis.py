@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.collectives import Settings, collective_time
+from costmodels.collectives import NcclSettings, collective_time
 from topology.catalogue import Network, find_hardware
 from validate.nccl_tests.diagnosis import MeasuredCollective, diagnose
 
@@ -18,7 +18,7 @@ def reasons(taken, real, op="all_reduce"):
         op=op,
         fabric=taken,
         algorithm="auto",
-        settings=Settings(),
+        settings=NcclSettings(),
         sizes=SIZES,
         seconds=collective_time(op, SIZES, real),
     )

@@ -19,7 +19,7 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
-from planner.tensorrt import Network, Recipe, arrays_of, counts, document_of, networks_of
+from planner.tensorrt import EngineNetwork, Recipe, arrays_of, counts, document_of, networks_of
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import Log, Options, build, logger
 from planner.tensorrt.runner.errors import RunError
@@ -230,7 +230,7 @@ def test_networks_have_only_kinds_that_are_tested():
         for network in written(model, "tp2", Recipe(precision="nvfp4"), precision="nvfp4"):
             kinds |= {layer.kind for layer in network.layers}
 
-    assert isinstance(network, Network)
+    assert isinstance(network, EngineNetwork)
     assert kinds <= {
         "constant", "weight", "matmul", "elementwise", "unary", "activation", "reduce", "cast",
         "shuffle", "slice", "concat", "gather", "softmax", "topk", "quantize", "dequantize",

@@ -11,7 +11,7 @@ import pytest
 from planner.engines.tables import allowed
 from topology.base import GIB
 from validate.doctor import diagnose, doctor
-from validate.tensorrt.probe import Host, Library, NamedGpu, find_nccl
+from validate.tensorrt.probe import Host, InstalledLibrary, NamedGpu, find_nccl
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -22,8 +22,8 @@ GOOD = Host(
     driver="580.82.07",
     cuda="13.0",
     gpus=(NamedGpu(name="NVIDIA B200", capability=(10, 0)),) * 8,
-    tensorrt=Library(version="11.4.1.3", path="/usr/lib/tensorrt"),
-    nccl=Library(version="2.30.4", path="/usr/lib/libnccl.so.2"),
+    tensorrt=InstalledLibrary(version="11.4.1.3", path="/usr/lib/tensorrt"),
+    nccl=InstalledLibrary(version="2.30.4", path="/usr/lib/libnccl.so.2"),
     searched=("/usr/lib",),
     packages={"nccl4py": "0.6.0", "cuda-bindings": "13.0.1"},
     shared_bytes=16.0 * GIB,
@@ -69,14 +69,24 @@ def test_an_empty_machine_is_told_what_to_install():
         ("whole GPUs", {"mig": 2}, "missing", "nvidia-smi -mig 0"),
         (
             "TensorRT",
-            {"tensorrt": Library(version="10.9.0", path="p")},
+            {"tensorrt": InstalledLibrary(version="10.9.0", path="p")},
             "missing",
             "cu13>=11.0,<12",
         ),
-        ("TensorRT", {"tensorrt": Library(version="10.16.1", path="p")}, "watch", "need 11.0"),
-        ("TensorRT", {"tensorrt": Library(version="11.2.1.2", path="p")}, "watch", "one axis"),
-        ("NCCL", {"nccl": Library(version="2.18.1", path="p")}, "missing", "2.19"),
-        ("NCCL", {"nccl": Library(version="2.27.7", path="p")}, "watch", "all-to-all"),
+        (
+            "TensorRT",
+            {"tensorrt": InstalledLibrary(version="10.16.1", path="p")},
+            "watch",
+            "need 11.0",
+        ),
+        (
+            "TensorRT",
+            {"tensorrt": InstalledLibrary(version="11.2.1.2", path="p")},
+            "watch",
+            "one axis",
+        ),
+        ("NCCL", {"nccl": InstalledLibrary(version="2.18.1", path="p")}, "missing", "2.19"),
+        ("NCCL", {"nccl": InstalledLibrary(version="2.27.7", path="p")}, "watch", "all-to-all"),
         ("NCCL", {"nccl": None, "beside": "/site/nccl/lib"}, "missing", "/site/nccl/lib"),
         ("peer access", {"apart": ((0, 1), (1, 0))}, "watch", "NCCL_P2P_DISABLE"),
         ("shared memory", {"shared_bytes": 64.0 * 2**20}, "missing", "--shm-size"),
@@ -138,7 +148,7 @@ def test_nccl_is_looked_for_along_the_path_in_order(tmp_path):
     (other / "libnothing.so.2").write_bytes(b"")
 
     found = find_nccl([str(empty), str(other)], ("libnothing.so.2",))
-    assert found == Library(version="", path=str(other / "libnothing.so.2"))
+    assert found == InstalledLibrary(version="", path=str(other / "libnothing.so.2"))
     assert find_nccl([str(empty)], ("libnothing.so.2",)) is None
 
 
@@ -146,7 +156,7 @@ def test_a_library_that_is_no_nccl_is_said_to_be_none():
     path = find_library("c")
     found = find_nccl([], (path,))
 
-    assert found == Library(version="", path=path)
+    assert found == InstalledLibrary(version="", path=path)
     (check,) = (one for one in diagnose(replace(GOOD, nccl=found)).checks if one.name == "NCCL")
     assert (check.state, check.found) == ("missing", f"{path}: it cannot be loaded, or is no NCCL")
     assert "nvidia-nccl-cu13" in check.advice

@@ -16,7 +16,7 @@ from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 from planner.tensorrt import (
-    Network,
+    EngineNetwork,
     Recipe,
     arrays_of,
     counts,
@@ -32,7 +32,7 @@ from planner.tensorrt.runner.weights import drawn
 from topology.base import IllegalPlanError
 from validate.reference import run_plan
 from validate.reference.weights import Source
-from validate.tensorrt.evaluate import Held, Message, deliver, evaluate, together
+from validate.tensorrt.evaluate import EngineMessage, Held, deliver, evaluate, together
 from validate.tensorrt.numbers import run_networks
 
 PLANS = [
@@ -234,7 +234,7 @@ def quantised(precision):
     x = Value("x", (1, 24, 64), "fp32")
     op = Matmul(x=Tensor("x", x.shape), weight=weight, out=Tensor("y", (1, 24, 32)))
     y = product(draft, op, [x], 0)
-    network = Network(
+    network = EngineNetwork(
         name="one",
         axes=(),
         inputs=(x,),
@@ -291,7 +291,7 @@ def test_known_bits():
 
 
 def message(operation, value, members=(0, 1)):
-    return Message(operation=operation, members=members, given=np.asarray(value, float))
+    return EngineMessage(operation=operation, members=members, given=np.asarray(value, float))
 
 
 def test_collectives_act_on_the_first_axis():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from topology.base import InputError
-from validate.launch import LaunchResult, Limits, causes, find_place, launch, supervise, system
+from validate.launch import LaunchResult, TimeLimits, causes, find_place, launch, supervise, system
 from validate.launch.causes import P2P, died, guess, last_words, sign
 from validate.launch.progress import Beat, read
 from validate.launch.supervise import Seen, judge
@@ -36,7 +36,7 @@ def run(tmp_path, before="", after="", limit=3000.0, world=2):
     return launch(
         world,
         [sys.executable, "-c", code],
-        limits=Limits(start_s=1000.0, grace_s=0.3),
+        limits=TimeLimits(start_s=1000.0, grace_s=0.3),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         log_dir=tmp_path,
     )
@@ -134,7 +134,7 @@ def seen(rank, code=None, count=1, phase="timing", op="", deadline=100.0, log=""
 
 
 def verdict(*ranks, now=50.0, limits=None) -> LaunchResult | None:
-    return judge(ranks, now, 0.0, limits or Limits())
+    return judge(ranks, now, 0.0, limits or TimeLimits())
 
 
 def test_ranks_within_their_time_go_on():
@@ -157,11 +157,14 @@ def test_the_first_to_die_is_named_not_the_one_that_lost_its_connection():
 
 
 def test_everything_may_take_so_long():
-    found = verdict(seen(0), seen(1), now=400.0, limits=Limits(total_s=300.0))
+    found = verdict(seen(0), seen(1), now=400.0, limits=TimeLimits(total_s=300.0))
 
     assert found is None or not found.ok
     late = verdict(
-        seen(0, deadline=1000.0), seen(1, deadline=1000.0), now=400.0, limits=Limits(total_s=300.0)
+        seen(0, deadline=1000.0),
+        seen(1, deadline=1000.0),
+        now=400.0,
+        limits=TimeLimits(total_s=300.0),
     )
     assert "300 s were over" in late.message
 

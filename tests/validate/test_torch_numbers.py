@@ -13,13 +13,13 @@ import testmodels
 
 from planner.search.plans import objections
 from planner.strategies import parse_plan
-from validate.launch import Limits, begin, find_place, launch
+from validate.launch import TimeLimits, begin, find_place, launch
 from validate.plans import system
 
 torch = pytest.importorskip("torch")
 
 from validate.torch.fuse import Fuser  # noqa: E402
-from validate.torch.proof import Comm, Work, check, setting_for, unsplit  # noqa: E402
+from validate.torch.proof import Comm, ProvedWork, check, setting_for, unsplit  # noqa: E402
 from validate.torch.rendezvous import meet  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def works(names):
             for text in plans:
                 plan = parse_plan(text)
                 if not any(objections(model, work, plan, plan.gpus)):
-                    one = Work(model=model, workload=work, plan=plan)
+                    one = ProvedWork(model=model, workload=work, plan=plan)
                     yield f"{name} {model.name} {text}", one, dtype, compiled
 
 
@@ -102,7 +102,7 @@ def proofs(tmp_path_factory):
         result = launch(
             world,
             [sys.executable, __file__, *names],
-            limits=Limits(start_s=60),
+            limits=TimeLimits(start_s=60),
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
             log_dir=folder,
         )

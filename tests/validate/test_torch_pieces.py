@@ -42,7 +42,7 @@ from validate.torch.expert_layer import ExpertLayer, with_layers  # noqa: E402
 from validate.torch.experts import step_of  # noqa: E402
 from validate.torch.layout import BEYOND  # noqa: E402
 from validate.torch.liveness import arriving, lived  # noqa: E402
-from validate.torch.proof import Comm, Work, state_for  # noqa: E402
+from validate.torch.proof import Comm, ProvedWork, state_for  # noqa: E402
 from validate.torch.routine import make_routines, play  # noqa: E402
 from validate.torch.setting import Setting  # noqa: E402
 from validate.torch.steps import bind  # noqa: E402
@@ -308,7 +308,7 @@ def test_ranks_of_a_hybrid_meet_along_each_axis():
 def test_a_step_that_is_taken_again_starts_where_it_did(model, stage):
     """Caches grow and states change in a step: each time from what they were before the first."""
     work = testmodels.workload(model, batch=2, passes=1, output_tokens=1)
-    one = Work(model=model, workload=work, plan=parse_plan("single"))
+    one = ProvedWork(model=model, workload=work, plan=parse_plan("single"))
     here, source = setting({}), Source()
     weights, given_ = from_source(source, here), inputs_from_source(source, here, 2)
     comm = Comm(rank=0, world=1, handles={(0,): None})

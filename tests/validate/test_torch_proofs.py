@@ -28,7 +28,7 @@ from validate.torch import (  # noqa: E402
 from validate.torch.case_run import Bench  # noqa: E402
 from validate.torch.full import apart, compared, distance, grown, is_known  # noqa: E402
 from validate.torch.fuse import Fuser  # noqa: E402
-from validate.torch.proof import Comm, Work, setting_for  # noqa: E402
+from validate.torch.proof import Comm, ProvedWork, setting_for  # noqa: E402
 from validate.torch.rendezvous import ApartError, Rendezvous, gather  # noqa: E402
 from validate.torch.session import Session  # noqa: E402
 from validate.torch.timing import Inside  # noqa: E402
@@ -214,7 +214,7 @@ def _input(work, plan):
 
 
 def _drawn(work, plan, rank):
-    asked = Work(model=testmodels.flux, workload=work, plan=parse_plan(plan))
+    asked = ProvedWork(model=testmodels.flux, workload=work, plan=parse_plan(plan))
     return inputs_drawn(setting_for(asked, rank, torch.device("cpu"), torch.float32), 4)
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from topology.base import InputError, ModelError
-from validate.launch import Limits
+from validate.launch import TimeLimits
 from validate.launch import system as launched
 from validate.launch.progress import read
 from validate.plans import host, restarts, system
 from validate.plans.cases import Case, digest_of
 from validate.plans.host import Facts
 from validate.plans.measured import Measured, line, read_measured
-from validate.plans.restarts import Options, run
+from validate.plans.restarts import RunOptions, run
 
 torch = pytest.importorskip("torch")
 
@@ -84,7 +84,7 @@ GIVEN = {"gpus": 2, "device": "cpu", "compiler": "eager", "budget_s": 0.05, "sec
 
 def session(cases, output, **changes):
     said = []
-    rows = run(cases, Options(**{**GIVEN, **changes}), output, said.append)
+    rows = run(cases, RunOptions(**{**GIVEN, **changes}), output, said.append)
     return rows, said
 
 
@@ -119,7 +119,7 @@ def test_a_run_goes_on_behind_a_row_that_was_cut_off(tiny, tmp_path):
         case=cases[0],
         status="done",
         step_s=1.0,
-        machine=Options(**GIVEN).machine(host.facts()),
+        machine=RunOptions(**GIVEN).machine(host.facts()),
         digest=digest_of(cases[0], "h100-sxm"),
     )
     output.mkdir()
@@ -192,7 +192,7 @@ def test_limits_of_the_whole_run_are_kept(tiny, tmp_path):
 
     assert rows == []
     assert read_measured("") == []
-    assert Limits().total_s > 0
+    assert TimeLimits().total_s > 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from validate.plans.checks import hardware_of
 from validate.plans.compare import Comparison, Prediction, summarise
 from validate.plans.host import Facts
 from validate.plans.measured import Measured, kept, line, read_measured
-from validate.plans.restarts import Options
+from validate.plans.restarts import RunOptions
 
 OWN = "h100-sxm-x2-2026-11-28"
 H100 = "NVIDIA H100 80GB HBM3"
@@ -122,7 +122,7 @@ def test_what_torch_sees_is_not_predicted_as_something_else(monkeypatch, tmp_pat
     facts = Facts(seen={"torch": "2.13", "has_nccl": True, "gpus": ["NVIDIA L4"]})
     monkeypatch.setattr(host, "facts", lambda: facts)
     with pytest.raises(InputError, match="got h100-sxm, wanted l4: this machine has NVIDIA L4"):
-        restarts.run([FLUX], Options(gpus=1), tmp_path, lambda line: None)
+        restarts.run([FLUX], RunOptions(gpus=1), tmp_path, lambda line: None)
 
 
 def row(plan="single", status="done", **more):
@@ -168,15 +168,15 @@ def test_a_machine_is_named_by_all_that_changes_times():
     seen = {"torch": "2.13", "nccl": "2.27.7", "gpus": [H100], "cudnn": "91002", "cuda": "13.0"}
     facts = Facts(seen=seen, driver="580.1", processor="EPYC")
 
-    assert Options(gpus=2).machine(facts) == (
+    assert RunOptions(gpus=2).machine(facts) == (
         f"2 x {H100}, torch 2.13, cuda 13.0, cudnn 91002, nccl 2.27.7, driver 580.1, inductor"
     )
     others = [
-        Options(gpus=2).machine(replace(facts, seen={**seen, "torch": "2.14"})),
-        Options(gpus=4).machine(facts),
-        Options(gpus=2, device="cpu").machine(facts),
+        RunOptions(gpus=2).machine(replace(facts, seen={**seen, "torch": "2.14"})),
+        RunOptions(gpus=4).machine(facts),
+        RunOptions(gpus=2, device="cpu").machine(facts),
     ]
-    assert len({Options(gpus=2).machine(facts), *others}) == 4
+    assert len({RunOptions(gpus=2).machine(facts), *others}) == 4
 
 
 def test_a_changed_config_is_another_model(tmp_path):
@@ -341,7 +341,7 @@ def test_files_that_cannot_be_are_one_line(tmp_path):
 
 
 def test_measurements_where_no_folder_can_be_are_one_line():
-    session = bench.Session(ranks=1, folder=Path("/proc/x"), minutes=0.1, device="cpu")
+    session = bench.BenchSession(ranks=1, folder=Path("/proc/x"), minutes=0.1, device="cpu")
 
     with pytest.raises(InputError, match=r"^/proc/x: No such file"):
         bench.run(session)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
-from costmodels.collectives import Calibration, Op, Settings, collective_time, read_op
+from costmodels.collectives import Calibration, NcclSettings, Op, collective_time, read_op
 from topology.base import KIB, MIB, BytesPerSecond, InputError
 from topology.base.values import dataclass
 from topology.catalogue import (
@@ -27,7 +27,7 @@ LOG_COLUMNS: Final = (
     "algorithm", "message_bytes", "seconds", "source",
 )  # fmt: skip
 SMALL: Final = 64 * KIB
-_DEFAULT: Final = Settings()
+_DEFAULT: Final = NcclSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class CollectiveFigure:
     seconds: float
     algorithm: str = "auto"
     launch: str = "graph"
-    settings: Settings = _DEFAULT
+    settings: NcclSettings = _DEFAULT
     source: str = ""
 
     def predicted(self, calibration: Calibration = None) -> float:
@@ -91,7 +91,7 @@ def read_log_figures(text: str, hardware: Mapping[str, Hardware]) -> list[Collec
 def _figure(row: Mapping[str, str], fabric: Fabric, **settings: Any) -> CollectiveFigure:  # noqa: ANN401  # of Settings
     launcher: Literal["single", "process"] = "single" if row["launcher"] == "single" else "process"
     values = fields_of(CollectiveFigure, row) | {"op": read_op(row["op"]), "fabric": fabric}
-    return CollectiveFigure(**values, settings=Settings(launcher=launcher, **settings))
+    return CollectiveFigure(**values, settings=NcclSettings(launcher=launcher, **settings))
 
 
 def _fabric(row: Mapping[str, str], node: Hardware) -> Fabric:

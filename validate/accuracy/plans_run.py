@@ -11,7 +11,7 @@ WITH_PROFILE: Final = "with its profile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MeasuredMachine:
     """A kind of machine that plans were run on, with a profile that is fitted to other work.
 
     >>> one = Machine(words="2 x H100", hardware="h100-sxm", gpus=2, date="2026-11-28")
@@ -36,12 +36,12 @@ class Machine:
 
 
 MACHINES: Final = (
-    Machine(words="2 x H100", hardware="h100-sxm", gpus=2, date="2026-11-28"),
-    Machine(words="2 x H200", hardware="h200-sxm", gpus=2, date="2026-11-28"),
+    MeasuredMachine(words="2 x H100", hardware="h100-sxm", gpus=2, date="2026-11-28"),
+    MeasuredMachine(words="2 x H200", hardware="h200-sxm", gpus=2, date="2026-11-28"),
 )
 
 
-def groups(text: str, machine: Machine) -> dict[str, list[float]]:
+def groups(text: str, machine: MeasuredMachine) -> dict[str, list[float]]:
     """Give the errors of runs on a machine: steps by how they were launched, memory, choices.
 
     text : lines of results; those that ran out of memory or were wrong do not count.

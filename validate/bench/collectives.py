@@ -14,7 +14,7 @@ from topology.base.values import dataclass
 from validate.bench import system, timing
 from validate.bench.cases import Measurement, case_of
 from validate.bench.compute import attention, matmul, numbers
-from validate.bench.timing import Prepared, Results, Run
+from validate.bench.timing import PreparedWork, Results, Run
 
 REPEATS: Final = 9
 CHUNK: Final = 0.002  # s of collectives in one graph
@@ -45,13 +45,13 @@ def buffers(size: int, ranks: int, device: torch.device) -> Buffers:
     )
 
 
-def exchange(op: str, size: int, group: ProcessGroup, device: torch.device) -> Prepared:
+def exchange(op: str, size: int, group: ProcessGroup, device: torch.device) -> PreparedWork:
     """Prepare a collective of `size` bytes on all ranks of `group`."""
     ranks = dist.get_world_size(group)
     sets = max(1, min(4, GIB // size))
     many = [buffers(size, ranks, device) for _ in range(sets)]
     call = CALLS[op]
-    return Prepared(work=lambda index: call(many[index % sets], group), sets=sets)
+    return PreparedWork(work=lambda index: call(many[index % sets], group), sets=sets)
 
 
 def _send_recv(b: Buffers, group: ProcessGroup) -> object:
@@ -110,7 +110,7 @@ def forced(case: Measurement, device: torch.device, group: ProcessGroup) -> Resu
 
 
 def _replayed(
-    prepared: Prepared, once: float, device: torch.device, group: ProcessGroup
+    prepared: PreparedWork, once: float, device: torch.device, group: ProcessGroup
 ) -> list[float]:
     calls = max(prepared.sets if once < CHUNK else 1, min(40, int(CHUNK / once)))
     run = timing.captured(prepared.work, calls, device)
@@ -119,7 +119,7 @@ def _replayed(
     return [t / calls for t in times]
 
 
-def shared_estimate(prepared: Prepared, device: torch.device, group: ProcessGroup) -> float:
+def shared_estimate(prepared: PreparedWork, device: torch.device, group: ProcessGroup) -> float:
     """Seconds of one call, roughly, and the same number on all ranks."""
     seconds = torch.tensor([timing.estimate(prepared, device)], device=device, dtype=torch.float64)
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)
@@ -196,14 +196,14 @@ def beside_compute(case: Measurement, device: torch.device, group: dist.ProcessG
     return [("streams", seconds)]
 
 
-def _compute(work: str, device: torch.device) -> Prepared:
+def _compute(work: str, device: torch.device) -> PreparedWork:
     if work == "matmul":
         return matmul(case_of("matmul", 1, m=4608, n=12288, k=3072, precision="bf16"), device)
     scores = {"heads": 24, "kv_heads": 24, "queries": 4608, "keys": 4608, "head_dim": 128}
     return attention(case_of("attention", 1, kernel="default", batch=1, causal=0, **scores), device)
 
 
-def _repeated(prepared: Prepared, count: int) -> Run:
+def _repeated(prepared: PreparedWork, count: int) -> Run:
     def run() -> None:
         for index in range(count):
             prepared.work(index)

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from topology.base import GIB, MIB
 from validate.bench.cases import Measurement
-from validate.bench.timing import Prepared
+from validate.bench.timing import PreparedWork
 
 COLD: Final = 200 * MIB
 """Bytes that buffers of all sets together have at least: a few times the largest cache."""
@@ -37,13 +37,13 @@ def numbers(*shape: int, device: torch.device) -> Tensor:
     return torch.randn(*shape, device=device, dtype=torch.bfloat16)
 
 
-def prepare(call: Call, sets: int, make: Callable[[], Sequence[Tensor]]) -> Prepared:
+def prepare(call: Call, sets: int, make: Callable[[], Sequence[Tensor]]) -> PreparedWork:
     """Prepare a call on each of so many sets of tensors in turn."""
     tensors = [make() for _ in range(sets)]
-    return Prepared(work=lambda index: call(*tensors[index % sets]), sets=sets)
+    return PreparedWork(work=lambda index: call(*tensors[index % sets]), sets=sets)
 
 
-def matmul(case: Measurement, device: torch.device) -> Prepared:
+def matmul(case: Measurement, device: torch.device) -> PreparedWork:
     """``[m, k] x [n, k]^T``, as a linear layer multiplies."""
     m, n, k = (case.number(name) for name in ("m", "n", "k"))
     if case.text("precision") == "fp8":
@@ -57,7 +57,7 @@ def matmul(case: Measurement, device: torch.device) -> Prepared:
     return prepare(lambda left, right, out: torch.mm(left, right.t(), out=out), sets, make)
 
 
-def _eight_bit(m: int, n: int, k: int, device: torch.device) -> Prepared:
+def _eight_bit(m: int, n: int, k: int, device: torch.device) -> PreparedWork:
     scale = torch.ones((), device=device)
 
     def make() -> list[Tensor]:
@@ -71,7 +71,7 @@ def _eight_bit(m: int, n: int, k: int, device: torch.device) -> Prepared:
     return prepare(multiply, sets_of(m * k + n * k + 2 * m * n), make)
 
 
-def attention(case: Measurement, device: torch.device) -> Prepared:
+def attention(case: Measurement, device: torch.device) -> PreparedWork:
     """Fused attention on ``[batch, rows, heads, size]`` tensors, seen as heads first."""
     batch, size = case.number("batch"), case.number("head_dim")
     queries, keys = case.number("queries"), case.number("keys")
@@ -144,7 +144,7 @@ def chosen(case: Measurement, device: torch.device) -> str:
     return names.get(int(backend), f"backend {backend}")
 
 
-def pointwise(case: Measurement, device: torch.device) -> Prepared:
+def pointwise(case: Measurement, device: torch.device) -> PreparedWork:
     """Plain memory traffic of `bytes` in all: ``copy``, ``add``, ``fill`` or ``sum``."""
     how, moved = case.text("how"), case.number("bytes")
     streams = {"copy": 2, "add": 3, "fill": 1, "sum": 1}[how]
@@ -160,7 +160,7 @@ def pointwise(case: Measurement, device: torch.device) -> Prepared:
     )
 
 
-PREPARE: Final[Mapping[str, Callable[[Measurement, torch.device], Prepared]]] = {
+PREPARE: Final[Mapping[str, Callable[[Measurement, torch.device], PreparedWork]]] = {
     "matmul": matmul,
     "attention": attention,
     "pointwise": pointwise,

@@ -15,7 +15,7 @@ from costmodels import program
 from topology.base.values import dataclass
 from validate.bench.cases import Measurement
 from validate.bench.compute import numbers, prepare, sets_of
-from validate.bench.timing import Prepared
+from validate.bench.timing import PreparedWork
 
 HEAD: Final = 128
 ROOT: Final = 1e-3  # keeps a norm of nothing finite
@@ -135,7 +135,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
 }
 
 
-def function(case: Measurement, device: torch.device) -> Prepared:
+def function(case: Measurement, device: torch.device) -> PreparedWork:
     """Prepare a function on `rows` rows of `width`, eager or compiled."""
     name, rows, width = case.text("name"), case.number("rows"), case.number("width")
     spec = FUNCTIONS[name]
@@ -145,7 +145,7 @@ def function(case: Measurement, device: torch.device) -> Prepared:
     return prepare(call, sets, lambda: [numbers(*shape, device=device) for shape in shapes])
 
 
-def backend_function(case: Measurement, device: torch.device) -> tuple[Prepared, float]:
+def backend_function(case: Measurement, device: torch.device) -> tuple[PreparedWork, float]:
     """Prepare the backend's function on `rows` rows of `width`, and the least bytes that it moves.
 
     It runs one kernel after another.

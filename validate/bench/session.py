@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser.parse_args(argv)
         check_positive("minutes", options.minutes)
         check_gpus(options.ranks)
-        session = system.Session(
+        session = system.BenchSession(
             ranks=options.ranks,
             folder=options.output.resolve(),
             minutes=options.minutes,

@@ -162,7 +162,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class BenchSession:
     """One session: how many ranks on which device, where rows go, and how long."""
 
     ranks: int
@@ -173,7 +173,7 @@ class Session:
     small: bool = False
 
 
-def run(session: Session) -> int:
+def run(session: BenchSession) -> int:
     """Run a session to its end; returns how many workers' deaths it took.
 
     Raises InputError if the workers cannot start at all.
@@ -203,7 +203,7 @@ Death = tuple[int, int]
 """A rank, and its exit code."""
 
 
-def _launch(session: Session, until: float) -> Death | None:
+def _launch(session: BenchSession, until: float) -> Death | None:
     """Start all workers once; returns the first that failed."""
     port, begun = free_port(), time.time()
     workers = [_start(session, rank, port, until) for rank in range(session.ranks)]
@@ -228,7 +228,7 @@ def _launch(session: Session, until: float) -> Death | None:
             worker.wait()
 
 
-def _silent(session: Session, begun: float) -> int | None:
+def _silent(session: BenchSession, begun: float) -> int | None:
     """Return a rank that has been at one case for too long to be alive."""
     for rank in range(session.ranks):
         path = _mark_of(session.folder, rank)
@@ -242,7 +242,7 @@ def _mark_of(folder: Path, rank: int) -> Path:
     return folder / f"current-{rank}"
 
 
-def _start(session: Session, rank: int, port: int, until: float) -> subprocess.Popen[bytes]:
+def _start(session: BenchSession, rank: int, port: int, until: float) -> subprocess.Popen[bytes]:
     document = {
         "device": session.device,
         "folder": str(session.folder),
@@ -271,7 +271,7 @@ def _start(session: Session, rank: int, port: int, until: float) -> subprocess.P
             log.close()
 
 
-def _blame(session: Session, death: Death) -> None:
+def _blame(session: BenchSession, death: Death) -> None:
     """Note the case at which a worker died; its next start goes on behind it."""
     rank, code = death
     with suppress(FileNotFoundError):
@@ -329,7 +329,7 @@ def environment(names: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _telemetry(session: Session) -> subprocess.Popen[bytes] | None:
+def _telemetry(session: BenchSession) -> subprocess.Popen[bytes] | None:
     """Note clocks, power and heat every five seconds."""
     fields = "timestamp,index,clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active"
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "-l", "5"]

@@ -31,7 +31,7 @@ LONG: Final = 0.03  # s: a call so long needs few repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedWork:
     """Work on set i of `sets` sets of buffers, so many that caches do not keep them."""
 
     work: Work
@@ -65,7 +65,7 @@ def statistics(times: Sequence[float]) -> Statistics:
     }
 
 
-def both(prepared: Prepared, device: torch.device) -> Iterator[tuple[str, Statistics]]:
+def both(prepared: PreparedWork, device: torch.device) -> Iterator[tuple[str, Statistics]]:
     """Time work as a burst and under load: pairs of mode and statistics of one call."""
     run, calls, once = _replayed(prepared, device)
     bursts = 3 if once > LONG else BURSTS
@@ -74,13 +74,13 @@ def both(prepared: Prepared, device: torch.device) -> Iterator[tuple[str, Statis
         yield "sustained", statistics([t / calls for t in load(run, device)])
 
 
-def quick(prepared: Prepared, device: torch.device) -> Statistics:
+def quick(prepared: PreparedWork, device: torch.device) -> Statistics:
     """Time work as a burst."""
     run, calls, _ = _replayed(prepared, device)
     return statistics([t / calls for t in burst(run, BURSTS, device)])
 
 
-def _replayed(prepared: Prepared, device: torch.device) -> tuple[Run, int, float]:
+def _replayed(prepared: PreparedWork, device: torch.device) -> tuple[Run, int, float]:
     """Capture calls, enough to time and one a set of buffers; how many, and seconds of one."""
     once = estimate(prepared, device)
     enough = max(1, int(GRAPH / max(once, 1e-3 * GRAPH)))
@@ -88,7 +88,7 @@ def _replayed(prepared: Prepared, device: torch.device) -> tuple[Run, int, float
     return captured(prepared.work, calls, device), calls, once
 
 
-def estimate(prepared: Prepared, device: torch.device) -> float:
+def estimate(prepared: PreparedWork, device: torch.device) -> float:
     """Warm up, and time a few calls roughly."""
     for index in range(2):
         prepared.work(index % prepared.sets)

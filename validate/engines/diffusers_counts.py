@@ -105,26 +105,26 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class KernelWork:
     """What kernels take: bytes that they stream, cycles beyond, launches."""
 
     bytes: float = 0.0
     cycles: float = 0.0
     kernels: float = 0.0
 
-    def __add__(self, other: "Work") -> "Work":
-        return Work(
+    def __add__(self, other: "KernelWork") -> "KernelWork":
+        return KernelWork(
             bytes=self.bytes + other.bytes,
             cycles=self.cycles + other.cycles,
             kernels=self.kernels + other.kernels,
         )
 
-    def less(self, other: "Work") -> "Work":
+    def less(self, other: "KernelWork") -> "KernelWork":
         """Take away what is priced elsewhere: cycles first, then bytes of as much time."""
         cycles = min(self.cycles, other.cycles)
         rate, bandwidth = _rates()
         moved = (other.cycles - cycles) / rate * bandwidth
-        return Work(
+        return KernelWork(
             bytes=max(0.0, self.bytes - moved),
             cycles=self.cycles - cycles,
             kernels=max(0.0, self.kernels - other.kernels),
@@ -193,24 +193,24 @@ def _kind_of_function(many: Sequence[Operand], out: Operand, inputs: Sequence[Op
     return "broadcast_32" if out.itemsize > _HALF else "broadcast_16"
 
 
-def work_of(kernel: Kernel, cycles: Mapping[str, float]) -> Work:
+def work_of(kernel: Kernel, cycles: Mapping[str, float]) -> KernelWork:
     """Say what a kernel takes; `cycles` are those of kinds."""
     if kernel.name in _PRODUCTS or kernel.name == _ATTENTION or _makes_mask(kernel):
-        return Work(kernels=1)
+        return KernelWork(kernels=1)
     outputs = kernel.outputs[:1] if kernel.name == "native_layer_norm" else kernel.outputs
     tensors = kernel.inputs if kernel.name == "copy_" else (*kernel.inputs, *outputs)
     moved = float(sum(tensor.bytes for tensor in tensors))
     elements = max((tensor.elements for tensor in (*kernel.inputs, *kernel.outputs)), default=0)
     kind = kind_of(kernel)
     if not kind:
-        return Work(bytes=moved, kernels=1)
+        return KernelWork(bytes=moved, kernels=1)
     if kind.endswith("_row"):
         elements //= kernel.inputs[0].shape[-1]
     spent = elements * cycles[kind]
     rate, bandwidth = _rates()
     if spent / rate < moved / bandwidth:
-        return Work(bytes=moved, kernels=1)
-    return Work(cycles=spent, kernels=1)
+        return KernelWork(bytes=moved, kernels=1)
+    return KernelWork(cycles=spent, kernels=1)
 
 
 def _makes_mask(kernel: Kernel) -> bool:
@@ -269,15 +269,15 @@ def table(kernels: Iterable[Kernel], program: Known) -> dict[str, tuple[float, f
     by function: bytes and cycles over the bytes of its inputs and outputs, and kernels a call
     """
     cycles = {name: float(text) for name, text in _kinds().items()}
-    places: dict[Place, Work] = dict.fromkeys(FUNCTIONS, Work())
+    places: dict[Place, KernelWork] = dict.fromkeys(FUNCTIONS, KernelWork())
     products = 0
     for kernel in kernels:
         products += kernel.name in _PRODUCTS
         if kernel.name not in _PRODUCTS and kernel.name != _ATTENTION:
             places[kernel.place] += work_of(kernel, cycles)
-    extra = Work(kernels=max(0.0, products - program.products))
+    extra = KernelWork(kernels=max(0.0, products - program.products))
     moved, copies = program.copies
-    copied = Work(cycles=moved / _COPIED * cycles["copy_strided"], kernels=copies)
+    copied = KernelWork(cycles=moved / _COPIED * cycles["copy_strided"], kernels=copies)
     places["attention"] = places["attention"].less(copied) + extra
     for place, candidates in FUNCTIONS.items():
         if not any(name in program.functions for name in candidates):

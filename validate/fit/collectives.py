@@ -20,7 +20,15 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collectives import LAUNCHES, CurveCalibration, Launch, Op, Settings, Times, read_op
+from costmodels.collectives import (
+    LAUNCHES,
+    CurveCalibration,
+    Launch,
+    NcclSettings,
+    Op,
+    Times,
+    read_op,
+)
 from costmodels.collectives.algorithms import BY_NAME, Algorithm, Pairwise
 from costmodels.collectives.choice import candidates
 from costmodels.collectives.curve import Curve
@@ -56,7 +64,7 @@ LEAST_SIZES: Final = 4  # without which nothing is held back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class FitRecipe:
     """Where a fit starts and which fields it may move, between which bounds."""
 
     guess: Curve
@@ -73,7 +81,7 @@ class MeasuredOn:
 
 
 @cache
-def recipes() -> dict[str, Recipe]:
+def recipes() -> dict[str, FitRecipe]:
     """Read how each curve is fitted, by names such as ``nvlink.ring_ll``."""
     return {
         f"{link}.{name}": _recipe(row)
@@ -82,12 +90,12 @@ def recipes() -> dict[str, Recipe]:
     }
 
 
-def _recipe(row: Mapping[str, Sequence[str]]) -> Recipe:
+def _recipe(row: Mapping[str, Sequence[str]]) -> FitRecipe:
     values = {
         key: [parse(text, UNITS.get(key, "1")) for text in texts] for key, texts in row.items()
     }
     middle = {key: numbers[len(numbers) // 2] for key, numbers in values.items()}
-    return Recipe(
+    return FitRecipe(
         guess=Curve(**middle),  # type: ignore[arg-type]  # NewTypes are floats
         bounds={key: (numbers[0], numbers[2]) for key, numbers in values.items() if numbers[1:]},
     )
@@ -125,7 +133,7 @@ def collective_of(row: Row, place: MeasuredOn) -> CollectiveFigure:
         message_bytes=float(row.number("bytes")),
         seconds=row.seconds,
         launch="graph" if row.mode == "graph" else "stream",
-        settings=Settings(nccl=place.nccl),
+        settings=NcclSettings(nccl=place.nccl),
         source=row.key,
     )
 
@@ -180,7 +188,7 @@ def _fit_on_machine(
 def fit_curve(
     name: str,
     figures: Sequence[CollectiveFigure],
-    recipe: Recipe,
+    recipe: FitRecipe,
     *,
     hold: float = HOLD,
     firm: Mapping[str, float] | None = None,

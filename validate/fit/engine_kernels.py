@@ -257,7 +257,7 @@ def _group(figure: EngineFigure) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TableFit:
     """How one kind of table is fitted.
 
     kind : its name. group : puts its rows into groups. usual : engine whose rows stand for those
@@ -270,19 +270,19 @@ class Table:
     usual: str = "all"
 
 
-GEMM: Final = Table(kind="gemm", group=products, fit=fit_quantised)
-CONTEXT: Final = Table(kind="context_attention", group=contexts, fit=fit_context, usual="")
-DECODE: Final = Table(kind="generation_attention", group=decodes, fit=fit_decode)
-MOE: Final = Table(kind="moe", group=experts, fit=fit_experts)
-HEADS: Final = Table(kind="mla_bmm", group=head_products, fit=fit_head_products)
-LATENT_CONTEXT: Final = Table(
+GEMM: Final = TableFit(kind="gemm", group=products, fit=fit_quantised)
+CONTEXT: Final = TableFit(kind="context_attention", group=contexts, fit=fit_context, usual="")
+DECODE: Final = TableFit(kind="generation_attention", group=decodes, fit=fit_decode)
+MOE: Final = TableFit(kind="moe", group=experts, fit=fit_experts)
+HEADS: Final = TableFit(kind="mla_bmm", group=head_products, fit=fit_head_products)
+LATENT_CONTEXT: Final = TableFit(
     kind="mla_context", group=latents, fit=fit_latent_context, usual="trtllm"
 )
-LATENT_DECODE: Final = Table(
+LATENT_DECODE: Final = TableFit(
     kind="mla_generation", group=latents, fit=fit_latent_decode, usual="trtllm"
 )
-GDN: Final = Table(kind="gdn", group=states, fit=fit_state)
-MAMBA: Final = Table(kind="mamba2", group=states, fit=fit_state)
+GDN: Final = TableFit(kind="gdn", group=states, fit=fit_state)
+MAMBA: Final = TableFit(kind="mamba2", group=states, fit=fit_state)
 TABLES: Final = {
     "gemm_dtype": (GEMM, GEMM),
     "moe_dtype": (MOE, MOE),
@@ -317,7 +317,7 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
     raise InputError(f"columns: got {sorted(columns)}, wanted one of {', '.join(TABLES)}")
 
 
-def _records(rows: Rows, table: Table) -> Iterator[tuple[str, str]]:
+def _records(rows: Rows, table: TableFit) -> Iterator[tuple[str, str]]:
     groups = table.group(rows)
     for (system, form), figures in sorted(groups.items(), key=lambda item: (item[0][1], item[0])):
         for engine, chosen in _by_engine(figures, table.usual):

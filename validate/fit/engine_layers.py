@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodels.expert_routing import routing_of
 from costmodels.kernels import experts as layer
-from costmodels.kernels.expert_loads import Load, load
+from costmodels.kernels.expert_loads import ExpertLoad, load
 from costmodels.kernels.parameters import ExpertsParameters
 from costmodels.kernels.tables import matmul_record
 from topology.base import Seconds
@@ -82,7 +82,7 @@ def _gated(row: Mapping[str, str], shape: tuple[int, int, int, int]) -> bool:
 class _Layers:
     """Layers of a table, side by side."""
 
-    loads: Load
+    loads: ExpertLoad
     sizes: Mapping[str, Vector]
 
     def time(self, made: layer.Kernels) -> Vector:
@@ -98,7 +98,7 @@ class _Layers:
 def _layers(figures: Sequence[EngineFigure]) -> _Layers:
     loads = [_load(figure) for figure in figures]
     return _Layers(
-        loads=Load(
+        loads=ExpertLoad(
             touched=np.array([one.touched for one in loads]),
             rows=np.array([one.rows for one in loads]),
             tiles=np.array([one.tiles for one in loads]),
@@ -107,7 +107,7 @@ def _layers(figures: Sequence[EngineFigure]) -> _Layers:
     )
 
 
-def _load(figure: EngineFigure) -> Load:
+def _load(figure: EngineFigure) -> ExpertLoad:
     size = figure.sizes
     routing = routing_of(figure.trait, int(size["experts"]), int(size["top_k"]))
     return load(np.array(size["tokens"]), routing, int(size["ep"]))

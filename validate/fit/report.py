@@ -65,7 +65,7 @@ class Calibrated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class FittedValue:
     """One fitted number; `error` is its relative standard error, NaN where nothing says."""
 
     name: str
@@ -83,7 +83,7 @@ class Change:
     sigmas: float
 
 
-def values(profile: Profile) -> list[Value]:
+def values(profile: Profile) -> list[FittedValue]:
     """List every fitted number."""
     fits = dict(profile.fits)
     records: list[tuple[str, object]] = [
@@ -96,14 +96,14 @@ def values(profile: Profile) -> list[Value]:
             field, _, place = name.partition("@")
             value = getattr(record, field)
             number = float(value[int(place)] if place else value)
-            numbers.append(Value(name=f"{table}.{name}", value=number, error=error))
+            numbers.append(FittedValue(name=f"{table}.{name}", value=number, error=error))
     sourced: list[tuple[str, Sourced]] = []
     for name, runtime in profile.runtimes:
         numbers_of = {key: getattr(runtime, key) for key in HOST}
         sourced += [(f"runtimes.{name}.{key}", n) for key, n in numbers_of.items() if n is not None]
     for part in ("overlap", "overlap_start"):
         sourced += [(f"{part}.{kind}", number) for kind, number in getattr(profile, part)]
-    return numbers + [Value(name=name, value=n.value, error=math.nan) for name, n in sourced]
+    return numbers + [FittedValue(name=name, value=n.value, error=math.nan) for name, n in sourced]
 
 
 def medians(profile: Profile) -> dict[str, float]:
@@ -197,14 +197,14 @@ def changes(first: Profile, second: Profile) -> list[Change]:
         )
     first_values = {value.name: value for value in values(first)}
     second_values = {value.name: value for value in values(second)}
-    missing = Value(name="", value=math.nan, error=math.nan)
+    missing = FittedValue(name="", value=math.nan, error=math.nan)
     return [
         _change(name, first_values.get(name, missing), second_values.get(name, missing))
         for name in dict.fromkeys([*first_values, *second_values])
     ]
 
 
-def _change(name: str, first: Value, second: Value) -> Change:
+def _change(name: str, first: FittedValue, second: FittedValue) -> Change:
     spread = math.hypot(first.error, second.error)
     ratio = second.value / first.value if first.value else math.nan
     sigmas = abs(math.log(ratio)) / spread if spread > 0 and ratio > 0 else math.nan

@@ -32,7 +32,7 @@ Shares = tuple[tuple[str, Sourced], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class FunctionSample:
     """A function at one size: least traffic in bytes, and seconds measured."""
 
     traffic: float
@@ -98,11 +98,11 @@ def _host_of_kernel(rows: Sequence[Row], way: str) -> float | None:
 def _functions(
     rows: Sequence[Row], mode: str, device: Device, calibration: KernelCalibration
 ) -> Iterator[tuple[str, Fusion]]:
-    samples: dict[str, list[Sample]] = {}
+    samples: dict[str, list[FunctionSample]] = {}
     for row in rows:
         if row.error or not row.mode.startswith(mode) or row.family not in ("function", "compiled"):
             continue
-        sample = Sample(traffic=row.values["traffic_bytes"], seconds=row.seconds)
+        sample = FunctionSample(traffic=row.values["traffic_bytes"], seconds=row.seconds)
         samples.setdefault(str(row.sizes["name"]), []).append(sample)
     for name, measured in sorted(samples.items()):
         if len(measured) >= 2:
@@ -110,7 +110,7 @@ def _functions(
 
 
 def fusion_of(
-    samples: Sequence[Sample], device: Device, calibration: KernelCalibration | None
+    samples: Sequence[FunctionSample], device: Device, calibration: KernelCalibration | None
 ) -> Fusion:
     """Find the number of kernels and the traffic that explain how long a function takes.
 

@@ -29,13 +29,13 @@ parent of ours (torchrun, mpirun) each rank watches its own limit and ends itsel
 from validate.launch.causes import is_aftermath
 from validate.launch.place import Place, find_place, is_rank
 from validate.launch.progress import Progress
-from validate.launch.supervise import LaunchResult, Limits, begin, launch
+from validate.launch.supervise import LaunchResult, TimeLimits, begin, launch
 
 __all__ = [
     "LaunchResult",
-    "Limits",
     "Place",
     "Progress",
+    "TimeLimits",
     "begin",
     "find_place",
     "is_aftermath",

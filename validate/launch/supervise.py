@@ -27,7 +27,7 @@ _SETTLE: Final = 0.3  # s, for other ranks to fall too before one is named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TimeLimits:
     """Seconds that the parts of a run may take.
 
     start_s : until every rank has begun. phase_s : of a phase that states no limit of its own.
@@ -100,7 +100,7 @@ def launch(
     world_size: int,
     argv: Sequence[str],
     *,
-    limits: Limits,
+    limits: TimeLimits,
     env: Mapping[str, str],
     log_dir: Path,
     tell: Callable[[str], object] = lambda line: None,  # noqa: ARG005
@@ -147,7 +147,7 @@ def launch(
 def _watch(
     look: Callable[[], list[Seen]],
     begun: float,
-    limits: Limits,
+    limits: TimeLimits,
     log_dir: Path,
     tell: Callable[[str], object],
 ) -> LaunchResult:
@@ -168,7 +168,9 @@ def _watch(
         time.sleep(_EVERY)
 
 
-def judge(ranks: Sequence[Seen], now: float, begun: float, limits: Limits) -> LaunchResult | None:
+def judge(
+    ranks: Sequence[Seen], now: float, begun: float, limits: TimeLimits
+) -> LaunchResult | None:
     """Decide whether a run has failed, and whose fault it is; None while it may go on.
 
     now, begun : of `time.monotonic`.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodels.collectives import PROTOCOLS, Settings, choose, read_op
+from costmodels.collectives import PROTOCOLS, NcclSettings, choose, read_op
 from planner.collective_table import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
 from topology.base import InputError, counted, format_bytes
 from topology.base.values import dataclass
@@ -84,8 +84,8 @@ def compare(log: Log, options: LogOptions) -> LogComparison:
         op=op,
         fabric=fabric,
         algorithm=options.algorithm if options.algorithm != "auto" else forced(log, op, fabric),
-        settings=Settings(
-            nccl=max(log.nccl, OLDEST) if log.nccl else Settings().nccl,
+        settings=NcclSettings(
+            nccl=max(log.nccl, OLDEST) if log.nccl else NcclSettings().nccl,
             launcher="single" if log.per_process > 1 else "process",
             protocols=log.links.switches.protocols,
         ),

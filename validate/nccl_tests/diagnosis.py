@@ -11,7 +11,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.collectives import Calibration, Op, Settings, collective_time, least_bytes, supports
+from costmodels.collectives import (
+    Calibration,
+    NcclSettings,
+    Op,
+    collective_time,
+    least_bytes,
+    supports,
+)
 from topology.base import MIB, BytesPerSecond, format_bytes, format_seconds
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Network, NvlinkGeneration, link_rates, pcie_bandwidth
@@ -43,7 +50,7 @@ class MeasuredCollective:
     op: Op
     fabric: Fabric
     algorithm: str
-    settings: Settings
+    settings: NcclSettings
     sizes: Array
     seconds: Array
     calibration: Calibration = None

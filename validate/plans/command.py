@@ -17,7 +17,7 @@ from validate.plans import checks, system
 from validate.plans.cases import ENGINES, RUNTIMES, SIZES, Case, Mode, Stage, look_up
 from validate.plans.compare import Comparison, compare, rankings, summarise
 from validate.plans.measured import Measured
-from validate.plans.restarts import EXECUTED_BY, Options, Work, run, run_as
+from validate.plans.restarts import EXECUTED_BY, RunOptions, Work, run, run_as
 from validate.tables import own_profile_name
 
 Check = Callable[[Sequence[Case], str], None]
@@ -152,7 +152,7 @@ def _measured(
     """
     checks.check_cases(cases, setup.gpus, arguments.device)
     of_engine = arguments.backend in ENGINES
-    options = Options(
+    options = RunOptions(
         gpus=setup.gpus,
         hardware=setup.hardware,
         device=arguments.device,
@@ -174,7 +174,7 @@ def _measured(
     return run_as(setup.place, cases, options, output, work)
 
 
-def _by_ranks(cases: Sequence[Case], options: Options, output: Path) -> list[Measured]:
+def _by_ranks(cases: Sequence[Case], options: RunOptions, output: Path) -> list[Measured]:
     """Run cases of as many ranks together, the fewest first."""
     by_ranks: dict[int, list[Case]] = {}
     for case in cases:

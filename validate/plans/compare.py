@@ -145,7 +145,7 @@ def compare(rows: Iterable[Measured], hardware: str, profile: Profile = "") -> l
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class MeasuredRanking:
     """Plans of one subject in one way to launch, and whether the planner chose well.
 
     chosen, best : fastest as predicted, and as measured. regret : how much slower the chosen one
@@ -161,7 +161,7 @@ class Ranking:
     correlation: float
 
 
-def rankings(comparisons: Iterable[Comparison]) -> list[Ranking]:
+def rankings(comparisons: Iterable[Comparison]) -> list[MeasuredRanking]:
     """Rank the plans of every subject and mode that ran under two plans of as many GPUs or more."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in comparisons:
@@ -171,10 +171,10 @@ def rankings(comparisons: Iterable[Comparison]) -> list[Ranking]:
     return [_ranking(key, group) for key, group in groups.items() if len(group) > 1]
 
 
-def _ranking(key: tuple[str, str], group: Sequence[Comparison]) -> Ranking:
+def _ranking(key: tuple[str, str], group: Sequence[Comparison]) -> MeasuredRanking:
     chosen = min(group, key=lambda each: each.predicted.step_s).measured
     best = min(group, key=lambda each: each.measured.step_s).measured
-    return Ranking(
+    return MeasuredRanking(
         subject=key[0],
         mode=key[1],
         plans=tuple(comparison.measured.case.plan for comparison in group),
@@ -211,7 +211,7 @@ class Summary:
     mean_regret: float
 
 
-def summarise(comparisons: Sequence[Comparison], ranked: Sequence[Ranking]) -> Summary:
+def summarise(comparisons: Sequence[Comparison], ranked: Sequence[MeasuredRanking]) -> Summary:
     """Sum up comparisons and rankings."""
     done = [comparison for comparison in comparisons if comparison.measured.status == "done"]
 

@@ -133,7 +133,7 @@ ASKED: Final = ("failed", "out of memory", "wrong")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptCases:
     """What stands, and what is to be run.
 
     rows : of the cases that stand. todo : cases to run. attempts : of a case by its key, the next
@@ -169,7 +169,7 @@ def kept(
     digests: Mapping[str, str],
     *,
     retry: bool = False,
-) -> Kept:
+) -> KeptCases:
     """Part the rows of earlier runs.
 
     machine : this one, in the words of its rows. digests : of the cases, by their keys.
@@ -182,7 +182,7 @@ def kept(
     again = ASKED if retry else AGAIN
     stands = {key: row for key, row in own.items() if row.status not in again}
     todo = tuple(case for case in cases if case.key not in stands)
-    return Kept(
+    return KeptCases(
         rows=tuple(stands[case.key] for case in cases if case.key in stands),
         todo=todo,
         attempts={case.key: own[case.key].attempts + 1 if case.key in own else 1 for case in todo},

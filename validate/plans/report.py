@@ -5,7 +5,7 @@ from typing import Final
 
 from topology.base import counted, format_bytes, format_seconds
 from topology.base.table import Table, bullets, terminal
-from validate.plans.compare import Comparison, Ranking, rankings, summarise
+from validate.plans.compare import Comparison, MeasuredRanking, rankings, summarise
 from validate.reference import Proof
 
 HEADERS: Final = (
@@ -147,7 +147,7 @@ def proofs_markdown(proofs: Iterable[Proof]) -> str:
 
 
 def _summary(
-    comparisons: Sequence[Comparison], ranked: Sequence[Ranking], gate: float
+    comparisons: Sequence[Comparison], ranked: Sequence[MeasuredRanking], gate: float
 ) -> Iterator[str]:
     """Sum up what there is of it: nothing of errors where nothing was done or measured."""
     summary = summarise(comparisons, ranked)

@@ -11,12 +11,12 @@ from typing import Final
 
 from topology.base import InputError, ModelError
 from topology.base.values import dataclass
-from validate.launch import LaunchResult, Limits, Place, launch
+from validate.launch import LaunchResult, Place, TimeLimits, launch
 from validate.plans import host, system
 from validate.plans.cases import Case, digest_of
 from validate.plans.checks import check_product
 from validate.plans.host import Facts, problems, remarks
-from validate.plans.measured import Kept, Measured, kept, line, read_measured, remaining
+from validate.plans.measured import KeptCases, Measured, kept, line, read_measured, remaining
 
 RESULTS: Final = "results.jsonl"
 EXECUTED_BY: Final = "validate.torch.worker"
@@ -29,7 +29,7 @@ _BEFORE: Final = ("", "start", "rendezvous", "reading the job")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RunOptions:
     """How cases are run.
 
     gpus : ranks on this host. device : ``cuda``, or ``cpu`` with gloo. compiler : backend of
@@ -43,7 +43,7 @@ class Options:
     compiler: str = "inductor"
     budget_s: float = 2.0
     seconds: float = 3000
-    limits: Limits = Limits()
+    limits: TimeLimits = TimeLimits()
     module: str = EXECUTED_BY
     retry: bool = False
 
@@ -86,9 +86,9 @@ class CasesToRun:
     """
 
     cases: Sequence[Case]
-    options: Options
+    options: RunOptions
     output: Path
-    kept: Kept
+    kept: KeptCases
     machine: str
     digests: Mapping[str, str]
     mark: int
@@ -106,7 +106,7 @@ class CasesToRun:
 
 def run(
     cases: Sequence[Case],
-    options: Options,
+    options: RunOptions,
     output: Path,
     tell: Callable[[str], None] = system.complain,
 ) -> list[Measured]:
@@ -145,7 +145,7 @@ def run(
 
 
 def run_as(
-    place: Place, cases: Sequence[Case], options: Options, output: Path, work: Work
+    place: Place, cases: Sequence[Case], options: RunOptions, output: Path, work: Work
 ) -> list[Measured] | None:
     """Run cases as one of the ranks that somebody else has started, as torchrun and mpirun do.
 
@@ -161,7 +161,7 @@ def run_as(
 
 
 def _begin(
-    cases: Sequence[Case], options: Options, output: Path, here: int, tell: Callable[[str], None]
+    cases: Sequence[Case], options: RunOptions, output: Path, here: int, tell: Callable[[str], None]
 ) -> CasesToRun:
     """Look at this host, on which `here` of the ranks are, and at the results that there are."""
     facts = host.facts()

@@ -15,14 +15,14 @@ from costmodels.tables import profile_for
 from planner.command.options import Parser, whole
 from topology.base import InputError, ModelError, is_file, unknown
 from topology.catalogue import find_hardware
-from validate.launch import Limits
+from validate.launch import TimeLimits
 from validate.plans import system
 from validate.plans.cases import Case, Mode, cross
 from validate.plans.checks import check_cases, check_gpus, check_positive, hardware_of
 from validate.plans.compare import compare
 from validate.plans.measured import read_measured, remaining
 from validate.plans.report import markdown, text
-from validate.plans.restarts import Options, run
+from validate.plans.restarts import RunOptions, run
 
 SUBJECTS: Final = (
     Case(model="flux.1-dev", height=1024, width=1024),
@@ -62,14 +62,14 @@ def _session(arguments: argparse.Namespace) -> int:
     products = system.products() if arguments.device == "cuda" else []
     hardware = find_hardware(hardware_of(products[0] if products else "", arguments.hardware)).name
     profile_for(hardware, arguments.profile)  # what cannot be read is said before a long session
-    options = Options(
+    options = RunOptions(
         gpus=arguments.gpus,
         hardware=hardware,
         device=arguments.device,
         compiler=arguments.compiler,
         budget_s=arguments.budget,
         seconds=60 * arguments.minutes,
-        limits=Limits(start_s=120),
+        limits=TimeLimits(start_s=120),
     )
     rows = run(cases, options, arguments.output, partial(system.append_line, log))
     comparisons = compare(rows, hardware, arguments.profile)

@@ -58,7 +58,7 @@ class Here(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankState:
+class ReferenceRank:
     """A rank and what it holds while it runs its program.
 
     index : its number along every axis. replica : its part of the batch. passes : forwards that a
@@ -99,7 +99,7 @@ def execute(programs: Sequence[Program], workload: Workload, source: Source) -> 
     for number in range(programs[0].ranks):
         plan = Plan(tuple(axes))
         index = plan.index_of(number)
-        state = RankState(
+        state = ReferenceRank(
             program=programs[index.get("pp", 0)],
             source=source,
             index=index,
@@ -178,14 +178,14 @@ def _deliver(messages: Sequence[Message]) -> list[Array]:
             raise AssertionError(f"no strategy emits {op.kind}")
 
 
-def _run(state: RankState) -> Rank:
+def _run(state: ReferenceRank) -> Rank:
     for stage in running(state.program):
         yield from _loop(stage, Here(), state)
     output = state.program.output
     return state.values.get(output.name, np.full(shape_of(output), np.nan))
 
 
-def _loop(loop: Loop, place: Here, state: RankState) -> Turns:
+def _loop(loop: Loop, place: Here, state: ReferenceRank) -> Turns:
     for turn in range(loop.first, loop.first + int(np.asarray(loop.count))):
         here = place
         if loop.layers:
@@ -212,7 +212,7 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _step(  # noqa: C901, PLR0912  # one case an operation
-    op: ops.Op, here: Here, state: RankState
+    op: ops.Op, here: Here, state: ReferenceRank
 ) -> Turns:
     """Run one operation and check that what it made has the shape it said."""
     if isinstance(op, ops.Collective) and op.kind == "broadcast":
@@ -263,7 +263,7 @@ def _kept_inputs(op: ops.Op) -> int:
     return len(op.inputs) if op.move == "recall" else int(op.move in ("load", "append"))
 
 
-def _read(tensor: Tensor, here: Here, state: RankState) -> Array:
+def _read(tensor: Tensor, here: Here, state: ReferenceRank) -> Array:
     """Return a value made earlier, or an input; texts and conditioning differ by forward."""
     main = tensor.name == state.program.output.name
     if tensor.name in {given.name for given in state.program.inputs} and not main:
@@ -277,7 +277,7 @@ def _read(tensor: Tensor, here: Here, state: RankState) -> Array:
     return value
 
 
-def _input(tensor: Tensor, state: RankState, forward: int) -> Array:
+def _input(tensor: Tensor, state: ReferenceRank, forward: int) -> Array:
     size, *rest = shape_of(tensor)
     full = state.source.array(f"{tensor.name}#{forward}", (state.batch, *rest))
     first = state.replica * size if size < state.batch else 0
@@ -285,7 +285,7 @@ def _input(tensor: Tensor, state: RankState, forward: int) -> Array:
 
 
 def _rearrange(  # noqa: PLR0911  # one case a move
-    op: ops.Rearrange, given: list[Array], here: Here, state: RankState
+    op: ops.Rearrange, given: list[Array], here: Here, state: ReferenceRank
 ) -> list[Array]:
     key = (op.inputs[0].name, here.layer, here.forward)
     match op.move:

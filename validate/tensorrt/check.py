@@ -22,7 +22,7 @@ from planner.request.request import Request
 from planner.runners.refusal import check_tensorrt
 from planner.scenario.scenario import Scenario
 from planner.search.ranking import price
-from planner.tensorrt import Network, Recipe
+from planner.tensorrt import EngineNetwork, Recipe
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.errors import RunError
@@ -179,7 +179,7 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
     return subject
 
 
-def _written(subject: Subject, recipe: Recipe) -> tuple[tuple[Network, ...], Document]:
+def _written(subject: Subject, recipe: Recipe) -> tuple[tuple[EngineNetwork, ...], Document]:
     program = lower(subject.model, subject.workload, subject.plan)
     networks = tensorrt.networks_of(program, recipe)
     return networks, tensorrt.schedule_of(networks, program, subject.workload, subject.plan)
@@ -257,7 +257,7 @@ def _only_built(report: Report, small: Subject, library: ModuleType, gpus: int, 
     return replace(report, engines=len(sizes), engine_bytes=sum(sizes))
 
 
-def build_network(network: Network, library: ModuleType, options: Options) -> list[bytes]:
+def build_network(network: EngineNetwork, library: ModuleType, options: Options) -> list[bytes]:
     """Build the engines of a network on made-up weights: one, or one a rank."""
     document, arrays = tensorrt.document_of(network), tensorrt.arrays_of(network)
     plain = Share(document=document, arrays=arrays, weights=drawn())

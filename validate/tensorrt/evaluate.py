@@ -24,7 +24,7 @@ Values = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class EngineMessage:
     """What a rank stops for. members : ranks of the communicator that meet, in order."""
 
     operation: str
@@ -33,7 +33,7 @@ class Message:
 
 
 Watch = Callable[[Layer, Sequence[Array]], None]
-Rank = Generator[Message, Array, dict[str, Array]]
+Rank = Generator[EngineMessage, Array, dict[str, Array]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def together(ranks: Sequence[Rank]) -> list[dict[str, Array]]:
     return take_turns(ranks, _complete, deliver)
 
 
-def _complete(waiting: Mapping[int, Message]) -> tuple[int, ...]:
+def _complete(waiting: Mapping[int, EngineMessage]) -> tuple[int, ...]:
     """Find ranks that all wait for each other's message."""
     for message in waiting.values():
         if all(rank in waiting for rank in message.members):
@@ -102,7 +102,7 @@ def _complete(waiting: Mapping[int, Message]) -> tuple[int, ...]:
     raise RuntimeError(f"ranks {sorted(waiting)} wait for each other")
 
 
-def deliver(messages: Sequence[Message]) -> list[Array]:
+def deliver(messages: Sequence[EngineMessage]) -> list[Array]:
     """Give each rank its result of a collective, by what NCCL does on dimension 0."""
     kinds = {(one.operation, one.members) for one in messages}
     if len(kinds) > 1:
@@ -126,7 +126,7 @@ def deliver(messages: Sequence[Message]) -> list[Array]:
 
 def _layer(
     document: Document, layer: Layer, held: Held, given: list[Array]
-) -> Generator[Message, Array, list[Array]]:
+) -> Generator[EngineMessage, Array, list[Array]]:
     made: Any
     match layer["kind"]:
         case "constant":
@@ -137,7 +137,9 @@ def _layer(
             made = np.asarray(scale_of(layer, held.reaches), np.float32)
         case "collective":
             members = _members(document, layer, held.rank)
-            made = yield Message(operation=layer["operation"], members=members, given=given[0])
+            made = yield EngineMessage(
+                operation=layer["operation"], members=members, given=given[0]
+            )
         case "attention":
             made = yield from _attention(document, layer, given)
         case kind:
@@ -172,11 +174,11 @@ def _members(document: Document, layer: Layer, rank: int) -> tuple[int, ...]:
 
 def _attention(
     document: Document, layer: Layer, given: list[Array]
-) -> Generator[Message, Array, Array]:
+) -> Generator[EngineMessage, Array, Array]:
     query, key, value, *mask = given
     if layer["ranks"] != 1:
         members = tuple(range(document["ranks"]))
-        both = yield Message(operation="keys", members=members, given=np.stack([key, value]))
+        both = yield EngineMessage(operation="keys", members=members, given=np.stack([key, value]))
         key, value = both
     repeat = query.shape[1] // key.shape[1]
     key, value = (np.repeat(x, repeat, axis=1) for x in (key, value))

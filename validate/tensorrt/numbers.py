@@ -11,7 +11,7 @@ from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.tensorrt import Network, Recipe, arrays_of, document_of, networks_of, schedule_of
+from planner.tensorrt import EngineNetwork, Recipe, arrays_of, document_of, networks_of, schedule_of
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.formats import Floats
 from planner.tensorrt.runner.weights import Learned, Weights, drawn, named
@@ -47,7 +47,7 @@ def made_up(seed: int = 0) -> Numbers:
 
 
 def run_networks(
-    networks: Sequence[Network], order: Document, numbers: Numbers | None = None
+    networks: Sequence[EngineNetwork], order: Document, numbers: Numbers | None = None
 ) -> list[Array]:
     """Run a schedule, on made-up weights and inputs where none are given: one output a rank."""
     documents = {network.name: document_of(network) for network in networks}

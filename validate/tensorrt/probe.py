@@ -29,7 +29,7 @@ class NamedGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
+class InstalledLibrary:
     """A library that was found: its version, and where."""
 
     version: str
@@ -54,9 +54,9 @@ class Host:
     cuda: str = ""
     gpus: tuple[NamedGpu, ...] = ()
     apart: tuple[tuple[int, int], ...] = ()
-    tensorrt: Library | None = None
+    tensorrt: InstalledLibrary | None = None
     tensorrt_error: str = ""
-    nccl: Library | None = None
+    nccl: InstalledLibrary | None = None
     searched: tuple[str, ...] = ()
     beside: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -158,19 +158,19 @@ def _reach(cuda: ctypes.CDLL, a: int, b: int) -> bool:
     return not cuda.cuDeviceCanAccessPeer(ctypes.byref(number), a, b) and bool(number.value)
 
 
-def _tensorrt() -> tuple[Library | None, str]:
+def _tensorrt() -> tuple[InstalledLibrary | None, str]:
     try:
         library = load(("tensorrt",))
     except RunError as error:
         return None, str(error)
     except Exception as error:  # noqa: BLE001  # a broken installation says anything
         return None, f"{type(error).__name__}: {error}"
-    return Library(version=version_of(library), path=str(library.__file__)), ""
+    return InstalledLibrary(version=version_of(library), path=str(library.__file__)), ""
 
 
 def find_nccl(
     folders: Sequence[str], names: Sequence[str] = ("libnccl.so.2", "libnccl.so")
-) -> Library | None:
+) -> InstalledLibrary | None:
     """Find NCCL as TensorRT does: each name along LD_LIBRARY_PATH, then where the system looks.
 
     Its version is "" where a file of the name is none, or cannot be loaded.
@@ -185,11 +185,11 @@ def find_nccl(
     return None
 
 
-def _nccl(path: str) -> Library:
+def _nccl(path: str) -> InstalledLibrary:
     library, number = _open(path), ctypes.c_int()
     ask = getattr(library, "ncclGetVersion", None)
     answered = ask is not None and ask(ctypes.byref(number)) == 0
-    return Library(version=shown_version(number.value) if answered else "", path=path)
+    return InstalledLibrary(version=shown_version(number.value) if answered else "", path=path)
 
 
 def _beside() -> str:

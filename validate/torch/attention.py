@@ -118,7 +118,7 @@ Result = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class KernelShape:
     """What the choice of a kernel depends on."""
 
     device: str
@@ -157,10 +157,10 @@ def bind(op: Attention, setting: Setting) -> Bound:
     return Bound(run)
 
 
-def shape_for(op: Attention, setting: Setting) -> Shape:
+def shape_for(op: Attention, setting: Setting) -> KernelShape:
     """Say what the choice of a kernel depends on."""
     queries = int(op.queries)
-    return Shape(
+    return KernelShape(
         device=str(setting.device),
         dtype=setting.dtype,
         heads=op.heads,
@@ -281,7 +281,7 @@ KERNELS: Final[dict[str, Softmax]] = {
 
 
 @cache
-def kernel_for(shape: Shape) -> str:
+def kernel_for(shape: KernelShape) -> str:
     """Choose the first kernel, fastest first, that runs and agrees with attention written out."""
     if not shape.device.startswith("cuda") or shape.dtype.itemsize != 2:
         return "plain"
@@ -293,7 +293,7 @@ def kernel_for(shape: Shape) -> str:
     return next((name for name in order if _is_right(name, shape)), "plain")
 
 
-def _is_right(name: str, shape: Shape) -> bool:
+def _is_right(name: str, shape: KernelShape) -> bool:
     rows = 1 if shape.single else _PROBE_ROWS
     draw = torch.Generator(shape.device).manual_seed(1)
     q, k, v = (

@@ -21,11 +21,11 @@ from validate.plans.measured import Measured
 from validate.torch import proof
 from validate.torch.attention import kernel_for, shape_for
 from validate.torch.fuse import Fuser
-from validate.torch.proof import Comm, Work
+from validate.torch.proof import Comm, ProvedWork
 from validate.torch.rank_state import CountKey, RankState
 from validate.torch.rendezvous import Rendezvous
 from validate.torch.routine import Routine, make_routines, play
-from validate.torch.timing import Clock, Times, clock_of, look_inside, repeat, repeats_for
+from validate.torch.timing import Clock, RepeatTimes, clock_of, look_inside, repeat, repeats_for
 from validate.torch.weights import drawn, fitting, inputs_drawn
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
@@ -119,7 +119,7 @@ def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False
     return Ran(row=row, miscounted=miscounted, output=output, plain=plain)
 
 
-def _timed(case: Case, times: Times, memory_held: tuple[float, float, float]) -> Measured:
+def _timed(case: Case, times: RepeatTimes, memory_held: tuple[float, float, float]) -> Measured:
     """Begin a row with its times and its memory."""
     return Measured(
         case=case,
@@ -138,7 +138,7 @@ def _timed(case: Case, times: Times, memory_held: tuple[float, float, float]) ->
 
 def state_of(subject: Subject, bench: Bench) -> RankState:
     """Put a rank together, with weights drawn on its device."""
-    work = Work(model=subject.model, workload=subject.workload, plan=subject.plan)
+    work = ProvedWork(model=subject.model, workload=subject.workload, plan=subject.plan)
     dtype = dtype_of(subject.case.precision)
     setting = proof.setting_for(work, bench.comm.rank, bench.device, dtype)
     stages = running(proof.program_of(work, bench.comm.rank))

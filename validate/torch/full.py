@@ -19,7 +19,7 @@ from planner.models import Model
 from topology.base.values import dataclass
 from validate.plans.cases import Subject
 from validate.torch.case_run import Bench, Ran, dtype_of
-from validate.torch.proof import BOUNDS, Work, bound_of, setting_for
+from validate.torch.proof import BOUNDS, ProvedWork, bound_of, setting_for
 
 Wholes = dict[str, tuple[str, torch.Tensor]]
 """What results are compared with: by subject, or by that and the samples that a replica has; what
@@ -108,7 +108,7 @@ def bounds(subject: Subject, bench: Bench) -> tuple[float, float]:
     Where rows choose experts, one near a tie chooses another, and may be anything.
     """
     model, dtype = subject.model, dtype_of(subject.case.precision)
-    work = Work(model=model, workload=subject.workload, plan=subject.plan)
+    work = ProvedWork(model=model, workload=subject.workload, plan=subject.plan)
     setting = setting_for(work, bench.comm.rank, bench.device, dtype)
     small = bound_of(model, setting)
     routed = small > BOUNDS[dtype] and not setting.quantised

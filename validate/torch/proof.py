@@ -36,7 +36,7 @@ EXPERTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ProvedWork:
     """A model, a request and a plan."""
 
     model: Model
@@ -76,13 +76,13 @@ class Checked:
         return self.error <= self.bound and not self.miscounted
 
 
-def program_of(work: Work, rank: int) -> Program:
+def program_of(work: ProvedWork, rank: int) -> Program:
     """Lower a work for one rank."""
     index = work.plan.index_of(rank % work.plan.gpus)
     return lower(work.model, work.workload, work.plan, index.get("pp"))
 
 
-def setting_for(work: Work, rank: int, device: torch.device, dtype: torch.dtype) -> Setting:
+def setting_for(work: ProvedWork, rank: int, device: torch.device, dtype: torch.dtype) -> Setting:
     """Say where and how a rank computes its part of a work; 16 bits may mean 8 in its layers."""
     return Setting(
         device=device,
@@ -94,7 +94,7 @@ def setting_for(work: Work, rank: int, device: torch.device, dtype: torch.dtype)
 
 
 def check(
-    work: Work,
+    work: ProvedWork,
     comm: Comm,
     setting: Setting,
     *,
@@ -130,13 +130,13 @@ def bound_of(model: Model, setting: Setting) -> float:
     return BOUNDS[setting.dtype] * (EXPERTS if routed and half else 1)
 
 
-def unsplit(work: Work) -> Array:
+def unsplit(work: ProvedWork) -> Array:
     """Run the model on one rank of the reference; 64 bits."""
     return run_plan(work.model, work.workload, Plan())[0]
 
 
 def state_for(  # noqa: PLR0913  # all that a rank is made of
-    work: Work,
+    work: ProvedWork,
     comm: Comm,
     setting: Setting,
     weights: Weights,

@@ -18,7 +18,7 @@ from validate.plans.measured import Measured, Status, line
 from validate.reference import shrink
 from validate.torch.case_run import COMPILE_S, Bench, Ran, dtype_of, fuser_for, run_case
 from validate.torch.full import Full, Wholes, apart, compared, is_known, sample
-from validate.torch.proof import Checked, Work, check, setting_for, unsplit
+from validate.torch.proof import Checked, ProvedWork, check, setting_for, unsplit
 from validate.torch.rendezvous import SETTLE_S, ApartError
 
 PROOF_S: Final = 180
@@ -160,7 +160,7 @@ def _proof(session: Session, subject: Subject, name: str) -> Checks:
         bench.progress.phase(f"proof of {name}", PROOF_S if fuser is None else PROOF_S + COMPILE_S)
         bench.fuser.begin()
         model, workload = shrink(subject.model, subject.workload, subject.plan)
-        work = Work(model=model, workload=workload, plan=subject.plan)
+        work = ProvedWork(model=model, workload=workload, plan=subject.plan)
         whole = unsplit(work)
 
         def checked(dtype: torch.dtype) -> Checked:

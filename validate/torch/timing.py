@@ -39,7 +39,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class RepeatTimes:
     """Seconds of each repeat by the device's clock, and of one on average by the host's."""
 
     each: tuple[float, ...]
@@ -75,7 +75,7 @@ def _event(stream: object) -> Mark:
     return event
 
 
-def repeat(run: Callable[[], None], count: int, clock: Clock) -> Times:
+def repeat(run: Callable[[], None], count: int, clock: Clock) -> RepeatTimes:
     """Run back to back, as steps follow each other, and time every one."""
     clock.wait()
     with uncollected():
@@ -87,7 +87,7 @@ def repeat(run: Callable[[], None], count: int, clock: Clock) -> Times:
         clock.wait()
         wall = (time.perf_counter() - begun) / count
     each = tuple(clock.between(start, stop) for start, stop in pairwise(marks))
-    return Times(each=each, wall=wall)
+    return RepeatTimes(each=each, wall=wall)
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from planner.engines.tables import find_engine
 from validate.engines.diffusers_counts import (
     SAMPLES,
     Kernel,
+    KernelWork,
     Known,
     Operand,
-    Work,
     in_program,
     kind_of,
     place_of,
@@ -58,7 +58,7 @@ def test_kinds(name: str, inputs: tuple[Operand, ...], out: Operand, kind: str) 
 def test_work_is_bytes_or_cycles() -> None:
     """What is slower decides: a stream has bytes alone, a broadcast of few bytes cycles alone."""
     cycles = {"broadcast_16": 0.6, "layer_row": 300.0}
-    assert work_of(kernel("add", (X, X), X), cycles) == Work(bytes=3 * X.bytes, kernels=1)
+    assert work_of(kernel("add", (X, X), X), cycles) == KernelWork(bytes=3 * X.bytes, kernels=1)
     gated = work_of(kernel("mul", (X, GATE), X), cycles)
     assert (gated.bytes, gated.cycles) == (0.0, pytest.approx(0.6 * X.elements))
     heads = operand(1, ROWS, 24, 128)
@@ -70,7 +70,7 @@ def test_work_is_bytes_or_cycles() -> None:
 def test_masks_are_priced_with_the_attention() -> None:
     """A mask of pairs grows with the square of the tokens, as no function of a program does."""
     mask = operand(1, 1, ROWS, ROWS, dtype="bool")
-    assert work_of(kernel("bitwise_and", (mask, mask), mask), {}) == Work(kernels=1)
+    assert work_of(kernel("bitwise_and", (mask, mask), mask), {}) == KernelWork(kernels=1)
 
 
 @pytest.mark.parametrize(
