@@ -29,13 +29,13 @@ def weights(stages: Sequence[Loop], *, layered: bool = True) -> float:
     Matrices outside the layers (embeddings, heads) are left to whoever knows the whole model; they
     are counted instead where `layered` is false.
     """
-    sizes: dict[str, float] = {}
+    sizes: dict[tuple[str, int], float] = {}
     for stage in stages:
         for op, loops in stage.nested():
             if isinstance(op, _WEIGHED) and op.weight.layered == layered:
                 own = [loop for loop in loops if loop.layers][-1:] if layered else []
-                whole = op.weight.bytes * turns(own)
-                sizes[op.weight.name] = max(sizes.get(op.weight.name, 0.0), whole)
+                key = op.weight.name, _first(loops)
+                sizes[key] = max(sizes.get(key, 0.0), op.weight.bytes * turns(own))
     return sum(sizes.values())
 
 
@@ -52,15 +52,20 @@ def stored(stages: Sequence[Loop]) -> Iterator[tuple[Tensor, Real]]:
 
     A rank of a pipeline is written down once for each place that a forward passes.
     """
-    found: dict[str, tuple[Tensor, Real]] = {}
+    found: dict[tuple[str, int], tuple[Tensor, Real]] = {}
     for stage in stages:
         for op, loops in stage.nested():
             if isinstance(op, Rearrange) and op.move in ("store", "keep"):
                 kept: Real = 1.0
                 for loop in loops:
                     kept = kept * loop.count if loop.layers or loop.name == "text_tower" else kept
-                found[op.outputs[0].name] = op.outputs[0], kept
+                found[op.outputs[0].name, _first(loops)] = op.outputs[0], kept
     yield from found.values()
+
+
+def _first(loops: Sequence[Loop]) -> int:
+    """Give the number of the first layer of a run, which tells it from others of its kind."""
+    return max((loop.first for loop in loops if loop.layers), default=0)
 
 
 def activations(loop: Loop) -> Real:

@@ -266,6 +266,7 @@ hybrid = _model(
     [Stream(name="tokens", pads=True)],
     kind="decoder",
     vocabulary=24,
+    order=(0, 2, 1, 0, 3),
 )
 sana = _model(
     "sana",

@@ -88,7 +88,7 @@ def tensorrt_folder(
         multi_device=multi_device,
         reaches=read_scales(scales, scenario.model.name) if scales else {},
     )
-    program = lower(scenario.model, workload, plan)
+    program = lower(scenario.model, workload, plan, ordered=True)
     networks = networks_of(program, recipe)
     if scales:
         check_scales(scales, networks, precision)

@@ -52,15 +52,25 @@ def unsupported(model: Model) -> Iterator[str]:
         yield "a text encoder is not planned on its own"
 
 
-def lower(model: Model, workload: Workload, plan: Plan, stage: int | None = None) -> Program:
+def lower(
+    model: Model,
+    workload: Workload,
+    plan: Plan,
+    stage: int | None = None,
+    *,
+    ordered: bool = False,
+) -> Program:
     """Write down what one rank does.
 
     Parameters
     ----------
     plan : legal for this model and request (see `planner.search.plans.objections`).
     stage : of the pipeline; the heaviest one where it is left out.
+    ordered : layers follow one another as in the model, to be run; else all of a kind are taken
+        together, which costs the same.
     """
-    return _written(_with_layers(rank_work(model, workload, plan), stage), plan)
+    work = _with_layers(rank_work(model, workload, plan), stage, ordered=ordered)
+    return _written(work, plan)
 
 
 def lower_places(model: Model, workload: Workload, plan: Plan) -> list[Program]:
@@ -81,7 +91,8 @@ def decode_steps(model: Model, workload: Workload, plan: Plan) -> list[Loop]:
 
 def alike_places(model: Model, workload: Workload, plan: Plan) -> list[int]:
     """Give for every place of a pipeline the first one that has as much of every layer."""
-    return _alike(_balanced(rank_work(model, workload, plan))[0])
+    cuts, _ = _balanced(rank_work(model, workload, plan))
+    return _alike([pp.gathered(model, cut) for cut in cuts])
 
 
 def cuts_of_requests(model: Model, workload: Workload, plan: Plan, count: int) -> NDArray[np.intp]:
@@ -90,8 +101,7 @@ def cuts_of_requests(model: Model, workload: Workload, plan: Plan, count: int) -
     if work.share.stages == 1 or len(model.blocks) == 1:
         return np.zeros(count, np.intp)
     costs = [np.broadcast_to(_cost(work, layer), (count,)) for layer in model.blocks]
-    layers = [layer.count for layer in model.blocks]
-    return pp.cut_numbers(layers, np.stack(costs, axis=-1), work.share.stages)
+    return pp.cut_numbers(model.kinds, np.stack(costs, axis=-1), work.share.stages)
 
 
 def _alike(cuts: Sequence[Layers]) -> list[int]:
@@ -107,7 +117,7 @@ def _at_every_place(work: RankWork, write: Callable[[RankWork], T]) -> list[T]:
     """Give what is written for every place of a pipeline, once for those that do the same."""
     if work.share.stages == 1:
         return [write(_with_layers(work, None))]
-    cuts, _ = _balanced(work)
+    cuts = [pp.gathered(work.model, cut) for cut in _balanced(work)[0]]
     alike = _alike(cuts)
     made = {
         place: write(replace(work, layers=cuts[place], stage=place)) for place in sorted(set(alike))
@@ -191,20 +201,25 @@ def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:
     )
 
 
-def _with_layers(work: RankWork, stage: int | None) -> RankWork:
+def _with_layers(work: RankWork, stage: int | None, *, ordered: bool = False) -> RankWork:
     """Give a rank the layers of its stage of the pipeline."""
-    if work.share.stages == 1:
-        return replace(work, layers=[(layer, 0) for layer in work.model.blocks])
-    cuts, heaviest = _balanced(work)
-    index = heaviest if stage is None else stage
-    return replace(work, layers=cuts[index], stage=index)
+    model, index = work.model, 0
+    if work.share.stages > 1:
+        cuts, heaviest = _balanced(work)
+        index = heaviest if stage is None else stage
+        layers = cuts[index]
+    elif ordered:
+        layers = pp.runs(model.blocks, model.kinds, 0, len(model.kinds))
+    else:
+        layers = [(layer, 0) for layer in model.blocks]
+    return replace(work, layers=layers if ordered else pp.gathered(model, layers), stage=index)
 
 
 def _balanced(work: RankWork) -> tuple[Sequence[Layers], int]:
     """Cut the layers into stages of like work, and give the number of the heaviest."""
     blocks = work.model.blocks
     costs = [float(np.mean(_cost(work, layer))) for layer in blocks]
-    cuts = pp.stages(blocks, costs, work.share.stages)
+    cuts = pp.stages(work.model, costs, work.share.stages)
     cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
     loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
     return cuts, max(range(len(loads)), key=loads.__getitem__)

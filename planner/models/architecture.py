@@ -379,6 +379,7 @@ class Own:
 class Model:
     """A model as its configuration describes it.
 
+    order : number of the block of each layer, in order; empty where blocks follow one another.
     draft : layers that predict tokens after the next one (multi-token prediction), which are run
     where speculative decoding is asked for, and are not among `blocks` nor in any count of them.
     transformers : sets of weights that take turns over the steps (Wan 2.2 A14B has two).
@@ -402,6 +403,7 @@ class Model:
     source: str
     blocks: tuple[Block, ...]
     streams: tuple[Stream, ...]
+    order: tuple[int, ...] = ()
     draft: tuple[Block, ...] = ()
     defaults: Defaults = Defaults()
     latent: Latent | None = None
@@ -437,6 +439,13 @@ class Model:
     def main(self) -> Tower:
         """Find the tower that does most of the work: the last of the widest ones."""
         return max(reversed(self.towers), key=lambda tower: tower.hidden)
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Give the number of the block of each layer, in order."""
+        if self.order:
+            return self.order
+        return tuple(kind for kind, block in enumerate(self.blocks) for _ in range(block.count))
 
     @property
     def has_experts(self) -> bool:

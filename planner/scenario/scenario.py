@@ -425,7 +425,7 @@ def _own_draft(model: Model) -> Model:
     """
     layers = tuple(replace(block, count=1) for block in model.draft)
     name = f"{model.name}'s own layers"
-    return replace(model, name=name, blocks=layers, draft=(), outer_parameters=0)
+    return replace(model, name=name, blocks=layers, order=(), draft=(), outer_parameters=0)
 
 
 def _draft(model: Model, name: str) -> Model:

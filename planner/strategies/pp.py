@@ -3,14 +3,15 @@
 M forwards of a step pass P stages in M + P - 1 turns, so one alone gains nothing but memory.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.models import Block
+from planner.models import Block, Model
 from planner.strategies.base import Proposal, Share, Strategy
 
 AXIS = "pp"
@@ -37,39 +38,51 @@ class Pipeline(Strategy):
 STRATEGY = Pipeline()
 
 
-def stages(
-    blocks: Sequence[Block], weights: Sequence[float], degree: int
-) -> list[list[tuple[Block, int]]]:
-    """Blocks of every stage, with the number of the first layer of each.
+def stages(model: Model, weights: Sequence[float], degree: int) -> list[list[tuple[Block, int]]]:
+    """Give the layers of every stage, as `runs` has them.
 
-    blocks, weights : the model's blocks, and the cost of one layer of each in any unit.
-
-    Returns a list for each stage of (block with the count it has in this stage, layers of that
-    block in earlier stages).
+    weights : cost of one layer of each of the model's blocks, in any unit.
     """
-    costs = [w for b, w in zip(blocks, weights, strict=True) for _ in range(b.count)]
-    return [_between(blocks, *ends) for ends in pairwise(_bounds(np.array(costs), degree).tolist())]
+    kinds = model.kinds
+    ends = _bounds(np.array([weights[kind] for kind in kinds]), degree).tolist()
+    return [runs(model.blocks, kinds, *cut) for cut in pairwise(ends)]
+
+
+def runs(
+    blocks: Sequence[Block], kinds: Sequence[int], first: int, last: int
+) -> list[tuple[Block, int]]:
+    """Give layers `first` to `last` in order, equal neighbours together.
+
+    kinds : number of the block of each layer of all.
+
+    Returns (block with the count it has here, layers of that block ahead of these).
+    """
+    ahead, result = Counter(kinds[:first]), []
+    for kind, equal in groupby(kinds[first:last]):
+        count = len(list(equal))
+        result.append((replace(blocks[kind], count=count), ahead[kind]))
+        ahead[kind] += count
+    return result
+
+
+def gathered(model: Model, layers: Sequence[tuple[Block, int]]) -> list[tuple[Block, int]]:
+    """Take all layers of a kind together, as the model's blocks do: they cost as much so."""
+    found: dict[str, tuple[Block, int]] = {}
+    for block, first in layers:
+        same, start = found.get(block.name, (replace(block, count=0), first))
+        found[block.name] = replace(same, count=same.count + block.count), start
+    return [found[block.name] for block in model.blocks if block.name in found]
 
 
 def cut_numbers(
-    counts: Sequence[int], weights: NDArray[np.float64], degree: int
+    kinds: Sequence[int], weights: NDArray[np.float64], degree: int
 ) -> NDArray[np.intp]:
     """Give each request the number of its cut; layers cost ``weights[request, block]``.
 
-    counts : layers of each block.
+    kinds : number of the block of each layer.
     """
-    cuts = _bounds(np.repeat(weights, counts, axis=-1), degree)
+    cuts = _bounds(weights[..., list(kinds)], degree)
     return np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
-
-
-def _between(blocks: Sequence[Block], first: int, last: int) -> list[tuple[Block, int]]:
-    result, start = [], 0
-    for block in blocks:
-        low, high = max(first, start), min(last, start + block.count)
-        if high > low:
-            result.append((replace(block, count=high - low), low - start))
-        start += block.count
-    return result
 
 
 def _bounds(costs: NDArray[np.float64], degree: int) -> NDArray[np.intp]:

@@ -15,7 +15,7 @@ from planner.models.quantisation import Quantisation
 from planner.request.plan import Plan
 from planner.request.workload import Habits, Workload
 from planner.search.plans import notes, objections, plans
-from planner.strategies import parse_plan
+from planner.strategies import parse_plan, pp
 
 TOKENS, QUERY, GROUPS, SIZE, ITEM = 4096, 32, 8, 128, 2
 
@@ -390,3 +390,18 @@ def test_both_halves_of_a_hybrid_are_checked():
     """32 heads over tp4 leave 8, and 8 key-value heads leave 2: Ulysses of 4 needs 4."""
     assert _legal("tp4.ulysses2", tokens=4096)
     assert not _legal("tp4.ulysses4", tokens=4096)
+
+
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [("qwen3-next-80b-a3b", 4), ("nemotron-3-super", 4), ("gemma-3-27b", 2), ("gpt-oss-120b", 2)],
+)
+def test_every_stage_has_its_share_of_each_kind_of_layer(name, stages):
+    """Layers of a hybrid take turns: cut in their order, each stage keeps as many keys."""
+    model = read_model(name)
+
+    cuts = pp.stages(model, [1.0] * len(model.blocks), stages)
+
+    for cut in cuts:
+        counts = {block.name: block.count for block, _ in pp.gathered(model, cut)}
+        assert counts == {block.name: block.count // stages for block in model.blocks}

@@ -85,7 +85,7 @@ def run_plan(model: Model, workload: Workload, plan: Plan) -> list[Array]:
     Ranks of a pipeline that do not have them give NaN.
     """
     places = range(plan.degree("pp"))
-    programs = [lower(model, workload, plan, place) for place in places]
+    programs = [lower(model, workload, plan, place, ordered=True) for place in places]
     return execute(programs, workload, Source())
 
 

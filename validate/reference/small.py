@@ -4,14 +4,24 @@ What can go wrong in a split is kept: head counts, uneven tokens, padding, the o
 Widths, layers and lengths, which only take time, are not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
 import numpy as np
 
 from costmodels.program import Size
-from planner.models import DeltaRule, Ffn, Heads, LatentAttention, Mamba, Model, Modulation, Tower
+from planner.models import (
+    Block,
+    DeltaRule,
+    Ffn,
+    Heads,
+    LatentAttention,
+    Mamba,
+    Model,
+    Modulation,
+    Tower,
+)
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies.sequence import convolved, is_causal
@@ -44,12 +54,24 @@ def shrink(model: Model, workload: Workload, plan: Plan) -> tuple[Model, Workloa
     small = replace(
         model,
         blocks=blocks,
+        order=_order(model, blocks),
         input_features=min(model.input_features, FFN),
         output_features=min(model.output_features, FFN),
         vocabulary=VOCABULARY if model.vocabulary else 0,
         quantisation=None,
     )
     return small, _workload(model, workload, plan)
+
+
+def _order(model: Model, few: Sequence[Block]) -> tuple[int, ...]:
+    """Keep `few` layers of each kind, as evenly among all others as they stand."""
+    kept, seen = [], [0] * len(few)
+    for kind in model.order:
+        count, whole, number = few[kind].count, model.blocks[kind].count, seen[kind]
+        if number * count // whole != (number - 1) * count // whole:
+            kept.append(kind)
+        seen[kind] += 1
+    return tuple(kept)
 
 
 def _widths(model: Model) -> dict[int, int]:

@@ -180,7 +180,7 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
 
 
 def _written(subject: Subject, recipe: Recipe) -> tuple[tuple[EngineNetwork, ...], Document]:
-    program = lower(subject.model, subject.workload, subject.plan)
+    program = lower(subject.model, subject.workload, subject.plan, ordered=True)
     networks = tensorrt.networks_of(program, recipe)
     return networks, tensorrt.schedule_of(networks, program, subject.workload, subject.plan)
 

@@ -79,7 +79,7 @@ class Checked:
 def program_of(work: ProvedWork, rank: int) -> Program:
     """Lower a work for one rank."""
     index = work.plan.index_of(rank % work.plan.gpus)
-    return lower(work.model, work.workload, work.plan, index.get("pp"))
+    return lower(work.model, work.workload, work.plan, index.get("pp"), ordered=True)
 
 
 def setting_for(work: ProvedWork, rank: int, device: torch.device, dtype: torch.dtype) -> Setting:

@@ -139,12 +139,14 @@ def read(fields: Fields) -> Model:
     vocabulary = language.integer("vocab_size", "padded_vocab_size", high=VOCABULARY)
     tied = _tied(fields, language, kind)
     vision = vision_parameters(fields, sizes.hidden)
+    blocks, order = _blocks(language, sizes)
     return Model(
         name=fields.where,
         family=kind or "decoder",
         kind="decoder",
         source=fields.where,
-        blocks=_blocks(language, sizes),
+        blocks=blocks,
+        order=order,
         streams=(Stream(name="tokens", pads=True),),
         draft=_draft(language, sizes),
         input_features=sizes.hidden,
@@ -285,15 +287,22 @@ def _draft(fields: Fields, sizes: _Sizes) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _blocks(fields: Fields, sizes: _Sizes) -> tuple[Block, ...]:
+def _blocks(fields: Fields, sizes: _Sizes) -> tuple[tuple[Block, ...], tuple[int, ...]]:
+    """Read the kinds of layers, and which of them each layer is."""
     mixers = mixers_of(fields, sizes.kind, sizes.layers)
     feeds = feeds_of(fields, sizes.kind, sizes.layers)
-    kinds = Counter(zip(mixers, feeds, strict=True))
-    blocks = [
-        Block(name=_name(mixer, feed), count=count, towers=(_tower(fields, sizes, mixer, feed),))
-        for (mixer, feed), count in kinds.items()
+    layers = list(zip(mixers, feeds, strict=True))
+    made = [
+        (
+            Block(name=_name(*kind), count=count, towers=(_tower(fields, sizes, *kind),)),
+            kind,
+        )
+        for kind, count in Counter(layers).items()
     ]
-    return tuple(sorted(blocks, key=_plainness))
+    made.sort(key=lambda block: _plainness(block[0]))
+    places = {kind: place for place, (_, kind) in enumerate(made)}
+    order = tuple(places[kind] for kind in layers)
+    return tuple(block for block, _ in made), order if order != tuple(sorted(order)) else ()
 
 
 def _name(mixer: Mixer, feed: Ffn | None) -> str:
