@@ -18,12 +18,12 @@ from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import usable_bytes
 from planner.search.speculation import words
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
-from topology.base.table import Line, Table, bullets, heading, items, page, paragraphs
+from topology.base.table import Drawing, Line, Part, Said, Table, Title, bullets, document, web
 
 BAR = 36
 _NEAREST: Final = "plans as {} runs them, none of which meets what is wanted, the nearest first"
 _SPLITS: Final = "workers for prompts and others that decode, on all GPUs"
-Parts: TypeAlias = list[str | Line | Table]
+Parts: TypeAlias = list[Part]
 POINTS: Final = 12
 """Of a frontier that a table shows."""
 FRONTIER_BAR: Final = 30
@@ -75,13 +75,6 @@ def _workers(answer: Recommendation) -> Parts:
     """Say what to type for each worker of the best split, with the engine that was priced."""
     lines = split_lines(answer)
     return [Table(rows=[[one.engine, one.line] for one in lines], align="<", fixed=1, indent=2)]
-
-
-def _splits_markdown(answer: Recommendation) -> list[str]:
-    if answer.splits is None or not answer.splits.plans:
-        return []
-    lines = [f"{one.engine}: `{one.line}`" for one in split_lines(answer)]
-    return [f"{_SPLITS}:", "", answer.splits_table().markdown(), "", *bullets(lines), ""]
 
 
 def _shown(answer: Recommendation, top: int) -> Recommendation:
@@ -314,18 +307,21 @@ def _bars(values: Sequence[float]) -> list[str]:
 def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
     """Write everything that ``planner recommend`` says, for a document."""
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
-    parts = [f"**{asked(scenario)}**", ""]
+    parts: Parts = [Title(text=asked(scenario), level=1)]
     if lead is not None:
-        parts += [f"**{engines.headline(answer.runs[0], lead)}**", ""]
-        parts += [f"{line}\n" for line in engines.unfinished(answer.runs)]
-        parts += [engines.table(answer.runs).markdown(), ""]
+        parts += [Title(text=engines.headline(answer.runs[0], lead), level=1)]
+        parts += [*engines.unfinished(answer.runs), engines.table(answer.runs)]
     if (close := _nearest(answer, top)) is not None:
-        parts += [f"{_NEAREST.format(scenario.deployment.title)}:", "", close.markdown(), ""]
+        parts += [f"{_NEAREST.format(scenario.deployment.title)}:", close]
     if shown.plans:
-        parts += [shown.table(numbered=False).markdown(), ""]
-        parts += bullets(_below_table(scenario, answer))
-        parts += ["", *_splits_markdown(answer), *_frontier_markdown(answer)]
-    return "\n".join([*parts, *bullets([*answer.notes, *_said(answer, top)])])
+        parts += [shown.table(numbered=False), Said(lines=list(_below_table(scenario, answer)))]
+    if shown.plans and answer.splits is not None and answer.splits.plans:
+        lines = [f"{one.engine}: `{one.line}`" for one in split_lines(answer)]
+        parts += [f"{_SPLITS}:", answer.splits_table(), Said(lines=lines)]
+    if shown.plans and answer.frontier:
+        parts += [f"{FRONTIER}.", frontier_table(answer.frontier)]
+    parts += [Said(lines=[*answer.notes, *_said(answer, top)])]
+    return document(parts)
 
 
 def _said(answer: Recommendation, top: int) -> Iterator[str]:
@@ -334,43 +330,40 @@ def _said(answer: Recommendation, top: int) -> Iterator[str]:
     yield from engines.in_document(answer.runs, answer.alternatives)
 
 
-def _frontier_markdown(answer: Recommendation) -> list[str]:
-    points = answer.frontier
-    return [f"{FRONTIER}.", "", frontier_table(points).markdown(), ""] if points else []
-
-
 def recommendation_html(answer: Recommendation, *, top: int) -> str:
     """Write everything that ``planner recommend`` says as a page, which needs nothing else."""
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
-    body = [heading(asked(scenario), 1), *paragraphs(answer.notes)]
+    title = asked(scenario)
+    parts: Parts = [Title(text=title, level=1), *answer.notes]
     if lead is not None:
-        body += [heading(engines.headline(answer.runs[0], lead))]
-        body += [*paragraphs(engines.unfinished(answer.runs)), engines.table(answer.runs).html()]
+        parts += [Title(text=engines.headline(answer.runs[0], lead))]
+        parts += [*engines.unfinished(answer.runs), engines.table(answer.runs)]
     if (close := _nearest(answer, top)) is not None:
-        body += [heading(_NEAREST.format(scenario.deployment.title)), close.html()]
+        parts += [Title(text=_NEAREST.format(scenario.deployment.title)), close]
     if shown.plans:
-        body += [shown.table().html(), *paragraphs(_below_table(scenario, answer))]
+        parts += [shown.table(), *_below_table(scenario, answer)]
     if answer.splits is not None and answer.splits.plans:
-        body += [heading(_SPLITS), answer.splits_table().html()]
-        body += paragraphs([f"{one.engine}: {one.line}" for one in split_lines(answer)])
+        parts += [Title(text=_SPLITS), answer.splits_table()]
+        parts += [f"{one.engine}: {one.line}" for one in split_lines(answer)]
     if answer.frontier:
-        points = answer.frontier
-        body += [heading(FRONTIER), frontier_svg(points), frontier_table(points).html()]
-    return page(asked(scenario), [*body, items(list(_said(answer, top)))])
+        drawn = Drawing(title="", lines=(), svg=frontier_svg(answer.frontier))
+        parts += [Title(text=FRONTIER), drawn, frontier_table(answer.frontier)]
+    parts += [Said(lines=list(_said(answer, top)))]
+    return web(title, parts)
 
 
 def estimate_markdown(
     scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Launch]
 ) -> str:
     """Write everything about one plan, for a document."""
-    table = estimate.table().markdown()
-    below = (
+    below = [
         *misses(scenario.request, estimate.serving),
         *notes_on(scenario, estimate),
         *_throughput(scenario, estimate),
         *_launches(launches),
-    )
-    return "\n".join([f"**{headline(scenario)}**", "", table, "", *bullets(below)])
+    ]
+    title = Title(text=headline(scenario), level=1)
+    return document([title, estimate.table(), Said(lines=below)])
 
 
 def _launches(launches: Sequence[Launch]) -> Iterator[str]:

@@ -60,7 +60,10 @@ class Typed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A picture, as lines of characters and as SVG for a page; title : what it shows."""
+    """A picture, as lines of characters and as SVG for a page.
+
+    title : what it shows; empty where a `Title` says it.
+    """
 
     title: str
     lines: Sequence[str]
@@ -228,7 +231,7 @@ def _on_page(part: Part) -> str:
         case Typed():
             return f"<pre>{escape(part.line)}</pre>"
         case Drawing():
-            return f"{_paragraph(part.title)}{part.svg}"
+            return f"{_paragraph(part.title) if part.title else ''}{part.svg}"
     text = part.text if isinstance(part, Line) else part
     return _paragraph(text) if text else ""
 
