@@ -319,8 +319,10 @@ def _latent(op: Attention, target: Target) -> Priced:
             kv_precision=cache, engine=engine,
         )  # fmt: skip
     else:
+        # of a cut prompt, whose queries stand all over, as many keys as they see on average
+        keys = op.keys if op.pairs == 1.0 else ceil_div(op.keys + op.queries, round(1 / op.pairs))
         seconds = latent_context_time(
-            op.heads, op.queries, op.keys, device, batch=batch, sizes=sizes, kv_precision=cache,
+            op.heads, op.queries, keys, device, batch=batch, sizes=sizes, kv_precision=cache,
             sustained=True, engine=engine,
         )  # fmt: skip
     shape = {"heads": op.heads, "queries": op.queries, "keys": op.keys, "batch": batch}
@@ -336,11 +338,12 @@ def _attention(op: Attention, target: Target) -> Priced:
     masked = whole and bool(np.any(np.greater(op.queries, 1)))
     cache = "fp8" if op.k.itemsize == 1 else precision
     mask = target.mask if _sees_itself(op) else ""
-    keys = np.minimum(op.keys, op.window + op.queries - 1) if op.window else op.keys
+    keys = op.keys if op.pairs == 1.0 else ceil_div(op.keys, round(1 / op.pairs))
+    keys = np.minimum(keys, op.window + op.queries - 1) if op.window else keys
     seconds = attention_time(
         op.heads,
         op.queries,
-        keys if op.window or op.pairs == 1.0 else ceil_div(keys, round(1 / op.pairs)),
+        keys,
         op.size,
         target.device,
         batch=op.q.shape[0],

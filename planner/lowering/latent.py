@@ -11,11 +11,10 @@ References
 .. [1] DeepSeek-AI, "DeepSeek-V2", 2024, arXiv:2405.04434, section 2.1
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from costmodels.program import (
-    Attention,
     HeadProduct,
     Part,
     Pointwise,
@@ -36,6 +35,7 @@ from costmodels.program.emit import (
 )
 from planner.lowering.work import Chunk, RankWork
 from planner.models import LatentAttention, Tower
+from planner.strategies.base import AttentionCall, Entry
 from topology.base.values import dataclass
 
 CONTENT, VALUE = 0, 1
@@ -103,12 +103,12 @@ def latent_attention(work: RankWork, begun: Latents) -> Emits[Tensor]:
     if work.chunks:
         return (yield from _attend_chunks(work, begun))
     if work.memory == "append":
-        rows, span = yield from _append(work, begun)
-        return (yield from _absorbed(work, begun, rows, span))
+        rows, seen = yield from _append(work, begun)
+        return (yield from _absorbed(work, begun, rows, seen))
     if work.memory == "store":
         kept = work.kept(begun.tower, begun.layer, begun.row.shape[1])
         yield Rearrange(move="store", inputs=(begun.row,), outputs=(kept,))
-    return (yield from _expanded(work, begun, begun.row, begun.spans[0]))
+    return (yield from _expanded(work, begun, begun.row, begun.spans))
 
 
 def _attend_chunks(work: RankWork, begun: Latents) -> Emits[Tensor]:
@@ -139,16 +139,19 @@ def _attend_chunk(
     return (yield from regroup(out, 1, query.shape[1], f"{name}.met"))
 
 
-def _append(work: RankWork, begun: Latents, part: str = "") -> Emits[tuple[Tensor, Span]]:
+def _append(
+    work: RankWork, begun: Latents, part: str = ""
+) -> Emits[tuple[Tensor, tuple[Span, ...]]]:
     """Put new rows behind those kept."""
     (span,) = begun.spans
-    kept = work.kept(begun.tower, begun.layer, span.start)
+    before, seen = work.behind(span)
+    kept = work.kept(begun.tower, begun.layer, before)
     name = f"{kept.name}.{part}" if part else kept.name
     kept = replace(kept, name=name, shape=(begun.row.shape[0], *kept.shape[1:]))
-    rows: Size = span.start + span.rows
+    rows: Size = before + span.rows
     out = Tensor(f"grown.{name}", (kept.shape[0], rows, kept.shape[2]), kept.itemsize)
     yield Rearrange(move="append", inputs=(kept, begun.row), outputs=(out,), view=True)
-    return out, Span(span.stream, rows)
+    return out, seen
 
 
 def _shared(work: RankWork, begun: Latents) -> Weight:
@@ -159,9 +162,18 @@ def _shared(work: RankWork, begun: Latents) -> Weight:
     return work.weight(name, (Part(spec.key_value_rank),), columns, part="attention")
 
 
-def _expanded(work: RankWork, begun: Latents, rows: Tensor, seen: Span) -> Emits[Tensor]:
+def _expanded(
+    work: RankWork, begun: Latents, rows: Tensor, seen: tuple[Span, ...]
+) -> Emits[Tensor]:
     """Make keys and values of every head of all rows that are seen."""
-    spec, name, weight = begun.spec, begun.name, _shared(work, begun)
+    heads = begun.tower.heads.query // work.share.tensor
+    call = _call(begun, begun.query, (rows, seen), (heads, heads))
+    return (yield from _met(work, replace(call, answers=partial(_keys_and_values, work, begun))))
+
+
+def _keys_and_values(work: RankWork, begun: Latents, rows: Tensor) -> Emits[tuple[Tensor, Tensor]]:
+    """Make keys and values of this rank's heads of rows, wherever they came from."""
+    spec, name, weight = begun.spec, f"{begun.name}.{rows.name}", _shared(work, begun)
     widths = (spec.key_value_rank, spec.rotary_size)
     latent, turned = yield from split_features(rows, widths, (f"{name}.latent", f"{name}.turned"))
     latent, turned = (replace(x, itemsize=2) for x in (latent, turned))
@@ -174,10 +186,12 @@ def _expanded(work: RankWork, begun: Latents, rows: Tensor, seen: Span) -> Emits
     key = Tensor(f"{name}.k", (*rows.shape[:2], heads * spec.score_size), content.itemsize)
     parts = (Part(heads, spec.content_size),)
     yield Rearrange(move="concat_heads", inputs=(content, turned), outputs=(key,), parts=parts)
-    return (yield from _fused(begun, begun.query, (key, value), seen, (heads, heads)))
+    return key, value
 
 
-def _absorbed(work: RankWork, begun: Latents, rows: Tensor, seen: Span) -> Emits[Tensor]:
+def _absorbed(
+    work: RankWork, begun: Latents, rows: Tensor, seen: tuple[Span, ...]
+) -> Emits[Tensor]:
     """Look at the rows themselves, which are keys and, but for their rotary part, values."""
     spec, name, weight = begun.spec, begun.name, _shared(work, begun)
     heads = begun.tower.heads.query // work.share.tensor
@@ -187,24 +201,38 @@ def _absorbed(work: RankWork, begun: Latents, rows: Tensor, seen: Span) -> Emits
         x=begun.query, out=query, weight=weight, heads=heads, part=CONTENT, turned=True,
         carried=spec.rotary_size,
     )  # fmt: skip
-    widths = (spec.key_value_rank, spec.rotary_size)
-    value, _ = yield from split_features(rows, widths, (f"{name}.latent", f"{name}.turned"))
-    met = yield from _fused(begun, query, (rows, value), seen, (heads, 1))
+
+    def rows_themselves(rows: Tensor) -> Emits[tuple[Tensor, Tensor]]:
+        widths = (spec.key_value_rank, spec.rotary_size)
+        value, _ = yield from split_features(rows, widths, (f"{name}.latent", f"{name}.turned"))
+        return rows, value
+
+    call = replace(
+        _call(begun, query, (rows, seen), (heads, 1)),
+        size=spec.row_size, values=spec.key_value_rank, answers=rows_themselves,
+    )  # fmt: skip
+    met = yield from _met(work, call)
     out = Tensor(f"{name}.back", (*lead, heads * spec.value_size), item)
     yield HeadProduct(x=met, out=out, weight=weight, heads=heads, part=VALUE)
     return out
 
 
-def _fused(
-    begun: Latents, query: Tensor, answers: Sequence[Tensor], seen: Span, heads: tuple[int, int]
-) -> Emits[Tensor]:
-    """Emit one fused attention; scores are divided as those of the expanded form."""
-    (key, value), (asking, answering) = answers, heads
-    size, values = key.shape[2] // answering, value.shape[2] // answering
-    out = Tensor(f"{begun.name}.out", (*query.shape[:2], asking * values), query.itemsize)
-    yield Attention(
-        q=query, k=key, v=value, out=out, heads=asking, key_value_heads=answering,
-        size=int(size), values=int(values), scaled=begun.spec.score_size,
-        query_spans=begun.spans, key_spans=(seen,), causal=begun.tower.causal,
+def _call(
+    begun: Latents, query: Tensor, rows: tuple[Tensor, tuple[Span, ...]], heads: tuple[int, int]
+) -> AttentionCall:
+    """Ask with the queries of heads here, expanded; scores are divided alike in both forms."""
+    spec, (answering, seen) = begun.spec, rows
+    return AttentionCall(
+        name=begun.name,
+        entries=(
+            Entry(spans=begun.spans, tensor=query, has_keys=False),
+            Entry(spans=seen, tensor=answering, has_queries=False),
+        ),
+        heads=heads[0], key_value_heads=heads[1], size=spec.score_size, values=spec.value_size,
+        scaled=spec.score_size, causal=begun.tower.causal,
     )  # fmt: skip
+
+
+def _met(work: RankWork, call: AttentionCall) -> Emits[Tensor]:
+    (out,) = yield from work.attend(call)
     return out

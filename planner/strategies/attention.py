@@ -98,8 +98,10 @@ def results_of(call: AttentionCall, out: Tensor) -> Emits[list[Tensor]]:
     return (yield from split_rows(out, rows, names))
 
 
-def keys_and_values(call: AttentionCall, both: Tensor) -> Emits[list[Tensor]]:
-    """Emit keys and values apart, which lie side by side in `both`."""
+def keys_and_values(call: AttentionCall, both: Tensor) -> Emits[Sequence[Tensor]]:
+    """Emit keys and values apart, which lie side by side in `both`, or are made of its rows."""
+    if call.answers is not None:
+        return (yield from call.answers(both))
     width = call.key_value.units * call.key_value.size
     return (yield from split_features(both, (width, width), (f"{both.name}.k", f"{both.name}.v")))
 
@@ -123,10 +125,14 @@ def attention_over(
         q=query,
         k=key,
         v=value,
-        out=Tensor(f"{call.name}.out", query.shape, query.itemsize),
+        out=Tensor(
+            f"{call.name}.out", (*query.shape[:2], call.heads * call.value_size), query.itemsize
+        ),
         heads=call.heads,
         key_value_heads=call.key_value_heads,
         size=call.size,
+        values=call.values,
+        scaled=call.scaled,
         query_spans=asking,
         key_spans=answering,
         causal=call.causal,

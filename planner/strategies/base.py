@@ -65,11 +65,18 @@ class Entry:
     has_keys: bool = True
 
 
+Answers = Callable[[Tensor], Emits[tuple[Tensor, Tensor]]]
+"""Emit keys and values of rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
     """One attention as a rank sees it before any exchange: heads here, and the rows here.
 
     linear : without softmax, by sums over keys (see `costmodels.program.LinearAttention`).
+    values, scaled : as `costmodels.program.Attention` has them. answers : makes keys and values
+    of rows that are neither, once they are where they are looked at; such rows are all that ranks
+    exchange. Without it keys and values lie side by side.
     """
 
     name: str
@@ -80,6 +87,14 @@ class AttentionCall:
     causal: bool = False
     window: int = 0
     linear: bool = False
+    values: int = 0
+    scaled: int = 0
+    answers: Answers | None = None
+
+    @property
+    def value_size(self) -> int:
+        """Features of a head of the values."""
+        return self.values or self.size
 
     @property
     def query(self) -> Part:

@@ -25,7 +25,7 @@ from planner.strategies.attention import (
     sum_of_keys,
 )
 from planner.strategies.base import Attend, AttentionCall, Proposal, SequenceStrategy, Share
-from planner.strategies.sequence import sequence_objections
+from planner.strategies.sequence import is_causal, sequence_objections
 
 AXIS = "ring"
 
@@ -45,6 +45,9 @@ class RingAttention(SequenceStrategy):
         yield from sequence_objections(proposal, degree, AXIS)
         if "allgather_kv" in dict(proposal.share.sequence):
             yield "ring and allgather_kv both gather keys and values: choose one"
+        windows = {tower.window for tower in proposal.model.towers} - {0}
+        if is_causal(proposal.model) and windows:
+            yield f"a window of {min(windows)} tokens sees few of the keys that ring{degree} passes"
 
     def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit `degree` partial attentions, the transfers between them and the merges."""
@@ -65,7 +68,7 @@ class RingAttention(SequenceStrategy):
             result = part if result is None else (yield from _merge(call, result, part, step))
             chunk = following
         assert result is not None
-        out = Tensor(f"{call.name}.out", query.shape, query.itemsize)
+        out = Tensor(f"{call.name}.out", result[0].shape, query.itemsize)
         yield Pointwise(function="cast", inputs=(result[0],), outputs=(out,))
         return (yield from results_of(call, out))
 
@@ -114,6 +117,6 @@ def _merge(
         inputs=(*so_far, *part),
         outputs=(out, total),
         heads=(call.heads, call.heads),
-        size=call.size,
+        size=call.value_size,
     )
     return out, total

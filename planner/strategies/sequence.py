@@ -97,9 +97,5 @@ def sequence_objections(proposal: Proposal, degree: int, axis: str) -> Iterator[
             yield f"{tokens} {name} tokens do not divide by {grain} ranks ({left})"
     yield from _short_prompt(proposal)
     yield from _unlike_chunks(proposal)
-    if any(tower.latent is not None for tower in proposal.model.towers):
-        yield "latent attention over a cut sequence is not modelled"
     if any(tower.recurrence is not None for tower in proposal.model.towers):
         yield "a recurrence over a cut sequence is not modelled"
-    if is_causal(proposal.model) and any(tower.window for tower in proposal.model.towers):
-        yield "sliding-window attention over a cut sequence is not modelled"

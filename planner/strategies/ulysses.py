@@ -32,6 +32,9 @@ class Ulysses(SequenceStrategy):
     def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to uneven tokens, heads or key-value heads."""
         yield from sequence_objections(proposal, degree, AXIS)
+        if any(tower.latent is not None for tower in proposal.model.towers):
+            yield f"latent attention has one row for all heads, which ulysses{degree} cannot cut"
+            return
         tensor = proposal.share.tensor
         for query, key_value in sorted(set(_head_counts(proposal))):
             if query % (degree * tensor):

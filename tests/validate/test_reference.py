@@ -155,7 +155,7 @@ def test_split_decoder_equals_unsplit(output, text, model):
     plan = parse_plan(text)
     work = testmodels.workload(model, batch=2, passes=1, output_tokens=output)
     if any(objections(model, work, plan, plan.gpus)):
-        pytest.skip("rows of latent attention and of a recurrence cannot be cut")
+        pytest.skip("a recurrence cannot be cut, nor one row for all heads by Ulysses")
 
     whole = run_plan(model, work, parse_plan("single"))[0]
     outs = run_plan(model, work, plan)
@@ -165,19 +165,35 @@ def test_split_decoder_equals_unsplit(output, text, model):
     assert _error(last, whole, plan) < 1e-9
 
 
+(_layer,) = testmodels.llama.blocks
+_window = replace(_layer.towers[0], window=5)
+windowed = replace(
+    testmodels.llama,
+    name="windowed",
+    blocks=(_layer, replace(_layer, name="windowed", count=1, towers=(_window,))),
+)
 CUT = ["ring2", "ring3", "ring4", "allgather_kv4", "ulysses4", "ulysses2.ring2", "ring2.tp2"]
 CUT += ["ring2.ulysses2.tp2", "allgather_kv2.ulysses2", "dp2.ring2", "pp2.ring2"]
+CUT_PROMPTS = [(testmodels.llama, text) for text in CUT]
+CUT_PROMPTS += [(testmodels.deepseek, text) for text in CUT if "ulysses" not in text]
+CUT_PROMPTS += [(windowed, text) for text in CUT if "ring" not in text]
 
 
 @pytest.mark.parametrize("output", [0, 1])
 @pytest.mark.parametrize("tokens", [4, 11, 17, 24])
-@pytest.mark.parametrize("text", CUT)
-def test_a_prompt_of_any_length_is_cut_and_its_answer_is_the_unsplit_one(text, tokens, output):
+@pytest.mark.parametrize(
+    ("model", "text"), CUT_PROMPTS, ids=lambda case: getattr(case, "name", case)
+)
+def test_a_prompt_of_any_length_is_cut_and_its_answer_is_the_unsplit_one(
+    model, text, tokens, output
+):
     """It is padded to even pieces; ranks that hold no row of the cache have no say in the answer.
 
-    The token that is decoded looks at the cache where the prompt left it, on all ranks.
+    The token that is decoded looks at the cache where the prompt left it, on all ranks. Of latent
+    attention rows travel, and keys and values are made of them where they arrive. Layers with a
+    window beside others see their neighbours' keys alone.
     """
-    model, plan = testmodels.llama, parse_plan(text)
+    plan = parse_plan(text)
     work = testmodels.workload(model, batch=2, passes=1, output_tokens=output)
     work = replace(work, tokens=(("tokens", tokens),))
     whole = run_plan(model, work, parse_plan("single"))[0]
