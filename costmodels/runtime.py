@@ -1,6 +1,5 @@
 """What runs a program: how it launches kernels, and what it fuses."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -85,9 +84,9 @@ class Runtime:
         return replace(self, functions=tuple({**dict(self.functions), **functions}.items()))
 
 
-def load_runtimes(text: str) -> dict[str, Runtime]:
-    """Read runtimes from TOML `text`; the caller does the file I/O."""
-    rows, runtimes = tomllib.loads(text), {}
+def load_runtimes(rows: Mapping[str, Any]) -> dict[str, Runtime]:
+    """Read runtimes, a table a runtime."""
+    runtimes = {}
     wanted = {"launch", "functions", *_UNITS}
     for name, row in rows.items():
         if row.keys() != wanted:

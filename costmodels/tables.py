@@ -1,16 +1,23 @@
 """Tables that ship with the cost models, and profiles: nothing else here touches a file."""
 
 import os
-import tomllib
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from costmodels.profile import Profile, check_keys, load_profile
 from costmodels.runtime import Runtime, load_runtimes
-from topology.base import InputError, content, decoded, is_file, read_sourced, unknown
+from topology.base import (
+    InputError,
+    content,
+    decoded,
+    is_file,
+    read_sourced,
+    shipped_table,
+    unknown,
+)
 from topology.catalogue import find_hardware
 
 SHIPPED: Final = ""
@@ -50,8 +57,8 @@ def check_profile(asked: str) -> None:
 @cache
 def shipped_profile(hardware: str) -> Profile | None:
     """Read the newest profile of a hardware name that ships, once; None where there is none."""
-    name = tomllib.loads(_read("profiles/index.toml"))["newest"].get(hardware)
-    return None if name is None else load_profile(_read(f"profiles/{name}"), str(name))
+    name = _read("profiles/index.toml")["newest"].get(hardware)
+    return None if name is None else load_profile(_text(name), str(name))
 
 
 def own_profile(hardware: str, product: str, gpus: int) -> Profile | None:
@@ -97,7 +104,7 @@ def read_profile(path: str) -> Profile:
         If it cannot be read, is no profile, or speaks of what there is not.
     """
     if path in shipped_profiles():
-        return load_profile(_read(f"profiles/{path}.toml"), path)
+        return load_profile(_text(f"{path}.toml"), path)
     profile = load_profile(profile_text(path), path)
     try:
         _check_names(profile)
@@ -166,7 +173,7 @@ def runtime(name: str) -> Runtime:
 @cache
 def overlap_table() -> dict[str, tuple[float, float]]:
     """Read `data/overlap.toml`, once: share, and seconds before it, by kind of collective."""
-    kinds = tomllib.loads(_read("overlap.toml"))["share"]
+    kinds = _read("overlap.toml")["share"]
     shares = (_number("overlap.toml", "1", "share", kind) for kind in kinds)
     starts = (_number("overlap.toml", "s", "start", kind) for kind in kinds)
     return dict(zip(kinds, zip(shares, starts, strict=True), strict=True))
@@ -195,11 +202,15 @@ def headroom(kind: str) -> float:
 @cache
 def _number(file: str, unit: str, *keys: str) -> float:
     """Read one number of a table that ships, once."""
-    table = entry = tomllib.loads(_read(file))
+    table = entry = _read(file)
     for key in keys:
         entry = entry[key]
     return read_sourced(".".join(keys), entry, unit, table).value
 
 
-def _read(name: str) -> str:
-    return files("costmodels").joinpath("data", name).read_text(encoding="utf-8")
+def _read(name: str) -> dict[str, Any]:
+    return shipped_table(files("costmodels").joinpath("data", name))
+
+
+def _text(profile: str) -> str:
+    return files("costmodels").joinpath("data", "profiles", profile).read_text(encoding="utf-8")

@@ -1,8 +1,7 @@
 """Serving engines: which all-reduce kernels they bring, up to which size, at what host cost."""
 
-import tomllib
 from collections.abc import Callable, Mapping
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from topology.base import Bytes, BytesPerSecond, CatalogueError, Kind, Seconds, parse
 from topology.base.values import dataclass
@@ -87,14 +86,13 @@ class Mixing:
     seconds: tuple[Seconds, ...]
 
 
-def load_engines(text: str) -> tuple[dict[str, EngineKernels], Unrecorded, Mixing]:
-    """Read engines, and what is between PyTorch or a graph and NCCL, from TOML `text`.
-
-    The caller does the file I/O.
-    """
-    tables = tomllib.loads(text)
-    row, mixing = tables.pop("eager"), tables.pop("mixing")
-    engines = {name: _engine(name, table) for name, table in tables.items()}
+def load_engines(
+    tables: Mapping[str, Any],
+) -> tuple[dict[str, EngineKernels], Unrecorded, Mixing]:
+    """Read engines, and what is between PyTorch or a graph and NCCL."""
+    row, mixing = tables["eager"], tables["mixing"]
+    named = [name for name in tables if name not in ("eager", "mixing")]
+    engines = {name: _engine(name, tables[name]) for name in named}
     numbers = {key: Seconds(parse(row[key], "s")) for key in ("host", "gap", "single", "post")}
     copy = _places(row["copy"], "B/s", BytesPerSecond)
     added = Mixing(

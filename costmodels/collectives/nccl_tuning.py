@@ -6,9 +6,8 @@ them as times; but the *choice* follows from them, and measured times jump exact
 choice changes.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,10 +60,9 @@ class Candidate:
         return self.latency + sizes * per_byte
 
 
-def load_tuning(text: str) -> Tuning:
-    """Read NCCL's constants from TOML `text`; the caller does the file I/O."""
-    tables = tomllib.loads(text)
-    changes = sorted(tables.pop("before"), key=lambda change: _release(change["until"]))
+def load_tuning(tables: Mapping[str, Any]) -> Tuning:
+    """Read NCCL's constants."""
+    changes = sorted(tables["before"], key=lambda change: _release(change["until"]))
     return Tuning(
         newest=_numbers(tables),
         before=tuple((_release(change["until"]), _numbers(change)) for change in changes[::-1]),

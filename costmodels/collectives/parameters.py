@@ -1,10 +1,9 @@
 """Curves and where they come from: the tables of `costmodels/data`, read from text."""
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from costmodels.collectives.curve import Curve
 from topology.base import Bytes, CatalogueError, Kind, UncalibratedError, parse
@@ -110,18 +109,18 @@ def link_class(fabric: Fabric) -> LinkClass:
     return "bridge" if fabric.link == "nvlink" and fabric.local <= 2 else "nvlink"
 
 
-def load_library(*texts: str) -> Library:
-    """Read tables of curves from TOML texts; the caller does the file I/O.
+def load_library(*tables: Mapping[str, Any]) -> Library:
+    """Read tables of curves.
 
     A table ``[hopper.nvlink.ring_ll]`` holds the fields of a curve, as text with units, and its
     provenance; ``[like]`` maps ``"volta.nvlink"`` to the place that stands in for it.
     """
-    tables = [tomllib.loads(text) for text in texts]
-    like = {place: other for table in tables for place, other in table.pop("like", {}).items()}
+    like = {place: other for table in tables for place, other in table.get("like", {}).items()}
     rows = {
         f"{architecture}.{link}.{name}": row
         for table in tables
         for architecture, links in table.items()
+        if architecture != "like"
         for link, named in links.items()
         for name, row in named.items()
     }

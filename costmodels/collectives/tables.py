@@ -2,11 +2,13 @@
 
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from costmodels.collectives.engines import EngineKernels, Mixing, Unrecorded, load_engines
 from costmodels.collectives.nccl_tuning import Tuning, load_tuning
 from costmodels.collectives.parameters import Library, load_library
 from costmodels.collectives.transports import Transports, load_transports
+from topology.base import shipped_table
 
 _CURVES = ("collectives_nvlink.toml", "collectives_pcie.toml", "collectives_kernels.toml")
 
@@ -50,5 +52,5 @@ def _engines() -> tuple[dict[str, EngineKernels], Unrecorded, Mixing]:
     return load_engines(_read("collectives_engines.toml"))
 
 
-def _read(name: str) -> str:
-    return files("costmodels").joinpath("data", name).read_text(encoding="utf-8")
+def _read(name: str) -> dict[str, Any]:
+    return shipped_table(files("costmodels").joinpath("data", name))

@@ -1,6 +1,5 @@
 """What a step and a byte cost between nodes."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final, cast
@@ -167,11 +166,11 @@ def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
     return BytesPerSecond(min(network.bandwidth, slots))
 
 
-def load_transports(text: str) -> dict[str, Transport]:
-    """Read kinds of network from TOML `text`; the caller does the file I/O."""
+def load_transports(tables: Mapping[str, Any]) -> dict[str, Transport]:
+    """Read kinds of network."""
     transports: dict[str, Transport] = {}
     wanted = {field.name for field in fields(Transport)}
-    for name, row in tomllib.loads(text).items():
+    for name, row in tables.items():
         if row.keys() - {"note"} != wanted:
             raise CatalogueError(f"{name}: expected {sorted(wanted)}, got {sorted(row)}")
         keys = wanted - {"kind", "source"}

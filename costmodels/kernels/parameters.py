@@ -1,9 +1,8 @@
 """What a kernel reaches of a GPU's promise, and where that is known from; read from TOML text."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -420,25 +419,19 @@ _SERIES: Final = ("head_dims", "cycles", "fp8_cycles", "tile_rows")
 _PROVENANCE: Final = {field.name for field in fields(Provenance)}
 
 
-def load(text: str, form: type[Parameters]) -> dict[str, Parameters]:
-    """Read a table of records of one `form` from TOML `text`; the caller does the file I/O.
+def load(tables: Mapping[str, Any], form: type[Parameters]) -> dict[str, Parameters]:
+    """Read a table of records of one `form`.
 
     A value is text with its unit, or a table with its own kind and source.
 
     Examples
     --------
-    >>> text = '''[b200]
-    ... kind = "assumed"
-    ... source = "example"
-    ... hardware = ["b200"]
-    ... compute_capabilities = ["10.0"]
-    ... floor = "2 us"
-    ... ramp = "1 us"
-    ... memory_efficiency = "0.9"'''
-    >>> load(text, PointwiseParameters)["b200"].ramp
+    >>> row = {"kind": "assumed", "source": "example", "floor": "2 us", "ramp": "1 us"}
+    >>> row |= {"hardware": ["b200"], "compute_capabilities": ["10.0"], "memory_efficiency": "0.9"}
+    >>> load({"b200": row}, PointwiseParameters)["b200"].ramp
     1e-06
     """
-    return {name: read_record(name, row, form) for name, row in tomllib.loads(text).items()}
+    return {name: read_record(name, row, form) for name, row in tables.items()}
 
 
 def read_record(where: str, row: Mapping[str, object], form: type[Parameters]) -> Parameters:

@@ -14,7 +14,7 @@ from costmodels.kernels.parameters import (
     PointwiseParameters,
     load,
 )
-from topology.base import UncalibratedError
+from topology.base import UncalibratedError, shipped_table
 from topology.base.values import dataclass
 from topology.catalogue import Device
 
@@ -33,7 +33,7 @@ def shipped(form: type[Parameters]) -> dict[str, Parameters]:
 @cache
 def _table(form: type[Any]) -> Any:  # noqa: ANN401  # caches forget types
     name = f"kernels_{form.__name__.removesuffix('Parameters').lower()}.toml"
-    return load(files("costmodels").joinpath("data", name).read_text(encoding="utf-8"), form)
+    return load(shipped_table(files("costmodels").joinpath("data", name)), form)
 
 
 def record(form: type[Parameters], device: Device, prefix: str = "") -> Parameters:

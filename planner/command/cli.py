@@ -82,6 +82,8 @@ def _answer(options: argparse.Namespace) -> Answer:
         from validate.cli import compare  # noqa: PLC0415
 
         return compare(options)
+    if options.command in HERE:  # no product of matrices is worth the start of numpy's threads
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return command_of(options.command).run(options)
 
 

@@ -1,6 +1,5 @@
 """An engine as its file describes it: what it can run, how it is started, what are its habits."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Final, cast
@@ -297,8 +296,8 @@ class Engines:
         return [engine for engine in self.engines if engine.kind == kind]
 
 
-def load_engines(texts: Words) -> Engines:
-    """Read engines from TOML texts by name; the caller does the file I/O.
+def load_engines(files: Mapping[str, Table]) -> Engines:
+    """Read engines by name, each from what its file holds.
 
     A table of ``[versions]`` says what an older version has in place of the newest one.
 
@@ -307,7 +306,7 @@ def load_engines(texts: Words) -> Engines:
     CatalogueError
         If a key is none of the fields of its table, or one that is needed is missing.
     """
-    tables = {name: list(_versions(tomllib.loads(text))) for name, text in texts.items()}
+    tables = {name: list(_versions(table)) for name, table in files.items()}
     newest = {name: rows[0] for name, rows in tables.items()}
     known = {
         name: tuple(

@@ -1,6 +1,5 @@
 """Tables that ship with the planner. Nothing else in this folder touches a packaged file."""
 
-import tomllib
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -11,7 +10,7 @@ from planner.engines.engine import Engine, Engines, load_engines
 from planner.engines.reading import read_version
 from planner.engines.tensorrt import Allowed, load_allowed
 from planner.request.request import EXECUTOR
-from topology.base import Sourced, read_sourced, unknown
+from topology.base import Sourced, read_sourced, shipped_table, unknown
 
 DATA = files("planner.engines").joinpath("data")
 ENGINES = DATA.joinpath("engines")
@@ -20,12 +19,12 @@ ENGINES = DATA.joinpath("engines")
 @cache
 def engines(folder: Traversable = ENGINES) -> Engines:
     """Read the engines of a folder, once; each has a file of its own, named after it."""
-    texts = {
-        path.name.removesuffix(".toml"): path.read_text("utf-8")
+    tables = {
+        path.name.removesuffix(".toml"): shipped_table(path)
         for path in folder.iterdir()
         if path.name.endswith(".toml")
     }
-    return load_engines(texts)
+    return load_engines(tables)
 
 
 def find_engine(text: str) -> Engine:
@@ -103,11 +102,11 @@ def _meant(text: str, kind: str) -> str:
 @cache
 def acceptances() -> dict[str, Sourced]:
     """Read what share of drafted tokens is accepted if nothing is said, by who drafts."""
-    rows = tomllib.loads(DATA.joinpath("speculation.toml").read_text("utf-8"))
+    rows = shipped_table(DATA.joinpath("speculation.toml"))
     return {name: read_sourced(f"speculation.{name}", row, "", {}) for name, row in rows.items()}
 
 
 @cache
 def allowed() -> Allowed:
     """Read what TensorRT allows, once."""
-    return load_allowed(DATA.joinpath("tensorrt.toml").read_text("utf-8"))
+    return load_allowed(shipped_table(DATA.joinpath("tensorrt.toml")))

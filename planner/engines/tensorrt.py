@@ -1,8 +1,8 @@
 """What TensorRT allows, as one table that knows its sources, and why it cannot run a plan."""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, fields
+from typing import Any
 
 from costmodels.formats import FORMATS
 from planner.engines.reading import Table, Version, read_fields, read_version
@@ -235,12 +235,11 @@ def layers(model: Model) -> Iterator[str]:
         yield "recurrences are written in no layers of TensorRT"
 
 
-def load_allowed(text: str) -> Allowed:
-    """Read the table from TOML `text`; the caller does the file I/O.
+def load_allowed(tables: Mapping[str, Any]) -> Allowed:
+    """Read the table.
 
     A section is one field, or its keys are; numbers have the kind and the source of their section.
     """
-    tables = tomllib.loads(text)
     names, values = {entry.name for entry in fields(Allowed)}, dict[str, object]()
     for name, section in tables.items():
         rows = {key: value for key, value in section.items() if key not in ("source", "kind")}

@@ -1,10 +1,11 @@
 """What exported folders are filled with and ships with the planner; read here, nowhere else."""
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Final
+
+from topology.base import shipped_table
 
 RUNNER: Final = "planner.tensorrt.runner"
 
@@ -31,5 +32,4 @@ def cpp() -> Mapping[str, bytes]:
 @cache
 def checkpoints() -> Mapping[str, Mapping[str, object]]:
     """Read which tensors of published checkpoints make up each weight, by model family."""
-    text = files("planner.export").joinpath("data", "checkpoints.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return shipped_table(files("planner.export").joinpath("data", "checkpoints.toml"))

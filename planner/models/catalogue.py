@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from planner.models.architecture import Encoder, Model
 from planner.models.entries import (
@@ -21,7 +21,7 @@ from planner.models.entries import (
 )
 from planner.models.fields import Fields, parse
 from planner.models.readers import reader_of
-from topology.base import InputError, near, shown, unknown
+from topology.base import InputError, near, shipped_table, shown, unknown
 
 ALIASES: Final = {
     "cosmos3": "cosmos3-nano",
@@ -298,5 +298,5 @@ def _encoders() -> dict[str, Encoder]:
     return load_encoders(_packaged("encoders"))
 
 
-def _packaged(name: str) -> str:
-    return (_DATA / f"{name}.toml").read_text(encoding="utf-8")
+def _packaged(name: str) -> dict[str, Any]:
+    return shipped_table(_DATA / f"{name}.toml")

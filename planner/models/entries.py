@@ -16,7 +16,6 @@ as a user's file, and beside them what a config.json does not say::
     height = 1024
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Final, get_args
@@ -67,12 +66,12 @@ class Repository:
     quantization: Mapping[str, object] | None = None
 
 
-def load_entry(name: str, text: str) -> CatalogueEntry:
+def load_entry(name: str, table: Mapping[str, object]) -> CatalogueEntry:
     """Read one model's file.
 
     Raises `CatalogueError` if a key is unknown, a table is missing or something has no source.
     """
-    row = check_keys(name, _parsed(name, text), (*_SOURCED, "config"), _OPTIONAL)
+    row = check_keys(name, table, (*_SOURCED, "config"), _OPTIONAL)
     _check_sourced(name, row)
     keys = Fields(where=name, values=row)
     config, encoders = keys.table("config"), keys.table("encoders")
@@ -90,16 +89,18 @@ def load_entry(name: str, text: str) -> CatalogueEntry:
     )
 
 
-def load_repositories(text: str, quantised: str) -> Iterator[Repository]:
+def load_repositories(
+    listed: Mapping[str, object], quantised: Mapping[str, object]
+) -> Iterator[Repository]:
     """Read repositories: those that a model's own configuration is of, and quantised ones.
 
-    text : a model's repositories, the usual one first. quantised : a table a repository.
+    listed : a model's repositories, the usual one first. quantised : a table a repository.
     """
-    keys = Fields(where="repositories", values=_parsed("repositories", text))
+    keys = Fields(where="repositories", values=listed)
     for model in keys.values:
         for name in keys.texts(model):
             yield Repository(name=name, model=model)
-    for row in _rows("quantised", quantised):
+    for row in _rows(quantised):
         check_keys(row.where, row.values, (*_SOURCED, "model", "quantization_config"), ())
         _check_sourced(row.where, row.values)
         stored = row.table("quantization_config")
@@ -107,14 +108,14 @@ def load_repositories(text: str, quantised: str) -> Iterator[Repository]:
         yield Repository(name=row.where, model=row.text("model"), quantization=stored.values)
 
 
-def load_vaes(text: str) -> dict[str, VaeEntry]:
+def load_vaes(tables: Mapping[str, object]) -> dict[str, VaeEntry]:
     """Read the table of decoders."""
-    return {row.where: _vae(row) for row in _rows("vaes", text)}
+    return {row.where: _vae(row) for row in _rows(tables)}
 
 
-def load_encoders(text: str) -> dict[str, Encoder]:
+def load_encoders(tables: Mapping[str, object]) -> dict[str, Encoder]:
     """Read the table of encoders; the tokens each reads are a model's business, and 0 here."""
-    return {row.where: _encoder(row) for row in _rows("encoders", text)}
+    return {row.where: _encoder(row) for row in _rows(tables)}
 
 
 def complete(
@@ -138,15 +139,8 @@ def complete(
     )
 
 
-def _parsed(name: str, text: str) -> dict[str, object]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise CatalogueError(f"{name}: not TOML: {error}") from None
-
-
-def _rows(name: str, text: str) -> Iterator[Fields]:
-    for key, row in _parsed(name, text).items():
+def _rows(tables: Mapping[str, object]) -> Iterator[Fields]:
+    for key, row in tables.items():
         if not isinstance(row, Mapping):
             raise CatalogueError(f"{key}: got {row!r}, wanted a table")
         yield Fields(where=key, values=row)

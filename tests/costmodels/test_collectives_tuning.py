@@ -184,13 +184,16 @@ def test_every_curve_is_physical_and_sourced():
 
 def test_a_table_with_a_strange_field_is_refused():
     with pytest.raises(CatalogueError, match="lunch"):
-        load_library('[hopper.nvlink.ring_ll]\nlunch = "1 us"\nlaunch = "1 us"\n')
+        load_library({"hopper": {"nvlink": {"ring_ll": {"lunch": "1 us", "launch": "1 us"}}}})
     with pytest.raises(CatalogueError, match="carrier"):
-        load_transports('[carrier]\nkind = "assumed"\n')
+        load_transports({"carrier": {"kind": "assumed"}})
     with pytest.raises(CatalogueError, match="slow"):
         load_engines(
-            '[eager]\nhost = "1 us"\ngap = "1 us"\nsingle = "1 us"\ncopy = {}\n'
-            "[mixing]\nsizes = []\nseconds = []\n[slow]\n"
+            {
+                "eager": {"host": "1 us", "gap": "1 us", "single": "1 us", "copy": {}},
+                "mixing": {"sizes": [], "seconds": []},
+                "slow": {},
+            }
         )
 
 

@@ -1,5 +1,7 @@
 """What runs a program: the table that ships, and tables that cannot be read."""
 
+import tomllib
+
 import pytest
 
 from costmodels.runtime import load_runtimes
@@ -32,7 +34,7 @@ def table(**changes):
 
 
 def test_a_table_is_read_in_si_units():
-    mine = load_runtimes(table())["mine"]
+    mine = load_runtimes(tomllib.loads(table()))["mine"]
 
     assert mine.host_kernel.value == pytest.approx(5e-6)
     assert mine.memory.value == 2**30
@@ -51,12 +53,12 @@ def test_a_table_is_read_in_si_units():
 )
 def test_a_table_that_is_wrong_says_where(changes, said):
     with pytest.raises(CatalogueError, match=said):
-        load_runtimes(table(**changes))
+        load_runtimes(tomllib.loads(table(**changes)))
 
 
 def test_a_number_without_a_source_does_not_load():
     with pytest.raises(CatalogueError, match="has no source"):
-        load_runtimes(table().replace("a test", " "))
+        load_runtimes(tomllib.loads(table().replace("a test", " ")))
 
 
 def test_the_promised_runtimes_are_there():

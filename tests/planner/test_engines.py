@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -204,10 +205,10 @@ def test_a_runtime_moves_what_it_is_told():
 
 
 def test_an_entry_says_what_its_repository_does():
-    own = load_entry("x", ENTRY).own
+    own = load_entry("x", tomllib.loads(ENTRY)).own
 
     assert own == Own(traffic=(("norm", 3.5),), token_modulation=True)
-    assert load_entry("x", ENTRY.partition("[own]")[0]).own == Own()
+    assert load_entry("x", tomllib.loads(ENTRY.partition("[own]")[0])).own == Own()
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def test_an_entry_says_what_its_repository_does():
 )
 def test_an_entry_that_is_wrong_is_refused(old, new, said):
     with pytest.raises(CatalogueError, match=said):
-        load_entry("x", ENTRY.replace(old, new))
+        load_entry("x", tomllib.loads(ENTRY.replace(old, new)))
 
 
 def test_the_header_names_the_engine():
@@ -563,7 +564,7 @@ cfg = "-c"
 
 
 def test_an_older_version_of_an_engine_says_what_it_has_in_place_of_the_newest():
-    listed = load_engines({"swift": OLD_AND_NEW})
+    listed = load_engines({"swift": tomllib.loads(OLD_AND_NEW)})
     newest, second, first = listed.versions(listed.named("Swift"))
 
     assert [one.version for one in (newest, second, first)] == ["2.1", "2.0", "1.0"]
@@ -576,7 +577,7 @@ def test_an_older_version_of_an_engine_says_what_it_has_in_place_of_the_newest()
 @pytest.mark.parametrize("text", [OLD_AND_NEW.replace("2.0", "2.1"), OLD_AND_NEW + "[odd]"])
 def test_a_version_that_is_no_older_one_is_refused(text):
     with pytest.raises(CatalogueError):
-        load_engines({"swift": text})
+        load_engines({"swift": tomllib.loads(text)})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """How to run a plan: a line that says all of it, or the reason why there is none."""
 
 import re
+import tomllib
 from dataclasses import replace
 from typing import get_args
 
@@ -289,7 +290,7 @@ hopper = "fa3"
 
 
 def test_a_table_of_engines_is_read_as_written():
-    found = load_engines({"mine": MINE.replace('code = "diffusers"', "")})
+    found = load_engines({"mine": tomllib.loads(MINE.replace('code = "diffusers"', ""))})
 
     (one,) = launches(found, asked("flux.1-dev").model, parse_plan("tp4"))
     line = "run black-forest-labs/FLUX.1-dev on 4 -t 4"
@@ -306,8 +307,9 @@ def test_a_table_of_engines_is_read_as_written():
     ],
 )
 def test_a_file_that_is_none_of_an_engine_is_refused(old, new, said):
+    text = MINE.replace(old, new).replace('code = "diffusers"', "")
     with pytest.raises(CatalogueError, match=said):
-        load_engines({"mine": MINE.replace(old, new).replace('code = "diffusers"', "")})
+        load_engines({"mine": tomllib.loads(text)})
 
 
 def test_an_engine_is_added_by_one_file(tmp_path, monkeypatch):

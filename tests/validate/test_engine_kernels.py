@@ -75,7 +75,7 @@ def test_the_fit_of_products_finds_what_made_them():
 
     found = {}
     for text, _ in fitted(products(true)):
-        found |= load_records(text, QuantisedParameters)
+        found |= load_records(tomllib.loads(text), QuantisedParameters)
 
     assert found.keys() == {"fp8.vllm-hopper", "fp8-hopper"}
     record = found["fp8.vllm-hopper"]
@@ -90,7 +90,7 @@ def test_the_fit_of_decoding_finds_what_made_it():
 
     found = {}
     for text, _ in fitted(decodes(true)):
-        found |= load_records(text, DecodeParameters)
+        found |= load_records(tomllib.loads(text), DecodeParameters)
 
     record = found["fp8.vllm-hopper"]
     assert record.floor == pytest.approx(true.floor, rel=0.1)
@@ -123,7 +123,7 @@ def test_the_fit_of_experts_finds_what_made_them():
 
     found = {}
     for text, _ in fitted(layers(true)):
-        found |= load_records(text, ExpertsParameters)
+        found |= load_records(tomllib.loads(text), ExpertsParameters)
 
     record = found["fp8_block.vllm-hopper"]
     assert record.fixed == pytest.approx(true.fixed, rel=0.1)
@@ -150,7 +150,7 @@ def test_the_fit_of_latent_decoding_finds_what_made_it():
 
     found = {}
     for text, _ in fitted(latents(true)):
-        found |= load_records(text, LatentDecodeParameters)
+        found |= load_records(tomllib.loads(text), LatentDecodeParameters)
 
     assert found.keys() == {"fp8.tensorrt-llm-hopper", "fp8-hopper"}
     record = found["fp8.tensorrt-llm-hopper"]
@@ -183,7 +183,7 @@ def test_kernels_that_a_table_does_not_name_are_told_apart():
     found = {}
     for text, _ in fitted(kept_states(convolution, update)):
         form = StateUpdateParameters if "update" in text else StateConvolutionParameters
-        found |= load_records(text, form)
+        found |= load_records(tomllib.loads(text), form)
 
     assert found["update.vllm-hopper"].floor == pytest.approx(update.floor, rel=0.1)
     reached = found["update.vllm-hopper"].memory_efficiency
@@ -292,7 +292,7 @@ def test_the_fit_of_prompts_finds_what_made_them():
 
     ((text, _),) = fitted("\n".join(lines))
 
-    record = load_records(text, ContextParameters)["bf16.tensorrt-llm-hopper"]
+    record = load_records(tomllib.loads(text), ContextParameters)["bf16.tensorrt-llm-hopper"]
     assert record.cycles[1] == pytest.approx(known.cycles[1], rel=0.05)
     assert record.fixed == pytest.approx(known.fixed, rel=0.3)
     assert record.provenance.median_error < 0.02

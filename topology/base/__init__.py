@@ -21,6 +21,7 @@ from topology.base.files import (
     is_file,
     is_text,
     place,
+    shipped_table,
     text_of,
     write_new,
     write_whole,
@@ -53,5 +54,5 @@ __all__ = [
     "UncalibratedError", "check_keys", "content", "counted", "decoded", "environment",
     "format_bytes", "format_interval", "format_number", "format_seconds", "is_file", "is_text",
     "near", "one_line", "parse", "parse_bytes", "parse_rate", "place", "read_choice",
-    "read_sourced", "shown", "text_of", "unknown", "write_new", "write_whole",
+    "read_sourced", "shipped_table", "shown", "text_of", "unknown", "write_new", "write_whole",
 ]  # fmt: skip

@@ -1,8 +1,14 @@
-"""Files as users give and get them, and the variables a command runs with."""
+"""Files as users give and get them, or as they ship, and the variables a command runs with."""
 
+import marshal
 import os
+import sys
+import tomllib
+from contextlib import suppress
+from importlib.resources.abc import Traversable
+from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from topology.base.errors import InputError, TopologyError
 
@@ -90,6 +96,36 @@ def decoded(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         at = data[: error.start].count(b"\n") + 1
         raise TopologyError(f"{name}: line {at} is not text: got binary data") from None
+
+
+def shipped_table(path: Traversable) -> dict[str, Any]:
+    """Read a TOML file of the package, which is parsed once: kept as Python keeps modules.
+
+    What was parsed lies in ``__pycache__`` while the file has the same size and time, and nowhere
+    if that folder cannot be written or Python is told to write no bytecode.
+    """
+    if not isinstance(path, Path):  # in an archive
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    state = path.stat()
+    key = [state.st_mtime_ns, state.st_size]
+    kept = Path(cache_from_source(str(path))).with_suffix(".tomlc")
+    with suppress(OSError, ValueError, EOFError, TypeError):
+        made_of, table = marshal.loads(kept.read_bytes())  # noqa: S302  # as bytecode is
+        if made_of == key:
+            return cast(dict[str, Any], table)
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    if not sys.dont_write_bytecode:
+        with suppress(OSError, ValueError):
+            kept.parent.mkdir(exist_ok=True)
+            _keep(kept, marshal.dumps((key, table)))
+    return table
+
+
+def _keep(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("xb") as file:
+        file.write(data)
+    draft.replace(path)
 
 
 def place(output: str, what: str = "a file", option: str = "--output") -> Path:

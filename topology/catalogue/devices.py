@@ -4,7 +4,7 @@ How much of a peak is reached is a matter of profiles, not of this catalogue.
 """
 
 import re
-import tomllib
+from collections.abc import Mapping
 from typing import Final, Literal, cast, get_args
 
 from topology.base import (
@@ -73,9 +73,9 @@ class Device:
         return peak.value
 
 
-def load_devices(text: str) -> dict[str, Device]:
-    """Read a device catalogue from TOML `text`; the caller does the file I/O."""
-    return {name: read_device(name, row) for name, row in tomllib.loads(text).items()}
+def load_devices(tables: Mapping[str, object]) -> dict[str, Device]:
+    """Read a device catalogue, a table a device."""
+    return {name: read_device(name, row) for name, row in tables.items()}
 
 
 def read_device(name: str, row: object) -> Device:

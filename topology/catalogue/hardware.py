@@ -191,9 +191,11 @@ def check_pcie_generation(value: object, what: str = "pcie_generation") -> None:
         raise InputError(f"{what}: got {text}, wanted a whole number from 1 to {NEWEST_PCIE}")
 
 
-def load_hardware(text: str, devices: Mapping[str, Device]) -> dict[str, Hardware]:
-    """Read the node catalogue from TOML `text`; its `device` names are looked up in `devices`."""
-    return {name: read_hardware(name, row, devices) for name, row in tomllib.loads(text).items()}
+def load_hardware(
+    tables: Mapping[str, object], devices: Mapping[str, Device]
+) -> dict[str, Hardware]:
+    """Read the node catalogue; its `device` names are looked up in `devices`."""
+    return {name: read_hardware(name, row, devices) for name, row in tables.items()}
 
 
 def read_hardware(name: str, row: object, devices: Mapping[str, Device]) -> Hardware:

@@ -1,9 +1,8 @@
 """Which GPU or rented machine is meant, from how drivers, the PCI bus and people name it."""
 
 import re
-import tomllib
-from collections.abc import Sequence
-from typing import cast, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, cast, get_args
 
 from topology.base import CatalogueError, Sourced, read_choice, read_sourced
 from topology.base.values import dataclass
@@ -23,9 +22,9 @@ class GpuName:
     spoken: tuple[str, ...] = ()
 
 
-def load_names(text: str) -> tuple[GpuName, ...]:
-    """Read the table of names from TOML `text`."""
-    rows = tomllib.loads(text).get("gpu", [])
+def load_names(tables: Mapping[str, Any]) -> tuple[GpuName, ...]:
+    """Read the table of names."""
+    rows = tables.get("gpu", [])
     if not rows:
         raise CatalogueError("GPU names: expected [[gpu]] tables, got none")
     return tuple(
@@ -42,16 +41,9 @@ def load_names(text: str) -> tuple[GpuName, ...]:
 def by_product(names: tuple[GpuName, ...], product: str) -> str | None:
     """Find the hardware name of a product as nvidia-smi prints it, or people write it, or None.
 
-    >>> table = load_names('''
-    ... [[gpu]]
-    ... hardware = "h200-sxm"
-    ... pci = ["0x2335"]
-    ... products = ["H200"]
-    ... [[gpu]]
-    ... hardware = "h200-nvl"
-    ... pci = ["0x233b"]
-    ... products = ["H200 NVL"]
-    ... ''')
+    >>> one = {"hardware": "h200-sxm", "pci": ["0x2335"], "products": ["H200"]}
+    >>> other = {"hardware": "h200-nvl", "pci": ["0x233b"], "products": ["H200 NVL"]}
+    >>> table = load_names({"gpu": [one, other]})
     >>> by_product(table, "NVIDIA H200"), by_product(table, "NVIDIA H200 NVL")
     ('h200-sxm', 'h200-nvl')
     >>> by_product(table, "NVIDIA H20") is None
@@ -100,10 +92,10 @@ class Instance:
     total: Sourced
 
 
-def load_instances(text: str) -> tuple[Instance, ...]:
-    """Read types of machines from TOML `text`, one table for those with one kind of network."""
+def load_instances(tables: Mapping[str, Any]) -> tuple[Instance, ...]:
+    """Read types of machines, one table for those with one kind of network."""
     instances = []
-    for table in tomllib.loads(text).values():
+    for table in tables.values():
         for name in (key for key in table if key not in ("kind", "source", "network")):
             word = read_choice(f"{name}.network", table.get("network"), get_args(NetworkKind))
             network, nics = cast(NetworkKind, word), int(str(table[name]["nics"]))
@@ -115,13 +107,8 @@ def load_instances(text: str) -> tuple[Instance, ...]:
 def named_instance(instances: tuple[Instance, ...], text: str) -> Instance | None:
     """Find the type of machine that a text names; None where it names none.
 
-    >>> table = load_instances('''
-    ... [aws]
-    ... kind = "datasheet"
-    ... source = "an example"
-    ... network = "efa"
-    ... "p4d.24xlarge" = { nics = 4, total = "50 GB/s" }
-    ... ''')
+    >>> aws = {"kind": "datasheet", "source": "an example", "network": "efa"}
+    >>> table = load_instances({"aws": aws | {"p4d.24xlarge": {"nics": 4, "total": "50 GB/s"}}})
     >>> named_instance(table, "NET/OFI Running on p4d.24xlarge platform").nics
     4
     >>> named_instance(table, "p4de.24xlarge") is None

@@ -1,8 +1,7 @@
 """What one link of each kind carries, from a table in which every number has a source."""
 
-import tomllib
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from topology.base import CatalogueError, Sourced, read_sourced
 from topology.base.values import dataclass
@@ -99,9 +98,8 @@ def nvlink_generation(capability: int) -> NvlinkGeneration:
     return "ga102" if name == "ada" else name
 
 
-def load_rates(text: str) -> Rates:
-    """Read the table of link rates from TOML `text`."""
-    table = tomllib.loads(text)
+def load_rates(table: Mapping[str, Any]) -> Rates:
+    """Read the table of link rates."""
     try:
         return Rates(
             nvlink=_numbers(table["nvlink"], "B/s"),

@@ -3,9 +3,9 @@
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from topology.base import InputError, content, decoded, is_file, unknown
+from topology.base import InputError, content, decoded, is_file, shipped_table, unknown
 from topology.catalogue.devices import Device, load_devices
 from topology.catalogue.hardware import Hardware, load_hardware, load_hardware_file
 from topology.catalogue.names import GpuName, Instance, load_instances, load_names
@@ -67,8 +67,8 @@ def rented_machines() -> tuple[Instance, ...]:
     return load_instances(_read("instances.toml"))
 
 
-def _read(name: str) -> str:
-    return files("topology").joinpath("data", name).read_text(encoding="utf-8")
+def _read(name: str) -> dict[str, Any]:
+    return shipped_table(files("topology").joinpath("data", name))
 
 
 @cache

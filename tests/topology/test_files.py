@@ -1,0 +1,63 @@
+"""A table that ships is parsed once, and is never another than its file."""
+
+import os
+import sys
+
+import pytest
+
+from topology.base import files
+from topology.base.files import shipped_table
+
+TEXT = 'kind = "datasheet"\n[b200]\nsizes = [1, 2.5]\nranks = 8\n'
+TABLE = {"kind": "datasheet", "b200": {"sizes": [1, 2.5], "ranks": 8}}
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    path = tmp_path / "devices.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def never(_):
+    raise AssertionError("was parsed again")
+
+
+def test_a_table_is_parsed_once(written, monkeypatch):
+    assert shipped_table(written) == TABLE
+    monkeypatch.setattr(files.tomllib, "loads", never)
+
+    assert shipped_table(written) == TABLE
+    assert [path.name[0] for path in written.parent.glob("__pycache__/*")] == ["d"]  # no draft
+
+
+def test_a_table_that_changed_is_parsed_again(written):
+    shipped_table(written)
+    written.write_text(TEXT.replace("8", "16"))
+    assert shipped_table(written)["b200"]["ranks"] == 16
+
+    written.write_text(TEXT.replace("8", "32"))
+    os.utime(written, ns=(1, 1))
+    assert shipped_table(written)["b200"]["ranks"] == 32
+
+
+@pytest.mark.parametrize("kept", [b"", b"torn", b"N", b"\xe9\x01\x00\x00\x00"])
+def test_what_was_kept_and_is_torn_is_parsed_again(written, kept):
+    shipped_table(written)
+    (left,) = written.parent.glob("__pycache__/*")
+    left.write_bytes(kept)
+
+    assert shipped_table(written) == TABLE
+    assert left.read_bytes() != kept
+
+
+def test_nothing_is_kept_where_it_cannot_be_or_must_not(written, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert shipped_table(written) == TABLE
+    assert not (written.parent / "__pycache__").exists()
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (written.parent / "__pycache__").write_text("a file")
+    assert shipped_table(written) == TABLE
