@@ -165,7 +165,7 @@ def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recomme
     barred = {row.plan for row in refused}
     runnable = ranking.only(lambda plan: not refusal(chosen, plan))
     if chosen.served:
-        from planner.serving.loaded_plans import served_ranking  # noqa: PLC0415  # slow to load
+        from planner.serving.serving import served_ranking  # noqa: PLC0415  # slow to load
 
         runnable = served_ranking(chosen, runnable)
     splits = _splits(chosen, runnable)
@@ -204,7 +204,7 @@ def _frontier(ranking: Ranking, splits: Splits | None) -> tuple[Point, ...]:
     """Put the frontier of plans and of splits together."""
     if splits is None:
         return ranking.frontier
-    from planner.serving.loaded_plans import frontier  # noqa: PLC0415  # slow to load
+    from planner.serving.serving import frontier  # noqa: PLC0415  # slow to load
 
     return frontier([*ranking.frontier, *splits.points])
 
@@ -278,7 +278,7 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     if isinstance(outcome, PlanEstimate):
         if not scenario.request.loaded:
             return outcome
-        from planner.serving.loaded_plans import with_load  # noqa: PLC0415  # slow to load
+        from planner.serving.serving import with_load  # noqa: PLC0415  # slow to load
 
         return with_load(scenario, outcome)
     raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")

@@ -179,7 +179,7 @@ def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Contender]:
 
 def _served(scenario: Scenario, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     """Serve the load of a request with the plans that fit."""
-    from planner.serving.loaded_plans import served_ranking  # noqa: PLC0415  # slow to load
+    from planner.serving.serving import served_ranking  # noqa: PLC0415  # slow to load
 
     by_gpus: dict[int, list[PlanEstimate]] = {}
     for estimate in estimates(outcomes):

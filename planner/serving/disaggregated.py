@@ -12,10 +12,19 @@ from planner.search.clients import Serving
 from planner.search.estimate import Disaggregated, PlanEstimate, Rejected, WorkerPool
 from planner.search.ranking import judge
 from planner.serving.cache import Transfer, transfer_of
-from planner.serving.loaded_plans import MOST, OverloadedError, loaded, missed, serve
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
 from planner.serving.scheduler import Trail
-from planner.serving.serving import Served, check_context, lengths_of, served
+from planner.serving.serving import (
+    MOST,
+    OverloadedError,
+    Served,
+    check_context,
+    lengths_of,
+    loaded,
+    missed,
+    serve,
+    served,
+)
 from planner.strategies import parse_pools
 from topology.base import IllegalPlanError, InputError
 from topology.base.values import dataclass

@@ -19,8 +19,16 @@ from planner.search.clients import Point, Serving, Wanted, wanted_of
 from planner.search.estimate import PlanEstimate, Splits
 from planner.search.ranking import TIE, Ranking, goal
 from planner.serving.disaggregated import Paired, alone, engines_of, join, with_serving
-from planner.serving.loaded_plans import MOST, missed, serve
-from planner.serving.serving import AXES, Served, beyond_context, lengths_of, served
+from planner.serving.serving import (
+    AXES,
+    MOST,
+    Served,
+    beyond_context,
+    lengths_of,
+    missed,
+    serve,
+    served,
+)
 from topology.base import IllegalPlanError, InputError
 from topology.base.values import dataclass
 

@@ -18,7 +18,7 @@ from planner.search.plans import (
     unpiped,
 )
 from planner.search.ranking import MANY, TIE, Ranking, goal, judge, rank
-from planner.serving.loaded_plans import served_ranking
+from planner.serving.serving import served_ranking
 from planner.strategies import parse_plan
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.search.clients import Serving
-from planner.serving.loaded_plans import under_load
+from planner.serving.serving import under_load
 from planner.strategies import parse_plan
 from topology.base import InputError
 from topology.base.values import dataclass
