@@ -10,13 +10,12 @@ from functools import cache
 from typing import Final
 
 from planner.lowering import share_of, unsupported
-from planner.models import Model
+from planner.models import Ffn, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.scenario import Deployment
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.strategies import Proposal, allgather_kv, strategies, tp
-from planner.strategies.ep import experts_objections
 from topology.base import TopologyError, counted
 
 LONGEST: Final = 32
@@ -42,7 +41,36 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
     proposal = Proposal(model=model, workload=workload, share=share_of(workload, plan))
     for name, degree in plan.axes:
         yield from strategies()[name].objections(proposal, degree)
-    yield from experts_objections(proposal, plan)
+    yield from _experts(proposal, plan)
+
+
+def _experts(proposal: Proposal, plan: Plan) -> Iterator[str]:
+    """Yield what stands against how a plan spreads the experts of a model.
+
+    Groups have experts of their own, and each expert is cut over the ranks of its group as tensor
+    parallelism cuts a FFN.
+    """
+    model, groups, ranks = proposal.model, plan.ep, plan.expert_ranks
+    if groups > 1 and not model.has_experts:
+        yield f"ep{groups}: {model.name} has no experts"
+        return
+    if ranks % groups:
+        yield f"ep{groups} does not divide the {ranks} ranks of adp x tp"
+        return
+    names = [name for name, _ in plan.axes]
+    if "tp" in names and "adp" in names[names.index("tp") :]:
+        yield "adp stands outside tp: its ranks hold the whole attention, cut by tp"
+    for ffn in dict.fromkeys(t.ffn for t in model.towers if t.ffn is not None and t.ffn.experts):
+        yield from dict.fromkeys(_spread(proposal, ffn, plan))
+
+
+def _spread(proposal: Proposal, ffn: Ffn, plan: Plan) -> Iterator[str]:
+    if ffn.experts % plan.ep:
+        yield f"{ffn.experts} experts do not divide by ep{plan.ep}"
+    cut = plan.expert_ranks // plan.ep
+    ranks = f"the {cut} ranks of an expert" if plan.ep > 1 or plan.degree("adp") > 1 else f"tp{cut}"
+    yield from tp.no_column(ffn.width, cut, ranks)
+    yield from tp.parted_scales(proposal, tp.ffn_cuts(ffn.width, "experts"), cut, ranks)
 
 
 def notes(model: Model, plan: Plan) -> Iterator[str]:
