@@ -48,7 +48,8 @@ class Routing:
     and experts only of those (DeepSeek-V3: 4 of 8). exponent : of the power law that the
     popularity of experts follows; 0 where all are alike. spread : a token's experts lie on as many
     ranks as they can, as benchmarks arrange it. seen : tokens that each expert took, in order; they
-    draw their tokens by chance then, where otherwise they get what they expect.
+    draw their tokens by chance then, where otherwise they get what they expect. copies : of popular
+    experts, kept beside them; experts are then placed so that ranks are as busy as they can.
     """
 
     experts: int
@@ -58,6 +59,7 @@ class Routing:
     exponent: float = 0.0
     spread: bool = False
     seen: tuple[float, ...] = ()
+    copies: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.top_k <= self.experts * self.top_groups // self.groups:
@@ -135,6 +137,8 @@ class Routing:
         True
         """
         loads = expert_loads(tokens, self)
+        if self.copies and parts > 1:
+            return _placed(loads, self.copies, parts)
         size = self.experts // parts
         if self.alike or parts == 1:
             return loads[: -(-self.experts // parts)]
@@ -164,6 +168,30 @@ class Routing:
         return np.interp(tokens, sizes, known)
 
 
+def _placed(loads: Loads, copies: int, parts: int) -> Loads:
+    """Copy the busiest experts, which share their tokens, and place all; give the fullest part.
+
+    Each copy goes to the expert whose pieces are largest, and the largest piece to the part with
+    the fewest tokens that has room, as load balancers of engines do [1]_.
+
+    References
+    ----------
+    .. [1] github.com/deepseek-ai/EPLB
+
+    >>> _placed(np.array([6.0, 2.0, 2.0]), copies=1, parts=2)
+    array([3., 2.])
+    """
+    counts = np.ones(loads.size)
+    for _ in range(copies):
+        counts[np.argmax(loads / counts)] += 1
+    pieces = np.sort(np.repeat(loads / counts, counts.astype(int)))[::-1]
+    held: list[list[float]] = [[] for _ in range(parts)]
+    for piece in pieces:
+        room = [part for part in held if len(part) < pieces.size // parts]
+        min(room, key=sum).append(float(piece))
+    return np.array(max(held, key=sum))
+
+
 @lru_cache(maxsize=4096)
 def _excess(routing: Routing, tokens: float, parts: int, once: bool) -> float:  # noqa: FBT001
     """Find `Routing.excess` at one size."""
@@ -174,17 +202,22 @@ def _excess(routing: Routing, tokens: float, parts: int, once: bool) -> float:  
     return float((1 - np.prod(1 - popular)) / (1 - np.prod(1 - usual)))
 
 
-def routing_of(distribution: str | tuple[float, ...], experts: int, top_k: int) -> Routing:
+def routing_of(
+    distribution: str | tuple[float, ...], experts: int, top_k: int, copies: int = 0
+) -> Routing:
     """Read how tokens choose: as `exponent_of`, ``uniform`` for chance alone, or tokens seen.
+
+    copies : of popular experts.
 
     >>> routing_of("uniform", 4, 2).seen
     (1.0, 1.0, 1.0, 1.0)
     """
     if not isinstance(distribution, str):
-        return Routing(experts=experts, top_k=top_k, seen=distribution)
+        return Routing(experts=experts, top_k=top_k, seen=distribution, copies=copies)
     if distribution == "uniform":
-        return Routing(experts=experts, top_k=top_k, seen=(1.0,) * experts)
-    return Routing(experts=experts, top_k=top_k, exponent=exponent_of(distribution))
+        return Routing(experts=experts, top_k=top_k, seen=(1.0,) * experts, copies=copies)
+    exponent = exponent_of(distribution)
+    return Routing(experts=experts, top_k=top_k, exponent=exponent, copies=copies)
 
 
 def expert_loads(tokens: float, routing: Routing) -> Loads:

@@ -168,7 +168,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
         case Matmul():
             weight = op.weight
             sides = (len(op.x.shape), len(weight.columns)) if op.route is not None else ()
-            routed = (op.out.filled, weight.local_experts, weight.experts, sides)
+            counts = (weight.local_experts, weight.experts, weight.copies)
+            routed = (op.out.filled, *counts, sides)
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, routed)
             how = (target.engine, target.rounding, weight.precision or target.plain)
             return ("matmul", *how, *sizes)
@@ -265,7 +266,7 @@ def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     precision = served_as(weight.precision or target.plain, device)
     top_k = int(route.shape[-1])
     how = ROUTED.get(engine, USUALLY_ROUTED)
-    routing = routing_of(how, weight.experts, top_k)
+    routing = routing_of(how, weight.experts - weight.copies, top_k, weight.copies)
     tokens = np.asarray(op.m) * weight.groups / top_k
     back = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
     sides = len(weight.columns)

@@ -99,6 +99,7 @@ class Options(TypedDict, total=False):
     speculative: int | None
     draft: str | Path
     acceptance: float | None
+    redundant_experts: int | None
     prefill_plan: str | Plan
     prefill_workers: int | None
     decode_plan: str | Plan

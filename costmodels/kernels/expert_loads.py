@@ -45,7 +45,7 @@ def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
     tokens = np.asarray(tokens, float)
     if not routing.exponent and not routing.seen:
         rows = np.ceil(tokens * routing.top_k / parts)
-        touched = np.minimum(rows, routing.experts // parts)
+        touched = np.minimum(rows, (routing.experts + routing.copies) // parts)
         each = (rows / np.maximum(touched, 1.0))[..., None]
         return ExpertLoad(
             touched=touched, rows=rows, tiles=touched[..., None] * np.ceil(each / HEIGHTS)

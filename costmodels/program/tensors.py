@@ -140,7 +140,7 @@ class Weight:
     of all these ranks, outermost first; left out for ``tp`` alone. `layered`: the matrix is a
     different one at every turn of the enclosing loop over layers. precision : one of
     `costmodels.formats.FORMATS`; empty for the 16-bit one of the device. group : inputs that share
-    a scale, 0 for as many as is usual.
+    a scale, 0 for as many as is usual. copies : of experts, which are among their number.
     """
 
     name: str
@@ -149,6 +149,7 @@ class Weight:
     split: Literal["none", "rows", "columns"] = "none"
     degree: int = 1
     experts: int = 1
+    copies: int = 0
     groups: int = 1
     axes: tuple[tuple[str, int], ...] = ()
     layered: bool = True

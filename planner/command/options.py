@@ -77,6 +77,10 @@ _ACCEPTANCE: Final = (
     "share of drafted tokens that is accepted, each where those before it were (default: as "
     "published, 0.85 of mtp and 0.71 of a model)"
 )
+_REDUNDANT: Final = (
+    "copies of popular experts in each layer with experts, which engines place by load (default: "
+    "none)"
+)
 _SHARES: Final[Mapping[str, tuple[float | None, str]]] = {
     "--prefix-hit": (0.0, "share of each prompt that is cached already (default: 0)"),
     "--spread": (
@@ -327,6 +331,7 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--concurrency", type=whole, metavar="N", help=_CONCURRENCY)
     add_named(group, {"--rate R": _RATE}, None)
     add_named(group, {"--arrivals FILE": ARRIVALS})
+    group.add_argument("--redundant-experts", type=whole, metavar="N", help=_REDUNDANT)
     add_serving(group)
 
 

@@ -41,6 +41,7 @@ class LaunchLine:
     offload : flag. resident : flags that keep all weights on the GPU, where the default does not.
     speculation : flags by who drafts, ``mtp`` or ``draft``; in them `{n}` is how many tokens,
     `{all}` one more, and `{draft}` the draft's repository or folder.
+    copies : flags of copies of popular experts; in them `{n}` is how many.
     untold : why something has no flag, or what an axis needs beside its own. experts : by axis,
     what to do in place of its flag, which says something else of a model with experts.
     """
@@ -62,6 +63,7 @@ class LaunchLine:
     precision: Words = field(default_factory=dict)
     cache: Words = field(default_factory=dict)
     speculation: Words = field(default_factory=dict)
+    copies: str = ""
     published: tuple[str, ...] = ()
     attention: Words = field(default_factory=dict)
     offload: str = ""

@@ -127,11 +127,10 @@ def _experts(work: RankWork, ffn: Ffn, rows: Routed, name: str) -> Emits[Tensor]
     """Emit the products of the experts that are here, and the weighed sum of their results."""
     h, route, gates = rows
     hidden, width = (Part(int(h.shape[-1])),), (Part(ffn.width),)
-    count = ffn.experts
-    up = work.expert_weight(f"{name}.up", (hidden, ffn_columns(ffn)), "columns", count)
+    up = work.expert_weight(f"{name}.up", (hidden, ffn_columns(ffn)), "columns", ffn)
     inner = yield from matmul(h, up, f"{name}.inner", route)
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
-    down = work.expert_weight(f"{name}.down", (width, hidden), "rows", count)
+    down = work.expert_weight(f"{name}.down", (width, hidden), "rows", ffn)
     back = yield from matmul(active, down, f"{name}.back", route)
     out = Tensor(f"{name}.combined", h.shape, h.itemsize)
     yield Pointwise(function="combine", inputs=(back, gates), outputs=(out,))

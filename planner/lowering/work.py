@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from costmodels.program import Part, Size, Span, Tensor, Weight
 from costmodels.program.emit import Emits
-from planner.models import Block, Model, Tower
+from planner.models import Block, Ffn, Model, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import SequenceStrategy, strategies
@@ -101,13 +101,13 @@ class RankWork:
         name: str,
         sides: Sequence[tuple[Part, ...]],
         split: Literal["rows", "columns"],
-        count: int,
+        ffn: Ffn,
     ) -> Weight:
         """Name the matrices of all experts, which are spread over more ranks than a layer's cut.
 
         Parameters
         ----------
-        sides : rows and columns of each. count : of experts.
+        sides : rows and columns of each.
         """
         share, (rows, columns) = self.share, sides
         return Weight(
@@ -116,7 +116,8 @@ class RankWork:
             columns=columns,
             split=split,
             degree=share.expert_cut,
-            experts=count,
+            experts=ffn.experts + ffn.copies,
+            copies=ffn.copies,
             groups=share.expert_groups,
             axes=share.expert_ranks,
             precision=stored(self.model, self.workload.precision, "experts"),

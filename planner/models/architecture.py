@@ -48,6 +48,7 @@ class Ffn:
     multiplied by.
     latent : features that the routed experts take and give, by a projection before and one after
     them; 0 where they take the token's own.
+    copies : of popular experts, which a request asks for beside the model's own.
     """
 
     width: int
@@ -64,6 +65,7 @@ class Ffn:
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     scale: float = 1.0
     latent: int = 0
+    copies: int = 0
 
     @property
     def matrices(self) -> int:

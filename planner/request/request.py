@@ -38,6 +38,7 @@ LARGEST: Final = {
     "decode_workers": 4096,
     "top": 1000,
     "speculative": 16,
+    "redundant_experts": 4096,
     "pcie_generation": 6,
 }
 
@@ -101,6 +102,7 @@ class Request:
     that is cached. speculative : tokens that are drafted for each step; draft : by a model, its
     name or path, or ``mtp``, the model's own layers for that, the usual choice where it has some;
     acceptance : share of them that is accepted, each where those before it were.
+    redundant_experts : copies of popular experts in each layer, which engines place by load.
     prefill_plan, decode_plan : of workers that run prompts and of those that decode, where these
     are not the same; prefill_workers, decode_workers : how many there are, one where left out.
     disaggregate : such deployments are searched too.
@@ -151,6 +153,7 @@ class Request:
     speculative: int | None = None
     draft: str = ""
     acceptance: float | None = None
+    redundant_experts: int | None = None
     prefill_plan: str = ""
     prefill_workers: int | None = None
     decode_plan: str = ""

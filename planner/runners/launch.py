@@ -267,6 +267,8 @@ def _flags(
     yield line.cache.get(settings.cache, "")
     yield line.runtimes.get(settings.runtime, "")
     yield _speculation(line.speculation.get(settings.drafter, ""), settings)
+    if settings.copies:
+        yield shlex.join(word.replace("{n}", str(settings.copies)) for word in line.copies.split())
     yield line.offload if settings.offload else line.resident
     sizes = _sizes(model, settings)
     for size, flag in _by_size(line, limits, line.sizes, settings).items():
@@ -322,6 +324,8 @@ def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) ->
         yield f"drafts: {told.replace('{draft}', settings.draft)}"
     if settings.precision not in ("", "bf16") and settings.precision not in line.precision:
         yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"
+    if settings.copies and not line.copies:
+        yield f"{settings.copies} copies of experts: {line.untold.get('copies', 'no flag')}"
     if settings.offload and not line.offload:
         yield f"offload: {line.untold.get('offload', 'no flag')}"
     for size in settings.sizes:

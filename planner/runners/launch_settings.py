@@ -39,6 +39,7 @@ class Settings:
     tokens a step; draft : repository or folder of the model that drafts. hosts : that the GPUs are
     spread over evenly.
     host, rank : how the first host, and the number of the one at hand, are written.
+    copies : of popular experts.
     spread : the links over whose ranks experts are spread, and the GPU; None where they are not.
     """
 
@@ -53,6 +54,7 @@ class Settings:
     drafter: str = ""
     drafted: int = 0
     draft: str = ""
+    copies: int = 0
     hosts: int = 1
     host: str = "HOST"
     rank: str = "0"
@@ -80,6 +82,7 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,
         **_drafts(scenario),
+        copies=request.redundant_experts or 0,
         hosts=deployment.hosts,
         spread=None if links is None else (links, deployment.hardware.device),
     )

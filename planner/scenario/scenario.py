@@ -11,7 +11,7 @@ from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
 from planner.engines.engine import Disaggregation, Engine, Scheduling
 from planner.engines.tables import acceptances, allowed, engine_names, engines, find_engine
-from planner.models import Kind, Model, lengths, line_of, read_model
+from planner.models import Kind, Model, Tower, lengths, line_of, read_model
 from planner.placement.placement import Placement
 from planner.request.lengths import Lengths, Trace, read_requests
 from planner.request.plan import Plan
@@ -31,8 +31,9 @@ FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "diffusion": (
         "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
         "lengths", "slo_ttft", "slo_tpot", "ttft_percentile", "tpot_percentile", "chunk",
-        "prefix_hit", "spread", "burst", "speculative", "draft", "acceptance", "prefill_plan",
-        "prefill_workers", "decode_plan", "decode_workers", "disaggregate",
+        "prefix_hit", "spread", "burst", "speculative", "draft", "acceptance",
+        "redundant_experts", "prefill_plan", "prefill_workers", "decode_plan", "decode_workers",
+        "disaggregate",
     ),
 }  # fmt: skip
 """What a kind of model does not have."""
@@ -267,7 +268,7 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
     if len(request.engines) > 1 and not several:
         raise InputError(f"engine: got {request.engine}, wanted one (recommend compares several)")
     _check_version(request)
-    model = read_model(request.model)
+    model = with_copies(read_model(request.model), request.redundant_experts or 0)
     request = replace(
         request,
         precision=request.precision or usual_precision(model, request),
@@ -416,6 +417,33 @@ def speculation_of(model: Model, request: Request) -> Speculation | None:
         own=own,
         modules=model.draft[0].count if own else 1,
     )
+
+
+def with_copies(model: Model, copies: int) -> Model:
+    """Give each layer of experts so many copies of popular ones.
+
+    Raises
+    ------
+    InputError
+        If a model without experts is to have some.
+    """
+    if not copies:
+        return model
+    if not model.has_experts:
+        raise InputError(
+            f"redundant_experts: got {copies}, and {model.name} has no experts, wanted none"
+        )
+
+    def doubled(tower: Tower) -> Tower:
+        ffn = tower.ffn
+        if ffn is None or not ffn.experts:
+            return tower
+        return replace(tower, ffn=replace(ffn, copies=copies))
+
+    blocks = tuple(
+        replace(block, towers=tuple(map(doubled, block.towers))) for block in model.blocks
+    )
+    return replace(model, blocks=blocks)
 
 
 def _own_draft(model: Model) -> Model:

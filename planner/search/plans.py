@@ -65,8 +65,11 @@ def _experts(proposal: Proposal, plan: Plan) -> Iterator[str]:
 
 
 def _spread(proposal: Proposal, ffn: Ffn, plan: Plan) -> Iterator[str]:
-    if ffn.experts % plan.ep:
-        yield f"{ffn.experts} experts do not divide by ep{plan.ep}"
+    copies = f" and {ffn.copies} copies" if ffn.copies else ""
+    if ffn.copies and plan.ep == 1:
+        yield f"{ffn.copies} copies of experts need experts in groups (ep)"
+    if (ffn.experts + ffn.copies) % plan.ep:
+        yield f"{ffn.experts} experts{copies} do not divide by ep{plan.ep}"
     cut = plan.expert_ranks // plan.ep
     ranks = f"the {cut} ranks of an expert" if plan.ep > 1 or plan.degree("adp") > 1 else f"tp{cut}"
     yield from tp.no_column(ffn.width, cut, ranks)

@@ -1,5 +1,7 @@
 """Counting where tokens go: against draws, and the laws that any routing keeps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,3 +87,18 @@ def test_many_sizes_at_once_are_those_one_by_one():
 def test_what_cannot_be_is_said_in_one_line(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+@given(
+    parts=st.sampled_from([2, 4, 8, 16]), each=st.integers(1, 4), tokens=st.integers(64, 65536),
+)  # fmt: skip
+def test_copies_of_popular_experts_never_make_the_busiest_rank_busier(parts, each, tokens):
+    """They share what one expert took; nobody is below the mean, and no token is lost."""
+    plain = Routing(experts=64, top_k=4, exponent=1.2)
+    copied = replace(plain, copies=each * parts)
+
+    before, after = (float(one.busiest(tokens, parts).sum()) for one in (plain, copied))
+
+    assert tokens * 4 / parts <= after * (1 + 1e-9)
+    assert after <= before * (1 + 1e-9)
+    assert len(copied.busiest(tokens, parts)) == 64 // parts + each

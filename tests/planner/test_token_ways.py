@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodels import memory
 from costmodels.collectives.dispatch import WAYS, Exchange
 from costmodels.expert_routing import Routing
 from costmodels.price import price
@@ -14,7 +15,10 @@ from planner.lowering import lower
 from planner.request.request import Request
 from planner.runners.launch import launch_lines
 from planner.scenario.scenario import resolve
+from planner.search.evaluate import evaluate
+from planner.search.plans import objections
 from planner.strategies import parse_plan
+from topology.base import InputError
 
 ROUTING = Routing(experts=256, top_k=8, groups=8, top_groups=4)
 FEATURES = 7168
@@ -138,3 +142,38 @@ def test_a_program_says_which_of_its_messages_carry_tokens():
         } - {None}
         assert bool(found) == told
         assert all(one.routing == ROUTING and one.features == FEATURES for one in found)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("vllm", """--enable-eplb --eplb-config '{"num_redundant_experts":32}'"""),
+        ("sglang-llm", "--enable-eplb --ep-num-redundant-experts 32"),
+        ("tensorrt-llm", "32 copies of experts: needs moe_config"),
+    ],
+)
+def test_copies_of_experts_are_in_memory_in_time_and_on_the_launch_line(engine, flags):
+    plain, copied = (
+        asked(engine, "h200-sxm", 16, 2, redundant_experts=copies) for copies in (None, 32)
+    )
+    programs = [lower(one.model, one.workload, own(16)) for one in (plain, copied)]
+    whole, more = (memory.weights(program.stages) for program in programs)
+    lines = " ".join(f"{line.command} {line.notes}" for line in launch_lines(copied, own(16)))
+    before, after = (evaluate(one, own(16)).latency_s for one in (plain, copied))
+
+    layers, expert = 58, 3 * 7168 * 2048
+    assert more - whole == pytest.approx(2 * layers * expert, rel=0.01)  # 288 on 16 ranks, in fp8
+    assert after < before
+    assert flags in lines
+
+
+def test_copies_of_experts_need_groups_that_they_divide_by():
+    scenario = asked("vllm", "h200-sxm", 8, redundant_experts=30)
+
+    def said(plan):
+        return list(objections(scenario.model, scenario.workload, parse_plan(plan), 8))
+
+    assert "30 copies of experts need experts in groups (ep)" in said("tp8")
+    assert "256 experts and 30 copies do not divide by ep8" in said("tp8/ep8")
+    with pytest.raises(InputError, match="redundant_experts: got 4, and llama"):
+        resolve(Request(model="llama-3.1-8b", redundant_experts=4))
