@@ -2,9 +2,9 @@
 
 Groups of ranks have experts of their own, and cut each of them as they cut other layers. A rank
 adds up what its experts give. Where all ranks have the same tokens, as those of tensor parallelism,
-that is all; where they have tokens of their own (`adp`), they gather the tokens of all before, and
-add up and share out the results behind [1]_. Experts over fewer features than a token has stand
-between two projections; what travels are then those features.
+that is all; where they have tokens of their own (`adp`, or a sequence that is cut), they gather the
+tokens of all before, and add up and share out the results behind [1]_. Experts over fewer features
+than a token has stand between two projections; what travels are then those features.
 
 References
 ----------
@@ -25,7 +25,6 @@ from costmodels.program.emit import (
 )
 from planner.lowering.work import RankWork, stored
 from planner.models import Ffn
-from planner.strategies import adp
 
 Routed = tuple[Tensor, Tensor, Tensor]
 """Rows, the experts that each of them names, and how much each of these counts."""
@@ -64,20 +63,31 @@ def _projected(x: Tensor, features: int, name: str) -> Emits[Tensor]:
 
 
 def _spread(work: RankWork, ffn: Ffn, rows: Routed, name: str) -> Emits[Tensor]:
-    """Bring rows to the ranks of their experts, and results back."""
-    h, copies = rows[0], work.share.copies
-    if copies == 1:
-        return (yield from _experts(work, ffn, rows, name))
+    """Bring rows to the ranks of their experts, and results back.
+
+    A token that all ranks of a sequence have goes nowhere: what their experts make is added up.
+    """
+    h, axes = rows[0], [axis for axis in work.share.token_ranks if axis[1] > 1]
+    if work.share.sequence and not any(span.axes for span in work.spans.values()):
+        sums = yield from _experts(work, ffn, rows, name)
+        for axis, degree in axes:
+            sums = yield from collective("all_reduce", sums, axis, degree, f"{name}.{axis}.sum")
+        return sums
     tokens = _tokens(work, ffn, h)
-    every = yield from _gathered(rows, copies, name, tokens)
+    every, sent = rows, []
+    for axis, degree in reversed(axes):
+        sent.append((axis, degree, every[0]))
+        every = yield from _gathered(every, (axis, degree), f"{name}.{axis}", tokens)
     sums = yield from _experts(work, ffn, every, name)
-    axis = adp.AXIS
-    apart = Tensor(f"{name}.apart", (copies, *h.shape), h.itemsize)
-    yield from move("regroup", [sums], apart, axis=axis, degree=copies, view=True)
-    own = yield from collective("reduce_scatter", apart, axis, copies, f"{name}.own", tokens=tokens)
-    out = Tensor(f"{name}.routed", h.shape, h.itemsize)
-    yield from move("unstack", [own], out, axis=axis, degree=copies, view=True)
-    return out
+    for axis, degree, own in reversed(sent):
+        apart = Tensor(f"{name}.{axis}.apart", (degree, *own.shape), own.itemsize)
+        yield from move("regroup", [sums], apart, axis=axis, degree=degree, view=True)
+        mine = yield from collective(
+            "reduce_scatter", apart, axis, degree, f"{name}.{axis}.own", tokens=tokens
+        )
+        sums = Tensor(f"{name}.{axis}.routed", own.shape, own.itemsize)
+        yield from move("unstack", [mine], sums, axis=axis, degree=degree, view=True)
+    return sums
 
 
 def _routes(ffn: Ffn, h: Tensor, name: str) -> Emits[tuple[Tensor, Tensor]]:
@@ -106,9 +116,11 @@ def _tokens(work: RankWork, ffn: Ffn, h: Tensor) -> ExpertTokens | None:
     return ExpertTokens(routing=routing, features=int(h.shape[-1]), precision=precision or "bf16")
 
 
-def _gathered(rows: Routed, copies: int, name: str, tokens: ExpertTokens | None) -> Emits[Routed]:
-    """Gather the rows of all ranks along the axis, with their routes, in one message."""
-    h, axis = rows[0], adp.AXIS
+def _gathered(
+    rows: Routed, along: tuple[str, int], name: str, tokens: ExpertTokens | None
+) -> Emits[Routed]:
+    """Gather the rows of all ranks along an axis, with their routes, in one message."""
+    h, (axis, copies) = rows[0], along
     packed = yield from concat_features(rows, f"{name}.mine", view=True)
     stacked = Tensor(f"{name}.stacked", (1, *packed.shape), packed.itemsize)
     yield from move("stack", [packed], stacked, axis=axis, degree=copies, view=True)

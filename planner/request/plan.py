@@ -46,8 +46,9 @@ class Plan:
 
     @property
     def expert_ranks(self) -> int:
-        """Count the ranks that share the experts."""
-        return self.degree("adp") * self.degree("tp")
+        """Count the ranks that share the experts: those of a sequence too, for so many groups."""
+        ranks = self.degree("adp") * self.degree("tp")
+        return ranks * self.sequence_ranks if self.ep > ranks else ranks
 
     @property
     def sequence_ranks(self) -> int:

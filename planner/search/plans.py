@@ -49,13 +49,16 @@ def _experts(proposal: Proposal, plan: Plan) -> Iterator[str]:
 
     Groups have experts of their own, and each expert is cut over the ranks of its group as tensor
     parallelism cuts a FFN.
+    Ranks that a sequence is cut over hold the same experts, as they hold the same weights, unless
+    there are more groups than other ranks: then each has its own.
     """
     model, groups, ranks = proposal.model, plan.ep, plan.expert_ranks
     if groups > 1 and not model.has_experts:
         yield f"ep{groups}: {model.name} has no experts"
         return
     if ranks % groups:
-        yield f"ep{groups} does not divide the {ranks} ranks of adp x tp"
+        beside = " x the sequence" if ranks > plan.degree("adp") * plan.degree("tp") else ""
+        yield f"ep{groups} does not divide the {ranks} ranks of adp x tp{beside}"
         return
     names = [name for name, _ in plan.axes]
     if "tp" in names and "adp" in names[names.index("tp") :]:
@@ -133,7 +136,8 @@ def _groups(model: Model, plan: Plan) -> list[int]:
     """
     if not model.has_experts:
         return [1]
-    return sorted({1 if plan.degree("adp") == 1 else plan.expert_ranks, plan.expert_ranks})
+    ranks = plan.expert_ranks
+    return sorted({1 if plan.degree("adp") == 1 else ranks, ranks, ranks * plan.sequence_ranks})
 
 
 def _names(model: Model) -> list[str]:

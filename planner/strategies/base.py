@@ -42,14 +42,23 @@ class Share:
         return prod(degree for _, degree in self.sequence)
 
     @property
+    def token_ranks(self) -> tuple[tuple[str, int], ...]:
+        """Axes whose ranks have tokens of their own and share the experts, outermost first.
+
+        Those that a sequence is cut over do where there are more groups of experts than others.
+        """
+        wide = self.expert_groups > self.copies * self.tensor
+        return (("adp", self.copies), *(self.sequence if wide else ()))
+
+    @property
     def expert_ranks(self) -> tuple[tuple[str, int], ...]:
         """Axes over whose ranks the experts are spread, outermost first."""
-        return (("adp", self.copies), ("tp", self.tensor))
+        return (*self.token_ranks, ("tp", self.tensor))
 
     @property
     def expert_cut(self) -> int:
         """Count the ranks that an expert is cut over; groups that do not divide are illegal."""
-        return max(1, self.copies * self.tensor // self.expert_groups)
+        return max(1, prod(degree for _, degree in self.expert_ranks) // self.expert_groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

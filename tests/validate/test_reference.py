@@ -177,6 +177,8 @@ CUT += ["ring2.ulysses2.tp2", "allgather_kv2.ulysses2", "dp2.ring2", "pp2.ring2"
 CUT_PROMPTS = [(testmodels.llama, text) for text in CUT]
 CUT_PROMPTS += [(testmodels.deepseek, text) for text in CUT if "ulysses" not in text]
 CUT_PROMPTS += [(windowed, text) for text in CUT if "ring" not in text]
+SPREAD_CUT = ("ring2/ep2", "ring4/ep4", "allgather_kv2.tp2/ep4", "ring2.tp2/ep2", "dp2.ring2/ep2")
+CUT_PROMPTS += [(testmodels.deepseek, text) for text in (*SPREAD_CUT, "pp2.ring2/ep2")]
 
 
 @pytest.mark.parametrize("output", [0, 1])

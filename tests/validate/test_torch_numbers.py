@@ -48,7 +48,7 @@ RUNS = {  # ranks, models, plans, type, whether compiled, changes of the request
     "gathered": (2, FEW[:2], ("ring2",), "float64", False, {"rings": "gathered"}),
     "experts": (4, DECODERS[1:], EXPERTS, "float64", False, {"batch": 4, "output_tokens": 1}),
     "decode": (2, DECODERS, ("tp2", "pp2", "dp2"), "float64", False, {"output_tokens": 1}),
-    "rows": (2, DECODERS[1:2], ("ring2", "allgather_kv2"), "float64", False, {"output_tokens": 1}),
+    "rows": (2, DECODERS[1:2], ("ring2", "ring2/ep2"), "float64", False, {"output_tokens": 1}),
     "shards": (2, FEW[2:], (*TWO[1:], "allgather_kv2"), "float64", False, {"output_tokens": 1}),
     "shards16": (2, FEW[2:], ("ring2",), "bfloat16", False, {"output_tokens": 1}),
     "nested": (4, FEW[2:], ("ulysses2.ring2", "ring2.tp2"), "float64", False, {"output_tokens": 1}),
