@@ -24,7 +24,6 @@ It is read from TOML that `planner calibrate` writes::
 """
 
 import math
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -197,10 +196,17 @@ def load_profile(text: str, name: str = "profile") -> Profile:
     ... all_gather = "0.6"''').hiding("all_gather")
     (0.6, 0.0)
     """
+    import tomllib  # noqa: PLC0415  # profiles that ship are kept parsed
+
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of too many digits, a deep list
         raise InputError(f"{name}: no TOML: {str(error)[:120]}") from None
+    return profile_of(document, text, name)
+
+
+def profile_of(document: Table, text: str, name: str) -> Profile:
+    """Read a profile from the TOML `document` that `text` is."""
     _check_head(document, name)
     try:
         return _profile(document, text)

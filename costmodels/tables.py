@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.profile import Profile, check_keys, load_profile
+from costmodels.profile import Profile, check_keys, load_profile, profile_of
 from costmodels.runtime import Runtime, load_runtimes
 from topology.base import (
     InputError,
@@ -58,7 +58,7 @@ def check_profile(asked: str) -> None:
 def shipped_profile(hardware: str) -> Profile | None:
     """Read the newest profile of a hardware name that ships, once; None where there is none."""
     name = _read("profiles/index.toml")["newest"].get(hardware)
-    return None if name is None else load_profile(_text(name), str(name))
+    return None if name is None else profile_of(_read(f"profiles/{name}"), _text(name), name)
 
 
 def own_profile(hardware: str, product: str, gpus: int) -> Profile | None:
@@ -152,7 +152,8 @@ def shipped_profiles() -> tuple[str, ...]:
     False
     """
     folder = files("costmodels").joinpath("data", "profiles")
-    names = {entry.name.removesuffix(".toml") for entry in folder.iterdir()}
+    tables = (entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    names = {name.removesuffix(".toml") for name in tables}
     return tuple(sorted(names - {"index"}))
 
 

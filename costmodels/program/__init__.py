@@ -30,7 +30,8 @@ from costmodels.program.ops import (
     StreamName,
     turns,
 )
-from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight, ceil_div, larger
+from costmodels.program.tensors import Part, Span, Tensor, Weight, larger
+from costmodels.sizes import Real, Size, ceil_div
 
 __all__ = [
     "Attention", "CausalConvolution", "Collective", "CollectiveKind", "Communication", "Convolve",

@@ -20,7 +20,8 @@ from costmodels.program.ops import (
     Pointwise,
     Rearrange,
 )
-from costmodels.program.tensors import Part, Size, Span, Tensor, Weight
+from costmodels.program.tensors import Part, Span, Tensor, Weight
+from costmodels.sizes import Size
 
 T = TypeVar("T")
 Emits = Generator[Op | Loop, None, T]

@@ -14,7 +14,8 @@ from typing import ClassVar, Literal, cast
 import numpy as np
 
 from costmodels.expert_routing import Routing
-from costmodels.program.tensors import Part, Real, Size, Span, Tensor, Weight
+from costmodels.program.tensors import Part, Span, Tensor, Weight
+from costmodels.sizes import Real, Size
 from topology.base.values import dataclass
 
 StreamName = Literal["compute", "comm"]

@@ -8,22 +8,10 @@ from collections.abc import Mapping
 from typing import Literal, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.formats import FORMATS
+from costmodels.sizes import Real, Size, ceil_div
 from topology.base.values import dataclass
-
-Size = int | NDArray[np.int64]
-Real = float | NDArray[np.floating]
-
-
-def ceil_div(total: Size, parts: Size) -> Size:
-    """Whole numbers, rounded up; arrays broadcast.
-
-    >>> ceil_div(10, 4)
-    3
-    """
-    return -(-total // parts)
 
 
 def larger(first: Real, second: Real) -> Real:

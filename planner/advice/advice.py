@@ -9,8 +9,7 @@ import numpy as np
 
 from costmodels.collectives import UNMIXED
 from planner.advice.remedies import Alternative, short_of, would_fit
-from planner.lowering import unsupported
-from planner.models import Kind, Model
+from planner.models import Kind, Model, unsupported
 from planner.placement.placement import visible
 from planner.request.request import Objective, Request
 from planner.request.workload import Workload

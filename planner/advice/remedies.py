@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.formats import FORMATS
-from planner.lowering import lower, unsupported
+from planner.lowering import lower
+from planner.models import unsupported
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.runners.refusal import refusal

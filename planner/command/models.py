@@ -16,12 +16,11 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
-    from costmodels.tables import check_profile  # noqa: PLC0415
     from planner.models import read_model  # noqa: PLC0415
     from planner.rendering import models  # noqa: PLC0415
     from topology.base.facts import facts  # noqa: PLC0415
 
-    check_profile(options.profile)
+    common.check_profile(options.profile)
     if options.action == "list":
         common.check_nameless(options)
         entries = models.catalogue_entries()

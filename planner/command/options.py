@@ -421,3 +421,11 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 def add_checked_profile(parser: argparse.ArgumentParser) -> None:
     """Add the profile to a command that predicts nothing, for scripts that give it to all."""
     add_named(parser, {"--profile": "a calibration, which is read and checked; nothing is priced"})
+
+
+def check_profile(asked: str) -> None:
+    """Read the profile that a command without prices was given; most are given none."""
+    if asked:
+        from costmodels.tables import check_profile as read_and_check  # noqa: PLC0415
+
+        read_and_check(asked)

@@ -21,11 +21,10 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
-    from costmodels.tables import check_profile  # noqa: PLC0415
     from topology import drawing  # noqa: PLC0415
     from topology.readers import named  # noqa: PLC0415
 
-    check_profile(options.profile)
+    common.check_profile(options.profile)
     if options.action in ("list", "detect"):
         common.check_nameless(options)
     if options.action == "list":

@@ -8,7 +8,6 @@ from planner.lowering.program import (
     lower_places,
     lower_steps,
     one_turn,
-    unsupported,
 )
 from planner.lowering.work import Chunk, share_of, stored
 
@@ -23,5 +22,4 @@ __all__ = [
     "one_turn",
     "share_of",
     "stored",
-    "unsupported",
 ]

@@ -1,6 +1,6 @@
 """From a model, a request and a plan to the program of one rank."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,17 +39,6 @@ from planner.request.workload import Workload
 from planner.strategies import pp
 
 T = TypeVar("T")
-
-
-def unsupported(model: Model) -> Iterator[str]:
-    """Yield what in a model no operation of ours stands for."""
-    towers = [tower for block in model.blocks for tower in block.towers]
-    if any(tower.indexer is not None for tower in towers):
-        yield "attention to keys that an indexer chooses is not modelled yet"
-    if any(tower.parallel and tower.gate for tower in towers):
-        yield "gated attention beside its feed-forward is not modelled"
-    if model.kind == "encoder":
-        yield "a text encoder is not planned on its own"
 
 
 def lower(

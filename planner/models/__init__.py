@@ -13,6 +13,7 @@ from planner.models.architecture import (
     Stream,
     Tower,
     Vae,
+    unsupported,
 )
 from planner.models.catalogue import (
     ALIASES,
@@ -28,5 +29,5 @@ __all__ = [
     "ALIASES", "Block", "Cross", "DeltaRule", "Encoder", "Ffn", "Heads", "Indexer", "Kept", "Kind",
     "Latent", "LatentAttention", "Mamba", "Model", "Modulation", "Own", "Stream", "Tower", "Vae",
     "grid", "known_as", "latent_frames", "lengths", "line_of", "names", "read_model",
-    "repositories",
+    "repositories", "unsupported",
 ]  # fmt: skip

@@ -17,11 +17,11 @@ A tower's matrices follow from its widths; `Tower.extra` has the rest of a layer
 tables), so that parameters sum up to what the published classes have.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from typing import Literal
 
-from costmodels.program import Real, Size
+from costmodels.sizes import Real, Size
 from planner.models.mixers import DeltaRule, Heads, Indexer, Kept, LatentAttention, Mamba
 from planner.models.quantisation import Quantisation
 from topology.base.facts import facts
@@ -556,3 +556,14 @@ class Model:
             "quantisation": asdict(self.quantisation) if self.quantisation else None,
             "assumed": list(self.assumed),
         }
+
+
+def unsupported(model: Model) -> Iterator[str]:
+    """Yield what in a model no operation of ours stands for."""
+    towers = [tower for block in model.blocks for tower in block.towers]
+    if any(tower.indexer is not None for tower in towers):
+        yield "attention to keys that an indexer chooses is not modelled yet"
+    if any(tower.parallel and tower.gate for tower in towers):
+        yield "gated attention beside its feed-forward is not modelled"
+    if model.kind == "encoder":
+        yield "a text encoder is not planned on its own"

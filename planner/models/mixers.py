@@ -5,9 +5,9 @@ Softmax attention keeps keys and values of every token (`Heads`), or one compres
 (`DeltaRule`, `Mamba`) keeps a state of one size, however long the sequence is.
 """
 
-import numpy as np
+from math import inf
 
-from costmodels.program import Real, Size
+from costmodels.sizes import Real, Size
 from topology.base.values import dataclass
 
 
@@ -33,7 +33,12 @@ class Kept:
         """
         if not self.row:
             return 0.0
-        kept = np.minimum(np.asarray(length, float), self.window or np.inf)
+        most = self.window or inf
+        if isinstance(length, int | float):
+            return float(min(length, most))
+        import numpy as np  # noqa: PLC0415  # what describes a model needs no arrays
+
+        kept = np.minimum(np.asarray(length, float), most)
         return float(kept) if kept.ndim == 0 else kept
 
     def bytes(self, length: Size, itemsize: int = 2) -> Real:

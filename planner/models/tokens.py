@@ -14,10 +14,7 @@ References
 
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from costmodels.program import Size, ceil_div
+from costmodels.sizes import Size, ceil_div
 from planner.models.architecture import Latent, Model, Stream
 from topology.base import InputError
 
@@ -109,11 +106,17 @@ def _length(stream: Stream, main: Size, frames: Size, text_tokens: int | None) -
 
 def _rounded(count: Size, rate: float) -> Size:
     """Whole tokens at `rate` a frame, one at least."""
-    tokens: NDArray[np.int64] = np.maximum(np.rint(count * rate), 1).astype(np.int64)
-    return int(tokens) if isinstance(count, int) else tokens
+    if isinstance(count, int):
+        return max(round(count * rate), 1)
+    import numpy as np  # noqa: PLC0415  # what describes a model needs no arrays
+
+    tokens: Size = np.maximum(np.rint(count * rate), 1).astype(np.int64)
+    return tokens
 
 
 def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames: Size) -> None:
+    import numpy as np  # noqa: PLC0415
+
     sides = (
         ("height", height, latent.spatial * latent.patch_height),
         ("width", width, latent.spatial * latent.patch_width),
@@ -130,6 +133,8 @@ def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames
 
 
 def _check_range(name: str, count: Size, most: int) -> None:
+    import numpy as np  # noqa: PLC0415
+
     values = np.asarray(count)
     if values.dtype.kind not in "iu" or np.any(values < 1) or np.any(values > most):
         raise InputError(f"{name}: got {_shown(count)}, wanted a whole number 1 to {most}")

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from planner.lowering import unsupported
-from planner.models import names, read_model
+from planner.models import names, read_model, unsupported
 from topology.base.facts import in_words
 from topology.base.table import Table
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from planner.lowering import share_of, unsupported
-from planner.models import Ffn, Model
+from planner.lowering import share_of
+from planner.models import Ffn, Model, unsupported
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.scenario import Deployment

@@ -2,10 +2,10 @@
 
 import os
 import sys
+import tomllib
 
 import pytest
 
-from topology.base import files
 from topology.base.files import shipped_table
 
 TEXT = 'kind = "datasheet"\n[b200]\nsizes = [1, 2.5]\nranks = 8\n'
@@ -27,7 +27,7 @@ def never(_):
 
 def test_a_table_is_parsed_once(written, monkeypatch):
     assert shipped_table(written) == TABLE
-    monkeypatch.setattr(files.tomllib, "loads", never)
+    monkeypatch.setattr(tomllib, "loads", never)
 
     assert shipped_table(written) == TABLE
     assert [path.name[0] for path in written.parent.glob("__pycache__/*")] == ["d"]  # no draft

@@ -93,6 +93,16 @@ def test_a_value_that_extends_another_is_made_hashed_and_compared_as_its_own():
     assert repr(OURS_DEEPER(1.0, depth=3)) == repr(STANDARD_DEEPER(1.0, depth=3))
 
 
+def test_the_standard_library_extends_a_value():
+    @dataclasses.dataclass(frozen=True)
+    class More(OURS):
+        depth: int = 0
+
+    assert repr(More(1.0, depth=3)).endswith("name='p', depth=3)")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        More(1.0).x = 2.0
+
+
 def test_a_value_crosses_to_another_process():
     devices = all_devices()
 

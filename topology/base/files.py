@@ -3,14 +3,14 @@
 import marshal
 import os
 import sys
-import tomllib
 from contextlib import suppress
-from importlib.resources.abc import Traversable
-from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from topology.base.errors import InputError, TopologyError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 MOST_CHARACTERS: Final = 10 * 2**20
 _LONGEST_PATH: Final = 1024
@@ -98,14 +98,16 @@ def decoded(data: bytes, name: str) -> str:
         raise TopologyError(f"{name}: line {at} is not text: got binary data") from None
 
 
-def shipped_table(path: Traversable) -> dict[str, Any]:
+def shipped_table(path: "Traversable") -> dict[str, Any]:
     """Read a TOML file of the package, which is parsed once: kept as Python keeps modules.
 
     What was parsed lies in ``__pycache__`` while the file has the same size and time, and nowhere
     if that folder cannot be written or Python is told to write no bytecode.
     """
     if not isinstance(path, Path):  # in an archive
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _parsed(path)
+    from importlib.util import cache_from_source  # noqa: PLC0415  # help reads no table
+
     state = path.stat()
     key = [state.st_mtime_ns, state.st_size]
     kept = Path(cache_from_source(str(path))).with_suffix(".tomlc")
@@ -113,12 +115,18 @@ def shipped_table(path: Traversable) -> dict[str, Any]:
         made_of, table = marshal.loads(kept.read_bytes())  # noqa: S302  # as bytecode is
         if made_of == key:
             return cast(dict[str, Any], table)
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    table = _parsed(path)
     if not sys.dont_write_bytecode:
         with suppress(OSError, ValueError):
             kept.parent.mkdir(exist_ok=True)
             _keep(kept, marshal.dumps((key, table)))
     return table
+
+
+def _parsed(path: "Traversable") -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415  # most commands find all tables parsed
+
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def _keep(path: Path, data: bytes) -> None:

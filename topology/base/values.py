@@ -33,13 +33,15 @@ else:
         """
         assert frozen
         assert slots
-        fields_alone = dataclasses.dataclass(
-            init=False, repr=False, eq=False, slots=True, kw_only=kw_only
-        )
 
         def made(written: type) -> type:
             written.__doc__ = written.__doc__ or written.__name__  # or it is made of a signature
-            kind = fields_alone(written)
+            extends = any(dataclasses.is_dataclass(base) for base in written.__bases__)
+            fields_alone = dataclasses.dataclass(
+                init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=extends
+            )
+            kind: Any = fields_alone(written)
+            kind.__dataclass_params__.frozen = True  # so that the standard one extends it as such
             methods = _initialised(kind) | _SHARED | (_compared(kind) if eq else {})
             for name, method in methods.items():
                 if name not in written.__dict__:

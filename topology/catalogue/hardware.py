@@ -1,6 +1,5 @@
 """Hardware: a device and the node it usually comes in, by name or from a file of one's own."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final, cast, get_args
@@ -262,6 +261,8 @@ def load_hardware_file(text: str, name: str, devices: Mapping[str, Device]) -> H
     Kernels are priced with the tables of a GPU's generation, which its compute capability names,
     so that it must be that of one of the `devices` of the catalogue.
     """
+    import tomllib  # noqa: PLC0415  # hardware that ships is kept parsed
+
     try:
         tables = check_keys("file", tomllib.loads(text), ("hardware",), ("device",))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
