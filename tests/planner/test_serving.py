@@ -1,7 +1,7 @@
 """Serving: steps of many requests proved on numbers, and a scheduler held to laws and by hand."""
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from planner.serving.scheduler import Queue
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, format_seconds
 from topology.base.table import terminal
+from topology.base.values import dataclass
 from validate.reference import execute
 from validate.reference.weights import Source
 
@@ -35,7 +36,7 @@ def _chunk(name, tokens, context, sequences=1):
     return Chunk(name=name, tokens=tokens, context=context, sequences=sequences)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Given(Source):
     """Weights as usual, and some inputs that are given."""
 
@@ -43,7 +44,7 @@ class Given(Source):
 
     def array(self, name, shape):
         found = self.given.get(name)
-        return super().array(name, shape) if found is None else found.reshape(shape)
+        return Source.array(self, name, shape) if found is None else found.reshape(shape)
 
 
 def _scores(text, steps, given=None, model=MODEL):
