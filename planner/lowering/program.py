@@ -136,7 +136,13 @@ def _written(work: RankWork, plan: Plan) -> Program:
 
 
 def lower_steps(
-    model: Model, workload: Workload, plan: Plan, steps: Sequence[Sequence[Chunk]], place: int = 0
+    model: Model,
+    workload: Workload,
+    plan: Plan,
+    steps: Sequence[Sequence[Chunk]],
+    place: int = 0,
+    *,
+    ordered: bool = False,
 ) -> Program:
     """Write down steps of an engine, one after another: what each runs of which sequences.
 
@@ -144,9 +150,9 @@ def lower_steps(
     ----------
     plan : of tensor and pipeline parallelism; replicas are engines of their own.
     steps : chunks of each; those of one name continue the same sequences.
-    place : of the pipeline.
+    place : of the pipeline. ordered : layers follow one another as in the model, as in `lower`.
     """
-    work = _with_layers(rank_work(model, workload, plan), place)
+    work = _with_layers(rank_work(model, workload, plan), place, ordered=ordered)
     loops, inputs = [], []
     for number, chunks in enumerate(steps):
         name = f"step{number}" if len(steps) > 1 else "step"

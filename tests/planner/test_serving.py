@@ -51,7 +51,7 @@ def _scores(text, steps, given=None, model=MODEL):
     """Run steps on all ranks; the scores of those that have them."""
     plan = parse_plan(text)
     places = range(plan.degree("pp"))
-    programs = [lower_steps(model, WORK, plan, steps, place) for place in places]
+    programs = [lower_steps(model, WORK, plan, steps, place, ordered=True) for place in places]
     outs = execute(programs, WORK, Given(0, given or {}))
     return [out for out in outs if not np.isnan(out).any()]
 
