@@ -1,7 +1,9 @@
 """Why a plan cannot be run: one answer, of engines and of TensorRT alike."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
+
+import numpy as np
 
 from planner.engines.engine import Engine, LaunchLine, Limits
 from planner.engines.tables import allowed
@@ -57,7 +59,14 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
     version = scenario.request.tensorrt_version
     stands = allowed().obstacles(plan, hardware, version, precision=precision)
-    return "; ".join([*layers(scenario.model), *stands])
+    return "; ".join([*layers(scenario.model), *_shards(scenario, plan), *stands])
+
+
+def _shards(scenario: Scenario, plan: Plan) -> Iterator[str]:
+    """Yield what stands against tokens that look at a cache whose rows are spread over ranks."""
+    follow = bool(np.any(np.asarray(scenario.workload.output_tokens) > 0))
+    if scenario.model.kind == "decoder" and plan.sequence_ranks > 1 and follow:
+        yield "parts of a cut cache are merged by log-sum-exps, which its attention does not give"
 
 
 def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:

@@ -187,7 +187,7 @@ class Served:
 def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Served | str:
     """Make a plan ready to serve at most so many requests at once, or say why it cannot."""
     if any(axis not in AXES for axis, _ in plan.axes):
-        return "engines that serve many requests at once have no axis that cuts a sequence"
+        return "a plan that cuts prompts is not modelled under load"
     copies = plan.degree("adp")
     if most < copies:
         return f"adp{copies} has {copies} ranks with requests of their own, and {most} are at once"

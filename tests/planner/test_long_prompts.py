@@ -14,10 +14,13 @@ from functools import cache
 
 import pytest
 
+from planner.api import estimate
 from planner.request.request import Request
+from planner.runners.refusal import refusal
 from planner.scenario.scenario import resolve
 from planner.search.ranking import price
 from planner.strategies import parse_plan
+from topology.base import InputError
 
 
 @cache
@@ -91,3 +94,57 @@ def test_latent_rows_make_a_gather_cheap():
     found = prefilled("allgather_kv8", 131_072, model="deepseek-v3", hardware="h200-sxm")
 
     assert found.breakdown_s["communication_exposed"] < 0.01 * found.stages_s["prefill"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "plan", "said"),
+    [
+        (
+            "vllm",
+            "ring4.tp2",
+            "has no ring axis: its prefill context parallelism is in development",
+        ),
+        (
+            "sglang",
+            "allgather_kv8",
+            "has no allgather_kv axis: --enable-prefill-cp cuts prompts of",
+        ),
+        (
+            "tensorrt-llm",
+            "ulysses8",
+            "has no ulysses axis: its --cp_size cuts the cache of workers",
+        ),
+        ("", "allgather_kv8", "parts of a cut cache are merged by log-sum-exps"),
+        ("planner", "ring4.tp2", ""),
+    ],
+)
+def test_who_cannot_run_a_cut_prompt_says_why(engine, plan, said):
+    runtime = "torch-compile" if engine == "planner" else "tensorrt"
+    request = Request(
+        model="llama-3.1-8b", gpus=8, input_tokens=131_072, engine=engine, runtime=runtime
+    )
+
+    assert refusal(resolve(request), parse_plan(plan)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("plan", "more", "said"),
+    [
+        ("ring8", {"input_tokens": 5}, "a prompt of 5 tokens for 8 ranks: some have none"),
+        ("ulysses8.tp2", {}, "8 key-value heads do not divide by ulysses8 x tp2"),
+        ("ring2.allgather_kv2", {}, "ring and allgather_kv both gather keys and values"),
+        ("ring8", {"model": "gemma-3-27b"}, "a window of 1024 tokens sees few of the keys"),
+        ("ulysses8", {"model": "deepseek-v3"}, "latent attention has one row for all heads"),
+        ("allgather_kv8", {"model": "qwen3-next-80b-a3b"}, "a recurrence over a cut sequence"),
+        ("ring8/ep3", {"model": "qwen3-30b-a3b"}, "ep3 does not divide the 8 ranks of adp x tp x"),
+        ("ring8", {"concurrency": 4}, "a plan that cuts prompts is not modelled under load"),
+    ],
+)
+def test_what_cannot_be_cut_is_said_in_a_line(plan, more, said):
+    asked = {"model": "llama-3.1-8b", "input_tokens": 65_536, **more}
+    gpus = parse_plan(plan).gpus
+    with pytest.raises(InputError) as error:
+        estimate(asked.pop("model"), gpus=gpus, hardware="h100-sxm", plan=plan, **asked)
+
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
